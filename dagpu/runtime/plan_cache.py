@@ -15,7 +15,7 @@ from dagpu.lowering.reuse.signature import Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
-from dagpu.runtime.calls.direct_call import OFTEN, write_call_again, write_direct_call
+from dagpu.runtime.calls.direct_call import OFTEN, write_call_again, write_direct_call, write_fresh_call
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 
@@ -46,6 +46,9 @@ class PlanCache:
         self.latest: LoadedPlan | None = None
         """The plan that `find` returned last, if later calls or launches may use it without a key; None once another
         plan has been stored."""
+        self._at: dict[tuple[int, int], LoadedPlan] = {}
+        """The plan that served the last op from a place in the code: id of the code object and offset. Its direct call
+        may serve the next one. The key of the plan keeps the code object alive."""
         self._misses = self.hits = 0
 
     def _graph_run(self, settings: Settings) -> int | None:
@@ -65,6 +68,25 @@ class PlanCache:
         """Remember the plan that `find` has returned for this call, for direct calls."""
         write_direct_call(loaded, arguments, named, inputs)
         self.latest = None if loaded.direct is None else loaded
+
+    def remember_place(self, loaded: LoadedPlan, op: DeviceOp[Any, Any, Any], inputs: Flattened) -> None:
+        """Remember the plan that `find` has returned for this op, for direct calls of ops from the same place."""
+        write_fresh_call(loaded, op, inputs)
+        origin = op.origin
+        if loaded.fresh is not None and origin is not None:
+            with BOOKKEEPING:
+                if inputs.key in self._plans:
+                    loaded.built_at = origin
+                    self._at[id(origin[0]), origin[1]] = loaded
+
+    def latest_at(self, origin: Origin) -> LoadedPlan | None:
+        """Return the plan that served the last op from this place, if it has a direct call for others."""
+        return None if origin is None else self._at.get((id(origin[0]), origin[1]))
+
+    def _forget_place(self, loaded: LoadedPlan) -> None:
+        origin = loaded.built_at
+        if origin is not None and self.latest_at(origin) is loaded:
+            del self._at[id(origin[0]), origin[1]]
 
     def find(self, inputs: Flattened, settings: Settings) -> LoadedPlan | None:
         """Return a plan that suits these leaves and settings, and count a hit; None if there is none."""
@@ -90,15 +112,20 @@ class PlanCache:
             self.latest = None
             before, _ = self._plans.get(inputs.key, ([], None))
             others = [kept for kept in before if not kept.suits(settings, inputs.leaves)]
-            self._plans[inputs.key] = [new, *others[: _KEPT_PER_OP - 1]], inputs.named
+            self._plans[inputs.key] = kept, _ = [new, *others[: _KEPT_PER_OP - 1]], inputs.named
             self._plans.move_to_end(inputs.key)
+            removed = [loaded for loaded in before if loaded not in kept]
             while len(self._plans) > self._maxsize:
-                self._plans.popitem(last=False)
+                _, (plans, _) = self._plans.popitem(last=False)
+                removed += plans
+            for loaded in removed:
+                self._forget_place(loaded)
 
     def clear(self) -> None:
         """Remove all plans, and reset the statistics."""
         with Bookkeeping():
             self._plans.clear()
+            self._at.clear()
             self.latest = None
             self._misses = self.hits = 0
 
@@ -189,7 +216,8 @@ def direct_call(op: DeviceOp[Any, Any, Any]) -> DirectRun | None:
         return loaded, loaded.again, (op.captured,), (), cache
     attached = attached_plans(op)
     if attached is None:
-        return None
+        loaded = plans.latest_at(op.origin)
+        return None if loaded is None else (loaded, loaded.fresh, op, (), plans)
     loaded, leaves = attached[0]
     return None if loaded.again is None else (loaded, loaded.again, leaves, (), None)
 
@@ -241,8 +269,11 @@ class PlanLookup:
             cache.remember_launch(found, op)
         if self._inline:
             self._attach(found, found.signature)  # the next run of this op object needs no key
-            if settings.direct and found.runs >= OFTEN and not found.again_is_known:
-                write_call_again(found, inputs.leaves)
+            if settings.direct and found.runs >= OFTEN:
+                if cache is plans:
+                    cache.remember_place(found, op, inputs)
+                if not found.again_is_known:
+                    write_call_again(found, inputs.leaves)
             if settings.direct and found.again is not None:
                 return found, None
         bound = found.bind(inputs.leaves)

@@ -120,3 +120,18 @@ def pure(draw: st.DrawFn, shape: Shape2, depth: int = 4, *, lent: bool = False) 
     y = x if name == "scale" else draw(pure(right, depth - 1, lent=name != "axpy"))
     tile = draw(st.integers(1, shape[0])), draw(st.integers(1, shape[1]))
     return Call(shape, name, x, y, Number(draw(st.integers(-3, 3))), tile, "direct")
+
+
+def renumbered(e: Expr, by: int) -> Expr:
+    """Return the same structure with other numbers and other contents."""
+    match e:
+        case Call():
+            return Call(
+                e.shape, e.kernel, renumbered(e.x, by), renumbered(e.y, by), Number(e.a.number + by), e.tile, e.way
+            )
+        case Change():
+            return Change(e.shape, e.how, renumbered(e.x, by), e.number)
+        case Lent(make):
+            return Lent(type(make)(make.shape, make.how, make.number + by))
+        case _:
+            return e

@@ -37,7 +37,7 @@ from dagpu.handles import HANDLES, Partition, SharedTensor, cut_of, find_live_st
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
-from dagpu.lowering.arguments.exact_tokens import DEEPEST, PLAIN, exact_token, is_tuple
+from dagpu.lowering.arguments.exact_tokens import DEEPEST, PLAIN, exact_token, field_token, is_tuple
 from dagpu.lowering.arguments.flattened import SEED_PLACE, AnyOp, CacheKey, Flattened, RememberedValue
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import (
@@ -68,11 +68,10 @@ from dagpu.ops.single_flight import NOTHING, Once
 
 NAMED: Final = (type, Enum, Device, np.dtype)
 """The classes of values that are in a key by their identity."""
-_INT: Final = frozenset((int,))
 _NUMBERS: Final = frozenset((int, float, SymbolicNumber))
 """The types of numbers that may differ between runs. A stand-in among them is left over from another trace, and counts
 as its number."""
-_CONSTANT_IDS: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
+CONSTANTS: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
 """The ids of the functions that `Map` applies in most DAGs. These objects live as long as the process, so their ids are
 exact."""
 
@@ -193,13 +192,10 @@ class _Reader(Flattened):
         Return false if it holds anything else."""
         self._tokens.append(type(record))
         for name in record.__slots__:
-            value = getattr(record, name)
-            if type(value) in PLAIN:
-                self._tokens.append(exact_token(value))
-            elif type(value) is tuple and PLAIN.issuperset(map(type, value)):
-                self._tokens.append(value if _INT.issuperset(map(type, value)) else tuple(map(exact_token, value)))
-            else:
+            token = field_token(getattr(record, name))
+            if token is None:
                 return False  # a trace raises the error for it
+            self._tokens.append(token)
         return True
 
     def _add_leaf(self, value: Any, token: object) -> None:
@@ -346,7 +342,7 @@ class _Reader(Flattened):
                 return self._add_launch(op, todo)
             case Map(source=source, f=f) if type(f) in BUILT_IN:
                 todo.append(source)
-                if id(f) not in _CONSTANT_IDS:
+                if id(f) not in CONSTANTS:
                     return self._add_fields(f)
                 self._tokens.append(id(f))
             case ToHost(source=source) | Cutoff(source=source):

@@ -131,15 +131,16 @@ class TokenGuard:
     and may have an `__eq__` of its own."""
 
     kind: type[Any]
-    token: Hashable
+    value: Any
 
     def write(self, text: CallText, value: str) -> None:
-        kind, token = text.class_name(self.kind), text.constant("TOKEN", self.token)
+        kind, known = text.class_name(self.kind), text.constant("TOKEN", self.value)
         text.refuse_if(f"type({value}) is not {kind}")
-        if type(self.token) is tuple:
-            text.refuse_if(f"{token} is not {value} and {token} != {text.function_name(exact_token)}({value})")
-        else:
-            text.refuse_if(f"{token} is not {value}")
+        other = f"{known} is not {value}"
+        if not isinstance(self.value, NAMED):
+            token = text.constant("TOKEN", exact_token(self.value))
+            other += f" and {token} != {text.function_name(exact_token)}({value})"
+        text.refuse_if(other)
 
 
 @final
@@ -219,7 +220,7 @@ def guard_call(
 
     Return None if it has no guard: an argument that appears twice, or that is deeply nested, is left to the key.
     """
-    walk = _Walk(iter(bindings))
+    walk = ArgumentWalk(iter(bindings))
     guards = walk.guard_items(arguments, 0)
     named_guards = walk.guard_items([value for _, value in named], 0)
     if guards is None or named_guards is None or list(map(id, walk.leaves)) != list(map(id, leaves)):
@@ -228,11 +229,12 @@ def guard_call(
 
 
 @final
-class _Walk:
+class ArgumentWalk:
     """The walk over the arguments of the call that is guarded."""
 
     def __init__(self, bindings: Iterator[LeafBinding]) -> None:
         self.leaves: list[Any] = []
+        """The leaves so far, in the order of the key."""
         self._storages: dict[Storage, int] = {}
         self._bindings = bindings
 
@@ -240,17 +242,17 @@ class _Walk:
         """Return the guards of these values; None if one has none."""
         guards: list[ArgumentGuard] = []
         for value in values:
-            guard = self._guard(value, depth)
+            guard = self.guard(value, depth)
             if guard is None:
                 return None
             guards.append(guard)
         return tuple(guards)
 
-    def _guard(self, value: Any, depth: int) -> ArgumentGuard | None:
+    def guard(self, value: Any, depth: int = 0) -> ArgumentGuard | None:
         """Return the guard of a value; None if it has none."""
         kind = type(value)
         if kind in PLAIN and kind is not int and kind is not float:
-            return TokenGuard(kind, exact_token(value))
+            return TokenGuard(kind, value)
         if isinstance(value, NAMED):
             return TokenGuard(kind, value)
         if kind is list or kind is dict or is_tuple(value):

@@ -8,13 +8,14 @@ The text depends on the structure of the plan alone. Layouts, devices and all ot
 function closes over. So plans of one structure share one text.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.errors import KernelArgumentError
 from dagpu.handles import HANDLES, HandleState, Partition
 from dagpu.handles.storage import Storage, no_graph
 from dagpu.handles.storage_lock import Lock
+from dagpu.ops.base import DeviceOp
 
 MISS: Final = object()
 """Returned for a call that a direct call refuses. The call has had no effect; the general way runs it."""
@@ -80,7 +81,7 @@ class CallText:
 
     def class_name(self, kind: type[Any]) -> str:
         """Return the name of a class in the text."""
-        if kind in HANDLES or kind in _KNOWN:
+        if kind in HANDLES or kind in _KNOWN or issubclass(kind, DeviceOp):
             self.constants[kind.__name__] = kind
             return kind.__name__
         return self.constant("KIND", kind)
@@ -156,7 +157,10 @@ class CallText:
 
     def refuse_aliases(self) -> None:
         """Write the lines that refuse a call in which two memories are one that were two in the earlier call."""
-        names = self._distinct
+        self.refuse_same(self._distinct)
+
+    def refuse_same(self, names: Sequence[str]) -> None:
+        """Write the lines that refuse a call in which two of the objects with these names are one."""
         if len(names) > _FEW:
             self.refuse_if(f"len({{{', '.join(names)}}}) != {len(names)}")
         elif len(names) > 1:

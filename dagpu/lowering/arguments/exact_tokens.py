@@ -13,6 +13,8 @@ PLAIN: Final = frozenset(
 )
 """The types of immutable values that refer to no other objects."""
 
+_INT: Final = frozenset((int,))
+
 DEEPEST: Final = 20
 """The depth to which nested tuples, lists and dicts are inspected."""
 
@@ -50,3 +52,13 @@ def exact_token(value: Any) -> Hashable:
     if isinstance(value, np.generic):
         return kind, value.tobytes()
     return kind, value
+
+
+def field_token(value: Any) -> Hashable:
+    """Return the token of a plain value, or of a tuple of plain values; None for any other value. Equal tokens mean the
+    same types and bits."""
+    if type(value) in PLAIN:
+        return exact_token(value)
+    if type(value) is not tuple or not PLAIN.issuperset(map(type, value)):
+        return None
+    return value if _INT.issuperset(map(type, value)) else tuple(map(exact_token, value))

@@ -23,10 +23,13 @@ from dagpu.common.critical import BOOKKEEPING, INTERRUPT
 from dagpu.common.origin import Origin
 from dagpu.lowering.arguments.call_guard import guard_call
 from dagpu.lowering.arguments.call_text import CallText, HandleNames
+from dagpu.lowering.arguments.dag_guard import guard_dag
 from dagpu.lowering.arguments.exact_tokens import exact_token
 from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.reuse.result_template import result_expression
+from dagpu.lowering.reuse.signature import Signature
 from dagpu.lowering.tracing.undo_log import TAKEN
+from dagpu.ops.base import DeviceOp, attach_plans
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import raise_failures, settle
 from dagpu.runtime.calls.settings import Settings
@@ -119,12 +122,34 @@ def write_direct_call(loaded: LoadedPlan, arguments: Any, named: Any, inputs: Fl
     text = CallText()
     if guard is not None:
         guard.write(text)
-        for index, token in loaded.fixed:
-            exact, fixed = text.function_name(exact_token), text.constant("FIXED", token)
-            text.refuse_if(f"{exact}({text.leaves[index]}) != {fixed}")
-        if signature.write_rest(text):
+        if _write_rest(text, loaded, signature):
             loaded.direct = _finished(text, loaded)
     loaded.direct_is_known = True
+
+
+def write_fresh_call(loaded: LoadedPlan, op: DeviceOp[Any, Any, Any], inputs: Flattened) -> None:
+    """Give a plan the direct call of ops of the structure of `op`, unless it has one or can have none. `inputs` has the
+    leaves of `op`. The argument of the call is the op."""
+    signature = loaded.signature
+    if loaded.fresh_is_known or signature is None:
+        return
+    text = CallText()
+    leaves = inputs.leaves
+    if guard_dag(text, op, leaves, signature.leaf_bindings(len(leaves))) and _write_rest(text, loaded, signature):
+        after = []
+        if not (inputs.changeable or signature.moves):  # the next run of this op object needs no guard
+            attach = text.function_name(attach_plans)
+            after.append(f"{attach}(arguments, ((loaded, [{', '.join(text.leaves)}]),))")
+        loaded.fresh = _finished(text, loaded, after)
+    loaded.fresh_is_known = True
+
+
+def _write_rest(text: CallText, loaded: LoadedPlan, signature: Signature) -> bool:
+    """Write the lines after those of a guard. Return False if the plan can have no direct call."""
+    for index, token in loaded.fixed:
+        exact, fixed = text.function_name(exact_token), text.constant("FIXED", token)
+        text.refuse_if(f"{exact}({text.leaves[index]}) != {fixed}")
+    return signature.write_rest(text)
 
 
 def write_call_again(loaded: LoadedPlan, leaves: Sequence[Any]) -> None:
@@ -151,8 +176,9 @@ def write_update_call(loaded: LoadedPlan, text: CallText, cells: int, after: Seq
         loaded.again = _direct_call(_Body(text, loaded, cells, "None", after))
 
 
-def _finished(text: CallText, loaded: LoadedPlan) -> DirectCall | None:
-    """Return the direct call with these guards; None if its text would be too long."""
+def _finished(text: CallText, loaded: LoadedPlan, after: Sequence[str] = ()) -> DirectCall | None:
+    """Return the direct call with these guards; None if its text would be too long. The lines `after` come between the
+    end of the run and the result."""
     if len(text.lines) + len(text.locks) > _LONGEST:
         return None
     signature = loaded.signature
@@ -161,7 +187,7 @@ def _finished(text: CallText, loaded: LoadedPlan) -> DirectCall | None:
     if result is None:
         leaves = ", ".join(text.leaf_in_run(index) for index in range(len(text.leaves)))
         result = f"{text.constant('RESULT', signature.result)}(memory, [{leaves}])"
-    return _direct_call(_Body(text, loaded, signature.buffers, result))
+    return _direct_call(_Body(text, loaded, signature.buffers, result, after))
 
 
 def _direct_call(body: "_Body") -> DirectCall:

@@ -67,8 +67,9 @@ class LoadedPlan:
     """
 
     __slots__ = (
-        "again", "again_is_known", "direct", "direct_is_known", "fixed", "graph_from", "graph_is_ready", "is_compiled",
-        "launched_at", "prepared", "runs", "settings", "signature", "spin",
+        "again", "again_is_known", "built_at", "direct", "direct_is_known", "fixed", "fresh", "fresh_is_known",
+        "graph_from", "graph_is_ready", "is_compiled", "launched_at", "prepared", "runs", "settings", "signature",
+        "spin",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
@@ -87,6 +88,12 @@ class LoadedPlan:
         need the general way."""
         self.again_is_known = False
         """True once `again` has been made, or cannot be made."""
+        self.fresh: Any = None
+        """The `DirectCall` of other ops of the same structure; None if only their keys tell that."""
+        self.fresh_is_known = False
+        """True once `fresh` has been made, or cannot be made."""
+        self.built_at: Origin = None
+        """The place in the code where the ops are built that `fresh` runs."""
         self.launched_at: Origin = None
         """The place of the launch, if the plan is one launch of a captured graph that may be repeated."""
         self.is_compiled = False

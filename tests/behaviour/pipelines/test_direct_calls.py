@@ -72,7 +72,21 @@ def launched_graph(way: "Way", **_: Any) -> Scene:
     return Scene(op, {"x": held, "s": x})
 
 
-SCENES: Final = {"pipeline": called_pipeline, "again": op_again, "graph": launched_graph}
+def fresh_op(way: "Way", *, a: Any = 3.0, big: bool = False) -> Scene:
+    """An op that a loop builds again in each round, over a tensor of the round before, a number and a borrow."""
+    lender: Any = full(S, 2).sync()
+    t: Any = full(S, 1).sync()
+    for number in range(WARM + 1):
+        last = number == WARM
+        borrowed = full((4, 2), 2).sync().slice(slice(0, 2), slice(0, 2)) if last and big else lender.borrow()
+        factor = a if last and a == 3 else float(number)  # the call itself refuses others
+        op = axpy(value(t).partition(S), factor, borrowed).first().unpartition()
+        if not last:
+            t = way(op)
+    return Scene(op, {"x": lender, "t": t})
+
+
+SCENES: Final = {"pipeline": called_pipeline, "again": op_again, "graph": launched_graph, "fresh": fresh_op}
 
 Way = Callable[[Any], Any]
 
@@ -211,7 +225,7 @@ def test_each_form_has_a_direct_call(form: str, way: str, monkeypatch: pytest.Mo
 
         monkeypatch.setattr(PlanLookup, "bind", counted)
         for value_of_switch, count in (("1", 0), ("0", 1)):
-            if form == "pipeline":
+            if form in ("pipeline", "fresh"):
                 scene = SCENES[form](WAYS[way])
                 asked.clear()
             monkeypatch.setenv("DAGPU_DIRECT", value_of_switch)

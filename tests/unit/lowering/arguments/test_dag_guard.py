@@ -1,0 +1,298 @@
+"""The guard of a plain op's plan: it accepts an op only if the key would, and every line of it is needed."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import permutations
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagpu import DeviceOp, convert, dup, empty, fill, from_host, full, rand, use_device, value, zeros, zip_ops
+from dagpu.handles import HANDLES
+from dagpu.lowering.arguments.cache_key import flatten_op
+from dagpu.lowering.arguments.call_guard import LeafBinding
+from dagpu.lowering.arguments.call_text import MISS, CallText
+from dagpu.lowering.arguments.dag_guard import guard_dag
+from dagpu.ops.compose import Cut, HostCall, Item, ToHost, Value
+from dagpu.ops.initializers import Constant, Uniform
+from dagpu.ops.kernel_spec import KernelSpec
+from tests.programs.arithmetic import add, axpy, scale
+from tests.programs.expressions import Building, Op, build
+from tests.programs.strategies import shapes
+from tests.support.reused_ops import pure, renumbered
+from tests.unit.lowering.arguments.odd_values import FORMS, ODD
+from tests.unit.lowering.arguments.structure_keys import Pair, S, key, shared, tensor
+
+Accept = Callable[[Op], Any]
+
+
+def guard_text(op: Op) -> CallText | None:
+    """The text of an op's guard; None if it has none."""
+    inputs = flatten_op(op)
+    text = CallText()
+    if inputs is None or not guard_dag(text, op, inputs.leaves, [LeafBinding()] * len(inputs.leaves)):
+        return None
+    return text
+
+
+def compiled(text: CallText, lines: list[str]) -> Accept:
+    """The function of a guard with these lines. It returns the leaves of an op that it accepts."""
+    body = [
+        f"def make({', '.join(text.constants)}):",
+        "    def accept(arguments):",
+        *(f"        {line}" for line in lines),
+    ]
+    body += [f"        return [{', '.join(text.leaves)}]", "    return accept"]
+    scope: dict[str, Any] = {}
+    exec("\n".join(body), scope)
+    accept: Accept = scope["make"](**text.constants)
+    return accept
+
+
+def guard_of(op: Op) -> Accept | None:
+    text = guard_text(op)
+    return None if text is None else compiled(text, text.lines)
+
+
+def check_pair(accept: Accept, known: Op, op: Op) -> bool:
+    """True if the guard of `known` accepts an op. That has the same key then, and the guard has found its leaves."""
+    leaves = accept(op)
+    if leaves is MISS:
+        return False
+    inputs = flatten_op(op)
+    assert inputs is not None
+    assert inputs.key == key(known)
+    assert list(map(id, leaves)) == list(map(id, inputs.leaves))
+    return True
+
+
+@settings(max_examples=60)
+@given(shapes.flatmap(pure), shapes.flatmap(pure), st.integers(1, 5))
+def test_a_guard_accepts_only_ops_with_the_key_of_its_own(e: Any, other: Any, by: int) -> None:
+    """Of random ops: the op itself, those of the same description with other numbers and contents, and no others."""
+    op = build(e, Building())
+    accept = guard_of(op)
+    if accept is not None:
+        assert check_pair(accept, op, op)
+        assert check_pair(accept, op, build(renumbered(e, by), Building()))
+        check_pair(accept, op, build(other, Building()))
+
+
+@pytest.mark.parametrize("form", sorted(FORMS))
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::RuntimeWarning")
+def test_equal_values_that_differ_are_refused(form: str) -> None:
+    """Wherever a program may write a value: an op whose value differs in type or bits alone is refused."""
+
+    def built(v: Any) -> Op | None:
+        try:
+            return FORMS[form](v)
+        except Exception:  # refused where it is written
+            return None
+
+    made = [op for op in map(built, ODD) if op is not None and key(op) is not None]
+    guards = [(op, accept) for op in made if (accept := guard_of(op)) is not None]
+    for (op, accept), (other, _) in permutations(guards, 2):
+        check_pair(accept, op, other)
+    for op, accept in guards:
+        assert check_pair(accept, op, op)
+
+
+# ---- each line is needed
+
+HOST: Final = np.ones(S, np.float32)
+
+
+def program(number: float = 2.0, seed: int = 1, array: Any = HOST, contents: float = 1.0) -> Op:
+    """An op with each kind of node."""
+    return zip_ops(
+        scale(empty(S).partition(S), number, shared(contents)).first(), rand(S, seed=seed),
+        from_host(array).to_host(), value((1, None)), fill(tensor(), 3.0), convert(shared(), np.float64),
+        zeros(S).on("host:1"), dup(shared()),
+    )  # fmt: skip
+
+
+def spots(op: Op) -> Iterator[tuple[Op, Callable[[Any], Op]]]:
+    """Each node of an op, with a function that returns the op with another one in its place."""
+    yield op, lambda new: new
+    for name in type(op).__slots__:
+        held = getattr(op, name)
+        for index, child in enumerate(held if type(held) is tuple else (held,)):
+            if isinstance(child, DeviceOp):
+                for node, rebuilt in spots(child):
+                    yield node, partial(_with_child, op, name, index, rebuilt)
+
+
+def _with_child(op: Any, name: str, index: int, rebuilt: Callable[[Any], Op], new: Any) -> Op:
+    """An op in which one source is rebuilt around a new node."""
+    held = getattr(op, name)
+    child: Any = rebuilt(new)
+    if type(held) is tuple:
+        child = (*held[:index], child, *held[index + 1 :])
+    changed: Op = _changed(op, name, child)
+    return changed
+
+
+def _changed(record: Any, name: str, new: Any) -> Any:
+    """A copy of a node or of another record with a new value in one field."""
+    return type(record)(*[new if each == name else getattr(record, each) for each in type(record).__slots__])
+
+
+_CHECKED: Final[dict[str, list[Any]]] = {
+    "shape": [(4,), (2,), (2, 2, 1), (1, 2)], "dtype": [*map(np.dtype, ("f4", "f8", "i4", "f2")), None],
+}  # fmt: skip
+"""Other values of the fields that are checked before a node is built."""
+
+
+def changed_nodes(node: Any) -> Iterator[Any]:
+    """Copies of a node that differ in one field, and nodes of other types."""
+    yield ToHost(node, node.origin)
+    if type(node) is ToHost:
+        yield HostCall(node.source, str, node.origin)
+    for name in type(node).__slots__:
+        held = getattr(node, name)
+        if name == "origin":
+            if type(node) is not Value:  # its place is not in the key
+                code, at = held
+                yield from (_changed(node, name, new) for new in (None, (code, at + 2), (spots.__code__, at)))
+        elif name in _CHECKED:
+            yield from (_changed(node, name, new) for new in _CHECKED[name])
+        elif not isinstance(held, DeviceOp):
+            yield from (_changed(node, name, new) for new in changed_values(held))
+
+
+def changed_values(held: Any) -> Iterator[Any]:
+    """Values other than one that a node holds: of other types, of other lengths, and with one part changed."""
+    if type(held) is not KernelSpec and not (type(held) is tuple and any(isinstance(item, DeviceOp) for item in held)):
+        yield from (each for each in ODD if not (type(each) is type(held) and each == held))
+        yield from (list(held), Pair(*held)) if type(held) is tuple and len(held) == 2 else ()
+    if type(held) is tuple:
+        yield from (held[:-1], (*held, 1))
+        for index, item in enumerate(held):
+            if not isinstance(item, DeviceOp):
+                yield from ((*held[:index], new, *held[index + 1 :]) for new in changed_values(item))
+    elif type(held) is np.ndarray:
+        yield from (held[:1], held.astype(np.float64), held.astype(">f4"))
+    elif type(held) is KernelSpec:
+        other: tuple[dict[str, Any], ...] = ({"grid": (1, 2, 3)}, {"block": (7, 1, 1)}, {"shared_bytes": 8})
+        yield from (axpy.spec, *(replace(held, **each) for each in other))
+    elif type(held) in HANDLES:
+        yield from (shared(shape=(4,)), tensor(shape=(4,)), tensor().partition(S))
+    elif type(held).__module__.startswith("dagpu.ops"):
+        yield from (Constant(1), Uniform(None), Item(0), Cut(S, False))
+        for name in type(held).__slots__:
+            yield from (_changed(held, name, new) for new in changed_values(getattr(held, name)))
+
+
+HANDLE_LINE: Final = r"[tsm]\d+(\.| is None|,)|if TOKEN"
+"""A line about the memory of a handle (tests of direct calls show that these are needed), or one that is deleted with
+the line before it, which compares the types."""
+
+
+def test_each_line_is_needed() -> None:
+    """An op that differs in one value of one node is refused, if its key is another. Without any one of its lines, the
+    guard accepts one of them, or an error shows that it has looked at a value of another kind."""
+    with use_device("host"):
+        op = program()
+        text = guard_text(op)
+        assert text is not None
+        accept = compiled(text, text.lines)
+        assert check_pair(accept, op, op)
+        assert check_pair(accept, op, program(5.0, 7, HOST * 2, 2.0))
+        changed = [rebuilt(new) for node, rebuilt in spots(op) for new in changed_nodes(node)]
+        refused = [each for each in changed if not check_pair(accept, op, each)]
+        assert len(refused) > 1000
+        guards = [at for at, line in enumerate(text.lines) if line.endswith(": return MISS")]
+        needed = [at for at in guards if not re.search(HANDLE_LINE, text.lines[at])]
+        assert len(needed) > 50
+        for at in needed:
+            without = text.lines[:at] + text.lines[at + 1 + text.lines[at + 1].startswith("if TOKEN") :]
+            mutant = compiled(text, without)
+            assert any(accepts(mutant, each) for each in refused), text.lines[at]
+
+
+def accepts(accept: Accept, op: Op) -> bool:
+    """True if a guard without one of its lines does not refuse an op."""
+    try:
+        return accept(op) is not MISS
+    except (AttributeError, TypeError, ValueError):
+        return True
+
+
+def chain(*numbers: float) -> Op:
+    """Launches from one place of the code, of which each reads the one before."""
+    op: Any = empty(S)
+    for number in numbers:
+        op = scale(op.partition(S), number, shared()).first().unpartition()
+    built: Op = op
+    return built
+
+
+def test_an_op_that_is_used_twice_is_refused() -> None:
+    """As it has no key: the trace raises the error."""
+
+    def pair(one: Op, other: Op) -> Op:
+        return zip_ops(one, other)
+
+    def made() -> Op:
+        return zeros(S)
+
+    with use_device("host"):
+        op = pair(made(), made())
+        accept = guard_of(op)
+        assert accept is not None
+        one = made()
+        assert accept(pair(one, one)) is MISS
+        assert check_pair(accept, op, pair(made(), made()))
+
+
+def test_an_op_of_equal_code_in_another_place_is_refused() -> None:
+    """Two functions whose code objects are equal are two places."""
+    text = "def build():\n    return zeros((2, 2))\n"
+    scopes: list[dict[str, Any]] = [{"zeros": zeros}, {"zeros": zeros}]
+    for scope, name in zip(scopes, ("one.py", "other.py"), strict=True):
+        exec(compile(text, name, "exec"), scope)
+    one, other = scopes[0]["build"], scopes[1]["build"]
+    assert one.__code__ == other.__code__
+    accept = guard_of(one())
+    assert accept is not None
+    assert accept(one()) is not MISS
+    assert accept(other()) is MISS
+
+
+def test_ops_without_a_guard() -> None:
+    """Those that call functions, remember values or call pipelines."""
+    x = full(S, 1).shared()
+    for op in (zeros(S).map(lambda t: t), x, zip_ops(x, x), zeros(S).host_map(lambda t: t), FORMS["an argument"](1)):
+        assert guard_text(op) is None
+
+
+def test_handles_that_share_memory_are_told_apart() -> None:
+    """One tensor as two arguments, two tensors, and two views of one."""
+    with use_device("host"):
+        s, t = shared(), shared(2.0)
+
+        def made(x: Any, y: Any) -> Op:
+            return add(empty(S).partition(S), x, y).first()
+
+        two, clones = made(s, t), made(s, s.clone())
+        accept_two, accept_clones = guard_of(two), guard_of(clones)
+        assert accept_two is not None
+        assert accept_clones is not None
+        assert check_pair(accept_two, two, made(t, s))
+        assert not check_pair(accept_two, two, made(s, s.clone()))
+        assert check_pair(accept_clones, clones, made(t, t.clone()))
+        assert not check_pair(accept_clones, clones, made(s, t))
+
+
+def test_a_long_chain_has_a_guard_of_its_length() -> None:
+    with use_device("host"):
+        accept = guard_of(chain(*[1.0] * 5))
+        assert accept is not None
+        assert accept(chain(*[2.0] * 5)) is not MISS
+        assert accept(chain(*[2.0] * 4)) is MISS
+        assert accept(chain(*[2.0] * 6)) is MISS
