@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from operator import is_
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from dagpu.common.containers import map_values, values_in
 from dagpu.common.origin import Origin
 from dagpu.handles import HANDLES, OWNING, Handle, live_state, move_handle, restore_state, state_of
 from dagpu.handles.storage import Storage
+
+_SHALLOW: Final = 4
+"""The depth to which the tuples of a call are walked by recursion."""
 
 
 def storage_of(handle: Handle) -> Storage:
@@ -46,25 +49,35 @@ def move_handles(value: Any, how: str, where: Origin) -> Any:
     try:
         if type(value) is not tuple:
             return _move_nested(value, how, where, moved)
-        items: list[Any] = []
-        for item in value:  # most are the flat arguments of a call
-            kind = type(item)
-            if kind in HANDLES:
-                taken = move_handle(item, how, where)
-                if taken is not item:
-                    moved.append((item, taken))
-                items.append(taken)
-            elif kind is list or kind is dict or isinstance(item, tuple):
-                items.append(_move_nested(item, how, where, moved))
-            else:
-                items.append(item)
-        return value if all(map(is_, items, value)) else tuple(items)
+        return _move_items(value, how, where, moved, 0)
     except BaseException:
         for handle, taken in moved:
             state = state_of(taken)
             assert state is not None  # only this function has a reference to it
             restore_state(handle, state)
         raise
+
+
+def _move_items(
+    value: tuple[Any, ...], how: str, where: Origin, moved: list[tuple[Any, Any]], depth: int
+) -> tuple[Any, ...]:
+    """Return a tuple with its handles moved: `_move_nested` for the arguments of a call, most of which are handles and
+    shallow tuples of them."""
+    items: list[Any] = []
+    for item in value:
+        kind = type(item)
+        if kind in HANDLES:
+            taken = move_handle(item, how, where)
+            if taken is not item:
+                moved.append((item, taken))
+            items.append(taken)
+        elif kind is tuple and depth < _SHALLOW:
+            items.append(_move_items(item, how, where, moved, depth + 1))
+        elif kind is list or kind is dict or isinstance(item, tuple):
+            items.append(_move_nested(item, how, where, moved))
+        else:
+            items.append(item)
+    return value if all(map(is_, items, value)) else tuple(items)
 
 
 def _move_nested(value: Any, how: str, where: Origin, moved: list[tuple[Any, Any]]) -> Any:

@@ -104,6 +104,7 @@ class _Selector:
             report_base=self._report_base,
             reports=self._reports,
             copies_in=self._copies_in,
+            bytes_in=sum([copy.nbytes for copy in self._copies_in]),
             copies_out=self._copies_out,
             allocates=bool(arenas or self._outputs or self._gathers or self._reports),
             copies_host=bool(self._copies_in or self._copies_out),

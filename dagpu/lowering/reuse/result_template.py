@@ -110,7 +110,7 @@ class ResultTemplate:
             return self._tuple_builder(value, value, depth)
         if kind is Deferred:
             if type(value.cause) is FromCell:
-                return _cell_builder(value.cause.buffer)
+                return _Cell(value.cause.buffer)
             return self._tuple_builder(value.cause.items, None, depth) if type(value.cause) is FromItems else None
         if kind is Partition:
             whole = self._tensor_builder(value)
@@ -228,9 +228,25 @@ class _Leaf:
         return text.leaf_in_run(self._index)
 
 
-def _cell_builder(buffer: int) -> ResultBuilder:
-    """Return a function that returns the value of a cell."""
-    return lambda memory, leaves: replace_standins(memory[buffer])
+@final
+class _Cell:
+    """Returns the value of a cell."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self, buffer: int) -> None:
+        self._buffer = buffer
+
+    def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
+        return _value_of_cell(memory[self._buffer])
+
+    def expression(self, text: CallText) -> str:
+        return f"{text.function_name(_value_of_cell)}(memory[{self._buffer}])"
+
+
+def _value_of_cell(value: Any) -> Any:
+    """Return a value of the host with the arguments in place of their stand-ins. Most are arrays, which have none."""
+    return value if type(value) is np.ndarray else replace_standins(value)
 
 
 @final
@@ -322,6 +338,6 @@ def _partition_builder(whole: ResultBuilder, cut: Cut) -> ResultBuilder:
 def result_expression(builder: ResultBuilder, text: CallText) -> str | None:
     """Return the expression that builds a result in a direct call, from `memory` and the leaves. None if `builder` has
     to build it."""
-    if isinstance(builder, _Constant | _Leaf | _Tuple | _NewTensor | _LeafMemory):
+    if isinstance(builder, _Constant | _Leaf | _Cell | _Tuple | _NewTensor | _LeafMemory):
         return builder.expression(text)
     return None

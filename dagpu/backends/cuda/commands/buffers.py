@@ -9,7 +9,7 @@ from dagpu.backends.common.host_instructions import source_array
 from dagpu.backends.cuda.commands.command_list import Reporting
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.relocation import BaseOffset
-from dagpu.backends.cuda.commands.staging import PROMPT_IN, address_of, is_copied_in_place, lock_together
+from dagpu.backends.cuda.commands.staging import PROMPT_IN, StagedArrays, address_of, is_copied_in_place
 from dagpu.backends.cuda.commands.transfers import CopyIn
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
 from dagpu.backends.cuda.kernels.launch_params import REPORT
@@ -75,14 +75,14 @@ class RunMemory:
         for copy_out in compiled.copies_out:
             if not copy_out.submits_quickly(bound, devices[copy_out.instruction.device]):
                 return False
-        copies = compiled.copies_in
-        if sum([copy.nbytes for copy in copies]) <= PROMPT_IN:
+        if compiled.bytes_in <= PROMPT_IN:
             return True
-        return sum([copy.staged_bytes(bound, devices[copy.instruction.device]) for copy in copies]) <= PROMPT_IN
+        staged = [copy.staged_bytes(bound, devices[copy.instruction.device]) for copy in compiled.copies_in]
+        return sum(staged) <= PROMPT_IN
 
-    def allocate_host_memory(self, before: Sequence[int]) -> None:
+    def allocate_host_memory(self, before: Sequence[int], kept: StagedArrays) -> None:
         """Allocate the page-locked memory of a graph's copies from and to the host, and fill it with the arrays to
-        copy.
+        copy. `kept` is memory for small arrays that stays with the graph.
 
         Raises:
             ShapeError: an array has another shape or element type than in the plan.
@@ -107,7 +107,7 @@ class RunMemory:
                 staged.append(copy_in)
                 arrays.append(array)
         if staged:
-            copies = lock_together(arrays, device, before[staged[0].host])
+            copies = kept.filled(arrays, [copy_in.host for copy_in in staged], device, before[staged[0].host])
             for copy_in, (array, self.bases[copy_in.host]) in zip(staged, copies, strict=True):
                 locked_arrays.append((copy_in, array))
 

@@ -38,6 +38,8 @@ class CompiledPlan:
     reports: Sequence[Launch]
     """The launches that report a violation of bounds, in the order of their reports."""
     copies_in: Sequence[CopyIn]
+    bytes_in: int
+    """Bytes that all copies from the host copy together."""
     copies_out: Sequence[CopyOut]
     allocates: bool
     """True if runs allocate memory: arenas, results, or what copies and reports need."""

@@ -9,7 +9,7 @@ driver.
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,10 @@ they save.
 
 SMALL: Final = 32 << 10
 """Bytes: up to this size an array is staged even if it is page-locked, because to find that out takes as long."""
+
+KEPT: Final = 64 << 10
+"""Bytes of page-locked memory for small arrays that a graph keeps. To take it from the pool and to make arrays over it
+takes as long as to copy them."""
 
 PIECE: Final = 512 << 10
 """Bytes of a staged array that are copied to the device at a time, while the next ones are staged. Smaller pieces
@@ -79,6 +83,33 @@ def lock_together(arrays: Sequence[NDArray[Any]], device: CudaDevice, wanted: in
         np.copyto(copied, array)
         found.append(LockedArray(copied, block.address + start))
     return found
+
+
+@final
+class StagedArrays:
+    """Page-locked memory for the small arrays that a graph copies to the device. It stays with the graph, of which one
+    run at a time is under way."""
+
+    __slots__ = ("_copies", "_hosts")
+
+    def __init__(self) -> None:
+        self._copies: list[LockedArray] = []
+        self._hosts: list[int] = []
+        """The base of each copy's memory: which of the plan's copies are staged differs from run to run."""
+
+    def filled(
+        self, arrays: Sequence[NDArray[Any]], hosts: list[int], device: CudaDevice, wanted: int
+    ) -> list[LockedArray]:
+        """Return page-locked copies of these arrays. `hosts` are the bases of their memory. New memory is at the
+        address `wanted` if that is free."""
+        if hosts == self._hosts:
+            for array, (copied, _) in zip(arrays, self._copies, strict=True):
+                np.copyto(copied, array)
+            return self._copies
+        copies = lock_together(arrays, device, wanted)
+        if sum([array.nbytes for array in arrays]) <= KEPT:
+            self._copies, self._hosts = copies, hosts
+        return copies
 
 
 def address_of(array: NDArray[Any]) -> int:

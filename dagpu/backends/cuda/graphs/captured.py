@@ -100,7 +100,7 @@ def capture(compiled: CompiledPlan, encoded: Encoded, graphs: GraphInstances, bo
         instance = GraphExec(device, graphs.find_topology(compiled, encoded))
         memory = RunMemory(compiled, bound)
         memory.allocate(instance.parameters.bases)
-        memory.allocate_host_memory(instance.parameters.bases)
+        memory.allocate_host_memory(instance.parameters.bases, instance.staged_arrays)
         for copy_out in compiled.copies_out:
             array = bound[copy_out.instruction.out]
             assert isinstance(array, np.ndarray)

@@ -1,6 +1,7 @@
 """The executable CUDA graphs of one plan. A run borrows one, and then a single driver call launches the run.
 
-A graph owns no memory of the run: each run allocates from the pools, as a run through streams does. Nodes whose
+A graph owns none of a run's memory but a little for small arrays from the host: each run allocates from the pools, as
+a run through streams does. Nodes whose
 addresses differ from the graph's last run are updated. Such updates are rare, because a run requests the addresses of
 the graph's last run from the pools, and because inputs that alternate between a few addresses get a graph for each.
 
@@ -18,6 +19,7 @@ from typing import Final, NamedTuple, final
 from dagpu.backends.common.checks.checked_bodies import is_checked
 from dagpu.backends.cuda.commands.command_list import Encoded
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
+from dagpu.backends.cuda.commands.staging import StagedArrays
 from dagpu.backends.cuda.driver.driver_protocol import (
     OUT_OF_MEMORY,
     CapturedNode,
@@ -88,6 +90,7 @@ class GraphExec:
         "failed_node",
         "parameters",
         "raw",
+        "staged_arrays",
     )  # fmt: skip
 
     def __init__(
@@ -107,6 +110,8 @@ class GraphExec:
         """The places of the user's bodies in this graph, with the memory that their work needs."""
         self.parameters = topology.parameters.copy()
         """The parameters of the kernels' nodes, with the bases and numbers for which all nodes are written."""
+        self.staged_arrays = StagedArrays()
+        """The memory through which small arrays of the host pass."""
         self._updates: dict[tuple[int, ...], _Updates] = {}
         """The prepared updates, by the sources that have changed; see `Relocations`."""
         self.raw: RawGraph | None = None

@@ -210,7 +210,7 @@ def _is_ready(graph: GraphExec, graphs: GraphInstances, buffers: RunMemory) -> b
         ForeignError: a user's body does not do what its declaration says.
     """
     try:
-        buffers.allocate_host_memory(graph.parameters.bases)
+        buffers.allocate_host_memory(graph.parameters.bases, graph.staged_arrays)
         return graph.raw is not None or graphs.instantiated(
             graph, lambda new: new.update_nodes(buffers.bases, buffers.bound)
         )
