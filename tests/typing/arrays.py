@@ -123,6 +123,8 @@ def in_order(x: Tensor[f32], n: SharedTensor[i32], flags: Tensor[bool_], lazy: D
     assert_type(array.sort(flags), DeviceOp[Tensor[bool_], Any])
     assert_type(array.argsort(n), DeviceOp[Tensor[i64], Any])
     assert_type(array.topk(n, 5), DeviceOp[tuple[Tensor[i32], Tensor[i64]], Any])
+    assert_type(array.topk(lazy, 5, axis=0), DeviceOp[tuple[Tensor[f32], Tensor[i64]], Any])
+    assert_type(array.sort(n, axis=None), DeviceOp[Tensor[i32], Any])
     assert_type(array.permutation(5, seed=1), DeviceOp[Tensor[i64], Any])
     assert_type(array.dropout(lazy, 0.5), DeviceOp[Tensor[f32], Any])
     array.dropout(n, 0.5)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
