@@ -4,8 +4,6 @@ Each call builds an op. Its result is a new tensor, which depends on the shapes 
 on the device, the schedule or the run. Owned tensors move into the op; lend or share them to use them again.
 """
 
-from dagpu.kernels.arrays import fused_reductions as fused_reductions
-from dagpu.kernels.arrays.arg_reductions import argmax, argmin
 from dagpu.kernels.arrays.element_functions import (
     abs,
     ceil,
@@ -37,7 +35,9 @@ from dagpu.kernels.arrays.movement.running_sums import cumsum
 from dagpu.kernels.arrays.movement.scattering import scatter_add
 from dagpu.kernels.arrays.movement.transposition import transpose
 from dagpu.kernels.arrays.random_functions import dropout, permutation
-from dagpu.kernels.arrays.reductions import all, amax, amin, any, mean, norm, prod, sum
+from dagpu.kernels.arrays.reducing import fused_reductions as fused_reductions
+from dagpu.kernels.arrays.reducing.arg_reductions import argmax, argmin
+from dagpu.kernels.arrays.reducing.reductions import all, amax, amin, any, mean, norm, prod, sum
 from dagpu.kernels.arrays.sorting.sorted_rows import argsort, sort, topk
 
 __all__ = [

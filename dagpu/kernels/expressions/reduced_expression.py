@@ -50,7 +50,7 @@ class FusedFunction(NamedTuple):
     kernel_of_rows: Callable[[Any, str], KernelSpec]
 
 
-FUSED: Final = Slot[Mapping[str, FusedFunction]]("dagpu.kernels.arrays.fused_reductions")
+FUSED: Final = Slot[Mapping[str, FusedFunction]]("dagpu.kernels.arrays.reducing.fused_reductions")
 """The functions by their names."""
 
 

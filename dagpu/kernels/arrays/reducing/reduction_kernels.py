@@ -9,8 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.kernels.arrays.reduction_order import THREADS, ReductionOrder
-from dagpu.kernels.arrays.reduction_steps import (
+from dagpu.kernels.arrays.reducing.reduction_order import THREADS, ReductionOrder
+from dagpu.kernels.arrays.reducing.reduction_steps import (
     STEPS,
     combine_function,
     finish_text,
@@ -21,7 +21,7 @@ from dagpu.kernels.arrays.reduction_steps import (
     start_function,
     start_text,
 )
-from dagpu.kernels.arrays.row_walk import SIDE, RowWalk
+from dagpu.kernels.arrays.reducing.row_walk import SIDE, RowWalk
 from dagpu.kernels.expressions.cuda_operations import (
     helper_texts,
     memory_type,

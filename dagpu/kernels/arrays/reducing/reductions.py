@@ -16,9 +16,9 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import as_whole_number, check_flag, format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
-from dagpu.kernels.arrays.reduction_kernels import reduction_kernel
-from dagpu.kernels.arrays.reduction_order import ReducedAxes, merge_axes, reduction_order
-from dagpu.kernels.arrays.reduction_steps import STEPS, identity, number_type, result_type
+from dagpu.kernels.arrays.reducing.reduction_kernels import reduction_kernel
+from dagpu.kernels.arrays.reducing.reduction_order import ReducedAxes, merge_axes, reduction_order
+from dagpu.kernels.arrays.reducing.reduction_steps import STEPS, identity, number_type, result_type
 from dagpu.kernels.expressions.element_operations import DOMAINS, Domain, type_name
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
