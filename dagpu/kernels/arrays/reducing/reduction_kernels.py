@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dagpu.kernels.arrays.reducing.reduction_order import THREADS, ReductionOrder
 from dagpu.kernels.arrays.reducing.reduction_steps import (
+    COUNTED,
     STEPS,
     combine_function,
     finish_text,
@@ -71,8 +72,8 @@ def reduction_kernel(
 
 
 def count_params(name: str, number: "np.dtype[Any]", last: bool) -> list[Param]:
-    """Return the parameter for the number of elements of a row, which the last pass of a mean has."""
-    return [number_input("count", number, name)] if last and STEPS[name].finish == "mean" else []
+    """Return the parameter for the count by which the last pass of a mean divides."""
+    return [number_input("count", number, name)] if last and STEPS[name].finish in COUNTED else []
 
 
 # ---- CUDA
@@ -118,7 +119,7 @@ def pass_text(
     return f"{helper_texts(helpers)}{SIDE}{square}{elements.functions}" + TEXT.format(
         name=kernel,
         out=memory_type(target),
-        formals=f"{elements.formals}, {register} count" if finish == "mean" else elements.formals,
+        formals=f"{elements.formals}, {register} count" if finish in COUNTED else elements.formals,
         early=early_text(*ends),
         head=walk.head(),
         number=register,
@@ -207,9 +208,9 @@ def pass_twin(
         length, total = rows.shape
         with np.errstate(all="ignore"):
             found = filled(rows) if length < order.span and length * total <= PART else in_parts(rows)
-            if finish == "mean":
+            if finish in COUNTED:
                 found /= number.type(count)
-            elif finish == "sqrt":
+            if finish in ("sqrt", "root"):
                 np.sqrt(found, out=found)
             np.copyto(target, found, casting="unsafe")
 
