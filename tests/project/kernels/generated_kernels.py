@@ -72,9 +72,9 @@ def _ops() -> Iterator[Any]:
         for place, name in enumerate((*REDUCTIONS, *PLACES)):
             shape = SHAPES[(number + place) % len(SHAPES)]
             yield from _built(name, partial(_reduced, len(shape) // 2), partial(_tensor, shape, dtype))
-    for dtype, shape in zip((f16, f32, f64), SHAPES, strict=True):
+    for dtype, extents in zip((f16, f32, f64), SHAPES, strict=True):
         for name in SPREADS:
-            yield from _built(name, partial(_reduced, len(shape) // 2), partial(_tensor, shape, dtype))
+            yield from _built(name, partial(_reduced, len(extents) // 2), partial(_tensor, extents, dtype))
     for dtype in FEW_TYPES:
         for name, call in CALLS.items():
             yield from _built(name, call, partial(_tensor, (8, 8), dtype))

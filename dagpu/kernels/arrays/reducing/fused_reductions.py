@@ -93,15 +93,16 @@ def reduce_rows(
     spec = _kernel(expression, name, dtype, patterns, rows.reduced, order, spans == 1)
     target = new_output((rows.rows, spans), spec.params[0].dtype or dtype, (order.rows, 1), origin)
     counted = [count] if len(spec.params) > 1 + len(passed) else []
-    launch, others = (target, *passed, *counted), list[AnyOp]()
+    arguments, others = (target, *passed, *counted), list[AnyOp]()
     if again:
-        made, *others = components_of(Launch(spec, launch, origin), origin)
+        made, *after = components_of(Launch(spec, arguments, origin), origin)
+        others += after[: len(passed)]
         x: AnyOp = Map(made, UNCUT, origin)
     else:
-        x = first_output(spec, launch, origin)
+        x = first_output(spec, arguments, origin)
     if spans > 1:
         x = later_passes(name, x, dtype, ReducedAxes((rows.rows, spans), (False, True)), count, origin)
-    return x, others[: len(passed)]
+    return x, others
 
 
 def _kernel(
