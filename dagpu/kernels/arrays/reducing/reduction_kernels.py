@@ -30,6 +30,7 @@ from dagpu.kernels.expressions.cuda_operations import (
     register_type,
     store_text,
 )
+from dagpu.kernels.expressions.expression_text import safe_name
 from dagpu.kernels.expressions.numpy_operations import register_dtype
 from dagpu.kernels.generated.generated_launch import generated_kernel, number_input, output, tensor_input
 from dagpu.kernels.generated.row_elements import Elements, array_elements
@@ -63,12 +64,11 @@ def reduction_kernel(
     source = dtype if first else number
     target = result_type(name, dtype) if last else number
     params = [output("out", target, 2), tensor_input("x", source, len(reduced)), *count_params(name, number, last)]
-    text = pass_text(
-        name, name, array_elements("x", source, len(reduced)), (number, target), reduced, order, (first, last)
-    )
+    kernel, elements = safe_name(name), array_elements("x", source, len(reduced))
+    text = pass_text(kernel, name, elements, (number, target), reduced, order, (first, last))
     twin = pass_twin(name, number, reduced, order, (first, last))
     place = (reduction_kernel.__wrapped__.__code__, 0)
-    return generated_kernel(name, params, text, twin, place, block=(THREADS,), early_reads=None if first else ())
+    return generated_kernel(kernel, params, text, twin, place, block=(THREADS,), early_reads=None if first else ())
 
 
 def count_params(name: str, number: "np.dtype[Any]", last: bool) -> list[Param]:

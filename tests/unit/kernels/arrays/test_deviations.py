@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from dagpu import KernelArgumentError, ShapeError, array, bf16, expr, f16, f32, f64, from_host, i32, ones
 from dagpu.handles.handle_state import live_state
+from dagpu.ops.compose import nodes_of
+from dagpu.ops.launch import Launch
 from tests.behaviour.arrays.array_places import steps
 from tests.emulation import shared_folder
 from tests.emulation.emulated_kernels import same_bits
@@ -84,6 +86,14 @@ def test_the_cuda_text_gives_the_bits_of_the_host_body(folder: Path, drawn: Any)
     for op in ops:
         found = device.result(op, {})
         assert same_bits(found, op.to_host().sync())
+
+
+def test_no_kernel_has_the_name_of_a_namespace() -> None:
+    """A kernel `std` beside the namespace does not compile."""
+    op = array.std(from_host(np.zeros((3, 40_000), f32)), 1)
+    kernels = [node.kernel for node in nodes_of(op) if isinstance(node, Launch)]
+    assert len(kernels) == 4
+    assert "std" not in {kernel.name for kernel in kernels}
 
 
 def test_wrong_arguments() -> None:
