@@ -162,6 +162,7 @@ def pass_twin(
     combine, nothing = combine_function(step.operation, number), identity(step.operation, number)
     start = start_function(step.start if ends[0] else "itself")
     finish = step.finish if ends[1] else "itself"
+    width, each, span = order.width, order.each, order.span
 
     def numbers(part: NDArray[Any]) -> NDArray[Any]:
         found: NDArray[Any] = start(part.astype(register_dtype(part.dtype), copy=False))
@@ -176,38 +177,43 @@ def pass_twin(
 
     def filled(rest: NDArray[Any]) -> NDArray[Any]:
         """Reduce rows shorter than a span, to (rows, 1). What is missing after their ends would change nothing."""
-        each, columns = -(-len(rest) // order.width), rest.shape[1]
-        if each * order.width > len(rest):
-            full = np.empty((each * order.width, columns), number)
+        steps, columns = -(-len(rest) // width), rest.shape[1]
+        if steps * width > len(rest):
+            full = np.empty((steps * width, columns), number)
             full[: len(rest)] = numbers(rest)
             full[len(rest) :] = nothing
         else:
             full = numbers(rest)
-        return reduce(full.reshape(1, each, order.width, columns)).T
+        return reduce(full.reshape(1, steps, width, columns)).T
 
     def in_parts(rows: NDArray[Any]) -> NDArray[Any]:
         """Reduce rows to (rows, spans). Each call of NumPy combines enough pairs to be worth the call."""
         length, total = rows.shape
-        full = length // order.span
-        columns = min(total, max(1, PART // min(length, order.span), 8192 // order.width))
-        steps = max(1, PART // (order.span * columns))
-        found = np.empty((total, -(-length // order.span)), number)
+        full = length // span
+        columns = min(total, max(1, PART // min(length, span), 8192 // width))
+        steps = max(1, PART // (span * columns))
+        found = np.empty((total, -(-length // span)), number)
         for column, begin in product(range(0, total, columns), range(0, full, steps)):
             chosen = slice(column, column + columns)
             end = min(full, begin + steps)
-            part = rows[begin * order.span : end * order.span, chosen]
-            shaped = part.reshape(end - begin, order.each, order.width, part.shape[1])
+            part = rows[begin * span : end * span, chosen]
+            shaped = part.reshape(end - begin, each, width, part.shape[1])
             found[chosen, begin:end] = reduce(numbers(shaped)).T
-        for column in range(0, total if full * order.span < length else 0, columns):
+        for column in range(0, total if full * span < length else 0, columns):
             chosen = slice(column, column + columns)
-            found[chosen, full:] = filled(rows[full * order.span :, chosen])
+            found[chosen, full:] = filled(rows[full * span :, chosen])
         return found
 
     def body(out: Any, x: Any, count: Any = None) -> None:
         target, rows = out.view(np.ndarray), rows_of(x.view(np.ndarray), reduced)
         length, total = rows.shape
         with np.errstate(all="ignore"):
-            found = filled(rows) if length < order.span and length * total <= PART else in_parts(rows)
+            if length * total > PART or (length > span and length % span):
+                found = in_parts(rows)
+            elif length < span:
+                found = filled(rows)
+            else:
+                found = reduce(numbers(rows.reshape(length // span, each, width, total))).T
             if finish in COUNTED:
                 found /= number.type(count)
             if finish in ("sqrt", "root"):
