@@ -198,6 +198,7 @@ def _is_prompt(plan: Plan) -> bool:
 
 
 def _calls_no_user(instruction: Instruction) -> bool:
+    """Return True if an instruction calls no function of the user's."""
     if isinstance(instruction, Launch):
         return instruction.kernel.host.generated
     return not isinstance(instruction, HostCall | GraphLaunch)
