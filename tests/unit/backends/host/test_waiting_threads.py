@@ -1,17 +1,21 @@
 """Small runs that call no code of the user's are executed by the thread that waits for them."""
 
+import signal
 import threading
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dagpu import expr, f32, ones
 from dagpu.backends.common.worker_threads import WorkerStream, process
 from dagpu.backends.host import HostBackend
 from dagpu.backends.host.backend import PROMPT_BYTES
 from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.program import Launch, Tiles, View
+from dagpu.ops.compose import nodes_of
 from dagpu.ops.kernel_spec import HostBody
+from dagpu.ops.launch import Launch as DagLaunch
 from tests.unit.backends.host.host_plans import F32, Builder, bytes_of, finish, kernel
 from tests.unit.backends.host.host_plans import backend as backend
 
@@ -77,3 +81,26 @@ def test_an_error_in_place_fails_the_run(backend: HostBackend) -> None:
     replay = backend.prepare(seen.build.plan()).submit(seen.build.bindings(), 1e-6)
     assert replay.done()
     assert [type(failure.error) for failure in replay.failures()] == [ZeroDivisionError]
+
+
+def test_an_interrupt_is_raised_after_the_run() -> None:
+    """A Ctrl-C amid a body that the main thread executes cuts nothing off, and leaves no lock behind."""
+    double = expr(f32)(lambda x: x * 2)
+    t = ones((4,)).sync()
+    first, op = [double(t.borrow()) for _ in range(2)]
+    first.sync()  # it stores its plan while a worker executes it
+    (kernel,) = [node.kernel for node in nodes_of(op) if isinstance(node, DagLaunch)]
+    own, ended = kernel.host.function, list[bool]()
+    assert own is not None
+
+    def interrupted(*arguments: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        own(*arguments)
+        ended.append(threading.current_thread() is threading.main_thread())
+
+    kernel.host.function = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        op.sync()
+    kernel.host.function = own
+    assert ended == [True]
+    assert double(t).to_host().sync().tolist() == [2] * 4
