@@ -9,15 +9,14 @@ def main() -> None:
     matrix = np.random.default_rng(7).standard_normal((1000, 4)).astype(f32)
     scaled = expr(f32, f32)(lambda x, norm: x / norm)
     x = from_host(matrix).sync().share()
-    columns = array.transpose(scaled(x, array.norm(x, axis=0)))
-    values, rows = array.topk(columns, 5).sync()
+    values, rows = array.topk(scaled(x, array.norm(x, axis=0)), 5, axis=0).sync()
     largest, places = values.to_host().sync(), rows.to_host().sync()
-    for column, (row, value) in enumerate(zip(places[:, 0], largest[:, 0], strict=True)):
+    for column, (row, value) in enumerate(zip(places[0], largest[0], strict=True)):
         print(f"column {column}: the largest element is {value:.4f}, in row {row}")
 
     expected = matrix / np.linalg.norm(matrix, axis=0)
-    assert np.array_equal(places, np.argsort(-expected.T, axis=1, kind="stable")[:, :5])
-    assert np.allclose(largest, np.sort(expected.T, axis=1)[:, :-6:-1], rtol=1e-5)
+    assert np.array_equal(places, np.argsort(-expected, axis=0, kind="stable")[:5])
+    assert np.allclose(largest, np.sort(expected, axis=0)[:-6:-1], rtol=1e-5)
 
 
 if __name__ == "__main__":

@@ -147,7 +147,8 @@ class Prepared(Protocol):
         ...
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
-        """Start a run of the plan. Return at once, or after polling for its end for at most `spin` seconds.
+        """Start a run of the plan. Return at once, or with `spin` after polling for its end for that long, or after
+        its end.
 
         The replay keeps `bindings` alive until it is done. An output that `bindings` already has is written in place:
         device memory of this backend, or for a cell a NumPy array of the same shape and element type.
@@ -158,7 +159,7 @@ class Prepared(Protocol):
 
         Args:
             bindings: the inputs.
-            spin: seconds.
+            spin: seconds, from a caller that blocks its thread until the end; 0 from any other.
             graph: launch the plan as one CUDA graph. Values that differ between runs (addresses, numbers in cells) are
                 first written into the graph's nodes. It has no effect on a backend without graphs, for a plan that
                 cannot be one graph (host functions, several devices), or while all instances of the graph are in use.

@@ -47,6 +47,7 @@ FOREIGN_CALL: Final = f"{FOREIGN}.__call__"
 FOREIGN_FUNCTION_CALL: Final = "dagpu.interop.foreign_ops.foreign_declaration.ForeignFunction.__call__"
 FOREIGN_CALLS: Final = frozenset({FOREIGN_CALL, FOREIGN_FUNCTION_CALL})
 """Calls of foreign ops."""
+EXPRESSION_DECORATOR: Final = "dagpu.kernels.expressions.expr_decorator.expr"
 EXPRESSION: Final = "dagpu.kernels.expressions.expression.Expression"
 EXPRESSION_CALL: Final = f"{EXPRESSION}.__call__"
 REDUCED_EXPRESSION_CALL: Final = "dagpu.kernels.expressions.reduced_expression.ReducedExpression.__call__"

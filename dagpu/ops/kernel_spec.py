@@ -58,6 +58,8 @@ class HostBody:
     function: Callable[..., None] | None = None
     whole: bool = False
     """True if the body is called once with whole outputs; false if it is called once for each tile."""
+    generated: bool = False
+    """True if dagpu has made the body, so that it calls no code of the user's."""
 
 
 @final

@@ -103,14 +103,14 @@ def _fill(recipe: Any, layout: Layout) -> Any:
     return _numbered(fill_and_copy.fill(recipe, layout), act)
 
 
-def _copy(out: Layout, source: Layout, *, rows: bool = True) -> Any:
+def _copy(out: Layout, source: Layout, *, by_kernel: bool = False) -> Any:
     def act(gpu: SimulatedGpu, to: int, origin: int) -> None:
         target, values = _array(gpu, to, out), _array(gpu, origin, source)
         if target is not None and values is not None:
             with np.errstate(all="ignore"):
                 np.copyto(target, values, casting="unsafe")
 
-    return _numbered(fill_and_copy.copy(out, source, rows=rows), act)
+    return _numbered(fill_and_copy.copy(out, source, by_kernel=by_kernel), act)
 
 
 # ---- replacement of the driver ----------------------------------------------------------------------------------

@@ -65,10 +65,12 @@ def reduced(x: Tensor[f32], n: SharedTensor[i32], lazy: DeviceOp[Tensor[f32]], f
     assert_type(array.sum(x), DeviceOp[Tensor[f32], Any])
     assert_type(array.sum(n, (0, 1), keepdims=True), DeviceOp[Tensor[i32], Any])
     assert_type(array.mean(lazy, -1), DeviceOp[Tensor[f32], Any])
+    assert_type(array.std(lazy, -1, ddof=1, keepdims=True), DeviceOp[Tensor[f32], Any])
     assert_type(array.argmax(n, 0), DeviceOp[Tensor[i64], Any])
     assert_type(array.any(flags), DeviceOp[Tensor[bool_], Any])
     array.sum(flags)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     array.mean(n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.var(n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 
 def moved(
@@ -123,6 +125,8 @@ def in_order(x: Tensor[f32], n: SharedTensor[i32], flags: Tensor[bool_], lazy: D
     assert_type(array.sort(flags), DeviceOp[Tensor[bool_], Any])
     assert_type(array.argsort(n), DeviceOp[Tensor[i64], Any])
     assert_type(array.topk(n, 5), DeviceOp[tuple[Tensor[i32], Tensor[i64]], Any])
+    assert_type(array.topk(lazy, 5, axis=0), DeviceOp[tuple[Tensor[f32], Tensor[i64]], Any])
+    assert_type(array.sort(n, axis=None), DeviceOp[Tensor[i32], Any])
     assert_type(array.permutation(5, seed=1), DeviceOp[Tensor[i64], Any])
     assert_type(array.dropout(lazy, 0.5), DeviceOp[Tensor[f32], Any])
     array.dropout(n, 0.5)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]

@@ -11,7 +11,7 @@ from dagpu.backends.cuda.commands.staging import PROMPT_IN
 from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut, host_call
 from dagpu.backends.cuda.driver.driver_protocol import Function
 from dagpu.backends.cuda.graphs.captured import CapturedGraph, LaunchGraph
-from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset
+from dagpu.backends.cuda.kernels.fill_and_copy import LARGE_COPY, BuiltinWork, Memcpy, Memcpy2D, Memset
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
 from dagpu.backends.cuda.libraries.library_calls import LibraryCall
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
@@ -217,10 +217,10 @@ class _Selector:
     ) -> Selected:
         """Select a copy within a device. `layouts` and `places` are those of the output and of the source."""
         match copy:
-            case Memcpy():
+            case Memcpy() if copy.nbytes <= LARGE_COPY:
                 return _command(instruction, copy.placed(*places))
-            case Memcpy2D():
-                by_kernel = self._factories.copy(*layouts, rows=False)
+            case Memcpy() | Memcpy2D():
+                by_kernel = self._factories.copy(*layouts, by_kernel=True)
                 assert isinstance(by_kernel, BuiltinWork)
                 return _command(instruction, copy.placed(*places, by_kernel))
             case BuiltinWork():

@@ -79,6 +79,10 @@ class HostMemory:
         return f"<HostMemory of {self.nbytes} bytes>"
 
 
+NO_MEMORY: Final = HostMemory.over(np.empty(0, np.uint8))
+"""A block without bytes."""
+
+
 def bytes_at(address: int, nbytes: int, owner: object) -> "np.ndarray[Any, np.dtype[np.uint8]]":
     """Return the bytes at an address as an array. It keeps `owner` alive, as do all views of it."""
     buffer: Any = (ctypes.c_uint8 * nbytes).from_address(address) if nbytes else (ctypes.c_uint8 * 0)()

@@ -6,10 +6,10 @@ from typing import ClassVar, Final, Literal, final
 
 from dagpu.backends.common.device_registry import DeviceRegistry
 from dagpu.backends.common.lanes import streams_by_device, streams_of_lanes
-from dagpu.backends.common.measuring import recording
+from dagpu.backends.common.measuring import current_recorder, recording
 from dagpu.backends.common.run_errors import no_room, out_of_memory
-from dagpu.backends.common.worker_threads import WorkerStream, enqueue
-from dagpu.backends.host.arrays import HostMemory
+from dagpu.backends.common.worker_threads import WorkerStream, enqueue, process
+from dagpu.backends.host.arrays import NO_MEMORY, HostMemory
 from dagpu.backends.host.host_graph import HostGraph
 from dagpu.backends.host.host_replay import Batch, HostReplay
 from dagpu.backends.host.memory_driver import HostMemoryDriver
@@ -18,14 +18,18 @@ from dagpu.common.env_vars import HOST_DEVICES
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import Device
 from dagpu.lowering.memory.planner import describe_peak
-from dagpu.lowering.plan import Plan, Step
-from dagpu.lowering.program import HOST, Role
+from dagpu.lowering.plan import Execute, Plan, Step
+from dagpu.lowering.program import HOST, GraphLaunch, HostCall, Instruction, Launch, Role
 
 SPREAD: Final = 8
 """Number of pooled streams over which concurrent runs are spread. A plan with more lanes uses more."""
 
 POOL: Final = 64
 """Largest number of streams in the pool of a device. Lanes of a plan with more lanes share streams."""
+
+PROMPT_BYTES: Final = 1 << 24
+"""The bytes that all instructions of a run read and write, up to which the thread that waits for the run executes it.
+To hand it to a worker, and to wake up at its end, takes as long as NumPy takes for a megabyte."""
 
 SPIN_SECONDS: Final = 20e-6
 """Seconds to poll before sleeping: about the time that it takes to put a thread to sleep and wake it again."""
@@ -68,7 +72,8 @@ class HostDriver(HostMemoryDriver):
 
 @final
 class HostBackend:
-    """Runs the host bodies of kernels on worker threads. Implements `dagpu.backends.protocol.Backend`."""
+    """Runs the host bodies of kernels on worker threads; a small run without code of the user's may be executed by
+    the thread that waits for it. Implements `dagpu.backends.protocol.Backend`."""
 
     __slots__ = ("_devices",)
 
@@ -114,7 +119,7 @@ def _refuse(index: int) -> None:
 class PreparedHostPlan:
     """A plan and the devices that it runs on. Implements `dagpu.backends.protocol.Prepared`."""
 
-    __slots__ = ("_drivers", "_outputs", "_plan")
+    __slots__ = ("_drivers", "_outputs", "_plan", "_prompt")
     before_first: ClassVar[None] = None
     """None, because host bodies need no compilation."""
     before_graph: ClassVar[None] = None
@@ -130,6 +135,7 @@ class PreparedHostPlan:
             for number, buffer in enumerate(plan.buffers)
             if buffer.role is Role.OUTPUT and buffer.device != HOST
         ]
+        self._prompt = _is_prompt(plan)
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> HostReplay:
         """Start a run; see `Prepared.submit`.
@@ -138,12 +144,17 @@ class PreparedHostPlan:
             OutOfMemoryError: there is too little memory; the run has not begun.
         """
         plan, drivers = self._plan, self._drivers
-        streams = _streams(plan, drivers)
-        work = _by_stream(plan.steps, streams)
         arenas = self._take_arenas()
         for number, device, nbytes in self._outputs:
             if bindings.memory[number] is None:
                 bindings.memory[number] = self._take(device, nbytes)
+        if spin and self._prompt and current_recorder() is None and not process.over:
+            replay = HostReplay(plan, bindings, arenas, 1)
+            del arenas
+            Batch(replay, plan.steps).run()
+            return replay
+        streams = _streams(plan, drivers)
+        work = _by_stream(plan.steps, streams)
         replay = HostReplay(plan, bindings, arenas, len(work), recording(plan, streams))
         del arenas
         enqueue({stream: Batch(replay, steps) for stream, steps in work.items()})
@@ -158,7 +169,9 @@ class PreparedHostPlan:
         return HostGraph(plan, bindings, self._take_arenas(), _by_stream(plan.steps, lanes))
 
     def _take_arenas(self) -> list[HostMemory]:
-        return [self._take(device, nbytes) for device, nbytes in enumerate(self._plan.arena_bytes)]
+        return [
+            self._take(device, nbytes) if nbytes else NO_MEMORY for device, nbytes in enumerate(self._plan.arena_bytes)
+        ]
 
     def _take(self, device: int, nbytes: int) -> HostMemory:
         try:
@@ -169,6 +182,26 @@ class PreparedHostPlan:
                 f"{no_room(plan.devices[device], nbytes)}. A run takes {plan.peak_bytes:,} bytes; "
                 f"alive at the peak: {describe_peak(plan, device)}"
             ) from None
+
+
+def _is_prompt(plan: Plan) -> bool:
+    """Return True if the thread that waits for a run may execute it: it has one lane, which is no stream of the user's,
+    calls no code of the user's, and is over soon."""
+    instructions = [step.instruction for step in plan.steps if type(step) is Execute]
+    return (
+        len(plan.lanes) == 1
+        and isinstance(plan.lanes[0].key, int)
+        and all(_calls_no_user(instruction) for instruction in instructions)
+        and sum(plan.buffers[number].nbytes for each in instructions for number in (*each.reads, *each.writes))
+        <= PROMPT_BYTES
+    )
+
+
+def _calls_no_user(instruction: Instruction) -> bool:
+    """Return True if an instruction calls no function of the user's."""
+    if isinstance(instruction, Launch):
+        return instruction.kernel.host.generated
+    return not isinstance(instruction, HostCall | GraphLaunch)
 
 
 def _streams(plan: Plan, drivers: Sequence[HostDriver]) -> list[WorkerStream]:

@@ -111,6 +111,10 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
     body = kernel.host.function
     if body is None:
         raise _no_body(launch)
+    if kernel.host.generated:
+        if not outcome.cancelled and 0 not in launch.grid:
+            _call_body(body, [_plain_argument(argument, memory) for argument in launch.args], launch)
+        return
     arguments = [memory[argument.buffer] if type(argument) is Cell else argument for argument in launch.args]
     outputs: list[tuple[int, object, Layout]] = []
     cuts: list[Iterable[TilePlace]] = []
@@ -138,6 +142,16 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
             call_checked(launch, arguments, lambda given: _call_body(body, given, launch))
         else:
             _call_body(body, arguments, launch)
+
+
+def _plain_argument(argument: Any, memory: list[object]) -> Any:
+    """Return the argument of a body that dagpu has made: a number, or the array of an input or of a whole output."""
+    kind = type(argument)
+    if kind is View:
+        return readonly_array(memory[argument.buffer], argument.layout)
+    if kind is Tiles:
+        return writable_array(memory[argument.view.buffer], argument.view.layout)
+    return memory[argument.buffer] if kind is Cell else argument
 
 
 @passes_on

@@ -4,8 +4,6 @@ Each call builds an op. Its result is a new tensor, which depends on the shapes 
 on the device, the schedule or the run. Owned tensors move into the op; lend or share them to use them again.
 """
 
-from dagpu.kernels.arrays import fused_reductions as fused_reductions
-from dagpu.kernels.arrays.arg_reductions import argmax, argmin
 from dagpu.kernels.arrays.element_functions import (
     abs,
     ceil,
@@ -37,13 +35,16 @@ from dagpu.kernels.arrays.movement.running_sums import cumsum
 from dagpu.kernels.arrays.movement.scattering import scatter_add
 from dagpu.kernels.arrays.movement.transposition import transpose
 from dagpu.kernels.arrays.random_functions import dropout, permutation
-from dagpu.kernels.arrays.reductions import all, amax, amin, any, mean, norm, prod, sum
+from dagpu.kernels.arrays.reducing import fused_reductions as fused_reductions
+from dagpu.kernels.arrays.reducing.arg_reductions import argmax, argmin
+from dagpu.kernels.arrays.reducing.deviations import std, var
+from dagpu.kernels.arrays.reducing.reductions import all, amax, amin, any, mean, norm, prod, sum
 from dagpu.kernels.arrays.sorting.sorted_rows import argsort, sort, topk
 
 __all__ = [
     "abs", "all", "amax", "amin", "any", "argmax", "argmin", "argsort", "ceil", "clip", "concatenate", "cos",
     "cumsum", "dropout", "erf", "exp", "expm1", "fft", "floor", "ifft", "irfft", "isfinite", "isnan", "log",
     "log1p", "matmul", "maximum", "mean", "minimum", "norm", "one_hot", "permutation", "pow", "prod", "rfft",
-    "rint", "scatter_add", "sin", "softmax", "sort", "sqrt", "stack", "sum", "take", "tanh", "topk", "transpose",
-    "where",
+    "rint", "scatter_add", "sin", "softmax", "sort", "sqrt", "stack", "std", "sum", "take", "tanh", "topk",
+    "transpose", "var", "where",
 ]  # fmt: skip

@@ -63,8 +63,8 @@ class Expression(Generic[_P, _R]):
     """An element-wise function, from `expr`. A call builds an op, as a call of a kernel does.
 
     Arguments are tensors of the declared element types, ops whose results are such tensors, and numbers or sources of
-    numbers; one of them at least is a tensor. A number is an argument of the kernel, so calls of a pipeline may vary it
-    without another plan, and a feed may set it without another trace.
+    numbers; one of them at least is a tensor. They go by position or by name. A number is an argument of the kernel, so
+    calls of a pipeline may vary it without another plan, and a feed may set it without another trace.
     Shapes broadcast by NumPy's rules. There is one kernel for each pattern of tensors, numbers and broadcasting.
 
     All results are equal to the bit on every device, but for `exp expm1 log log1p tanh sin cos erf **`, which are
@@ -74,6 +74,9 @@ class Expression(Generic[_P, _R]):
     def __init__(self, traced: TracedExpression, origin: Origin) -> None:
         self.traced = traced
         self.origin = origin
+        self.__signature__: Final = traced.signature
+        """For `inspect.signature`: a pipeline of an expression checks its arguments by it."""
+        self.__name__: Final = traced.name
         self._kernels: dict[object, KernelSpec] = {}
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[Tensor[_R], Any]:
@@ -132,7 +135,7 @@ class Expression(Generic[_P, _R]):
         if traced.dtypes[0] != traced.dtype:
             what = f"its result is of {type_name(traced.dtype)}, its first parameter of {type_name(traced.dtypes[0])}"
             self._refuse(what, "Write to memory of its own, .into(partition, ...)", origin)
-        return self._write(out, self.by_position(args, kwargs), (OUTPUT,), origin)
+        return self._write(out, self.by_position(args, kwargs, 1), (OUTPUT,), origin)
 
     # ---- reductions
 
@@ -229,11 +232,16 @@ class Expression(Generic[_P, _R]):
     def _name(self) -> str:
         return self.traced.name
 
-    def by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the arguments of a call. Refuse those by name, as type checkers do."""
-        if kwargs:
-            self._refuse(f"got {', '.join(kwargs)} by name", "Pass each argument by its position", here())
-        return args
+    def by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any], first: int = 0) -> tuple[Any, ...]:
+        """Return the arguments of a call in the order of the parameters, from number `first` on."""
+        if not kwargs:
+            return args
+        parameters = list(self.__signature__.parameters.values())[first:]
+        try:
+            return self.__signature__.replace(parameters=parameters).bind(*args, **kwargs).args
+        except TypeError as error:
+            what = f"{error}; it takes ({', '.join([each.name for each in parameters])})"
+            self._refuse(what, "Pass one for each parameter, by position or by name", here())
 
     def _check_count(self, args: Sequence[Any], origin: Origin, names: tuple[str, ...]) -> list[Param]:
         """Return the parameters that check these arguments: of numbers, and of tensors of any shape."""

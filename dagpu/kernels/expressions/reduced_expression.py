@@ -50,7 +50,7 @@ class FusedFunction(NamedTuple):
     kernel_of_rows: Callable[[Any, str], KernelSpec]
 
 
-FUSED: Final = Slot[Mapping[str, FusedFunction]]("dagpu.kernels.arrays.fused_reductions")
+FUSED: Final = Slot[Mapping[str, FusedFunction]]("dagpu.kernels.arrays.reducing.fused_reductions")
 """The functions by their names."""
 
 
@@ -65,6 +65,7 @@ class ReducedExpression(Generic[_P, _R]):
 
     def __init__(self, expression: Any, name: str, axis: object, keepdims: object, origin: Origin) -> None:
         self._call = FusedCall(expression, name, axis, check_flag(keepdims, name, origin, "keepdims"))
+        self.__signature__: Final = expression.traced.signature
         dtype = expression.traced.dtype
         if not FUSED.value[name].accepts(name, dtype):
             raise KernelArgumentError(

@@ -47,6 +47,12 @@ class TracedExpression(NamedTuple):
     place: str
 
     @property
+    def signature(self) -> inspect.Signature:
+        """The parameters, which take arguments by position or by name."""
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Signature([inspect.Parameter(name, kind) for name in self.names])
+
+    @property
     def dtype(self) -> "np.dtype[Any]":
         """The element type of the result."""
         return self.steps[-1].dtype

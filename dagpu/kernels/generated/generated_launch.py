@@ -86,7 +86,7 @@ def generated_kernel(
         options=("-fmad=false",),
         checked=CHECKED.get(),
         origin=origin,
-        host=HostBody(host, whole=True),
+        host=HostBody(host, whole=True, generated=True),
         in_place=in_place,
         indexed=indexed,
         early_reads=early_reads,

@@ -13,6 +13,7 @@ from mypy.subtypes import is_subtype
 from mypy.typeops import make_simplified_union
 from mypy.types import (
     AnyType,
+    CallableType,
     FunctionLike,
     Instance,
     TupleType,
@@ -70,6 +71,22 @@ def _type_expression_write(context: MethodContext) -> Type:
     """
     formals = _formals(context, names.EXPRESSION)
     return context.default_return_type if formals is None else _op_type(context, formals)
+
+
+def _name_parameters(context: FunctionContext) -> Type:
+    """Return the type of `@expr` over a function, whose parameters keep their names: a call may use them."""
+    made, given = get_proper_type(context.default_return_type), context.arg_types[0]
+    function = get_proper_type(given[0]) if given else None
+    parameters = argument_forms.parameters_of(made, names.EXPRESSION)
+    if (
+        parameters is None
+        or not isinstance(made, Instance)
+        or not isinstance(function, CallableType)
+        or len(function.arg_names) != len(parameters.arg_types)
+    ):
+        return made
+    named = parameters.copy_modified(arg_names=list(function.arg_names))
+    return made.copy_modified(args=[named, *made.args[1:]])
 
 
 def _formals(context: MethodContext, owner: str) -> list[Type] | None:
@@ -187,6 +204,7 @@ def _cure(actual: Type, form: argument_forms.Form, element: str) -> str:
 FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {
     **long_tuples.FUNCTION_HOOKS,
     names.KERNEL_DECORATOR: kernel_facts.attach_ranks,
+    names.EXPRESSION_DECORATOR: _name_parameters,
 }
 METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
     **long_tuples.METHOD_HOOKS,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dagpu import (
     Elem,
+    KernelArgumentError,
     MovedError,
     ShapeError,
     SharedTensor,
@@ -47,6 +48,38 @@ def blended(x: Any, a: Any) -> Any:
 
 def numbers(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).standard_normal(shape).astype(f32)
+
+
+@settings(max_examples=20)
+@given(st.permutations("yax"), st.integers(0, 3), st.integers(0, 99))
+def test_arguments_by_name_are_those_by_position(order: list[str], first: int, seed: int) -> None:
+    """In any order, after any number of arguments by position; of reductions and of writes to a partition too."""
+    y, x = (from_host(numbers(3, 4, seed=seed + n)).sync() for n in range(2))
+    given = {"y": y.borrow(), "a": 2.5, "x": x.borrow()}
+    positions = tuple(given.values())[:first]
+    names: Any = {name: given[name] for name in order if name not in "yax"[:first]}
+    call: Any = axpy
+    expected = call(*given.values()).to_host().sync()
+    assert call(*positions, **names).to_host().sync().tobytes() == expected.tobytes()
+    assert call.sum(1)(*positions, **names).to_host().sync().shape == (3,)
+    out = call.into(zeros((3, 4)).partition((3, 4)), *positions, **names).first().unpartition().to_host().sync()
+    assert out.tobytes() == expected.tobytes()
+    if first:
+        call.update(y.borrow_mut().partition((3, 4)), a=2.5, x=x.borrow()).map(lambda _: None).sync()
+        assert y.to_host().sync().tobytes() == expected.tobytes()
+
+
+def test_wrong_arguments_by_name() -> None:
+    """A refused call moves nothing. A pipeline of an expression checks them in its call."""
+    anyhow: Any = axpy
+    t, call = ones((3,)).sync(), pipeline(anyhow)
+    for names in ({"a": 1.0}, {"a": 1.0, "x": t, "z": 1.0}, {"y": t, "a": 1.0, "x": 2.0}):
+        with pytest.raises(KernelArgumentError, match=r"it takes \(y, a, x\)\. .* by position or by name"):
+            anyhow(t, **names)
+    with pytest.raises(TypeError, match="missing a required argument: 'x'"):
+        call(t, 1.0)
+    other = from_host(numbers(3)).sync().share()
+    assert call(t, 1.0, x=other).to_host().sync().tolist() == (1 + numbers(3)).tolist()
 
 
 def test_a_choice_of_two_numbers_is_of_f32(where: Any) -> None:

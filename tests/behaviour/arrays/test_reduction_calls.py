@@ -77,6 +77,32 @@ def test_plain_ops_have_one_plan(where: Any) -> None:
     assert late.tobytes() == array.sum(from_host(x), 1).to_host().sync().tobytes()
 
 
+def test_deviations_on_every_device(where: Any) -> None:
+    """A tensor moves into both reductions at once; an op is computed once; a pipeline has one plan for all inputs."""
+    made: list[None] = []
+
+    def passed(t: Any) -> Any:
+        made.append(None)
+        return value(t)
+
+    t = from_host(x).then(passed)
+    found = array.std(t, 1, ddof=1).to_host().sync()
+    np.testing.assert_allclose(found, x.std(1, ddof=1), rtol=1e-5)
+    assert made == [None]
+    assert array.std(from_host(x).sync(), 1, ddof=1).to_host().sync().tobytes() == found.tobytes()
+
+    scale = expr(f32, f32, f32)(lambda x, mean, std: (x - mean) / std)
+
+    @pipeline
+    def standard(t: Any) -> Any:
+        return scale(t, array.mean(t, 0), array.std(t, 0)).to_host()
+
+    for seed in range(4):
+        y = np.random.default_rng(seed).standard_normal((300, 7)).astype(f32)
+        np.testing.assert_allclose(standard(from_host(y).sync().share()).sync().std(0), 1, rtol=1e-4)
+    assert standard.cache_info()[:2] == (3, 1)
+
+
 def test_places_on_every_device(where: Any) -> None:
     """In one pass and in several, which is one plan too."""
     t = from_host(x).sync().share()

@@ -50,6 +50,21 @@ def test_the_largest_of_each_row(where: Any, k: int) -> None:
     np.testing.assert_array_equal(values.to_host().sync(), np.take_along_axis(x, found, 1), strict=True)
 
 
+def test_sorts_along_other_axes(where: Any) -> None:
+    """Of columns in several passes, and of all elements; k is in the place of the axis."""
+    columns = from_host(np.ascontiguousarray(x.T)).sync()
+    assert array.sort(columns.borrow(), 0).to_host().sync().tobytes() == np.sort(x.T, 0, kind="stable").tobytes()
+    largest, at = array.topk(columns.slice(slice(900)), 2, axis=-2).sync()
+    values, places = largest.to_host().sync(), at.to_host().sync()
+    assert values.shape == places.shape == (2, 3)
+    np.testing.assert_array_equal(values, np.take_along_axis(x.T, places, 0))
+    every = array.argsort(columns.slice(slice(0, 9)), None).to_host().sync()
+    np.testing.assert_array_equal(every, np.argsort(x.T[:9], None, kind="stable"), strict=True)
+    assert array.sort(ones(()), None).to_host().sync().tolist() == [1]
+    with pytest.raises(ShapeError, match=r"k is 9, but axis 0 of \(4, 2\) has 4 elements"):
+        array.topk(ones((4, 2)), 9, 0)
+
+
 def test_what_a_sort_takes(where: Any) -> None:
     """Rows with gaps and reversed ones, empty ones, ops whose shape only a run shows; a tensor moves, a borrow does
     not, and a refused call moves nothing."""

@@ -18,6 +18,7 @@ SHAPES: Final = ((40_000,), (300, 70), (7, 5000, 3))
 """Of rows with one span and with several, along memory and across it, by vectors and one by one."""
 
 REDUCTIONS: Final = ("sum", "prod", "mean", "norm", "amin", "amax", "any", "all")
+SPREADS: Final = ("var", "std")
 PLACES: Final = ("argmin", "argmax")
 OF_ONE: Final = (
     "abs", "ceil", "cos", "erf", "exp", "expm1", "floor", "isfinite", "isnan", "log", "log1p", "rint", "sin", "sqrt",
@@ -63,7 +64,7 @@ def generated_kernels() -> Iterator[KernelSpec]:
 
 def uncalled() -> set[str]:
     """Return the public functions of `dagpu.array` that no call here covers."""
-    return set(array.__all__) - {*REDUCTIONS, *PLACES, *CALLS, *BY_LIBRARIES}
+    return set(array.__all__) - {*REDUCTIONS, *SPREADS, *PLACES, *CALLS, *BY_LIBRARIES}
 
 
 def _ops() -> Iterator[Any]:
@@ -71,6 +72,9 @@ def _ops() -> Iterator[Any]:
         for place, name in enumerate((*REDUCTIONS, *PLACES)):
             shape = SHAPES[(number + place) % len(SHAPES)]
             yield from _built(name, partial(_reduced, len(shape) // 2), partial(_tensor, shape, dtype))
+    for dtype, extents in zip((f16, f32, f64), SHAPES, strict=True):
+        for name in SPREADS:
+            yield from _built(name, partial(_reduced, len(extents) // 2), partial(_tensor, extents, dtype))
     for dtype in FEW_TYPES:
         for name, call in CALLS.items():
             yield from _built(name, call, partial(_tensor, (8, 8), dtype))

@@ -14,7 +14,7 @@ from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.relocation import BaseOffset, LaunchParameters, Relocations
 from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
 from dagpu.backends.cuda.driver.driver_protocol import KernelLaunch
-from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset
+from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset, PlacedWork
 from dagpu.backends.cuda.libraries.library_calls import LibraryCall
 from dagpu.lowering.program import Instruction
 
@@ -158,17 +158,20 @@ class _TopologyBuilder:
         if action.kind is Kind.LAUNCH:
             return LaunchTemplate(instruction, self._launches[action.a][0], action.a)
         match action.a:
+            case Memcpy(by_kernel=PlacedWork(work=work, places=places)):
+                return self._builtin(instruction, work, places)
             case (CopyIn() | CopyOut() | Memcpy() | Memset() | LibraryCall()) as command:
                 return CommandNode(instruction, command) if command.nbytes else None
             case Memcpy2D(out=out, source=source, by_kernel=by_kernel):
                 assert by_kernel is not None
-                return self._rows(instruction, by_kernel, (out, source))
+                return self._builtin(instruction, by_kernel, (out, source))
             case _:
                 raise AssertionError(action)
 
-    def _rows(
+    def _builtin(
         self, instruction: Instruction, builtin: BuiltinWork, places: Sequence[tuple[int, int]]
     ) -> LaunchTemplate:
+        """Return the node of one of dagpu's own kernels in the place of a command."""
         launch, function = len(self._texts), self._device.library.load_builtin(builtin)
         text = bytearray(builtin.arguments)
         self._texts.append(text)

@@ -28,6 +28,10 @@ round costs little."""
 
 MIN_ROW: Final = 64
 """Bytes: a kernel, not `cuMemcpy2D`, copies rows that are shorter than two memory transactions."""
+LARGE_COPY: Final = 256 << 20
+"""Bytes: in a graph a kernel, and not a memcpy node, makes larger copies. On an H200 both take 125 us for this many,
+and for twice as many the node takes 422 us and a kernel 250. In a stream a memcpy is as fast as a kernel for any size.
+"""
 MAX_PITCH: Final = (1 << 31) - 1
 """The driver's limit on a pitch in bytes (CU_DEVICE_ATTRIBUTE_MAX_PITCH)."""
 
@@ -52,6 +56,15 @@ class BuiltinWork:
     source's. Each is the start of a block of memory; the layouts' own offsets are other parameters."""
     seed: int | None = None
     """The offset in `arguments` of the seed (8 bytes) that each run gives; None if there is none."""
+
+
+@final
+class PlacedWork(NamedTuple):
+    """A launch of one of dagpu's own kernels, and the buffers that it accesses: of the output and of the source, each
+    a base and a distance from it in bytes."""
+
+    work: BuiltinWork
+    places: tuple[tuple[int, int], tuple[int, int]]
 
 
 class HasBases(Protocol):
@@ -127,11 +140,15 @@ class Memcpy:
     source_offset: int
     out_base: int = UNPLACED
     source_base: int = UNPLACED
+    by_kernel: PlacedWork | None = None
+    """The equivalent kernel, for graphs; None if a node that copies is as fast."""
 
-    def placed(self, out: tuple[int, int], source: tuple[int, int]) -> "Memcpy":
+    def placed(self, out: tuple[int, int], source: tuple[int, int], by_kernel: BuiltinWork | None = None) -> "Memcpy":
         """Return the same memcpy in buffers that begin at `out` and `source`: each a base and a distance from it in
         bytes."""
-        return Memcpy(self.nbytes, out[1] + self.out_offset, source[1] + self.source_offset, out[0], source[0])
+        starts = out[1] + self.out_offset, source[1] + self.source_offset
+        kernel = None if by_kernel is None else PlacedWork(by_kernel, (out, source))
+        return Memcpy(self.nbytes, *starts, out[0], source[0], kernel)
 
     @property
     def bases(self) -> tuple[int, int]:
@@ -196,13 +213,13 @@ def fill(recipe: Recipe, layout: Layout) -> BuiltinWork | Memset:
 
 
 @lru_cache(maxsize=1024)
-def copy(out: Layout, source: Layout, *, rows: bool = True) -> BuiltinWork | Memcpy | Memcpy2D:
+def copy(out: Layout, source: Layout, *, by_kernel: bool = False) -> BuiltinWork | Memcpy | Memcpy2D:
     """Choose a kernel or a memcpy that copies `source` to `out`, of the same shape, and converts elements as NumPy does
     with `casting="unsafe"`.
 
     Two results are unspecified, as in C: a floating-point number outside the range of an integer type (the GPU gives
     the nearest end of the range, and 0 or the least integer for NaN), and the sign and payload of a NaN. The layouts
-    must not share memory. If `rows` is False, the choice is a kernel instead of a `Memcpy2D`.
+    must not share memory. With `by_kernel` the choice is a kernel, if there is an element.
 
     Raises:
         ShapeError: the shapes differ, or more than `MAX_AXES` axes cannot be merged.
@@ -212,14 +229,14 @@ def copy(out: Layout, source: Layout, *, rows: bool = True) -> BuiltinWork | Mem
     if out.size == 0:
         return Memcpy(0, out.offset, source.offset)
     if out.dtype.kind == "c":
-        return copy(_parts(out), _parts(source), rows=rows)
+        return copy(_parts(out), _parts(source), by_kernel=by_kernel)
     walk = reduce_loop(out.shape, Start(out.offset, source.offset), out.strides, source.strides)
     types = _c_type(out.dtype), _c_type(source.dtype)
     dense = walk.dense(out.dtype.itemsize, source.dtype.itemsize)
     if _same_bits(out.dtype, source.dtype):
-        if dense:
+        if dense and not by_kernel:
             return Memcpy(out.nbytes, *walk.start)
-        if rows and (pitched := _rows(walk, out.dtype.itemsize)) is not None:
+        if not by_kernel and (pitched := _rows(walk, out.dtype.itemsize)) is not None:
             return pitched
         types = (_UNSIGNED[out.dtype.itemsize],) * 2
     text = _text("numbers", "walk", "copy") + _COPY_ENTRIES.format(out=types[0], source=types[1])

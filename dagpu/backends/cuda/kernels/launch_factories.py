@@ -17,7 +17,7 @@ from dagpu.ops.initializers import Recipe
 class CopyFactory(Protocol):
     """The type of `fill_and_copy.copy`."""
 
-    def __call__(self, out: Layout, source: Layout, *, rows: bool = True) -> BuiltinWork | Memcpy | Memcpy2D: ...
+    def __call__(self, out: Layout, source: Layout, *, by_kernel: bool = False) -> BuiltinWork | Memcpy | Memcpy2D: ...
 
 
 @final

@@ -24,7 +24,7 @@ from dagpu.common.errors import CaptureError, DagpuError, DeviceLostError, Forei
 def launch_idle_graph(
     compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
 ) -> Replay | None:
-    """Launch an idle graph of a plan whose memory is all on one device, and poll it for at most `spin` seconds.
+    """Launch an idle graph of a plan whose memory is all on one device. Wait for its end if `spin` is not 0.
 
     It does what `launch_graph` does, without an object for the run if that completes at once. Return None if the run
     must be started in another way; it has no effect then.
@@ -52,7 +52,8 @@ def launch_idle_graph(
                 graph.update_nodes(bases, memory).launch(stream.raw)
                 launched = True
                 if spin:
-                    complete = stream.raw.query() or _poll(stream.raw, spin)
+                    _wait(stream.raw, spin)
+                    complete = True
         except BaseException as error:
             if graph is None or stream is None:
                 _give_up(compiled, graphs, graph, error)
@@ -96,7 +97,7 @@ def _lose_device(compiled: CompiledPlan, error: BaseException) -> None:
 def launch_captured(
     compiled: CompiledPlan, command_lists: CommandListPool, launch: LaunchGraph, memory: list[object], spin: float
 ) -> Replay | None:
-    """Launch the captured graph that is all of a plan, in the user's stream, and poll it for at most `spin` seconds.
+    """Launch the captured graph that is all of a plan, in the user's stream. Wait for its end if `spin` is not 0.
 
     Return None if the run must be started in another way; it has no effect then.
     """
@@ -119,7 +120,8 @@ def launch_captured(
             end.record(stream.raw)
             stream.count_entries(1)
             if spin:
-                complete = end.query() or _poll(end, spin)
+                _wait(end, spin)
+                complete = True
         except BaseException as error:
             failed = error
         if complete:  # outside of the `try`: whatever interrupts this, the event is not given back twice
@@ -140,13 +142,13 @@ def _no_graph(_graph: GraphExec) -> None:
     """Do nothing: a run that launches a captured graph has borrowed none."""
 
 
-def _poll(work: RawStream | RawEvent, seconds: float) -> bool:
-    """Poll a stream or an event for at most this number of seconds. Return True if its work is complete."""
+def _wait(work: RawStream | RawEvent, seconds: float) -> None:
+    """Wait until the work of a stream or an event is complete: poll it for this number of seconds, then block."""
     deadline = time.perf_counter() + seconds
-    while time.perf_counter() < deadline:
-        if work.query():
-            return True
-    return False
+    while not work.query():
+        if time.perf_counter() >= deadline:
+            work.synchronize()
+            return
 
 
 def launch_graph(

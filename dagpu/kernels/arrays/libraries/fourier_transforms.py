@@ -6,7 +6,6 @@ the axis is the last one, and its transform is transposed back.
 
 from collections.abc import Callable
 from functools import cache
-from math import prod
 from typing import Any, Final, overload
 
 import numpy as np
@@ -23,21 +22,19 @@ from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.libraries.cufft import CufftRows
 from dagpu.kernels.arrays.libraries.row_kernels import resize_kernel, scale_kernel
 from dagpu.kernels.arrays.movement.axis_groups import one_axis
-from dagpu.kernels.arrays.movement.transposition import transposed
+from dagpu.kernels.arrays.movement.rows_along_axis import from_rows, rows_along
 from dagpu.kernels.expressions.broadcasting import tile_of
 from dagpu.kernels.expressions.element_operations import type_name
 from dagpu.kernels.expressions.expression import TILE
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,
-    contiguous_copy,
     first_output,
     library_kernel,
     move_arguments,
     new_output,
     output,
     refused_call,
-    reshaped,
     tensor_input,
 )
 from dagpu.ops.base import DeviceOp
@@ -156,26 +153,13 @@ def _checked(name: str, layout: Layout | None, origin: Origin) -> tuple[Layout, 
 def _along(name: str, x: Any, layout: Layout, result: "np.dtype[Any]", count: int, axis: int, origin: Origin) -> AnyOp:
     """Return the op of the transforms of all rows along an axis, of an argument that has moved."""
     made = count // 2 + 1 if name == "rfft" else count
-    before, after = layout.shape[:axis], layout.shape[axis + 1 :]
-    shape: Shape = (*before, made, *after)
+    shape: Shape = (*layout.shape[:axis], made, *layout.shape[axis + 1 :])
     if 0 in shape:
         return Alloc(shape, result, None, origin)
-    rank, extent, count_rows = len(shape), layout.shape[axis], prod(before) * prod(after)
-    given, found = (contiguous_layout((count_rows, n), d) for n, d in ((extent, layout.dtype), (made, result)))
-    if prod(after) == 1:  # the rows lie side by side as they are
-        fresh = not layout.contiguous or layout.offset % 16 != 0  # cuFFT wants elements at multiples of their size
-        if fresh:
-            x, layout = contiguous_copy(x, origin), contiguous_layout(layout.shape, layout.dtype)
-        rows = _rows(name, reshaped(x, layout, given.shape, origin), given, result, count, fresh, origin)
-        whole: AnyOp = reshaped(rows, found, shape, origin)
-        return whole
-    order = (*range(axis), *range(axis + 1, rank), axis)
-    x = transposed(x, layout, order, origin)
-    turned = contiguous_layout(tuple([layout.shape[each] for each in order]), layout.dtype)
-    rows = _rows(name, reshaped(x, turned, given.shape, origin), given, result, count, True, origin)
-    target = contiguous_layout((*before, *after, made), result)
-    back = (*range(axis), rank - 1, *range(axis, rank - 1))
-    return transposed(reshaped(rows, found, target.shape, origin), target, back, origin)
+    given = contiguous_layout((layout.size // layout.shape[axis], layout.shape[axis]), layout.dtype)
+    # cuFFT wants elements at multiples of their size.
+    rows, fresh = rows_along(x, layout, axis, origin, multiple=16)
+    return from_rows(_rows(name, rows, given, result, count, fresh, origin), result, shape, axis, origin)
 
 
 def _rows(name: str, x: Any, layout: Layout, result: "np.dtype[Any]", count: int, fresh: bool, origin: Origin) -> AnyOp:

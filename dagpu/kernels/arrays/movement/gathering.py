@@ -25,7 +25,7 @@ from dagpu.kernels.arrays.movement.axis_groups import (
     grouped_array,
     one_axis,
 )
-from dagpu.kernels.arrays.reductions import checked_input
+from dagpu.kernels.arrays.reducing.reductions import checked_input
 from dagpu.kernels.expressions.broadcasting import tile_of
 from dagpu.kernels.expressions.cuda_operations import memory_type, store_text
 from dagpu.kernels.expressions.element_operations import dtype_of_type, type_name

@@ -27,7 +27,7 @@ from dagpu.kernels.arrays.movement.axis_groups import (
     grouped_array,
     one_axis,
 )
-from dagpu.kernels.arrays.reductions import checked_input
+from dagpu.kernels.arrays.reducing.reductions import checked_input
 from dagpu.kernels.expressions.broadcasting import tile_of
 from dagpu.kernels.expressions.cuda_operations import memory_type
 from dagpu.kernels.expressions.element_operations import type_name

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.kernels.arrays.movement.axis_groups import GroupPattern, element_text, extent_text, grouped_array
-from dagpu.kernels.arrays.reduction_steps import identity, identity_text
+from dagpu.kernels.arrays.reducing.reduction_steps import identity, identity_text
 from dagpu.kernels.expressions.cuda_operations import (
     helper_texts,
     load_text,

@@ -29,8 +29,8 @@ from dagpu.kernels.arrays.movement.axis_groups import (
     grouped_array,
 )
 from dagpu.kernels.arrays.movement.gathering import checked_indices, checked_places
-from dagpu.kernels.arrays.reduction_order import power_of_two
-from dagpu.kernels.arrays.reductions import checked_input
+from dagpu.kernels.arrays.reducing.reduction_order import power_of_two
+from dagpu.kernels.arrays.reducing.reductions import checked_input
 from dagpu.kernels.expressions.cuda_operations import (
     helper_texts,
     load_text,

@@ -15,8 +15,8 @@ from dagpu.kernels.arrays.movement.axis_groups import (
     GroupPattern,
     grouped_array,
 )
-from dagpu.kernels.arrays.reduction_order import power_of_two
-from dagpu.kernels.arrays.reduction_steps import identity_text
+from dagpu.kernels.arrays.reducing.reduction_order import power_of_two
+from dagpu.kernels.arrays.reducing.reduction_steps import identity_text
 from dagpu.kernels.expressions.cuda_operations import (
     helper_texts,
     memory_type,
@@ -73,7 +73,6 @@ def softmax_order(length: int, neighbours: int) -> SoftmaxOrder:
 HEAD: Final = """\
 {helpers}\
 __global__ void __launch_bounds__({threads}) {kernel}(Tile<{target}, 3> out{formals}) {{
-    __shared__ {number} part[{threads}];
     const int thread = threadIdx.x, lane = thread {lane}, row = thread {row};
     const dagpu::index_t o = out.origin(0) + row {outer}, n = out.origin(2) + row {inner};
     const bool mine = row {outer} < out.tile_extent(0) && row {inner} < out.tile_extent(2);
@@ -85,16 +84,6 @@ __global__ void __launch_bounds__({threads}) {kernel}(Tile<{target}, 3> out{form
         kept[k] = {nothing};
         if (at < length) kept[k] = {load};
     }}
-"""
-LANES: Final = """\
-    part[thread] = {name};
-    __syncthreads();
-    for (int half = {width} / 2; half > 0; half /= 2) {{
-        if (lane < half) part[thread] = {halves};
-        __syncthreads();
-    }}
-    {name} = part[{begin}];
-    __syncthreads();
 """
 OWN: Final = """\
     {number} {name} = {nothing};
@@ -254,13 +243,29 @@ def _words(name: str, number: "np.dtype[Any]") -> dict[str, Any]:
 
 
 def _lanes(name: str, number: "np.dtype[Any]", order: SoftmaxOrder) -> str:
-    other = f"part[thread + half * {order.rows}]" if order.across else "part[thread + half]"
-    return LANES.format(
-        name=name,
-        width=order.width,
-        halves=operation_text(COMBINE[name], number, ("part[thread]", other)).text,
-        begin="row" if order.across else f"row * {order.width}",
-    )
+    """Return the text that combines the numbers of a row's lanes, and gives the result to all of them.
+
+    Threads that are in one warp wait for that warp alone, and not for their block.
+    """
+    if order.width == 1:
+        return ""
+    apart = order.rows if order.across else 1
+    part = f"{name}_part"
+    lines = [f"__shared__ {register_type(number)} {part}[{order.threads}];", f"{part}[thread] = {name};"]
+    half = order.width // 2
+    while half:
+        both = (f"{part}[thread]", f"{part}[thread + {half * apart}]")
+        lines.append(_wait_for(2 * half * apart))
+        lines.append(f"if (lane < {half}) {part}[thread] = {operation_text(COMBINE[name], number, both).text};")
+        half //= 2
+    begin = "row" if order.across else f"row * {order.width}"
+    lines += [_wait_for(order.width * apart), f"{name} = {part}[{begin}];"]
+    return "".join([f"    {line}\n" for line in lines])
+
+
+def _wait_for(threads: int) -> str:
+    """Return the statement that waits for this many neighbouring threads, a power of two."""
+    return "__syncthreads();" if threads > 32 else "__syncwarp();"
 
 
 # ---- NumPy

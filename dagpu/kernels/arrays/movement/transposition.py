@@ -20,8 +20,8 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
-from dagpu.kernels.arrays.reduction_order import power_of_two
-from dagpu.kernels.arrays.reductions import checked_input
+from dagpu.kernels.arrays.reducing.reduction_order import power_of_two
+from dagpu.kernels.arrays.reducing.reductions import checked_input
 from dagpu.kernels.expressions.broadcasting import tile_of
 from dagpu.kernels.expressions.cuda_operations import complex_struct, memory_type
 from dagpu.kernels.expressions.expression import TILE

@@ -1,6 +1,9 @@
-"""`sort`, `argsort` and `topk` along the last axis."""
+"""`sort`, `argsort` and `topk` along an axis.
 
-from collections.abc import Callable
+The kernels sort rows that are contiguous. Along another axis than the last one, one launch transposes the elements
+before, and one transposes each result.
+"""
+
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +16,8 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
+from dagpu.kernels.arrays.movement.axis_groups import one_axis
+from dagpu.kernels.arrays.movement.rows_along_axis import from_rows, rows_along
 from dagpu.kernels.arrays.sorting.merge_passes import EACH, merge_passes, threads_of
 from dagpu.kernels.arrays.sorting.sort_kernels import PassKernel, sort_kernel
 from dagpu.kernels.expressions.element_operations import type_name
@@ -37,86 +42,102 @@ _I32: Final = np.dtype(np.int32)
 _I64: Final = np.dtype(np.int64)
 
 
-def sort(x: In[_V]) -> DeviceOp[Tensor[_V], Any]:
-    """Return the elements in ascending order along the last axis, of the shape and element type of `x`.
+def sort(x: In[_V], axis: int | None = -1) -> DeviceOp[Tensor[_V], Any]:
+    """Return the elements in ascending order along an axis, of the shape and element type of `x`.
 
     Equal elements keep their order, so -0 and 0 do too. NaNs come last. The bits are the same on every device.
 
+    Args:
+        x: a tensor, or an op whose result is one.
+        axis: one axis; a negative number counts from the last one. None sorts all elements in C order, and the result
+            has one axis. Along another axis than the last one, two more launches transpose the elements.
+
     Raises:
-        ShapeError: `x` has no axis.
+        ShapeError: `x` has no such axis.
     """
-    return _sorted("sort", x, lambda layout, origin: (layout.shape[-1], True, False, False))
+    return _sorted("sort", x, axis, (True, False))
 
 
-def argsort(x: In[_V]) -> DeviceOp[Tensor[i64], Any]:
-    """Return the places along the last axis that sort `x`, as i64, of its shape: `take` of them is `sort(x)`.
+def argsort(x: In[_V], axis: int | None = -1) -> DeviceOp[Tensor[i64], Any]:
+    """Return the places along an axis that sort `x`, as i64, of its shape: along its only axis, `take` of them is
+    `sort(x)`.
 
     Of equal elements the first comes first, and NaNs come last.
 
-    Raises:
-        ShapeError: `x` has no axis.
-    """
-    return _sorted("argsort", x, lambda layout, origin: (layout.shape[-1], False, True, False))
-
-
-def topk(x: In[_V], k: int) -> DeviceOp[tuple[Tensor[_V], Tensor[i64]], Any]:
-    """Return the k largest elements along the last axis and their places, the largest first.
-
-    Both have the shape of `x` with k in the place of the last extent. Of equal elements the first comes first. A NaN is
-    larger than any number, as in `sort`.
+    Args:
+        x: a tensor, or an op whose result is one.
+        axis: as for `sort`. The places for None are those of all elements in C order.
 
     Raises:
-        ShapeError: `x` has no axis, or k is not between 0 and its last extent.
+        ShapeError: `x` has no such axis.
     """
-    return _sorted("topk", x, lambda layout, origin: (_checked_count(k, layout, origin), True, True, True))
+    return _sorted("argsort", x, axis, (False, True))
 
 
-def _checked_count(k: object, layout: Layout, origin: Origin) -> int:
-    count = as_whole_number(k)
-    if count is None or not 0 <= count <= layout.shape[-1]:
+def topk(x: In[_V], k: int, axis: int | None = -1) -> DeviceOp[tuple[Tensor[_V], Tensor[i64]], Any]:
+    """Return the k largest elements along an axis and their places, the largest first.
+
+    Both have the shape of `x` with k in the place of the axis. Of equal elements the first comes first. A NaN is larger
+    than any number, as in `sort`.
+
+    Args:
+        x: a tensor, or an op whose result is one.
+        k: the count, from 0 to the extent of the axis.
+        axis: as for `sort`. The places for None are those of all elements in C order.
+
+    Raises:
+        ShapeError: `x` has no such axis, or k is not between 0 and its extent.
+    """
+    return _sorted("topk", x, axis, (True, True), (k,))
+
+
+def _checked_count(k: object, shape: Shape, axis: int, origin: Origin) -> int:
+    count, extent = as_whole_number(k), shape[axis]
+    if count is None or not 0 <= count <= extent:
+        row = f"a row of {shape}" if axis == len(shape) - 1 else f"axis {axis} of {shape}"
         raise ShapeError(
-            f"topk at {describe(origin)}: k is {format_value(k)}, but a row of {layout.shape} has {layout.shape[-1]} "
-            "elements. Give a whole number from 0 to that."
+            f"topk at {describe(origin)}: k is {format_value(k)}, but {row} has {extent} elements. Give a whole number "
+            "from 0 to that."
         )
     return count
 
 
-def _sorted(name: str, x: Any, choose: Callable[[Layout, Origin], tuple[int, bool, bool, bool]]) -> AnyOp:
-    """Return the op of a sort. `choose` gives the elements wanted of a row, whether elements and places are wanted, and
-    whether the largest come first."""
+def _sorted(name: str, x: Any, axis: object, chosen: tuple[bool, bool], largest: tuple[object, ...] = ()) -> AnyOp:
+    """Return the op of a sort. `chosen` says whether elements and places are wanted. `largest` has the number of
+    elements that are wanted of a row, the largest first; without it, all are, the smallest first."""
     origin = here()
 
     def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
-        layout = _checked_input(name, layouts[0], origin)
-        wanted, keys, places, descending = choose(layout, origin)
+        given = _checked_input(name, layouts[0], axis, origin)
+        layout = contiguous_layout((given.size,), given.dtype) if axis is None else given
+        place = one_axis(-1 if axis is None else axis, len(layout.shape), name, origin)
+        wanted = _checked_count(largest[0], layout.shape, place, origin) if largest else layout.shape[place]
         (moved,) = move_arguments(name, arguments, origin)
-        shape: Shape = (*layout.shape[:-1], wanted)
-        dtypes = [dtype for dtype, chosen in ((layout.dtype, keys), (_I64, places)) if chosen]
+        shape: Shape = (*layout.shape[:place], wanted, *layout.shape[place + 1 :])
+        dtypes = [dtype for dtype, wants in zip((layout.dtype, _I64), chosen, strict=True) if wants]
         if 0 in shape:
-            found: list[AnyOp] = [Alloc(shape, dtype, None, origin) for dtype in dtypes]
-            return found[0] if len(found) == 1 else Zip(tuple(found), origin)
-        if not layout.contiguous:
-            moved, layout = contiguous_copy(moved, origin), contiguous_layout(layout.shape, layout.dtype)
-        length = layout.shape[-1]
-        rows = layout.size // length
-        outputs = _passes(reshaped(moved, layout, (rows, length), origin), layout.dtype, rows, wanted,
-                          (keys, places), descending, length, origin)  # fmt: skip
-        results: list[AnyOp] = [
-            reshaped(out, contiguous_layout((rows, wanted), dtype), shape, origin)
-            for out, dtype in zip(outputs, dtypes, strict=True)
-        ]
+            results: list[AnyOp] = [Alloc(shape, dtype, None, origin) for dtype in dtypes]
+        else:
+            if axis is None:
+                moved = reshaped(
+                    moved if given.contiguous else contiguous_copy(moved, origin), given, layout.shape, origin
+                )
+            rows = rows_along(moved, layout, place, origin)[0]
+            sizes = layout.size // layout.shape[place], layout.shape[place]
+            outputs = _passes(rows, layout.dtype, sizes, wanted, chosen, bool(largest), origin)
+            results = [from_rows(out, dtype, shape, place, origin) for out, dtype in zip(outputs, dtypes, strict=True)]
         return results[0] if len(results) == 1 else Zip(tuple(results), origin)
 
     return array_call(name, ("x",), (x,), build, origin)
 
 
-def _checked_input(name: str, layout: Layout | None, origin: Origin) -> Layout:
+def _checked_input(name: str, layout: Layout | None, axis: object, origin: Origin) -> Layout:
     if layout is None:
         raise refused_call(name, origin, "x is a number", "Pass a tensor: full((1,), x), say")
     if layout.dtype.kind == "c":
         what = f"elements of {type_name(layout.dtype)} have no order"
         raise refused_call(name, origin, what, "Sort by one part of them")
-    if not layout.shape:
+    if not layout.shape and axis is not None:
         raise ShapeError(
             f"{name} at {describe(origin)}: x has no axis, so it has no rows. Reshape it: x.reshape((1,)), say."
         )
@@ -124,10 +145,11 @@ def _checked_input(name: str, layout: Layout | None, origin: Origin) -> Layout:
 
 
 def _passes(
-    x: Any, dtype: "np.dtype[Any]", rows: int, wanted: int, chosen: tuple[bool, bool], descending: bool, length: int,
+    x: Any, dtype: "np.dtype[Any]", sizes: Shape, wanted: int, chosen: tuple[bool, bool], descending: bool,
     origin: Origin,
 ) -> list[AnyOp]:  # fmt: skip
-    """Return the ops of the results of all passes over the rows of `x`: elements, places, or both."""
+    """Return the ops of the results of all passes over a matrix of the shape `sizes`: elements, places, or both."""
+    rows, length = sizes
     threads = threads_of(length)
     span = threads * EACH
     held = (_I32 if length < 2**31 else _I64) if chosen[1] else None

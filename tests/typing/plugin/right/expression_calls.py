@@ -104,6 +104,15 @@ def borrows_as_its_argument_does() -> None:
     print(of_reference(x.borrow()).sync(), doubled(ones((8,))).to_host().sync())
 
 
+def arguments_by_name() -> None:
+    x, many = vector(), vector().share()
+    scaled(x=x, by=2.0).sync()
+    scaled(many, by=source(2.0)).sync()
+    print(scaled.sum(0)(by=2.0, x=many).to_host().sync())
+    part, by = scaled.update(vector().partition((4,)), by=3.0).sync()
+    print(by + 1.0, eat(part.unpartition()).shape)
+
+
 def numbers_of_all_kinds() -> None:
     add(vector(), 1).sync()
     add(vector(), value(2.0)).sync()

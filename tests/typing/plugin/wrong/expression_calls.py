@@ -36,6 +36,12 @@ def passed_to_an_annotated_function() -> None:
     print(x.shape)  # E: dagpu-use-after-move
 
 
+def passed_by_name() -> None:
+    x = vector()
+    scaled(by=2.0, x=x).sync()
+    scaled(x, by=1.0).sync()  # E: dagpu-use-after-move
+
+
 def passed_twice_in_one_call() -> None:
     x = vector()
     add(x, x).sync()  # E: dagpu-use-after-move

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dagpu import array, bf16, bool_, f16, f32, f64, from_host, i8, i32, i64, u16
 from dagpu.backends.cuda.kernels.launch_params import NARROW
-from dagpu.kernels.arrays.reduction_order import ReducedAxes, ReductionOrder, merge_axes, reduction_order
+from dagpu.kernels.arrays.reducing.reduction_order import ReducedAxes, ReductionOrder, merge_axes, reduction_order
 from dagpu.ops.compose import nodes_of
 from dagpu.ops.launch import Launch
 from tests.behaviour.arrays.array_places import steps

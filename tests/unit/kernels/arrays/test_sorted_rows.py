@@ -19,26 +19,29 @@ NAMES = ("sort", "argsort", "topk")
 
 @st.composite
 def cases(draw: st.DrawFn) -> Any:
-    """A sort, rows with many equal elements and NaNs, and how many elements are wanted."""
+    """A sort, rows with many equal elements and NaNs, how many elements are wanted, and the axis."""
     dtype = draw(st.sampled_from(TYPES))
     length = draw(st.sampled_from((1, 2, 7, 8, 9, 33, 255, 256, 257, 400)))
-    shape = (*draw(st.sampled_from(((), (1,), (3,), (2, 2)))), length)
+    others = draw(st.sampled_from(((), (1,), (3,), (2, 2))))
+    at = draw(st.integers(0, len(others)))
+    shape = (*others[:at], length, *others[at:])
     x = samples(dtype, int(np.prod(shape)), draw(st.integers(0, 99))).reshape(shape)
-    return draw(st.sampled_from(NAMES)), x, draw(st.integers(1, length))
+    axis = draw(st.sampled_from((at, at - len(shape), None)))
+    return draw(st.sampled_from(NAMES)), x, draw(st.integers(1, length)), axis
 
 
 @settings(max_examples=25)
 @given(cases(), st.tuples(steps, steps, steps))
 def test_rows_are_sorted_as_numpy_sorts_them(case: Any, ranges: Any) -> None:
-    """Stable, NaNs last, in rows with gaps and in reversed ones; the input is not changed."""
-    name, x, k = case
+    """Stable, NaNs last, along any axis, in rows with gaps and in reversed ones; the input is not changed."""
+    name, x, k, axis = case
     t = from_host(x).sync()
     part = x[ranges[: x.ndim]]
     if 0 in part.shape:
         return
-    k = min(k, part.shape[-1])
-    found = ran(name, t.slice(*ranges[: x.ndim]), k).sync()
-    for each, right in zip(found if isinstance(found, tuple) else (found,), expected(name, part, k), strict=True):
+    k = min(k, part.size if axis is None else part.shape[axis])
+    found = ran(name, t.slice(*ranges[: x.ndim]), k, axis).sync()
+    for each, right in zip(found if isinstance(found, tuple) else (found,), expected(name, part, k, axis), strict=True):
         assert same_bits(each.to_host().sync(), right)
     assert same_bits(t.to_host().sync().ravel(), x.ravel())
 

@@ -170,8 +170,11 @@ def annotated(x: Elem[f32]) -> Elem[f32]:
 
 
 case(
-    lambda: loose(f32, f32)(lambda x, a: x)(fresh(), a=2.0),
-    ("Pass each argument by its position", lambda: scaled(fresh(), 2.0).sync()),
+    lambda: loose(f32, f32)(lambda x, a: x)(fresh(), b=2.0),
+    (
+        "Pass one for each parameter, by position or by name",
+        lambda: loose(f32, f32)(lambda x, a: x)(fresh(), a=2.0).sync(),
+    ),
 )
 case(
     lambda: loose(f32, f32)(lambda x, a: x)(fresh()),

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import RoundRobin, device, dup, empty, f32, from_host, ones, u64, zeros, zip_ops
+from dagpu.backends.cuda import instruction_selection
 from dagpu.backends.cuda.commands import buffers
 from dagpu.backends.cuda.graphs import instances
 from dagpu.backends.cuda.graphs.instances import FEW_NODES, INSTANCES
@@ -55,6 +56,26 @@ def on_one_device(drawn: Program) -> Program | None:
     same = len(launches) == len(drawn.instructions)
     policies, policy_of = (drawn.policies, drawn.policy_of) if same else ((RoundRobin(3),), (0,) * len(launches))
     return Program(("cuda:0",), buffers, mixed, policies, policy_of) if launches else None
+
+
+# ---- kinds of nodes
+
+
+def test_a_kernel_makes_large_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of parts too, whose memory moves from run to run; a smaller copy is a memcpy node."""
+    monkeypatch.setattr(instruction_selection, "LARGE_COPY", 32)
+    for size, nodes in ((8, (2, 0)), (9, (1, 1))):
+        x = np.arange(20, dtype=f32)
+        with installed(size) as machine:
+            source = from_host(x).sync()
+            program, inputs = program_of(dup(source.slice(slice(3, 3 + size))).to_host())
+            plan, kept = prepared(program), list[Any]()
+            for number in range(4):
+                kept.append(run(plan, inputs))
+                assert texts(kept[-1]) == [x[3 : 3 + size].tobytes()], number
+            calls = machine.gpus[0].calls  # the copy to the host is a memcpy node
+            assert (calls["cuGraphAddMemcpyNode"], calls["cuGraphAddKernelNode"]) == nodes
+            del plan, inputs, source
 
 
 # ---- any plan

@@ -337,7 +337,7 @@ def test_complex_elements_are_filled_and_copied(device: Device, data: st.DataObj
     elements = array_of(given, origin)
     elements[...] = np.random.default_rng(len(shape)).standard_normal((*shape, 2)) @ [1, 1j]
     array_of(expected, to)[...] = elements
-    device.run(copy(to, origin), found, given, data.draw(GRIDS))
+    device.run(copy(to, origin, by_kernel=data.draw(st.booleans())), found, given, data.draw(GRIDS))
     assert_array_equal(found, expected)
 
 
@@ -390,8 +390,9 @@ def flat(*extents: int, dtype: DType = F32) -> Layout:
     ],
 )
 def test_what_the_driver_can_copy_it_does(out: Layout, source: Layout, expected: Work) -> None:
-    """One piece, or rows of one pitch, without a change of bits."""
+    """One piece, or rows of one pitch, without a change of bits. A kernel that is asked for does the same."""
     assert copy(out, source) == expected
+    assert isinstance(copy(out, source, by_kernel=True), BuiltinWork) == bool(out.size)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import as_whole_number, check_flag, format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
-from dagpu.kernels.arrays.reduction_kernels import reduction_kernel
-from dagpu.kernels.arrays.reduction_order import ReducedAxes, merge_axes, reduction_order
-from dagpu.kernels.arrays.reduction_steps import STEPS, identity, number_type, result_type
+from dagpu.kernels.arrays.reducing.reduction_kernels import reduction_kernel
+from dagpu.kernels.arrays.reducing.reduction_order import ReducedAxes, merge_axes, reduction_order
+from dagpu.kernels.arrays.reducing.reduction_steps import COUNTED, STEPS, identity, number_type, result_type
 from dagpu.kernels.expressions.element_operations import DOMAINS, Domain, type_name
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
@@ -182,10 +182,10 @@ def _passes(name: str, x: Any, dtype: "np.dtype[Any]", axes: ReducedAxes, origin
 
 
 def later_passes(
-    name: str, x: Any, dtype: "np.dtype[Any]", axes: ReducedAxes, count: int, origin: Origin, *, first: bool = False
+    name: str, x: Any, dtype: "np.dtype[Any]", axes: ReducedAxes, count: float, origin: Origin, *, first: bool = False
 ) -> AnyOp:
     """Return the op of the passes over the rows of `x`, which are numbers of an earlier pass, or with `first` elements
-    of `dtype`. `count` is the number of elements of a whole row. The result has the shape (rows, 1)."""
+    of `dtype`. `count` is what the last pass of a mean divides by. The result has the shape (rows, 1)."""
     rows = axes.rows
     while True:
         order = reduction_order(axes.length, axes.neighbours)
@@ -217,5 +217,5 @@ def of_nothing(name: str, dtype: "np.dtype[Any]", shape: Shape, origin: Origin) 
         raise no_elements(name, origin)
     number = number_type(name, dtype)
     value = 0.0 if STEPS[name].operation == "add" else identity(STEPS[name].operation, number).item()
-    value = float("nan") if name == "mean" else value
+    value = float("nan") if STEPS[name].finish in COUNTED else value
     return Alloc(shape, result_type(name, dtype), Constant(value), origin)

@@ -6,6 +6,11 @@ are neighbours in memory, `beside` columns are those of one thread, which then c
 that of column n + beside / 2, and so on until one is left. Then thread t takes that of thread t + lanes / 2, and so on
 by halves until one number is left for the span. Where a row has several spans, their numbers are a row for the second
 pass, with the same rule.
+
+A second launch makes the second pass. One launch with a ticket, in which the block that ends last adds up the numbers
+of all spans, was measured and dropped. On an H200 the second launch takes 1.5 to 2.3 us of device time in a graph,
+where its blocks start early. The ticket's fence and atomic operation take 1.1 us for 2^20 floats, 2.9 for 2^24, and 38
+for 2^28 in spans of `BLOCK`; and a ticket must be zero before each run, which takes a memset.
 """
 
 from math import prod

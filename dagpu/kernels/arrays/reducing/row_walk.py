@@ -8,7 +8,7 @@ their size, one instruction reads them. Each is combined with a number of its ow
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, final
 
-from dagpu.kernels.arrays.reduction_order import THREADS, ReductionOrder
+from dagpu.kernels.arrays.reducing.reduction_order import THREADS, ReductionOrder
 from dagpu.kernels.expressions.cuda_operations import load_text, memory_type
 from dagpu.kernels.generated.row_elements import Operand, coordinate_texts, extent_along
 

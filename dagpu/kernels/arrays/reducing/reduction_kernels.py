@@ -9,8 +9,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.kernels.arrays.reduction_order import THREADS, ReductionOrder
-from dagpu.kernels.arrays.reduction_steps import (
+from dagpu.kernels.arrays.reducing.reduction_order import THREADS, ReductionOrder
+from dagpu.kernels.arrays.reducing.reduction_steps import (
+    COUNTED,
     STEPS,
     combine_function,
     finish_text,
@@ -21,7 +22,7 @@ from dagpu.kernels.arrays.reduction_steps import (
     start_function,
     start_text,
 )
-from dagpu.kernels.arrays.row_walk import SIDE, RowWalk
+from dagpu.kernels.arrays.reducing.row_walk import SIDE, RowWalk
 from dagpu.kernels.expressions.cuda_operations import (
     helper_texts,
     memory_type,
@@ -29,6 +30,7 @@ from dagpu.kernels.expressions.cuda_operations import (
     register_type,
     store_text,
 )
+from dagpu.kernels.expressions.expression_text import safe_name
 from dagpu.kernels.expressions.numpy_operations import register_dtype
 from dagpu.kernels.generated.generated_launch import generated_kernel, number_input, output, tensor_input
 from dagpu.kernels.generated.row_elements import Elements, array_elements
@@ -62,17 +64,16 @@ def reduction_kernel(
     source = dtype if first else number
     target = result_type(name, dtype) if last else number
     params = [output("out", target, 2), tensor_input("x", source, len(reduced)), *count_params(name, number, last)]
-    text = pass_text(
-        name, name, array_elements("x", source, len(reduced)), (number, target), reduced, order, (first, last)
-    )
+    kernel, elements = safe_name(name), array_elements("x", source, len(reduced))
+    text = pass_text(kernel, name, elements, (number, target), reduced, order, (first, last))
     twin = pass_twin(name, number, reduced, order, (first, last))
     place = (reduction_kernel.__wrapped__.__code__, 0)
-    return generated_kernel(name, params, text, twin, place, block=(THREADS,), early_reads=None if first else ())
+    return generated_kernel(kernel, params, text, twin, place, block=(THREADS,), early_reads=None if first else ())
 
 
 def count_params(name: str, number: "np.dtype[Any]", last: bool) -> list[Param]:
-    """Return the parameter for the number of elements of a row, which the last pass of a mean has."""
-    return [number_input("count", number, name)] if last and STEPS[name].finish == "mean" else []
+    """Return the parameter for the count by which the last pass of a mean divides."""
+    return [number_input("count", number, name)] if last and STEPS[name].finish in COUNTED else []
 
 
 # ---- CUDA
@@ -118,7 +119,7 @@ def pass_text(
     return f"{helper_texts(helpers)}{SIDE}{square}{elements.functions}" + TEXT.format(
         name=kernel,
         out=memory_type(target),
-        formals=f"{elements.formals}, {register} count" if finish == "mean" else elements.formals,
+        formals=f"{elements.formals}, {register} count" if finish in COUNTED else elements.formals,
         early=early_text(*ends),
         head=walk.head(),
         number=register,
@@ -161,6 +162,7 @@ def pass_twin(
     combine, nothing = combine_function(step.operation, number), identity(step.operation, number)
     start = start_function(step.start if ends[0] else "itself")
     finish = step.finish if ends[1] else "itself"
+    width, each, span = order.width, order.each, order.span
 
     def numbers(part: NDArray[Any]) -> NDArray[Any]:
         found: NDArray[Any] = start(part.astype(register_dtype(part.dtype), copy=False))
@@ -175,41 +177,46 @@ def pass_twin(
 
     def filled(rest: NDArray[Any]) -> NDArray[Any]:
         """Reduce rows shorter than a span, to (rows, 1). What is missing after their ends would change nothing."""
-        each, columns = -(-len(rest) // order.width), rest.shape[1]
-        if each * order.width > len(rest):
-            full = np.empty((each * order.width, columns), number)
+        steps, columns = -(-len(rest) // width), rest.shape[1]
+        if steps * width > len(rest):
+            full = np.empty((steps * width, columns), number)
             full[: len(rest)] = numbers(rest)
             full[len(rest) :] = nothing
         else:
             full = numbers(rest)
-        return reduce(full.reshape(1, each, order.width, columns)).T
+        return reduce(full.reshape(1, steps, width, columns)).T
 
     def in_parts(rows: NDArray[Any]) -> NDArray[Any]:
         """Reduce rows to (rows, spans). Each call of NumPy combines enough pairs to be worth the call."""
         length, total = rows.shape
-        full = length // order.span
-        columns = min(total, max(1, PART // min(length, order.span), 8192 // order.width))
-        steps = max(1, PART // (order.span * columns))
-        found = np.empty((total, -(-length // order.span)), number)
+        full = length // span
+        columns = min(total, max(1, PART // min(length, span), 8192 // width))
+        steps = max(1, PART // (span * columns))
+        found = np.empty((total, -(-length // span)), number)
         for column, begin in product(range(0, total, columns), range(0, full, steps)):
             chosen = slice(column, column + columns)
             end = min(full, begin + steps)
-            part = rows[begin * order.span : end * order.span, chosen]
-            shaped = part.reshape(end - begin, order.each, order.width, part.shape[1])
+            part = rows[begin * span : end * span, chosen]
+            shaped = part.reshape(end - begin, each, width, part.shape[1])
             found[chosen, begin:end] = reduce(numbers(shaped)).T
-        for column in range(0, total if full * order.span < length else 0, columns):
+        for column in range(0, total if full * span < length else 0, columns):
             chosen = slice(column, column + columns)
-            found[chosen, full:] = filled(rows[full * order.span :, chosen])
+            found[chosen, full:] = filled(rows[full * span :, chosen])
         return found
 
     def body(out: Any, x: Any, count: Any = None) -> None:
         target, rows = out.view(np.ndarray), rows_of(x.view(np.ndarray), reduced)
         length, total = rows.shape
         with np.errstate(all="ignore"):
-            found = filled(rows) if length < order.span and length * total <= PART else in_parts(rows)
-            if finish == "mean":
+            if length * total > PART or (length > span and length % span):
+                found = in_parts(rows)
+            elif length < span:
+                found = filled(rows)
+            else:
+                found = reduce(numbers(rows.reshape(length // span, each, width, total))).T
+            if finish in COUNTED:
                 found /= number.type(count)
-            elif finish == "sqrt":
+            if finish in ("sqrt", "root"):
                 np.sqrt(found, out=found)
             np.copyto(target, found, casting="unsafe")
 

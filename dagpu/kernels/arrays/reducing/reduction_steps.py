@@ -19,7 +19,8 @@ class ReductionStep(NamedTuple):
     """A reduction: the operation that combines two numbers, and the element types that it accepts.
 
     `start` is what each element becomes: itself, its square, or whether it is not 0. `finish` is what becomes of the
-    last number: itself, its quotient by the number of elements, or its square root.
+    last number: itself, its square root ("sqrt"), its quotient by a count ("mean"), or the square root of that quotient
+    ("root").
     """
 
     operation: str
@@ -28,7 +29,7 @@ class ReductionStep(NamedTuple):
     finish: str = "itself"
 
 
-STEPS: Final[dict[str, ReductionStep]] = {
+REDUCTIONS: Final[dict[str, ReductionStep]] = {
     "sum": ReductionStep("add", "number"),
     "prod": ReductionStep("multiply", "number"),
     "mean": ReductionStep("add", "float", finish="mean"),
@@ -38,6 +39,17 @@ STEPS: Final[dict[str, ReductionStep]] = {
     "any": ReductionStep("bitwise_or", "any", start="test"),
     "all": ReductionStep("bitwise_and", "any", start="test"),
 }
+"""The reductions of elements as they are."""
+
+STEPS: Final[dict[str, ReductionStep]] = {
+    **REDUCTIONS,
+    "var": ReductionStep("add", "float", finish="mean"),
+    "std": ReductionStep("add", "float", finish="root"),
+}
+"""All reductions. `var` and `std` are of squares of deviations."""
+
+COUNTED: Final = ("mean", "root")
+"""The values of `finish` for which a kernel gets a count."""
 
 
 def number_type(name: str, dtype: "np.dtype[Any]") -> "np.dtype[Any]":
@@ -78,10 +90,9 @@ def start_text(start: str, x: str) -> str:
 
 
 def finish_text(finish: str, x: str, dtype: "np.dtype[Any]") -> str:
-    """Return the text of what the last number becomes. `count` is the number of elements of a row."""
-    if finish == "sqrt":
-        return operation_text("sqrt", dtype, (x,)).text
-    return f"{x} / count" if finish == "mean" else x
+    """Return the text of what the last number becomes."""
+    quotient = f"{x} / count" if finish in COUNTED else x
+    return operation_text("sqrt", dtype, (quotient,)).text if finish in ("sqrt", "root") else quotient
 
 
 # ---- NumPy

@@ -17,11 +17,17 @@ from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, here
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
-from dagpu.kernels.arrays.reduction_kernels import early_text, rows_of
-from dagpu.kernels.arrays.reduction_order import THREADS, ReducedAxes, ReductionOrder, merge_axes, reduction_order
-from dagpu.kernels.arrays.reduction_steps import identity_text
-from dagpu.kernels.arrays.reductions import checked_input, kept_shape, no_elements, normal_axes
-from dagpu.kernels.arrays.row_walk import SIDE, RowWalk
+from dagpu.kernels.arrays.reducing.reduction_kernels import early_text, rows_of
+from dagpu.kernels.arrays.reducing.reduction_order import (
+    THREADS,
+    ReducedAxes,
+    ReductionOrder,
+    merge_axes,
+    reduction_order,
+)
+from dagpu.kernels.arrays.reducing.reduction_steps import identity_text
+from dagpu.kernels.arrays.reducing.reductions import checked_input, kept_shape, no_elements, normal_axes
+from dagpu.kernels.arrays.reducing.row_walk import SIDE, RowWalk
 from dagpu.kernels.expressions.cuda_operations import memory_type, register_type
 from dagpu.kernels.expressions.numpy_operations import register_dtype
 from dagpu.kernels.generated.generated_launch import (

@@ -1,0 +1,1 @@
+"""Reductions over axes: their order, their kernels and the public functions."""

@@ -1,0 +1,122 @@
+"""`var` and `std`: means of the squares of deviations from the mean.
+
+The mean is computed first, in f32 for f16 and bf16. The kernel of a second reduction computes the deviations that it
+adds up. Both reductions have the order of any other, so the bits are the same on every device.
+"""
+
+from functools import cache
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from dagpu.common.dtypes import bf16, f16, f32, f64
+from dagpu.common.layout import Layout
+from dagpu.common.origin import here
+from dagpu.common.wrong_arguments import check_flag, format_value
+from dagpu.handles import Tensor
+from dagpu.kernels.annotations import In
+from dagpu.kernels.arrays.reducing.fused_reductions import reduce_rows
+from dagpu.kernels.arrays.reducing.reduction_order import merge_axes
+from dagpu.kernels.arrays.reducing.reductions import (
+    Axis,
+    checked_input,
+    kept_shape,
+    normal_axes,
+    of_nothing,
+    with_shape,
+)
+from dagpu.kernels.expressions.element import Elem
+from dagpu.kernels.expressions.expression import Expression
+from dagpu.kernels.expressions.expression_text import ArgumentPattern
+from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.expressions.traced_expression import trace_expression
+from dagpu.kernels.generated.generated_launch import AnyOp, array_call, move_arguments, refused_call, reshaped
+from dagpu.ops.base import DeviceOp
+
+# Constrained, not bounded: handles are covariant, so a bound would join f32 and f64 to np.generic.
+_F = TypeVar("_F", f16, bf16, f32, f64)
+
+
+def var(x: In[_F], axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> DeviceOp[Tensor[_F], Any]:
+    """Return the variance over some axes: the sum of the squared deviations from the mean, divided by `n - ddof`.
+
+    f16 and bf16 are computed in f32, and the result is rounded once. The variance of nothing is NaN. If `ddof` is not
+    below n, the divisor is 0, as in NumPy.
+
+    Args:
+        x: a tensor of floats, or an op whose result is one.
+        axis: the axes that are reduced; None for all.
+        ddof: 0 for the variance of the elements, 1 for an estimate of that of what they are a sample of.
+        keepdims: True keeps the axes, with extent 1.
+
+    Raises:
+        KernelArgumentError: the elements are not floats, or `ddof` is not a number.
+        ShapeError: `x` has no such axis.
+    """
+    return _spread("var", x, axis, ddof, keepdims)
+
+
+def std(x: In[_F], axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> DeviceOp[Tensor[_F], Any]:
+    """Return the standard deviation over some axes: the square root of the variance. Arguments and errors are those of
+    `var`."""
+    return _spread("std", x, axis, ddof, keepdims)
+
+
+def _spread(name: str, x: Any, axis: object, ddof: object, keepdims: object) -> AnyOp:
+    origin = here()
+    kept = check_flag(keepdims, name, origin, "keepdims")
+    if isinstance(ddof, bool) or not isinstance(ddof, int | float | np.integer | np.floating) or not isfinite(ddof):
+        cure = "Give a number: 0 divides by the count of elements, 1 by one less"
+        raise refused_call(name, origin, f"ddof is {format_value(ddof)}", cure)
+    fewer = float(ddof)
+
+    def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
+        layout = checked_input(name, layouts[0], "float", origin)
+        axes = normal_axes(axis, len(layout.shape), name, origin)
+        reduced = tuple([place in axes for place in range(len(layout.shape))])
+        shape = kept_shape(layout.shape, axes, kept)
+        rows = merge_axes(layout.shape, reduced, contiguous=layout.contiguous)
+        (moved,) = move_arguments(name, arguments, origin)
+        if not rows.length:
+            return of_nothing(name, layout.dtype, shape, origin)
+        elements = ArgumentPattern("array", tuple(range(len(rows.shape))))
+        wide = register_dtype(layout.dtype)
+        means, (again,) = reduce_rows(
+            _widened(layout.dtype), "mean", [reshaped(moved, layout, rows.shape, origin)], (elements,), rows, origin,
+            again=True,
+        )  # fmt: skip
+        others = tuple([place for place, kind in enumerate(rows.reduced) if not kind])
+        mean = with_shape(means, wide, (rows.rows, 1), tuple([rows.shape[place] for place in others]), origin)
+        patterns = elements, ArgumentPattern("array", others)
+        count = max(rows.length - fewer, 0.0)
+        found, _ = reduce_rows(
+            _deviations(layout.dtype), name, [again, mean], patterns, rows, origin, dtype=layout.dtype, count=count
+        )
+        return with_shape(found, layout.dtype, (rows.rows, 1), shape, origin)
+
+    return array_call(name, ("x",), (x,), build, origin)
+
+
+@cache
+def _widened(dtype: "np.dtype[Any]") -> Expression[..., Any]:
+    """Return the expression of the elements in the type in which they are added."""
+    wide = register_dtype(dtype)
+
+    def elements(x: Elem[Any]) -> Elem[Any]:
+        return x.to(wide.type)
+
+    return Expression(trace_expression(elements, (dtype,)), (var.__code__, 0))
+
+
+@cache
+def _deviations(dtype: "np.dtype[Any]") -> Expression[..., Any]:
+    """Return the expression of the squared deviations of elements from a mean."""
+    wide = register_dtype(dtype)
+
+    def deviations(x: Elem[Any], mean: Elem[Any]) -> Elem[Any]:
+        apart = x.to(wide.type) - mean
+        return apart * apart
+
+    return Expression(trace_expression(deviations, (dtype, wide)), (var.__code__, 0))

@@ -1,0 +1,111 @@
+"""`var` and `std`: the values of NumPy, the bits of their parts, and the bits of the CUDA text."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from dagpu import KernelArgumentError, ShapeError, array, bf16, expr, f16, f32, f64, from_host, i32, ones
+from dagpu.handles.handle_state import live_state
+from dagpu.ops.compose import nodes_of
+from dagpu.ops.launch import Launch
+from tests.behaviour.arrays.array_places import steps
+from tests.emulation import shared_folder
+from tests.emulation.emulated_kernels import same_bits
+from tests.emulation.emulated_ops import EmulatedOps
+
+NAMES = ("var", "std")
+NEAR = {f16: 2e-3, bf16: 2e-2, f32: 2e-5, f64: 1e-12}
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_folder(tmp_path_factory)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Any:
+    """A function, its input, the axes, ddof and keepdims."""
+    long = st.sampled_from((1, 2, 3, 4, 7, 17, 40, 300, 5000, 20_000))
+    shape = draw(st.lists(long, max_size=4).filter(lambda shape: np.prod(shape) <= 30_000))
+    axes = tuple(draw(st.permutations(range(len(shape))))[: draw(st.integers(0, len(shape)))])
+    normal = np.random.default_rng(draw(st.integers(0, 99))).standard_normal(shape)
+    x: Any = np.asarray(normal + draw(st.sampled_from((0, 3))), draw(st.sampled_from(list(NEAR))))
+    ddof = draw(st.sampled_from((0, 1, 0.5, 2)))
+    return draw(st.sampled_from(NAMES)), x, draw(st.sampled_from((None, axes))), ddof, draw(st.booleans())
+
+
+@settings(max_examples=60)
+@given(cases(), st.tuples(steps, steps, steps, steps))
+def test_values_are_those_of_numpy(case: Any, ranges: Any) -> None:
+    """Of inputs with gaps and of reversed ones too, with the bits of a copy; also where the divisor is 0."""
+    name, x, axis, ddof, keepdims = case
+    t = from_host(x).sync()
+    part = x[ranges[: x.ndim]]
+    if 0 in part.shape:
+        return
+    options = {"axis": axis, "ddof": ddof, "keepdims": keepdims}
+    function = getattr(array, name)
+    found = function(t.slice(*ranges[: x.ndim]), **options).to_host().sync()
+    assert same_bits(found, function(from_host(np.array(part, order="C")), **options).to_host().sync())
+    wide = part.astype(f64)
+    number = np.prod(np.shape(wide) if axis is None else [wide.shape[n] for n in axis], initial=1)
+    squares = (abs(wide - wide.mean(axis, keepdims=True)) ** 2).sum(axis, keepdims=keepdims)
+    with np.errstate(all="ignore"):
+        expected = squares / max(number - ddof, 0)
+        expected = np.sqrt(expected) if name == "std" else expected
+    np.testing.assert_allclose(found.astype(f64), expected, rtol=NEAR[x.dtype.type], atol=NEAR[x.dtype.type] / 8)
+    assert found.dtype == x.dtype
+    assert found.shape == expected.shape
+
+
+@settings(max_examples=25)
+@given(cases())
+def test_bits_are_those_of_the_parts(case: Any) -> None:
+    """A sum of squares of differences from the mean, each computed by an op of its own."""
+    name, x, axis, _, keepdims = case
+    if x.dtype.itemsize == 2:
+        return
+    kind = x.dtype.type
+    t = from_host(x).sync().share()
+    squares = expr(kind, kind)(lambda x, mean: (x - mean) * (x - mean))(t, array.mean(t, axis, keepdims=True))
+    expected = array.mean(squares, axis, keepdims=keepdims)
+    expected = array.sqrt(expected) if name == "std" else expected
+    assert same_bits(getattr(array, name)(t, axis, keepdims=keepdims).to_host().sync(), expected.to_host().sync())
+
+
+@settings(max_examples=1, phases=(Phase.explicit, Phase.generate))
+@given(st.lists(cases(), min_size=5, max_size=5))
+def test_the_cuda_text_gives_the_bits_of_the_host_body(folder: Path, drawn: Any) -> None:
+    """Every launch, with the threads of a block in two orders."""
+    ops = [getattr(array, name)(from_host(x), axis, ddof=ddof) for name, x, axis, ddof, _ in drawn]
+    device = EmulatedOps(ops, folder)
+    for op in ops:
+        found = device.result(op, {})
+        assert same_bits(found, op.to_host().sync())
+
+
+def test_no_kernel_has_the_name_of_a_namespace() -> None:
+    """A kernel `std` beside the namespace does not compile."""
+    op = array.std(from_host(np.zeros((3, 40_000), f32)), 1)
+    kernels = [node.kernel for node in nodes_of(op) if isinstance(node, Launch)]
+    assert len(kernels) == 4
+    assert "std" not in {kernel.name for kernel in kernels}
+
+
+def test_wrong_arguments() -> None:
+    """A refused call moves nothing."""
+    t = ones((2, 3)).sync()
+    with pytest.raises(KernelArgumentError, match=r"std at .*ddof is True. Give a number: 0 divides"):
+        array.std(t, ddof=True)
+    with pytest.raises(KernelArgumentError, match=r"var at .*ddof is inf"):
+        array.var(t, ddof=float("inf"))
+    with pytest.raises(ShapeError, match="x has 2 axes"):
+        array.var(t, 2)
+    with pytest.raises(KernelArgumentError, match="does not take elements of i32"):
+        array.std(ones((3,), i32))  # type: ignore[type-var]  # reason: that is what is tested
+    assert live_state(t).layout.shape == (2, 3)
+    assert np.isnan(array.var(ones((0, 2)), 0).to_host().sync()).all()
