@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dagpu.common.containers import map_values, values_in
+from dagpu.common.containers import is_container, map_values, values_in
 from dagpu.common.origin import Origin
 from dagpu.handles import HANDLES, OWNING, Handle, live_state, move_handle, restore_state, state_of
 from dagpu.handles.storage import Storage
@@ -54,7 +54,7 @@ def move_handles(value: Any, how: str, where: Origin) -> Any:
                 if taken is not item:
                     moved.append((item, taken))
                 items.append(taken)
-            elif kind is list or kind is dict or isinstance(item, tuple):
+            elif is_container(item):
                 items.append(_move_nested(item, how, where, moved))
             else:
                 items.append(item)
