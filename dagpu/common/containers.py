@@ -6,7 +6,7 @@ other object: it is not searched. The traversal is iterative, because zips of zi
 long.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, Final, NoReturn
 
@@ -21,8 +21,13 @@ class Composite:
 
     def __init__(self, about: Any, items: tuple[Any, ...]) -> None:
         self._about = about
-        """The rest of the value. It is immutable, contains no handles, and is equal in every run of a plan."""
+        """The rest of the value. It is immutable, and contains no handles."""
         self._items = items
+
+    def tokens(self, identity: Callable[[object], int]) -> tuple[Hashable, ...]:
+        """Return tokens for a cache key, equal for two values exactly if no program can distinguish them apart from
+        their items. `identity` returns the token of an immutable object that is compared by identity."""
+        return (identity(self._about),)
 
 
 about_of: Final[Callable[[Composite], Any]] = attrgetter("_about")

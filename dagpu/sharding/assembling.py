@@ -26,8 +26,6 @@ AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 Readable: TypeAlias = Tensor[Any] | SharedTensor[Any] | TensorRef[Any]
 """A handle that is read. A `Tensor` is lent for that; it has to stay alive until the copies are traced."""
 
-TENSORS: Final = (Tensor, SharedTensor, TensorRef)
-
 
 class CopyInto(NamedTuple):
     """A copy of a tensor to a part of another one, whose layout this is."""
@@ -182,7 +180,8 @@ def _copy(source: Readable, target: Tensor[Any], where: Origin) -> AnyOp:
     """Return the op that copies to a part of a tensor. To a device that does not read the memory of the other one,
     strided elements go in one piece."""
     strided = not layout_of(source).contiguous or not layout_of(target).contiguous
-    if not strided or source.device == target.device or reaches(target.device, source.device):
+    here, there = target.device, source.device  # index -1: it is chosen later
+    if not strided or here == there or there.index < 0 or reaches(here, there):
         return Copy(source, target, None, where)
     packed: AnyOp = On(Copy(source, None, None, where), source.device, where)
     arrived: AnyOp = On(Then(packed, partial(_duplicate, where=where), where), target.device, where)

@@ -5,8 +5,7 @@ Each is a `Composite` of the handles on the devices, in the order of the mesh: i
 results of runs as its handles are.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, cast, final
 
@@ -57,41 +56,29 @@ class Spreading:
     """The width of the rim of a `Haloed` along each axis."""
 
 
-def cut_by(layout: DeviceLayout, mesh: Mesh, shape: Shape, dtype: "np.dtype[Any]") -> Spreading:
-    """Return how a layout spreads a whole.
+def cut_at(
+    layout: DeviceLayout, mesh: Mesh, shape: Shape, dtype: "np.dtype[Any]", call: str, where: Origin
+) -> Spreading:
+    """Return how a layout spreads a whole. `call` and `where` are the name and the place of the user's call.
 
     Raises:
         MeshError: the layout does not fit, or its boxes overlap or leave something out.
     """
-    if isinstance(layout, Blocks | Cyclic):
-        return _known_cut(layout, mesh, shape, dtype)
-    return _cut_by(layout, mesh, shape, dtype)
-
-
-def cut_at(
-    layout: DeviceLayout, mesh: Mesh, shape: Shape, dtype: "np.dtype[Any]", call: str, where: Origin
-) -> Spreading:
-    """Return how a layout spreads a whole. Errors name the place of the call."""
     try:
-        return cut_by(layout, mesh, shape, dtype)
+        boxes = dealt_boxes(layout, shape, mesh)
     except MeshError as error:
         raise add_call_place(call, where, error) from None
+    return Spreading(mesh, shape, dtype, layout, boxes, tuple([part_of(mine, len(shape)) for mine in boxes]))
 
 
-def _cut_by(layout: DeviceLayout, mesh: Mesh, shape: Shape, dtype: "np.dtype[Any]") -> Spreading:
-    boxes = dealt_boxes(layout, shape, mesh)
-    parts = tuple([part_of(mine, len(shape)) for mine in boxes])
-    return Spreading(mesh, shape, dtype, layout, boxes, parts)
-
-
-# One object for equal cuts: a pipeline finds its plans by the identity of what is known of an argument.
-_known_cut = lru_cache(256)(_cut_by)
-
-
-@lru_cache(256)
 def copied_on(mesh: Mesh, shape: Shape, dtype: "np.dtype[Any]", axis: str | None = None) -> Spreading:
     """Return the spreading of a value that has the whole shape on each device."""
     return Spreading(mesh, shape, dtype, axis=axis)
+
+
+def mesh_tokens(mesh: Mesh, identity: Callable[[object], int]) -> tuple[Hashable, ...]:
+    """Return the tokens of a mesh for a cache key."""
+    return (mesh.shape, mesh.axes, *map(identity, mesh.devices))
 
 
 @final
@@ -167,6 +154,13 @@ class SpreadValue(Composite, Generic[_D_co]):
     def nbytes(self) -> int:
         """The bytes of the tensors of all devices."""
         return sum(part.nbytes for part in self._items)
+
+    def tokens(self, identity: Callable[[object], int]) -> tuple[Hashable, ...]:
+        """See `Composite.tokens`. Of a layout of the user's, only the object itself is known to give equal boxes."""
+        about = self._about
+        layout = about.layout if isinstance(about.layout, Blocks | Cyclic | None) else identity(about.layout)
+        whole = about.shape, identity(about.dtype), about.axis, about.width
+        return (*mesh_tokens(about.mesh, identity), layout, *whole)
 
     def __repr__(self) -> str:
         about = self._about
@@ -279,6 +273,10 @@ class Each(Composite, Generic[_T_co]):
     def mesh(self) -> Mesh:
         """The devices."""
         return self._about
+
+    def tokens(self, identity: Callable[[object], int]) -> tuple[Hashable, ...]:
+        """See `Composite.tokens`."""
+        return mesh_tokens(self._about, identity)
 
     def _on(self, rank: int, /) -> _T_co:
         return cast("_T_co", self._items[rank])
