@@ -195,6 +195,11 @@ class GraphLaunch:
 Instruction: TypeAlias = Launch | Fill | CopyHtoD | CopyDtoH | CopyDtoD | HostCall | GraphLaunch
 
 
+def reads_peers(instruction: Instruction) -> bool:
+    """Return whether an instruction may read memory of other devices."""
+    return type(instruction) is CopyDtoD or (type(instruction) is Launch and instruction.kernel.peers)
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Program:

@@ -18,7 +18,7 @@ from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import wrong_argument
 from dagpu.handles import SharedTensor, Tensor, TensorRef, share_tensor
-from dagpu.handles.device_handles import Device
+from dagpu.handles.device_handles import Device, reaches
 from dagpu.lowering.schedule.mesh import Mesh
 from dagpu.ops.base import Borrowed, DeviceOp
 from dagpu.ops.compose import Map, On, Then, Value, Zip
@@ -253,8 +253,9 @@ def _reduced(
         pulled: list[AnyOp] = []
         for handle in handles:
             copies = pieces_between([(handle, whole)], part, target, where)
-            if handle.device == device and len(copies) == 1 and copies[0].source.shape == part.shape:
-                pulled.append(Value(copies[0].source, where))  # it is there
+            in_one = len(copies) == 1 and copies[0].source.shape == part.shape
+            if in_one and handle.device.index >= 0 and reaches(device, handle.device):
+                pulled.append(Value(copies[0].source, where))  # the kernel reads it where it is
             else:
                 pulled.append(assembled(device, part.shape, target.dtype, copies, where))
         combine = _Combine(how, where)

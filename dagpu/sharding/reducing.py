@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache, reduce
 from operator import add, mul
 from typing import Any, Final, Literal, TypeAlias
@@ -14,7 +15,9 @@ from dagpu.common.wrong_arguments import wrong_argument
 from dagpu.kernels.arrays.element_functions import maximum, minimum
 from dagpu.kernels.expressions.expression import Expression
 from dagpu.kernels.expressions.traced_expression import trace_expression
-from dagpu.ops.compose import Then
+from dagpu.ops.compose import Map, Then
+from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.ops.launch import Launch
 from dagpu.sharding.assembling import AnyOp
 
 Reduction: TypeAlias = Literal["sum", "max", "min", "prod", "mean"]
@@ -56,10 +59,13 @@ def check_element(how: str, dtype: "np.dtype[Any]", call: str, where: Origin) ->
 
 
 def reduced(how: str, tensors: Sequence[Any], where: Origin) -> AnyOp:
-    """Return an op whose result is a new tensor: the tensors combined from left to right. They are on one device."""
+    """Return an op whose result is a new tensor: the tensors combined from left to right.
+
+    It is placed on a device, which reads the memory of those where the tensors are.
+    """
     count, dtype = len(tensors), tensors[0].dtype
     first = _combine(how, dtype, min(count, _MOST), count if count <= _MOST else 0)
-    op = first.build(tuple(tensors[:_MOST]), where)
+    op = _reading_peers(first.build(tuple(tensors[:_MOST]), where))
     for start in range(_MOST, count, _MOST - 1):
         more = tuple(tensors[start : start + _MOST - 1])
         last = start + len(more) == count
@@ -75,7 +81,21 @@ class _Further:
         self._further, self._more, self._where = further, more, where
 
     def __call__(self, so_far: Any) -> AnyOp:
-        return self._further.build((so_far, *self._more), self._where)
+        return _reading_peers(self._further.build((so_far, *self._more), self._where))
+
+
+def _reading_peers(op: AnyOp) -> AnyOp:
+    """Return the op of a call of an expression, for inputs that are on several devices."""
+    if isinstance(op, Map):
+        return Map(_reading_peers(op.source), op.f, op.origin)
+    assert isinstance(op, Launch), "the layouts of the arguments are known"
+    return Launch(_peer_kernel(op.kernel), op.args, op.origin)
+
+
+@lru_cache(256)
+def _peer_kernel(kernel: KernelSpec) -> KernelSpec:
+    """Return the kernel for inputs on several devices. Its output takes the memory of none of them."""
+    return replace(kernel, peers=True, in_place=False)
 
 
 @lru_cache(256)

@@ -220,7 +220,9 @@ def _device_of_several(
     node: launch.Launch, args: tuple[Any, ...], writes: list[int], b: ProgramBuilder, policy: int
 ) -> int:
     """Return the device of a launch whose tensors are on several: under `Spread` that of its outputs, or else one that
-    is chosen later. The placement copies the inputs there."""
+    is chosen later. The placement copies the inputs there. A kernel that reads its peers runs where its outputs are."""
+    if node.kernel.peers and writes:
+        return b.device_of(writes[0])
     placed = b.policies[policy]
     if spreads(placed):
         b.device_index(placed.mesh.automatic)  # also where no memory is on it: the program is to be placed

@@ -1,6 +1,7 @@
 """Values on several devices as users meet them: ownership, one plan for many calls, axes of a mesh, failures."""
 
 import gc
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,13 @@ from dagpu import (
     expr,
     f32,
     from_host,
+    full,
     gather,
     halo,
     kernel,
     ones,
     pipeline,
+    plan_of,
     reduce_scatter,
     reshard,
     shard,
@@ -51,9 +54,12 @@ from dagpu import (
     sharded_empty,
     spawn,
     unzip_each,
+    use_mesh,
     value,
     zip_ops,
 )
+from dagpu.lowering.plan import Execute, Plan
+from dagpu.lowering.program import CopyDtoD, Launch, View
 from dagpu.sharding.spread_values import parts_of
 from tests.programs.meshes import mesh
 from tests.simulated.cuda import driver, installed
@@ -239,6 +245,44 @@ def test_a_large_broadcast_goes_in_chunks() -> None:
     replicas = broadcast(from_host(array).on("host:1"), mesh(4)).sync()
     assert all((each == array).all() for each in host(replicas))
     assert all((each == array).all() for each in host(broadcast(replicas._on(2), mesh(5)).sync()))  # noqa: SLF001
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_no_more_bytes_cross_than_have_to(spread: bool) -> None:
+    """An all-reduce reads a chunk of each peer in its kernel, and copies the other chunks: 2 (n - 1) / n of the bytes
+    arrive at each device. Resharding moves what lies elsewhere. A policy that chooses devices adds nothing to that."""
+    there = mesh(4)
+
+    def summand(part: Any, rank: Rank) -> DeviceOp[Tensor[f32]]:
+        return full((1 << 18,), float(rank.number))
+
+    reduced = all_reduce(as_partials(each(summand, broadcast(ones((1,)).on("host:0"), there))))
+    s = shard_host(np.ones((64, 64), f32), there).sync()
+    with use_mesh(there) if spread else nullcontext():
+        plan, again = plan_of(reduced), plan_of(reshard(s.borrow(), Blocks(1)))
+        assert (reduced.sync().to_host().sync() == 6).all()
+    assert _copied(plan) == 3 * (1 << 20) + 3 * 4  # and the broadcast of one float
+    assert _read(plan) == 3 * (1 << 20)
+    assert _copied(again) == 64 * 64 * 4 * 3 // 4
+
+
+def _copied(plan: Plan) -> int:
+    """The bytes of the plan's copies between devices."""
+    found = [step.instruction for step in plan.steps if isinstance(step, Execute)]
+    return sum(each.source.layout.nbytes for each in found if isinstance(each, CopyDtoD) and _crosses(plan, each))
+
+
+def _crosses(plan: Plan, copy: CopyDtoD) -> bool:
+    return plan.buffers[copy.source.buffer].device != plan.buffers[copy.out.buffer].device
+
+
+def _read(plan: Plan) -> int:
+    """The bytes that the plan's kernels read on other devices."""
+    launches = [step.instruction for step in plan.steps if isinstance(step, Execute)]
+    views = [(each.device, arg) for each in launches if isinstance(each, Launch) for arg in each.args]
+    return sum(
+        arg.layout.nbytes for at, arg in views if isinstance(arg, View) and plan.buffers[arg.buffer].device != at
+    )
 
 
 # ---- failures
