@@ -92,7 +92,7 @@ def host(value_of: Any) -> list[NDArray[Any]]:
 def test_a_whole_moves_as_a_tensor_does() -> None:
     """An op owns what is passed to it; a failed run gives it back; a borrow is void once the whole has moved."""
     s = shard_host(ARRAY, mesh(3)).sync()
-    lent = s.borrow()
+    lent: Any = s.borrow()
     with pytest.raises(MeshError):
         as_partials(each(read, lent)).then(lambda p: all_reduce(p, axis="rows")).sync()
     assert (gather(lent).to_host().sync() == ARRAY).all()
