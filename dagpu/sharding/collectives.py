@@ -58,6 +58,10 @@ SMALL: Final = 256 << 10
 from there on."""
 
 
+ALIGNED: Final = 128
+"""The multiple of elements at which chunks begin."""
+
+
 # ---- replicas
 
 
@@ -289,8 +293,10 @@ def _rows(mesh: Mesh, axis: Any, call: str, where: Origin) -> list[list[int]]:
 
 
 def _chunks(size: int, count: int) -> list[PartShape]:
-    """Return `count` ranges of about the same length that cover `size` elements, as parts of one axis."""
-    ranges = [(size * number // count, size * (number + 1) // count) for number in range(count)]
+    """Return `count` ranges of about the same length that cover `size` elements, as parts of one axis. They begin where
+    a block of memory may be read with the widest loads."""
+    step = -(-size // (count * ALIGNED)) * ALIGNED
+    ranges = [(min(number * step, size), min((number + 1) * step, size)) for number in range(count)]
     return [part_of(((each,),), 1) for each in ranges]
 
 
