@@ -164,6 +164,36 @@ def test_a_pipeline_is_planned_once() -> None:
     assert uploaded.cache_info().hits == 1
 
 
+def test_repeated_calls_are_direct() -> None:
+    """From some calls on a pipeline has a function of its own for them. It moves values as any call does, and refuses a
+    value in another layout, even if the parts have the same shapes."""
+    there = mesh(3)
+
+    @pipeline
+    def doubled(s: Sharded[f32]) -> DeviceOp[Sharded[f32]]:
+        return as_shards(each(added, s, s_one), (12, 4))
+
+    @pipeline
+    def turned(s: Any) -> DeviceOp[Any]:
+        return reshard(s, Blocks(1, partial=True))
+
+    def added(part: Tensor[f32], one: SharedTensor[f32], rank: Rank) -> DeviceOp[Tensor[f32]]:
+        return times(part, one)
+
+    s_one = broadcast(from_host(np.full((4, 4), 2, f32)), there).sync()
+    s: Any = shard_host(ARRAY, there).sync()
+    for _ in range(10):
+        before, s = s, doubled(s).sync()
+        with pytest.raises(MovedError):
+            doubled(before)
+    assert (s.to_host().sync() == 1024 * ARRAY).all()
+    assert "_about is not" in str(doubled.source)
+    rows, tiles = shard_host(ARRAY, there).sync(), shard_host(ARRAY, there, Cyclic((2, 4))).sync()
+    assert [part.shape for part in parts_of(rows)] == [part.shape for part in parts_of(tiles)]
+    for number in range(12):
+        assert (turned((rows, tiles)[number > 9].borrow()).sync().to_host().sync() == ARRAY).all()
+
+
 def test_collectives_along_an_axis() -> None:
     """Rows of a mesh of two axes reduce and gather apart from each other, and the result says so."""
     grid = Mesh([f"host:{n}" for n in range(6)], (2, 3), GRID)
