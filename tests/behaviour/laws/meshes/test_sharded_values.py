@@ -44,6 +44,7 @@ from dagpu import (
     gather,
     halo,
     kernel,
+    observe,
     ones,
     pipeline,
     plan_of,
@@ -52,6 +53,7 @@ from dagpu import (
     shard,
     shard_host,
     sharded_empty,
+    source,
     spawn,
     unzip_each,
     use_mesh,
@@ -69,6 +71,7 @@ from tests.support.gates import gate as gate
 pytestmark = pytest.mark.host_only("it names the devices of its meshes")
 
 ARRAY = np.arange(48, dtype=f32).reshape(12, 4)
+add = expr(f32, f32)(lambda x, y: x + y)
 times = expr(f32, f32)(lambda x, y: x * y)
 GRID = ("rows", "columns")
 
@@ -313,6 +316,40 @@ def _read(plan: Plan) -> int:
     return sum(
         arg.layout.nbytes for at, arg in views if isinstance(arg, View) and plan.buffers[arg.buffer].device != at
     )
+
+
+def test_a_feed_has_every_part() -> None:
+    """A whole is put together in a feed from parts of two sources: after each change all parts are up to date, also
+    those that did not change."""
+    there = mesh(3)
+    a, b = source(ARRAY), source(ARRAY)
+
+    def from_source(found: Any) -> Any:
+        return found.then(from_host)
+
+    def follow() -> Any:
+        summed = as_shards(each(plus, shard(from_source(a), there), shard(from_source(b), there)), (12, 4))
+        return zip_ops(all_gather(reshard(summed, Cyclic((3, 4)))), gather(shard(from_source(b), there)).share())
+
+    def plus(one: Tensor[f32], other: Tensor[f32], rank: Rank) -> DeviceOp[Tensor[f32]]:
+        return add(one, other)
+
+    async def body() -> None:
+        first, second = ARRAY, ARRAY
+        async with observe(follow()) as feed:
+            for number in range(5):
+                whole, copy = await feed.next()
+                for part in parts_of(whole):
+                    assert (await part.to_host() == first + second).all()
+                assert (await copy.to_host() == second).all()
+                if number % 2:
+                    first = first + 1
+                    a.set(first)
+                else:
+                    second = second * 2
+                    b.set(second)
+
+    run(body)
 
 
 # ---- failures
