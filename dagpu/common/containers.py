@@ -24,7 +24,7 @@ class Composite:
         """The rest of the value. It is immutable, and contains no handles."""
         self._items = items
 
-    def tokens(self, identity: Callable[[object], int]) -> tuple[Hashable, ...]:
+    def _tokens(self, identity: Callable[[object], int]) -> tuple[Hashable, ...]:
         """Return tokens for a cache key, equal for two values exactly if no program can distinguish them apart from
         their items. `identity` returns the token of an immutable object that is compared by identity."""
         return (identity(self._about),)
@@ -32,6 +32,8 @@ class Composite:
 
 about_of: Final[Callable[[Composite], Any]] = attrgetter("_about")
 items_of: Final[Callable[[Composite], tuple[Any, ...]]] = attrgetter("_items")
+tokens_of: Final[Callable[[Composite], Callable[..., tuple[Hashable, ...]]]] = attrgetter("_tokens")
+"""Return the method of a value that returns its tokens."""
 
 _MUTABLE: Final = frozenset((list, dict))
 """The container types through which a container can contain itself."""

@@ -155,8 +155,8 @@ class SpreadValue(Composite, Generic[_D_co]):
         """The bytes of the tensors of all devices."""
         return sum(part.nbytes for part in self._items)
 
-    def tokens(self, identity: Callable[[object], int]) -> tuple[Hashable, ...]:
-        """See `Composite.tokens`. Of a layout of the user's, only the object itself is known to give equal boxes."""
+    def _tokens(self, identity: Callable[[object], int]) -> tuple[Hashable, ...]:
+        """See `Composite._tokens`. Of a layout of the user's, only the object itself is known to give equal boxes."""
         about = self._about
         layout = about.layout if isinstance(about.layout, Blocks | Cyclic | None) else identity(about.layout)
         whole = about.shape, identity(about.dtype), about.axis, about.width
@@ -274,8 +274,8 @@ class Each(Composite, Generic[_T_co]):
         """The devices."""
         return self._about
 
-    def tokens(self, identity: Callable[[object], int]) -> tuple[Hashable, ...]:
-        """See `Composite.tokens`."""
+    def _tokens(self, identity: Callable[[object], int]) -> tuple[Hashable, ...]:
+        """See `Composite._tokens`."""
         return mesh_tokens(self._about, identity)
 
     def _on(self, rank: int, /) -> _T_co:
