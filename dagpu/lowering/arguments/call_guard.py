@@ -280,7 +280,7 @@ class _Walk:
             return None if items is None else ItemsGuard(kind, items, keys)
         if isinstance(value, Composite):
             items = None if depth == _DEEPEST else self.guard_items(items_of(value), depth + 1)
-            return None if items is None else CompositeGuard(kind, about_of(value), items)
+            return None if items is None else CompositeGuard(type(value), about_of(value), items)
         if kind in HANDLES:
             return self._guard_handle(value, kind)
         if kind is np.ndarray:

@@ -116,9 +116,9 @@ class ResultTemplate:
         if kind is Partition:
             whole = self._tensor_builder(value)
             return None if whole is None else _partition_builder(whole, cut_of(value))
-        if issubclass(kind, Composite):
+        if isinstance(value, Composite):
             items = self._tuple_builder(items_of(value), None, depth)
-            return None if items is None else _composite_builder(kind, about_of(value), items)
+            return None if items is None else _composite_builder(type(value), about_of(value), items)
         return None  # for example a new handle to memory from outside: `reshape` of a SharedTensor
 
     def _tuple_builder(self, items: tuple[Any, ...], whole: object, depth: int) -> ResultBuilder | None:
