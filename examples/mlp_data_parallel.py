@@ -1,39 +1,51 @@
-"""A data-parallel MLP: each device has a copy of the weights and a part of the batch; gradients are averaged.
+"""A data-parallel MLP: each device has rows of the batch and rows of the weights.
 
-    weights on the first device --copy--> every device: forward, backward on its part --copy--> average, step
+    all_gather the weights --> each device: forward, backward on its rows --> reduce_scatter the gradients --> step
 
-A kernel runs on the device of its output. `.on(device)` places an op that has no device yet, so `dup(w).on(d)` is a
-copy to `d`. One step of training on all devices is one op: the parts are not ordered among themselves, so they overlap.
-The devices are two GPUs if there are two, or the only GPU, or otherwise two host devices. Only `DEVICES` names them.
+The types say where the data lie. `Sharded` is cut over the devices, `Replicated` is on all of them, and gradients are
+`Partials` until they are reduced: to use one before that is an error in mypy. One step of training on all devices is
+one op, and a pipeline, so all steps run by one plan. The devices are the GPUs, or otherwise four host devices. Only
+`DEVICES` names them.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagpu import (
+    Borrowed,
     DeviceOp,
     In,
+    Mesh,
     Out,
     Partition,
+    Rank,
+    Sharded,
+    ShardedRef,
     SharedTensor,
     Tensor,
+    TensorRef,
     Tile,
+    all_gather,
+    as_partials,
+    as_shards,
     current_device,
     devices,
-    dup,
+    each,
     empty,
+    expr,
     f32,
-    from_host,
     kernel,
-    use_device,
+    pipeline,
+    reduce_scatter,
+    shard_host,
+    unzip_each,
     zip_ops,
 )
 
 GPUS = [gpu.name for gpu in devices() if gpu.kind == current_device().kind == "cuda"]
-DEVICES = tuple(GPUS[:2]) or ("host:0", "host:1")
+DEVICES = tuple(GPUS[:4]) or ("host:0", "host:1", "host:2", "host:3")
 BATCH, FEATURES, HIDDEN, OUTPUTS, TILE = 64, 8, 16, 8, (8, 8)
 STEPS, RATE = 30, 0.2
 
@@ -124,63 +136,48 @@ def _(g: Tile[f32], x: NDArray[f32], d: NDArray[f32]) -> None:
     g[...] = x[:, rows].T @ d[:, columns]
 
 
-@kernel(
-    cuda="""
-__global__ void saxpy(Tile<float, 2> y, float a, View<const float, 2> x) {
-    for (auto i : y) y[i] += a * x[i];
-}
-"""
-)
-def saxpy(y: Out[f32], a: float, x: In[f32]) -> None:
-    """y += a x."""
-
-
-@saxpy.host
-def _(y: Tile[f32], a: float, x: NDArray[f32]) -> None:
-    y[...] += a * x[y.at]
-
-
 Floats = NDArray[np.floating[Any]]
-Weights = tuple[SharedTensor[f32], SharedTensor[f32]]
-Gradients = tuple[DeviceOp[Tensor[f32]], DeviceOp[Tensor[f32]]]
+Weights = tuple[Sharded[f32], Sharded[f32]]
+Both = tuple[Tensor[f32], Tensor[f32]]
+
+descend = expr(f32, f32)(lambda w, gradient: w - RATE * gradient)
 
 
-def replica(place: str, weights: Weights, x: NDArray[f32], t: NDArray[f32]) -> Gradients:
-    """Return both layers' gradients from one part of the batch, computed on `place`."""
+def gradients(
+    x: TensorRef[f32], t: TensorRef[f32], w1: SharedTensor[f32], w2: SharedTensor[f32], rank: Rank
+) -> DeviceOp[Both, Borrowed]:
+    """Return both layers' gradients from one device's rows of the batch."""
 
     def out(*shape: int) -> DeviceOp[Partition[Tensor[f32]]]:
-        return empty(shape).on(place).partition(TILE)
+        return empty(shape).partition(TILE)
 
-    w1, w2 = (dup(w).on(place).shared() for w in weights)
-    inputs, rows = from_host(x).on(place).shared(), len(x)
-    h: DeviceOp[SharedTensor[f32]] = forward(out(rows, HIDDEN), inputs, w1).first().unpartition().shared()
-    e: DeviceOp[SharedTensor[f32]] = (
-        error(out(rows, OUTPUTS), h, w2, from_host(t).on(place)).first().unpartition().shared()
-    )
-    d: DeviceOp[Tensor[f32]] = backward(out(rows, HIDDEN), e, w2, h).first().unpartition()
-    return (
-        gradient(out(FEATURES, HIDDEN), inputs, d).first().unpartition(),
+    rows = x.shape[0]
+    h: DeviceOp[SharedTensor[f32], Borrowed] = forward(out(rows, HIDDEN), x, w1).first().unpartition().shared()
+    e: DeviceOp[SharedTensor[f32], Borrowed] = error(out(rows, OUTPUTS), h, w2, t).first().unpartition().shared()
+    d: DeviceOp[Tensor[f32], Borrowed] = backward(out(rows, HIDDEN), e, w2, h).first().unpartition()
+    return zip_ops(
+        gradient(out(FEATURES, HIDDEN), x, d).first().unpartition(),
         gradient(out(HIDDEN, OUTPUTS), h, e).first().unpartition(),
     )
 
 
-def descend(
-    weight: SharedTensor[f32],
-    gradients: Iterable[DeviceOp[Tensor[f32]]],
-) -> DeviceOp[SharedTensor[f32]]:
-    """Return weight - RATE * mean(gradients) on the first device; gradients may be on any device."""
-    home = DEVICES[0]
-    new: DeviceOp[Partition[Tensor[f32]]] = dup(weight).on(home).partition(TILE)
-    for each in gradients:
-        new = saxpy(new, -RATE / len(DEVICES), each.then(lambda g: dup(g).on(home))).first()
-    return new.unpartition().share()
+def stepped(w: Tensor[f32], gradient: Tensor[f32], rank: Rank) -> DeviceOp[Tensor[f32]]:
+    """Return one device's rows of a layer's weights, a step further."""
+    return descend(w, gradient)
 
 
-def step(weights: Weights, x: NDArray[f32], t: NDArray[f32]) -> DeviceOp[Weights]:
+@pipeline
+def step(w1: Sharded[f32], w2: Sharded[f32], xs: ShardedRef[f32], ts: ShardedRef[f32]) -> DeviceOp[Weights, Borrowed]:
     """Return one step of gradient descent over all devices, as one op."""
-    parts = zip(DEVICES, np.split(x, len(DEVICES)), np.split(t, len(DEVICES)), strict=True)
-    first, second = zip(*(replica(place, weights, *part) for place, *part in parts), strict=True)
-    return zip_ops(descend(weights[0], first), descend(weights[1], second))
+
+    def learn(full: Any) -> DeviceOp[Weights, Borrowed]:
+        first, second = unzip_each(each(gradients, xs, ts, *full))
+        moved = [
+            each(stepped, w, reduce_scatter(as_partials(found), how="mean")) for w, found in ((w1, first), (w2, second))
+        ]
+        return zip_ops(as_shards(moved[0], (FEATURES, HIDDEN)), as_shards(moved[1], (HIDDEN, OUTPUTS)))
+
+    return zip_ops(all_gather(w1.borrow()), all_gather(w2.borrow())).then(learn)
 
 
 def numpy_step(w1: Floats, w2: Floats, x: Floats, t: Floats) -> tuple[Floats, Floats]:
@@ -205,20 +202,20 @@ def main() -> None:
     t = np.maximum(x @ teacher[0], 0) @ teacher[1]
     w1, w2 = normal(FEATURES, HIDDEN), normal(HIDDEN, OUTPUTS)
 
-    with use_device(DEVICES[0]):
-        weights = zip_ops(from_host(w1).share(), from_host(w2).share()).sync()
-        for place in DEVICES:
-            assert all(part.sync().device.name == place for part in replica(place, weights, x, t))
-
-        plain: tuple[Floats, Floats] = w1, w2
-        for _ in range(STEPS):
-            weights = step(weights, x, t).sync()
-            plain = numpy_step(*plain, x, t)
-        trained = zip_ops(weights[0].to_host(), weights[1].to_host()).sync()
+    mesh = Mesh(DEVICES)
+    xs, ts = zip_ops(shard_host(x, mesh), shard_host(t, mesh)).sync()
+    weights: Weights = zip_ops(shard_host(w1, mesh), shard_host(w2, mesh)).sync()
+    plain: tuple[Floats, Floats] = w1, w2
+    for _ in range(STEPS):
+        weights = step(*weights, xs.borrow(), ts.borrow()).sync()
+        plain = numpy_step(*plain, x, t)
+    assert all(w.mesh == mesh for w in weights)
+    trained = zip_ops(weights[0].to_host(), weights[1].to_host()).sync()
 
     before, after = loss(w1, w2, x, t), loss(*trained, x, t)
     print(f"{STEPS} steps on {len(DEVICES)} devices: loss {before:.3f} -> {after:.3f}")
     assert after < before / 2
+    assert step.cache_info().currsize == 1, "all steps run by one plan"
     for ours, theirs in zip(trained, plain, strict=True):
         assert np.allclose(ours, theirs, rtol=1e-3, atol=1e-5)
 

@@ -1,23 +1,49 @@
 """Search and replacement of values inside tuples, lists and dicts that are nested to any depth.
 
 Search and replacement share one traversal, so both find the same handles and stand-ins. A named tuple counts as a tuple
-and keeps its class. A subclass of list or dict is a value, like any other object: it is not searched. The traversal is
-iterative, because zips of zips build tuples as deep as a program is long.
+and keeps its class, and so does a `Composite`, a class of dagpu's own. A subclass of list or dict is a value, like any
+other object: it is not searched. The traversal is iterative, because zips of zips build tuples as deep as a program is
+long.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any, Final, NoReturn
 
 from dagpu.common.errors import OwnershipError
 from dagpu.common.origin import describe, here
 
+
+class Composite:
+    """A value of dagpu's own that consists of other values. It is searched and replaced like a tuple of its items."""
+
+    __slots__ = ("_about", "_items")
+
+    def __init__(self, about: Any, items: tuple[Any, ...]) -> None:
+        self._about = about
+        """The rest of the value. It is immutable, and contains no handles."""
+        self._items = items
+
+    def _tokens(self, identity: Callable[[object], int]) -> tuple[Hashable, ...]:
+        """Return tokens for a cache key, equal for two values exactly if no program can distinguish them apart from
+        their items. `identity` returns the token of an immutable object that is compared by identity."""
+        return (identity(self._about),)
+
+
+about_of: Final[Callable[[Composite], Any]] = attrgetter("_about")
+items_of: Final[Callable[[Composite], tuple[Any, ...]]] = attrgetter("_items")
+tokens_of: Final[Callable[[Composite], Callable[..., tuple[Hashable, ...]]]] = attrgetter("_tokens")
+"""Return the method of a value that returns its tokens."""
+
 _MUTABLE: Final = frozenset((list, dict))
 """The container types through which a container can contain itself."""
+_SEARCHED: Final = (tuple, Composite)
+"""The classes of the other containers."""
 
 
 def is_container(value: Any) -> bool:
     """Return true for a container that is searched."""
-    return type(value) in _MUTABLE or isinstance(value, tuple)
+    return type(value) in _MUTABLE or isinstance(value, _SEARCHED)
 
 
 def map_values(
@@ -45,7 +71,7 @@ def map_values(
     while True:
         for item in rest:
             kind = type(item)
-            if kind is tuple or kind in _MUTABLE or isinstance(item, tuple):
+            if kind is tuple or kind in _MUTABLE or isinstance(item, _SEARCHED):
                 above.append((container, rest, made))
                 container, rest, made = item, _iterate_items(item, path), []
                 break
@@ -94,7 +120,11 @@ def _iterate_items(container: Any, path: set[int]) -> Iterator[Any]:
         if id(container) in path:
             _refuse_cycle(container)
         path.add(id(container))
-    items: Iterable[Any] = container.values() if type(container) is dict else container
+    items: Iterable[Any] = container
+    if type(container) is dict:
+        items = container.values()
+    elif isinstance(container, Composite):
+        items = items_of(container)
     return iter(items)
 
 
@@ -105,13 +135,15 @@ def _rebuild(container: Any, items: list[Any]) -> Any:
         return items
     if kind is dict:
         return dict(zip(container, items, strict=True))
-    for new, old in zip(items, container, strict=True):
+    for new, old in zip(items, items_of(container) if isinstance(container, Composite) else container, strict=True):
         if new is not old:
             break
     else:
         return container
     if kind is tuple:
         return tuple(items)
+    if isinstance(container, Composite):
+        return kind(about_of(container), tuple(items))
     # The class is not called, because its constructor may take other arguments than the items.
     made = tuple.__new__(kind, items)
     more = getattr(container, "__dict__", None)

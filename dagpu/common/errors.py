@@ -54,7 +54,8 @@ class PlanError(DagpuError):
 
 
 class MeshError(DagpuError, ValueError):
-    """A mesh has no devices, or devices of several kinds, or its shape and axes do not fit."""
+    """A mesh has no devices, or devices of several kinds, or its shape and axes do not fit; or a layout does not fit a
+    shape and a mesh, or gives an element to two devices or to none; or values are on different meshes."""
 
 
 class OperationCancelled(DagpuError):

@@ -85,22 +85,32 @@ from dagpu.runtime.interpreter import Interpreter, StreamInterpreter, plan_of, u
 from dagpu.runtime.pipelines import Pipeline, pipeline
 from dagpu.runtime.spawning import Pending, spawn
 from dagpu.runtime.timeline import Trace, trace
+from dagpu.sharding.collectives import all_gather, all_reduce, broadcast, reduce_scatter
+from dagpu.sharding.device_boxes import Blocks, Cyclic
+from dagpu.sharding.device_boxes import DeviceLayout as Layout
+from dagpu.sharding.halos import halo
+from dagpu.sharding.laying_out import gather, reshard, shard, shard_host, sharded_empty
+from dagpu.sharding.per_device import as_partials, as_shards, each, unzip_each
+from dagpu.sharding.reducing import Reduction
+from dagpu.sharding.spread_values import Each, Haloed, Partials, PerDevice, Rank, Replicated, Sharded, ShardedRef
 
 __all__ = [
-    "Along", "Around", "Ask", "BorrowError", "Borrowed", "CaptureError", "Columns", "CompileError", "CostModel",
-    "CudaGraph", "DagpuError", "Device", "DeviceError", "DeviceLostError", "DeviceOp", "Elem", "ExportError",
-    "Expression", "Feed", "Flow", "Foreign", "ForeignError", "ForeignFunction", "Here", "In", "InteropError",
-    "Interpreter", "Kernel", "KernelArgumentError", "KernelBoundsError", "KernelOp", "Lazy", "Lent", "Link",
-    "Links", "ListSchedule", "MayAlloc", "Mesh", "MeshError", "Module", "MovedError", "NestedRunError", "NoAlloc",
-    "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError",
-    "Partition", "PartitionError", "Pending", "Pipeline", "PlanError", "RoundRobin", "Rows", "SchedulingPolicy",
-    "Scope", "Shape", "ShapeError", "SharedTensor", "SingleStream", "Source", "SourceError", "Spread", "Static",
-    "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Trace", "UpdateError",
-    "adopt", "arange", "array", "batch", "batching", "bf16", "bool_", "c64", "c128", "convert", "current_device",
-    "cutile_kernel", "cutoff", "device", "devices", "dup", "empty", "every", "expr", "eye", "f16", "f32", "f64",
-    "fill", "flow", "foreign", "from_array", "from_host", "full", "i8", "i16", "i32", "i64", "kernel", "lend",
+    "Along", "Around", "Ask", "Blocks", "BorrowError", "Borrowed", "CaptureError", "Columns", "CompileError",
+    "CostModel", "CudaGraph", "Cyclic", "DagpuError", "Device", "DeviceError", "DeviceLostError", "DeviceOp", "Each",
+    "Elem", "ExportError", "Expression", "Feed", "Flow", "Foreign", "ForeignError", "ForeignFunction", "Haloed",
+    "Here", "In", "InteropError", "Interpreter", "Kernel", "KernelArgumentError", "KernelBoundsError", "KernelOp",
+    "Layout", "Lazy", "Lent", "Link", "Links", "ListSchedule", "MayAlloc", "Mesh", "MeshError", "Module",
+    "MovedError", "NestedRunError", "NoAlloc", "NoDeviceError", "NotReadyError", "OperationCancelled", "Out",
+    "OutOfMemoryError", "OwnershipError", "Partials", "Partition", "PartitionError", "Pending", "PerDevice",
+    "Pipeline", "PlanError", "Rank", "Reduction", "Replicated", "RoundRobin", "Rows", "SchedulingPolicy", "Scope",
+    "Shape", "ShapeError", "Sharded", "ShardedRef", "SharedTensor", "SingleStream", "Source", "SourceError", "Spread",
+    "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Trace",
+    "UpdateError", "adopt", "all_gather", "all_reduce", "arange", "array", "as_partials", "as_shards", "batch",
+    "batching", "bf16", "bool_", "broadcast", "c64", "c128", "convert", "current_device", "cutile_kernel", "cutoff",
+    "device", "devices", "dup", "each", "empty", "every", "expr", "eye", "f16", "f32", "f64", "fill", "flow",
+    "foreign", "from_array", "from_host", "full", "gather", "halo", "i8", "i16", "i32", "i64", "kernel", "lend",
     "lend_mut", "lent_out", "linspace", "memcpy", "merge", "numba_kernel", "observe", "ones", "pipeline", "plan_of",
-    "rand", "randn", "record_origins", "share_array", "source", "spawn", "stream_of", "trace", "triton_kernel",
-    "u8", "u16", "u32", "u64", "unversioned", "use_device", "use_interpreter", "use_mesh", "value", "watch",
-    "zeros", "zip_flows", "zip_ops",
+    "rand", "randn", "record_origins", "reduce_scatter", "reshard", "shard", "shard_host", "sharded_empty",
+    "share_array", "source", "spawn", "stream_of", "trace", "triton_kernel", "u8", "u16", "u32", "u64", "unversioned",
+    "unzip_each", "use_device", "use_interpreter", "use_mesh", "value", "watch", "zeros", "zip_flows", "zip_ops",
 ]  # fmt: skip

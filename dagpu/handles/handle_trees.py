@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dagpu.common.containers import map_values, values_in
+from dagpu.common.containers import is_container, map_values, values_in
 from dagpu.common.origin import Origin
 from dagpu.handles import HANDLES, OWNING, Handle, live_state, move_handle, restore_state, state_of
 from dagpu.handles.storage import Storage
@@ -73,7 +73,7 @@ def _move_items(
             items.append(taken)
         elif kind is tuple and depth < _SHALLOW:
             items.append(_move_items(item, how, where, moved, depth + 1))
-        elif kind is list or kind is dict or isinstance(item, tuple):
+        elif is_container(item):
             items.append(_move_nested(item, how, where, moved))
         else:
             items.append(item)

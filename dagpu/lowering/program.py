@@ -3,7 +3,7 @@ device.
 
 A program names memory by its index in `Program.buffers`. A buffer is on a device, or it is a *cell* (`device == HOST`):
 one Python value on the host, such as a NumPy array that is copied from or to, or the result of a `HostCall`. Accesses
-are recorded for whole buffers: an output always covers its buffer, so this loses no precision.
+are recorded for whole buffers: an output covers its buffer, except that of a copy to a part.
 """
 
 from collections.abc import Callable, Sequence
@@ -150,7 +150,8 @@ class CopyDtoH:
 @plain
 class CopyDtoD:
     """Copies `source` to `out`, which has the same shape. The copy converts elements if the element types differ, and
-    crosses devices if the devices differ."""
+    crosses devices if the devices differ. If `out` is a part of a buffer that has contents, the buffer is in `reads`
+    too: the rest stays."""
 
     out: View
     source: View
@@ -193,6 +194,11 @@ class GraphLaunch:
 
 
 Instruction: TypeAlias = Launch | Fill | CopyHtoD | CopyDtoH | CopyDtoD | HostCall | GraphLaunch
+
+
+def reads_peers(instruction: Instruction) -> bool:
+    """Return whether an instruction may read memory of other devices."""
+    return type(instruction) is CopyDtoD or (type(instruction) is Launch and instruction.kernel.peers)
 
 
 @final

@@ -39,8 +39,10 @@ def _cure(handle: Type | None, how: str) -> str:
             return cure + ", or lend the tensor again with .borrow_mut()"
         case names.SHARED_TENSOR:
             return cure + ", or share that again with .share()"
-        case names.PARTITION:
+        case names.PARTITION | names.PARTIALS:
             return cure
+        case names.SHARDED:
+            return cure + ", or lend it with .borrow()"
         case _ if how.startswith("partition"):
             return (
                 f"{cure}, lend it for writing: .borrow_mut().partition(tile), or write to memory of its own, "

@@ -8,6 +8,10 @@ TENSOR_REF: Final = "dagpu.handles.tensors.TensorRef"
 TENSOR_MUT: Final = "dagpu.handles.tensors.TensorMut"
 PARTITION: Final = "dagpu.handles.partitions.Partition"
 
+SHARDED: Final = "dagpu.sharding.spread_values.Sharded"
+SHARDED_REF: Final = "dagpu.sharding.spread_values.ShardedRef"
+PARTIALS: Final = "dagpu.sharding.spread_values.Partials"
+
 FLOW: Final = "dagpu.reactive.flows.flow_class.Flow"
 FEED: Final = "dagpu.reactive.flows.feed.Feed"
 OUTLASTS_FEED: Final = frozenset({f"{FEED}.stats", f"{FEED}.origin"})
@@ -37,6 +41,7 @@ ALONG: Final = "dagpu.kernels.sees.Along"
 VALUE: Final = "dagpu.ops.compose.value"
 THEN: Final = "dagpu.ops.base.DeviceOp.then"
 ZIP_OPS: Final = "dagpu.ops.compose.zip_ops"
+EACH: Final = "dagpu.sharding.per_device.each"
 SPAWN: Final = "dagpu.runtime.spawning.spawn"
 PENDING: Final = "dagpu.runtime.spawning.Pending"
 CUDA_GRAPH: Final = "dagpu.ops.graph.CudaGraph"
@@ -73,6 +78,7 @@ MOVES_SELF: Final = {
     f"{TENSOR_MUT}.reshape": "reshape()",
     f"{TENSOR_MUT}.to_host": "to_host()",
     f"{PARTITION}.unpartition": "unpartition()",
+    f"{SHARDED}.to_host": "to_host()",
 }
 """Methods that move the handle they are called on, each with the words of the run-time error."""
 
@@ -81,6 +87,7 @@ LENDS_SELF: Final = {
     f"{TENSOR}.view": False,
     f"{TENSOR}.slice": False,
     f"{TENSOR}.borrow_mut": True,
+    f"{SHARDED}.borrow": False,
 }
 """Methods that borrow the handle they are called on; True for a borrow for writing."""
 

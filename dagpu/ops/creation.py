@@ -80,7 +80,12 @@ _SHORT = ("f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "
 """The short names of the element types of tensors."""
 
 
-def _element_type(dtype: Any, origin: Origin, what: str) -> "np.dtype[Any]":
+def wanted_element_type(dtype: Any, origin: Origin, what: str) -> "np.dtype[Any]":
+    """Return the element type that a caller of `what` has given for a new tensor.
+
+    Raises:
+        ShapeError: tensors cannot have it.
+    """
     found: np.dtype[Any] | None = None
     short = isinstance(dtype, str) and dtype in _SHORT  # for NumPy "i8" has 64 bits
     if isinstance(dtype, type | str | np.dtype) and not short:  # NumPy accepts others, such as None
@@ -104,7 +109,7 @@ def _alloc(shape: object, dtype: Any, recipe: Recipe | None, what: str) -> Alloc
         extents = as_shape(shape)
     except (ShapeError, NotReadyError) as error:
         raise add_call_place(what, origin, error) from None
-    element = _element_type(dtype, origin, what)
+    element = wanted_element_type(dtype, origin, what)
     if recipe is not None:
         _check_recipe(recipe, element, extents, origin, what)
     return Alloc(extents, element, recipe, origin)
@@ -463,7 +468,7 @@ def convert(t: TensorRef[Any] | TensorMut[Any], dtype: type[_E]) -> DeviceOp[Ten
 def convert(t: Any, dtype: Any) -> Any:
     """Copy `t` to another element type, by C's rules of conversion. Moves a `Tensor` or `TensorMut`, as `dup` does."""
     origin = here()
-    wanted = _element_type(dtype, origin, "convert")
+    wanted = wanted_element_type(dtype, origin, "convert")
     source = _check_source(t, "convert(t, dtype)", origin)
     state = find_live_state(source)
     if state is not None:  # a handle that has been moved is refused by the move

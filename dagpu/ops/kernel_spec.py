@@ -229,6 +229,9 @@ class KernelSpec:
     """The kernel in Python that another library compiles, in place of CUDA source text."""
     seconds: float | None = None
     """The declared time of a launch on a device, in seconds; None if none is declared."""
+    peers: bool = False
+    """True if its inputs may be on devices whose memory its own device reads. Those of other kernels are on its
+    device."""
     results: int = 0
     """The number of parameters, the last ones, that are new tensors: the kernel defines each of their elements."""
     tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)

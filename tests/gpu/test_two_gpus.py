@@ -5,38 +5,59 @@ import importlib
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 
 from dagpu import (
+    Blocks,
     DagpuError,
     Device,
     Links,
     Mesh,
+    Rank,
+    Replicated,
+    Sharded,
     Spread,
     StreamInterpreter,
     Tensor,
+    all_gather,
+    all_reduce,
+    as_partials,
+    broadcast,
     convert,
     devices,
     dup,
+    each,
+    expr,
     f32,
     f64,
     from_host,
     full,
+    halo,
     memcpy,
     ones,
+    pipeline,
+    reduce_scatter,
+    reshard,
+    shard_host,
     use_device,
     use_interpreter,
+    value,
     zeros,
     zip_ops,
 )
+from dagpu.sharding import assembling
+from dagpu.sharding.spread_values import parts_of
 from tests.gpu.support.gpu_kernels import add
 from tests.programs.expressions import bits
 from tests.programs.meshes import EAGER, Scatter
 from tests.programs.trials import random_dag
 from tests.support.paths import ROOT
+
+weigh = expr(f32, f32)(lambda x, by: x * by)
 
 
 @pytest.fixture
@@ -184,3 +205,81 @@ def test_a_factorisation_on_both(
     names = [each.name for each in two]
     script.main(["--tiles", "6", "--edge", "256", "--devices", *names, "--out", str(tmp_path / "lanes.svg")])
     assert " ".join(names) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("peers", [True, False], ids=["peers", "through the host"])
+@pytest.mark.parametrize("extent", [5, 1003, 300_007])
+def test_collectives_have_the_bits_of_the_host(
+    two: tuple[Device, Device], extent: int, peers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Odd sizes, in one step and in two, through pipelines whose memory moves; strided parts also where a device is
+    taken for one that does not read the other's memory."""
+    if not peers:
+        monkeypatch.setattr(assembling, "reaches", lambda one, other: False)
+    array = np.random.default_rng(extent).normal(size=(extent, 3)).astype(f32)
+    columns = Blocks(1, partial=True)
+
+    def program(mesh: Mesh) -> list[bytes]:
+        @pipeline
+        def exchanged(s: Sharded[f32]) -> Any:
+            cut = reshard(s, columns)
+            return zip_ops(all_gather(halo_free(cut)), value(1))
+
+        def halo_free(cut: Any) -> Any:
+            return reshard(cut, Blocks(0, partial=True))
+
+        @pipeline
+        def summed(r: Replicated[f32]) -> Any:
+            return zip_ops(
+                all_reduce(as_partials(each(scaled, r))),
+                reduce_scatter(as_partials(each(scaled, r)), columns, "mean"),
+            )
+
+        def scaled(part: Any, rank: Rank) -> Any:
+            return weigh(part, 1.0 + rank.number)
+
+        found: list[bytes] = []
+        for turn in range(3):
+            gathered, _ = exchanged(shard_host(array + turn, mesh, Blocks(0, partial=True)).sync()).sync()
+            total, parts = summed(gathered).sync()
+            rims = halo(shard_host(array + turn, mesh, Blocks(0, partial=True)), (2, 1), wrap=True).sync()
+            found += [
+                t.to_host().sync().tobytes() for value_of in (gathered, total, parts, rims) for t in parts_of(value_of)
+            ]
+        return found
+
+    assert program(Mesh(list(two))) == program(Mesh(["host:0", "host:1"]))
+
+
+def test_a_storm_of_frees_beside_collectives(two: tuple[Device, Device]) -> None:
+    """Memory of both devices comes and goes in another thread, and the pools are trimmed: nothing waits for ever."""
+    mesh, stop = Mesh(list(two)), Event()
+
+    def storm() -> int:
+        turns = 0
+        while not stop.is_set():
+            for place in two:
+                zeros(((turns % 7 + 1) << 16,)).on(place).sync()
+            turns += 1
+        return turns
+
+    summands = broadcast(ones((1 << 20,)), mesh).sync()
+    with ThreadPoolExecutor(1) as pool:
+        turns = pool.submit(storm)
+        for _ in range(100):
+            total = all_reduce(as_partials(each(lambda part, rank: dup(part), summands))).sync()
+        stop.set()
+        assert turns.result()
+    assert all((part.to_host().sync() == 2).all() for part in parts_of(total))
+
+
+def test_heat_on_both(
+    two: tuple[Device, Device], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """examples/heat.py, whose own assertions compare it with NumPy."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    script = importlib.import_module("heat")
+    monkeypatch.setattr(script, "DEVICES", tuple(each.name for each in two))
+    script.main()
+    assert "on 2 devices" in capsys.readouterr().out
+    del sys.modules["heat"]

@@ -55,6 +55,17 @@ CLASSES: dict[str, str] = {
     "Feed": "__aiter__(); __anext__(); next(); explain()",
     "Ask": "stats; __call__(x, /)",
     "Stats": "rate; waiting; latency(quantile=...)",
+    "Mesh": "devices; shape; axes; along(axis)",
+    "Layout": "boxes(shape, mesh, /)",
+    "Blocks": "__init__(axes=..., *, partial=...); boxes(shape, mesh, /)",
+    "Cyclic": "__init__(tile); boxes(shape, mesh, /)",
+    "Sharded": "mesh; dtype; shape; nbytes; layout; borrow(); to_host()",
+    "ShardedRef": "mesh; dtype; shape; nbytes; layout",
+    "Replicated": "mesh; dtype; shape; nbytes; to_host()",
+    "Partials": "mesh; dtype; shape; nbytes",
+    "Haloed": "mesh; dtype; shape; nbytes; width",
+    "Each": "mesh; __iter__()",
+    "Rank": "number; device; boxes; coordinate(axis)",
     "Borrowed": "",
     "Static": "",
     "MayAlloc": "",
@@ -71,6 +82,10 @@ FUNCTIONS = """
     use_interpreter(interpreter); device(name=...); current_device(); devices(); use_device(place);
     spawn(nursery, op);
     flow(items, /); every(seconds, /); merge(*flows); zip_flows(*flows);
+    shard(t, mesh, layout=...); shard_host(array, mesh, layout=...); sharded_empty(shape, dtype, mesh, layout=...);
+    gather(s, on=...); reshard(s, layout, mesh=...); each(function, /, *args); unzip_each(e, n=...);
+    as_shards(e, shape, layout=...); as_partials(e); broadcast(t, mesh); all_gather(s, *, axis=...);
+    all_reduce(p, how=..., *, axis=...); reduce_scatter(p, layout=..., how=...); halo(s, width, *, wrap=...);
     batching(f, /, *, most, within=..., in_flight=...); watch(feed, /, *, total=..., title=..., console=...)
 """
 

@@ -27,6 +27,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"ops"}),
     frozenset({"kernels"}),
     frozenset({"lowering"}),
+    frozenset({"sharding"}),
     frozenset({"backends"}),
     frozenset({"runtime"}),
     frozenset({"interop"}),

@@ -147,12 +147,22 @@ class _Selector:
         if packed is None:
             return ()
         spec, variant, library = launch.kernel, packed.form.variant, device.library
+        if spec.peers:
+            self._reach_peers(launch, device)
         if library.find_kernel(spec, variant) is None:
             self._want(device, (spec, variant), lambda: library.load_kernel(spec, variant))
         report = len(self._reports)
         if packed.form.reports:
             self._reports.append(launch)
         return (SelectedKernel(launch, packed, report),)
+
+    def _reach_peers(self, launch: Launch, device: CudaDevice) -> None:
+        """Enable the device to read the memory of the other devices that a launch reads."""
+        for buffer in launch.reads:
+            there = self._plan.buffers[buffer].device
+            if there != launch.device:
+                reached = device.reaches(self._devices[there].gpu.index)
+                assert reached, "what the device does not reach is copied to it"
 
     def _library_call(self, launch: Launch, body: LibraryBody, device: CudaDevice) -> Sequence[Selected]:
         if 0 in launch.grid:

@@ -31,6 +31,7 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
+from dagpu.common.containers import Composite, items_of, tokens_of
 from dagpu.common.dtypes import element_type
 from dagpu.common.origin import Origin
 from dagpu.handles import HANDLES, Partition, SharedTensor, cut_of, find_live_state
@@ -148,6 +149,9 @@ class _Reader(Flattened):
         elif kind is dict and PLAIN.issuperset(map(type, value)):
             self._tokens += (dict, tuple(map(exact_token, value)))
             return self._add_items(value.values(), depth)
+        elif isinstance(value, Composite):
+            self._tokens += (self._identity_token(kind), tokens_of(value)(self._identity_token))
+            return self._add_items(items_of(value), depth)
         elif kind is SymbolicNumber or kind is SymbolicArray:
             return self.add_value(replace_standins(value), depth)
         else:

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, final
 
 import numpy as np
 
+from dagpu.common.containers import Composite, about_of, items_of
 from dagpu.common.dtypes import element_type
 from dagpu.common.frozen import frozen
 from dagpu.common.layout import Layout
@@ -171,6 +172,24 @@ class ItemsGuard:
         write_items(self.items, text, items)
 
 
+@final
+@frozen
+class CompositeGuard:
+    """Accepts a value of dagpu's own of the same class whose items are accepted, and of which the rest is the same
+    object. The results of a pipeline have it in common."""
+
+    kind: type[Composite]
+    about: object
+    items: tuple[ArgumentGuard, ...]
+
+    def write(self, text: CallText, value: str) -> None:
+        kind, about = text.constant("KIND", self.kind), text.constant("ABOUT", self.about)
+        text.refuse_if(f"type({value}) is not {kind} or {value}._about is not {about}")
+        items = text.new_name("i")
+        text.lines.append(f"{items} = {value}._items")
+        write_items(self.items, text, items)
+
+
 def write_items(guards: Sequence[ArgumentGuard], text: CallText, items: str) -> None:
     """Write the guards of the items of the tuple with this name."""
     text.refuse_if(f"len({items}) != {len(guards)}")
@@ -261,6 +280,9 @@ class ArgumentWalk:
             items = self.guard_items(value.values() if kind is dict else value, depth + 1)
             keys = tuple(map(exact_token, value)) if kind is dict else None
             return None if items is None else ItemsGuard(kind, items, keys)
+        if isinstance(value, Composite):
+            items = None if depth == _DEEPEST else self.guard_items(items_of(value), depth + 1)
+            return None if items is None else CompositeGuard(type(value), about_of(value), items)
         if kind in HANDLES:
             return self._guard_handle(value, kind)
         if kind is np.ndarray:

@@ -5,6 +5,7 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
+from dagpu.common.containers import Composite, about_of, items_of
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin
 from dagpu.handles import (
@@ -115,6 +116,9 @@ class ResultTemplate:
         if kind is Partition:
             whole = self._tensor_builder(value)
             return None if whole is None else _partition_builder(whole, cut_of(value))
+        if isinstance(value, Composite):
+            items = self._tuple_builder(items_of(value), None, depth)
+            return None if items is None else _composite_builder(type(value), about_of(value), items)
         return None  # for example a new handle to memory from outside: `reshape` of a SharedTensor
 
     def _tuple_builder(self, items: tuple[Any, ...], whole: object, depth: int) -> ResultBuilder | None:
@@ -333,6 +337,11 @@ class _LeafMemory:
 def _partition_builder(whole: ResultBuilder, cut: Cut) -> ResultBuilder:
     """Return a function that builds a partition of a tensor."""
     return lambda memory, leaves: Partition(live_state(whole(memory, leaves)), cut)
+
+
+def _composite_builder(kind: type[Composite], about: Any, items: ResultBuilder) -> ResultBuilder:
+    """Return a function that builds a value of dagpu's own from its items."""
+    return lambda memory, leaves: kind(about, items(memory, leaves))
 
 
 def result_expression(builder: ResultBuilder, text: CallText) -> str | None:

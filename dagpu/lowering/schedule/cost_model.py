@@ -284,12 +284,19 @@ class _Clock:
         if isinstance(instruction, Launch):
             if self._declared or self._learnt or instruction.kernel.seconds is not None:
                 return model.launch + self._kernel(instruction.kernel, nbytes)
+            if instruction.kernel.peers:
+                return model.launch + nbytes * self._byte + self._from_peers(instruction)
         elif isinstance(instruction, CopyDtoD):
             peer = peer_of(instruction, self._buffers)
             if peer >= 0:
                 near = self._nodes[peer] == self._nodes[self._buffers[instruction.out.buffer].device]
                 return (model.links.peer if near else model.links.node).seconds(instruction.source.layout.nbytes)
         return model.launch + nbytes * self._byte
+
+    def _from_peers(self, launch: Launch) -> float:
+        """Return the seconds in which a launch reads its inputs on other devices. They come over one port."""
+        inputs = [arg for arg in launch.args if type(arg) is View and self._buffers[arg.buffer].device != launch.device]
+        return sum([arg.layout.nbytes for arg in inputs]) / self._model.links.peer.bandwidth
 
     def _kernel(self, kernel: KernelSpec, nbytes: int) -> float:
         seconds = self._declared.get(kernel.name, kernel.seconds)

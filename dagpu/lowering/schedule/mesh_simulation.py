@@ -26,6 +26,7 @@ from dagpu.lowering.program import (
     Program,
     Role,
     label,
+    reads_peers,
 )
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.links import node_of
@@ -121,7 +122,9 @@ class Versions:
             self.uses.append(uses)
             self.makes.append(makes)
             self.fixed.append(fixed)
-            self.anywhere.append(type(instruction) is CopyDtoD and not changes)
+            # What is changed in part has to be there before: in memory that has its place, it is.
+            stays = not changes or all(home[written] >= 0 for written in instruction.writes if on_device[written])
+            self.anywhere.append(reads_peers(instruction) and stays)
 
     def _new(self, buffer: int, start: int, maker: int) -> int:
         self.buffer.append(buffer)
@@ -197,8 +200,8 @@ class SimulatedRun(NamedTuple):
     """For each instruction, its place."""
     moves: dict[int, list[Move]]
     """The copies that have to come before an instruction, in order."""
-    sources: dict[int, int]
-    """For each copy of the program that reads a replica of another place, that place."""
+    sources: dict[int, dict[int, int]]
+    """For each instruction that reads replicas of other places, these places by buffer."""
 
 
 def _link_table(places: Sequence[str], costs: CostModel) -> LinkTable:
@@ -300,7 +303,7 @@ class _Execution:
         """For each version that nothing has used yet, the instruction that makes it where it is used first."""
         self.devices = [-1] * len(versions.uses)
         self.moves: dict[int, list[Move]] = {}
-        self.sources: dict[int, int] = {}
+        self.sources: dict[int, dict[int, int]] = {}
         self.end = 0.0
 
     def idlest(self, engine: int) -> int:
@@ -386,7 +389,7 @@ class _Execution:
                 arrival, busy, found = end, seconds, source
         sends[found] = self._receives[place] = arrival - busy + busy / self._ports
         if self._versions.anywhere[index] and links[found][place][2]:
-            self.sources[index] = found
+            self.sources.setdefault(index, {})[self._versions.buffer[version]] = found
         else:
             self.moves.setdefault(index, []).append(Move(version, found))
             self._there[version][place] = arrival

@@ -5,7 +5,7 @@ scheduler, the memory plan, the verifier and the backends need no mesh. The buff
 memory that a run hands out, cells and inputs are found where they were. Replicas get buffers of their own behind these.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, final, overload
 
 import numpy as np
@@ -62,7 +62,7 @@ def place(program: Program, policy: DevicePolicy, mesh: Mesh) -> Program:
         run = simulation.run(range(count), given)
     placing = _Placing(program, versions)
     for index in run.order:
-        placing.put(index, run.devices[index], run.moves.get(index, ()), run.sources.get(index, -1))
+        placing.put(index, run.devices[index], run.moves.get(index, ()), run.sources.get(index, {}))
     return placing.finish()
 
 
@@ -118,9 +118,9 @@ class _Placing:
         """The instructions and copies, each with its replicas by buffer, its place and its policy."""
         self._renumbering = Renumbering()
 
-    def put(self, index: int, place: int, moves: Sequence[Move], source: int) -> None:
-        """Add an instruction on a place, after these copies. `source` is the place from which it reads, if that is
-        another one."""
+    def put(self, index: int, place: int, moves: Sequence[Move], sources: Mapping[int, int]) -> None:
+        """Add an instruction on a place, after these copies. `sources` are the places from which it reads buffers, if
+        those are other ones."""
         program, newest = self._program, self._newest
         instruction, policy = program.instructions[index], program.policy_of[index]
         for move in moves:
@@ -132,7 +132,7 @@ class _Placing:
         for buffer in instruction.reads:
             there = newest[buffer]
             if there:
-                found = there.get(place if source < 0 else source)
+                found = there.get(sources.get(buffer, place))
                 replicas[buffer] = self._last[buffer] if found is None else found
         for buffer in instruction.writes:
             if program.buffers[buffer].device != HOST:

@@ -118,10 +118,14 @@ def emit_copy(
         target = b.new_tensor(device or source.device, contiguous_layout(source.shape, dtype), node.origin)
     else:
         target = into
+    changes = into is not None and not b.is_blank(into)
     out = b.write_view(target)
     where = b.device_index(target.device)
     b.device_index(source.device)
-    b.emit(CopyDtoD(out, view, (view.buffer,), (out.buffer,), where, node.origin), policy)
+    # A copy to a part of a buffer leaves the rest as it was: the contents before are an input of it.
+    keeps_rest = changes and out.layout.nbytes < b.nbytes_of(out.buffer)
+    reads = (view.buffer, out.buffer) if keeps_rest else (view.buffer,)
+    b.emit(CopyDtoD(out, view, reads, (out.buffer,), where, node.origin), policy)
     return target if into is None else None
 
 
@@ -220,7 +224,9 @@ def _device_of_several(
     node: launch.Launch, args: tuple[Any, ...], writes: list[int], b: ProgramBuilder, policy: int
 ) -> int:
     """Return the device of a launch whose tensors are on several: under `Spread` that of its outputs, or else one that
-    is chosen later. The placement copies the inputs there."""
+    is chosen later. The placement copies the inputs there. A kernel that reads its peers runs where its outputs are."""
+    if node.kernel.peers and writes:
+        return b.device_of(writes[0])
     placed = b.policies[policy]
     if spreads(placed):
         b.device_index(placed.mesh.automatic)  # also where no memory is on it: the program is to be placed

@@ -253,6 +253,15 @@ class ProgramBuilder:
         """Return the index of the device of a buffer; `HOST` for a cell."""
         return self._buffers[buffer].device
 
+    def nbytes_of(self, buffer: int) -> int:
+        """Return the bytes of a buffer."""
+        return self._buffers[buffer].nbytes
+
+    def is_blank(self, handle: HandleBase) -> bool:
+        """Return whether no instruction has written the memory of a handle yet."""
+        storage = live_state(handle).storage
+        return type(storage) is TracedStorage and storage.builder is self and storage.buffer in self._undefined
+
     def leave_undefined(self, tensor: Tensor[Any, Any], policy: int) -> None:
         """Record the tensor of an `empty`, which no instruction writes at first. If it is read, or leaves the run,
         before a kernel writes it, it is filled with zeros: earlier contents of that memory stay private, and runs stay

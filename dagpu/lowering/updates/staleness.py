@@ -170,7 +170,8 @@ class Staleness:
 def buffers_read(instruction: Instruction) -> list[int]:
     """Return the buffers and cells whose contents an instruction may use, in a fixed order.
 
-    A kernel may read what it writes. A fill, a copy and a function of the host cover what they write.
+    A kernel may read what it writes. A fill, a copy and a function of the host cover what they write, or have it in
+    their `reads`.
     """
     reads = list(instruction.reads)
     if type(instruction) is Launch:

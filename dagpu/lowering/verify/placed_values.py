@@ -33,6 +33,7 @@ from dagpu.lowering.program import (
     Tiles,
     View,
     label,
+    reads_peers,
 )
 
 _BLANK: Final = 0
@@ -160,12 +161,11 @@ class _Walk:
         return self._program.devices[instruction.device]
 
     def _check_device(self, instruction: Instruction) -> None:
-        """Check that an instruction is on the device of all that it accesses. Copies read other devices, and host
-        functions get handles to any."""
+        """Check that an instruction is on the device of all that it accesses. Copies, and kernels that are made for it,
+        read other devices, and host functions get handles to any."""
         buffers, device = self._program.buffers, instruction.device
-        accessed = instruction.writes if isinstance(instruction, CopyDtoD | HostCall) else (
-            *instruction.reads, *instruction.writes,
-        )  # fmt: skip
+        elsewhere = isinstance(instruction, HostCall) or reads_peers(instruction)
+        accessed = instruction.writes if elsewhere else (*instruction.reads, *instruction.writes)
         for buffer in accessed:
             if buffers[buffer].device not in (device, HOST):
                 raise PlanError(

@@ -95,7 +95,7 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
 
     Record in `callee` the arguments that it runs, and those that it borrows for later.
     """
-    if callee.name in (names.KERNEL_CALL, names.NEW_OUTPUT_CALL, names.PIPELINE_CALL, names.ZIP_OPS):
+    if callee.name in (names.KERNEL_CALL, names.NEW_OUTPUT_CALL, names.PIPELINE_CALL, names.ZIP_OPS, names.EACH):
         return [True] * len(e.args)
     if callee.name in names.FOREIGN_CALLS or callee.name in names.EXPRESSION_CALLS:
         return [True] * len(e.args)

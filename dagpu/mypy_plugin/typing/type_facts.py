@@ -50,6 +50,9 @@ _HANDLES: Final = {
     names.SHARED_TENSOR: HANDLE,
     names.TENSOR_REF: HANDLE | SHARED,
     names.TENSOR_MUT: HANDLE | MOVES | EXCLUSIVE,
+    names.SHARDED: HANDLE | MOVES,
+    names.SHARDED_REF: HANDLE | SHARED,
+    names.PARTIALS: HANDLE | MOVES,
 }
 
 

@@ -7,18 +7,37 @@ from typing import Any, final
 import numpy as np
 
 from dagpu import (
+    Blocks,
     CostModel,
+    Cyclic,
+    DeviceOp,
     Link,
     Links,
     Mesh,
+    Rank,
+    Sharded,
     SingleStream,
     Spread,
     Tensor,
+    all_gather,
+    all_reduce,
+    as_partials,
+    as_shards,
+    broadcast,
     current_device,
     device,
+    each,
     f32,
+    gather,
+    halo,
     ones,
+    reduce_scatter,
+    reshard,
+    shard,
+    shard_host,
+    sharded_empty,
     use_mesh,
+    value,
 )
 from tests.behaviour.arrays.array_places import ARRAY_CALLS
 
@@ -103,6 +122,12 @@ ELSEWHERE = {
     "Trace.begin": "backends call it",
     **dict.fromkeys(("Spread.assign", "Spread.place", "Spread.limit_on"), "the planning of a run calls it"),
     "Link.seconds": "the cost model calls it",
+    **dict.fromkeys(("Blocks.boxes", "Cyclic.boxes"), "ops over a mesh call it"),
+    **dict.fromkeys(("each", "unzip_each"), "tests/behaviour/errors/cures/places/sharding.py has each refusal"),
+    **dict.fromkeys(("Layout", "Layout.boxes", "PerDevice"), "a protocol"),
+    **dict.fromkeys(
+        ("Each", "Haloed", "Partials", "Rank", "Replicated", "Sharded", "ShardedRef"), "ops over a mesh make them"
+    ),
     **dict.fromkeys(("Trace.track", "Flow.begin", "Ask.close"), "open flows call it"),
     **dict.fromkeys(("Stats.hand_over", "Stats.wait_for_producer", "Stats.wait_for_consumer"), "feeds call it"),
     "Ask.__call__": "its argument is that of the user's function",
@@ -162,3 +187,48 @@ MESH_CALLS: dict[str, Public] = {
     "CostModel.learn": Public(CostModel().learn, lambda: {"measured": [("copy", 4, 1e-6)]}),
 }
 """The calls that are about meshes and costs."""
+
+
+def shards() -> DeviceOp[Sharded[f32]]:
+    return shard(ones((4, 4)), MESH)
+
+
+def given_back(part: Tensor[f32], rank: Rank) -> DeviceOp[Tensor[f32]]:
+    return value(part)
+
+
+WHOLE_TENSOR = ("op", "tensor", "lent")
+MESH_OPS: dict[str, Public] = {
+    "Blocks": Public(
+        Blocks, lambda: {"axes": 0, "partial": False}, {"axes": ("number",), "partial": ("true",)}, {"axes": ("dict",)}
+    ),
+    "Cyclic": Public(Cyclic, lambda: {"tile": (2, 2)}),
+    "Rank.coordinate": Public(Rank(MESH, 0).coordinate, lambda: {"axis": "devices"}),
+    "shard": Public(shard, lambda: {"t": ones((4, 4)), "mesh": MESH, "layout": Blocks(0)}, {"t": WHOLE_TENSOR}),
+    "shard_host": Public(
+        shard_host,
+        lambda: {"array": np.ones((4, 4), f32), "mesh": MESH, "layout": Blocks(0)},
+        {"array": ("array",)},
+    ),
+    "sharded_empty": Public(
+        sharded_empty,
+        lambda: {"shape": (4, 4), "dtype": f32, "mesh": MESH, "layout": Blocks(0)},
+        untried={"dtype": ("class",)},
+    ),
+    "reshard": Public(reshard, lambda: {"s": shards(), "layout": Blocks(1), "mesh": MESH}, {"mesh": ("None",)}),
+    "gather": Public(gather, lambda: {"s": shards(), "on": "host:1"}, {"on": ("None", "device")}),
+    "broadcast": Public(broadcast, lambda: {"t": ones((4,)), "mesh": MESH}, {"t": WHOLE_TENSOR}),
+    "all_gather": Public(all_gather, lambda: {"s": shards(), "axis": "devices"}, {"axis": ("None",)}),
+    "all_reduce": Public(
+        all_reduce,
+        lambda: {"p": as_partials(each(given_back, shards())), "how": "max", "axis": None},
+        {"axis": ("None",)},
+    ),
+    "reduce_scatter": Public(
+        reduce_scatter, lambda: {"p": as_partials(each(given_back, shards())), "layout": Blocks(0), "how": "sum"}
+    ),
+    "halo": Public(halo, lambda: {"s": shards(), "width": 1, "wrap": False}, {"width": ("number",), "wrap": ("true",)}),
+    "as_shards": Public(as_shards, lambda: {"e": each(given_back, shards()), "shape": (4, 4), "layout": Blocks(0)}),
+    "as_partials": Public(as_partials, lambda: {"e": each(given_back, shards())}),
+}
+"""The calls that are about values on several devices."""

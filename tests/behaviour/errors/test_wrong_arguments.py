@@ -50,6 +50,7 @@ from tests.behaviour.errors.argument_sorts import (
     FINITE,
     HELD,
     MESH_CALLS,
+    MESH_OPS,
     NUMBERS,
     SEED,
     WHOLE,
@@ -431,6 +432,7 @@ TABLE: dict[str, Public] = {
         {"streams": ("number",), "memory_limit": ("None", "number")},
     ),
     **MESH_CALLS,
+    **MESH_OPS,
 }
 
 

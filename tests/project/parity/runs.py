@@ -14,25 +14,31 @@ from dagpu import (
     DeviceOp,
     ListSchedule,
     MayAlloc,
+    Mesh,
     Module,
     MovedError,
     NoAlloc,
     OutOfMemoryError,
+    Rank,
     RoundRobin,
     SharedTensor,
     SingleStream,
     Static,
     Tensor,
+    all_reduce,
+    as_partials,
+    broadcast,
     current_device,
     device,
     dup,
+    each,
     empty,
     f32,
-    from_host,
     full,
     memcpy,
     ones,
     plan_of,
+    shard_host,
     spawn,
     value,
     zeros,
@@ -70,17 +76,22 @@ def _() -> None:
     assert (numbers(op.schedule(RoundRobin(4))) == 2).all()
 
 
-@row(SCHEDULE, "the data-parallel MLP over several devices", "`examples/mlp_data_parallel.py`")
+@row(
+    SCHEDULE,
+    "the data-parallel MLP over several devices",
+    "`each(f, shards, weights)`, `all_reduce`: `examples/mlp_data_parallel.py`",
+)
 def _() -> None:
-    halves = [np.full(SHAPE, k, np.float32) for k in (1, 2)]
-    gradients = [
-        summed(empty(SHAPE).partition(TILE), from_host(half), ones(SHAPE)).first().unpartition().share().on(f"host:{k}")
-        for k, half in enumerate(halves)
-    ]
-    here, there = gradients[0], gradients[1].then(dup).on("host:0")
-    total = summed(empty(SHAPE).partition(TILE), here, there).first().unpartition()
+    mesh = Mesh(["host:0", "host:1"])
+
+    def gradient(part: Tensor[f32], w: SharedTensor[f32], rank: Rank) -> DeviceOp[Tensor[f32]]:
+        made: DeviceOp[Tensor[f32]] = summed(empty(SHAPE).partition(TILE), part, w).first().unpartition()
+        return made
+
+    halves = np.concatenate([np.full(SHAPE, k, f32) for k in (1, 2)])
+    total = all_reduce(as_partials(each(gradient, shard_host(halves, mesh), broadcast(ones(SHAPE), mesh))))
     assert set(plan_of(total).devices) == {"host:0", "host:1"}
-    assert (numbers(total) == 5).all()
+    assert (total.sync().to_host().sync() == 5).all()
 
 
 # ---- running

@@ -23,7 +23,7 @@ from dagpu import (
     value,
     zip_ops,
 )
-from dagpu.common.containers import map_values, values_in
+from dagpu.common.containers import Composite, about_of, items_of, map_values, values_in
 from dagpu.handles.handle_trees import handles_in, has_owning_handle
 
 Op = DeviceOp[Any, Any, Any]
@@ -50,6 +50,12 @@ class Row(tuple[Any, ...]):  # noqa: SLOT001  # reason: it has attributes
     name: str
 
 
+class Parts(Composite):
+    """A value of several values."""
+
+    __slots__ = ()
+
+
 Odd = namedtuple("Odd", ["only"])  # noqa: PYI024  # reason: as older programs have them
 
 nested = st.recursive(
@@ -61,6 +67,7 @@ nested = st.recursive(
         st.builds(Pair, inner, inner),
         st.builds(Row, inner, inner, st.just("x")),
         st.builds(Odd, inner),
+        st.lists(inner, max_size=3).map(lambda items: Parts("x", tuple(items))),
     ),
     max_leaves=12,
 )
@@ -70,6 +77,8 @@ def shape_of(value: Any) -> Any:
     """The containers of a value with their classes; recursion, for the depth that Hypothesis makes."""
     if isinstance(value, dict):
         return dict, [(key, shape_of(item)) for key, item in value.items()]
+    if isinstance(value, Composite):
+        return type(value), about_of(value), [shape_of(item) for item in items_of(value)]
     if isinstance(value, tuple | list):
         return type(value), getattr(value, "name", None), [shape_of(item) for item in value]
     return value
@@ -107,7 +116,8 @@ def test_only_what_may_change_is_copied(value: Any) -> None:
 
 
 def has_mutable(value: Any) -> bool:
-    return isinstance(value, list | dict) or (isinstance(value, tuple) and any(map(has_mutable, value)))
+    items = items_of(value) if isinstance(value, Composite) else value if isinstance(value, tuple) else ()
+    return isinstance(value, list | dict) or any(map(has_mutable, items))
 
 
 def test_what_is_no_container_is_not_looked_into() -> None:

@@ -135,7 +135,7 @@ class TileUpdates:
                 continue
             keeps = 0
             match instruction:
-                case CopyHtoD() | CopyDtoD():
+                case CopyHtoD() | CopyDtoD() if len(staleness.needs[index]) == 1:  # it covers what it writes
                     keeps = partial.get(staleness.needs[index][0], 0)
                 case Launch() if instruction.kernel.sees is not None:
                     whole = 0
@@ -271,7 +271,7 @@ class TileUpdates:
             instruction = self.staleness.program.instructions[index]
             outputs, reads, copied = None, tuple[_Read, ...](), None
             match instruction:
-                case CopyHtoD(out=out) | CopyDtoD(out=out):
+                case CopyHtoD(out=out) | CopyDtoD(out=out) if len(self.staleness.needs[index]) == 1:
                     layout = instruction.source.layout if type(instruction) is CopyDtoD else None
                     copied = self.staleness.needs[index][0], layout, out
                 case Launch():

@@ -9,7 +9,6 @@ from typing import Final
 from tests.behaviour.errors.cures import (
     copies,
     creating,
-    devices,
     graphs,
     handles,
     interop,
@@ -27,6 +26,7 @@ from tests.behaviour.errors.cures.kernels import (
     kernel_declarations,
     python_kernels,
 )
+from tests.behaviour.errors.cures.places import devices, sharding
 from tests.behaviour.errors.cures.reactive import flows, sources, tiles
 
 __all__ = ["CASES", "KEPT", "LEFT_OUT", "Case", "Program"]
@@ -46,6 +46,7 @@ CASES: Final[list[Case]] = [
         copies,
         graphs,
         devices,
+        sharding,
         flows,
         sources,
         tiles,

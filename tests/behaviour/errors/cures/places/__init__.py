@@ -1,0 +1,1 @@
+"""Mistakes with devices, meshes, and values that lie on several of them."""

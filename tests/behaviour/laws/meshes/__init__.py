@@ -1,0 +1,1 @@
+"""Laws of values that lie on several devices of a mesh."""
