@@ -254,6 +254,16 @@ class Driver(Protocol):
         """
         ...
 
+    def copy_part(self, memory: object, layout: Layout, source: object) -> bool:
+        """Copy `source`, memory of this device with the same elements in C order, to the elements of `layout`. See
+        `write_part`."""
+        ...
+
+    def copy_for_later(self, array: "NDArray[Any]") -> "NDArray[Any] | None":
+        """Return a copy of an array from which `write_part` writes quickly. Return None if the array had better go to
+        the device now."""
+        ...
+
     def reaches(self, peer: int) -> bool:
         """Return whether the device reads the memory of device number `peer` of its kind."""
         ...

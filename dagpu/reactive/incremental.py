@@ -152,13 +152,15 @@ class IncrementalRun:
                     with StartedAt(self._origin):
                         repeated = stage.find_repeated(self._stale, parts)
                 if repeated is not None:
-                    await stage.repeat(repeated, waits, self._origin)
+                    value = await stage.repeat(repeated, self._build, waits, self._origin)
                     ran = len(repeated.subprogram.chosen)
                     self.launched += ran
                     self.reused += len(stage.staleness.program.instructions) - ran
-                else:
-                    with StartedAt(self._origin):
-                        await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
+                    self._stale = 0
+                    self._parts.clear()
+                    return value
+                with StartedAt(self._origin):
+                    await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
                 self._stale = 0
                 self._parts.clear()
                 return self._build()

@@ -25,9 +25,6 @@ MOST_TILED_PLANS: Final = 32
 MOST_PREPARED: Final = 256
 """The most sets of changed parts whose tiles a feed remembers, those used last."""
 
-_GRAPH_FROM: Final = 2
-"""The use of one plan, counted from 1, from which on it is launched as one CUDA graph."""
-
 
 @final
 class TiledPlans:
@@ -160,6 +157,6 @@ class TiledPlans:
             made = plan_program(tiled.subprogram.program, self._settings.verify)
             self._on_plan(made)
             loaded = LoadedPlan(made, self._settings)
-            loaded.keep(None, _GRAPH_FROM)
+            loaded.keep_for_updates()
         locks = [self._leaves.locks[b] for b, _ in whole.inputs if b in self._leaves.locks]
         return TiledPlan(whole, tiled, self._staleness.targets, frozenset(prepared.written), held, loaded, locks)

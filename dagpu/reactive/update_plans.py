@@ -35,9 +35,6 @@ INSTRUCTION_SECONDS: Final = 80e-6
 HOST_COSTS: Final = CostModel(launch=12e-6, bandwidth=1e10)
 """The cost model of the host backend: a launch of a whole-array kernel on 8 numbers, and copies, measured there."""
 
-_GRAPH_FROM: Final = 2
-"""The use of one plan, counted from 1, from which on it is launched as one CUDA graph."""
-
 
 @final
 class UpdatePlan:
@@ -201,7 +198,7 @@ class UpdatePlans:
             plan = plan_program(subprogram.program, self._settings.verify)
             self._on_plan(plan)
             loaded = LoadedPlan(plan, self._settings)
-            loaded.keep(None, _GRAPH_FROM)
+            loaded.keep_for_updates()
         locks = [self._locks[b] for b, _ in subprogram.inputs if b in self._locks]
         return self._keep(change, UpdatePlan(subprogram, staleness.targets, loaded, locks))
 

@@ -157,6 +157,11 @@ def _open_batch() -> _Pending | None:
     return pending
 
 
+def in_open_batch() -> bool:
+    """Return true if changes of this task or thread wait for the end of a batch."""
+    return _innermost() is not None and _open_batch() is not None
+
+
 def newest_value(source: SourceCell) -> tuple[Any, Version]:
     """Return the value that this task or thread set last, in its batch or outside of it, and the newest version."""
     version = source.history.versions[-1]

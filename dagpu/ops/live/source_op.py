@@ -19,7 +19,15 @@ from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.tensors import share_tensor
 from dagpu.ops.base import DeviceOp, NoAlloc, Static, check_op
 from dagpu.ops.compose import UNKNOWN_RESULTS, Cutoff, shared
-from dagpu.ops.live.changes import PLAIN, SourceCell, change_source, newest_value, value_to_write, write_source
+from dagpu.ops.live.changes import (
+    PLAIN,
+    SourceCell,
+    change_source,
+    in_open_batch,
+    newest_value,
+    value_to_write,
+    write_source,
+)
 from dagpu.ops.live.parts import Box, Region, box_of, slices_of
 from dagpu.ops.live.versions import Snapshot, Version
 
@@ -32,6 +40,9 @@ PutPart: TypeAlias = Callable[[SharedTensor[Any], Box, Any, bool, Origin], Share
 """Writes data to a part of a tensor, in place if the flag says so, and returns a handle to the tensor that has it."""
 
 PUT_PART: Final = Slot[PutPart]("dagpu.runtime.calls.put_part")
+
+KEEP_PART: Final = Slot[Callable[[SharedTensor[Any], "NDArray[Any]", Origin], Any]]("dagpu.runtime.calls.put_part")
+"""Returns a copy of data for a part of a tensor, which `PUT_PART` writes later."""
 
 
 @final
@@ -149,17 +160,15 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
         box = self._checked_part(held, at, data, origin)
         if not all(begin < end for begin, end in box):
             return
+        is_later = in_open_batch()
         if isinstance(held, np.ndarray):
-            copied = np.array(data)
+            copied = np.array(data) if is_later else data
             write_source(self.cell, box, lambda value, alone: _with_part(value, box, copied), None)
             return
-        given = (
-            np.array(data)
-            if isinstance(data, np.ndarray)
-            else share_tensor(data, origin)
-            if (type(data) is Tensor)
-            else data.clone()
-        )
+        if not isinstance(data, np.ndarray):
+            given = share_tensor(data, origin) if type(data) is Tensor else data.clone()
+        else:
+            given = KEEP_PART.value(held, data, origin) if is_later else data
         put = PUT_PART.value
         write_source(self.cell, box, lambda value, alone: put(value, box, given, alone, origin), _is_alone)
 

@@ -1,8 +1,9 @@
 """The executable CUDA graphs of one plan. A run borrows one, and then a single driver call launches the run.
 
-A graph owns no memory of the run: each run allocates from the pools, as a run through streams does. Nodes whose
-addresses differ from the graph's last run are updated. Such updates are rare, because a run requests the addresses of
-the graph's last run from the pools, and because inputs that alternate between a few addresses get a graph for each.
+A graph owns no memory of the run, but for small temporaries of a plan that asks for that: each run allocates from the
+pools, as a run through streams does. Nodes whose addresses differ from the graph's last run are updated. Such updates
+are rare, because a run requests the addresses of the graph's last run from the pools, and because inputs that alternate
+between a few addresses get a graph for each.
 
 An executable graph must not be changed or launched while it runs. So a run keeps its graph until the run is over, and
 concurrent runs have one graph each.
@@ -84,6 +85,7 @@ class GraphExec:
         "_staging",
         "_topology",
         "_updates",
+        "arenas",
         "broken",
         "failed_node",
         "parameters",
@@ -114,6 +116,8 @@ class GraphExec:
         self._retired = device.retired.watch(self, None)
         """Registration with the device's queue of retired graphs. When this object is dropped, no run uses the raw
         graph any more, and it may be destroyed."""
+        self.arenas: list[object] = []
+        """The memory of temporaries, if it stays between launches and there has been one."""
         self.broken = False
         """True if an update or a launch has failed."""
         self.failed_node: Node | None = None
@@ -333,6 +337,8 @@ class GraphInstances:
         then."""
         self.own = next((lane.key for lane in plan.lanes if not isinstance(lane.key, int)), None)
         """The key of the user's stream on which the graphs are launched; None if each run takes a stream."""
+        self.keeps_arenas = False
+        """True if each graph keeps the memory of temporaries between its launches."""
         self._plan = plan
         self._device = devices[0]
         self._topology: GraphTopology | None = None

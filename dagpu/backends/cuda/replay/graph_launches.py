@@ -47,7 +47,10 @@ def launch_idle_graph(
             graph = graphs.borrow_idle() or graphs.borrow(compiled, command_lists.encoded, bases)
             if graph is not None and graph.raw is not None:
                 if compiled.allocates:
+                    arenas += graph.arenas
                     allocate_blocks(compiled, memory, bases, graph.parameters.bases, arenas)
+                    if graphs.keeps_arenas and not graph.arenas:
+                        graph.arenas = arenas
                 stream = streams.take_exclusive()
                 graph.update_nodes(bases, memory).launch(stream.raw)
                 launched = True
