@@ -7,7 +7,7 @@ the same by construction stays in use, so the device still runs only what has ch
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from dagpu.common.origin import Origin, StartedAt, describe
 from dagpu.handles import SharedTensor, live_state
@@ -27,9 +27,11 @@ from dagpu.ops.live.parts import Box
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
 from dagpu.reactive.live_stage import Contents, LiveStage
-from dagpu.reactive.prepared_tiles import ChangedParts
+from dagpu.reactive.prepared_tiles import ChangedParts, TiledPlan
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stage_maker import StageMaker
+from dagpu.reactive.update_plans import UpdatePlan
+from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import next_stage
@@ -41,6 +43,16 @@ _SHOWN: Final = (int, float, str)
 """Values of these types are shown beside the places of their sources."""
 _MOST_SHOWN: Final = 12
 """The most instructions that `explain` names for one source."""
+
+
+class _Latest(NamedTuple):
+    """An update that may be made once more with another number."""
+
+    node: Source[Any]
+    made: LiveInput
+    stage: LiveStage
+    update: UpdatePlan
+    loaded: LoadedPlan
 
 
 @final
@@ -68,6 +80,8 @@ class IncrementalRun:
         """The compiled host layer of the trace, from its second update on."""
         self._inputs: dict[Source[Any], LiveInput] = {}
         """The inputs of the trace that are sources."""
+        self._latest: _Latest | None = None
+        """The update that was made last, if `begin_again` may begin it."""
         self._stale = 0
         """The bits that have changed since the targets were made."""
         self._parts: dict[int, tuple[Box, ...] | None] = {}
@@ -154,11 +168,12 @@ class IncrementalRun:
                 if repeated is not None:
                     value = await stage.repeat(repeated, self._build, waits, self._origin)
                     ran = len(repeated.subprogram.chosen)
-                    self.launched += ran
-                    self.reused += len(stage.staleness.program.instructions) - ran
+                    self._count(stage, ran)
+                    self._note_latest(stage, repeated, newer)
                     self._stale = 0
                     self._parts.clear()
                     return value
+                self._latest = None
                 with StartedAt(self._origin):
                     await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
                 self._stale = 0
@@ -166,6 +181,57 @@ class IncrementalRun:
                 return self._build()
         with StartedAt(self._origin):
             return await self._trace(snapshot, waits)
+
+    def _note_latest(
+        self, stage: LiveStage, update: UpdatePlan | TiledPlan, newer: Mapping[Source[Any], Version] | None
+    ) -> None:
+        """Note an update by a direct call after a change of one number, which nothing on the host is computed of."""
+        self._latest = None
+        if newer is None or len(newer) != 1 or type(update) is not UpdatePlan or self._held:
+            return
+        (node,) = newer
+        made, loaded, layer = self._inputs[node], update.loaded, self._layer
+        if type(made.value) not in PLAIN or layer is None or layer.computes or self._reads_structure(made.own):
+            return
+        if loaded is not None and loaded.again is not None and self._settings.direct:
+            self._latest = _Latest(node, made, stage, update, loaded)
+
+    def _reads_structure(self, bits: int) -> bool:
+        """Return true if a closure that built the op has read one of these sources."""
+        live = self._live
+        return live is not None and bool(live.reads) and bool(bits & live.structural_bits())
+
+    def begin_again(self, newer: Mapping[Source[Any], Version]) -> LoadedPlan | None:
+        """Begin the update that was made last once more, if the same number alone has changed, and return its plan,
+        whose direct call makes the value. Then call `end_again`. None if `update` has to be called.
+
+        It does what `update` does up to the launch, without a look at what cannot have changed.
+        """
+        latest, shared = self._latest, self._shared
+        if latest is None or len(newer) != 1 or self._stale:
+            return None
+        node, made, stage, update, loaded = latest
+        version = newer.get(node)
+        if version is None or type(version.value) is not type(made.value):
+            return None
+        current = stage.plans.latest
+        if stage.lost or current is None or current[1] is not update:
+            return None
+        if shared is not None and shared.changes != self._shared_at:
+            return None
+        made.version, made.value = version, version.value
+        self._stale = made.own
+        return loaded
+
+    def end_again(self, *, failed: bool) -> None:
+        """End what `begin_again` has begun. If it failed, all that it was to make is lost."""
+        assert self._latest is not None
+        stage, update = self._latest.stage, self._latest.update
+        if failed:
+            stage.lost |= update.targets
+        else:
+            self._stale = 0
+            self._count(stage, len(update.subprogram.chosen))
 
     @property
     def owes_plan(self) -> bool:
@@ -341,6 +407,7 @@ class IncrementalRun:
             self.sources = live.sources()
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
+        self._latest = None
         self._parts.clear()
         self._inputs = {made.source: made for made in live.inputs if made.source is not None}
         self._layer = None

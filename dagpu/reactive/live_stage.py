@@ -47,7 +47,9 @@ class LiveStage:
         memory: TargetMemory,
         settings: Settings,
         on_plan: Callable[[Plan], None],
+        keeps_memory: bool,
     ) -> None:
+        """With `keeps_memory` the plans of updates may keep a little memory of their own."""
         self.staleness = staleness
         self._kept_on_devices = _kept_on_devices(staleness)
         self.leaves = leaves
@@ -62,13 +64,16 @@ class LiveStage:
         """Those that another feed observes too. Their tensors are results."""
         self._settings = settings
         self._on_plan = on_plan
+        self._keeps_memory = keeps_memory
         self._comparisons = CutoffComparisons(staleness.program, list(map(_compared, cutoffs)))
         self._differing = 0
         """The bits of the cutoffs whose tensors the last run has found to differ."""
         self.cut_off = 0
         """The bits of the cutoffs that did not let through the last tensor that they got."""
-        self.plans = UpdatePlans(staleness, self._comparisons, frozenset(), leaves.locks, settings, on_plan)
-        self.tiles = TiledPlans(staleness, self._comparisons, leaves, settings, on_plan)
+        self.plans = UpdatePlans(
+            staleness, self._comparisons, frozenset(), leaves.locks, settings, on_plan, keeps_memory
+        )
+        self.tiles = TiledPlans(staleness, self._comparisons, leaves, settings, on_plan, keeps_memory)
         """The plans in which launches run lists of tiles."""
         self.written_bits = 0
         """The bits of the sources of which parts have been written: what launches in tiles need is kept for these."""
@@ -80,9 +85,9 @@ class LiveStage:
         self.staleness, self.common = staleness, common
         self._kept_on_devices = _kept_on_devices(staleness)
         buffers = frozenset([each.buffer for each in common])
-        compare = self._comparisons
-        self.plans = UpdatePlans(staleness, compare, buffers, self.leaves.locks, self._settings, self._on_plan)
-        self.tiles = TiledPlans(staleness, compare, self.leaves, self._settings, self._on_plan)
+        compare, keeps = self._comparisons, self._keeps_memory
+        self.plans = UpdatePlans(staleness, compare, buffers, self.leaves.locks, self._settings, self._on_plan, keeps)
+        self.tiles = TiledPlans(staleness, compare, self.leaves, self._settings, self._on_plan, keeps)
         self.lost = (self.lost & targets) | (targets - before)
         for buffer in before - targets:
             self.targets.drop(buffer)

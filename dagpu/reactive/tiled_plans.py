@@ -28,7 +28,8 @@ MOST_PREPARED: Final = 256
 
 @final
 class TiledPlans:
-    """The plans with lists of tiles of one stage. `on_plan` is called with each new one."""
+    """The plans with lists of tiles of one stage. `on_plan` is called with each new one. With `keeps_memory` each
+    may keep a little memory of its own between updates."""
 
     def __init__(
         self,
@@ -37,12 +38,14 @@ class TiledPlans:
         leaves: LeafValues,
         settings: Settings,
         on_plan: Callable[[Plan], None],
+        keeps_memory: bool,
     ) -> None:
         self._staleness = staleness
         self._comparisons = comparisons
         self._leaves = leaves
         self._settings = settings
         self._on_plan = on_plan
+        self._keeps_memory = keeps_memory
         self._tiles = TileUpdates(staleness)
         self._totals = self._tiles.totals
         self._verifier: UpdateVerifier | None = None
@@ -157,6 +160,6 @@ class TiledPlans:
             made = plan_program(tiled.subprogram.program, self._settings.verify)
             self._on_plan(made)
             loaded = LoadedPlan(made, self._settings)
-            loaded.keep_for_updates()
+            loaded.keep_for_updates(self._keeps_memory)
         locks = [self._leaves.locks[b] for b, _ in whole.inputs if b in self._leaves.locks]
         return TiledPlan(whole, tiled, self._staleness.targets, frozenset(prepared.written), held, loaded, locks)

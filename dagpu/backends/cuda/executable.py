@@ -15,9 +15,9 @@ from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.protocol import Bindings, Replay
 from dagpu.lowering.plan import Plan
 
-KEPT_TEMPORARIES: Final = 64 << 10
-"""The most bytes of temporaries that a graph keeps between its launches. To take them from the pool for each launch
-takes as long as a kernel that fills them."""
+MOST_KEPT: Final = 64 << 10
+"""The most bytes of temporaries that a graph keeps between its launches. To take a block from the pool, and to return
+it, takes as long as a kernel that fills it."""
 
 
 @final
@@ -74,10 +74,10 @@ class Executable:
             return launch_captured(self.compiled, command_lists, self._captured, memory, spin)
         return None
 
-    def keep_temporaries(self) -> None:
-        """Let each graph keep the memory of temporaries between its launches; see `Prepared.keep_temporaries`."""
-        compiled = self.compiled
-        self.graphs.keeps_arenas = self._is_on_device and sum([size for _, size in compiled.arenas]) <= KEPT_TEMPORARIES
+    def keep_memory(self) -> None:
+        """Let each graph keep small temporaries between its launches; see `Prepared.keep_memory`."""
+        nbytes = sum([size for _, size in self.compiled.arenas])
+        self.graphs.keeps_arenas = self._is_on_device and 0 < nbytes <= MOST_KEPT
 
     def freeze(self, bindings: Bindings) -> CapturedGraph:
         """Return a graph that is bound to this memory permanently; see `Prepared.freeze`."""

@@ -117,8 +117,8 @@ class PreparedExploration:
             replay.poll(spin)
         return replay
 
-    def keep_temporaries(self) -> None:
-        """Do nothing: no run is a launch of a graph. See `Prepared.keep_temporaries`."""
+    def keep_memory(self) -> None:
+        """Do nothing: no run is a launch of a graph. See `Prepared.keep_memory`."""
 
     def freeze(self, bindings: Bindings) -> ExploredGraph:
         """Copy the plan's bindings into a captured graph. See `Prepared.freeze`."""

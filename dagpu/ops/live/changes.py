@@ -358,6 +358,7 @@ def _write_announced(announced: _Announced) -> None:
             ready = version.written
             assert ready is not None
             ready.set()
+            version.written = None  # later readers ask no event
     if interrupt is not None:
         raise interrupt
 

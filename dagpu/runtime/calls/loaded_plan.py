@@ -110,10 +110,12 @@ class LoadedPlan:
         self.signature = signature
         self._set_graph_from(graph_from)
 
-    def keep_for_updates(self) -> None:
-        """Make the plan ready for the updates of a feed, of which one ends before the next begins."""
+    def keep_for_updates(self, keeps_memory: bool) -> None:
+        """Make the plan ready for the updates of a feed, of which one ends before the next begins. With `keeps_memory`
+        it keeps a little memory between them."""
         self.graph_from = _UPDATE_GRAPH_FROM
-        self.prepared.keep_temporaries()
+        if keeps_memory:
+            self.prepared.keep_memory()
 
     def specialize(self, inputs: Flattened, reads: set[int], graph_from: int | None) -> None:
         """Record the values of the leaves `reads`, for which alone this plan holds, and the run from which on it is a

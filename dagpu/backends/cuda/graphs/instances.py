@@ -239,6 +239,12 @@ class GraphExec:
         updates = self._updates[changed] = _Updates(raw.prepare_updates(kernels), others)
         return updates
 
+    def keep_arenas(self, sizes: Sequence[tuple[int, int]]) -> list[object]:
+        """Take memory for temporaries of these devices and sizes, which stays between launches, and return it."""
+        taken: list[object] = [self._device.memory.take(size, is_counted=False) for _, size in sizes]
+        self.arenas = taken
+        return taken
+
     def prepare(self) -> None:
         """Instantiate the graph before its first run, with placeholder addresses. The context must be current."""
         device, nodes = self._device, self._topology.nodes
@@ -338,7 +344,7 @@ class GraphInstances:
         self.own = next((lane.key for lane in plan.lanes if not isinstance(lane.key, int)), None)
         """The key of the user's stream on which the graphs are launched; None if each run takes a stream."""
         self.keeps_arenas = False
-        """True if each graph keeps the memory of temporaries between its launches."""
+        """True if each graph keeps the memory of its temporaries between its launches."""
         self._plan = plan
         self._device = devices[0]
         self._topology: GraphTopology | None = None
