@@ -198,6 +198,10 @@ class Exchange(Protocol):
         """Keep `memory`, once it is dropped, from being used again while work of other libraries may still use it."""
         ...
 
+    def is_parked(self, memory: object) -> bool:
+        """Return true if `memory` was given to `park`, so that nothing may write it in place of what it holds."""
+        ...
+
 
 @final
 class MappedMemory(NamedTuple):

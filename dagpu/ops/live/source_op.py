@@ -15,6 +15,7 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
 from dagpu.common.wrong_arguments import check_function, format_value
 from dagpu.handles import HANDLES, OWNING, SharedTensor, Tensor, live_state
+from dagpu.handles.device_handles import driver_of
 from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.tensors import share_tensor
 from dagpu.ops.base import DeviceOp, NoAlloc, Static, check_op
@@ -282,10 +283,12 @@ def _with_part(array: Any, box: Box, data: Any) -> Any:
 
 
 def _is_alone(tensor: Any) -> bool:
-    """Return true if there is no other handle to the memory of a tensor, and no run that uses it."""
+    """Return true if there is no other handle to the memory of a tensor, and no run or other library that uses it."""
     state = live_state(tensor)
-    lock = state.storage.lock
-    return state.holders is not None and len(state.holders.alive) == 1 and not lock.readers and lock.writer is None
+    storage = state.storage
+    if state.holders is None or len(state.holders.alive) > 1 or storage.lock.readers or storage.lock.writer is not None:
+        return False
+    return not driver_of(storage.device).exchange.is_parked(storage.memory)
 
 
 def as_read(value: Any) -> Any:
