@@ -8,7 +8,7 @@ from typing import Final, final
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
 from dagpu.lowering.updates.dirty.tile_lists import lengths_of, list_array, with_lists
-from dagpu.lowering.updates.dirty.tile_updates import WHOLE_FROM, TileCount, TileUpdate, TileUpdates
+from dagpu.lowering.updates.dirty.tile_updates import COPIED_WHOLE_FROM, WHOLE_FROM, TileCount, TileUpdate, TileUpdates
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.staleness import Change, Staleness
@@ -102,6 +102,9 @@ class TiledPlans:
         if not prepared.runs_less:
             return None
         held = tuple([buffer for buffer in prepared.written if targets.is_held(buffer)])
+        if held and self._share(prepared.update) >= COPIED_WHOLE_FROM:
+            self._latest.clear()
+            return None
         plan = prepared.plan
         if plan is None or plan.held != held:
             plan = prepared.plan = self._plan_for(change, prepared, held)
@@ -109,6 +112,10 @@ class TiledPlans:
         if prepared.array is not None:
             plan.put_lists(prepared.array)
         return plan
+
+    def _share(self, update: TileUpdate) -> float:
+        """Return the greatest part of the tiles of a launch that an update runs from a list."""
+        return max([len(numbers) / self._totals[index] for index, numbers in update.lists.items()], default=0.0)
 
     def _prepare(self, change: Change, parts: ChangedParts) -> PreparedTiles:
         """Return what an update runs after a change of these parts, proved for them or for parts of the same shape."""
