@@ -9,7 +9,7 @@ import pytest
 from dagpu import batch, source
 from dagpu.common.critical import Bookkeeping
 from dagpu.ops.live import changes
-from dagpu.ops.live.versions import CLOCK, Snapshot
+from dagpu.ops.live.versions import CLOCK, Snapshot, Version
 
 
 @pytest.fixture
@@ -67,17 +67,17 @@ def test_a_set_without_the_lock_is_made_only_where_nothing_is_in_the_way(
     locked: list[str] = []
     snapshots: list[Snapshot] = []
     done = threading.Event()
-    make, add = changes.Version, changes._add_version  # noqa: SLF001  # seams
+    add = changes._add_version  # noqa: SLF001  # a seam
 
-    def interfere(*arguments: int) -> object:
-        monkeypatch.setattr(changes, "Version", make)
+    def interfere(instant: int, revision: int, value: int) -> Version:
+        monkeypatch.setattr(changes, "Version", Version)
         if in_way == "another set":
             a.set(5)
         elif in_way == "another source":
             b.set(5)
         elif in_way == "a snapshot":
             snapshots.append(Snapshot())
-        return make(*arguments)
+        return Version(instant, revision, value)
 
     def noted(*arguments: object) -> bool:
         locked.append("locked")
