@@ -7,7 +7,7 @@ the same by construction stays in use, so the device still runs only what has ch
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.origin import Origin, StartedAt, describe
 from dagpu.handles import SharedTensor, live_state
@@ -26,6 +26,7 @@ from dagpu.ops.live.changes import PLAIN
 from dagpu.ops.live.parts import Box
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
+from dagpu.reactive.latest_update import LatestUpdate, latest_update
 from dagpu.reactive.live_stage import Contents, LiveStage
 from dagpu.reactive.prepared_tiles import ChangedParts, TiledPlan
 from dagpu.reactive.shared_work import SharedWork
@@ -43,16 +44,6 @@ _SHOWN: Final = (int, float, str)
 """Values of these types are shown beside the places of their sources."""
 _MOST_SHOWN: Final = 12
 """The most instructions that `explain` names for one source."""
-
-
-class _Latest(NamedTuple):
-    """An update that may be made once more with another number."""
-
-    node: Source[Any]
-    made: LiveInput
-    stage: LiveStage
-    update: UpdatePlan
-    loaded: LoadedPlan
 
 
 @final
@@ -80,7 +71,7 @@ class IncrementalRun:
         """The compiled host layer of the trace, from its second update on."""
         self._inputs: dict[Source[Any], LiveInput] = {}
         """The inputs of the trace that are sources."""
-        self._latest: _Latest | None = None
+        self._latest: LatestUpdate | None = None
         """The update that was made last, if `begin_again` may begin it."""
         self._stale = 0
         """The bits that have changed since the targets were made."""
@@ -169,7 +160,7 @@ class IncrementalRun:
                     value = await stage.repeat(repeated, self._build, waits, self._origin)
                     ran = len(repeated.subprogram.chosen)
                     self._count(stage, ran)
-                    self._note_latest(stage, repeated, newer)
+                    self._note_latest(repeated, newer)
                     self._stale = 0
                     self._parts.clear()
                     return value
@@ -182,24 +173,14 @@ class IncrementalRun:
         with StartedAt(self._origin):
             return await self._trace(snapshot, waits)
 
-    def _note_latest(
-        self, stage: LiveStage, update: UpdatePlan | TiledPlan, newer: Mapping[Source[Any], Version] | None
-    ) -> None:
-        """Note an update by a direct call after a change of one number, which nothing on the host is computed of."""
-        self._latest = None
-        if newer is None or len(newer) != 1 or type(update) is not UpdatePlan or self._held:
-            return
-        (node,) = newer
-        made, loaded, layer = self._inputs[node], update.loaded, self._layer
-        if type(made.value) not in PLAIN or layer is None or layer.computes or self._reads_structure(made.own):
-            return
-        if loaded is not None and loaded.again is not None and self._settings.direct:
-            self._latest = _Latest(node, made, stage, update, loaded)
-
-    def _reads_structure(self, bits: int) -> bool:
-        """Return true if a closure that built the op has read one of these sources."""
-        live = self._live
-        return live is not None and bool(live.reads) and bool(bits & live.structural_bits())
+    def _note_latest(self, update: UpdatePlan | TiledPlan, newer: Mapping[Source[Any], Version] | None) -> None:
+        """Note an update that was repeated, if `begin_again` may begin it."""
+        live, layer = self._live, self._layer
+        assert live is not None
+        on_host = layer is None or layer.computes or bool(self._held)
+        latest = None if on_host or newer is None else latest_update(self._stages[0], update, newer, self._inputs)
+        reads = latest is not None and bool(live.reads) and bool(latest.made.own & live.structural_bits())
+        self._latest = None if reads or not self._settings.direct else latest
 
     def begin_again(self, newer: Mapping[Source[Any], Version]) -> LoadedPlan | None:
         """Begin the update that was made last once more, if the same number alone has changed, and return its plan,
@@ -208,20 +189,12 @@ class IncrementalRun:
         It does what `update` does up to the launch, without a look at what cannot have changed.
         """
         latest, shared = self._latest, self._shared
-        if latest is None or len(newer) != 1 or self._stale:
+        if latest is None or self._stale or (shared is not None and shared.changes != self._shared_at):
             return None
-        node, made, stage, update, loaded = latest
-        version = newer.get(node)
-        if version is None or type(version.value) is not type(made.value):
+        if not latest.take(newer):
             return None
-        current = stage.plans.latest
-        if stage.lost or current is None or current[1] is not update:
-            return None
-        if shared is not None and shared.changes != self._shared_at:
-            return None
-        made.version, made.value = version, version.value
-        self._stale = made.own
-        return loaded
+        self._stale = latest.made.own
+        return latest.loaded
 
     def end_again(self, *, failed: bool) -> None:
         """End what `begin_again` has begun. If it failed, all that it was to make is lost."""
