@@ -186,7 +186,8 @@ class IncrementalRun:
         """Begin the update that was made last once more, if the same number alone has changed, and return its plan,
         whose direct call makes the value. Then call `end_again`. None if `update` has to be called.
 
-        It does what `update` does up to the launch, without a look at what cannot have changed.
+        It does what `update` does up to the launch, without a look at what cannot have changed: after an update that
+        failed something is stale, and one in another way is not noted.
         """
         latest, shared = self._latest, self._shared
         if latest is None or self._stale or (shared is not None and shared.changes != self._shared_at):

@@ -25,14 +25,9 @@ class LatestUpdate(NamedTuple):
     loaded: LoadedPlan
 
     def take(self, newer: Mapping[Source[Any], Version]) -> bool:
-        """Give the trace the newer number if that alone has changed, and the update may be made again. Else return
-        False, and change nothing."""
-        made, stage = self.made, self.stage
-        version = newer.get(self.node)
+        """Give the trace the newer number if that alone has changed. Else return False, and change nothing."""
+        made, version = self.made, newer.get(self.node)
         if version is None or len(newer) != 1 or type(version.value) is not type(made.value):
-            return False
-        latest = stage.plans.latest
-        if stage.lost or latest is None or latest[1] is not self.update:
             return False
         made.version, made.value = version, version.value
         return True

@@ -303,3 +303,28 @@ def test_an_update_that_comes_again_gives_the_value_of_a_run(changes: list[str],
                 assert driver().memory.used == used
 
         trio.run(main)
+
+
+def test_an_update_that_comes_again_shares_with_a_later_feed() -> None:
+    """From the time on at which another feed observes a `shared()` node, one of the two makes its tensor."""
+
+    async def main() -> None:
+        level, ones = source(1.0), (await full((8,), 1.0)).share()
+        node = blended(ones, ones, level).shared()
+        async with observe(flipped(node).share()) as one:
+            for number in range(WARM):
+                level.set(float(number))
+                await one.next()
+            assert one._stage._run._latest is not None  # type: ignore[union-attr]  # noqa: SLF001  # not public
+            async with observe(blended(node, ones, 2.0).share()) as two:
+                await two.next()
+                for number in range(WARM):
+                    level.set(10.0 + number)
+                    before = one.stats.launched + two.stats.launched
+                    first, second = await one.next(), await two.next()
+                    assert one.stats.launched + two.stats.launched == before + 3
+                    assert (await first.to_host())[0] == (await flipped(node).to_host())[0]
+                    assert (await second.to_host())[0] == (await blended(node, ones, 2.0).to_host())[0]
+
+    with installed(3, gpus=1):
+        trio.run(main)
