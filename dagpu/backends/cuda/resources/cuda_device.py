@@ -64,7 +64,7 @@ class CudaDevice:
         self.pinned_room = pinned_room()
         """The most page-locked bytes for results of `to_host`. Further results are in ordinary memory."""
         self.streams = Streams(gpu)
-        self._parts = PartWrites(gpu, self.streams, self.memory, self.pinned)
+        self._parts = PartWrites(gpu, self.streams, self.memory, self.pinned, self.pinned_room)
         self.library = Library(gpu, compiler)
         self.watchdog = Watchdog()
         self.exchange = CudaExchange(gpu, self.streams, self.memory, self.refuse_if_lost)

@@ -29,8 +29,11 @@ class PartWrites:
     is too little memory.
     """
 
-    def __init__(self, gpu: Gpu, streams: Streams, memory: Pool, pinned: Pool) -> None:
+    def __init__(self, gpu: Gpu, streams: Streams, memory: Pool, pinned: Pool, room: int) -> None:
+        """`memory` and `pinned` are the pools of the device and of page-locked memory, of which copies for later take
+        at most `room` bytes in all."""
         self._gpu = gpu
+        self._room = room
         self._streams = streams
         self._memory = memory
         self._pinned = pinned
@@ -82,7 +85,7 @@ class PartWrites:
         if array.nbytes > MOST:
             return None
         try:
-            block = self._pinned.take(array.nbytes)
+            block = self._pinned.take(array.nbytes, self._room)
         except DeviceError as error:
             if error.code != OUT_OF_MEMORY:
                 raise
