@@ -30,8 +30,8 @@ THREADS: Final = 256
 """The default number of threads in a block. A smaller tile has fewer."""
 
 FEW_TILES: Final = 512
-"""The most blocks with a list of tiles that have `FEW_TILES_THREADS` threads. Of 4,096 tiles of 64 KB, 40 took 8 us with
-512 threads and 14 with 256 on an H200, 409 took 24 and 36, and 1,024 as long with both."""
+"""The most blocks with a list of tiles that have `FEW_TILES_THREADS` threads. Of 4,096 tiles of 64 KB, 40 took 8 us
+with 512 threads and 14 with 256 on an H200, 409 took 24 and 36, and 1,024 as long with both."""
 
 FEW_TILES_THREADS: Final = 512
 
