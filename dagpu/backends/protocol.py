@@ -177,6 +177,12 @@ class Prepared(Protocol):
         """
         ...
 
+    def keep_memory(self) -> None:
+        """From now on keep the memory of temporaries between runs, if it is little and a run is one launch of a graph.
+        It does not count as used. For a plan that runs again and again, with no two runs at a time. It has no effect
+        on a backend without graphs."""
+        ...
+
     def freeze(self, bindings: Bindings) -> object:
         """Capture the plan with fixed memory as a graph, for `GraphLaunch` instructions. Return the graph.
 

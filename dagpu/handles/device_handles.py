@@ -198,6 +198,10 @@ class Exchange(Protocol):
         """Keep `memory`, once it is dropped, from being used again while work of other libraries may still use it."""
         ...
 
+    def is_parked(self, memory: object) -> bool:
+        """Return true if `memory` was given to `park`, so that nothing may write it in place of what it holds."""
+        ...
+
 
 @final
 class MappedMemory(NamedTuple):
@@ -252,6 +256,16 @@ class Driver(Protocol):
         Raises:
             DeviceError: the device is lost.
         """
+        ...
+
+    def copy_part(self, memory: object, layout: Layout, source: object) -> bool:
+        """Copy `source`, memory of this device with the same elements in C order, to the elements of `layout`. See
+        `write_part`."""
+        ...
+
+    def copy_for_later(self, array: "NDArray[Any]") -> "NDArray[Any] | None":
+        """Return a copy of an array from which `write_part` writes quickly. Return None if the array had better go to
+        the device now."""
         ...
 
     def reaches(self, peer: int) -> bool:

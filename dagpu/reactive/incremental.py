@@ -26,10 +26,13 @@ from dagpu.ops.live.changes import PLAIN
 from dagpu.ops.live.parts import Box
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
+from dagpu.reactive.latest_update import LatestUpdate, latest_update
 from dagpu.reactive.live_stage import Contents, LiveStage
-from dagpu.reactive.prepared_tiles import ChangedParts
+from dagpu.reactive.prepared_tiles import ChangedParts, TiledPlan
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stage_maker import StageMaker
+from dagpu.reactive.update_plans import UpdatePlan
+from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import next_stage
@@ -68,6 +71,8 @@ class IncrementalRun:
         """The compiled host layer of the trace, from its second update on."""
         self._inputs: dict[Source[Any], LiveInput] = {}
         """The inputs of the trace that are sources."""
+        self._latest: LatestUpdate | None = None
+        """The update that was made last, if `begin_again` may begin it."""
         self._stale = 0
         """The bits that have changed since the targets were made."""
         self._parts: dict[int, tuple[Box, ...] | None] = {}
@@ -152,18 +157,55 @@ class IncrementalRun:
                     with StartedAt(self._origin):
                         repeated = stage.find_repeated(self._stale, parts)
                 if repeated is not None:
-                    await stage.repeat(repeated, waits, self._origin)
+                    value = await stage.repeat(repeated, self._build, waits, self._origin)
                     ran = len(repeated.subprogram.chosen)
-                    self.launched += ran
-                    self.reused += len(stage.staleness.program.instructions) - ran
-                else:
-                    with StartedAt(self._origin):
-                        await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
+                    self._count(stage, ran)
+                    self._note_latest(repeated, newer)
+                    self._stale = 0
+                    self._parts.clear()
+                    return value
+                self._latest = None
+                with StartedAt(self._origin):
+                    await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
                 self._stale = 0
                 self._parts.clear()
                 return self._build()
         with StartedAt(self._origin):
             return await self._trace(snapshot, waits)
+
+    def _note_latest(self, update: UpdatePlan | TiledPlan, newer: Mapping[Source[Any], Version] | None) -> None:
+        """Note an update that was repeated, if `begin_again` may begin it."""
+        live, layer = self._live, self._layer
+        assert live is not None
+        on_host = layer is None or layer.computes or bool(self._held)
+        latest = None if on_host or newer is None else latest_update(self._stages[0], update, newer, self._inputs)
+        reads = latest is not None and bool(live.reads) and bool(latest.made.own & live.structural_bits())
+        self._latest = None if reads or not self._settings.direct else latest
+
+    def begin_again(self, newer: Mapping[Source[Any], Version]) -> LoadedPlan | None:
+        """Begin the update that was made last once more, if the same number alone has changed, and return its plan,
+        whose direct call makes the value. Then call `end_again`. None if `update` has to be called.
+
+        It does what `update` does up to the launch, without a look at what cannot have changed: after an update that
+        failed something is stale, and one in another way is not noted.
+        """
+        latest, shared = self._latest, self._shared
+        if latest is None or self._stale or (shared is not None and shared.changes != self._shared_at):
+            return None
+        if not latest.take(newer):
+            return None
+        self._stale = latest.made.own
+        return latest.loaded
+
+    def end_again(self, *, failed: bool) -> None:
+        """End what `begin_again` has begun. If it failed, all that it was to make is lost."""
+        assert self._latest is not None
+        stage, update = self._latest.stage, self._latest.update
+        if failed:
+            stage.lost |= update.targets
+        else:
+            self._stale = 0
+            self._count(stage, len(update.subprogram.chosen))
 
     @property
     def owes_plan(self) -> bool:
@@ -339,6 +381,7 @@ class IncrementalRun:
             self.sources = live.sources()
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
+        self._latest = None
         self._parts.clear()
         self._inputs = {made.source: made for made in live.inputs if made.source is not None}
         self._layer = None

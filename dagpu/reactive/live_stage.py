@@ -9,7 +9,7 @@ from dagpu.common.origin import Origin
 from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Locks, lock_all, unlock_all
-from dagpu.lowering.arguments.call_text import CallText
+from dagpu.lowering.arguments.call_text import MISS, CallText
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import HOST
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
@@ -47,7 +47,9 @@ class LiveStage:
         memory: TargetMemory,
         settings: Settings,
         on_plan: Callable[[Plan], None],
+        keeps_memory: bool,
     ) -> None:
+        """With `keeps_memory` the plans of updates may keep a little memory of their own."""
         self.staleness = staleness
         self._kept_on_devices = _kept_on_devices(staleness)
         self.leaves = leaves
@@ -62,13 +64,16 @@ class LiveStage:
         """Those that another feed observes too. Their tensors are results."""
         self._settings = settings
         self._on_plan = on_plan
+        self._keeps_memory = keeps_memory
         self._comparisons = CutoffComparisons(staleness.program, list(map(_compared, cutoffs)))
         self._differing = 0
         """The bits of the cutoffs whose tensors the last run has found to differ."""
         self.cut_off = 0
         """The bits of the cutoffs that did not let through the last tensor that they got."""
-        self.plans = UpdatePlans(staleness, self._comparisons, frozenset(), leaves.locks, settings, on_plan)
-        self.tiles = TiledPlans(staleness, self._comparisons, leaves, settings, on_plan)
+        self.plans = UpdatePlans(
+            staleness, self._comparisons, frozenset(), leaves.locks, settings, on_plan, keeps_memory
+        )
+        self.tiles = TiledPlans(staleness, self._comparisons, leaves, settings, on_plan, keeps_memory)
         """The plans in which launches run lists of tiles."""
         self.written_bits = 0
         """The bits of the sources of which parts have been written: what launches in tiles need is kept for these."""
@@ -80,9 +85,9 @@ class LiveStage:
         self.staleness, self.common = staleness, common
         self._kept_on_devices = _kept_on_devices(staleness)
         buffers = frozenset([each.buffer for each in common])
-        compare = self._comparisons
-        self.plans = UpdatePlans(staleness, compare, buffers, self.leaves.locks, self._settings, self._on_plan)
-        self.tiles = TiledPlans(staleness, compare, self.leaves, self._settings, self._on_plan)
+        compare, keeps = self._comparisons, self._keeps_memory
+        self.plans = UpdatePlans(staleness, compare, buffers, self.leaves.locks, self._settings, self._on_plan, keeps)
+        self.tiles = TiledPlans(staleness, compare, self.leaves, self._settings, self._on_plan, keeps)
         self.lost = (self.lost & targets) | (targets - before)
         for buffer in before - targets:
             self.targets.drop(buffer)
@@ -198,50 +203,58 @@ class LiveStage:
             return self.plans.repeated(mask)
         return tiled if tiled.loaded is not None and tiled.loaded.graph_is_ready else None
 
-    async def repeat(self, update: UpdatePlan | TiledPlan, waits: Waits, origin: Origin) -> None:
-        """Do what `run` does, for a plan of `find_repeated`."""
+    async def repeat(
+        self, update: UpdatePlan | TiledPlan, build: Callable[[], Any], waits: Waits, origin: Origin
+    ) -> Any:
+        """Do what `run` does, for a plan of `find_repeated`, and return the value that `build` makes then."""
         loaded, settings = update.loaded, self._settings
         assert loaded is not None
         if settings.direct and loaded.runs >= OFTEN:
             if not loaded.again_is_known:
-                self._write_call(update, loaded)
+                self._write_call(update, loaded, build)
             if loaded.again is not None:
                 again: DirectCall = loaded.again
                 try:
                     if waits.polls_at_submit:
-                        refused = again.now(loaded, None, None, settings, origin)
+                        value = again.now(loaded, None, None, settings, origin)
                     else:
-                        refused = await again.in_task(loaded, None, None, settings, origin)
+                        value = await again.in_task(loaded, None, None, settings, origin)
                 except BaseException:
                     self.lost |= update.targets
                     raise
-                if refused is None:
-                    return
+                if value is not MISS:
+                    return value
         await self._launch(update, loaded, self._bind(update), waits, origin)
+        return build()
 
-    def _write_call(self, update: UpdatePlan | TiledPlan, loaded: LoadedPlan) -> None:
-        """Write the direct call of an update: what `_bind`, `_launch` and `_replace` do, without a cutoff."""
+    def _write_call(self, update: UpdatePlan | TiledPlan, loaded: LoadedPlan, build: Callable[[], Any]) -> None:
+        """Write the direct call of an update: what `_bind`, `_launch` and `_replace` do, without a cutoff, and what
+        `build` does.
+
+        If the update is one launch of a graph, the last two are done while the device works. Then all that it makes is
+        in memory of the device, so `build` calls no closure. A failure loses the targets all the same.
+        """
         subprogram, targets, buffers = update.subprogram, self.targets, self.staleness.program.buffers
         text = CallText()
         memory = text.constant("TARGETS", targets.memory)
         for buffer, here in subprogram.inputs:
             kept = buffer in self.staleness.last
             text.cells[here] = f"{memory}[{text.constant('AT', buffer)}]" if kept else self.leaves.write(text, buffer)
-        after: list[str] = []
+        publish: list[str] = []
         for buffer, here in subprogram.outputs:
             if buffer in self._kept_on_devices:
                 text.cells[here] = f"{text.constant('OWN', targets.own_memory)}({text.constant('AT', buffer)})"
             made = f"memory[{text.constant('AT', here)}]"
             if buffers[buffer].device == HOST:
                 made = f"{text.function_name(make_unwritable)}({made})"
-            after += [f"made = {made}", *targets.write_replace(text, buffer, "made")]
+            publish += [f"made = {made}", *targets.write_replace(text, buffer, "made")]
         if type(update) is TiledPlan:
             text.cells.update(dict.fromkeys(update.fresh, "None"))
             text.cells.update({here: f"{memory}[{text.constant('AT', buffer)}]" for here, buffer in update.kept})
             text.cells.update({here: text.constant("LISTS", table) for here, table in update.bound})
         for storage in update.locks:
             text.add_lock(storage.lock)
-        write_update_call(loaded, text, len(subprogram.program.buffers), after)
+        write_update_call(loaded, text, len(subprogram.program.buffers), publish, build)
 
     async def _launch(
         self,

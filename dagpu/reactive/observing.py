@@ -11,6 +11,7 @@ from dagpu.common.errors import BorrowError, UpdateError
 from dagpu.common.origin import Origin, StartedAt, describe, here
 from dagpu.common.wrong_arguments import check_count, check_flag
 from dagpu.handles import SharedTensor, Tensor
+from dagpu.lowering.arguments.call_text import MISS
 from dagpu.ops.base import DeviceOp, Static, check_op
 from dagpu.ops.compose import ToHost, Value, Zip, label_of
 from dagpu.ops.live.source_op import Source
@@ -166,7 +167,18 @@ class Observed(FlowStage[Any]):
         run, stats = self._run, self._stats
         launched, reused = run.launched, run.reused
         try:
-            value = await run.update(snapshot, TrioWaits(), self._newer if self._seen_of is run.sources else None)
+            newer = self._newer if self._seen_of is run.sources else None
+            again, value = None if newer is None else run.begin_again(newer), MISS
+            if again is not None:
+                try:
+                    value = await again.again.in_task(again, None, None, self._settings, self._where)
+                except BaseException:
+                    run.end_again(failed=True)
+                    raise
+            if value is MISS:
+                value = await run.update(snapshot, TrioWaits(), newer)
+            else:
+                run.end_again(failed=False)
         finally:
             stats.launched += run.launched - launched
             stats.reused += run.reused - reused

@@ -56,7 +56,7 @@ class StageMaker:
         staleness = self._analyse(program, leaves.bits, [compared_buffer(cut) for cut in cutoffs])
         memory = TargetMemory(len(program.buffers))
         on_plan = partial(call_on_plan, self._settings, self._op)
-        stage = LiveStage(staleness, leaves, cutoffs, shared, memory, self._settings, on_plan)
+        stage = LiveStage(staleness, leaves, cutoffs, shared, memory, self._settings, on_plan, self._limit is None)
         if self._shared is not None:
             self._shared.meet(shared)
             self.share(stage, self._shared)

@@ -8,7 +8,7 @@ from typing import Final, final
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
 from dagpu.lowering.updates.dirty.tile_lists import lengths_of, list_array, with_lists
-from dagpu.lowering.updates.dirty.tile_updates import WHOLE_FROM, TileCount, TileUpdate, TileUpdates
+from dagpu.lowering.updates.dirty.tile_updates import COPIED_WHOLE_FROM, WHOLE_FROM, TileCount, TileUpdate, TileUpdates
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.staleness import Change, Staleness
@@ -25,13 +25,11 @@ MOST_TILED_PLANS: Final = 32
 MOST_PREPARED: Final = 256
 """The most sets of changed parts whose tiles a feed remembers, those used last."""
 
-_GRAPH_FROM: Final = 2
-"""The use of one plan, counted from 1, from which on it is launched as one CUDA graph."""
-
 
 @final
 class TiledPlans:
-    """The plans with lists of tiles of one stage. `on_plan` is called with each new one."""
+    """The plans with lists of tiles of one stage. `on_plan` is called with each new one. With `keeps_memory` each
+    may keep a little memory of its own between updates."""
 
     def __init__(
         self,
@@ -40,12 +38,14 @@ class TiledPlans:
         leaves: LeafValues,
         settings: Settings,
         on_plan: Callable[[Plan], None],
+        keeps_memory: bool,
     ) -> None:
         self._staleness = staleness
         self._comparisons = comparisons
         self._leaves = leaves
         self._settings = settings
         self._on_plan = on_plan
+        self._keeps_memory = keeps_memory
         self._tiles = TileUpdates(staleness)
         self._totals = self._tiles.totals
         self._verifier: UpdateVerifier | None = None
@@ -102,6 +102,9 @@ class TiledPlans:
         if not prepared.runs_less:
             return None
         held = tuple([buffer for buffer in prepared.written if targets.is_held(buffer)])
+        if held and self._share(prepared.update) >= COPIED_WHOLE_FROM:
+            self._latest.clear()
+            return None
         plan = prepared.plan
         if plan is None or plan.held != held:
             plan = prepared.plan = self._plan_for(change, prepared, held)
@@ -109,6 +112,10 @@ class TiledPlans:
         if prepared.array is not None:
             plan.put_lists(prepared.array)
         return plan
+
+    def _share(self, update: TileUpdate) -> float:
+        """Return the greatest part of the tiles of a launch that an update runs from a list."""
+        return max([len(numbers) / self._totals[index] for index, numbers in update.lists.items()], default=0.0)
 
     def _prepare(self, change: Change, parts: ChangedParts) -> PreparedTiles:
         """Return what an update runs after a change of these parts, proved for them or for parts of the same shape."""
@@ -160,6 +167,6 @@ class TiledPlans:
             made = plan_program(tiled.subprogram.program, self._settings.verify)
             self._on_plan(made)
             loaded = LoadedPlan(made, self._settings)
-            loaded.keep(None, _GRAPH_FROM)
+            loaded.keep_for_updates(self._keeps_memory)
         locks = [self._leaves.locks[b] for b, _ in whole.inputs if b in self._leaves.locks]
         return TiledPlan(whole, tiled, self._staleness.targets, frozenset(prepared.written), held, loaded, locks)

@@ -35,9 +35,6 @@ INSTRUCTION_SECONDS: Final = 80e-6
 HOST_COSTS: Final = CostModel(launch=12e-6, bandwidth=1e10)
 """The cost model of the host backend: a launch of a whole-array kernel on 8 numbers, and copies, measured there."""
 
-_GRAPH_FROM: Final = 2
-"""The use of one plan, counted from 1, from which on it is launched as one CUDA graph."""
-
 
 @final
 class UpdatePlan:
@@ -87,7 +84,8 @@ class NewSet(NamedTuple):
 
 @final
 class UpdatePlans:
-    """The plans of one stage, those used last. `on_plan` is called with each new one.
+    """The plans of one stage, those used last. `on_plan` is called with each new one. With `keeps_memory` each
+    may keep a little memory of its own between updates.
 
     No larger plan serves a change if it makes one of the buffers `common` that the change does not make stale: these
     are computed once, for several feeds.
@@ -101,6 +99,7 @@ class UpdatePlans:
         locks: dict[int, Storage],
         settings: Settings,
         on_plan: Callable[[Plan], None],
+        keeps_memory: bool,
     ) -> None:
         self._staleness = staleness
         self._comparisons = comparisons
@@ -108,13 +107,14 @@ class UpdatePlans:
         self._locks = locks
         self._settings = settings
         self._on_plan = on_plan
+        self._keeps_memory = keeps_memory
         self._plans: OrderedDict[Change, UpdatePlan] = OrderedDict()
         self._owed: OrderedDict[Change, None] = OrderedDict()
         """The changes that a larger plan has served, and whose own plans are not made yet."""
         self._verifier: UpdateVerifier | None = None
         self.newest: NewSet | None = None
         """The last change that was new and that a larger plan covered."""
-        self._repeated: tuple[int, UpdatePlan] | None = None
+        self.latest: tuple[int, UpdatePlan] | None = None
         """The bits and the plan that `repeated` has returned, while no other plan was used after it."""
 
     def __len__(self) -> int:
@@ -128,7 +128,7 @@ class UpdatePlans:
     def repeated(self, mask: int) -> UpdatePlan | None:
         """Return the plan of its own for a change of these bits, if nothing but its inputs has to be bound before its
         next run; else None."""
-        latest = self._repeated
+        latest = self.latest
         if latest is not None and latest[0] == mask:
             return latest[1]
         change = Change(mask)
@@ -136,13 +136,13 @@ class UpdatePlans:
         if plan is None or plan.loaded is None or not plan.loaded.graph_is_ready:
             return None
         self._plans.move_to_end(change)
-        self._repeated = mask, plan
+        self.latest = mask, plan
         return plan
 
     def find(self, change: Change) -> UpdatePlan:
         """Return the plan for a change: its own, or that of a larger one the first time, if that is quicker than to
         make its own."""
-        self._repeated = None
+        self.latest = None
         if change in self._plans:
             self._plans.move_to_end(change)
             return self._plans[change]
@@ -188,7 +188,7 @@ class UpdatePlans:
     def _make(self, change: Change) -> UpdatePlan:
         """Make the plan of a change, and store it."""
         self._owed.pop(change, None)
-        self._repeated = None
+        self.latest = None
         staleness, comparisons = self._staleness, self._comparisons
         chosen = staleness.instructions_for(staleness.stale_targets(change))
         subprogram = comparisons.extract(chosen, change.compare, staleness.targets)
@@ -201,7 +201,7 @@ class UpdatePlans:
             plan = plan_program(subprogram.program, self._settings.verify)
             self._on_plan(plan)
             loaded = LoadedPlan(plan, self._settings)
-            loaded.keep(None, _GRAPH_FROM)
+            loaded.keep_for_updates(self._keeps_memory)
         locks = [self._locks[b] for b, _ in subprogram.inputs if b in self._locks]
         return self._keep(change, UpdatePlan(subprogram, staleness.targets, loaded, locks))
 

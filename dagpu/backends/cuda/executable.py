@@ -1,7 +1,7 @@
 """A plan that is prepared for the driver once, for all its runs: kernels, command lists and graphs."""
 
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import Final, final
 
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.encoder import encode
@@ -14,6 +14,10 @@ from dagpu.backends.cuda.replay.start import start
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.protocol import Bindings, Replay
 from dagpu.lowering.plan import Plan
+
+MOST_KEPT: Final = 64 << 10
+"""The most bytes of temporaries that a graph keeps between its launches. To take a block from the pool, and to return
+it, takes as long as a kernel that fills it."""
 
 
 @final
@@ -69,6 +73,11 @@ class Executable:
         if self._captured is not None:
             return launch_captured(self.compiled, command_lists, self._captured, memory, spin)
         return None
+
+    def keep_memory(self) -> None:
+        """Let each graph keep small temporaries between its launches; see `Prepared.keep_memory`."""
+        nbytes = sum([size for _, size in self.compiled.arenas])
+        self.graphs.keeps_arenas = self._is_on_device and 0 < nbytes <= MOST_KEPT
 
     def freeze(self, bindings: Bindings) -> CapturedGraph:
         """Return a graph that is bound to this memory permanently; see `Prepared.freeze`."""

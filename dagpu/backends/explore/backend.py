@@ -117,6 +117,9 @@ class PreparedExploration:
             replay.poll(spin)
         return replay
 
+    def keep_memory(self) -> None:
+        """Do nothing: no run is a launch of a graph. See `Prepared.keep_memory`."""
+
     def freeze(self, bindings: Bindings) -> ExploredGraph:
         """Copy the plan's bindings into a captured graph. See `Prepared.freeze`."""
         memory = list(bindings.memory)

@@ -162,6 +162,9 @@ class PreparedHostPlan:
             replay.poll(spin)
         return replay
 
+    def keep_memory(self) -> None:
+        """Do nothing: no run is a launch of a graph. See `Prepared.keep_memory`."""
+
     def freeze(self, bindings: Bindings) -> HostGraph:
         """Capture the plan with this memory as a graph; see `Prepared.freeze`."""
         plan = self._plan

@@ -54,5 +54,9 @@ class HostExchange:
     def park(self, memory: object) -> None:
         """Do nothing: nobody uses the memory of an array that is gone."""
 
+    def is_parked(self, memory: object) -> bool:
+        """Return False: see `park`."""
+        return False
+
 
 HOST_EXCHANGE: Final = HostExchange()

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dagpu.backends.common.machine_memory import machine_memory
 from dagpu.backends.host.arrays import Account, HostMemory, writable_array
 from dagpu.backends.host.host_exchange import HOST_EXCHANGE, HostExchange
-from dagpu.common.layout import Layout
+from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.handles.device_handles import LibraryBody, MappedMemory
 
 if TYPE_CHECKING:
@@ -48,6 +50,15 @@ class HostMemoryDriver:
         """Write an array to the elements of `layout` in memory that no run uses."""
         writable_array(memory, layout)[...] = array
         return True
+
+    def copy_part(self, memory: object, layout: Layout, source: object) -> bool:
+        """Copy `source`, with the same elements in C order, to the elements of `layout` in memory that no run uses."""
+        writable_array(memory, layout)[...] = writable_array(source, contiguous_layout(layout.shape, layout.dtype))
+        return True
+
+    def copy_for_later(self, array: "NDArray[Any]") -> "NDArray[Any] | None":
+        """Return a copy of an array."""
+        return np.array(array)
 
     def reaches(self, peer: int) -> bool:
         """Return true: all devices of this kind are in the memory of one process."""

@@ -15,7 +15,7 @@ from dagpu.common.errors import OwnershipError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe
 from dagpu.handles import OWNING, HandleState, Holders, SharedTensor, Tensor, clone_shared, live_state
-from dagpu.handles.device_handles import Device
+from dagpu.handles.device_handles import Device, driver_of
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.call_text import CallText
@@ -87,13 +87,18 @@ class TargetMemory:
         return handle if memory is self.memory[buffer] else None
 
     def is_held(self, buffer: int) -> bool:
-        """Return true if something outside of the feed may read the present contents of a buffer, or another target is
-        in the same memory."""
+        """Return true if something outside of the feed may read the present contents of a buffer: a handle, a run,
+        another library, or another target in the same memory."""
         own, handle = self.memory[buffer], self.handle_of(buffer)
         if buffer in self._seen_elsewhere or sum(map(partial(is_, own), self.memory)) > 1:
             return True
-        holders = None if handle is None else live_state(handle).holders
-        return holders is not None and len(holders.alive) > 1
+        if handle is None:
+            return False
+        state = live_state(handle)
+        lock = state.storage.lock
+        if (state.holders is not None and len(state.holders.alive) > 1) or lock.readers or lock.writer is not None:
+            return True
+        return driver_of(state.storage.device).exchange.is_parked(own)
 
     def shared(self, buffer: int, device: Device, nbytes: int, layout: Layout, origin: Origin) -> Any:
         """Return a handle to a device result. All handles to one version share its memory."""

@@ -15,11 +15,20 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
 from dagpu.common.wrong_arguments import check_function, format_value
 from dagpu.handles import HANDLES, OWNING, SharedTensor, Tensor, live_state
+from dagpu.handles.device_handles import driver_of
 from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.tensors import share_tensor
 from dagpu.ops.base import DeviceOp, NoAlloc, Static, check_op
 from dagpu.ops.compose import UNKNOWN_RESULTS, Cutoff, shared
-from dagpu.ops.live.changes import PLAIN, SourceCell, change_source, newest_value, value_to_write, write_source
+from dagpu.ops.live.changes import (
+    PLAIN,
+    SourceCell,
+    change_source,
+    in_open_batch,
+    newest_value,
+    value_to_write,
+    write_source,
+)
 from dagpu.ops.live.parts import Box, Region, box_of, slices_of
 from dagpu.ops.live.versions import Snapshot, Version
 
@@ -32,6 +41,9 @@ PutPart: TypeAlias = Callable[[SharedTensor[Any], Box, Any, bool, Origin], Share
 """Writes data to a part of a tensor, in place if the flag says so, and returns a handle to the tensor that has it."""
 
 PUT_PART: Final = Slot[PutPart]("dagpu.runtime.calls.put_part")
+
+KEEP_PART: Final = Slot[Callable[[SharedTensor[Any], "NDArray[Any]", Origin], Any]]("dagpu.runtime.calls.put_part")
+"""Returns a copy of data for a part of a tensor, which `PUT_PART` writes later."""
 
 
 @final
@@ -149,17 +161,15 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
         box = self._checked_part(held, at, data, origin)
         if not all(begin < end for begin, end in box):
             return
+        is_later = in_open_batch()
         if isinstance(held, np.ndarray):
-            copied = np.array(data)
+            copied = np.array(data) if is_later else data
             write_source(self.cell, box, lambda value, alone: _with_part(value, box, copied), None)
             return
-        given = (
-            np.array(data)
-            if isinstance(data, np.ndarray)
-            else share_tensor(data, origin)
-            if (type(data) is Tensor)
-            else data.clone()
-        )
+        if not isinstance(data, np.ndarray):
+            given = share_tensor(data, origin) if type(data) is Tensor else data.clone()
+        else:
+            given = KEEP_PART.value(held, data, origin) if is_later else data
         put = PUT_PART.value
         write_source(self.cell, box, lambda value, alone: put(value, box, given, alone, origin), _is_alone)
 
@@ -273,10 +283,12 @@ def _with_part(array: Any, box: Box, data: Any) -> Any:
 
 
 def _is_alone(tensor: Any) -> bool:
-    """Return true if there is no other handle to the memory of a tensor, and no run that uses it."""
+    """Return true if there is no other handle to the memory of a tensor, and no run or other library that uses it."""
     state = live_state(tensor)
-    lock = state.storage.lock
-    return state.holders is not None and len(state.holders.alive) == 1 and not lock.readers and lock.writer is None
+    storage = state.storage
+    if state.holders is None or len(state.holders.alive) > 1 or storage.lock.readers or storage.lock.writer is not None:
+        return False
+    return not driver_of(storage.device).exchange.is_parked(storage.memory)
 
 
 def as_read(value: Any) -> Any:

@@ -83,6 +83,8 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 0
+        self.changing = 0
+        """The number of changes under way that hold the lock of the bookkeeping. Meanwhile there is none without."""
 
 
 CLOCK: Final = Clock()

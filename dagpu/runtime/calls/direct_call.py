@@ -167,13 +167,15 @@ def write_call_again(loaded: LoadedPlan, leaves: Sequence[Any]) -> None:
     loaded.again_is_known = True
 
 
-def write_update_call(loaded: LoadedPlan, text: CallText, cells: int, after: Sequence[str]) -> None:
+def write_update_call(
+    loaded: LoadedPlan, text: CallText, cells: int, publish: Sequence[str], build: Callable[[], Any]
+) -> None:
     """Give the plan of an update its direct call, unless it would be too long. `text` binds the inputs in a memory of
-    this number of `cells`. The lines `after` publish what is in `memory` once the run is over, and the call returns
-    None."""
+    this number of `cells`. The lines `publish` take over what is in `memory`, and `build` returns the value then."""
     loaded.again_is_known = True
-    if len(text.lines) + len(text.locks) + len(text.cells) + len(after) <= _LONGEST:
-        loaded.again = _direct_call(_Body(text, loaded, cells, "None", after))
+    if len(text.lines) + len(text.locks) + len(text.cells) + len(publish) <= _LONGEST:
+        result = f"{text.constant('BUILD', build)}()"
+        loaded.again = _direct_call(_Body(text, loaded, cells, result, publish))
 
 
 def _finished(text: CallText, loaded: LoadedPlan, after: Sequence[str] = ()) -> DirectCall | None:
@@ -199,13 +201,15 @@ def _direct_call(body: "_Body") -> DirectCall:
 class _Body:
     """Writes the functions of a direct call around the guards of its text."""
 
-    def __init__(self, text: CallText, loaded: LoadedPlan, cells: int, result: str, after: Sequence[str] = ()) -> None:
-        """`cells` is the number of the plan's buffers and cells, `result` the expression of the result. The lines
-        `after` come between the end of the run and the result."""
+    def __init__(
+        self, text: CallText, loaded: LoadedPlan, cells: int, result: str, publish: Sequence[str] = ()
+    ) -> None:
+        """`cells` is the number of the plan's buffers and cells, `result` the expression of the result, before which
+        come the lines `publish`."""
         memory = [text.cells.get(buffer, "None") for buffer in range(cells)]
         self._text = text
         self._result = result
-        self._after = after
+        self._publish = publish
         self.constants = text.constants
         if len(memory) <= _FEW_CELLS:
             self._memory = [f"memory = [{', '.join(memory)}]"]
@@ -249,7 +253,7 @@ class _Body:
             "    try:",
             *_indented(self._begin(), 2),
             "        loaded.runs += 1",
-            *_indented([*self._memory, *self._run(in_task), *self._after, f"return {self._result}"], 2),
+            *_indented([*self._memory, *self._run(in_task), *self._publish, f"return {self._result}"], 2),
             "    except BaseException:",
             "        if replay is not None: END(replay)",
             *[f"        elif begun: {'; '.join(undo)}" for undo in [self._undo()] if undo],
@@ -272,15 +276,15 @@ class _Body:
             f"replay = LAUNCH(memory, {early}, graph)",
             "if replay is None:", f"    {submit}", f"    {settle}",
         ]  # fmt: skip
+        made = [*self._publish, f"result = {self._result}"]
         if in_task:
             wait = [
                 "await TURN()",
                 "if not replay.poll(spin): await SETTLE(replay, WAITS(has_yielded=True), 0.0)",
                 "elif failures := replay.failures(): RAISE(failures)",
             ]
-            return [*lines, "else:", *_indented([f"result = {self._result}", *wait, *self._after, "return result"], 1)]
-        wait = [f"result = {self._result}", "FINISH(replay)", *self._after, "return result"]
-        return [*lines, "elif replay is not COMPLETED:", *_indented(wait, 1)]
+            return [*lines, "else:", *_indented([*made, *wait, "return result"], 1)]
+        return [*lines, "elif replay is not COMPLETED:", *_indented([*made, "FINISH(replay)", "return result"], 1)]
 
     def _moved(self) -> list[HandleNames]:
         """Return the names of the handles that move into the run."""

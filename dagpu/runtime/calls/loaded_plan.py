@@ -23,6 +23,9 @@ from dagpu.lowering.verify.verifier import verify
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import backend
 
+_UPDATE_GRAPH_FROM: Final = 2
+"""The update by one plan, counted from 1, from which on it is launched as one CUDA graph."""
+
 VALUE_POLICIES: Final = frozenset((SingleStream, RoundRobin, ListSchedule, Spread))
 """The types of policies that compare by value. User-defined policies compare by identity."""
 
@@ -113,6 +116,13 @@ class LoadedPlan:
         """Make the plan ready for later runs, with the run from which on it is a graph."""
         self.signature = signature
         self._set_graph_from(graph_from)
+
+    def keep_for_updates(self, keeps_memory: bool) -> None:
+        """Make the plan ready for the updates of a feed, of which one ends before the next begins. With `keeps_memory`
+        it keeps a little memory between them."""
+        self.graph_from = _UPDATE_GRAPH_FROM
+        if keeps_memory:
+            self.prepared.keep_memory()
 
     def specialize(self, inputs: Flattened, reads: set[int], graph_from: int | None) -> None:
         """Record the values of the leaves `reads`, for which alone this plan holds, and the run from which on it is a

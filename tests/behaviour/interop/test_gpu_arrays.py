@@ -21,6 +21,7 @@ from dagpu import (
     f32,
     fill,
     from_array,
+    from_host,
     full,
     lend,
     lend_mut,
@@ -28,12 +29,16 @@ from dagpu import (
     ones,
     pipeline,
     share_array,
+    source,
     stream_of,
     use_device,
     zeros,
 )
 from dagpu.backends.cuda.resources.pools import Pool
+from dagpu.handles import live_state
 from dagpu.interop.known_memory import tables
+from tests.behaviour.live.live_trials import Trial
+from tests.behaviour.tiles.tile_kernels import N, turned
 from tests.simulated.cuda import driver, installed
 from tests.simulated.foreign_arrays import Library
 
@@ -118,6 +123,29 @@ def test_memory_that_a_late_consumer_reads_is_not_used_again(seed: int, shared: 
         with library.gpu.current():
             library.gpu.synchronize()
         assert_array_equal(seen[0], np.full(1024, 3.0, f32))
+
+
+@pytest.mark.parametrize("which", ["source", "result"])
+def test_memory_that_a_late_consumer_reads_is_not_written_in_place(which: str) -> None:
+    """A consumer drops the array of a source, or of a feed's result, while its stream may still read it: a write to a
+    part of the source, and the update of the tiles that see it, go to other memory. The write after that is in place
+    again."""
+    part, patch = (slice(0, 2), slice(0, 2)), np.full((2, 2), 9.0, f32)
+    with installed() as machine:
+        library = Library(machine)
+        given = source(from_host(np.full((N, N), 3.0, f32)).sync())
+        trial = Trial(turned(given).share(), [given])
+        places: list[int] = []
+        for number in range(5):
+            given.write(part, patch + number)
+            value = trial.update()
+            tensor = given.get() if which == "source" else value
+            places.append(live_state(tensor).storage.memory.address)  # type: ignore[attr-defined]  # a block of a pool
+            if number == 2:
+                library.take(tensor)
+            del tensor, value
+        assert places[1] == places[2] != places[3] == places[4]
+        assert_array_equal(trial.update().to_host().sync()[part], 1 - (patch + 4))
 
 
 def test_parked_memory_comes_back() -> None:

@@ -4,6 +4,7 @@ import gc
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import product
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -66,13 +67,14 @@ def scene_in_tiles(*, home: bool) -> Scene:
     return Scene(Trial(op, [level, given, tensor]), held, tiles=True)
 
 
-def scene(*, home: bool) -> Scene:
-    """With `home` one part goes to the host. Without, an update is one launch of a graph in memory of the device."""
+def scene(*, home: bool, plain: bool = False) -> Scene:
+    """With `home` one part goes to the host. Without, an update is one launch of a graph in memory of the device.
+    With `plain` nothing on the host is computed of the number."""
     level, given, tensor = source(1.0), source(array(1, 2)), source(full((8,), 2.0).sync())
     held = full((8,), 3.0).sync().share()
     loaded = given.then(from_host).shared()
     kept = flipped(blended(loaded, held, 0.5)).shared()
-    both = blended(blended(kept, tensor, level.map(lambda x: 2 * x)), held, level)
+    both = blended(blended(kept, tensor, level if plain else level.map(lambda x: 2 * x)), held, level)
     op = zip_ops(both.to_host() if home else both.share(), flipped(blended(kept, held, level)).share())
     return Scene(Trial(op, [level, given, tensor]), held, tiles=False)
 
@@ -94,7 +96,7 @@ def stage_of(trial: Trial) -> LiveStage:
 
 def direct_call(stage: LiveStage) -> DirectCall:
     """The direct call of the update that was repeated last."""
-    whole = stage.plans._repeated  # noqa: SLF001
+    whole = stage.plans.latest
     plan: Any = next(reversed(stage.tiles._used)) if stage.tiles._latest else whole and whole[1]  # noqa: SLF001
     assert plan is not None
     assert plan.loaded is not None
@@ -181,14 +183,16 @@ def test_a_direct_update_is_no_different(which: int, trouble: str, spin: str, ho
         gc.unfreeze()
 
 
-@pytest.mark.parametrize("kind", ["home", "device", "tiles"])
-@pytest.mark.parametrize("awaits", [False, True])
+@pytest.mark.parametrize(
+    ("awaits", "kind"),
+    [*product([False, True], ["home", "device", "tiles"]), (True, "plain")],
+)
 def test_an_exception_at_any_line_of_an_update_leaves_it_stale(awaits: bool, kind: str) -> None:
     """At each line of the text that may be interrupted: when the call ends, nothing is locked or under way,
     and the next update gives the value that is due."""
     raised, which = 0, 4 if kind == "tiles" else 1
     with installed(5, gpus=1):
-        made = scene_in_tiles(home=False) if kind == "tiles" else scene(home=kind == "home")
+        made = scene_in_tiles(home=False) if kind == "tiles" else scene(home=kind == "home", plain=kind == "plain")
         trial, lock = made.trial, storage_of(made.held).lock
 
         async def main() -> int:
@@ -200,6 +204,10 @@ def test_an_exception_at_any_line_of_an_update_leaves_it_stale(awaits: bool, kin
                     await feed.next()
                 (stage,) = observed_by._run._stages  # noqa: SLF001
                 for code, line in lines_of(direct_call(stage).in_task):
+                    if kind == "plain":  # the update after one that failed goes the general way
+                        made.change(which, 2 * line + 2)
+                        await feed.next()
+                    assert (observed_by._run._latest is not None) == (kind == "plain")  # noqa: SLF001
                     made.change(which, 2 * line)
                     with RaisingAt(code, line) as raising, suppress(TimeoutError):
                         await feed.next()
@@ -233,3 +241,90 @@ def lines_of(function: Any) -> list[Any]:
     text, first = inspect.getsourcelines(function)
     end = next((number for number, line in enumerate(text, first) if line.strip() == "finally:"), first + len(text))
     return [(code, line) for code, line in lines_to_try(function) if line < end]
+
+
+NUMBERS: Final[dict[str, float]] = {"other": 7.0, "the same": 1.5, "too large": 1e300, "negative zero": -0.0}
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(
+        st.sampled_from([*NUMBERS, "tensor", "both", "new trace", "refused launch", "no memory", "cancelled"]),
+        max_size=8,
+    ),
+    st.booleans(),
+)
+def test_an_update_that_comes_again_gives_the_value_of_a_run(changes: list[str], later_feed: bool) -> None:
+    """A feed follows one number again and again without a look at its other inputs: until these change, another feed
+    shares its work, or the update fails or is cancelled. Each value is that of a run from scratch, and memory stays
+    level."""
+    with installed(3, gpus=1) as machine:
+        made = scene(home=False, plain=True)
+        level, _, tensor = made.trial.sources
+
+        async def main() -> None:
+            async with observe(made.trial.op) as feed:
+                observed_by: Any = feed._stage  # noqa: SLF001  # what it skips is not public
+                for number in range(WARM):
+                    level.set(float(number))
+                    await feed.next()
+                assert observed_by._run._latest is not None  # noqa: SLF001
+                await awaited_bits(await made.trial.op)  # it keeps what is shared
+                gc.collect()
+                used = driver().memory.used
+                for number, change in enumerate(changes):
+                    if change in NUMBERS:
+                        level.set(NUMBERS[change])
+                    if change in ("tensor", "both"):
+                        tensor.set(await full((8,), float(number)))
+                    if change not in NUMBERS and change != "tensor":
+                        level.set(10.0 + number)
+                    if change == "refused launch":
+                        machine.gpus[0].fail("cuGraphLaunch", 1, 1)
+                    elif change == "no memory":
+                        _leave_no_memory(machine)
+                    elif change == "new trace":
+                        level.set(3)
+                    with trio.CancelScope() as scope, suppress(DagpuError):
+                        if change == "cancelled":
+                            scope.cancel()
+                        await feed.next()
+                    machine.gpus[0].heal()
+                    level.set(100.0 + number)
+                    if later_feed and number == 1:
+                        async with observe(made.trial.op) as other:
+                            await other.next()
+                            level.set(200.0 + number)
+                            assert await awaited_bits(await feed.next()) == await awaited_bits(await other.next())
+                            level.set(300.0 + number)
+                    assert await awaited_bits(await feed.next()) == await awaited_bits(await made.trial.op)
+                    assert not driver().live
+                gc.collect()
+                assert driver().memory.used == used
+
+        trio.run(main)
+
+
+def test_an_update_that_comes_again_shares_with_a_later_feed() -> None:
+    """From the time on at which another feed observes a `shared()` node, one of the two makes its tensor."""
+
+    async def main() -> None:
+        level, ones = source(1.0), (await full((8,), 1.0)).share()
+        node = blended(ones, ones, level).shared()
+        async with observe(flipped(node).share()) as one:
+            for number in range(WARM):
+                level.set(float(number))
+                await one.next()
+            assert one._stage._run._latest is not None  # type: ignore[union-attr]  # noqa: SLF001  # not public
+            async with observe(blended(node, ones, 2.0).share()) as two:
+                await two.next()
+                for number in range(WARM):
+                    level.set(10.0 + number)
+                    before = one.stats.launched + two.stats.launched
+                    first, second = await one.next(), await two.next()
+                    assert one.stats.launched + two.stats.launched == before + 3
+                    assert (await first.to_host())[0] == (await flipped(node).to_host())[0]
+                    assert (await second.to_host())[0] == (await blended(node, ones, 2.0).to_host())[0]
+
+    with installed(3, gpus=1):
+        trio.run(main)

@@ -140,8 +140,9 @@ def allocate_blocks(
     compiled: CompiledPlan, bound: list[object], bases: list[int], before: Sequence[int], kept_alive: list[object]
 ) -> None:
     """Allocate the arenas, the outputs that are missing in `bound`, and the memory of gathers; see
-    `RunMemory.allocate`. What is in no output goes to `kept_alive`."""
-    for number, size in compiled.arenas:
+    `RunMemory.allocate`. What is in no output goes to `kept_alive`, which may have the arenas already; then their bases
+    are set."""
+    for number, size in () if kept_alive else compiled.arenas:
         arena = (_block if number else _block_here)(compiled, number, size, before[number], _ARENA)
         kept_alive.append(arena)
         bases[number] = arena.address

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from math import prod
 from typing import Any, Final, NamedTuple, TypeAlias, assert_never, final
 
 from dagpu.backends.cuda.commands.command_list import Command, Do, Encoded, Kind
@@ -11,7 +10,7 @@ from dagpu.backends.cuda.commands.interleave import round_robin
 from dagpu.backends.cuda.commands.relocation import BaseOffset, LaunchParameters, Relocations
 from dagpu.backends.cuda.driver.driver_protocol import KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, packed_seed
-from dagpu.backends.cuda.kernels.launch_params import LIST, REPORT, PackedLaunch, check_limits
+from dagpu.backends.cuda.kernels.launch_params import LIST, REPORT, PackedLaunch, block_for, check_limits
 from dagpu.backends.cuda.resources.streams import MARK_EVERY
 from dagpu.lowering.plan import Execute, Record, Wait
 from dagpu.lowering.program import Instruction, Launch, View
@@ -132,9 +131,7 @@ class _Encoder:
         device, places = compiled.devices[launch.device], compiled.places
         function = device.library.find_kernel(launch.kernel, form.variant)
         assert function is not None
-        block = function.block or form.block
-        if launch.kernel.block is None and launch.kernel.python is None and prod(block) > function.max_threads:
-            block = max(function.max_threads // 32, 1) * 32, 1, 1  # dagpu chooses the block: no error
+        block = block_for(launch, form, function)
         check_limits(launch, form, block, function, device.gpu.limits, device.name)
         addresses = self.relocations.addresses
         for at, index, distance in form.pointers:

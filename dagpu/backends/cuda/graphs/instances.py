@@ -1,7 +1,7 @@
 """The executable CUDA graphs of one plan. A run borrows one, and then a single driver call launches the run.
 
-A graph owns none of a run's memory but a little for small arrays from the host: each run allocates from the pools, as
-a run through streams does. Nodes whose
+A graph owns none of a run's memory but what is small: page-locked memory for arrays from the host, and the temporaries of
+a plan that asks for that. Each run allocates the rest from the pools, as a run through streams does. Nodes whose
 addresses differ from the graph's last run are updated. Such updates are rare, because a run requests the addresses of
 the graph's last run from the pools, and because inputs that alternate between a few addresses get a graph for each.
 
@@ -86,6 +86,7 @@ class GraphExec:
         "_staging",
         "_topology",
         "_updates",
+        "arenas",
         "broken",
         "failed_node",
         "parameters",
@@ -119,6 +120,8 @@ class GraphExec:
         self._retired = device.retired.watch(self, None)
         """Registration with the device's queue of retired graphs. When this object is dropped, no run uses the raw
         graph any more, and it may be destroyed."""
+        self.arenas: list[object] = []
+        """The memory of temporaries, if it stays between launches and there has been one."""
         self.broken = False
         """True if an update or a launch has failed."""
         self.failed_node: Node | None = None
@@ -240,6 +243,12 @@ class GraphExec:
         updates = self._updates[changed] = _Updates(raw.prepare_updates(kernels), others)
         return updates
 
+    def keep_arenas(self, sizes: Sequence[tuple[int, int]]) -> list[object]:
+        """Take memory for temporaries of these devices and sizes, which stays between launches, and return it."""
+        taken: list[object] = [self._device.memory.take(size, is_counted=False) for _, size in sizes]
+        self.arenas = taken
+        return taken
+
     def prepare(self) -> None:
         """Instantiate the graph before its first run, with placeholder addresses. The context must be current."""
         device, nodes = self._device, self._topology.nodes
@@ -338,6 +347,8 @@ class GraphInstances:
         then."""
         self.own = next((lane.key for lane in plan.lanes if not isinstance(lane.key, int)), None)
         """The key of the user's stream on which the graphs are launched; None if each run takes a stream."""
+        self.keeps_arenas = False
+        """True if each graph keeps the memory of its temporaries between its launches."""
         self._plan = plan
         self._device = devices[0]
         self._topology: GraphTopology | None = None

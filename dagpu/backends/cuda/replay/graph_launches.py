@@ -16,6 +16,7 @@ from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances
 from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
 from dagpu.backends.cuda.replay.graph_replay import GraphReplay
 from dagpu.backends.cuda.replay.submit import follow_launch
+from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import COMPLETED, Replay
 from dagpu.common.errors import CaptureError, DagpuError, DeviceLostError, ForeignError
@@ -47,7 +48,7 @@ def launch_idle_graph(
             graph = graphs.borrow_idle() or graphs.borrow(compiled, command_lists.encoded, bases)
             if graph is not None and graph.raw is not None:
                 if compiled.allocates:
-                    allocate_blocks(compiled, memory, bases, graph.parameters.bases, arenas)
+                    arenas = _take_memory(compiled, graphs, graph, memory, bases)
                 stream = streams.take_exclusive()
                 graph.update_nodes(bases, memory).launch(stream.raw)
                 launched = True
@@ -79,6 +80,27 @@ def launch_idle_graph(
     run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas)
     device.live.add(run)
     return run
+
+
+def _take_memory(
+    compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExec, memory: list[object], bases: list[int]
+) -> list[object]:
+    """Give a run memory for its outputs and its temporaries, and set the bases. Return the memory of the temporaries:
+    what the graph keeps, or memory of the run.
+
+    Raises:
+        OutOfMemoryError: there is too little memory.
+    """
+    if not graphs.keeps_arenas:
+        arenas: list[object] = []
+        allocate_blocks(compiled, memory, bases, graph.parameters.bases, arenas)
+        return arenas
+    kept = graph.arenas or graph.keep_arenas(compiled.arenas)
+    for arena in kept:  # of one device
+        assert isinstance(arena, MemoryBlock)
+        bases[0] = arena.address
+    allocate_blocks(compiled, memory, bases, graph.parameters.bases, kept)
+    return kept
 
 
 def _give_up(compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExec | None, error: BaseException) -> None:

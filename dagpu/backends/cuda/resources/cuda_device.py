@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from dagpu.backends.common.run_errors import no_room, out_of_memory
@@ -10,7 +10,7 @@ from dagpu.backends.cuda.compile.module_cache import CubinCompiler, Library
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, Gpu, RawEvent, RawGraph
 from dagpu.backends.cuda.resources.cuda_exchange import CudaExchange
 from dagpu.backends.cuda.resources.locked_arrays import array_over
-from dagpu.backends.cuda.resources.part_writes import write_part
+from dagpu.backends.cuda.resources.part_writes import PartWrites
 from dagpu.backends.cuda.resources.pools import MemoryBlock, Pool, Slabs
 from dagpu.backends.cuda.resources.streams import OwnedStream, Streams
 from dagpu.backends.cuda.resources.watchdog import Watchdog
@@ -64,6 +64,7 @@ class CudaDevice:
         self.pinned_room = pinned_room()
         """The most page-locked bytes for results of `to_host`. Further results are in ordinary memory."""
         self.streams = Streams(gpu)
+        self._parts = PartWrites(gpu, self.streams, self.memory, self.pinned, self.pinned_room)
         self.library = Library(gpu, compiler)
         self.watchdog = Watchdog()
         self.exchange = CudaExchange(gpu, self.streams, self.memory, self.refuse_if_lost)
@@ -118,16 +119,31 @@ class CudaDevice:
     def write_part(self, memory: object, layout: Layout, array: "NDArray[Any]") -> bool:
         """Write an array to the elements of `layout` in memory that no run uses; see `part_writes`. If other libraries
         may still use memory of the device, it needs a run, which waits for them."""
+        return self._change_part(memory, lambda block: self._parts.write(block, layout, array))
+
+    def copy_part(self, memory: object, layout: Layout, source: object) -> bool:
+        """Copy `source`, memory of the device, to the elements of `layout` in memory that no run uses; see
+        `write_part`."""
+        assert isinstance(source, MemoryBlock), f"{source!r} is not memory of the CUDA backend"
+        return self._change_part(memory, lambda block: self._parts.copy(block, layout, source))
+
+    def _change_part(self, memory: object, change: Callable[[MemoryBlock], bool]) -> bool:
         assert isinstance(memory, MemoryBlock), f"{memory!r} is not memory of the CUDA backend"
         self.refuse_if_lost()
         if self.exchange.arrivals:
             return False
         try:
             with self.gpu.current():
-                return write_part(self.gpu, self.streams, (self.memory, self.pinned), memory, layout, array)
+                return change(memory)
         except DeviceLostError as error:
             self.lose(error, ["a write to a part of a tensor"])
             raise
+
+    def copy_for_later(self, array: "NDArray[Any]") -> "NDArray[Any] | None":
+        """Return a copy of an array in page-locked memory; None if it is so large that several threads stage it."""
+        self.refuse_if_lost()
+        with self.gpu.current():
+            return self._parts.copy_for_later(array)
 
     def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
         """Return the bytes of scratch memory that the body of a kernel needs on this device."""

@@ -167,6 +167,11 @@ class CudaExchange:
         if memory.size:
             self._pool.visited.add(memory.address)
 
+    def is_parked(self, memory: object) -> bool:
+        """Return True if other libraries have been given a block."""
+        assert isinstance(memory, MemoryBlock)
+        return memory.address in self._pool.visited
+
     def make_room(self) -> None:
         """If the parked blocks are many, wait until the device is idle, and make them idle too. The context must be
         current."""

@@ -139,11 +139,12 @@ class Pool:
         """The addresses and sizes of blocks that are dropped, and that work of other libraries may still use."""
         self.parked_bytes = 0
 
-    def take(self, nbytes: int, room: int | None = None, wanted: int = 0) -> MemoryBlock:
+    def take(self, nbytes: int, room: int | None = None, wanted: int = 0, *, is_counted: bool = True) -> MemoryBlock:
         """Return a block of at least `nbytes`. Prefer the idle block at the address `wanted`, else the one that was
         returned last. Trim the pool before failing.
 
-        If `room` is given, the pool may hold at most this number of bytes in all, in use and idle.
+        If `room` is given, the pool may hold at most this number of bytes in all, in use and idle. Without `is_counted`
+        the block does not count as used, as idle memory does not.
 
         Raises:
             DeviceError: there is too little memory (code 2).
@@ -151,10 +152,13 @@ class Pool:
         if nbytes == 0:
             return MemoryBlock(self, 0, 0, 0)
         size = rounded(nbytes)
+        if not is_counted:
+            nbytes = 0
         with self._lock:
-            if self.dropped.gone:
-                self._sort_in()
-            if size in self._idle:  # most blocks are those of the run before
+            address = self._sort_in(size, wanted) if self.dropped.gone else 0
+            if address:  # most blocks are those of the run before
+                pass
+            elif size in self._idle:
                 address = self._pop(size, wanted)
             else:
                 address, size = self._fitting(size, wanted) or self._fresh(size, room)
@@ -213,7 +217,9 @@ class Pool:
         with self._lock:
             return self._held
 
-    def _sort_in(self) -> None:
+    def _sort_in(self, size_wanted: int = 0, wanted: int = 0) -> int:
+        """Make the dropped blocks idle, but for the last one if it has the size that is wanted, and no block at the
+        address `wanted` is idle: then return its address. Else return 0."""
         dropped = self.dropped
         while dropped.gone:
             address, nbytes, size = dropped.pop()
@@ -223,10 +229,13 @@ class Pool:
                     self.visited.discard(address)
                     self._parked.append((address, size))
                     self.parked_bytes += size
+                elif size == size_wanted and not dropped.gone and wanted not in self._idle.get(size, ()):
+                    return address
                 elif size in self._idle:  # as `_make_idle`, without a call
                     self._idle[size][address] = None
                 else:
                     self._make_idle(address, size)
+        return 0
 
     def _make_idle(self, address: int, size: int) -> None:
         addresses = self._idle.get(size)

@@ -2,12 +2,13 @@
 
 All lists of an update are one array, an input of the plan in memory that the host writes and kernels read where it is.
 So no copy goes before the kernels, and one plan serves all lists of the same lengths. A list is as long as the next
-power of two, but for half of all tiles at most, and ends with numbers that are no tiles. So a few plans serve updates
-of any number of tiles.
+power of two, but no longer than a launch with a list may be, and ends with numbers that are no tiles. So a few plans
+serve updates of any number of tiles.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.lowering.program import Buffer, CopyDtoD, Instruction, Launch, Program, Role, View
+from dagpu.lowering.updates.dirty.tile_updates import WHOLE_FROM
 from dagpu.lowering.updates.subprogram import Subprogram
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ def lengths_of(lists: "Mapping[int, NDArray[np.int32]]", totals: Mapping[int, in
 
 
 def _length(count: int, total: int) -> int:
-    return max(1, min(1 << (count - 1).bit_length() if count else 1, total // 2))
+    return max(1, min(1 << (count - 1).bit_length() if count else 1, ceil(WHOLE_FROM * total) - 1))
 
 
 def with_lists(subprogram: Subprogram, lengths: tuple[tuple[int, int], ...], copied: tuple[int, ...]) -> TiledProgram:

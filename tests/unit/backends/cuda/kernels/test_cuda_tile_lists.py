@@ -1,5 +1,6 @@
 """Launches of a list of tiles, and what a tile may see, from the packed parameters to the prelude on the CPU."""
 
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -11,15 +12,19 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.commands.bounds_reports import violations
-from dagpu.backends.cuda.driver.driver_protocol import Limits
+from dagpu.backends.cuda.driver.driver_protocol import Function, Limits
 from dagpu.backends.cuda.kernels.launch_params import (
     CHECKED,
+    FEW_TILES,
+    FEW_TILES_THREADS,
     LINEAR_GRID,
     LIST,
     REPORT,
     SEES,
     STRIDED,
+    THREADS,
     TILE_LIST,
+    block_for,
     macros,
     pack,
 )
@@ -163,3 +168,33 @@ def test_a_launch_without_a_list_is_compiled_and_packed_as_before() -> None:
     assert packed.form.variant == 0
     assert macros(packed.form.variant) == ()
     assert len(packed.parameters) == 8 + 4 * 4 + 8 + 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("length", "tile", "changes", "most", "static", "threads"),
+    [
+        (1, (64, 64), {}, 1024, 0, FEW_TILES_THREADS),
+        (FEW_TILES, (64, 64), {}, 1024, 0, FEW_TILES_THREADS),
+        (FEW_TILES + 1, (64, 64), {}, 1024, 0, THREADS),
+        (None, (64, 64), {}, 1024, 0, THREADS),
+        (1, (16, 17), {}, 1024, 0, 288),
+        (1, (16, 16), {}, 1024, 0, THREADS),
+        (1, (5, 5), {}, 1024, 0, 32),
+        (1, (64, 64), {}, 400, 0, 384),
+        (1, (64, 64), {}, 200, 0, 192),
+        (None, (64, 64), {}, 200, 0, 192),
+        (1, (64, 64), {}, 1024, 4, THREADS),
+        (1, (64, 64), {"shared_bytes": 4}, 1024, 0, THREADS),
+        (1, (64, 64), {"block": (128,)}, 1024, 0, 128),
+    ],
+)
+def test_a_few_tiles_have_more_threads(
+    length: int | None, tile: tuple[int, int], changes: dict[str, Any], most: int, static: int, threads: int
+) -> None:
+    """If dagpu chooses the block, and the kernel has no shared memory that is cut for it."""
+    launch = launch_of(9000, 64, tile, RIGHT, checked=False, length=length, strided=False)
+    launch = replace(launch, kernel=replace(launch.kernel, **changes))
+    packed = pack(launch, WIDE_GRID)
+    assert packed is not None
+    function = Function(lambda *_: None, most, static, 40, lambda _: None)
+    assert block_for(launch, packed.form, function) == (threads, 1, 1)
