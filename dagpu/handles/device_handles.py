@@ -190,12 +190,10 @@ class Exchange(Protocol):
         stream."""
         ...
 
-    def delay_consumer(self, memory: object, stream: int) -> None:
-        """Make `stream` wait for what runs that use `memory` would wait for."""
-        ...
-
-    def park(self, memory: object) -> None:
-        """Keep `memory`, once it is dropped, from being used again while work of other libraries may still use it."""
+    def give_out(self, memory: object, stream: int | None) -> None:
+        """Prepare `memory` for work of another library: `stream` waits for what runs that use it would wait for, and
+        once it is dropped it is not used again while that work may still use it. None: the library orders its work
+        itself."""
         ...
 
 

@@ -261,7 +261,8 @@ def fake_torch(library: FakeLibrary) -> ModuleType:
         found = read_capsule(capsule)
         assert found is not None
         memory = found.owner if found.device[0] == CPU else "given"
-        return FakeArray(library, memory, found.address, found.shape, found.strides, found.dtype)
+        layout = found.form.layout
+        return FakeArray(library, memory, found.address, layout.shape, layout.strides, layout.dtype)
 
     @contextmanager
     def stream_context(stream: Any) -> Iterator[None]:

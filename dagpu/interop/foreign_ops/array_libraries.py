@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, final
 import numpy as np
 
 from dagpu.handles.device_handles import Capturing, TemporaryMemory
-from dagpu.interop.capsules import CPU, ArrayMemory, make_capsule
+from dagpu.interop.capsules import CPU, ArrayMemory, form_of, make_capsule
 from dagpu.interop.foreign_ops.lane_views import BodyLane, OperandView
 
 LibraryName: TypeAlias = Literal["torch", "cupy", "numba"]
@@ -137,9 +137,8 @@ class Torch:
         self.module._C._cuda_clearCublasWorkspaces()  # noqa: SLF001  # PyTorch's own graphs do so, and no public name
 
     def host_array(self, array: "np.ndarray[Any, Any]") -> Any:
-        memory = ArrayMemory(
-            array.__array_interface__["data"][0], array.shape, array.strides, array.dtype, (CPU, 0), False, array
-        )
+        form = form_of(array.dtype, array.shape, array.strides)
+        memory = ArrayMemory(array.__array_interface__["data"][0], form, (CPU, 0), False, array)
         return self.module.from_dlpack(make_capsule(memory, versioned=False))
 
     def entered_on_host(self) -> AbstractContextManager[object]:

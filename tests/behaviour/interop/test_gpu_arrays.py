@@ -33,6 +33,7 @@ from dagpu import (
     zeros,
 )
 from dagpu.backends.cuda.resources.pools import Pool
+from dagpu.interop.capsules import CUDA
 from dagpu.interop.known_memory import tables
 from tests.simulated.cuda import driver, installed
 from tests.simulated.foreign_arrays import Library
@@ -223,7 +224,7 @@ def test_many_tensors_are_shared_at_once() -> None:
         kept = [share_array(array, f32) for array in arrays]
         for _ in range(200):
             share_array(library.array(CONTENTS), f32)
-        table = tables[current_device()]
+        table = tables[CUDA, 0]
         assert len(kept) <= len(table.readers) < 250
         with pytest.raises(InteropError, match="known to dagpu already"):
             adopt(arrays[0], f32)
