@@ -91,6 +91,47 @@ class _Entered:
 
 
 @final
+class _TorchLane:
+    """A context in which a stream is PyTorch's current one, and PyTorch records no operations.
+
+    `torch.cuda.stream(s)` and `torch.no_grad()` do the same in 16 us on an H200. They ask for the devices of both
+    streams, and keep two objects for what is one call of C each.
+    """
+
+    __slots__ = ("_before", "_device", "_other_device", "_records", "_stream", "_torch")
+
+    def __init__(self, torch: Any, stream: Any, device: int) -> None:
+        self._torch = torch
+        self._stream = stream
+        self._device = device
+        """The index of the stream's device."""
+
+    def __enter__(self) -> None:
+        torch, cuda = self._torch, self._torch.cuda
+        self._before = before = cuda.current_stream()
+        self._other_device: AbstractContextManager[object] | None = None
+        self._records = torch.is_grad_enabled()
+        if before.device_index == self._device:
+            cuda.set_stream(self._stream)
+        else:  # the device that is current changes too
+            other = cuda.stream(self._stream)
+            other.__enter__()
+            self._other_device = other
+        if self._records:
+            torch.set_grad_enabled(False)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        torch = self._torch
+        torch.set_grad_enabled(self._records)  # a body may have changed it
+        if self._other_device is None:
+            torch.cuda.set_stream(self._before)
+        else:
+            self._other_device.__exit__(kind, error, trace)
+
+
+@final
 class Torch:
     """PyTorch. Its allocator knows streams: memory that a body drops serves the same stream again."""
 
@@ -113,9 +154,8 @@ class Torch:
         if stream is None:
             device = self.module.device("cuda", lane.device)
             stream = self._streams[key] = self.module.cuda.ExternalStream(lane.handle, device=device)
-        torch = self.module
-        contexts = torch.no_grad(), torch.cuda.stream(stream)
-        return _Entered(*contexts) if capturing is None else _Entered(*contexts, self._private_memory(capturing))
+        entered = _TorchLane(self.module, stream, lane.device)
+        return entered if capturing is None else _Entered(entered, self._private_memory(capturing))
 
     @contextmanager
     def _private_memory(self, capturing: Capturing) -> Iterator[None]:
