@@ -162,6 +162,16 @@ class PythonKernel(ABC):
         """
         return ()
 
+    def host_body(self, grid: Shape, tile: Shape | None) -> Callable[..., None] | None:
+        """Return the function that the library runs a launch with on the host: it takes whole outputs, read-only
+        inputs and numbers, in the order of the parameters. None if the library needs a GPU, as most do.
+
+        Args:
+            grid: the grid of the launch.
+            tile: the tile of the first output; None if the kernel has no output.
+        """
+        return None
+
     @abstractmethod
     def usual_variant(self) -> int:
         """Return the variant that is compiled ahead of the first launch.

@@ -7,6 +7,7 @@ from threading import Lock
 from typing import Any, Final, final
 
 from dagpu.common.errors import CompileError
+from dagpu.interop.python_kernels.triton_interpreter import is_interpreted
 
 HIDDEN: Final = 2
 """Pointers that Triton appends to the parameters from version 3.4 on: scratch memory, and memory of a profiler."""
@@ -42,6 +43,11 @@ class TritonCompiler:
     def is_kernel(self, jit: object) -> bool:
         """Return true for what `@triton.jit` makes."""
         return isinstance(jit, self._triton.JITFunction)
+
+    def params_of(self, jit: Any) -> Sequence[Any]:
+        """Return the parameters of a kernel. One that is interpreted is described as one that is compiled."""
+        params: Sequence[Any] = (self._triton.JITFunction(jit.fn) if is_interpreted(jit) else jit).params
+        return params
 
     def source(
         self, jit: Any, types: Mapping[str, str], constexprs: Mapping[str, object], aligned: Sequence[str]
