@@ -243,6 +243,8 @@ class KernelSpec:
     """The parameters that are tensors, with their indices in `params`."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)
     """Indices of the scalars in `params` that may be ops, with their checks."""
+    takes_pointers: bool = field(init=False, repr=False)
+    """True if a tensor is passed as a plain pointer, which has no strides."""
     open_places: tuple[int, ...] = field(init=False, repr=False)
     """Indices of the parameters in `params` that take an op or a handle."""
 
@@ -250,6 +252,8 @@ class KernelSpec:
         params = list(enumerate(self.params))
         tensors = [(i, param) for i, param in params if param.form != "scalar"]
         lazy = [(i, param.check) for i, param in params if param.lazy and param.check is not None]
+        pointers = self.abi == "pointers" and self.library is None
+        object.__setattr__(self, "takes_pointers", pointers and not (self.python and self.python.takes_strides))
         object.__setattr__(self, "tensors", tuple(tensors))
         object.__setattr__(self, "lazy", tuple(lazy))
         object.__setattr__(self, "open_places", tuple([i for i, p in params if p.form != "scalar" or p.lazy]))

@@ -169,8 +169,6 @@ def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
         if kind is View or kind is Tiles:
             view: View = argument if kind is View else argument.view
             if spec.python is not None:
-                if not spec.python.takes_strides:
-                    _refuse_strides(launch, number, view.layout)
                 at = _put_fields(template, spec.python.fields(view.layout))
                 pointers.append((at, number, view.layout.offset))
                 continue
@@ -184,7 +182,6 @@ def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
                 if variant & CHECKED:
                     reports.append(len(template) - 16)
             else:
-                _refuse_strides(launch, number, view.layout)
                 template += bytes(8)
         else:
             assert isinstance(param.check, ScalarCheck)
@@ -267,11 +264,10 @@ def _grid(launch: Launch, limits: Limits) -> tuple[GridExtents, bool]:
     if given or (len(grid) <= 3 and all(n <= most for n, most in zip(grid, limits.grid, strict=False))):
         x, y, z = (*grid, 1, 1, 1)[:3]
         return (x, y, z), False
-    if launch.kernel.python is not None:
+    if launch.kernel.abi == "pointers":
         raise KernelArgumentError(
             f"kernel {launch.kernel.name!r}, launched at {describe(launch.origin)}: its tiles make a grid of {grid}, "
-            f"but {launch.kernel.python.library} counts blocks along three axes, and the device allows {limits.grid}. "
-            "Cut the output into fewer or larger tiles, or reshape it first."
+            f"but the device allows {limits.grid}. Give larger tiles."
         )
     return (prod(grid), 1, 1), True
 
@@ -415,19 +411,6 @@ def _converter(dtype: "np.dtype[Any]") -> Callable[[Any], bytes]:
             return by_numpy(value)
 
     return by_struct
-
-
-def _refuse_strides(launch: Launch, number: int, layout: Layout) -> None:
-    if layout.contiguous:
-        return
-    spec = launch.kernel
-    passes = f"{spec.python.library} is passed" if spec.python is not None else 'abi="pointers" passes'
-    other = "" if spec.python is not None else ', or use abi="views"'
-    raise KernelArgumentError(
-        f"kernel {spec.name!r}, argument {spec.params[number].name!r}: a view of shape {layout.shape} and strides "
-        f"{layout.strides} bytes, but {passes} a plain pointer, which has no strides. Launched at "
-        f"{describe(launch.origin)}. Make it contiguous with dup(...){other}."
-    )
 
 
 def kernel_key(spec: KernelSpec, variant: int) -> tuple[object, ...]:

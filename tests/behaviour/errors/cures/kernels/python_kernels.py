@@ -174,7 +174,8 @@ case(
 # ---- launches
 case(
     lambda: triton(then=lambda kernel: launched(kernel, (2, 1, 2, 4), (1, 1, 1, 1))),
-    ("reshape it first", lambda: triton(then=launched)),
+    ("Reshape the output first", lambda: triton(then=launched)),
+    ("give a grid: declared.grid(...)(...)", lambda: triton(then=lambda kernel: launched(kernel.grid(16)))),
     simulated=True,
 )
 case(
