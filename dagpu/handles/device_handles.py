@@ -215,6 +215,11 @@ class Driver(Protocol):
         """The exchange of the device's memory with other libraries."""
         ...
 
+    @property
+    def arch(self) -> str:
+        """The architecture for which kernels of the device are compiled: `sm_90`; empty if none are."""
+        ...
+
     def open_stream(self) -> Hashable:
         """Open a stream of the device. It closes when the last reference to it is dropped."""
         ...

@@ -23,6 +23,8 @@ class TritonResult:
     name: str
     num_warps: int
     shared: int
+    scratch: int
+    """Bytes of scratch memory for each program, in which it makes its tensor descriptors."""
     needs: str
     """What it needs that dagpu does not give, for a message; empty if nothing."""
 
@@ -109,6 +111,7 @@ class TritonCompiler:
             name=about.name,
             num_warps=about.num_warps,
             shared=about.shared,
+            scratch=getattr(about, "global_scratch_size", 0) * getattr(about, "num_ctas", 1),
             needs=_needs(about),
         )
 
@@ -121,9 +124,7 @@ class TritonCompiler:
 
 
 def _needs(about: Any) -> str:
-    """Return what a launch of dagpu's does not give."""
-    if getattr(about, "global_scratch_size", 0):
-        return "scratch memory, as for tensor descriptors that are made in the kernel"
+    """Return what a launch of dagpu's never gives."""
     if getattr(about, "profile_scratch_size", 0):
         return "memory for a profiler"
     if getattr(about, "tensordesc_meta", None):

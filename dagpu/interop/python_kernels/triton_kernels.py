@@ -38,6 +38,9 @@ _ALIGNMENT: Final = 16
 _SAMPLES: Final = ((128,), (32, 32), (16, 16, 16))
 """Tiles for which a kernel is checked at its declaration if its constexprs depend on the tile."""
 
+_MAKES_DESCRIPTOR: Final = "tt.make_tensor_descriptor"
+"""The operation of Triton's IR that needs scratch memory."""
+
 _Specialised: TypeAlias = tuple[FixedValues, tuple[bool, ...]]
 """The constexprs, and for each tensor whether its address is aligned."""
 
@@ -118,6 +121,8 @@ class _TritonCode(PythonKernel):
         self._constexprs = constexprs
         self._options = {"num_warps": num_warps} | ({} if num_stages is None else {"num_stages": num_stages})
         self._sample: Shape | None = None
+        self._scratch: dict[tuple[str, Hashable], int] = {}
+        """The bytes of scratch memory for each program, by the architecture and what the code depends on."""
         if num_warps not in (1, 2, 4, 8, 16, 32):
             raise declaration.error(f"num_warps={format_value(num_warps)}", "Give 1, 2, 4, 8, 16 or 32")
         given = () if callable(constexprs) else tuple(constexprs)
@@ -178,8 +183,10 @@ class _TritonCode(PythonKernel):
             self._sample = tile
             self._check_stores(ttir)
             return
+        self.needs_scratch = True  # nothing is known of it: each variant is looked at
 
     def _check_stores(self, ttir: str) -> None:
+        self.needs_scratch |= _MAKES_DESCRIPTOR in ttir
         writes = find_writes(ttir)
         names = [param.name for param, _ in self._pairs]
         written = {names[number]: place for number, place in writes.parameters.items()}
@@ -250,10 +257,23 @@ class _TritonCode(PythonKernel):
         source = self._source(cast(_Specialised, specialised))
         with _Declared(self._declaration):
             made = self._triton.compile(source, int(arch.removeprefix("sm_").rstrip("af")), self._options)
-            if made.needs:
-                raise CompileError(f"{self.library}: the kernel needs {made.needs}, which dagpu does not give.")
+            needs = made.needs
+            if made.scratch and not self.needs_scratch:
+                needs = "scratch memory, and makes no tensor descriptor"
+            if needs:
+                raise CompileError(f"{self.library}: the kernel needs {needs}, which dagpu does not give.")
+        self._scratch[arch, specialised] = made.scratch
         self._check_stores(made.ttir)
         return MachineCode(made.cubin, made.name, (32 * made.num_warps,), made.shared)
+
+    def knows_scratch(self, arch: str, variant: int) -> bool:
+        return (arch, self.specialised(variant)) in self._scratch
+
+    def scratch_bytes(self, arch: str, variant: int) -> int:
+        key = arch, self.specialised(variant)
+        if key not in self._scratch:
+            self.compile(arch, variant)
+        return self._scratch[key]
 
     def fields(self, layout: Layout) -> Sequence[Field]:
         return ((8, None),)

@@ -34,6 +34,7 @@ REPORT: Final = 4 * 4 + 8 * 8 + 8 * 8
 
 
 LIST: Final = -1
+SCRATCH: Final = -2
 """In place of the number of an argument: the list of tiles."""
 
 STRIDED: Final = 1
@@ -64,8 +65,8 @@ class LaunchForm:
     block: GridExtents
     template: bytes
     pointers: tuple[tuple[int, int, int], ...]
-    """The places of addresses: byte in the parameters, number of the argument or `LIST`, offset from the start of its
-    buffer."""
+    """The places of addresses: byte in the parameters, number of the argument, `LIST` or `SCRATCH`, offset from the
+    start of its buffer."""
     scalars: tuple[tuple[int, int, "Callable[[Any], bytes]"], ...]
     """The places of numbers: byte in the parameters, number of the argument, function that converts it to bytes."""
     reports: tuple[int, ...]
@@ -131,6 +132,7 @@ def _find_form(launch: Launch, limits: Limits) -> LaunchForm | None:
             key += (id(argument.view.layout), argument.tile, argument.grid)
     if launch.tile_list is not None:
         key.append(id(launch.tile_list.layout))
+    key.append(launch.scratch is not None)
     by_identity = tuple(key)
     found = _forms.get(by_identity)
     if found is None:
@@ -151,6 +153,7 @@ def _form_by_value(launch: Launch, limits: Limits) -> LaunchForm:
     ]
     if launch.tile_list is not None:
         shapes.append(("list", launch.tile_list.layout))
+    shapes.append(launch.scratch is not None)
     by_value = (launch.kernel, launch.grid, limits, *shapes)
     found = _forms.get(by_value)
     if found is None:
@@ -191,7 +194,10 @@ def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
             scalars.append((len(template), number, convert))
             template += value
     if spec.python is not None and spec.python.hidden:
-        template.extend(bytes(-len(template) % 8 + 8 * spec.python.hidden))
+        template.extend(bytes(-len(template) % 8))
+        if launch.scratch is not None:
+            pointers.append((len(template), SCRATCH, launch.scratch.layout.offset))
+        template.extend(bytes(8 * spec.python.hidden))
     return LaunchForm(
         variant, grid, _block(launch), bytes(template), tuple(pointers), tuple(scalars), tuple(reports)
     )  # fmt: skip

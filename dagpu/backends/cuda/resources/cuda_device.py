@@ -67,6 +67,8 @@ class CudaDevice:
         self.streams = Streams(gpu)
         self.library = Library(gpu, compiler)
         self.watchdog = Watchdog()
+        self.arch = gpu.arch
+        """The architecture for which its kernels are compiled."""
         self.exchange = CudaExchange(gpu, self.streams, self.memory, self.refuse_if_lost)
         """The exchange of the device's memory with other libraries."""
         self.live: set[LiveRun] = set()
