@@ -20,9 +20,11 @@ _D_co = TypeVar("_D_co", bound=np.generic, covariant=True)
 class BodyLane:
     """The stream that a body of a foreign op enqueues to, during its call. It speaks `__cuda_stream__`."""
 
-    __slots__ = ("_capturing", "_device", "_handle")
+    __slots__ = ("_capturing", "_device", "_handle", "library_stream")
 
     def __init__(self, handle: int, device: int, capturing: bool) -> None:
+        self.library_stream: Any = None
+        """The stream as an object of the body's library; None before the first body, and without such objects."""
         self._handle = handle
         self._device = device
         self._capturing = capturing
