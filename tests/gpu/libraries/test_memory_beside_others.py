@@ -19,10 +19,12 @@ GIB = 1 << 30
 
 @pytest.fixture(autouse=True)
 def on_gpu(cuda: Device) -> Iterator[Device]:
-    """The GPU, of which PyTorch holds nothing before and after."""
+    """The GPU, of which neither library keeps idle memory before, and PyTorch none after."""
     with use_device(cuda):
         gc.collect()
         torch.cuda.empty_cache()
+        with pytest.raises(OutOfMemoryError):  # which frees what dagpu's pool keeps
+            zeros((2 * cuda.memory_info()[1],), u8).sync()
         yield cuda
         gc.collect()
         torch.cuda.empty_cache()
