@@ -62,6 +62,14 @@ def element_type(dtype: "np.dtype[Any]") -> "np.dtype[Any] | None":
     return _ELEMENTS.get(dtype)
 
 
+def byte_order_cure(dtype: "np.dtype[Any]", array: str) -> str | None:
+    """Return the cure for an array whose elements are only in the order of other machines; None for another type.
+    `array` is the user's name for it."""
+    if dtype.isnative or element_type(dtype.newbyteorder("=")) is None:
+        return None
+    return f'Its bytes are in the order of other machines. Swap them: {array}.astype({array}.dtype.newbyteorder("="))'
+
+
 def is_supported(dtype: "np.dtype[Any]") -> bool:
     """Return true if a kernel may take elements of this type."""
     return dtype in SUPPORTED

@@ -7,6 +7,7 @@ it uses until its end (dagpu.runtime).
 Other modules read the internal state of a handle through `state_of`, `live_state` and `find_live_state`.
 """
 
+from dagpu.handles.array_handle import EXPORTS, DLPackExport
 from dagpu.handles.handle_errors import ARRAY_NAMES, OP_NAMES, copy_error, device_call
 from dagpu.handles.handle_moves import (
     HANDLES,
@@ -35,7 +36,6 @@ from dagpu.handles.handle_state import (
 from dagpu.handles.holders import Holders
 from dagpu.handles.partitions import Cut, Partition, cut_of
 from dagpu.handles.tensors import (
-    EXPORTS,
     TO_HOST,
     SharedTensor,
     Tensor,
@@ -55,6 +55,7 @@ __all__ = [
     "OWNING",
     "TO_HOST",
     "Cut",
+    "DLPackExport",
     "Handle",
     "HandleBase",
     "HandleState",

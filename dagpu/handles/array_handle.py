@@ -1,22 +1,93 @@
-"""`ArrayHandle`: the metadata of the four kinds of tensor handles, and the errors for access to their contents."""
+"""`ArrayHandle`: the metadata of the four kinds of tensor handles, their way to other libraries, and the errors for
+access to their contents."""
 
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, cast
 
 import numpy as np
 from typing_extensions import TypeVar
 
 from dagpu.common.dtypes import Shape
 from dagpu.common.errors import NotReadyError
-from dagpu.common.origin import describe
-from dagpu.handles.device_handles import Device
+from dagpu.common.origin import Origin, describe, here
+from dagpu.common.slot import Slot
+from dagpu.handles.device_handles import Device, driver_of
 from dagpu.handles.handle_errors import refuse_await, refuse_copy, refuse_name
 from dagpu.handles.handle_state import HandleBase, live_state
 
 D_co = TypeVar("D_co", bound=np.generic, covariant=True)
 S_co = TypeVar("S_co", bound=tuple[int, ...], covariant=True, default=tuple[int, ...])
 
+
+class Exports(Protocol):
+    """How handles are given to other libraries."""
+
+    def capsule(
+        self,
+        handle: HandleBase,
+        stream: int | None,
+        max_version: tuple[int, int] | None,
+        dl_device: tuple[int, int] | None,
+        copy: bool | None,
+        where: Origin,
+    ) -> object: ...
+    def interface(self, handle: HandleBase) -> dict[str, Any]: ...
+
+
+EXPORTS: Final = Slot[Exports]("dagpu.interop.outgoing")
+"""Gives handles to other libraries. It is a slot, because handles cannot import the protocols of devices."""
+
 _CONTENTS = (int, float, complex, np.generic, np.ndarray)
 """Types whose comparison with a handle would mean a comparison of contents."""
+
+
+class DLPackExport:
+    """The base class of what other libraries take without a copy: `torch.from_dlpack(t)`, `cupy.from_dlpack(t)`."""
+
+    __slots__ = ()
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """Give the memory to another library, without a copy. Other libraries call it: `torch.from_dlpack(t)`.
+
+        A call that succeeds moves a `Tensor`, whose consumer may write it. A `SharedTensor` goes out read-only, any
+        number of times. It never waits, because what dagpu gives out is complete.
+
+        Args:
+            stream: the CUstream in which the consumer will use the memory; -1 if it orders its work itself.
+            max_version: the newest version of DLPack that the consumer knows.
+            dl_device: the device on which the consumer wants the memory.
+            copy: true if the consumer wants a copy.
+
+        Raises:
+            ExportError: the consumer wants what only a copy could give, or cannot be told that it is read-only.
+            MovedError: the tensor has been moved.
+            BorrowError: a run uses the `Tensor`.
+        """
+        return self._capsule(stream, max_version, dl_device, copy, here())
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return the type of the device in DLPack's numbers, and its index."""
+        return self._dlpack_device()
+
+    def _capsule(
+        self,
+        stream: int | None,
+        max_version: tuple[int, int] | None,
+        dl_device: tuple[int, int] | None,
+        copy: bool | None,
+        where: Origin,
+    ) -> object:
+        """Return the capsule. `where` is the place that asks for it."""
+        raise NotImplementedError
+
+    def _dlpack_device(self) -> tuple[int, int]:
+        raise NotImplementedError
 
 
 class ArrayHandle(HandleBase, Generic[D_co, S_co]):
@@ -59,6 +130,19 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
         """The device that has its memory."""
         return live_state(self).storage.device
 
+    def _capsule(
+        self,
+        stream: int | None,
+        max_version: tuple[int, int] | None,
+        dl_device: tuple[int, int] | None,
+        copy: bool | None,
+        where: Origin,
+    ) -> object:
+        return EXPORTS.value.capsule(self, stream, max_version, dl_device, copy, where)
+
+    def _dlpack_device(self) -> tuple[int, int]:
+        return driver_of(live_state(self).storage.device).exchange.dlpack_device
+
     def __repr__(self) -> str:
         layout, _, where = self._summary()
         return f"{type(self).__name__}({layout.dtype.name}, {layout.shape}, {where})"
@@ -72,6 +156,8 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
         return f"<table><tr{dimmed}>{row}<td>{layout.nbytes:,} bytes</td></tr></table>"
 
     if not TYPE_CHECKING:  # hidden from type checkers, which must report these uses themselves
+        __dlpack__ = DLPackExport.__dlpack__  # a borrow is refused, with the cure
+        __dlpack_device__ = DLPackExport.__dlpack_device__
         __getattr__ = refuse_name
         __await__ = refuse_await
 

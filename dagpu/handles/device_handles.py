@@ -190,12 +190,10 @@ class Exchange(Protocol):
         stream."""
         ...
 
-    def delay_consumer(self, memory: object, stream: int) -> None:
-        """Make `stream` wait for what runs that use `memory` would wait for."""
-        ...
-
-    def park(self, memory: object) -> None:
-        """Keep `memory`, once it is dropped, from being used again while work of other libraries may still use it."""
+    def give_out(self, memory: object, stream: int | None) -> None:
+        """Prepare `memory` for work of another library: `stream` waits for what runs that use it would wait for, and
+        once it is dropped it is not used again while that work may still use it. None: the library orders its work
+        itself."""
         ...
 
     def is_parked(self, memory: object) -> bool:
@@ -219,6 +217,11 @@ class Driver(Protocol):
     @property
     def exchange(self) -> Exchange:
         """The exchange of the device's memory with other libraries."""
+        ...
+
+    @property
+    def arch(self) -> str:
+        """The architecture for which kernels of the device are compiled: `sm_90`; empty if none are."""
         ...
 
     def open_stream(self) -> Hashable:

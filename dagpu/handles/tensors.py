@@ -1,7 +1,7 @@
 """The four kinds of tensor handles: `Tensor`, `SharedTensor`, `TensorRef` and `TensorMut`."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol, Self, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, cast, final
 
 from dagpu.common.critical import Bookkeeping
 from dagpu.common.dtypes import NewShape, Shape
@@ -9,9 +9,9 @@ from dagpu.common.errors import OwnershipError, ShapeError
 from dagpu.common.layout import Layout, reshape_layout, slice_layout
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
-from dagpu.handles.array_handle import ArrayHandle, D_co, S_co
+from dagpu.handles.array_handle import EXPORTS, ArrayHandle, D_co, DLPackExport, S_co
 from dagpu.handles.handle_errors import wrong_kind
-from dagpu.handles.handle_state import HandleBase, HandleState, Loan, live_state, origin_of, take_state
+from dagpu.handles.handle_state import HandleState, Loan, live_state, origin_of, restore_state, take_state
 from dagpu.handles.holders import Holders
 from dagpu.handles.partitions import Partition, partition_tensor
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @final
-class Tensor(ArrayHandle[D_co, S_co]):
+class Tensor(ArrayHandle[D_co, S_co], DLPackExport):
     """An array in device memory with one owner. Passing it on moves it."""
 
     __slots__ = ("__weakref__",)
@@ -57,29 +57,6 @@ class Tensor(ArrayHandle[D_co, S_co]):
         """Return an op whose result is a new NumPy array with the contents. Moves the tensor."""
         return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self))
 
-    def __dlpack__(
-        self,
-        *,
-        stream: int | None = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> Any:
-        """Give the memory to another library, writable and without a copy. Moves the tensor.
-
-        Other libraries call it: `torch.from_dlpack(t)`. It never waits, because a handle is complete.
-
-        Raises:
-            ExportError: the consumer wants what only a copy could give.
-            MovedError: the tensor has been moved.
-            BorrowError: a run uses the tensor.
-        """
-        return EXPORTS.value.capsule(self, stream, max_version, dl_device, copy)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """Return the type of the device in DLPack's numbers, and its index."""
-        return EXPORTS.value.device(self)
-
     def borrow(self) -> "TensorRef[D_co, S_co]":
         """Lend the tensor for reading, any number of times at once, while no run writes it."""
         state = live_state(self)
@@ -108,7 +85,7 @@ class Tensor(ArrayHandle[D_co, S_co]):
 
 
 @final
-class SharedTensor(ArrayHandle[D_co, S_co]):
+class SharedTensor(ArrayHandle[D_co, S_co], DLPackExport):
     """An immutable array in device memory with any number of handles. Passing it on does not move it."""
 
     __slots__ = ("__weakref__", "_counted", "_holders")
@@ -134,12 +111,14 @@ class SharedTensor(ArrayHandle[D_co, S_co]):
         """
         where = here()
         with Bookkeeping():
-            state = self._unmoved_state()
-            others = len(self._holders.alive) - 1
-            if not others and not state.storage.lock.readers:
+            state, alive = self._unmoved_state(), self._holders.alive
+            if len(alive) == 1 and not state.storage.lock.readers:
                 take_state(self, "try_unwrap()", where)
-                self._holders.alive.discard(self._counted)
-                return Tensor(HandleState(Tensor, state.storage, state.layout, state.origin))
+                if len(alive) == 1:  # else another thread gives the handle out: it counts first, and then looks
+                    alive.discard(self._counted)
+                    return Tensor(HandleState(Tensor, state.storage, state.layout, state.origin))
+                restore_state(self, state)
+            others = len(alive) - 1
         who = "a run that is reading it, or by the library whose array it is"
         if others:
             who = "1 more handle" if others == 1 else f"{others} more handles"
@@ -159,28 +138,6 @@ class SharedTensor(ArrayHandle[D_co, S_co]):
     def to_host(self) -> "DeviceOp[NDArray[D_co]]":
         """Return an op whose result is a new NumPy array with the contents."""
         return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self))
-
-    def __dlpack__(
-        self,
-        *,
-        stream: int | None = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> Any:
-        """Show the memory to another library, read-only and without a copy, any number of times.
-
-        Other libraries call it: `torch.from_dlpack(t)`. It never waits, because a handle is complete.
-
-        Raises:
-            ExportError: the consumer wants what only a copy could give, or cannot be told that it is read-only.
-            MovedError: the tensor has been moved.
-        """
-        return EXPORTS.value.capsule(self, stream, max_version, dl_device, copy)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """Return the type of the device in DLPack's numbers, and its index."""
-        return EXPORTS.value.device(self)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -229,12 +186,6 @@ class TensorRef(ArrayHandle[D_co, S_co]):
 
     if not TYPE_CHECKING:  # hidden from type checkers, which report the call themselves
 
-        def __dlpack__(self, **_options: Any) -> NoReturn:
-            EXPORTS.value.capsule(self, None, None, None, None)
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return EXPORTS.value.device(self)
-
         def partition(self, *_args: object, **_kwargs: object) -> NoReturn:
             raise wrong_kind(self, "partition()", here())
 
@@ -274,14 +225,6 @@ class TensorMut(ArrayHandle[D_co, S_co]):
     def to_host(self) -> "DeviceOp[NDArray[D_co], Borrowed]":
         """Return an op whose result is a new NumPy array with the contents. Moves the borrow; its run ends the loan."""
         return cast("DeviceOp[NDArray[D_co], Borrowed]", TO_HOST.value(self))
-
-    if not TYPE_CHECKING:  # hidden from type checkers, which report the call themselves
-
-        def __dlpack__(self, **_options: Any) -> NoReturn:
-            EXPORTS.value.capsule(self, None, None, None, None)
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return EXPORTS.value.device(self)
 
 
 _KINDS = frozenset((Tensor, SharedTensor, TensorRef, TensorMut))
@@ -365,24 +308,6 @@ def _slice_layout(layout: Layout, ranges: tuple[slice, ...], where: Origin) -> L
     except ShapeError as error:
         raise ShapeError(f"slice() at {describe(where)}: {error}") from None
 
-
-class Exports(Protocol):
-    """How handles are given to other libraries."""
-
-    def device(self, handle: HandleBase) -> tuple[int, int]: ...
-    def capsule(
-        self,
-        handle: HandleBase,
-        stream: int | None,
-        max_version: tuple[int, int] | None,
-        dl_device: tuple[int, int] | None,
-        copy: bool | None,
-    ) -> object: ...
-    def interface(self, handle: HandleBase) -> dict[str, Any]: ...
-
-
-EXPORTS: Final = Slot[Exports]("dagpu.interop.outgoing")
-"""Gives handles to other libraries. It is a slot, because handles cannot import the protocols of devices."""
 
 TO_HOST: Final = Slot[Callable[[Any], object]]("dagpu.ops.creation")
 """Builds the op of `handle.to_host()`. It is a slot, because handles cannot import ops."""

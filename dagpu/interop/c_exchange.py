@@ -7,10 +7,9 @@ type: `__dlpack_c_exchange_api__`. Its functions order nothing: they name the st
 import ctypes
 import struct
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Final, NamedTuple, final
 
-from dagpu.interop.capsules import CUDA, DELETER_AT, LEGACY, MAJOR, ArrayMemory, read_versioned
+from dagpu.interop.capsules import CUDA, LEGACY, MAJOR, ArrayMemory, read_versioned
 
 _NAME: Final = b"dlpack_exchange_api"
 _TABLE: Final = struct.Struct("=IIQQQQQQ")
@@ -19,33 +18,15 @@ make a managed tensor of an object, make an object of one, describe an object, g
 
 _FromObject: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.c_void_p))
 _CurrentStream: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
-_Delete: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 _pointer_of: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
-_delete_function: Final = lru_cache(_Delete)
 
 
 @final
 class _Functions(NamedTuple):
     from_object: Callable[..., int]
     current_stream: Callable[..., int]
-
-
-@final
-class _Managed:
-    """A DLManagedTensorVersioned, which is deleted with this object."""
-
-    __slots__ = ("_address", "_delete")
-
-    def __init__(self, address: int) -> None:
-        self._address = address
-        (deleter,) = struct.unpack("=Q", ctypes.string_at(address + DELETER_AT, 8))
-        self._delete = _delete_function(deleter) if deleter else None
-
-    def __del__(self) -> None:
-        if self._delete is not None:
-            self._delete(self._address)
 
 
 _functions: Final[dict[type, _Functions | None]] = {}
@@ -84,14 +65,14 @@ def read_by_table(x: Any) -> tuple[ArrayMemory, int | None] | None:
     try:
         if functions.from_object(x, ctypes.byref(out)) or not out.value:
             return None
-        array = read_versioned(out.value, _Managed(out.value))
-        if array is None or array.dtype.kind == "c":
+        array = read_versioned(out.value)
+        if array is None or array.form.layout.dtype.kind == "c":
             return None
-        if array.device[0] != CUDA:
+        device = array.device
+        if device[0] != CUDA:
             return array, None
-        stream = ctypes.c_void_p()
-        if functions.current_stream(*array.device, ctypes.byref(stream)):
+        if functions.current_stream(*device, ctypes.byref(out)):
             return None
     except Exception:  # whatever the library raises, its `__dlpack__` raises again, with its own words
         return None
-    return array, stream.value or LEGACY  # C calls the default stream 0
+    return array, out.value or LEGACY  # C calls the default stream 0

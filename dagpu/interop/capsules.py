@@ -12,14 +12,16 @@ Two rules make an exchange safe on any thread and at any time:
 
 import ctypes
 import struct
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
-from dagpu.backends.host.arrays import bytes_at
-from dagpu.common.dtypes import Shape, bf16, strides_of
-from dagpu.common.reference_queue import Reference
+from dagpu.backends.host.arrays import array_at
+from dagpu.common.dtypes import Shape, bf16, element_type, strides_of
+from dagpu.common.frozen import frozen
+from dagpu.common.layout import Layout
 
 CPU: Final = 1
 CUDA: Final = 2
@@ -41,19 +43,19 @@ _CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 """The type codes of DLPack, by NumPy's kind of element type."""
 _BFLOAT: Final = 4
 
-
-_VERSIONED_HEAD: Final = struct.Struct("=IIQQQ")
-"""The first fields of DLManagedTensorVersioned: major and minor version, context, deleter, flags."""
-DELETER_AT: Final = 16
-"""The offset of the deleter in a DLManagedTensorVersioned."""
-_FLAGS_AT: Final = 24
-"""The offset of the flags in it."""
+_TENSOR: Final = struct.Struct("=QiiiBBHQQQ")
+"""DLTensor: data, type and index of the device, rank, type code, bits and lanes of elements, shape, strides, offset."""
+_VERSIONED_TENSOR: Final = struct.Struct("=IIQQQQiiiBBHQQQ")
+"""DLManagedTensorVersioned: major and minor version, context, deleter and flags, and a DLTensor."""
+_TENSOR_AT: Final = _VERSIONED_TENSOR.size - _TENSOR.size
+"""The offset of the DLTensor in a DLManagedTensorVersioned."""
 _DEVICE_AT: Final = 8
 """The offset of the type of the device in a DLTensor; its index follows."""
 _CODE_AT: Final = 20
 """The offset of the type code of elements."""
-_TENSOR: Final = struct.Struct("=QiiiBBHQQQ")
-"""DLTensor: data, type and index of the device, rank, type code, bits and lanes of elements, shape, strides, offset."""
+
+_tensor_at: Final = (ctypes.c_char * _TENSOR.size).from_address
+_versioned_tensor_at: Final = (ctypes.c_char * _VERSIONED_TENSOR.size).from_address
 
 # Functions of their own: other modules may set the argument types of those of `ctypes.pythonapi`.
 _is_capsule: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(
@@ -62,39 +64,64 @@ _is_capsule: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_c
 _pointer_of: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
+_Delete: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
+_delete_function: Final = lru_cache(_Delete)
 
-_exported: Final[set[Reference[None]]] = set()
-"""The arrays that exported capsules keep alive, as weak references."""
+
+@final
+@frozen
+class ArrayForm:
+    """All that is known of an array but its address. An import finds the form of an array by one look-up."""
+
+    layout: Layout
+    """Its layout in a block that begins with the first byte of its elements."""
+    nbytes: int
+    """The bytes from there to the end of the last element, gaps included; 0 if there are no elements."""
+    aligned: bool
+    """True if the strides are multiples of the size of an element."""
+    contiguous: bool
+    """True if the elements are in C order without gaps."""
+    is_known: bool
+    """True if tensors can have elements of this type."""
+    is_bfloat: bool
+    """True if NumPy lacks the type and DLPack has it: bfloat16."""
+
+
+@lru_cache(4096)
+def form_of(dtype: "np.dtype[Any]", shape: Shape, strides: Shape) -> ArrayForm:
+    """Return the form of an array. The strides are in bytes."""
+    found = element_type(dtype)
+    itemsize = dtype.itemsize
+    low = high = 0
+    if 0 not in shape:
+        for extent, stride in zip(shape, strides, strict=True):
+            if stride > 0:
+                high += (extent - 1) * stride
+            else:
+                low -= (extent - 1) * stride
+        high += itemsize
+    layout = Layout(dtype if found is None else found, shape, strides, low)
+    aligned = not any(stride % itemsize for stride in strides)
+    return ArrayForm(layout, low + high, aligned, layout.contiguous, found is not None, found == bf16)
 
 
 @final
 class ArrayMemory(NamedTuple):
-    """An array in memory: where it is, and how its elements lie there."""
+    """An array in memory: where it is, and its form."""
 
     address: int
     """The address of the first element."""
-    shape: Shape
-    strides: Shape
-    """In bytes."""
-    dtype: "np.dtype[Any]"
+    form: ArrayForm
     device: tuple[int, int]
     """The type of device in DLPack's numbers, and the index."""
     read_only: bool
     owner: object
     """The object that keeps the memory alive."""
 
-
-def extent_of(array: ArrayMemory) -> tuple[int, int]:
-    """Return the address of the first byte of an array's elements, and the address after the last one."""
-    low = high = array.address
-    for extent, stride in zip(array.shape, array.strides, strict=True):
-        if not extent:
-            return 0, 0
-        if stride > 0:
-            high += (extent - 1) * stride
-        else:
-            low += (extent - 1) * stride
-    return low, high + array.dtype.itemsize
+    @property
+    def start(self) -> int:
+        """The address of the first byte of all elements; 0 if there are none."""
+        return self.address - self.form.layout.offset if self.form.nbytes else 0
 
 
 def make_capsule(array: ArrayMemory, *, versioned: bool) -> object:
@@ -104,25 +131,16 @@ def make_capsule(array: ArrayMemory, *, versioned: bool) -> object:
         array: the memory. Its strides are multiples of the size of an element.
         versioned: true for a consumer that knows DLPack 1.0, which can be told that the memory is read-only.
     """
-    low, high = extent_of(array)
-    bits = np.dtype(np.uint16) if array.dtype == bf16 else array.dtype
-    view: Any = np.ndarray(
-        array.shape, bits, bytes_at(low, high - low, array.owner), array.address - low if high else 0, array.strides
-    )
-    _exported.add(Reference(view, _exported.discard))
-    capsule = view.__dlpack__(max_version=(MAJOR, 0)) if versioned else view.__dlpack__()
-    place = _pointer_of(id(capsule), _VERSIONED if versioned else _UNVERSIONED)
-    if versioned:
-        if array.read_only:
-            ctypes.c_uint64.from_address(place + _FLAGS_AT).value |= READ_ONLY
-        place += _VERSIONED_HEAD.size
-    ctypes.c_uint64.from_address(place).value = array.address
-    kind, index = array.device
-    if kind != CPU:
-        ctypes.c_int32.from_address(place + _DEVICE_AT).value = kind
-        ctypes.c_int32.from_address(place + _DEVICE_AT + 4).value = index
-    if bits is not array.dtype:
-        ctypes.c_uint8.from_address(place + _CODE_AT).value = _BFLOAT
+    address, form, (kind, index), read_only, owner = array
+    layout, is_bfloat = form.layout, form.is_bfloat
+    typestr = "<u2" if is_bfloat else layout.dtype.str
+    view: Any = array_at(address, layout.shape, typestr, layout.strides, owner, read_only=read_only and versioned)
+    capsule: object = view.__dlpack__(max_version=(MAJOR, 0)) if versioned else view.__dlpack__()
+    if kind != CPU or is_bfloat:
+        place = _pointer_of(id(capsule), _VERSIONED if versioned else _UNVERSIONED) + versioned * _TENSOR_AT
+        ctypes.c_uint64.from_address(place + _DEVICE_AT).value = kind | index << 32
+        if is_bfloat:
+            ctypes.c_uint8.from_address(place + _CODE_AT).value = _BFLOAT
     return capsule
 
 
@@ -139,39 +157,65 @@ def read_capsule(capsule: object) -> ArrayMemory | None:
         return read_versioned(_pointer_of(place, _VERSIONED), capsule)
     if not _is_capsule(place, _UNVERSIONED):
         raise BufferError(f"{type(capsule).__name__} is not a capsule of DLPack, or another consumer has taken it")
-    return _read_tensor(_pointer_of(place, _UNVERSIONED), capsule, read_only=False)
+    fields = _TENSOR.unpack_from(_tensor_at(_pointer_of(place, _UNVERSIONED)))
+    return _array_memory(fields, capsule, read_only=False)
 
 
-def read_versioned(address: int, owner: object) -> ArrayMemory | None:
+def read_versioned(address: int, owner: object = None) -> ArrayMemory | None:
     """Return the memory that a DLManagedTensorVersioned describes, which `owner` keeps alive; None as `read_capsule`.
+    Without an owner the structure belongs to the result, and is deleted with it.
 
     Raises:
         BufferError: it has another major version.
     """
-    major, _, _, _, flags = _VERSIONED_HEAD.unpack(ctypes.string_at(address, _VERSIONED_HEAD.size))
+    major, _, _, deleter, flags, *fields = _VERSIONED_TENSOR.unpack_from(_versioned_tensor_at(address))
+    if owner is None:
+        owner = _Managed(address, deleter)
     if major != MAJOR:
         raise BufferError(f"the capsule is of DLPack {major}, and dagpu reads version {MAJOR}")
-    return _read_tensor(address + _VERSIONED_HEAD.size, owner, read_only=bool(flags & READ_ONLY))
+    return _array_memory(fields, owner, read_only=bool(flags & READ_ONLY))
 
 
-def _read_tensor(place: int, owner: object, *, read_only: bool) -> ArrayMemory | None:
-    data, kind, index, rank, code, bits, lanes, extents, steps, offset = _TENSOR.unpack(
-        ctypes.string_at(place, _TENSOR.size)
-    )
-    dtype = _element_type(code, bits, lanes)
-    if dtype is None:
-        return None
-    shape = _integers(extents, rank)
-    itemsize = dtype.itemsize
-    strides = tuple([step * itemsize for step in _integers(steps, rank)]) if steps else strides_of(shape, itemsize)
-    return ArrayMemory(data + offset, shape, strides, dtype, (kind, index), read_only, owner)
+@final
+class _Managed:
+    """A DLManagedTensorVersioned, which is deleted with this object."""
+
+    __slots__ = ("_address", "_deleter")
+
+    def __init__(self, address: int, deleter: int) -> None:
+        self._address = address
+        self._deleter = deleter
+
+    def __del__(self) -> None:
+        if self._deleter:
+            _delete_function(self._deleter)(self._address)
 
 
-def _integers(address: int, count: int) -> tuple[int, ...]:
-    return struct.unpack(f"={count}q", ctypes.string_at(address, 8 * count)) if count else ()
+def _array_memory(fields: Sequence[int], owner: object, *, read_only: bool) -> ArrayMemory | None:
+    """Return the memory that the fields of a DLTensor describe; None as `read_capsule`."""
+    data, kind, index, rank, code, bits, lanes, extents, steps, offset = fields
+    int64s = _int64s(rank)
+    form = _form_of_tensor(code, bits, lanes, tuple(int64s(extents)[:]), tuple(int64s(steps)[:]) if steps else None)
+    return None if form is None else ArrayMemory(data + offset, form, (kind, index), read_only, owner)
 
 
 @lru_cache
+def _int64s(count: int) -> Callable[[int], "ctypes.Array[ctypes.c_int64]"]:
+    """Return the function that views so many integers at an address."""
+    return (ctypes.c_int64 * count).from_address
+
+
+@lru_cache(4096)
+def _form_of_tensor(code: int, bits: int, lanes: int, shape: Shape, steps: Shape | None) -> ArrayForm | None:
+    """Return the form of a DLTensor, whose strides count elements; None stands for C order."""
+    dtype = _element_type(code, bits, lanes)
+    if dtype is None:
+        return None
+    itemsize = dtype.itemsize
+    strides = strides_of(shape, itemsize) if steps is None else tuple([step * itemsize for step in steps])
+    return form_of(dtype, shape, strides)
+
+
 def _element_type(code: int, bits: int, lanes: int) -> "np.dtype[Any] | None":
     if lanes != 1 or bits % 8:
         return None
@@ -184,8 +228,3 @@ def _element_type(code: int, bits: int, lanes: int) -> "np.dtype[Any] | None":
         return np.dtype(f"{kind}{bits // 8}")
     except TypeError:
         return None
-
-
-def exported_count() -> int:
-    """Return the number of capsules that consumers, or nobody yet, still hold."""
-    return len(_exported)

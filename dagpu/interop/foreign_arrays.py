@@ -5,20 +5,20 @@ consumers in CuPy and Numba block the host on one.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
-from dagpu.backends.host.arrays import bytes_at
-from dagpu.common.dtypes import element_type, strides_of
+from dagpu.backends.host.arrays import array_at
+from dagpu.common.dtypes import byte_order_cure, strides_of
 from dagpu.common.errors import InteropError
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import HANDLES
 from dagpu.handles.device_handles import Device, Stream, driver_of
 from dagpu.interop.c_exchange import read_by_table
-from dagpu.interop.capsules import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, ArrayMemory, extent_of, read_capsule
-from dagpu.runtime.device_lookup import current_device, find_device
+from dagpu.interop.capsules import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, ArrayMemory, form_of, read_capsule
+from dagpu.runtime.device_lookup import current_device, find_device, numbered_device
 
 
 class SupportsDLPack(Protocol):
@@ -93,14 +93,9 @@ def stream_of(x: StreamLike, place: str | Device | None = None) -> Stream:
     return Stream(device, driver_of(device).exchange.open_stream(handle, x))
 
 
-@final
-class Arrival(NamedTuple):
-    """An array of another library that dagpu is given."""
-
-    array: ArrayMemory
-    device: Device
-    stream: int | None
-    """The CUstream whose work so far has to happen before the array is used; None for the device's arrival stream."""
+Arrival: TypeAlias = tuple[ArrayMemory, Device, int | None]
+"""An array of another library that dagpu is given, its device, and the CUstream whose work so far has to happen before
+the array is used; None for the device's arrival stream."""
 
 
 def read_array(x: object, call: str, where: Origin, stream: StreamLike | None = None) -> Arrival:
@@ -117,7 +112,7 @@ def read_array(x: object, call: str, where: Origin, stream: StreamLike | None = 
     """
     if type(x) in HANDLES:
         raise InteropError(f"{call} at {describe(where)}: {x!r} is dagpu's already. Pass it on as it is.")
-    known = stream_handle(stream, call, where)
+    known = None if stream is None else stream_handle(stream, call, where)
     producer = None
     read = read_by_table(x) if known is None else None
     if read is not None:
@@ -132,11 +127,14 @@ def read_array(x: object, call: str, where: Origin, stream: StreamLike | None = 
         raise InteropError(
             f"{call} at {describe(where)}: {format_value(x)} has neither DLPack nor the CUDA array interface. {cure}."
         )
-    _check_elements(array, call, where)
-    device = _device_of(array, call, where)
-    if known is not None and array.device[0] == CUDA:
+    form = array.form
+    if not (form.is_known and form.aligned) or array.address % form.layout.dtype.itemsize:
+        raise _wrong_elements(array, call, where)
+    kind, index = array.device
+    device = numbered_device("cuda", index) if kind == CUDA else _host_device(array, call, where)
+    if known is not None and kind == CUDA:
         driver_of(device).exchange.follow(known)
-    return Arrival(array, device, producer)
+    return array, device, producer
 
 
 def read_host_array(x: Any, call: str, where: Origin) -> "np.ndarray[Any, Any] | None":
@@ -151,10 +149,11 @@ def read_host_array(x: Any, call: str, where: Origin) -> "np.ndarray[Any, Any] |
     if int(x.__dlpack_device__()[0]) not in (CPU, CUDA_HOST, CUDA_MANAGED):
         return None
     array = _by_dlpack(x, call, where)
-    _check_elements(array, call, where)
-    low, high = extent_of(array)
-    memory = bytes_at(low, high - low, array.owner)
-    return np.ndarray(array.shape, array.dtype, memory, array.address - low if high > low else 0, array.strides)
+    form, layout = array.form, array.form.layout
+    if not (form.is_known and form.aligned) or array.address % layout.dtype.itemsize:
+        raise _wrong_elements(array, call, where)
+    bits = "<u2" if form.is_bfloat else layout.dtype.str
+    return array_at(array.address, layout.shape, bits, layout.strides, array.owner).view(layout.dtype)
 
 
 def _by_dlpack(x: Any, call: str, where: Origin) -> ArrayMemory:
@@ -162,7 +161,7 @@ def _by_dlpack(x: Any, call: str, where: Origin) -> ArrayMemory:
     # Of a stream that is asked for, the producer makes it wait for its own work. Only CUDA arrays know streams.
     options: dict[str, object] = {}
     if int(kind) == CUDA:
-        options["stream"] = driver_of(_cuda(int(index))).exchange.arrival_stream()
+        options["stream"] = driver_of(numbered_device("cuda", int(index))).exchange.arrival_stream()
     try:
         try:
             capsule = x.__dlpack__(max_version=(1, 0), **options)
@@ -187,7 +186,7 @@ def _by_dlpack(x: Any, call: str, where: Origin) -> ArrayMemory:
 def _of_numpy(x: "np.ndarray[Any, Any]") -> ArrayMemory:
     """Return the memory of a NumPy array whose element type DLPack lacks: bfloat16."""
     interface = x.__array_interface__
-    return ArrayMemory(interface["data"][0], x.shape, x.strides, x.dtype, (CPU, 0), interface["data"][1], x)
+    return ArrayMemory(interface["data"][0], form_of(x.dtype, x.shape, x.strides), (CPU, 0), interface["data"][1], x)
 
 
 def _by_interface(x: Any, call: str, where: Origin, stream: int | None) -> tuple[ArrayMemory, int | None]:
@@ -205,37 +204,33 @@ def _by_interface(x: Any, call: str, where: Origin, stream: int | None) -> tuple
     strides = interface.get("strides")
     address, read_only = interface["data"]
     found = tuple(strides) if strides is not None else strides_of(shape, dtype.itemsize)
-    index = driver_of(_cuda(0)).exchange.device_of(address) if address else 0
-    return ArrayMemory(address, shape, found, dtype, (CUDA, index), bool(read_only), x), interface.get("stream")
+    index = driver_of(numbered_device("cuda", 0)).exchange.device_of(address) if address else 0
+    form = form_of(dtype, shape, found)
+    return ArrayMemory(address, form, (CUDA, index), bool(read_only), x), interface.get("stream")
 
 
-def _check_elements(array: ArrayMemory, call: str, where: Origin) -> None:
-    if element_type(array.dtype) is None:
-        raise InteropError(
-            f"{call} at {describe(where)}: the array has elements of {array.dtype}, which no tensor has. Convert it in "
-            "its library first, for instance to float32."
+def _wrong_elements(array: ArrayMemory, call: str, where: Origin) -> InteropError:
+    """Return the error for an array whose elements no tensor can have, or that lie where no tensor has them."""
+    dtype = array.form.layout.dtype
+    if not array.form.is_known:
+        cure = byte_order_cure(dtype, "x") or "Convert it in its library first, for instance to float32"
+        return InteropError(
+            f"{call} at {describe(where)}: the array has elements of {dtype}, which no tensor has. {cure}."
         )
-    itemsize = array.dtype.itemsize
-    if array.address % itemsize or any(stride % itemsize for stride in array.strides):
-        raise InteropError(
-            f"{call} at {describe(where)}: the elements of the array are not aligned to their {itemsize} bytes. Copy "
-            "it in its library first."
-        )
+    return InteropError(
+        f"{call} at {describe(where)}: the elements of the array are not aligned to their {dtype.itemsize} bytes. Copy "
+        "it in its library first."
+    )
 
 
-def _device_of(array: ArrayMemory, call: str, where: Origin) -> Device:
-    kind, index = array.device
-    if kind == CUDA:
-        return _cuda(index)
+def _host_device(array: ArrayMemory, call: str, where: Origin) -> Device:
+    """Return the device for an array that is not on a GPU: the current one, if it computes on the host."""
+    kind, _ = array.device
     if kind == CPU:
         chosen = current_device()
-        return find_device("host:0") if chosen.kind == "cuda" else chosen
+        return numbered_device("host", 0) if chosen.kind == "cuda" else chosen
     named = _NAMES.get(kind, f"device type {kind} of DLPack")
     raise InteropError(
         f"{call} at {describe(where)}: the array is in {named}. Copy it to a tensor: from_array(x), or "
         "from_host(numpy.asarray(x))."
     )
-
-
-def _cuda(index: int) -> Device:
-    return find_device(f"cuda:{index}")

@@ -18,7 +18,6 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.common.dtypes import element_type
 from dagpu.common.errors import BorrowError, InteropError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
@@ -35,7 +34,6 @@ from dagpu.handles import (
 )
 from dagpu.handles.device_handles import driver_of
 from dagpu.handles.storage import Storage
-from dagpu.interop.capsules import ArrayMemory, extent_of
 from dagpu.interop.foreign_arrays import Arrival, ForeignArray, StreamLike, read_array, read_host_array
 from dagpu.interop.known_memory import add_memory, forget_memory
 from dagpu.ops.base import DeviceOp
@@ -67,14 +65,11 @@ def from_array(x: Any, dtype: Any = None, *, stream: StreamLike | None = None) -
         ShapeError: `x` is a NumPy array of which no tensor can be made.
     """
     where = here()
-    if isinstance(x, np.ndarray):
-        _check_type(x.dtype, dtype, "from_array", where)
-        return from_host(x)
-    on_host = read_host_array(x, "from_array", where)
+    on_host = x if isinstance(x, np.ndarray) else read_host_array(x, "from_array", where)
+    have = read_array(x, "from_array", where, stream)[0].form.layout.dtype if on_host is None else on_host.dtype
+    _check_type(have, dtype, "from_array", where)
     if on_host is not None:
-        _check_type(on_host.dtype, dtype, "from_array", where)
         return from_host(on_host)
-    _check_type(read_array(x, "from_array", where, stream).array.dtype, dtype, "from_array", where)
     return value(_Unread(x, dtype, stream, where)).then(_copy_now)
 
 
@@ -199,20 +194,21 @@ def lend_mut(x: Any, dtype: Any = None, *, stream: StreamLike | None = None) -> 
 
 def _own(x: Any, dtype: Any, stream: StreamLike | None, call: str, where: Origin) -> Tensor[Any]:
     arrival = read_array(x, call, where, stream)
-    array = arrival.array
-    _check_type(array.dtype, dtype, call, where)
+    array = arrival[0]
+    _check_type(array.form.layout.dtype, dtype, call, where)
     if array.read_only:
         raise InteropError(
             f"{call} at {describe(where)}: the array is read-only. Share it, share_array(x), lend it for reading, "
             "lend(x), or copy it: from_array(x)."
         )
-    storage, layout = _wrap(arrival)
-    if not layout.contiguous:
+    if not array.form.contiguous:
+        layout = array.form.layout
         raise InteropError(
             f"{call} at {describe(where)}: the array of shape {layout.shape} has strides {layout.strides}, and what "
             "dagpu may write is in C order. Copy it: from_array(x), or make it contiguous in its library first."
         )
-    _enter(storage, array, call, where, writable=True)
+    storage, layout = _wrap(arrival)
+    add_memory(array, storage, call, where, writable=True)
     return Tensor(HandleState(Tensor, storage, layout, where))
 
 
@@ -220,11 +216,10 @@ def _share(
     x: Any, dtype: Any, stream: StreamLike | None, call: str, where: Origin, *, known: bool = True
 ) -> SharedTensor[Any]:
     arrival = read_array(x, call, where, stream)
-    array = arrival.array
-    _check_type(array.dtype, dtype, call, where)
+    _check_type(arrival[0].form.layout.dtype, dtype, call, where)
     storage, layout = _wrap(arrival)
     if known:
-        _enter(storage, array, call, where, writable=False)
+        add_memory(arrival[0], storage, call, where, writable=False)
     storage.lock.readers = 1  # for ever: the array's library reads it too, so no handle of dagpu may own or write it
     return SharedTensor(HandleState(SharedTensor, storage, layout, where, holders=Holders()))
 
@@ -232,10 +227,9 @@ def _share(
 @contextmanager
 def _lending(x: Any, dtype: Any, stream: StreamLike | None, call: str, where: Origin) -> Iterator[TensorRef[Any]]:
     arrival = read_array(x, call, where, stream)
-    array = arrival.array
-    _check_type(array.dtype, dtype, call, where)
+    _check_type(arrival[0].form.layout.dtype, dtype, call, where)
     storage, layout = _wrap(arrival)
-    _enter(storage, array, call, where, writable=False)
+    add_memory(arrival[0], storage, call, where, writable=False)
     lender: Tensor[Any] = Tensor(HandleState(Tensor, storage, layout, where))
     try:
         yield TensorRef(HandleState(TensorRef, storage, layout, where, lender))
@@ -275,24 +269,21 @@ def _end_loan(lender: Tensor[Any], storage: Storage, call: str, where: Origin) -
 def _wrap(arrival: Arrival) -> tuple[Storage, Layout]:
     """Return a storage for the memory of an array, and the array's layout in it."""
     array, device, stream = arrival
-    found = element_type(array.dtype)
-    assert found is not None
-    low, high = extent_of(array)
-    exchange = driver_of(device).exchange
-    start = low - low % exchange.alignment
-    memory = exchange.wrap(start, high - start, array.owner)
+    form, exchange = array.form, driver_of(device).exchange
+    layout, nbytes = form.layout, form.nbytes
+    start = array.start
+    shift = start % exchange.alignment
+    if shift:  # the block begins where one of the backend's could
+        start, nbytes = start - shift, nbytes + shift
+        layout = Layout(layout.dtype, layout.shape, layout.strides, layout.offset + shift)
+    memory = exchange.wrap(start, nbytes, array.owner)
     exchange.await_work(memory, stream)
-    layout = Layout(found, array.shape, array.strides, array.address - start if high > low else 0)
-    return Storage(device, high - start, memory), layout
-
-
-def _enter(storage: Storage, array: ArrayMemory, call: str, where: Origin, *, writable: bool) -> None:
-    low, high = extent_of(array)
-    add_memory(storage.device, low, high, storage, call, where, writable=writable)
+    return Storage(device, nbytes, memory), layout
 
 
 def _check_type(have: "np.dtype[Any]", wanted: Any, call: str, where: Origin) -> None:
-    if wanted is not None and np.dtype(wanted) != have:
+    """Check that an array has the element type that the user has said, if any."""
+    if wanted is not None and wanted is not have.type and np.dtype(wanted) != have:
         raise InteropError(
             f"{call} at {describe(where)}: the array has elements of {have}, and {np.dtype(wanted)} was said. Nothing "
             "is converted: say the type that it has, or convert it afterwards: convert(t, dtype)."

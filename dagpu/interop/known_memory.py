@@ -12,8 +12,9 @@ from typing import NamedTuple, final
 
 from dagpu.common.errors import InteropError
 from dagpu.common.origin import Origin, describe
-from dagpu.handles.device_handles import Device
+from dagpu.handles.device_handles import driver_of
 from dagpu.handles.storage import Storage
+from dagpu.interop.capsules import ArrayMemory
 
 
 @final
@@ -27,7 +28,7 @@ class _Range(NamedTuple):
 
 @final
 class _Table:
-    """The ranges of one device, by the identity of their storages. One whose storage is gone is removed later."""
+    """The ranges of one memory, by the identity of their storages. One whose storage is gone is removed later."""
 
     __slots__ = ("limit", "readers", "writers")
 
@@ -49,27 +50,32 @@ class _Table:
         self.writers.pop(key, None)
 
 
-tables: dict[Device, _Table] = {}
+tables: dict[tuple[int, int], _Table] = {}
+"""A table for each memory: by the device in DLPack's numbers, since all devices of the host have one memory."""
 
 
-def add_memory(
-    device: Device, start: int, stop: int, storage: Storage, call: str, where: Origin, *, writable: bool
-) -> None:
-    """Enter the memory of a storage that other libraries know.
+def add_memory(array: ArrayMemory, storage: Storage, call: str, where: Origin, *, writable: bool) -> None:
+    """Enter the memory of an array that other libraries know, which a storage has.
 
     Raises:
         InteropError: it overlaps with memory in the table, and one of the two may be written.
     """
-    table = tables.get(device)
+    table = tables.get(array.device)
     if table is None:
-        table = tables.setdefault(device, _Table())
-    key = id(storage)
+        table = tables.setdefault(array.device, _Table())
+    key, start = id(storage), array.start
+    stop = start + array.form.nbytes
     before = table.readers.get(key) or table.writers.get(key)
+    if before is not None and before.storage() is storage and before.writable == writable:
+        if before.start <= start and stop <= before.stop:
+            return
+        start, stop = min(start, before.start), max(stop, before.stop)
     new = _Range(start, stop, writable, weakref.ref(storage), where)
     (table.writers if writable else table.readers)[key] = new
     if before is not None and before.writable != writable:
         (table.writers if before.writable else table.readers).pop(key, None)
-    _refuse_overlap(table, table.writers, key, new, before, call)
+    if table.writers:
+        _refuse_overlap(table, table.writers, key, new, before, call)
     if writable or len(table.readers) > table.limit:
         _refuse_overlap(table, table.readers, key, new, before, call)
         table.limit = max(64, 2 * len(table.readers))
@@ -78,7 +84,7 @@ def add_memory(
 def _refuse_overlap(
     table: _Table, known: dict[int, _Range], key: int, new: _Range, before: _Range | None, call: str
 ) -> None:
-    for other_key, other in tuple(known.items()) if known else ():
+    for other_key, other in tuple(known.items()):
         if other_key == key:
             continue
         if other.storage() is None:
@@ -94,6 +100,6 @@ def _refuse_overlap(
 
 def forget_memory(storage: Storage) -> None:
     """Remove the memory of a storage whose handle has been taken away from dagpu."""
-    table = tables.get(storage.device)
+    table = tables.get(driver_of(storage.device).exchange.dlpack_device)
     if table is not None:
         table.forget(id(storage))

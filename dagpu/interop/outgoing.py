@@ -24,18 +24,21 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import (
     EXPORTS,
+    DLPackExport,
     HandleBase,
+    HandleState,
     SharedTensor,
     TensorMut,
     TensorRef,
     clone_shared,
     live_state,
     origin_of,
+    state_of,
     take_state,
 )
 from dagpu.handles.device_handles import Device, Exchange, driver_of
 from dagpu.handles.storage import Locks, Storage, release_returned_loans, watch_loan
-from dagpu.interop.capsules import CUDA, LEGACY, ArrayMemory, extent_of, make_capsule
+from dagpu.interop.capsules import CUDA, LEGACY, ArrayMemory, form_of, make_capsule
 from dagpu.interop.foreign_arrays import StreamLike, stream_handle
 from dagpu.interop.known_memory import add_memory, forget_memory
 
@@ -45,11 +48,7 @@ _D_co = TypeVar("_D_co", bound=np.generic, covariant=True)
 
 @final
 class HandleExports:
-    """Gives handles to other libraries. Implements `dagpu.handles.tensors.Exports`."""
-
-    def device(self, handle: HandleBase) -> tuple[int, int]:
-        """Return the type of a handle's device in DLPack's numbers, and its index."""
-        return driver_of(live_state(handle).storage.device).exchange.dlpack_device
+    """Gives handles to other libraries. Implements `dagpu.handles.array_handle.Exports`."""
 
     def capsule(
         self,
@@ -58,6 +57,7 @@ class HandleExports:
         max_version: tuple[int, int] | None,
         dl_device: tuple[int, int] | None,
         copy: bool | None,
+        where: Origin,
     ) -> object:
         """Return a capsule of DLPack of the memory of a handle. A successful call moves a `Tensor`.
 
@@ -66,28 +66,29 @@ class HandleExports:
             BorrowError: a run uses the `Tensor`.
             MovedError: the handle has been moved.
         """
-        where = here()
         state = live_state(handle)
         storage = state.storage
-        shared = isinstance(handle, SharedTensor)
-        if not shared and isinstance(handle, TensorRef | TensorMut):
+        exchange = driver_of(storage.device).exchange
+        if state.lender is not None:
             raise ExportError(
                 f"{_described(handle)} is lent, and DLPack knows no end of a loan. Lend it to the other library for a "
                 "block: with lent_out(t) as x: ..."
             )
-        exchange = driver_of(storage.device).exchange
-        _check_request(exchange, handle, dl_device, copy)
+        if dl_device is not None or copy:
+            _check_request(exchange, handle, dl_device, copy)
+        versioned = max_version is not None and max_version[0] >= 1
         if isinstance(handle, SharedTensor):
-            _check_readers_version(handle, max_version)
-            owner: object = clone_shared(handle)  # one more handle: `try_unwrap()` counts it
-            array = _memory_of(exchange, storage, state.layout, owner, read_only=True)
-            _know(storage, array, where, writable=False)
+            if not versioned:
+                raise _unversioned_readers(handle)
+            array = _memory_of(exchange, storage, state.layout, _add_reader(handle, state), read_only=True)
+            add_memory(array, storage, "__dlpack__", where, writable=False)
         else:
             array = _memory_of(exchange, storage, state.layout, storage, read_only=False)
-        _hand_over(exchange, storage, stream)  # it may fail: the tensor has not moved then
-        if not shared:
+        _hand_over(exchange, storage, stream)
+        capsule = make_capsule(array, versioned=versioned)
+        if state.holders is None:  # last: what fails before it moves nothing
             _take_out(handle, where)
-        return make_capsule(array, versioned=max_version is not None and max_version[0] >= 1)
+        return capsule
 
     def interface(self, handle: HandleBase) -> dict[str, Any]:
         """Return the CUDA array interface, version 3, of a `SharedTensor` on a GPU: read-only, and without a stream.
@@ -97,6 +98,31 @@ class HandleExports:
         """
         state = live_state(handle)
         return _interface(state.storage, state.layout, type(handle).__name__, read_only=True)
+
+
+@final
+class _ForeignReader:
+    """A reader of shared memory in another library. `try_unwrap()` counts it, as it counts handles."""
+
+    __slots__ = ("__weakref__", "_storage")
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+
+def _add_reader(shared: SharedTensor[Any], state: HandleState) -> object:
+    """Return an object that keeps the memory of a shared tensor alive, and counts as one of its holders.
+
+    It takes no lock, which would cost two changes of the signal handler: it counts before it looks whether
+    `try_unwrap()` of another thread has taken the handle, and that takes the handle before it counts.
+
+    Raises:
+        MovedError: the tensor has been moved.
+    """
+    assert state.holders is not None
+    reader = _ForeignReader(state.storage)
+    state.holders.add(reader)
+    return reader if state_of(shared) is state else clone_shared(shared)  # which takes the lock
 
 
 def _take_out(handle: HandleBase, where: Origin) -> None:
@@ -136,35 +162,28 @@ def _check_request(exchange: Exchange, x: object, dl_device: tuple[int, int] | N
         )
 
 
-def _check_readers_version(x: object, max_version: tuple[int, int] | None) -> None:
-    if max_version is None or max_version[0] < 1:
-        raise ExportError(
-            f"{_described(x)} is read-only, which a capsule of DLPack before version 1.0 cannot say. To a consumer "
-            "that never writes (JAX) pass unversioned(t), to another one a copy: dup(t).sync()."
-        )
+def _unversioned_readers(x: object) -> ExportError:
+    """Return the error for a consumer that cannot be told that memory is read-only."""
+    return ExportError(
+        f"{_described(x)} is read-only, which a capsule of DLPack before version 1.0 cannot say. To a consumer that "
+        "never writes (JAX) pass unversioned(t), to another one a copy: dup(t).sync()."
+    )
 
 
 def _hand_over(exchange: Exchange, storage: Storage, stream: int | None) -> int | None:
-    """Prepare memory for work of another library, whose work will be in `stream`. Return that stream; None on the
-    host."""
+    """Prepare memory for work of another library, whose work will be in `stream`. Return that stream; None if there is
+    none: on the host, and for a consumer that wants no order, -1."""
     if exchange.dlpack_device[0] != CUDA:
         return None
-    consumer = LEGACY if stream is None else int(stream)
-    if consumer >= 0:  # -1: the consumer wants no order
-        exchange.delay_consumer(storage.memory, consumer)
-    exchange.park(storage.memory)
+    consumer = LEGACY if stream is None else int(stream) if stream >= 0 else None
+    exchange.give_out(storage.memory, consumer)
     return consumer
 
 
 def _memory_of(exchange: Exchange, storage: Storage, layout: Layout, owner: object, *, read_only: bool) -> ArrayMemory:
     address = exchange.address_of(storage.memory) + layout.offset
-    return ArrayMemory(address, layout.shape, layout.strides, layout.dtype, exchange.dlpack_device, read_only, owner)
-
-
-def _know(storage: Storage, array: ArrayMemory, where: Origin, *, writable: bool) -> None:
-    """Enter memory that is given out, so that it cannot come back as a second handle."""
-    start, stop = extent_of(array)
-    add_memory(storage.device, start, stop, storage, "__dlpack__", where, writable=writable)
+    form = form_of(layout.dtype, layout.shape, layout.strides)
+    return ArrayMemory(address, form, exchange.dlpack_device, read_only, owner)
 
 
 def _interface(storage: Storage, layout: Layout, kind: str, *, read_only: bool) -> dict[str, Any]:
@@ -197,7 +216,7 @@ class _Visit:
 
 
 @final
-class Lent(Generic[_D_co]):
+class Lent(DLPackExport, Generic[_D_co]):
     """A tensor on its way to other libraries, made by `lent_out` and `unversioned`.
 
     It speaks DLPack and, on a GPU, the CUDA array interface: `torch.from_dlpack(x)`, `cupy.from_dlpack(x)`.
@@ -232,32 +251,33 @@ class Lent(Generic[_D_co]):
         """The device that has the memory."""
         return self._storage.device
 
-    def __dlpack__(
+    def _capsule(
         self,
-        *,
-        stream: int | None = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> Any:
-        """Return a capsule of the memory, without a copy. Consumers call it.
+        stream: int | None,
+        max_version: tuple[int, int] | None,
+        dl_device: tuple[int, int] | None,
+        copy: bool | None,
+        where: Origin,
+    ) -> object:
+        """Return a capsule of the memory.
 
         Raises:
             ExportError: the block of `lent_out` has ended, or the consumer wants what only a copy could give.
         """
         owner = self._live_owner()
         exchange = driver_of(self._storage.device).exchange
-        _check_request(exchange, self, dl_device, copy)
-        if self._read_only and self._versioned:
-            _check_readers_version(self, max_version)
+        if dl_device is not None or copy:
+            _check_request(exchange, self, dl_device, copy)
+        versioned = max_version is not None and max_version[0] >= 1
+        if self._read_only and self._versioned and not versioned:
+            raise _unversioned_readers(self)
         consumer = _hand_over(exchange, self._storage, stream)
-        if consumer is not None and consumer >= 0:
+        if consumer is not None:
             self._streams[consumer] = None
         array = _memory_of(exchange, self._storage, self._layout, owner, read_only=self._read_only)
-        return make_capsule(array, versioned=self._versioned and max_version is not None and max_version[0] >= 1)
+        return make_capsule(array, versioned=self._versioned and versioned)
 
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """Return the type of the device in DLPack's numbers, and its index."""
+    def _dlpack_device(self) -> tuple[int, int]:
         return driver_of(self._storage.device).exchange.dlpack_device
 
     @property
@@ -321,7 +341,8 @@ def _lending_out(t: TensorRef[_D] | TensorMut[_D], stream: int | None, where: Or
     watch_loan(visit, locks)
     lent: Lent[_D] = Lent(t, visit, read_only=not writes, versioned=True)
     exchange = driver_of(storage.device).exchange
-    _know(storage, _memory_of(exchange, storage, state.layout, None, read_only=not writes), where, writable=writes)
+    array = _memory_of(exchange, storage, state.layout, None, read_only=not writes)
+    add_memory(array, storage, "__dlpack__", where, writable=writes)  # so that it cannot come back as a second handle
     if stream is not None:
         lent._streams[stream] = None  # noqa: SLF001  # the two are one mechanism
     try:

@@ -5,11 +5,13 @@ owns, is reached through that one argument alone. So moving the handles into an 
 """
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import numpy as np
 
+from dagpu.common.dtypes import Shape
 from dagpu.common.errors import KernelArgumentError
+from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, is_ours
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, cut_of, live_state
@@ -20,13 +22,17 @@ from dagpu.ops.kernel_spec import KernelSpec, Param
 _INPUTS = frozenset((Tensor, SharedTensor, TensorRef, TensorMut))
 _HANDLES = _INPUTS | {Partition}
 
+MOST_AXES: Final = 3
+"""The axes along which CUDA counts the blocks of a grid."""
+
 
 def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, ops: bool) -> None:
     """Check arguments in the order of the parameters; with `ops`, an op may take the place of its result.
 
     Raises:
         KernelArgumentError: a wrong form, element type, rank or scalar, an output's memory that is another
-            argument's as well, or no grid on which all outputs agree.
+            argument's as well, or no grid on which all outputs agree; for a kernel that takes plain pointers also a
+            view with strides, or a grid of more than three axes.
         MovedError: a handle has been moved.
     """
     users: dict[object, tuple[Param, Any]] = {}
@@ -49,6 +55,8 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
         layout = state.layout
         if layout.dtype is not param.dtype or len(layout.shape) != param.rank:
             _check_elements(spec, param, arg, origin)
+        if spec.takes_pointers and not layout.contiguous:
+            _refuse_strides(spec, param, layout, origin)
         first = users.setdefault(state.storage, (param, arg))
         if first[0] is not param:
             _check_alias(spec, first, (param, arg), origin)
@@ -57,6 +65,8 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
                 cut = param, arg
             elif cut_of(cut[1])[1] != cut_of(arg)[1]:
                 _refuse_grids(spec, cut, (param, arg), origin)
+    if spec.takes_pointers and cut is not None:
+        _check_axes(spec, cut_of(cut[1])[1], origin)
     if not outputs and spec.grid is None:
         what = "has no output whose tiles would give its grid"
         refuse_call(spec, origin, what, f"Give the grid: {spec.name}.grid(...)(...)")
@@ -93,10 +103,30 @@ def arguments_fit(spec: KernelSpec, args: Sequence[Any]) -> bool:
         layout, storage = state.layout, state.storage
         if layout.dtype is not param.dtype or (len(layout.shape) != param.rank and param.rank is not None):
             return False
-        if storage in used:
+        if storage in used or (spec.takes_pointers and not layout.contiguous):
             return False
         used.add(storage)
-    return grid is not None
+    return grid is not None and (len(grid) <= MOST_AXES or not spec.takes_pointers)
+
+
+def _refuse_strides(spec: KernelSpec, param: Param, layout: Layout, origin: Origin) -> NoReturn:
+    """Refuse a view with strides for a kernel that takes plain pointers, on every device."""
+    passes, other = 'abi="pointers" passes', ', or use abi="views"'
+    if spec.python is not None:
+        passes, other = f"{spec.python.library} is passed", ""
+    what = (
+        f"a view of shape {layout.shape} and strides {layout.strides} bytes, but {passes} a plain pointer, which has "
+        "no strides"
+    )
+    refuse_call(spec, origin, what, f"Make it contiguous with dup(...){other}", param)
+
+
+def _check_axes(spec: KernelSpec, grid: Shape, origin: Origin) -> None:
+    """Refuse a grid of tiles whose place a kernel that takes plain pointers could not tell, on every device."""
+    if len(grid) > MOST_AXES:
+        whose = "CUDA" if spec.python is None else spec.python.library
+        what = f"its tiles make a grid of {grid}, but {whose} counts blocks along three axes"
+        refuse_call(spec, origin, what, f"Reshape the output first, or give a grid: {spec.name}.grid(...)(...)")
 
 
 def refuse_call(spec: KernelSpec, origin: Origin, what: str, cure: str, param: Param | None = None) -> NoReturn:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.common.dtypes import Shape, bf16, element_type
+from dagpu.common.dtypes import Shape, bf16, byte_order_cure, element_type
 from dagpu.common.errors import BorrowError, NotReadyError, ShapeError
 from dagpu.common.frozen import frozen
 from dagpu.common.layout import as_shape
@@ -352,8 +352,9 @@ def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
 
 def _dtype_cure(dtype: "np.dtype[Any]") -> str:
     """Return the cure for an array whose element type no tensor has: a conversion to arrays that can be copied."""
-    if not dtype.isnative and element_type(dtype.newbyteorder("=")) is not None:
-        return 'Its bytes are in the order of other machines. Swap them: array.astype(array.dtype.newbyteorder("="))'
+    swap = byte_order_cure(dtype, "array")
+    if swap is not None:
+        return swap
     if dtype.kind == "c":
         return "Round it: array.astype(np.complex128)"
     if dtype.names is not None:

@@ -113,11 +113,15 @@ class PythonKernel(ABC):
     number. Several threads may use an object at once.
     """
 
+    needs_scratch: bool = False
+    """True if programs may need scratch memory, as `scratch_bytes` says."""
+
     def __init__(self, library: str, hidden: int) -> None:
         self.library: Final = library
         """The name of the compiler for messages: `Triton 3.6.0`."""
         self.hidden: Final = hidden
-        """The number of pointers that the compiler appends to the parameters; each launch passes null."""
+        """The number of pointers that the compiler appends to the parameters. The first one is the scratch memory of a
+        launch that has some; the others are null."""
         self._variants: dict[Hashable, int] = {}
         self._keys: list[Hashable] = []
         self._lock = threading.Lock()
@@ -151,6 +155,18 @@ class PythonKernel(ABC):
         """
         return self.compile_for(arch, self._keys[variant])
 
+    def knows_scratch(self, arch: str, variant: int) -> bool:
+        """Return true if `scratch_bytes` returns at once."""
+        return True
+
+    def scratch_bytes(self, arch: str, variant: int) -> int:
+        """Return the bytes of scratch memory that each program of a variant needs; it may be compiled for that.
+
+        Raises:
+            CompileError: the compiler refuses the kernel.
+        """
+        return 0
+
     def specialised(self, variant: int) -> Hashable:
         """Return what `specialise` gave for a variant."""
         return self._keys[variant]
@@ -163,6 +179,16 @@ class PythonKernel(ABC):
             KernelArgumentError: there are none for this tile.
         """
         return ()
+
+    def host_body(self, grid: Shape, tile: Shape | None) -> Callable[..., None] | None:
+        """Return the function that the library runs a launch with on the host: it takes whole outputs, read-only
+        inputs and numbers, in the order of the parameters. None if the library needs a GPU, as most do.
+
+        Args:
+            grid: the grid of the launch.
+            tile: the tile of the first output; None if the kernel has no output.
+        """
+        return None
 
     @abstractmethod
     def usual_variant(self) -> int:
@@ -238,6 +264,10 @@ class KernelSpec:
     """The parameters that are tensors, with their indices in `params`."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)
     """Indices of the scalars in `params` that may be ops, with their checks."""
+    may_need_scratch: bool = field(init=False, repr=False)
+    """True if a launch may need scratch memory, which is planned before it."""
+    takes_pointers: bool = field(init=False, repr=False)
+    """True if a tensor is passed as a plain pointer, which has no strides."""
     open_places: tuple[int, ...] = field(init=False, repr=False)
     """Indices of the parameters in `params` that take an op or a handle."""
 
@@ -245,6 +275,10 @@ class KernelSpec:
         params = list(enumerate(self.params))
         tensors = [(i, param) for i, param in params if param.form != "scalar"]
         lazy = [(i, param.check) for i, param in params if param.lazy and param.check is not None]
+        scratch = self.library is not None or (self.python is not None and self.python.needs_scratch)
+        object.__setattr__(self, "may_need_scratch", scratch)
+        pointers = self.abi == "pointers" and self.library is None
+        object.__setattr__(self, "takes_pointers", pointers and not (self.python and self.python.takes_strides))
         object.__setattr__(self, "tensors", tuple(tensors))
         object.__setattr__(self, "lazy", tuple(lazy))
         object.__setattr__(self, "open_places", tuple([i for i, p in params if p.form != "scalar" or p.lazy]))

@@ -73,6 +73,7 @@ def _forget_devices() -> None:
     """Forget which device each name means."""
     global version
     _automatic.cache_clear()
+    numbered_device.cache_clear()
     version = next(_replacements)
 
 
@@ -131,6 +132,16 @@ def find_device(name: str) -> Device:
 
 
 FIND_DEVICE.set(find_device)
+
+
+@lru_cache(maxsize=64)
+def numbered_device(kind: str, index: int) -> Device:
+    """Return a device by its kind and number, as `find_device` does.
+
+    Raises:
+        NoDeviceError: this machine has no such device.
+    """
+    return backend(kind).device(index)
 
 
 @lru_cache(maxsize=64)

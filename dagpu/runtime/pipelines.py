@@ -44,12 +44,13 @@ class Pipeline(Generic[_P, _T_co]):
         self._signature, self._counts = _signature_of(f)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[_T_co]:
-        """Return an op that runs the pipeline on these arguments: handles, NumPy arrays, numbers, and tuples, lists and
-        dicts of them.
+        """Return an op that runs the pipeline on these arguments: handles, NumPy arrays, numbers, sources, and tuples,
+        lists and dicts of them.
 
-        Handles that move do so in this call. Each run of the op reads the NumPy arrays again. Strings, truth values,
+        Handles that move do so in this call. Each run of the op reads the NumPy arrays and the sources again; the
+        function gets a source itself, as it gets any op. Strings, truth values,
         types, members of enumerations and devices are allowed too: there is a plan for each such value. By any other
-        argument (a set, a dataclass, a function, an op) no plan can be found: each run of such a call calls the
+        argument (a set, a dataclass, a function, another op) no plan can be found: each run of such a call calls the
         function again, and a `RuntimeWarning` reports this once for each place.
 
         Raises:

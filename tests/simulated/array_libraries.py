@@ -10,7 +10,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, Final, final
 
 import numpy as np
@@ -31,7 +31,7 @@ class _OfThread(threading.local):
     def __init__(self) -> None:
         self.streams: list[Any] = []
         self.allocators: list[Any] = []
-        self.without_grad = 0
+        self.without_grad = False
 
 
 class FakeArray:
@@ -152,11 +152,15 @@ class FakeLibrary:
         self.gpu = machine.gpus[0]
         self.here = _OfThread()
         self.idle: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self.held: dict[int, int] = {}
+        """The bytes of each block of the driver's that the library holds, in use or idle, by the address."""
         self.used_streams: set[int] = set()
         """The CUstreams that work was enqueued to."""
         self.temporaries = 0
         self.workspaces: dict[int, Any] = {}
         """PyTorch's memory for cuBLAS, by the stream."""
+        self.current_device = 0
+        """The index of the device that PyTorch's functions mean."""
         self.stale: list[int] = []
         """Words that happen to be in the parameters of every kernel."""
 
@@ -214,9 +218,18 @@ class FakeLibrary:
             return _Block(idle.pop(), idle)
         with self.gpu.current():
             address = self.gpu.allocate(nbytes)
+        self.held[address] = nbytes
         if pool is not None:
             pool.taken.append(address)
         return _Block(address, idle)
+
+    def free_idle(self) -> None:
+        """Give the driver back the memory that no array is in."""
+        with self.gpu.current():
+            for address in [address for addresses in self.idle.values() for address in addresses]:
+                self.gpu.free(address)
+                del self.held[address]
+        self.idle.clear()
 
     @contextmanager
     def on_stream(self, stream: Any) -> Iterator[None]:
@@ -236,11 +249,14 @@ class FakeLibrary:
 
     @contextmanager
     def without_grad(self) -> Iterator[None]:
-        self.here.without_grad += 1
+        before, self.here.without_grad = self.here.without_grad, True
         try:
             yield
         finally:
-            self.here.without_grad -= 1
+            self.here.without_grad = before
+
+    def set_grad_enabled(self, enabled: bool) -> None:
+        self.here.without_grad = not enabled
 
     def stream(self, handle: int) -> Any:
         """Return a stream of the machine; that of a capture is looked up in each call."""
@@ -261,11 +277,29 @@ def fake_torch(library: FakeLibrary) -> ModuleType:
         found = read_capsule(capsule)
         assert found is not None
         memory = found.owner if found.device[0] == CPU else "given"
-        return FakeArray(library, memory, found.address, found.shape, found.strides, found.dtype)
+        layout = found.form.layout
+        return FakeArray(library, memory, found.address, layout.shape, layout.strides, layout.dtype)
+
+    class Stream:
+        """A stream, as PyTorch's functions give and take it."""
+
+        def __init__(self, raw: Any, device: int = 0) -> None:
+            self.raw = raw
+            self.device_index = device
+
+    class ExternalStream(Stream):
+        def __init__(self, handle: int, *, device: Any) -> None:
+            assert device == ("cuda", 0)
+            super().__init__(library.stream(handle))
+            self.handle = handle
+
+    def set_stream(stream: Any) -> None:
+        assert stream.device_index == library.current_device, "the current device would change too"
+        library.here.streams[:] = [library.stream(stream.handle) if type(stream) is ExternalStream else stream.raw]
 
     @contextmanager
     def stream_context(stream: Any) -> Iterator[None]:
-        with library.on_stream(library.stream(stream.cuda_stream)):
+        with library.on_stream(library.stream(stream.handle)):
             yield
 
     @contextmanager
@@ -273,14 +307,11 @@ def fake_torch(library: FakeLibrary) -> ModuleType:
         with library.with_allocator(lambda nbytes: library.own_memory(nbytes, pool)):
             yield
 
-    class ExternalStream:
-        def __init__(self, handle: int, *, device: Any) -> None:
-            assert device == ("cuda", 0)
-            self.cuda_stream = handle
-
     cuda = _module(
-        "torch.cuda", ExternalStream=ExternalStream, stream=stream_context, MemPool=lambda: FakePool(library),
-        use_mem_pool=use_mem_pool,
+        "torch.cuda", ExternalStream=ExternalStream, MemPool=lambda: FakePool(library), use_mem_pool=use_mem_pool,
+        current_stream=lambda: Stream(library.current(), library.current_device), set_stream=set_stream,
+        stream=stream_context, is_initialized=lambda: True,
+        empty_cache=library.free_idle, memory_reserved=lambda: sum(library.held.values()),
     )  # fmt: skip
     return _module(
         "torch",
@@ -288,6 +319,8 @@ def fake_torch(library: FakeLibrary) -> ModuleType:
         cuda=cuda,
         from_dlpack=from_dlpack,
         no_grad=library.without_grad,
+        is_grad_enabled=lambda: not library.here.without_grad,
+        set_grad_enabled=library.set_grad_enabled,
         device=lambda *given: given,
     )
 
@@ -334,7 +367,8 @@ def fake_cupy(library: FakeLibrary, *, version: int = 14) -> ModuleType:
         "cupy.cuda", UnownedMemory=UnownedMemory, MemoryPointer=MemoryPointer, Stream=Stream, ExternalStream=Stream,
         Device=Device, using_allocator=library.with_allocator,
     )  # fmt: skip
-    return _module("cupy", cuda=cuda, ndarray=ndarray)
+    pool = SimpleNamespace(free_all_blocks=library.free_idle, total_bytes=lambda: sum(library.held.values()))
+    return _module("cupy", cuda=cuda, ndarray=ndarray, get_default_memory_pool=lambda: pool)
 
 
 def fake_numba(library: FakeLibrary) -> ModuleType:

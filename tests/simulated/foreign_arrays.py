@@ -1,15 +1,19 @@
-"""Arrays of another library on a simulated GPU, with its own memory and its own stream."""
+"""Arrays of another library on a simulated GPU, with its own memory and its own stream; a count of dagpu's capsules."""
 
 import ctypes
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, cast, final
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
+from dagpu.backends.host.arrays import array_at
 from dagpu.common.dtypes import Shape, strides_of
-from dagpu.interop.capsules import CUDA, ArrayMemory, make_capsule, read_capsule
+from dagpu.common.reference_queue import Reference
+from dagpu.interop.capsules import CUDA, ArrayMemory, form_of, make_capsule, read_capsule
 from tests.simulated.gpu import SimulatedGpu
 from tests.simulated.machine import Machine, SimulatedStream
 
@@ -71,9 +75,8 @@ class LibraryArray:
             event.record(library.stream)
             library.gpu.foreign_stream(1 if stream is None else stream).wait_for_event(event)
         strides = strides_of(self.shape, self.dtype.itemsize)
-        array = ArrayMemory(
-            self.address, self.shape, strides, self.dtype, self.__dlpack_device__(), self.read_only, Owner(self)
-        )
+        form = form_of(self.dtype, self.shape, strides)
+        array = ArrayMemory(self.address, form, self.__dlpack_device__(), self.read_only, Owner(self))
         return make_capsule(array, versioned=max_version is not None)
 
     def with_table(self) -> "WithTable":
@@ -183,18 +186,36 @@ class Taken:
         assert found is not None
         self._library = library
         self.memory = found
-        self._nbytes = int(np.prod(found.shape)) * found.dtype.itemsize
+        self._nbytes = found.form.nbytes
 
     def read_later(self) -> list[NDArray[Any]]:
         """Enqueue a read. The list has the contents once the library's stream has come to it."""
         seen: list[NDArray[Any]] = []
-        dtype, shape = self.memory.dtype, self.memory.shape  # the work in the stream keeps no memory alive
+        layout = self.memory.form.layout  # the work in the stream keeps no memory alive
         self._library.enqueue(
-            self.memory.address, self._nbytes, lambda raw: seen.append(raw.view(dtype).reshape(shape).copy())
+            self.memory.address,
+            self._nbytes,
+            lambda raw: seen.append(raw.view(layout.dtype).reshape(layout.shape).copy()),
         )
         return seen
 
     def write_later(self, value: float) -> None:
         """Enqueue a write of this value to all elements."""
-        dtype = self.memory.dtype
+        dtype = self.memory.form.layout.dtype
         self._library.enqueue(self.memory.address, self._nbytes, lambda raw: raw.view(dtype).fill(value))
+
+
+@contextmanager
+def counted_exports() -> Iterator[Callable[[], int]]:
+    """Within the `with` block, count the capsules that are made in it. The block gives a function that returns the
+    number of those that consumers, or nobody yet, still hold."""
+    alive: set[Reference[None]] = set()
+
+    def counting(*given: Any, **named: Any) -> Any:
+        view = array_at(*given, **named)
+        alive.add(Reference(view, alive.discard))
+        return view
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dagpu.interop.capsules.array_at", counting)
+        yield lambda: len(alive)

@@ -163,8 +163,8 @@ class Loaded:
             arguments.append(placed if type(argument) is not Tiles else Tiles(placed, argument.tile, argument.grid))
             memory.append(found[0])
             reports[number] = report
-        for _ in range(spec.python.hidden if spec.python is not None else 0):
-            assert not reader.pointer()
+        if spec.python is not None:
+            self._check_hidden(spec.python.hidden, None if shapes is None else shapes.scratch, reader)
         reader.align(8)
         assert reader.at == len(text) - 8, "the parameters go on"
         tiles = next((a for a in arguments if type(a) is Tiles), None)
@@ -186,6 +186,16 @@ class Loaded:
                 memory.append(found[0])
         launch = Launch(spec, tuple(arguments), whole, (), (), self.gpu.index, None, tile_list)
         return launch, memory, reports
+
+    def _check_hidden(self, count: int, scratch: View | None, reader: Reader) -> None:
+        """Check the pointers that a compiler has appended: the scratch memory, if the launch has some, and null. Write
+        to that memory, of which nothing is any other's."""
+        for number in range(count):
+            pointer, nbytes = reader.pointer(), 0 if scratch is None or number else scratch.layout.nbytes
+            assert bool(pointer) == bool(nbytes)
+            room = self.gpu.bytes_at(pointer, nbytes) if nbytes else None
+            if room is not None:
+                room[...] = 0xA5
 
     def _struct(self, number: int, param: Param, reader: Reader) -> tuple[int, Any, int]:
         assert param.rank is not None

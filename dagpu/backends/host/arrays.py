@@ -1,12 +1,12 @@
 """Memory of host devices, and NumPy arrays that view it."""
 
-import ctypes
 from operator import index
 from typing import Any, Final, final
 
 import numpy as np
 
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping
+from dagpu.common.dtypes import Shape
 from dagpu.common.errors import KernelBoundsError
 from dagpu.common.layout import Layout
 from dagpu.common.reference_queue import ReferenceQueue
@@ -83,11 +83,32 @@ NO_MEMORY: Final = HostMemory.over(np.empty(0, np.uint8))
 """A block without bytes."""
 
 
+@final
+class ArrayOwner:
+    """The base of an array over memory of others: it tells NumPy where the array is, and keeps the memory alive."""
+
+    __slots__ = ("__array_interface__", "owner")
+
+    def __init__(self, interface: dict[str, object], owner: object) -> None:
+        self.__array_interface__ = interface
+        self.owner = owner
+
+
+def array_at(
+    address: int, shape: Shape, typestr: str, strides: Shape, owner: object, *, read_only: bool = False
+) -> "np.ndarray[Any, np.dtype[Any]]":
+    """Return the array at an address. It keeps `owner` alive, as do all views of it. Nothing is read."""
+    # NumPy takes the address 0 for none. Arrays there have no elements.
+    data = address or ALIGNMENT, read_only
+    interface: dict[str, object] = {
+        "version": 3, "shape": shape, "typestr": typestr, "strides": strides, "data": data,
+    }  # fmt: skip
+    return np.asarray(ArrayOwner(interface, owner))
+
+
 def bytes_at(address: int, nbytes: int, owner: object) -> "np.ndarray[Any, np.dtype[np.uint8]]":
     """Return the bytes at an address as an array. It keeps `owner` alive, as do all views of it."""
-    buffer: Any = (ctypes.c_uint8 * nbytes).from_address(address) if nbytes else (ctypes.c_uint8 * 0)()
-    buffer.owner = owner
-    return np.frombuffer(buffer, np.uint8)
+    return array_at(address, (nbytes,), "|u1", (1,), owner)
 
 
 @final

@@ -10,16 +10,10 @@ class HostExchange:
     """Implements `dagpu.handles.device_handles.Exchange`."""
 
     __slots__ = ()
-
-    @property
-    def alignment(self) -> int:
-        """1: NumPy reads elements at any multiple of their size."""
-        return 1
-
-    @property
-    def dlpack_device(self) -> tuple[int, int]:
-        """The type of the host in DLPack's numbers, and 0."""
-        return 1, 0
+    alignment = 1
+    """NumPy reads elements at any multiple of their size."""
+    dlpack_device = 1, 0
+    """The type of the host in DLPack's numbers, and 0."""
 
     def wrap(self, address: int, nbytes: int, owner: object) -> HostMemory:
         """Return memory of another library as memory of a host device. It does not count as used by dagpu."""
@@ -48,11 +42,8 @@ class HostExchange:
     def await_work(self, memory: object, stream: int | None) -> None:
         """Do nothing: arrays of the host are complete."""
 
-    def delay_consumer(self, memory: object, stream: int) -> None:
-        """Do nothing: arrays of the host are complete."""
-
-    def park(self, memory: object) -> None:
-        """Do nothing: nobody uses the memory of an array that is gone."""
+    def give_out(self, memory: object, stream: int | None) -> None:
+        """Do nothing: arrays of the host are complete, and no work uses the memory of one that is gone."""
 
     def is_parked(self, memory: object) -> bool:
         """Return False: see `park`."""

@@ -19,6 +19,8 @@ class HostMemoryDriver:
     """Implements the part of `dagpu.handles.device_handles.Driver` that concerns memory."""
 
     __slots__ = ("_index", "account")
+    arch = ""
+    """Kernels run by their host bodies: none is compiled."""
 
     def __init__(self, index: int) -> None:
         self._index = index

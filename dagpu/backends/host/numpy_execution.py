@@ -108,7 +108,10 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
     """Call the host body for the tiles with these numbers, None for all. A body for whole outputs is called once, and
     makes these tiles too."""
     kernel = launch.kernel
-    body = kernel.host.function
+    body, once = kernel.host.function, kernel.host.whole
+    if body is None and kernel.python is not None:
+        tile = next((argument.tile for argument in launch.args if type(argument) is Tiles), None)
+        body, once = kernel.python.host_body(launch.grid, tile), True
     if body is None:
         raise _no_body(launch)
     if kernel.host.generated:
@@ -118,7 +121,6 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
     arguments = [memory[argument.buffer] if type(argument) is Cell else argument for argument in launch.args]
     outputs: list[tuple[int, object, Layout]] = []
     cuts: list[Iterable[TilePlace]] = []
-    once = kernel.host.whole
     for position, argument in enumerate(launch.args):
         if type(argument) is View:
             arguments[position] = input_array(memory[argument.buffer], argument.layout, kernel, position)

@@ -9,8 +9,9 @@ from typing_extensions import TypeVar
 from dagpu.common.dtypes import Shape
 from dagpu.common.errors import ForeignError
 from dagpu.common.layout import Layout
-from dagpu.common.origin import describe, here
-from dagpu.interop.capsules import CUDA, ArrayMemory, make_capsule
+from dagpu.common.origin import Origin, describe, here
+from dagpu.handles import DLPackExport
+from dagpu.interop.capsules import CUDA, ArrayMemory, form_of, make_capsule
 
 _D_co = TypeVar("_D_co", bound=np.generic, covariant=True)
 
@@ -19,9 +20,11 @@ _D_co = TypeVar("_D_co", bound=np.generic, covariant=True)
 class BodyLane:
     """The stream that a body of a foreign op enqueues to, during its call. It speaks `__cuda_stream__`."""
 
-    __slots__ = ("_capturing", "_device", "_handle")
+    __slots__ = ("_capturing", "_device", "_handle", "library_stream")
 
     def __init__(self, handle: int, device: int, capturing: bool) -> None:
+        self.library_stream: Any = None
+        """The stream as an object of the body's library; None before the first body, and without such objects."""
         self._handle = handle
         self._device = device
         self._capturing = capturing
@@ -50,7 +53,7 @@ class BodyLane:
 
 
 @final
-class OperandView(Generic[_D_co]):
+class OperandView(DLPackExport, Generic[_D_co]):
     """An operand of a `raw` body, during its call: an address with a shape.
 
     It speaks the CUDA array interface and DLPack. Neither names a stream: the plan orders the work, so no consumer
@@ -112,23 +115,21 @@ class OperandView(Generic[_D_co]):
             "stream": None,
         }
 
-    def __dlpack__(
+    def _capsule(
         self,
-        *,
-        stream: int | None = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> Any:
+        stream: int | None,
+        max_version: tuple[int, int] | None,
+        dl_device: tuple[int, int] | None,
+        copy: bool | None,
+        where: Origin,
+    ) -> object:
         """Return a capsule of the memory. A capsule below DLPack 1.0 cannot say that an input is read-only."""
         layout = self._layout
-        memory = ArrayMemory(
-            self._address, layout.shape, layout.strides, layout.dtype, self.__dlpack_device__(), self._read_only, None
-        )
+        form = form_of(layout.dtype, layout.shape, layout.strides)
+        memory = ArrayMemory(self._address, form, (CUDA, self._device), self._read_only, None)
         return make_capsule(memory, versioned=max_version is not None and max_version[0] >= 1)
 
-    def __dlpack_device__(self) -> tuple[int, int]:
-        """Return the type of the device in DLPack's numbers, and its index."""
+    def _dlpack_device(self) -> tuple[int, int]:
         return CUDA, self._device
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ from threading import Lock
 from typing import Any, Final, final
 
 from dagpu.common.errors import CompileError
+from dagpu.interop.python_kernels.triton_interpreter import is_interpreted
 
 HIDDEN: Final = 2
 """Pointers that Triton appends to the parameters from version 3.4 on: scratch memory, and memory of a profiler."""
@@ -22,6 +23,8 @@ class TritonResult:
     name: str
     num_warps: int
     shared: int
+    scratch: int
+    """Bytes of scratch memory for each program, in which it makes its tensor descriptors."""
     needs: str
     """What it needs that dagpu does not give, for a message; empty if nothing."""
 
@@ -42,6 +45,11 @@ class TritonCompiler:
     def is_kernel(self, jit: object) -> bool:
         """Return true for what `@triton.jit` makes."""
         return isinstance(jit, self._triton.JITFunction)
+
+    def params_of(self, jit: Any) -> Sequence[Any]:
+        """Return the parameters of a kernel. One that is interpreted is described as one that is compiled."""
+        params: Sequence[Any] = (self._triton.JITFunction(jit.fn) if is_interpreted(jit) else jit).params
+        return params
 
     def source(
         self, jit: Any, types: Mapping[str, str], constexprs: Mapping[str, object], aligned: Sequence[str]
@@ -103,6 +111,7 @@ class TritonCompiler:
             name=about.name,
             num_warps=about.num_warps,
             shared=about.shared,
+            scratch=getattr(about, "global_scratch_size", 0) * getattr(about, "num_ctas", 1),
             needs=_needs(about),
         )
 
@@ -115,9 +124,7 @@ class TritonCompiler:
 
 
 def _needs(about: Any) -> str:
-    """Return what a launch of dagpu's does not give."""
-    if getattr(about, "global_scratch_size", 0):
-        return "scratch memory, as for tensor descriptors that are made in the kernel"
+    """Return what a launch of dagpu's never gives."""
     if getattr(about, "profile_scratch_size", 0):
         return "memory for a profiler"
     if getattr(about, "tensordesc_meta", None):

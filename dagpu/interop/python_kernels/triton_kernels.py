@@ -20,8 +20,9 @@ from dagpu.interop.python_kernels.declared_kernel import (
     scope_of_caller,
 )
 from dagpu.interop.python_kernels.triton_compiler import HIDDEN, TritonCompiler
+from dagpu.interop.python_kernels.triton_interpreter import Pointed, TritonInterpreter, Typed, is_interpreted
 from dagpu.interop.python_kernels.triton_stores import find_writes
-from dagpu.kernels.annotations import Annotation
+from dagpu.kernels.annotations import Annotation, declared_at
 from dagpu.kernels.decorator import Kernel
 from dagpu.ops.kernel_spec import Field, MachineCode, PythonKernel
 
@@ -36,6 +37,9 @@ _ALIGNMENT: Final = 16
 """Bytes: Triton loads and stores this many at once where it knows that a pointer is a multiple of them."""
 _SAMPLES: Final = ((128,), (32, 32), (16, 16, 16))
 """Tiles for which a kernel is checked at its declaration if its constexprs depend on the tile."""
+
+_MAKES_DESCRIPTOR: Final = "tt.make_tensor_descriptor"
+"""The operation of Triton's IR that needs scratch memory."""
 
 _Specialised: TypeAlias = tuple[FixedValues, tuple[bool, ...]]
 """The constexprs, and for each tensor whether its address is aligned."""
@@ -57,6 +61,10 @@ def triton_kernel(
 
     A store to an `In` is refused here, with no GPU, from Triton's IR. What a program writes outside of its tile is not
     checked.
+
+    Where TRITON_INTERPRET=1 was set before Triton was imported, the kernel runs on the host by Triton's interpreter,
+    unless it has a host body: slowly, without PyTorch, and each load and store is checked against the launch's tensors.
+    Nothing is compiled for a GPU then.
 
     Args:
         jit: what `@triton.jit` makes. Of an autotuned kernel pass `.fn`.
@@ -84,11 +92,9 @@ def triton_kernel(
 
 
 def _check_jit(declaration: PythonDeclaration, triton: TritonCompiler, jit: object) -> None:
-    if "triton" in sys.modules and triton.is_kernel(jit):
+    if "triton" in sys.modules and (triton.is_kernel(jit) or is_interpreted(jit)):
         return
     what = f"@triton_kernel is given {format_value(jit)}"
-    if type(jit).__name__ == "InterpretedFunction":
-        raise declaration.error(f"{what}: TRITON_INTERPRET is set, and nothing is compiled", "Unset TRITON_INTERPRET")
     cure = "Pass a function that is decorated with @triton.jit"
     if hasattr(jit, "fn"):
         cure = f"{cure}: .fn of an autotuned kernel, with the constexprs of a config"
@@ -115,10 +121,17 @@ class _TritonCode(PythonKernel):
         self._constexprs = constexprs
         self._options = {"num_warps": num_warps} | ({} if num_stages is None else {"num_stages": num_stages})
         self._sample: Shape | None = None
+        self._scratch: dict[tuple[str, Hashable], int] = {}
+        """The bytes of scratch memory for each program, by the architecture and what the code depends on."""
         if num_warps not in (1, 2, 4, 8, 16, 32):
             raise declaration.error(f"num_warps={format_value(num_warps)}", "Give 1, 2, 4, 8, 16 or 32")
         given = () if callable(constexprs) else tuple(constexprs)
-        self._passed = [p for p in jit.params if not p.is_constexpr and p.name not in given]
+        self._params = triton.params_of(jit)
+        self._interpreter: TritonInterpreter | None = None
+        if is_interpreted(jit):
+            where = declared_at(declaration.function)
+            self._interpreter = TritonInterpreter(jit, f"kernel {declaration.name!r}, declared at {where}")
+        self._passed = [p for p in self._params if not p.is_constexpr and p.name not in given]
         declaration.match([p.name for p in self._passed], "Triton's kernel")
         self._pairs = list(zip(self._passed, declaration.params, strict=True))
         self.scalars = {name: self._scalar(p, name, a) for p, (name, a) in self._pairs if a.form == "scalar"}
@@ -143,18 +156,21 @@ class _TritonCode(PythonKernel):
         Raises:
             KernelArgumentError: one is missing, not known, or cannot be hashed.
         """
-        fixed = [p for p in self._jit.params if p not in self._passed]
+        fixed = [p for p in self._params if p not in self._passed]
         defaults = {p.name: _plain(p.default) for p in fixed if p.has_default}
         names = [p.name for p in fixed]
         return constants_of(self._declaration, "constexprs", self._constexprs, tile, names, defaults)
 
     def check(self) -> None:
-        """Refuse a kernel that stores to an input. It is compiled to its first IR, for a sample of its constexprs.
+        """Refuse a kernel that stores to an input. It is compiled to its first IR, for a sample of its constexprs. The
+        stores of a kernel that is interpreted are checked as they are made.
 
         Raises:
             CompileError: Triton refuses the kernel.
             KernelArgumentError: it stores to an input, or a constexpr is missing.
         """
+        if self._interpreter is not None:
+            return
         aligned = (True,) * len(self._tensors)
         if not callable(self._constexprs):
             self._check_stores(self._first_ir((self._values(None), aligned)))
@@ -167,8 +183,10 @@ class _TritonCode(PythonKernel):
             self._sample = tile
             self._check_stores(ttir)
             return
+        self.needs_scratch = True  # nothing is known of it: each variant is looked at
 
     def _check_stores(self, ttir: str) -> None:
+        self.needs_scratch |= _MAKES_DESCRIPTOR in ttir
         writes = find_writes(ttir)
         names = [param.name for param, _ in self._pairs]
         written = {names[number]: place for number, place in writes.parameters.items()}
@@ -182,15 +200,38 @@ class _TritonCode(PythonKernel):
     def _tensors(self) -> list[Any]:
         return [param for param, (_, annotation) in self._pairs if annotation.form != "scalar"]
 
+    def _type(self, name: str, annotation: Annotation) -> str:
+        """Return the type of a parameter that is passed, as Triton writes it."""
+        if annotation.dtype is not None and annotation.form != "scalar":
+            return f"*{_TYPES[annotation.dtype.name]}"
+        return {"bool": "u1"}.get(self.scalars[name].name) or _TYPES[self.scalars[name].name]
+
+    # ---- the host
+    def host_body(self, grid: Shape, tile: Shape | None) -> Callable[..., None] | None:
+        """Return the run of Triton's interpreter; None for a kernel that is compiled."""
+        interpreter = self._interpreter
+        if interpreter is None:
+            return None
+        fixed = {name: value for name, _, value in self._values(tile)}
+
+        def interpret(*given: Any) -> None:
+            arguments: dict[str, object] = {}
+            for (param, (name, annotation)), value in zip(self._pairs, given, strict=True):
+                kind = self._type(name, annotation)
+                if annotation.form == "scalar":
+                    arguments[param.name] = Typed(value, self.scalars[name], kind)
+                else:
+                    arguments[param.name] = Pointed(value, kind, annotation.form == "out")
+            interpreter.run(grid, arguments | fixed)
+
+        return interpret
+
     # ---- compilation
     def _source(self, specialised: _Specialised) -> Any:
         values, aligned = specialised
         types = {}
         for param, (name, annotation) in self._pairs:
-            if annotation.dtype is not None and annotation.form != "scalar":
-                types[param.name] = f"*{_TYPES[annotation.dtype.name]}"
-            else:
-                types[param.name] = {"bool": "u1"}.get(self.scalars[name].name) or _TYPES[self.scalars[name].name]
+            types[param.name] = self._type(name, annotation)
         known = [p.name for p, fits in zip(self._tensors, aligned, strict=True) if fits and _may_specialise(p)]
         return self._triton.source(self._jit, types, {name: value for name, _, value in values}, known)
 
@@ -208,13 +249,31 @@ class _TritonCode(PythonKernel):
         return self._number((self._values(self._sample), (True,) * len(self._tensors)))
 
     def compile_for(self, arch: str, specialised: Hashable) -> MachineCode:
+        if self._interpreter is not None:
+            raise self._declaration.compile_error(
+                "TRITON_INTERPRET is set, so Triton compiles nothing, and interprets the kernel on the host. Run it "
+                'there: with use_device("host"), or unset TRITON_INTERPRET before Triton is imported.'
+            )
         source = self._source(cast(_Specialised, specialised))
         with _Declared(self._declaration):
             made = self._triton.compile(source, int(arch.removeprefix("sm_").rstrip("af")), self._options)
-            if made.needs:
-                raise CompileError(f"{self.library}: the kernel needs {made.needs}, which dagpu does not give.")
+            needs = made.needs
+            if made.scratch and not self.needs_scratch:
+                needs = "scratch memory, and makes no tensor descriptor"
+            if needs:
+                raise CompileError(f"{self.library}: the kernel needs {needs}, which dagpu does not give.")
+        self._scratch[arch, specialised] = made.scratch
         self._check_stores(made.ttir)
         return MachineCode(made.cubin, made.name, (32 * made.num_warps,), made.shared)
+
+    def knows_scratch(self, arch: str, variant: int) -> bool:
+        return (arch, self.specialised(variant)) in self._scratch
+
+    def scratch_bytes(self, arch: str, variant: int) -> int:
+        key = arch, self.specialised(variant)
+        if key not in self._scratch:
+            self.compile(arch, variant)
+        return self._scratch[key]
 
     def fields(self, layout: Layout) -> Sequence[Field]:
         return ((8, None),)

@@ -154,6 +154,8 @@ class _Reader(Flattened):
             return self._add_items(items_of(value), depth)
         elif kind is SymbolicNumber or kind is SymbolicArray:
             return self.add_value(replace_standins(value), depth)
+        elif kind is Source:
+            return self._add_source_argument(value)
         else:
             keys = " whose keys are not all numbers and texts" if kind is dict else ""
             self._unreadable = f"a value of type {kind.__name__}{keys}"
@@ -274,6 +276,16 @@ class _Reader(Flattened):
         else:
             self.source_values[node] = len(self.leaves)
         return self.add_value(value)
+
+    def _add_source_argument(self, node: Source[Any]) -> bool:
+        """Add a source that a pipeline is called with: its function gets the source itself. Return false if it cannot
+        be added."""
+        self.nodes.add(node)
+        if not self._add_source_value(node):
+            self._unreadable = f"a source of a value of type {type(node.get()).__name__}"
+            return False
+        self.source_ends.setdefault(node, len(self.leaves))
+        return True
 
     # ---- DAGs
 

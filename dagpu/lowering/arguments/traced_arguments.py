@@ -34,6 +34,7 @@ from dagpu.lowering.arguments.flattened import SEED_PLACE, AnyOp, Flattened, Rem
 from dagpu.ops.compose import Unzip
 from dagpu.ops.creation import Alloc
 from dagpu.ops.graph import Captured
+from dagpu.ops.live.source_op import Source
 from dagpu.ops.single_flight import Once
 
 FixedHandle: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
@@ -260,6 +261,9 @@ class _SymbolicArguments:
             return SymbolicArray(index, value, self._leaves.reads) if kind is np.ndarray else self._take(value)
         if kind is SymbolicNumber or kind is SymbolicArray:  # left over from an earlier trace
             return self.replace(replace_standins(value))
+        inputs = self._leaves.inputs
+        if kind is Source and inputs is not None and inputs.source_leaves[value] == self._next:
+            self._next = inputs.source_ends[value]
         return value
 
 

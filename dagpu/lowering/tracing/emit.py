@@ -3,16 +3,27 @@ values."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
-from dagpu.common.dtypes import element_type
+from dagpu.common.dtypes import Shape, element_type
 from dagpu.common.errors import DeviceError, KernelArgumentError, ShapeError
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import Origin, describe, place_of
-from dagpu.handles import HANDLES, Partition, SharedTensor, Tensor, TensorMut, TensorRef, find_live_state, live_state
+from dagpu.handles import (
+    HANDLES,
+    Partition,
+    SharedTensor,
+    Tensor,
+    TensorMut,
+    TensorRef,
+    cut_of,
+    find_live_state,
+    live_state,
+)
 from dagpu.handles.device_handles import Device, driver_of
 from dagpu.handles.handle_trees import handles_in, storage_of
 from dagpu.handles.symbolic import SymbolicNumber
@@ -164,7 +175,9 @@ def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, p
             f"{spec.name}() at {describe(node.origin)} has neither input nor output, so it would run nowhere. "
             "Give it an output."
         )
-    scratch = None if spec.library is None else _scratch(spec, operands, args, b, node.origin)
+    scratch = None
+    if spec.may_need_scratch:
+        scratch = _scratch(spec, operands, grid or (1,), args, b, node.origin)
     if scratch is not None:
         writes.append(scratch.buffer)
     b.emit(
@@ -179,8 +192,7 @@ def library_work(node: launch.Launch, inputs: Sequence[Any]) -> Callable[[], Non
 
     `inputs` are the values of the ops among the arguments.
     """
-    body, values = node.kernel.library, iter(inputs)
-    assert body is not None
+    spec, values = node.kernel, iter(inputs)
     args = [next(values) if isinstance(arg, DeviceOp) else arg for arg in node.args]
     tensors = [args[index] for index, _ in node.kernel.tensors]
     states = [find_live_state(arg) if type(arg) in HANDLES or type(arg) is Partition else None for arg in tensors]
@@ -188,18 +200,36 @@ def library_work(node: launch.Launch, inputs: Sequence[Any]) -> Callable[[], Non
     if len(known) < len(tensors):
         return None  # one is no handle, or has moved: the launch says so
     layouts, device = [state.layout for state in known], storage_of(tensors[0]).device
-    if driver_of(device).is_known(body, layouts):
+    cuts = [cut_of(each)[0] for each in tensors if type(each) is Partition]
+    tile = cuts[0] if cuts else None
+    if spec.library is not None:
+        if driver_of(device).is_known(spec.library, layouts):
+            return None
+    elif _knows_scratch(spec, layouts, tile, device):
         return None
 
     def work() -> None:
-        _scratch_bytes(node.kernel, layouts, device, node.origin)
+        _scratch_bytes(spec, layouts, tile, device, node.origin)
 
     return work
 
 
-def _scratch_bytes(spec: KernelSpec, layouts: Sequence[Layout], device: Device, origin: Origin) -> int:
-    """Return the bytes of scratch memory that a launch of a library's kernel needs."""
-    assert spec.library is not None
+def _knows_scratch(spec: KernelSpec, layouts: Sequence[Layout], tile: Shape | None, device: Device) -> bool:
+    """Return true if the bytes of scratch memory that a kernel in Python needs are known."""
+    python, arch = spec.python, driver_of(device).arch
+    assert python is not None
+    return not arch or python.knows_scratch(arch, python.variant(layouts, tile))
+
+
+def _scratch_bytes(
+    spec: KernelSpec, layouts: Sequence[Layout], tile: Shape | None, device: Device, origin: Origin
+) -> int:
+    """Return the bytes of scratch memory that a launch of a library's kernel needs, or each program of a kernel in
+    Python for a tile of its first output."""
+    if spec.library is None:
+        python, arch = spec.python, driver_of(device).arch
+        assert python is not None
+        return python.scratch_bytes(arch, python.variant(layouts, tile)) if arch else 0
     try:
         return driver_of(device).scratch_bytes(spec.library, layouts)
     except DeviceError as error:
@@ -207,13 +237,17 @@ def _scratch_bytes(spec: KernelSpec, layouts: Sequence[Layout], device: Device, 
 
 
 def _scratch(
-    spec: KernelSpec, operands: Sequence[Any], args: Sequence[Any], b: ProgramBuilder, origin: Origin
+    spec: KernelSpec, operands: Sequence[Any], grid: Shape, args: Sequence[Any], b: ProgramBuilder, origin: Origin
 ) -> View | None:
-    """Return new memory for the library that a kernel calls; None if it needs none."""
+    """Return new memory for the library that a kernel calls, or for the programs of a kernel in Python; None if it
+    needs none."""
     tensors = [operands[index] for index, _ in spec.tensors]
     layouts = [operand.view.layout if type(operand) is Tiles else operand.layout for operand in tensors]
     device = storage_of(args[spec.tensors[0][0]]).device
-    nbytes = _scratch_bytes(spec, layouts, device, origin)
+    tile = next((operand.tile for operand in operands if type(operand) is Tiles), None)
+    nbytes = _scratch_bytes(spec, layouts, tile, device, origin)
+    if spec.library is None:
+        nbytes *= prod(grid)
     if not nbytes:
         return None
     memory = b.new_tensor(device, contiguous_layout((nbytes,), np.dtype(np.uint8)), origin)

@@ -143,7 +143,7 @@ class Evaluation:
                 if type(node) in CALLING and due():
                     yield None
                 inputs = tuple(done[below:])
-                if type(node) is Launch and node.kernel.library is not None:
+                if type(node) is Launch and node.kernel.may_need_scratch:
                     work = library_work(node, inputs)
                     if work is not None:
                         yield work
@@ -173,7 +173,7 @@ class Evaluation:
                 node = node.source
             elif type(node) is Launch:
                 ops = self._lazy_arguments(node)
-                if len(ops) != 1 or node.kernel.library is not None:
+                if len(ops) != 1 or node.kernel.may_need_scratch:
                     break
                 row.append(node)
                 node = ops[0]

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ from dagpu.interop import Lane, View, current_lane, extent, new, require, reserv
 from tests.behaviour.interop.foreign_programs import affine, halves, product, scratched, shifted
 from tests.simulated.array_libraries import array_libraries
 from tests.simulated.cuda import driver, installed
+from tests.simulated.foreign_arrays import Library
 from tests.support.paths import ROOT
 
 A = np.arange(6, dtype=f32).reshape(2, 3)
@@ -270,6 +272,39 @@ def test_the_choice_of_a_body(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("DAGPU_FOREIGN", "cupy")
         affine(from_host(A + 1), 3.0).to_host().sync()
         assert found["cupy"].used_streams
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("records", [False, True])
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_pytorch_is_left_as_it_was(fails: bool, records: bool, elsewhere: bool) -> None:
+    """The current stream and the recording of operations are those from before the call, whatever the body does, and
+    on whatever device the current stream is."""
+
+    @foreign
+    def careless(x: In[f32]) -> Tensor[f32]:
+        return new(x)
+
+    @careless.on("torch")
+    def _(x: Any, out: Any) -> None:
+        import torch  # type: ignore[import-not-found, unused-ignore]  # reason: a stand-in
+
+        assert not torch.is_grad_enabled()
+        out.copy_(x)
+        torch.set_grad_enabled(not records)
+        if fails:
+            raise ZeroDivisionError
+
+    with installed() as machine, array_libraries(machine, "torch") as found:
+        library, own = found["torch"], Library(machine).stream
+        library.here.streams[:] = [own]
+        library.here.without_grad = not records
+        library.current_device = int(elsewhere)
+        with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+            assert_array_equal(careless(from_host(A)).to_host().sync(), A)
+        assert library.here.streams == [own]
+        assert library.here.without_grad is not records
+        assert library.used_streams.isdisjoint({own.handle, 1})
 
 
 def test_the_host_runs_bodies_of_pytorch_on_its_tensors() -> None:

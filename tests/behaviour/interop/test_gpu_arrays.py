@@ -14,6 +14,7 @@ from dagpu import (
     BorrowError,
     DeviceError,
     InteropError,
+    OutOfMemoryError,
     adopt,
     current_device,
     dup,
@@ -36,9 +37,11 @@ from dagpu import (
 )
 from dagpu.backends.cuda.resources.pools import Pool
 from dagpu.handles import live_state
+from dagpu.interop.capsules import CUDA
 from dagpu.interop.known_memory import tables
 from tests.behaviour.live.live_trials import Trial
 from tests.behaviour.tiles.tile_kernels import N, turned
+from tests.simulated.array_libraries import array_libraries
 from tests.simulated.cuda import driver, installed
 from tests.simulated.foreign_arrays import Library
 
@@ -251,7 +254,7 @@ def test_many_tensors_are_shared_at_once() -> None:
         kept = [share_array(array, f32) for array in arrays]
         for _ in range(200):
             share_array(library.array(CONTENTS), f32)
-        table = tables[current_device()]
+        table = tables[CUDA, 0]
         assert len(kept) <= len(table.readers) < 250
         with pytest.raises(InteropError, match="known to dagpu already"):
             adopt(arrays[0], f32)
@@ -319,6 +322,34 @@ def test_a_block_that_is_parked_amid_the_wait_stays_parked() -> None:
     assert first in {each.address for each in taken}
     assert second not in {each.address for each in taken}
     assert pool.parked_bytes == 512
+
+
+@pytest.mark.parametrize("name", ["torch", "cupy"])
+def test_what_another_library_keeps_idle_makes_room(name: str) -> None:
+    """Before a run is refused, PyTorch and CuPy give back what they have freed. What they use stays, and the error
+    says how much it is."""
+    with installed(memory=1 << 20) as machine, array_libraries(machine, name) as found:
+        library = found[name]
+        held = [library.own_memory(1 << 17) for _ in range(7)]
+        del held[1:]
+        gc.collect()
+        assert_array_equal(ones((3 << 16,)).to_host().sync(), np.ones(3 << 16))  # 768 KiB
+        assert sum(library.held.values()) == 1 << 17
+        held += [library.own_memory(1 << 16)]
+        says = f"; {'PyTorch' if name == 'torch' else 'CuPy'} holds {(1 << 17) + (1 << 16):,}\\."
+        with pytest.raises(OutOfMemoryError, match=says):
+            ones((7 << 15,)).sync()
+        assert len(library.held) == 2
+        assert ones((2,)).to_host().sync().tolist() == [1, 1]
+
+
+def test_a_library_that_gives_nothing_back_hides_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user sees dagpu's error, also where a call of the library fails."""
+    with installed(memory=1 << 20) as machine, array_libraries(machine, "torch"):
+        monkeypatch.setattr("torch.cuda.empty_cache", lambda: 1 / 0)
+        monkeypatch.setattr("torch.cuda.memory_reserved", lambda: 1 / 0)
+        with pytest.raises(OutOfMemoryError, match=r"dagpu's handles and runs hold 0\."):
+            ones((1 << 20,)).sync()
 
 
 def test_a_call_that_a_capture_forbids_loses_no_device() -> None:

@@ -38,7 +38,7 @@ from dagpu import (
     use_device,
     zeros,
 )
-from dagpu.interop.capsules import exported_count
+from tests.simulated.foreign_arrays import counted_exports
 from tests.support.paths import ROOT
 
 PLACES = pytest.mark.parametrize("place", ["host", "host:1", "explore"])
@@ -57,10 +57,10 @@ def address_of(array: NDArray[Any]) -> int:
 @pytest.fixture(autouse=True)
 def nothing_left() -> Any:
     """Each capsule is deleted once, and none is left."""
-    before = exported_count()
-    yield
-    gc.collect()
-    assert exported_count() == before
+    with counted_exports() as held:
+        yield
+        gc.collect()
+        assert held() == 0
 
 
 @PLACES
@@ -229,9 +229,8 @@ def test_every_element_type_goes_through(element: Any) -> None:
 def test_any_sequence_of_exchanges_keeps_one_owner(data: st.DataObject, place: str) -> None:
     """Whatever goes out and comes in, in any order: contents are NumPy's, a moved handle is refused, nothing leaks."""
     array = np.arange(12, dtype=f32).reshape(3, 4)
-    before = exported_count()
     wanted = array.copy()
-    with use_device(place):
+    with use_device(place), counted_exports() as exports:
         held: Any = array
         for _ in range(data.draw(st.integers(1, 6))):
             if isinstance(held, Tensor):
@@ -270,9 +269,9 @@ def test_any_sequence_of_exchanges_keeps_one_owner(data: st.DataObject, place: s
             contents = held.borrow().to_host().sync() if isinstance(held, Tensor) else held
             assert_array_equal(contents, wanted)
             assert_array_equal(array, wanted)
-    del held, contents
-    gc.collect()
-    assert exported_count() == before
+        del held, contents
+        gc.collect()
+        assert exports() == 0
 
 
 Lending = Callable[[NDArray[Any]], AbstractContextManager[TensorRef[Any]]]

@@ -46,8 +46,8 @@ class StandIn:
         assert x.__dlpack_device__() == (CPU, 0)
         found = read_capsule(capsule := x.__dlpack__(stream=None))
         assert found is not None
-        memory = bytes_at(found.address, int(np.prod(found.shape)) * found.dtype.itemsize, None)
-        return StandInArray(np.ndarray(found.shape, found.dtype, memory, 0, found.strides), capsule)
+        layout, memory = found.form.layout, bytes_at(found.address, found.form.nbytes, None)
+        return StandInArray(np.ndarray(layout.shape, layout.dtype, memory, 0, layout.strides), capsule)
 
 
 @final

@@ -171,3 +171,20 @@ def test_shared_memory_of_triton() -> None:
     a, b = rng.integers(-4, 5, (256, 256)).astype(f32), rng.integers(-4, 5, (256, 256)).astype(f32)
     c = product(zeros((256, 256), f32).partition((128, 128)), from_host(a), from_host(b), 256).first().unpartition()
     assert_array_equal(c.to_host().sync(), a @ b)
+
+
+@pytest.mark.parametrize("graph_from", [None, 2])
+def test_triton_makes_tensor_descriptors(graph_from: int | None) -> None:
+    """They are in scratch memory of the plan, through streams and in a graph."""
+    pytest.importorskip("triton")
+
+    @triton_kernel(import_module(f"{PROGRAMS}.triton_programs").descriptors, constexprs={"BLOCK": 16})
+    def copied(y: Out[f32], x: In[f32], w: In[f32], n: int) -> None: ...
+
+    step = pipeline(graph_from=graph_from)(
+        lambda x, w: copied(zeros((16, 16)).partition((16, 16)), x, w, 16).first().unpartition()
+    )
+    w = zeros((4,)).sync().share()
+    for number in range(5):
+        x = np.arange(256, dtype=f32).reshape(16, 16) + number
+        assert_array_equal(step(from_host(x).sync(), w.clone()).to_host().sync(), x)

@@ -14,6 +14,7 @@ from dagpu.backends.cuda.commands.transfers import CopyIn
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
 from dagpu.backends.cuda.kernels.launch_params import REPORT
 from dagpu.backends.cuda.resources.locked_arrays import array_over
+from dagpu.backends.cuda.resources.other_allocators import free_idle_memory_of_others
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import DeviceError
 
@@ -176,10 +177,11 @@ def _block_here(compiled: CompiledPlan, number: int, nbytes: int, wanted: int, p
     except DeviceError as error:
         if error.code != OUT_OF_MEMORY:
             raise
-    device.reclaim()
-    try:
-        return device.memory.take(nbytes)
-    except DeviceError as error:
-        if error.code != OUT_OF_MEMORY:
-            raise
-        raise device.out_of_memory(compiled.plan, number, nbytes, purpose) from None
+    for make_room in (device.reclaim, free_idle_memory_of_others):
+        make_room()
+        try:
+            return device.memory.take(nbytes)
+        except DeviceError as error:
+            if error.code != OUT_OF_MEMORY:
+                raise
+    raise device.out_of_memory(compiled.plan, number, nbytes, purpose)

@@ -135,7 +135,7 @@ class _Encoder:
         check_limits(launch, form, block, function, device.gpu.limits, device.name)
         addresses = self.relocations.addresses
         for at, index, distance in form.pointers:
-            argument: Any = launch.tile_list if index == LIST else launch.args[index]
+            argument: Any = launch.args[index] if index >= 0 else launch.tile_list if index == LIST else launch.scratch
             place = places[argument.buffer if type(argument) is View else argument.view.buffer]
             assert place is not None, "it is a cell, or nothing allocates it"
             addresses[place.base].append((number, at, place.offset + distance))

@@ -93,7 +93,7 @@ import importlib
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -224,6 +224,10 @@ def _function(driver: ctypes.CDLL, name: str) -> Callable[..., int]:
     return function
 
 
+KEPT_STREAMS: Final = 64
+"""The most streams of other libraries whose wrappers are kept."""
+
+
 @final
 class PyCudaGpu:
     """One CUDA device. Implements `dagpu.backends.cuda.driver.driver_protocol.Gpu`."""
@@ -238,6 +242,8 @@ class PyCudaGpu:
         self.arch = f"sm_{major}{minor}"
         self.limits = _limits_of(device)
         self._context: Context | None = None
+        self._foreign_streams: dict[int, PyCudaStream] = {}
+        """The streams of other libraries that were asked for last, by their CUstreams: wrapped numbers."""
         self._gate = threading.Lock()
         self._capture = StreamCapture(libraries.bindings, self._checked, self.new_stream)
 
@@ -277,7 +283,13 @@ class PyCudaGpu:
         return PyCudaStream(self._bindings, self._checked, made)
 
     def foreign_stream(self, handle: int) -> RawStream:
-        return PyCudaStream(self._bindings, self._checked, self._bindings.CUstream(handle))
+        found = self._foreign_streams.get(handle)
+        if found is None:
+            if len(self._foreign_streams) >= KEPT_STREAMS:
+                self._foreign_streams.clear()
+            found = PyCudaStream(self._bindings, self._checked, self._bindings.CUstream(handle))
+            self._foreign_streams[handle] = found
+        return found
 
     def device_of(self, address: int) -> int:
         wanted = self._bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL

@@ -40,6 +40,7 @@ REPORT: Final = 4 * 4 + 8 * 8 + 8 * 8
 
 
 LIST: Final = -1
+SCRATCH: Final = -2
 """In place of the number of an argument: the list of tiles."""
 
 STRIDED: Final = 1
@@ -70,8 +71,8 @@ class LaunchForm:
     block: GridExtents
     template: bytes
     pointers: tuple[tuple[int, int, int], ...]
-    """The places of addresses: byte in the parameters, number of the argument or `LIST`, offset from the start of its
-    buffer."""
+    """The places of addresses: byte in the parameters, number of the argument, `LIST` or `SCRATCH`, offset from the
+    start of its buffer."""
     scalars: tuple[tuple[int, int, "Callable[[Any], bytes]"], ...]
     """The places of numbers: byte in the parameters, number of the argument, function that converts it to bytes."""
     reports: tuple[int, ...]
@@ -137,6 +138,7 @@ def _find_form(launch: Launch, limits: Limits) -> LaunchForm | None:
             key += (id(argument.view.layout), argument.tile, argument.grid)
     if launch.tile_list is not None:
         key.append(id(launch.tile_list.layout))
+    key.append(launch.scratch is not None)
     by_identity = tuple(key)
     found = _forms.get(by_identity)
     if found is None:
@@ -157,6 +159,7 @@ def _form_by_value(launch: Launch, limits: Limits) -> LaunchForm:
     ]
     if launch.tile_list is not None:
         shapes.append(("list", launch.tile_list.layout))
+    shapes.append(launch.scratch is not None)
     by_value = (launch.kernel, launch.grid, limits, *shapes)
     found = _forms.get(by_value)
     if found is None:
@@ -175,8 +178,6 @@ def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
         if kind is View or kind is Tiles:
             view: View = argument if kind is View else argument.view
             if spec.python is not None:
-                if not spec.python.takes_strides:
-                    _refuse_strides(launch, number, view.layout)
                 at = _put_fields(template, spec.python.fields(view.layout))
                 pointers.append((at, number, view.layout.offset))
                 continue
@@ -190,7 +191,6 @@ def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
                 if variant & CHECKED:
                     reports.append(len(template) - 16)
             else:
-                _refuse_strides(launch, number, view.layout)
                 template += bytes(8)
         else:
             assert isinstance(param.check, ScalarCheck)
@@ -200,7 +200,10 @@ def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
             scalars.append((len(template), number, convert))
             template += value
     if spec.python is not None and spec.python.hidden:
-        template.extend(bytes(-len(template) % 8 + 8 * spec.python.hidden))
+        template.extend(bytes(-len(template) % 8))
+        if launch.scratch is not None:
+            pointers.append((len(template), SCRATCH, launch.scratch.layout.offset))
+        template.extend(bytes(8 * spec.python.hidden))
     return LaunchForm(
         variant, grid, _block(launch), bytes(template), tuple(pointers), tuple(scalars), tuple(reports)
     )  # fmt: skip
@@ -291,11 +294,10 @@ def _grid(launch: Launch, limits: Limits) -> tuple[GridExtents, bool]:
     if given or (len(grid) <= 3 and all(n <= most for n, most in zip(grid, limits.grid, strict=False))):
         x, y, z = (*grid, 1, 1, 1)[:3]
         return (x, y, z), False
-    if launch.kernel.python is not None:
+    if launch.kernel.abi == "pointers":
         raise KernelArgumentError(
             f"kernel {launch.kernel.name!r}, launched at {describe(launch.origin)}: its tiles make a grid of {grid}, "
-            f"but {launch.kernel.python.library} counts blocks along three axes, and the device allows {limits.grid}. "
-            "Cut the output into fewer or larger tiles, or reshape it first."
+            f"but the device allows {limits.grid}. Give larger tiles."
         )
     return (prod(grid), 1, 1), True
 
@@ -439,19 +441,6 @@ def _converter(dtype: "np.dtype[Any]") -> Callable[[Any], bytes]:
             return by_numpy(value)
 
     return by_struct
-
-
-def _refuse_strides(launch: Launch, number: int, layout: Layout) -> None:
-    if layout.contiguous:
-        return
-    spec = launch.kernel
-    passes = f"{spec.python.library} is passed" if spec.python is not None else 'abi="pointers" passes'
-    other = "" if spec.python is not None else ', or use abi="views"'
-    raise KernelArgumentError(
-        f"kernel {spec.name!r}, argument {spec.params[number].name!r}: a view of shape {layout.shape} and strides "
-        f"{layout.strides} bytes, but {passes} a plain pointer, which has no strides. Launched at "
-        f"{describe(launch.origin)}. Make it contiguous with dup(...){other}."
-    )
 
 
 def kernel_key(spec: KernelSpec, variant: int) -> tuple[object, ...]:

@@ -90,7 +90,7 @@ class LibraryCall:
 
     def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
         addresses, scratch = self._addresses(buffers.bases)
-        numbers = self._numbers(buffers.bound)
+        numbers = self._numbers(buffers.bound) if self.has_cells else self.numbers
         if self.body is None:
             self.enqueue(stream.handle, addresses, scratch, *numbers)
             return

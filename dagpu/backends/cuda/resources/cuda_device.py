@@ -10,6 +10,7 @@ from dagpu.backends.cuda.compile.module_cache import CubinCompiler, Library
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, Gpu, RawEvent, RawGraph
 from dagpu.backends.cuda.resources.cuda_exchange import CudaExchange
 from dagpu.backends.cuda.resources.locked_arrays import array_over
+from dagpu.backends.cuda.resources.other_allocators import describe_memory_of_others
 from dagpu.backends.cuda.resources.part_writes import PartWrites
 from dagpu.backends.cuda.resources.pools import MemoryBlock, Pool, Slabs
 from dagpu.backends.cuda.resources.streams import OwnedStream, Streams
@@ -67,6 +68,8 @@ class CudaDevice:
         self._parts = PartWrites(gpu, self.streams, self.memory, self.pinned, self.pinned_room)
         self.library = Library(gpu, compiler)
         self.watchdog = Watchdog()
+        self.arch = gpu.arch
+        """The architecture for which its kernels are compiled."""
         self.exchange = CudaExchange(gpu, self.streams, self.memory, self.refuse_if_lost)
         """The exchange of the device's memory with other libraries."""
         self.live: set[LiveRun] = set()
@@ -175,7 +178,7 @@ class CudaDevice:
         return out_of_memory(
             f"{no_room(self.name, nbytes)} for {purpose}. A run takes {plan.peak_bytes:,}; alive at the peak: "
             f"{describe_peak(plan, number)}. {free:,} of {total:,} bytes are free, and dagpu's handles and runs hold "
-            f"{self.memory.used:,}",
+            f"{self.memory.used:,}{describe_memory_of_others()}",
             OUT_OF_MEMORY,
         )
 

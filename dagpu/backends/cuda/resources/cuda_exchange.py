@@ -31,7 +31,12 @@ PARKED_SHARE: Final = 8
 class CudaExchange:
     """Implements `dagpu.handles.device_handles.Exchange` for one GPU."""
 
+    alignment = ALIGNMENT
+    """The alignment of blocks, in bytes."""
+
     def __init__(self, gpu: Gpu, streams: Streams, pool: Pool, refuse_if_lost: Callable[[], None]) -> None:
+        self.dlpack_device = 2, gpu.index
+        """The type of the device in DLPack's numbers, and its index."""
         self._gpu = gpu
         self._streams = streams
         self._pool = pool
@@ -46,16 +51,6 @@ class CudaExchange:
         their libraries call the driver."""
         self._limit = 0
 
-    @property
-    def alignment(self) -> int:
-        """The alignment of blocks, in bytes."""
-        return ALIGNMENT
-
-    @property
-    def dlpack_device(self) -> tuple[int, int]:
-        """The type of the device in DLPack's numbers, and its index."""
-        return 2, self._gpu.index
-
     def open_stream(self, stream: int, owner: object) -> Hashable:
         """Return a stream of another library as the key of a lane. It keeps `owner` alive."""
         self._refuse_if_lost()
@@ -66,12 +61,13 @@ class CudaExchange:
 
     def wrap(self, address: int, nbytes: int, owner: object) -> MemoryBlock:
         """Return memory of another library as a block."""
-        self.release_owners()
+        if self._owners.gone:
+            self.release_owners()
         return MemoryBlock.over(address, nbytes, owner, self._owners)
 
     def release_owners(self) -> None:
         """Release the owners of memory that is dropped."""
-        while self._owners:
+        while self._owners.gone:
             try:
                 self._owners.pop()
             except IndexError:  # another thread was quicker
@@ -93,6 +89,8 @@ class CudaExchange:
         return self._arriving().handle
 
     def _arriving(self) -> "RawStream":
+        if self._stream is not None:
+            return self._stream
         with self._lock:
             stream = self._stream
             if stream is None:
@@ -117,6 +115,9 @@ class CudaExchange:
         ordered = self._arriving() if stream is None else self._gpu.foreign_stream(stream)
         self._refuse_if_lost()
         with self._gpu.current():
+            # The streams of others get an event in any case: a query may break a capture that is under way there.
+            if stream is None and ordered.query():
+                return
             event = self._streams.take_event()
             event.record(ordered)
             if event.query():
@@ -139,12 +140,6 @@ class CudaExchange:
                 for stream in streams:
                     stream.wait_for_event(event)
 
-    def delay_consumer(self, memory: object, stream: int) -> None:
-        """Make `stream` wait for what runs that use `memory` would wait for."""
-        if self.arrivals:
-            with self._gpu.current():
-                self.delay_run((memory,), (self._gpu.foreign_stream(stream),))
-
     def _pending(self) -> "Arrivals":
         """Return the arrivals that have not happened, and forget the others."""
         if not self.arrivals:
@@ -161,9 +156,13 @@ class CudaExchange:
 
     # ---- exports ------------------------------------------------------------------------------------------------
 
-    def park(self, memory: object) -> None:
-        """Keep a block, once it is dropped, from being used again before the device has been idle."""
+    def give_out(self, memory: object, stream: int | None) -> None:
+        """Make `stream` wait for what runs that use `memory` would wait for. Keep the block, once it is dropped, from
+        being used again before the device has been idle."""
         assert isinstance(memory, MemoryBlock)
+        if stream is not None and self.arrivals:
+            with self._gpu.current():
+                self.delay_run((memory,), (self._gpu.foreign_stream(stream),))
         if memory.size:
             self._pool.visited.add(memory.address)
 

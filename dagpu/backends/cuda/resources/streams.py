@@ -245,7 +245,7 @@ class Streams:
 
     def take_event(self) -> RawEvent:
         """Return an unused event. The context must be current."""
-        if self.abandoned:
+        if self.abandoned.gone:
             self.collect()
         try:
             return self._events.pop()

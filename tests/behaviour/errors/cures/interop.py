@@ -33,7 +33,7 @@ from dagpu import (
     use_device,
     zeros,
 )
-from dagpu.interop.capsules import ArrayMemory, make_capsule
+from dagpu.interop.capsules import ArrayMemory, form_of, make_capsule
 from tests.behaviour.errors.cures.catalogue import Catalogue
 from tests.simulated.cuda import driver
 from tests.simulated.foreign_arrays import Library
@@ -69,7 +69,8 @@ class Speaks:
 def capsule(*, device: tuple[int, int] = (1, 0), lanes: int = 1, major: int = 1) -> object:
     """A capsule of another library, with these entries in its structure."""
     kept = array()
-    memory = ArrayMemory(kept.ctypes.data, kept.shape, kept.strides, kept.dtype, device, False, kept)
+    form = form_of(kept.dtype, kept.shape, kept.strides)
+    memory = ArrayMemory(kept.ctypes.data, form, device, False, kept)
     made = make_capsule(memory, versioned=True)
     point = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
         ("PyCapsule_GetPointer", ctypes.pythonapi)
@@ -153,6 +154,16 @@ case(
 case(
     lambda: share_array(np.zeros(3, np.complex256)),
     ("Convert it in its library first, for instance to float32", lambda: share_array(np.zeros(3, f32))),
+)
+
+
+def swapped() -> Any:
+    return np.arange(3, dtype=">f4")
+
+
+case(
+    lambda: share_array(swapped()),
+    ("Swap them: x.astype", lambda: share_array(swapped().astype(swapped().dtype.newbyteorder("=")))),
 )
 
 

@@ -4,15 +4,17 @@ They give what a version of the library once gave, and note what they were asked
 """
 
 import base64
+import ctypes
 import inspect
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final, final
 
+import numpy as np
 import pytest
 
 RECORDED: Final = Path(__file__).with_name("recorded")
@@ -33,9 +35,10 @@ CompilationError.__module__ = "triton.compiler.errors"
 class Jit:
     """What `@triton.jit` makes: its parameters, and the name of the recorded kernel."""
 
-    def __init__(self, name: str, names: Sequence[str], **defaults: object) -> None:
+    def __init__(self, name: str | Callable[..., None], names: Sequence[str] = (), **defaults: object) -> None:
         self.name = name
-        self.params = [_parameter(each, defaults) for each in names]
+        named = inspect.signature(name).parameters if callable(name) else names
+        self.params = [_parameter(each, defaults) for each in named]
 
 
 def _parameter(name: str, defaults: dict[str, object]) -> Any:
@@ -68,6 +71,59 @@ class FakeTriton:
         return SimpleNamespace(asm=asm, metadata=SimpleNamespace(**about | self.about))
 
 
+@final
+class InterpreterError(Exception):
+    """What Triton's interpreter raises for an error in a kernel."""
+
+
+@final
+class InterpretedFunction:
+    """What `@triton.jit` makes under TRITON_INTERPRET=1: it calls the function for each program."""
+
+    def __init__(self, fn: Callable[..., None]) -> None:
+        self.fn = fn
+
+    def __getitem__(self, grid: Sequence[int]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            for place in np.ndindex(*grid):
+                sys.modules["triton.runtime.interpreter"].interpreter_builder.grid_idx = place
+                try:
+                    self.fn(**given)
+                except Exception as error:
+                    raise InterpreterError(repr(error)) from error
+
+        return run
+
+
+def _loaded(pointers: Any, mask: Any, other: Any, dtype: Any) -> Any:
+    size = np.dtype(dtype).itemsize
+    found = [np.frombuffer(ctypes.string_at(int(at), size), dtype)[0] for at in pointers[mask]]
+    result = np.array(other, dtype)
+    result[mask] = found
+    return result
+
+
+def _stored(pointers: Any, values: Any, mask: Any) -> None:
+    for at, value in zip(pointers[mask], values[mask], strict=True):
+        ctypes.memmove(int(at), value.tobytes(), values.itemsize)
+
+
+def interpreter() -> dict[str, Any]:
+    """Return the members of `triton.runtime.interpreter`: tensors, and functions that access memory."""
+    return {
+        "tl": SimpleNamespace(
+            str_to_ty=lambda name, _: name, tensor=lambda handle, kind: SimpleNamespace(handle=handle, type=kind)
+        ),
+        "TensorHandle": lambda data, kind: SimpleNamespace(data=data, dtype=kind),
+        "interpreter_builder": SimpleNamespace(grid_idx=(0, 0, 0)),
+        "_interpreter": SimpleNamespace(
+            load=_loaded, store=_stored, RMW_OP="its operations",
+            atomic_rmw=lambda _operation, pointers, values, mask, _order: _stored(pointers, values, mask),
+            atomic_cas=lambda pointers, _compared, values, _order: _stored(pointers, values, values == values),
+        ),
+    }  # fmt: skip
+
+
 @contextmanager
 def installed_triton(recorded: Path) -> Iterator[FakeTriton]:
     """Within the `with` block the module `triton` is a stand-in with these results."""
@@ -75,6 +131,8 @@ def installed_triton(recorded: Path) -> Iterator[FakeTriton]:
     parts = {
         "triton": {"JITFunction": Jit, "__version__": fake.recorded["version"], "compile": fake.compile},
         "triton.compiler": {"ASTSource": SimpleNamespace},
+        "triton.runtime": {},
+        "triton.runtime.interpreter": interpreter(),
         "triton.backends": {},
         "triton.backends.compiler": {"GPUTarget": lambda *given: given},
     }

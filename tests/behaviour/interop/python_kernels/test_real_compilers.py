@@ -56,6 +56,19 @@ def test_triton() -> None:
             y = axpy(from_host(np.ones(12, f32)).partition((4,)), from_host(X), 2.0, 12).first().unpartition()
             assert_array_equal(y.to_host().sync(), 1 + 2 * X)
             assert machine.shapes == {("axpy", (32 * warps, 1, 1), 0)}
+
+    @triton_kernel(programs.descriptors, constexprs={"BLOCK": 16})
+    def by_descriptors(y: Out[f32], x: In[f32], w: In[f32], n: int) -> None: ...
+
+    @by_descriptors.host
+    def _(y: Tile[f32], x: NDArray[f32], w: NDArray[f32], n: int) -> None:
+        y[...] = x
+
+    with installed(0, 1):
+        x, w = [from_host(np.full((16, 16), number, f32)).sync() for number in (1, 2)]
+        op = by_descriptors(zeros((16, 16)).partition((16, 16)), x, w, 16)
+        assert "1,280 bytes" in op.explain()  # the output and 256 of scratch memory, for two descriptors
+        assert (op.first().unpartition().to_host().sync() == 1).all()
     with pytest.raises(KernelArgumentError, match=r"'y_ptr' at .*triton_programs.py:"):
 
         @triton_kernel(programs.axpy, constexprs={"BLOCK": 16})

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import trio
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
@@ -21,11 +22,14 @@ from dagpu import (
     Tensor,
     Tile,
     bf16,
+    current_device,
     f32,
     from_host,
     i64,
     pipeline,
     triton_kernel,
+    use_device,
+    zeros,
 )
 from dagpu.interop.python_kernels.triton_stores import find_writes
 from tests.behaviour.interop.python_kernels.stand_ins import AXPY, TRITON, FakeTriton, Jit, installed_triton
@@ -146,6 +150,49 @@ def test_what_a_launch_does_not_give(triton: FakeTriton, about: dict[str, Any], 
     triton.about = about
     with pytest.raises(CompileError, match=rf"'axpy', declared at .*: Triton [\d.]+: the kernel needs {needs}"):
         declared().compile("sm_90")
+
+
+def with_descriptors(name: str = "descriptors", **options: Any) -> Kernel[Any]:
+    """A kernel whose IR makes tensor descriptors."""
+    jit = Jit(name, ("y_ptr", "x_ptr", "a", "n", "BLOCK"))
+
+    @triton_kernel(jit, constexprs=options.get("constexprs", {"BLOCK": 4}))
+    def kernel(y: Out[f32], x: In[f32], a: float, n: int) -> None: ...
+
+    @kernel.host
+    def _(y: Tile[f32], x: NDArray[f32], a: float, n: int) -> None:
+        y[...] += a * x[y.at]
+
+    return kernel
+
+
+@pytest.mark.parametrize("graph_from", [None, 2])
+def test_scratch_memory_is_planned(triton: FakeTriton, graph_from: int | None) -> None:
+    """Each program of a kernel that makes tensor descriptors has its own scratch memory, in streams, in graphs, and in
+    a task that may not wait for the compiler. It is memory of the plan, and none is left."""
+    triton.about = {"global_scratch_size": 384}
+    with installed(0, 1):
+        kernel = with_descriptors()
+        used = current_device().memory_used()
+
+        @pipeline(graph_from=graph_from)
+        def twice(x: Tensor[f32]) -> DeviceOp[Tensor[f32], Any]:
+            y = kernel(from_host(np.ones(12, f32)).partition((4,)), x, 2.0, 12).first().unpartition()
+            return kernel(from_host(np.zeros(12, f32)).partition((3,)), y, 1.0, 12).first().unpartition()
+
+        for _ in range(4):
+            assert_array_equal(twice(from_host(X).sync()).to_host().sync(), 1 + 2 * X)
+        assert current_device().memory_used() == used
+        plan = kernel(zeros((12,)).partition((4,)), from_host(X), 2.0, 12).explain()
+        assert f"Memory beyond the inputs: {2 * 48 + 3 * 384:,} bytes" in plan
+
+        async def in_a_task() -> Any:
+            return await with_descriptors()(zeros((12,)).partition((4,)), from_host(X), 2.0, 12).first().unpartition()
+
+        assert_array_equal(trio.run(in_a_task).to_host().sync(), 2 * X)
+    with use_device("host"):
+        assert_array_equal(result(with_descriptors(), 2.0).sync(), 1 + 2 * X)
+    assert len({source.fn.name for source, _, _ in triton.sources}) == 1
 
 
 def test_other_parameters_in_the_machine_code(triton: FakeTriton) -> None:

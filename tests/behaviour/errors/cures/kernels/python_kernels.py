@@ -1,13 +1,14 @@
 """Mistakes with kernels of Triton, Numba and cuTile: in declarations, and in launches on a simulated GPU."""
 
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 
-from dagpu import In, Out, cutile_kernel, dup, f32, from_host, numba_kernel, triton_kernel, zeros
+from dagpu import In, Out, cutile_kernel, dup, f32, from_host, numba_kernel, triton_kernel, use_device, zeros
 from tests.behaviour.errors.cures.catalogue import Catalogue
-from tests.behaviour.interop.python_kernels.stand_ins import AXPY, TRITON, installed_triton
+from tests.behaviour.interop.python_kernels.stand_ins import AXPY, TRITON, InterpretedFunction, installed_triton
 from tests.behaviour.interop.python_kernels.stand_ins import Tile as TileKernel
 
 CATALOGUE = Catalogue()
@@ -105,6 +106,45 @@ case(
 )
 
 
+# ---- under TRITON_INTERPRET=1
+
+
+def stores(y: Any, x: Any, a: Any, n: Any, BLOCK: int, PLACE: str) -> None:  # noqa: N803  # as Triton names constants
+    """Store to the element of y that n says, unless it is masked, or to x."""
+    access = untyped(sys.modules["triton.runtime.interpreter"])._interpreter  # noqa: SLF001  # Triton's name
+    at = (y if PLACE != "input" else x).handle.data + np.uint64(4) * n.handle.data.astype(np.uint64)
+    access.store(at, np.ones(1, f32), np.full(1, PLACE != "masked"))
+
+
+def writes_x(y: In[f32], x: Out[f32], a: float, n: int) -> None: ...
+
+
+def interpreted(place: str, declaration: Callable[..., None] = declared, then: Any = None) -> object:
+    with installed_triton(TRITON[-1]), use_device("host"):
+        kernel = untyped(triton_kernel)(InterpretedFunction(stores), constexprs={"BLOCK": 4, "PLACE": place})(
+            declaration
+        )
+        if then is not None:
+            return then(kernel)
+        out, x = zeros((16,), f32).partition((4,)), from_host(X)
+        return kernel(*((out, x) if declaration is declared else (x, out)), 1.0, 16 if place != "input" else 0).sync()
+
+
+case(
+    lambda: interpreted("beyond"),
+    ("Mask the access", lambda: interpreted("masked")),
+)
+case(
+    lambda: interpreted("input"),
+    ("declare the tensor that it means", lambda: interpreted("input", writes_x)),
+)
+case(
+    lambda: interpreted("masked", then=lambda kernel: kernel.compile(arch="sm_90")),
+    ('Run it there: with use_device("host")', lambda: interpreted("masked")),
+    ("unset TRITON_INTERPRET before Triton is imported", triton),
+)
+
+
 def plain(y: Any, a: Any, x: Any) -> None:
     y[0] = x[0]
 
@@ -134,7 +174,8 @@ case(
 # ---- launches
 case(
     lambda: triton(then=lambda kernel: launched(kernel, (2, 1, 2, 4), (1, 1, 1, 1))),
-    ("reshape it first", lambda: triton(then=launched)),
+    ("Reshape the output first", lambda: triton(then=launched)),
+    ("give a grid: declared.grid(...)(...)", lambda: triton(then=lambda kernel: launched(kernel.grid(16)))),
     simulated=True,
 )
 case(

@@ -254,6 +254,20 @@ def strided(call: Any, *, copied: bool = False) -> object:
     return call(empty((N,)).partition(TILE), dup(part) if copied else part).sync()
 
 
+@kernel(cuda="__global__ void cleared(float* y) {}", abi="pointers")
+def cleared(y: Out[f32]) -> None:
+    """y = 0, by pointers"""
+
+
+@cleared.host
+def _(y: Tile[f32]) -> None:
+    y[...] = 0
+
+
+on_gpus(
+    lambda: cleared(empty((1, 1 << 17)).partition((1, 1))).sync(),
+    ("Give larger tiles", lambda: cleared(empty((1, 1 << 17)).partition((1, 1 << 10))).sync()),
+)
 on_gpus(
     lambda: strided(plain),
     ("Make it contiguous with dup(...)", lambda: strided(plain, copied=True)),
