@@ -402,6 +402,52 @@ scale.new((10,), (4,))(2.0).sync()
 scale.new((10,), (5,))(2.0).sync()
 # say partial=True
 scale.new((10,), (4,), partial=True)(2.0).sync()
+
+## dagpu-use-after-move
+op = dup(vector())
+zip_ops(op, op.to_host()).sync()
+# say .shared() to give it to several
+op = dup(vector()).shared()
+zip_ops(op, op.to_host()).sync()
+# build the op once for each use
+t = vector()
+zip_ops(dup(t.borrow()), dup(t.borrow()).to_host()).sync()
+
+## dagpu-unused-op
+op = zeros((8,))
+op = ones((8,))
+op.sync()
+# leave it out
+op = ones((8,))
+op.sync()
+# op.sync()
+op = zeros((8,))
+op.sync()
+op = ones((8,))
+op.sync()
+
+## dagpu-not-ready
+t = vector()
+print(np.asarray(t))
+# .to_host().sync()
+t = vector()
+print(np.asarray(t.to_host().sync()))
+
+## dagpu-not-ready
+op = zeros((8,))
+print(np.asarray(op))
+# op.to_host().sync()
+op = zeros((8,))
+print(np.asarray(op.to_host().sync()))
+
+## dagpu-input-rank
+saxpy(vector().partition((4,)), 1.0, zeros((2, 4))).sync()
+# Reshape it with .reshape(shape)
+saxpy(vector().partition((4,)), 1.0, zeros((2, 4)).reshape((8,))).sync()
+# declare that rank in CUDA
+@kernel(cuda="__global__ void axpy(Tile<float, 1> y, View<const float, 2> x) {}")
+def axpy(y: Out[f32], x: In[f32]) -> None: ...
+axpy(vector().partition((4,)), zeros((2, 4))).sync()
 """
 """For each mistake: the code of the error, the wrong program, and behind each cure's words the program with it."""
 

@@ -34,7 +34,6 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Forget,
     Instruction,
     Keep,
-    Move,
     Place,
     Root,
     Slot,
@@ -76,8 +75,6 @@ class GraphBuilder:
         self.handler: BasicBlock | None = None
         self.frames: list[Loop | Finally | FeedBlock] = []
         self.closures: dict[Root, Closure] = {}
-        self.aliases: dict[Slot, tuple[Place, ...]] = {}
-        """For the variable of a loop over named handles: the places of the handles that it may alias."""
         self.parameters: set[Root] = set()
         self.foreign: set[str] = set()
         """Names declared `global` or `nonlocal`."""
@@ -154,13 +151,6 @@ class GraphBuilder:
     def unreachable(self) -> None:
         """Continue in a new block without predecessors."""
         self.current = self.block()
-
-    def move(self, move: Move) -> None:
-        """Emit a move. A move of a loop variable also moves, silently, each place that the variable may alias."""
-        self.emit(move)
-        if not move.place.path:
-            for place in self.aliases.get(move.place.slot, ()):
-                self.emit(Move(move.node, place, self.temporary(), move.how, silent=True))
 
     def add_to_container(
         self, node: Context, container: Slot, values: Sequence[tuple[Context, Slot]], how: str
