@@ -13,12 +13,15 @@ from typing import Any, Final, TypeAlias, TypeVar
 from mypy.nodes import (
     AssignmentStmt,
     AwaitExpr,
+    BreakStmt,
     CallExpr,
     Context,
+    ContinueStmt,
     Expression,
     ExpressionStmt,
     FuncItem,
     MypyFile,
+    RaiseStmt,
     ReturnStmt,
     Statement,
     Var,
@@ -72,6 +75,7 @@ class GraphBuilder:
         self.module = module
         self.types = module.types
         self.kinds = module.kinds
+        self.known_kinds = module.known_kinds
         self.handler: BasicBlock | None = None
         self.frames: list[Loop | Finally | FeedBlock] = []
         self.closures: dict[Root, Closure] = {}
@@ -119,7 +123,10 @@ class GraphBuilder:
 
     def kind(self, e: Expression) -> int:
         """Return the kind bits of an expression's type; 0 where mypy has no type for it."""
-        return self.kinds.kind_of(self.types.get(e))
+        kind = self.known_kinds.get(e)
+        if kind is None:
+            kind = self.known_kinds[e] = self.kinds.kind_of(self.types.get(e))
+        return kind
 
     # ---- blocks
 
@@ -252,6 +259,8 @@ class GraphBuilder:
             return
         for statement in suite.body:
             self.statement(statement)
+            if isinstance(statement, ReturnStmt | RaiseStmt | BreakStmt | ContinueStmt):
+                break  # what follows is never reached, and has no types
 
     def statement(self, s: Statement) -> None:
         self.may_raise()

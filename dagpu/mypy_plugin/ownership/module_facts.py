@@ -55,6 +55,8 @@ class ModuleFacts:
     name: str
     types: Types
     kinds: TypeFacts = field(default_factory=TypeFacts)
+    known_kinds: dict[Expression, int] = field(default_factory=dict)
+    """The kind bits of the expressions seen so far: mypy computes the hash of a type anew for each look-up."""
     continuations: set[FuncItem] = field(default_factory=set)
     """Functions passed to dagpu, such as continuations of `then`, pipelines, and lambdas that a call gets: `map(f, ts)`
     calls one with tensors that `ts` keeps. Their results may borrow from their parameters."""

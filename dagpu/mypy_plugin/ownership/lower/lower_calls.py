@@ -195,7 +195,8 @@ def _build_result(
     if callee.name in names.REMEMBERS or not callee.is_ours:
         keeps &= ~SPENDABLE
     owner = owns and callee.is_ours and bool(keeps & SPENDABLE)
-    single = callee.is_ours and bool(kind & OP) and not captures and callee.name not in names.USED_AGAIN
+    followed = not captures or callee.name == names.THEN
+    single = callee.is_ours and bool(kind & OP) and followed and callee.name not in names.USED_AGAIN
     if parts or owner or single:
         result = b.temporary() if keeps else None
         b.emit(Build(e, result, tuple(parts), keeps, owner, single))

@@ -28,14 +28,38 @@ def used_twice(body: Body) -> Iterator[tuple[Build, Build]]:
     builds = [i for block in body.blocks for i in block.instructions if isinstance(i, Build) and i.single]
     if not any(len(build.parts) > 1 for build in builds):
         return
-    named = {i.part for block in body.blocks for i in block.instructions if isinstance(i, Store) and not i.place.path}
+    named = {
+        i.part: i.place.slot
+        for block in body.blocks
+        for i in block.instructions
+        if isinstance(i, Store) and not i.place.path
+    }
+    often = _read_often(body)
     reported: set[Build] = set()
     for op in builds:
-        if op.into in named:
+        if named.get(op.into) in often:
             for user in _users_of(body, op):
                 if user not in reported:
                     reported.add(user)
                     yield user, op
+
+
+def _read_often(body: Body) -> set[Slot]:
+    """Return the variables that are read twice, or where a loop may come by several times."""
+    loops = [
+        range(follower.index, block.index + 1)
+        for block in body.blocks
+        for follower in block.next
+        if follower.index <= block.index
+    ]
+    once: set[Slot] = set()
+    often: set[Slot] = set()
+    for block in body.blocks:
+        repeated = any(block.index in loop for loop in loops)
+        for i in block.instructions:
+            if isinstance(i, Read):
+                (often if repeated or i.place.slot in once else once).add(i.place.slot)
+    return often
 
 
 def _users_of(body: Body, op: Build) -> set[Build]:
