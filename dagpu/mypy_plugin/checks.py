@@ -34,4 +34,10 @@ class Checks:
             found = self._analysis.check_top_level(target)
         shape_checks.check(target, self._types, lambda message, node, code: found.append(Finding(node, code, message)))
         deliberate = self._analysis.module.deliberate
-        return [finding for finding in found if not deliberate.covers(finding.node.line, finding.code)]
+        exact = {(finding.node.line, finding.code) for finding in found}
+        return [
+            finding
+            for finding in found
+            if (finding.node.line, finding.unless) not in exact
+            and not deliberate.covers(finding.node.line, finding.code)
+        ]

@@ -61,6 +61,14 @@ def run_twice(sites: Iterable[Context], again: bool) -> str:
     )
 
 
+def used_twice(built: Context) -> str:
+    """Message: an op is used in two places of one op, whose run needs its result twice."""
+    return (
+        f"the op built on line {built.line} is used twice in one run. Its result has one owner: "
+        "say .shared() to give it to several, or build the op once for each use."
+    )
+
+
 def conflicting_borrow(name: str, exclusive: bool, loan: Context, held_exclusively: bool, captured: bool) -> str:
     """Message: a tensor is borrowed while a conflicting loan of it is alive."""
     what = "for writing" if exclusive else "for reading"
@@ -111,6 +119,12 @@ def feed_after_block(holder: str, name: str, opened: Context) -> str:
         f'"{holder}" holds the feed "{name}", opened on line {opened.line}, and may ask it after its block. '
         f"{_FEED_CURE}; open a nursery whose tasks ask the feed inside the block."
     )
+
+
+def read_on_host(what: str, is_op: bool) -> str:
+    """Message: NumPy is asked to make an array of a handle or of an op."""
+    cure = "Run it and copy the result to the host: op.to_host().sync()" if is_op else "Get them with .to_host().sync()"
+    return f"NumPy cannot read {what}: it never reveals its contents by itself; they are on the device. {cure}."
 
 
 UNUSED_OP = "this op is built and never run. Run it with await op, op.sync() or spawn(nursery, op), or leave it out."

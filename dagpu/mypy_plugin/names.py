@@ -102,7 +102,13 @@ RUNS: Final = frozenset({f"{DEVICE_OP}.sync", f"{DEVICE_OP}.sync_on", f"{DEVICE_
 REMEMBERS: Final = frozenset({f"{DEVICE_OP}.shared", f"{DEVICE_OP}.unzip", f"{KERNEL_OP}.unzip"})
 """Methods that return ops which remember: they run their source once, and may themselves run several times."""
 
-STARTS_TASK: Final = frozenset({"trio._core._run.Nursery.start_soon", "trio._core._run.Nursery.start"})
+USED_AGAIN: Final = REMEMBERS | {VALUE, MAKE_SOURCE, PIPELINE_CALL, "dagpu.ops.live.source_op.cutoff"}
+"""Functions whose ops may be used several times in one run, or that give back an op of their argument."""
+
+SYSTEM_TASKS: Final = frozenset({"trio._core._generated_run.spawn_system_task"})
+"""Functions that start a task outside every nursery of the program."""
+STARTS_TASK: Final = frozenset({"trio._core._run.Nursery.start_soon", "trio._core._run.Nursery.start"}) | SYSTEM_TASKS
+SETS_ATTRIBUTE: Final = "builtins.setattr"
 OPENS_NURSERY: Final = frozenset({"trio._core._run.open_nursery"})
 
 PARTIAL: Final = frozenset({"functools.partial"})
@@ -117,6 +123,13 @@ READS_ONLY: Final = frozenset(
 )
 """Functions that only read their arguments: the handles in an iterable stay with their owner, and the declaration of a
 foreign op reads shapes."""
+
+ARRAY_MAKERS: Final = frozenset(
+    {"array", "asarray", "asanyarray", "ascontiguousarray", "asfortranarray", "copy", "asarray_chkfinite", "require"}
+)
+"""Functions of NumPy that make an array of any object, and ask a handle or an op for contents that it does not give."""
+TAKES_MEMORY: Final = "from_dlpack"
+"""The function of NumPy that takes the memory of a tensor over."""
 
 ADDS_TO_SELF: Final = frozenset(
     {

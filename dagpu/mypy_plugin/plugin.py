@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from dagpu.mypy_plugin.checks import Checks, Target
     from dagpu.mypy_plugin.ownership.reporting import Finding
 
+_STATE = checker_state.checker_state
+"""mypy's holder of the active checker. Each request for a hook looks there: there are several for each expression."""
 _Context = TypeVar("_Context", FunctionContext, MethodContext)
 
 
@@ -62,20 +64,24 @@ class DagpuPlugin(Plugin):
     # ---- typing
 
     def get_function_hook(self, fullname: str) -> Callable[[FunctionContext], Type] | None:
-        self._notice_checker()
+        if _STATE.type_checker is not self._checker or self._daemon is not None:
+            self._notice_checker()
         found = self._functions.get(fullname)
         return self._array_function if found is None and fullname.startswith(names.ARRAY_FUNCTIONS) else found
 
     def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
-        self._notice_checker()
+        if _STATE.type_checker is not self._checker or self._daemon is not None:
+            self._notice_checker()
         return self._methods.get(fullname)
 
     def get_method_signature_hook(self, fullname: str) -> Callable[[MethodSigContext], FunctionLike] | None:
-        self._notice_checker()
+        if _STATE.type_checker is not self._checker or self._daemon is not None:
+            self._notice_checker()
         return self._signatures.get(fullname)
 
     def get_attribute_hook(self, fullname: str) -> None:
-        self._notice_checker()
+        if _STATE.type_checker is not self._checker or self._daemon is not None:
+            self._notice_checker()
 
     def _load_hooks(self) -> None:
         """Import the rules and wrap their hooks. A run that takes all modules from the cache does not import them."""
@@ -111,8 +117,8 @@ class DagpuPlugin(Plugin):
     # ---- the active checker
 
     def _notice_checker(self) -> None:
-        """Notice a change of the active checker. Each request for a hook calls this, so it must be fast."""
-        checker = checker_state.checker_state.type_checker
+        """Notice a change of the active checker, and in the daemon each request for a hook."""
+        checker = _STATE.type_checker
         if checker is not self._checker and isinstance(checker, TypeChecker):
             self._checker = checker
             self._checkers[checker.tree.fullname] = checker
@@ -178,7 +184,7 @@ class DagpuPlugin(Plugin):
         """Remember the first internal error in a module. It is reported after the check, and mypy's run goes on."""
         if self.options.show_traceback:
             traceback.print_exception(error, file=sys.stderr)
-        checker = checker_state.checker_state.type_checker
+        checker = _STATE.type_checker
         tree = tree or (checker.tree if isinstance(checker, TypeChecker) else None)
         if tree is not None:
             self._crashes.setdefault(tree.fullname, error)

@@ -363,7 +363,19 @@ def zip_ops(
     /,
 ) -> DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H, _I], _L | _L2, _G | _G2]: ...
 @overload
-def zip_ops(*ops: DeviceOp[Any, _L, _G]) -> DeviceOp[tuple[Any, ...], _L, _G]: ...
+def zip_ops(
+    a: DeviceOp[Any, _L, _G],
+    b: DeviceOp[Any, _L, _G],
+    c: DeviceOp[Any, _L, _G],
+    d: DeviceOp[Any, _L, _G],
+    e: DeviceOp[Any, _L, _G],
+    f: DeviceOp[Any, _L, _G],
+    g: DeviceOp[Any, _L, _G],
+    h: DeviceOp[Any, _L, _G],
+    i: DeviceOp[Any, _L, _G],
+    /,
+    *ops: DeviceOp[Any, _L, _G],
+) -> DeviceOp[tuple[Any, ...], _L, _G]: ...
 def zip_ops(*ops: Any) -> Any:
     """Return an op whose result is the tuple of all results of `ops`. These are independent: their work may overlap."""
     origin = here()

@@ -21,6 +21,7 @@ from dagpu import (
     InteropError,
     KernelArgumentError,
     MovedError,
+    NotReadyError,
     OwnershipError,
     PartitionError,
     SourceError,
@@ -42,6 +43,8 @@ RAISES: dict[str, tuple[type[Exception], ...]] = {
     # The one type error of mypy's own in the corpus: `spawn` of an op that borrows.
     "arg-type": (BorrowError,),
     "dagpu-sees": (KernelArgumentError,),
+    "dagpu-input-rank": (KernelArgumentError,),
+    "dagpu-not-ready": (NotReadyError,),
     "dagpu-source-part": (SourceError,),
     "dagpu-source-value": (SourceError,),
     # No counterpart in a run: a borrow keeps its tensor alive, wherever it goes.

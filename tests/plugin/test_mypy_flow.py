@@ -28,7 +28,8 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Store,
     reverse_postorder,
 )
-from dagpu.mypy_plugin.ownership.dataflow import Dataflow, entry_states
+from dagpu.mypy_plugin.ownership.dataflow import Dataflow
+from dagpu.mypy_plugin.ownership.fixpoint import entry_states
 from dagpu.mypy_plugin.ownership.liveness import live_after_each, live_before, liveness
 from dagpu.mypy_plugin.shapes import shape_checks
 from dagpu.mypy_plugin.sources import fingerprint

@@ -300,7 +300,7 @@ def ranks(t: Tensor[f32], k: int) -> None:
     mean(zeros((k, k)).sync().partition((4, 4)), t)  # E
     kernels.mean.block(32)(zeros((8, 8)).partition((4, 4)), t)  # E
     mean(y=zeros((8, 8)).partition((4, 4)), x=t)  # E
-    mean(zeros((8,)).partition((4,)), zeros((8,)))
+    mean(zeros((8,)).partition((4,)), zeros((8, 8)))
     either = mean if k else mean
     either(zeros((8, 8)).partition((4, 4)), t)
 

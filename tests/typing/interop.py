@@ -33,6 +33,7 @@ from dagpu import (
     triton_kernel,
     unversioned,
     zeros,
+    zip_ops,
 )
 from dagpu.interop import ForeignArray, Lane, SupportsDLPack, View, current_lane, extent, new, require, reserve
 
@@ -130,6 +131,11 @@ ones4 = zeros((4, 4))
 assert_type(product(zeros((4, 4)), zeros((4, 4)), by=2.0), DeviceOp[Tensor[f32], Any])
 assert_type(product(zeros((4, 4)), zeros((4, 4))).sync(), Tensor[f32])
 assert_type(halves(ones4), DeviceOp[tuple[Tensor[f32], Tensor[i64]], Any])
+assert_type(
+    zip_ops(product(ones4, ones4), halves(ones4)), DeviceOp[tuple[Tensor[f32], tuple[Tensor[f32], Tensor[i64]]], Any]
+)
+assert_type(zip_ops(from_array(array), from_array(t)), DeviceOp[tuple[Tensor[np.float32], Tensor[Any]]])
+assert_type(zip_ops(*[product(ones4, ones4)] * 2), DeviceOp[tuple[Any, ...], Any])
 op: KernelOp = written(zeros((4,)).partition((4,)), zeros((4,)))
 assert_type(current_lane(), Lane)
 

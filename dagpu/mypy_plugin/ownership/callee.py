@@ -1,6 +1,7 @@
 """Resolves the callee of a call, and the arguments that it takes by value."""
 
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from mypy.argmap import map_actuals_to_formals
 from mypy.nodes import (
@@ -44,10 +45,13 @@ class Callee:
     borrows: list[int] = field(default_factory=list)
     """Indices of the arguments that the callee only reads, but later: it is a generator, or it runs in a task."""
     is_ours: bool = field(init=False)
-    """True for a function of dagpu. If it raises, it has moved none of its arguments."""
+    """True for a function of dagpu."""
+    leaves_unmoved: bool = field(init=False)
+    """True for a function that has moved none of its arguments if it raises."""
 
     def __post_init__(self) -> None:
         self.is_ours = self.name.startswith("dagpu.")
+        self.leaves_unmoved = self.is_ours or self.name.startswith("numpy.")
 
 
 def callee_of(b: GraphBuilder, e: CallExpr) -> Callee:
@@ -101,10 +105,12 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
         return [True] * len(e.args)
     if callee.name in names.PARTIAL or callee.name in names.STARTS_TASK:
         return _flags_of_later_call(b, e, callee)
+    if callee.name.startswith("numpy."):
+        return [callee.name.endswith(f".{names.TAKES_MEMORY}")] * len(e.args)
     if callee.name in names.READS_ONLY:
         return [False] * len(e.args)
     flags = [False] * len(e.args)
-    if not any(_may_hold_facts(b, argument) for argument in e.args):
+    if not any(map(_may_hold_facts, repeat(b), e.args)) and not any(kind.is_star() for kind in e.arg_kinds):
         return flags
     function = function_named(b, e.callee)
     effect = None if function is None else effect_of(b, function)
@@ -117,12 +123,18 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
             lambda i: b.types.get(e.args[i]) or AnyType(TypeOfAny.special_form),
         )
         declared, result = _declared(function, signature)
-        for name, formal, actuals in zip(signature.arg_names, declared, formals, strict=True):
+        for name, formal, actuals, form in zip(
+            signature.arg_names, declared, formals, signature.arg_kinds, strict=True
+        ):
             spared = effect is not None and name in effect.spares
             for i in actuals:
+                if effect is not None and form.is_star() and e.arg_kinds[i].is_star():
+                    continue  # the body does not show whether it moves them
                 if effect is not None and name in effect.runs:
                     callee.runs.append(i)
                 kind = b.kind(e.args[i])
+                if e.arg_kinds[i].is_star() and b.kinds.may_own(b.types.get(e.args[i])):
+                    kind |= MOVES  # the items are passed one by one
                 if spared and kind & MOVES and function is not None and _runs_later(function):
                     callee.borrows.append(i)
                 flags[i] = flags[i] or (not (spared and kind & MOVES) and b.kinds.takes(formal, kind, result))

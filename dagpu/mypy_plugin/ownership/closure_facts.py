@@ -22,7 +22,7 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Store,
     Touch,
 )
-from dagpu.mypy_plugin.ownership.dataflow import entry_states
+from dagpu.mypy_plugin.ownership.fixpoint import derived_moves, entry_states
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.module_facts import Closure, Outside
 from dagpu.mypy_plugin.typing.type_facts import MOVES, TypeFacts
@@ -49,6 +49,9 @@ def summarise(node: FuncItem, body: Body) -> Closure:
                     pass
             if block.index == 0:
                 first.update(place for place in closure.uses if place not in closure.assigns)
+    for move in derived_moves(body):
+        if move.place.slot in free:
+            _record_use(closure, body, move)
     if not closure.assigns.isdisjoint(closure.moves):
         closure.moved_at_end.update((place, how) for place, how in _moved_at_end(body) if place in closure.assigns)
     for place in closure.assigns:

@@ -28,11 +28,29 @@ LOANS: Final = SHARED | EXCLUSIVE | FEED
 EVERYTHING: Final = LOANS | SPENDABLE
 
 
+ANY_ITEM: Final = "[*]"
+"""The step of a path that names any of the items of a container."""
+DEEPEST: Final = 3
+"""Longest path into a slot, as in `a.b.c.d`. Longer paths are not tracked."""
+
+
 class Place(NamedTuple):
     """A variable or temporary, or a part of one, addressed by attributes and constant indices."""
 
     slot: Slot
     path: Path = ()
+
+    def inside(self, rest: Path) -> "Place | None":
+        """Return the place at this path inside this place; None if it lies too deep to be tracked."""
+        path = self.path + rest
+        return None if len(path) > DEEPEST else Place(self.slot, path)
+
+
+def covers(outer: Path, path: Path) -> bool:
+    """Return True if a path is, or may be, the same as another or lead into it. Any item may be the one at an index."""
+    if len(outer) > len(path):
+        return False
+    return all(a == b or (ANY_ITEM in (a, b) and a[0] == b[0] == "[") for a, b in zip(outer, path, strict=False))
 
 
 @dataclass(eq=False, slots=True)
@@ -55,6 +73,26 @@ class Move:
     how: str
     silent: bool = False
     """True if the moved handle may be this one or another. A silent move of a moved handle is not reported."""
+    binds: bool = False
+    """True if the handle only gets another name or owner here. Places that share it keep it."""
+
+
+@dataclass(eq=False, slots=True)
+class Share:
+    """Two places share a value from here on: `a, b = pair` gives the components of `pair` further names.
+
+    A handle that moves out of one of them has moved out of the other as well. `place` has been assigned just before.
+    """
+
+    node: Context
+    place: Place
+    other: Place
+    links: bool = True
+    """True if later moves out of one place count for the other."""
+    itself: bool = True
+    """False if `place` shares only with the places that share with `other`: the handle has left `other` itself."""
+    follows: bool = True
+    """True if what has moved out of `other` before is moved for `place`, too."""
 
 
 @dataclass(eq=False, slots=True)
@@ -106,6 +144,8 @@ class Build:
     keeps: int
     owner: bool = False
     """True for an op that owned handles have moved into. Such an op runs once."""
+    single: bool = False
+    """True for an op that a call of dagpu builds of its parts, and that may be used only once in a run."""
 
 
 @dataclass(eq=False, slots=True)
@@ -116,6 +156,8 @@ class Store:
     place: Place
     part: Slot | None
     keeps: int
+    built: Expression | None = None
+    """The expression that builds the assigned op or flow, which is nowhere else."""
 
 
 @dataclass(eq=False, slots=True)
@@ -171,7 +213,9 @@ class Touch:
     """The closure's definition. A move before it makes the use inside an error, a later move makes the call one."""
 
 
-Instruction: TypeAlias = Read | Move | Lend | Build | Store | Keep | Forget | Escape | Run | Touch | CloseFeed | AskFeed
+Instruction: TypeAlias = (
+    Read | Move | Share | Lend | Build | Store | Keep | Forget | Escape | Run | Touch | CloseFeed | AskFeed
+)
 
 
 @dataclass(eq=False, slots=True)
@@ -202,6 +246,10 @@ class Body:
     """The bodies of nested functions and lambdas."""
     dropped: list[Expression]
     """Expression statements that build an op or a flow and drop it."""
+    unfollowed: set[Root] = field(default_factory=set)
+    """Variables that are named where their type does not show a handle or an op, for example one declared `Any`."""
+    read_on_host: list[Expression] = field(default_factory=list)
+    """Handles and ops of which NumPy is asked to make an array."""
 
     @property
     def is_lambda(self) -> bool:

@@ -3,22 +3,18 @@
 The three sets are joined by union: a handle counts as moved if it has moved on one path.
 """
 
-import heapq
-from collections.abc import Iterator
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from dagpu.mypy_plugin.ownership.control_flow import (
+    ANY_ITEM,
     EVERYTHING,
     EXCLUSIVE,
     FEED,
     SHARED,
     SPENDABLE,
-    AskFeed,
-    BasicBlock,
-    Body,
     Build,
     CloseFeed,
-    Escape,
     Forget,
     Instruction,
     Keep,
@@ -26,11 +22,13 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Move,
     OpenFeed,
     Path,
+    Place,
     Read,
     Run,
+    Share,
     Slot,
     Store,
-    Touch,
+    covers,
 )
 
 _K = TypeVar("_K")
@@ -44,18 +42,26 @@ NOTHING: Held = frozenset()
 class Dataflow:
     """The facts at one point of a body."""
 
-    __slots__ = ("held", "lent", "moved", "spent")
+    __slots__ = ("derived", "held", "lent", "moved", "sharing", "spent")
 
-    def __init__(self, lent: frozenset[Slot]) -> None:
+    def __init__(self, lent: frozenset[Slot], derived: dict[tuple[Move, Place], Move] | None = None) -> None:
         self.lent = lent
         """Slots that are borrowed anywhere in the body."""
+        self.derived: dict[tuple[Move, Place], Move] = {} if derived is None else derived
+        """The moves out of places that share a handle with the place of a move. All states of a body use one table."""
+        self.sharing: dict[Slot, frozenset[tuple[Path, Place]]] = {}
+        """For each slot: paths into it, each with another place that has the same value."""
         self.moved: dict[Slot, frozenset[Move]] = {}
         self.held: dict[Slot, Held] = {}
         self.spent: dict[Build, frozenset[Run]] = {}
 
     def pruned(self, live: int) -> "Dataflow":
         """Return a copy with the facts about these live slots; `live` has one bit for each slot."""
-        state = Dataflow(self.lent)
+        state = Dataflow(self.lent, self.derived)
+        if self.sharing:
+            for slot, pairs in self.sharing.items():
+                if live >> slot & 1 and (left := frozenset(pair for pair in pairs if live >> pair[1].slot & 1)):
+                    state.sharing[slot] = left
         if self.moved:
             state.moved = {slot: moves for slot, moves in self.moved.items() if live >> slot & 1}
         if self.held:
@@ -71,34 +77,32 @@ class Dataflow:
             _join_facts(self.moved, other.moved)
             | _join_facts(self.held, other.held)
             | _join_facts(self.spent, other.spent)
+            | _join_facts(self.sharing, other.sharing)
         )
 
     def step(self, i: Instruction) -> None:
         """Apply the effect of one instruction to this state."""
-        match i:
-            case Read():
-                if i.into is not None:
-                    self._set_held(i.into, self.held.get(i.place.slot, NOTHING), i.keeps)
-            case Build():
-                self._build(i)
-            case Move():
-                self._move(i)
-            case Lend():
-                self.held[i.into] = self.held.get(i.place.slot, NOTHING) | {i}
-            case Store():
-                self._store(i)
-            case Keep():
-                facts = self.held.get(i.slot, NOTHING).union(*(self.held.get(part, NOTHING) for part in i.parts))
-                if facts:
-                    self.held[i.slot] = facts
-            case Forget():
-                self._forget(i.place.slot, i.place.path, i.whole)
-            case Run():
-                self._run(i)
-            case CloseFeed():
-                self._close_feed(i)
-            case Escape() | Touch() | AskFeed():
-                pass
+        apply = self.EFFECTS.get(type(i))
+        if apply is not None:
+            apply(self, i)
+
+    def _read(self, i: Read) -> None:
+        if i.into is not None:
+            self._set_held(i.into, self.held.get(i.place.slot, NOTHING), i.keeps)
+
+    def _lend(self, i: Lend) -> None:
+        self.held[i.into] = self.held.get(i.place.slot, NOTHING) | {i}
+
+    def _keep(self, i: Keep) -> None:
+        facts = self.held.get(i.slot, NOTHING).union(*(self.held.get(part, NOTHING) for part in i.parts))
+        if facts:
+            self.held[i.slot] = facts
+
+    def _forget_parts(self, i: Forget) -> None:
+        self._forget(i.place.slot, i.place.path, i.whole)
+        if i.place.slot in self.sharing:
+            for other in self.shared_with(i.place):
+                self._forget(other.slot, other.path, whole=False)
 
     def _set_held(self, slot: Slot, facts: Held, keeps: int) -> None:
         if facts and keeps != EVERYTHING:
@@ -132,6 +136,71 @@ class Dataflow:
             self.moved[slot] = frozenset((i,))
         else:
             self.moved[slot] = frozenset(m for m in before if m.place.path[: len(path)] != path) | {i}
+        if slot in self.sharing and not i.binds:
+            for other in self.shared_with(i.place):
+                self._add_move(i, other)
+
+    # ---- places that share a value
+
+    def shared_with(self, place: Place) -> list[Place]:
+        """Return the other places that have the value of a place."""
+        found = []
+        for path, other in self.sharing.get(place.slot, ()):
+            if path == place.path[: len(path)]:
+                inner = other.inside(place.path[len(path) :])
+                if inner is not None:
+                    found.append(inner)
+        return found
+
+    def _share(self, i: Share) -> None:
+        slot, path = i.other
+        if i.follows:
+            for move in self.moved.get(slot, ()):
+                if not move.binds and (covers(move.place.path, path) or covers(path, move.place.path)):
+                    moved = i.place.inside(move.place.path[len(path) :])
+                    if moved is not None:
+                        self._add_move(move, moved)
+        if i.links:
+            if i.itself:
+                self._link(i.place, i.other)
+            for other in self.shared_with(i.other):
+                self._link(i.place, other)
+            for inner, other in self.sharing.get(slot, ()):  # parts of what is shared now
+                part = i.place.inside(inner[len(path) :]) if inner[: len(path)] == path != inner else None
+                if part is not None:
+                    self._link(part, other)
+
+    def _link(self, a: Place, b: Place) -> None:
+        if a != b:
+            for one, other in ((a, b), (b, a)):
+                self.sharing[one.slot] = self.sharing.get(one.slot, frozenset()) | {(one.path, other)}
+
+    def _unlink(self, slot: Slot, path: Path) -> None:
+        """A place has another value now: it shares nothing, and neither do its parts."""
+        pairs = self.sharing.get(slot)
+        if pairs is None:
+            return
+        gone = [pair for pair in pairs if pair[0][: len(path)] == path]
+        for own, other in gone:
+            back = self.sharing.get(other.slot, frozenset()) - {(other.path, Place(slot, own))}
+            self._set_sharing(other.slot, back)
+        self._set_sharing(slot, self.sharing.get(slot, frozenset()).difference(gone))
+
+    def _set_sharing(self, slot: Slot, pairs: frozenset[tuple[Path, Place]]) -> None:
+        if pairs:
+            self.sharing[slot] = pairs
+        else:
+            self.sharing.pop(slot, None)
+
+    def _add_move(self, move: Move, place: Place) -> None:
+        """Record that a move has taken the handle of another place as well."""
+        key = move, place
+        derived = self.derived.get(key)
+        if derived is None:
+            derived = self.derived[key] = Move(move.node, place, move.into, move.how, silent=True)
+        self.moved[place.slot] = self.moved.get(place.slot, frozenset()) | {derived}
+
+    # ---- further instructions
 
     def _store(self, i: Store) -> None:
         slot, path = i.place
@@ -145,6 +214,11 @@ class Dataflow:
                 if len(left) != len(facts):
                     self.held[holder] = left
         self._forget(slot, path, whole=True)
+        if slot in self.sharing:
+            if path:  # the other names of the container have another item there, too
+                for other in self.shared_with(Place(slot, path[:-1])):
+                    self._forget(other.slot, (*other.path, path[-1]), whole=True)
+            self._unlink(slot, path)
         if not path:
             self._set_held(slot, NOTHING if i.part is None else self.held.get(i.part, NOTHING), i.keeps)
 
@@ -163,11 +237,41 @@ class Dataflow:
         if moves is None:
             return
         n = len(path)
-        left = frozenset(m for m in moves if m.place.path[:n] != path or (not whole and len(m.place.path) == n))
+        left = frozenset(
+            m
+            for m in moves
+            if (m.place.path[:n] != path and not _may_be_item(m.place.path, path))
+            or (not whole and len(m.place.path) == n)
+        )
         if left:
             self.moved[slot] = left
         else:
             del self.moved[slot]
+
+    EFFECTS: ClassVar[dict[type[Instruction], Callable[["Dataflow", Any], None]]] = {
+        Read: _read,
+        Build: _build,
+        Move: _move,
+        Share: _share,
+        Lend: _lend,
+        OpenFeed: _lend,
+        Store: _store,
+        Keep: _keep,
+        Forget: _forget_parts,
+        Run: _run,
+        CloseFeed: _close_feed,
+    }
+    """The effect of each class of instructions on the facts; the others have none. A table is faster than `match`."""
+
+
+def _may_be_item(moved: Path, stored: Path) -> bool:
+    """Return True if an item that is assigned may be the one that has moved: it was any of them, or counted from the
+    other end."""
+    n = len(stored)
+    if not n or len(moved) < n or moved[: n - 1] != stored[:-1] or moved[n - 1][0] != "[" or stored[-1][0] != "[":
+        return False
+    steps = moved[n - 1], stored[-1]
+    return ANY_ITEM in steps or (steps[0][1] == "-") != (steps[1][1] == "-")
 
 
 def _bit_of(fact: Lend | Build) -> int:
@@ -189,50 +293,3 @@ def _join_facts(mine: dict[_K, frozenset[_V]], theirs: dict[_K, frozenset[_V]]) 
             mine[key] = before | facts
             new = True
     return new
-
-
-def entry_states(body: Body, live: list[int]) -> Iterator[tuple[BasicBlock, Dataflow]]:
-    """Iterate over the blocks, each with the state at its entry, which the caller must `step` through the block."""
-    lent = frozenset(i.place.slot for block in body.blocks for i in block.instructions if isinstance(i, Lend))
-    states: list[Dataflow | None] = [None] * len(body.blocks)
-    states[0] = Dataflow(lent)
-    if any(follower.index <= block.index for block in body.blocks for follower in block.next):
-        _solve(body, live, states)
-        for block in body.blocks:
-            state = states[block.index]
-            assert state is not None, "every block is reachable"
-            yield block, state
-        return
-    for block in body.blocks:
-        state = states[block.index]
-        assert state is not None, "a predecessor has been visited"
-        yield block, state
-        for follower in block.next:
-            _join_into(state, follower, live, states)
-
-
-def _join_into(state: Dataflow, to: BasicBlock, live: list[int], states: list[Dataflow | None]) -> bool:
-    """Join the state at the end of a block into the entry state of a successor. Return True if that one changed."""
-    coming = state.pruned(live[to.index])
-    known = states[to.index]
-    if known is None:
-        states[to.index] = coming
-        return True
-    return known.join(coming)
-
-
-def _solve(body: Body, live: list[int], states: list[Dataflow | None]) -> None:
-    """Compute the least fixed point of the entry states; needed for bodies with loops."""
-    todo, waiting = [0], {0}
-    while todo:
-        index = heapq.heappop(todo)
-        waiting.discard(index)
-        block, begin = body.blocks[index], states[index]
-        assert begin is not None
-        state = begin.pruned(-1)
-        for i in block.instructions:
-            state.step(i)
-        for follower in block.next:
-            if _join_into(state, follower, live, states) and follower.index not in waiting:
-                waiting.add(follower.index)
-                heapq.heappush(todo, follower.index)

@@ -13,12 +13,15 @@ from typing import Any, Final, TypeAlias, TypeVar
 from mypy.nodes import (
     AssignmentStmt,
     AwaitExpr,
+    BreakStmt,
     CallExpr,
     Context,
+    ContinueStmt,
     Expression,
     ExpressionStmt,
     FuncItem,
     MypyFile,
+    RaiseStmt,
     ReturnStmt,
     Statement,
     Var,
@@ -34,7 +37,6 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Forget,
     Instruction,
     Keep,
-    Move,
     Place,
     Root,
     Slot,
@@ -73,11 +75,10 @@ class GraphBuilder:
         self.module = module
         self.types = module.types
         self.kinds = module.kinds
+        self.known_kinds = module.known_kinds
         self.handler: BasicBlock | None = None
         self.frames: list[Loop | Finally | FeedBlock] = []
         self.closures: dict[Root, Closure] = {}
-        self.aliases: dict[Slot, tuple[Place, ...]] = {}
-        """For the variable of a loop over named handles: the places of the handles that it may alias."""
         self.parameters: set[Root] = set()
         self.foreign: set[str] = set()
         """Names declared `global` or `nonlocal`."""
@@ -122,7 +123,10 @@ class GraphBuilder:
 
     def kind(self, e: Expression) -> int:
         """Return the kind bits of an expression's type; 0 where mypy has no type for it."""
-        return self.kinds.kind_of(self.types.get(e))
+        kind = self.known_kinds.get(e)
+        if kind is None:
+            kind = self.known_kinds[e] = self.kinds.kind_of(self.types.get(e))
+        return kind
 
     # ---- blocks
 
@@ -154,13 +158,6 @@ class GraphBuilder:
     def unreachable(self) -> None:
         """Continue in a new block without predecessors."""
         self.current = self.block()
-
-    def move(self, move: Move) -> None:
-        """Emit a move. A move of a loop variable also moves, silently, each place that the variable may alias."""
-        self.emit(move)
-        if not move.place.path:
-            for place in self.aliases.get(move.place.slot, ()):
-                self.emit(Move(move.node, place, self.temporary(), move.how, silent=True))
 
     def add_to_container(
         self, node: Context, container: Slot, values: Sequence[tuple[Context, Slot]], how: str
@@ -262,6 +259,8 @@ class GraphBuilder:
             return
         for statement in suite.body:
             self.statement(statement)
+            if isinstance(statement, ReturnStmt | RaiseStmt | BreakStmt | ContinueStmt):
+                break  # what follows is never reached, and has no types
 
     def statement(self, s: Statement) -> None:
         self.may_raise()

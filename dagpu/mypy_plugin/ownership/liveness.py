@@ -4,59 +4,90 @@ A set of slots is an integer with one bit for each slot. On bodies with thousand
 recompute the set at every instruction.
 """
 
+from collections.abc import Callable
+from typing import Any, Final
+
 from dagpu.mypy_plugin.ownership.control_flow import (
     AskFeed,
     BasicBlock,
     Body,
     Build,
-    CloseFeed,
     Escape,
-    Forget,
     Instruction,
     Keep,
     Lend,
     Move,
+    OpenFeed,
     Read,
     Run,
+    Share,
+    Slot,
     Store,
     Touch,
 )
 
 
+def _masks_of_place(i: Read | Move | Lend) -> tuple[int, int]:
+    return 0 if i.into is None else 1 << i.into, 1 << i.place.slot
+
+
+def _masks_of_build(i: Build) -> tuple[int, int]:
+    return 0 if i.into is None else 1 << i.into, _slots(i.parts)
+
+
+def _masks_of_store(i: Store) -> tuple[int, int]:
+    return 0 if i.place.path else 1 << i.place.slot, 0 if i.part is None else 1 << i.part
+
+
+def _slots(parts: tuple[Slot, ...]) -> int:
+    live = 0
+    for part in parts:
+        live |= 1 << part
+    return live
+
+
+_MASKS: Final[dict[type[Instruction], Callable[[Any], tuple[int, int]]]] = {
+    Read: _masks_of_place,
+    Move: _masks_of_place,
+    Lend: _masks_of_place,
+    OpenFeed: _masks_of_place,
+    Build: _masks_of_build,
+    Store: _masks_of_store,
+    Share: lambda i: (0, 1 << i.other.slot),
+    Touch: lambda i: (0, 1 << i.place.slot),
+    AskFeed: lambda i: (0, 1 << i.place.slot),
+    Keep: lambda i: (0, _slots(i.parts)),
+    Escape: lambda i: (0, 1 << i.part),
+    Run: lambda i: (0, 1 << i.part),
+}
+"""For each class of instructions: the slots that it fills, and those that it reads. The others have neither."""
+
+
 def live_before(i: Instruction, live: int) -> int:
     """Return the slots that are live before an instruction, given those that are live after it."""
-    match i:
-        case Read():
-            if i.into is not None:
-                live &= ~(1 << i.into)
-            return live | 1 << i.place.slot
-        case Build():
-            if i.into is not None:
-                live &= ~(1 << i.into)
-            for part in i.parts:
-                live |= 1 << part
-            return live
-        case Move() | Lend():
-            return live & ~(1 << i.into) | 1 << i.place.slot
-        case Store():
-            if not i.place.path:
-                live &= ~(1 << i.place.slot)
-            return live if i.part is None else live | 1 << i.part
-        case Touch() | AskFeed():
-            return live | 1 << i.place.slot
-        case Keep():
-            for part in i.parts:
-                live |= 1 << part
-            return live
-        case Escape() | Run():
-            return live | 1 << i.part
-        case Forget() | CloseFeed():
-            return live
+    masks = _MASKS.get(type(i))
+    if masks is None:
+        return live
+    filled, read = masks(i)
+    return live & ~filled | read
+
+
+def _masks_of_block(block: BasicBlock) -> tuple[int, int]:
+    """Return the slots that a block fills before it reads them, and those that it reads first."""
+    filled = read = 0
+    for i in reversed(block.instructions):
+        masks = _MASKS.get(type(i))
+        if masks is not None:
+            fills, reads = masks(i)
+            filled = filled & ~reads | fills
+            read = read & ~fills | reads
+    return filled, read
 
 
 def liveness(body: Body) -> list[int]:
     """Return the live slots at the entry of each block. Blocks are in reverse postorder, so few rounds suffice."""
     at_entry = [0] * len(body.blocks)
+    masks = [_masks_of_block(block) for block in body.blocks]
     comes_from: list[list[int]] = [[] for _ in body.blocks]
     for block in body.blocks:
         for follower in block.next:
@@ -67,9 +98,8 @@ def liveness(body: Body) -> list[int]:
         index = todo.pop()
         waiting.discard(index)
         block = body.blocks[index]
-        live = live_at_exit(block, at_entry)
-        for i in reversed(block.instructions):
-            live = live_before(i, live)
+        filled, read = masks[index]
+        live = live_at_exit(block, at_entry) & ~filled | read
         if live != at_entry[index]:
             at_entry[index] = live
             for earlier in comes_from[index]:

@@ -8,7 +8,7 @@ from mypy.nodes import Context, Expression, FuncDef, FuncItem, Var
 from mypy.types import Type
 
 from dagpu.mypy_plugin.ownership.control_flow import Body, Path, Root
-from dagpu.mypy_plugin.ownership.expected_errors import ExpectedErrors
+from dagpu.mypy_plugin.ownership.rules.expected_errors import ExpectedErrors
 from dagpu.mypy_plugin.typing.type_facts import TypeFacts
 
 Types: TypeAlias = Mapping[Expression, Type]
@@ -55,9 +55,11 @@ class ModuleFacts:
     name: str
     types: Types
     kinds: TypeFacts = field(default_factory=TypeFacts)
-    continuations: set[FuncDef] = field(default_factory=set)
-    """Functions passed to dagpu, such as continuations of `then`, and pipelines. Their results may borrow from their
-    parameters."""
+    known_kinds: dict[Expression, int] = field(default_factory=dict)
+    """The kind bits of the expressions seen so far: mypy computes the hash of a type anew for each look-up."""
+    continuations: set[FuncItem] = field(default_factory=set)
+    """Functions passed to dagpu, such as continuations of `then`, pipelines, and lambdas that a call gets: `map(f, ts)`
+    calls one with tensors that `ts` keeps. Their results may borrow from their parameters."""
     deliberate: ExpectedErrors = field(default_factory=ExpectedErrors)
     expects_errors: bool = True
     """True if the module's namespace has `dagpu` or one of the run-time errors for a mistake in ownership."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mypy.errorcodes import ErrorCode
-from mypy.nodes import Context, Expression, MemberExpr, NameExpr
+from mypy.nodes import Context, Expression, MemberExpr, NameExpr, Var
 from mypy.types import Type
 
 from dagpu.mypy_plugin import codes, messages
@@ -20,12 +20,17 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Read,
     Run,
     Slot,
+    Store,
     Touch,
+    covers,
 )
-from dagpu.mypy_plugin.ownership.dataflow import Dataflow, entry_states
+from dagpu.mypy_plugin.ownership.dataflow import Dataflow
+from dagpu.mypy_plugin.ownership.fixpoint import entry_states
 from dagpu.mypy_plugin.ownership.liveness import live_after_each, liveness
 from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts
-from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, OP
+from dagpu.mypy_plugin.ownership.rules.single_use import used_twice
+from dagpu.mypy_plugin.ownership.rules.unused import unused_stores
+from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, HANDLE, OP
 
 
 class Finding(NamedTuple):
@@ -34,6 +39,8 @@ class Finding(NamedTuple):
     node: Context
     code: ErrorCode
     message: str
+    unless: ErrorCode | None = None
+    """The code of a more exact finding, with which this one is not reported for the same line."""
 
     @property
     def order(self) -> tuple[int, int]:
@@ -43,8 +50,17 @@ class Finding(NamedTuple):
 def check_body(body: Body, module: ModuleFacts) -> list[Finding]:
     """Return the findings in a body, without those in the functions nested in it."""
     found = [Finding(e, codes.UNUSED_OP, _unused(module, e)) for e in body.dropped]
-    if any(isinstance(i, Move | Lend | Run) for block in body.blocks for i in block.instructions):
-        found += _BodyChecker(body, module).findings()
+    found += [Finding(e, codes.NOT_READY, _read_on_host(module, e)) for e in body.read_on_host]
+    kinds = {type(i) for block in body.blocks for i in block.instructions}
+    if not kinds.isdisjoint((Move, Lend, OpenFeed, Run, Store)):
+        live = liveness(body)
+        found += [Finding(e, codes.UNUSED_OP, _unused(module, e)) for e in unused_stores(body, live)]
+        if not kinds.isdisjoint((Move, Lend, OpenFeed, Run)):
+            found += _BodyChecker(body, module, live).findings()
+        found += [
+            Finding(twice.node, codes.USE_AFTER_MOVE, messages.used_twice(op.node), codes.OUTPUT_PARTITION)
+            for twice, op in used_twice(body)
+        ]
     return found
 
 
@@ -53,9 +69,16 @@ def _unused(module: ModuleFacts, dropped: Expression) -> str:
     return messages.UNUSED_OP if kind & (OP | CONTAINS_OPS) else messages.UNUSED_FLOW
 
 
+def _read_on_host(module: ModuleFacts, e: Expression) -> str:
+    t = module.types.get(e)
+    is_op = not module.kinds.kind_of(t) & HANDLE
+    return messages.read_on_host("this op" if is_op else "this handle", is_op)
+
+
 class _BodyChecker:
-    def __init__(self, body: Body, module: ModuleFacts) -> None:
+    def __init__(self, body: Body, module: ModuleFacts, live: list[int]) -> None:
         self.body = body
+        self.live = live
         self.types = module.types
         self.continues = body.node in module.continuations
         self.parameters = {body.slots.get(argument.variable) for argument in getattr(body.node, "arguments", ())}
@@ -64,7 +87,7 @@ class _BodyChecker:
         self.closed: dict[Slot, Finding] = {}
 
     def findings(self) -> list[Finding]:
-        live = liveness(self.body)
+        live = self.live
         for block, state in entry_states(self.body, live):
             after: list[int] | None = None
             for index, i in enumerate(block.instructions):
@@ -76,7 +99,7 @@ class _BodyChecker:
                     case AskFeed():
                         self._check_feed(i, state)
                     case Move() if not i.silent:
-                        if self._check_use(i, state) and i.place.slot in state.lent:
+                        if self._check_use(i, state) and (i.place.slot in state.lent or i.place.slot in state.sharing):
                             after = after or live_after_each(block, live)
                             self._check_move(i, state, after[index])
                     case Lend() if not i.reads_only:
@@ -106,7 +129,11 @@ class _BodyChecker:
         if moves is None:
             return True
         path = i.place.path
-        sites = frozenset(m for m in moves if path[: len(m.place.path)] == m.place.path)
+        sites = frozenset(
+            m
+            for m in moves
+            if path[: len(m.place.path)] == m.place.path or (not m.binds and covers(m.place.path, path))
+        )
         if not sites:
             return True
         node = i.node
@@ -155,14 +182,19 @@ class _BodyChecker:
                         seen.add(loan)
                         yield loan
 
+    def _places_of_value(self, place: Place, state: Dataflow) -> list[Place]:
+        return [place, *state.shared_with(place)]
+
     def _check_move(self, i: Move, state: Dataflow, live: int) -> None:
-        loans = sorted(self._live_loans(i.place, state, live, i.into), key=_position_of)
+        places = [i.place] if i.binds else self._places_of_value(i.place, state)
+        loans = sorted((x for p in places for x in self._live_loans(p, state, live, i.into)), key=_position_of)
         if loans:
             message = messages.moved_while_lent(self._name_of(i.place), i.how, loans[0].node, loans[0].captured)
             self._report(Finding(i.node, codes.CONFLICTING_BORROW, message))
 
     def _check_borrow(self, i: Lend, state: Dataflow, live: int) -> None:
-        loans = sorted(self._live_loans(i.place, state, live, i.into), key=_position_of)
+        places = self._places_of_value(i.place, state)
+        loans = sorted((x for p in places for x in self._live_loans(p, state, live, i.into)), key=_position_of)
         for loan in loans:
             if (i.exclusive or loan.exclusive) and not loan.reads_only:
                 message = messages.conflicting_borrow(
@@ -184,6 +216,8 @@ class _BodyChecker:
                 continue
             if slot in reported or (self.continues and slot in self.parameters):
                 continue
+            if self.body.is_lambda and slot not in self.parameters:
+                continue  # what a lambda makes for its one result lives as long as the borrow of it
             reported.add(slot)
             message = messages.escapes(self._name_of(loan.place), i.how, loan.node)
             self._report(Finding(i.node, codes.BORROW_ESCAPE, message))
@@ -205,7 +239,13 @@ class _BodyChecker:
 
     def _name_of(self, place: Place) -> str:
         root = self.body.roots[place.slot]
-        return ("this tensor" if root is None else root.name) + "".join(place.path)
+        if root is None:
+            name = "this tensor"
+        elif isinstance(root, Var) and root.info and not root.is_property and root.fullname != root.name:
+            name = f"{root.info.name}.{root.name}"  # a variable of a class
+        else:
+            name = root.name
+        return name + "".join(place.path)
 
 
 def _feed_name(loan: OpenFeed) -> str:

@@ -22,11 +22,17 @@ SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}
 
 @final
 class OutputChecker:
-    """Checks tiles and the outputs of kernels."""
+    """Checks tiles, and the outputs and the ranks of the inputs of kernels."""
 
-    def __init__(self, types: Mapping[Expression, Type], report: Callable[[str, Context], None]) -> None:
+    def __init__(
+        self,
+        types: Mapping[Expression, Type],
+        report: Callable[[str, Context], None],
+        report_input: Callable[[str, Context], None],
+    ) -> None:
         self._types = types
         self._report = report
+        self._report_input = report_input
 
     def check_partition(self, call: CallExpr, receiver: Value, tile: Value, partial: Expression | None) -> None:
         """Report a tile that does not divide the shape."""
@@ -40,7 +46,7 @@ class OutputChecker:
             self._report(problem, call)
 
     def check_kernel(self, call: CallExpr, kernel: Type, arguments: list[Value]) -> None:
-        """Report outputs with another rank than CUDA declares, and outputs on the memory of another argument."""
+        """Report arguments of another rank than CUDA declares, and outputs on the memory of another argument."""
         parameters = argument_forms.parameters_of(kernel)
         if parameters is None:
             return
@@ -53,8 +59,10 @@ class OutputChecker:
             place = places[index]
             if place is None:
                 continue
-            if outputs[index] and len(ranks) == len(arguments):
-                self._check_rank(call, names[index], value, ranks[index], place)
+            if len(ranks) == len(arguments):
+                given = result_of(value) if isinstance(value, Op) else value
+                if isinstance(given, Cut if outputs[index] else Array):
+                    self._check_rank(call, names[index], given, ranks[index], place)
             source = value.source if isinstance(value, Op) else None
             if source is None:
                 continue
@@ -73,16 +81,20 @@ class OutputChecker:
             name = argument_forms.kernel_name(callee)
             self._report(f"{name}: {what}, but the CUDA declaration has rank {rank}. {cure}.", call)
 
-    def _check_rank(self, call: CallExpr, name: str | None, value: Value, rank: int | None, place: Expression) -> None:
-        cut = result_of(value) if isinstance(value, Op) else value
-        if isinstance(cut, Cut) and rank is not None and len(cut.shape) != rank:
-            element = argument_forms.element_of(self._types[place]) if place in self._types else ""
-            elements = f" of {element}," if element else " of"
-            what = f"got a Partition{elements} shape {format_extents(cut.shape)}, so of rank {len(cut.shape)}"
-            cure = "Reshape it before it is cut with .reshape(shape), or declare that rank in CUDA"
-            self._report(
-                f"{_describe_place(call, name)}: {what}, but the CUDA declaration has rank {rank}. {cure}.", place
-            )
+    def _check_rank(
+        self, call: CallExpr, name: str | None, given: Array | Cut, rank: int | None, place: Expression
+    ) -> None:
+        if rank is None or len(given.shape) == rank:
+            return
+        type_ = self._types.get(place)
+        element = argument_forms.element_of(type_) if type_ is not None else ""
+        elements = f" of {element}," if element else " of"
+        form, report, cut = "a Partition", self._report, " before it is cut"
+        if isinstance(given, Array):
+            form, report, cut = argument_forms.describe_handle(type_), self._report_input, ""
+        what = f"got {form}{elements} shape {format_extents(given.shape)}, so of rank {len(given.shape)}"
+        cure = f"Reshape it{cut} with .reshape(shape), or declare that rank in CUDA"
+        report(f"{_describe_place(call, name)}: {what}, but the CUDA declaration has rank {rank}. {cure}.", place)
 
 
 def _describe_place(call: CallExpr, name: str | None) -> str:

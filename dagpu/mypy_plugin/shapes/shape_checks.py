@@ -28,7 +28,9 @@ class _ShapeChecks:
     def __init__(self, types: Mapping[Expression, Type], report: Report) -> None:
         self._types = types
         self._report = report
-        outputs = OutputChecker(types, partial(_report_as, report, codes.OUTPUT_PARTITION))
+        outputs = OutputChecker(
+            types, partial(_report_as, report, codes.OUTPUT_PARTITION), partial(_report_as, report, codes.INPUT_RANK)
+        )
         self.check_partition = outputs.check_partition
         self.check_kernel = outputs.check_kernel
         self.check_new = outputs.check_new

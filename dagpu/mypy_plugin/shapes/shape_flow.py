@@ -43,6 +43,7 @@ from mypy.nodes import (
 from mypy.patterns import AsPattern, MappingPattern, Pattern, StarredPattern
 from mypy.types import Type, UninhabitedType, get_proper_type
 
+from dagpu.mypy_plugin.conditions import is_always_false
 from dagpu.mypy_plugin.shapes.shape_evaluation import CallChecker, Evaluator
 from dagpu.mypy_plugin.shapes.shape_values import Value, joined, value_of_type
 
@@ -136,6 +137,7 @@ class _Flow:
                 return False
             case AssertStmt():
                 self._evaluator.visit_all([statement.expr, statement.msg])
+                return not is_always_false(statement.expr)
             case DelStmt():
                 self._evaluator.bind(statement.expr, None)
             case Decorator():

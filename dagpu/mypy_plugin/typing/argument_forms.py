@@ -110,6 +110,14 @@ def kernel_name(callee: Expression) -> str:
     return f"kernel {base.name!r}" if isinstance(base, NameExpr | MemberExpr) else "a kernel"
 
 
+def describe_handle(type_: Type | None) -> str:
+    """Return the class of a handle, or of the handle that an op has as result, for messages: `a Tensor`."""
+    proper = get_proper_type(type_)
+    if proper is not None and (op := op_parameters.as_op(proper)) is not None:
+        proper = get_proper_type(op.args[0])
+    return f"a {proper.type.name}" if isinstance(proper, Instance) else "a tensor"
+
+
 def element_of(type_: Type) -> str:
     """Return NumPy's name for the element type of a handle, of an op with one as result, or of an `In` or `Out`.
 

@@ -17,6 +17,7 @@ from mypy.types import (
     ProperType,
     TupleType,
     Type,
+    TypeType,
     TypeVarType,
     UnionType,
     UnpackType,
@@ -62,6 +63,7 @@ class TypeFacts:
     def __init__(self) -> None:
         self._known: dict[Type, int] = {}
         self._classes: dict[TypeInfo, int] = {}
+        self._owning: dict[Type, bool] = {}
 
     def kind_of(self, t: Type | None) -> int:
         """Return the kind bits of a type; 0 for None and for types unrelated to handles."""
@@ -135,6 +137,32 @@ class TypeFacts:
                 return OP | _HELD_BY_OPS | FREE
         return OP | _HELD_BY_OPS
 
+    def may_own(self, t: Type | None) -> bool:
+        """Return True if a value of this type is, or may hold, a handle that moves when it is passed on."""
+        if t is None:
+            return False
+        owns = self._owning.get(t)
+        if owns is None:
+            self._owning[t] = False  # for a type that contains itself
+            owns = self._owning[t] = self._compute_may_own(get_proper_type(t))
+        return owns
+
+    def _compute_may_own(self, t: ProperType) -> bool:
+        match t:
+            case Instance():
+                if self.kind_of(t) & MOVES or any(map(self.may_own, t.args)):
+                    return True
+                if t.type.fullname in _HANDLES or t.type.module_name in names.PLAIN_MODULES:
+                    return False
+                attributes = [s.node.type for s in t.type.names.values() if isinstance(s.node, Var)]
+                return not t.type.module_name.startswith("dagpu.") and any(map(self.may_own, attributes))
+            case TupleType() | UnionType():
+                return any(map(self.may_own, t.items))
+            case TypeVarType():
+                return self.may_own(t.upper_bound)
+            case _:
+                return False
+
     def _loans_in_attributes(self, info: TypeInfo) -> int:
         """Return the loans that an object of a user-defined class may keep in its attributes."""
         known = self._classes.get(info)
@@ -191,6 +219,40 @@ def method_name(t: Type | None, name: str) -> str | None:
             return None
 
 
+def attribute_type(t: Type | None, name: str) -> Type | None:
+    """Return the declared type of an attribute; None if it is not a variable."""
+    proper = get_proper_type(t) if t is not None else None
+    if isinstance(proper, TupleType):
+        proper = proper.partial_fallback
+    symbol = proper.type.get(name) if isinstance(proper, Instance) else None
+    return symbol.node.type if symbol is not None and isinstance(symbol.node, Var) else None
+
+
+def class_variable(t: Type | None, name: str) -> Var | None:
+    """Return the variable of a class that an attribute names: `Model.table`, or `self.table` for a `ClassVar`.
+
+    Return None for a variable of the instance, and for an attribute that is computed.
+    """
+    proper = get_proper_type(t) if t is not None else None
+    of_class = True
+    match proper:
+        case TypeType():
+            proper = get_proper_type(proper.item)
+        case CallableType() | Overloaded() if proper.is_type_obj():
+            symbol = proper.type_object().get(name)
+            return symbol.node if symbol is not None and isinstance(symbol.node, Var) else None
+        case _:
+            of_class = False
+    if isinstance(proper, TypeVarType):
+        proper = get_proper_type(proper.upper_bound)
+    if not isinstance(proper, Instance):
+        return None
+    symbol = proper.type.get(name)
+    if symbol is None or not isinstance(symbol.node, Var):
+        return None
+    return symbol.node if of_class or symbol.node.is_classvar else None
+
+
 def is_stored(t: Type | None, name: str) -> bool:
     """Return True if an attribute of this type is a plain variable, not one computed by a property or `__getattr__`."""
     proper = get_proper_type(t) if t is not None else None
@@ -238,6 +300,8 @@ __all__ = [
     "MOVES",
     "OP",
     "TypeFacts",
+    "attribute_type",
+    "class_variable",
     "is_stored",
     "method_name",
     "signatures",

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from mypy.nodes import (
     AssignmentStmt,
-    CallExpr,
     Context,
     DelStmt,
     Expression,
@@ -20,12 +19,12 @@ from mypy.nodes import (
     Var,
 )
 
-from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, Escape, Forget, Place, Slot, Store
+from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, Escape, Forget, Slot, Store
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
 from dagpu.mypy_plugin.ownership.lower.lower_places import place_of
-from dagpu.mypy_plugin.typing.type_facts import MOVES
+from dagpu.mypy_plugin.ownership.lower.shared_places import origin_of, share
+from dagpu.mypy_plugin.ownership.rules.unused import built_in
 
 
 def targets(target: Expression) -> Iterator[Expression]:
@@ -47,36 +46,18 @@ def declare(b: GraphBuilder, target: Expression, *, element: bool = False) -> No
             b.declare(single.node, element=element)
 
 
-def record_aliases(b: GraphBuilder, index: Expression, sequence: Expression) -> None:
-    """Record that the variable of `for t in (a, b):` may alias the named handles: moving it moves any of them."""
-    places = tuple(_named_in(b, sequence))
-    if places:
-        for single in targets(index):
-            if isinstance(single, NameExpr) and isinstance(single.node, Var):
-                b.aliases[b.slot(single.node)] = places
+def assign(
+    b: GraphBuilder, target: Expression, held: Slot | None, node: Context, value: Expression | None = None
+) -> None:
+    """Assign a value to a target; each single target of a tuple or list gets all facts of the value.
 
-
-def _named_in(b: GraphBuilder, e: Expression) -> Iterator[Place]:
-    """Iterate over the places of the handles named in a display, or in a call of `zip` or `enumerate` on displays."""
-    match e:
-        case TupleExpr() | ListExpr():
-            for item in e.items:
-                yield from _named_in(b, item)
-        case CallExpr() if isinstance(e.callee, NameExpr) and e.callee.fullname in names.READS_ONLY:
-            for argument in e.args:
-                yield from _named_in(b, argument)
-        case NameExpr() | MemberExpr() if b.kind(e) & MOVES and (place := place_of(b, e)) is not None:
-            yield place
-        case _:
-            pass
-
-
-def assign(b: GraphBuilder, target: Expression, held: Slot | None, node: Context) -> None:
-    """Assign a value to a target; each single target of a tuple or list gets all facts of the value."""
+    `value` is the expression of a value that is in no other place.
+    """
+    built = None if value is None else built_in(b, value)
     for single in targets(target):
         match single:
             case NameExpr():
-                _assign_name(b, single, held)
+                _assign_name(b, single, held, built)
             case MemberExpr():
                 _assign_attribute(b, single, held)
             case IndexExpr():
@@ -85,21 +66,20 @@ def assign(b: GraphBuilder, target: Expression, held: Slot | None, node: Context
                 pass
 
 
-def _assign_name(b: GraphBuilder, target: NameExpr, held: Slot | None) -> None:
+def _assign_name(b: GraphBuilder, target: NameExpr, held: Slot | None, built: Expression | None) -> None:
     root = target.node
     if not isinstance(root, Var):
         return
     if target.name not in b.foreign:
         b.declare(root)
     b.closures.pop(root, None)
-    b.aliases.pop(b.slot(root), None)
     kind = b.kind(target) or b.kinds.kind_of(root.type)
     place = place_of(b, target)
-    known = kind or held is not None or root in b.module.adopted
+    known = kind or held is not None or root in b.module.adopted or b.kinds.may_own(root.type)
     if place is None or not (known or place.slot in b.body.elements):
         b.emit(Forget(target, place, whole=False)) if place is not None else None
         return
-    b.emit(Store(target, place, held, kind & EVERYTHING))
+    b.emit(Store(target, place, held, kind & EVERYTHING, built))
     if held is not None and target.name in b.foreign:
         b.emit(Escape(target, held, "assigned to a variable that outlives"))
 
@@ -142,10 +122,14 @@ def _assignment(b: GraphBuilder, s: AssignmentStmt) -> None:
     b.how = _describe_target(first)
     held = b.value(s.rvalue)
     kept_elsewhere = _is_kept_elsewhere(b, s.rvalue)
+    origin = origin_of(b, s.rvalue, moves=True)
     for target in s.lvalues:
         if kept_elsewhere or (not isinstance(target, NameExpr) and place_of(b, s.rvalue) is not None):
             declare(b, target, element=True)
-        assign(b, target, held, s)
+        assign(b, target, held, s, s.rvalue)
+        share(b, target, origin, s)
+        if len(s.lvalues) > 1:
+            origin = origin_of(b, target, moves=False)
 
 
 def _is_kept_elsewhere(b: GraphBuilder, rvalue: Expression) -> bool:
@@ -179,8 +163,11 @@ def _assign_items(b: GraphBuilder, s: AssignmentStmt, target: TupleExpr | ListEx
         for item, single in zip(rvalue.items, target.items, strict=True):
             b.how = _describe_target(single)
             held.append(b.value(item))
-        for single, one in zip(target.items, held, strict=True):
-            assign(b, single, one, s)
+        origins = [origin_of(b, item, moves=True) for item in rvalue.items]
+        for single, one, item in zip(target.items, held, rvalue.items, strict=True):
+            assign(b, single, one, s, item)
+        for single, origin in zip(target.items, origins, strict=True):
+            share(b, single, origin, s)
         return True
     return False
 
@@ -202,7 +189,12 @@ def _augmented(b: GraphBuilder, s: OperatorAssignmentStmt) -> None:
 def _delete(b: GraphBuilder, s: DelStmt) -> None:
     for single in targets(s.expr):
         place = place_of(b, single)
-        if place is None:
-            b.read(single)
-        else:
+        if place is not None:
             b.emit(Store(s, place, None, 0))
+            if isinstance(single, NameExpr) and isinstance(single.node, Var):
+                b.body.unfollowed.add(single.node)  # to hold an op until here is a use
+            continue
+        b.read(single)
+        base = place_of(b, single.base) if isinstance(single, IndexExpr) else None
+        if base is not None:
+            b.emit(Forget(s, base, whole=False))

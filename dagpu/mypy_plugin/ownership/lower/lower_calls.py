@@ -9,8 +9,10 @@ from mypy.nodes import (
     LambdaExpr,
     MemberExpr,
     NameExpr,
+    RefExpr,
+    TypeInfo,
 )
-from mypy.types import UninhabitedType, get_proper_type
+from mypy.types import TupleType, UninhabitedType, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.callee import Callee, by_value_flags, callee_of, describe_call
@@ -22,6 +24,7 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     LOANS,
     SPENDABLE,
     Build,
+    Escape,
     Forget,
     Lend,
     Place,
@@ -41,6 +44,9 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
         b.module.deliberate.record_call(e)
     callee = callee_of(b, e)
     operands = Operands(b)
+    operands.keeps = callee.name in names.ADDS_TO_SELF or (
+        isinstance(e.callee, RefExpr) and isinstance(e.callee.node, TypeInfo)
+    )
     parts: list[Slot | None] = []
     if callee.receiver is not None:
         parts.append(_evaluate_receiver(b, e, callee, callee.receiver, operands))
@@ -55,18 +61,26 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
         else:
             adopts = i == 0 and callee.name == names.ADOPT and getattr(e.args[0], "node", None) in b.module.adopted
             arguments.append(operands.evaluate(e.args[i], taken or adopts, always=adopts))
+            if taken and e.arg_kinds[i].is_star():
+                operands.move_items(e.args[i])
     b.in_then = outer
-    if callee.is_ours and callee.name not in names.NEVER_RAISES:
-        b.may_raise()  # before the moves: a call of dagpu that raises leaves its arguments unmoved
+    if callee.leaves_unmoved and callee.name not in names.NEVER_RAISES:
+        b.may_raise()  # before the moves
     operands.emit_moves()
     if callee.closure is not None:
         parts.append(call_closure(b, callee.closure, e))
     _record_kept(b, e, callee, arguments)
-    if not callee.is_ours:
+    if _makes_array(callee) and e.args and b.kind(e.args[0]) & (HANDLE | OP):
+        b.body.read_on_host.append(e.args[0])
+    if not callee.leaves_unmoved:
         _forget_moves(b, e, callee)
         b.may_raise()
     held = [slot for slot in (*parts, *arguments) if slot is not None]
     return _build_result(b, e, callee, held, arguments, operands.owns)
+
+
+def _makes_array(callee: Callee) -> bool:
+    return callee.name.startswith("numpy.") and callee.name.rpartition(".")[2] in names.ARRAY_MAKERS
 
 
 def _lend_for_later(b: GraphBuilder, e: Expression) -> Slot | None:
@@ -120,8 +134,13 @@ def _record_kept(b: GraphBuilder, e: CallExpr, callee: Callee, arguments: list[S
         return
     if callee.name in names.ADDS_TO_SELF and callee.receiver is not None:
         _add_arguments(b, e, callee.receiver, given, "put where it outlives")
+    elif callee.name in names.SYSTEM_TASKS:
+        for argument, held in given:
+            b.emit(Escape(argument, held, "given to a task that may outlive"))
     elif callee.name in names.STARTS_TASK and callee.receiver is not None:
         _add_arguments(b, e, callee.receiver, given, "given to a task that may outlive")
+    elif callee.name == names.SETS_ATTRIBUTE and e.args:
+        _add_arguments(b, e, e.args[0], given, "stored in an attribute that outlives")
 
 
 def _add_arguments(
@@ -130,6 +149,9 @@ def _add_arguments(
     place = place_of(b, container)
     if place is not None:
         b.add_to_container(e, place.slot, given, how)
+    elif isinstance(container, RefExpr) and isinstance(container.node, TypeInfo):
+        for value, held in given:
+            b.emit(Escape(value, held, how))
 
 
 def _forget_moves(b: GraphBuilder, e: CallExpr, callee: Callee) -> None:
@@ -141,9 +163,13 @@ def _forget_moves(b: GraphBuilder, e: CallExpr, callee: Callee) -> None:
         b.emit(Forget(e, Place(ANY_GLOBAL), whole=True))
     if callee.name.startswith("builtins.") and callee.receiver is None:
         return
-    seen = e.args if callee.receiver is None else [callee.receiver, *e.args]
+    seen = [argument for argument, kind in zip(e.args, e.arg_kinds, strict=True) if not kind.is_star()]
+    if callee.receiver is not None:
+        seen.append(callee.receiver)
     for argument in seen:
-        if isinstance(argument, NameExpr | MemberExpr) and not b.kind(argument) & (HANDLE | OP):
+        if isinstance(argument, NameExpr | MemberExpr) and not (
+            b.kind(argument) & (HANDLE | OP) or isinstance(get_proper_type(b.types.get(argument)), TupleType)
+        ):
             place = place_of(b, argument)
             if place is not None:
                 b.emit(Forget(e, place, whole=False))
@@ -169,12 +195,20 @@ def _build_result(
     if callee.name in names.REMEMBERS or not callee.is_ours:
         keeps &= ~SPENDABLE
     owner = owns and callee.is_ours and bool(keeps & SPENDABLE)
-    if parts or owner:
+    followed = not captures or callee.name == names.THEN
+    single = callee.is_ours and bool(kind & OP) and followed and callee.name not in names.USED_AGAIN
+    if parts or owner or single:
         result = b.temporary() if keeps else None
-        b.emit(Build(e, result, tuple(parts), keeps, owner))
-    if t is not None and isinstance(get_proper_type(t), UninhabitedType):
+        b.emit(Build(e, result, tuple(parts), keeps, owner, single))
+    if _never_returns(b, e):
         b.throw()
     return result
+
+
+def _never_returns(b: GraphBuilder, e: Expression) -> bool:
+    """Return True for a call, or an `await`, that mypy knows to end in an exception."""
+    t = b.types.get(e)
+    return t is not None and isinstance(get_proper_type(t), UninhabitedType)
 
 
 def _has_captures(b: GraphBuilder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> bool:
@@ -187,6 +221,8 @@ def _has_captures(b: GraphBuilder, e: CallExpr, callee: Callee, arguments: list[
         function = function_of(argument.node) if isinstance(argument, NameExpr) else None
         if function is not None and callee.is_ours:
             b.module.continuations.add(function)
+        if isinstance(argument, LambdaExpr):
+            b.module.continuations.add(argument)
         captures = captures or (held is not None and (function is not None or isinstance(argument, LambdaExpr)))
     return captures
 
@@ -197,6 +233,8 @@ def _await(b: GraphBuilder, e: AwaitExpr, by_value: bool) -> Slot | None:
     b.may_raise()
     if held is not None and b.kind(e.expr) & OP:
         b.emit(Run(e, held))
+    if _never_returns(b, e):
+        b.throw()
     return build_part(b, e, held, b.kind(e) & ~FEED)  # the work that was given a feed has ended
 
 

@@ -28,9 +28,10 @@ from mypy.nodes import (
 from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
 from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, LOANS, BasicBlock, Build, Escape, Slot
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare, record_aliases
+from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
 from dagpu.mypy_plugin.ownership.lower.lower_places import Operands, ask_feed
+from dagpu.mypy_plugin.ownership.lower.shared_places import element_of, origin_of, remember, share, share_element
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 
@@ -104,7 +105,9 @@ def _reveal(b: GraphBuilder, e: RevealExpr, by_value: bool) -> Slot | None:
 def _walrus(b: GraphBuilder, e: AssignmentExpr, by_value: bool) -> Slot | None:
     how, b.how = b.how, f'being assigned to "{e.target.name}"'
     held = b.value(e.value)
-    assign(b, e.target, held, e)
+    origin = origin_of(b, e.value, moves=True)
+    assign(b, e.target, held, e, e.value)
+    share(b, e.target, origin, e)
     b.how = how
     return b.evaluate(e.target, by_value)
 
@@ -227,6 +230,8 @@ def _comprehension(
     ends: list[BasicBlock] = []
     for index, sequence, conditions in zip(e.indices, e.sequences, e.condlists, strict=True):
         held = ask_feed(b, sequence)
+        origin = element_of(b, sequence)
+        before = remember(b, e, origin)
         b.split()
         head, end = b.current, b.block()
         heads.append(head)
@@ -235,7 +240,7 @@ def _comprehension(
         b.split()
         declare(b, index, element=True)
         assign(b, index, held, e)
-        record_aliases(b, index, sequence)
+        share_element(b, index, origin, before)
         for condition in conditions:
             b.read(condition)
             b.jump(head)

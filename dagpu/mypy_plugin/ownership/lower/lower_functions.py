@@ -18,7 +18,8 @@ from mypy.types import Instance, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.closure_facts import summarise
-from dagpu.mypy_plugin.ownership.control_flow import SPENDABLE, Body, Build, Move, Read, Run, Slot, Store
+from dagpu.mypy_plugin.ownership.control_flow import SPENDABLE, Body, Build, Escape, Move, Read, Run, Slot, Store
+from dagpu.mypy_plugin.ownership.fixpoint import derived_moves
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect, ModuleFacts
 from dagpu.mypy_plugin.typing.type_facts import MOVES
@@ -32,7 +33,9 @@ def lower_function(b: GraphBuilder, node: FuncItem) -> Body:
     if isinstance(node, LambdaExpr):
         b.how = "being returned"
         result = node.expr()
-        b.value(result)
+        held = b.value(result)
+        if held is not None:
+            b.emit(Escape(result, held, "returned from"))
     else:
         b.suite(node.body)
     return b.finish()
@@ -135,6 +138,7 @@ def _effect(module: ModuleFacts, body: Body) -> Effect:
         for argument in node.arguments
         if argument.kind.is_star() or not module.kinds.kind_of(argument.variable.type) & MOVES
     }
+    takes.update(named[m.place.slot] for m in derived_moves(body) if not m.place.path and m.place.slot in named)
     runs: set[str] = set()
     made_of: dict[Slot, set[str]] = {slot: {name} for slot, name in named.items()}
     for block in body.blocks:

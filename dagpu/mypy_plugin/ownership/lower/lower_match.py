@@ -21,12 +21,14 @@ from dagpu.mypy_plugin.ownership.control_flow import Move
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
 from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare
 from dagpu.mypy_plugin.ownership.lower.lower_places import place_of
+from dagpu.mypy_plugin.ownership.lower.shared_places import origin_of, share_captures
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 
 @statement(MatchStmt)
 def _match(b: GraphBuilder, s: MatchStmt) -> None:
     held = b.read(s.subject)
+    origin = origin_of(b, s.subject, moves=False)
     subject, end = place_of(b, s.subject), b.block()
     left = _alternatives(b, s)
     for pattern, guard, suite in zip(s.patterns, s.guards, s.bodies, strict=True):
@@ -43,12 +45,14 @@ def _match(b: GraphBuilder, s: MatchStmt) -> None:
         for variable in captures(pattern):
             declare(b, variable, element=variable is not whole)
             assign(b, variable, held, s)
+        if whole is None or not b.kind(whole) & MOVES:
+            share_captures(b, pattern, origin)
         if guard is not None:
             b.read(guard)
             b.jump(otherwise)
             b.split()
         if subject is not None and whole is not None and b.kind(whole) & MOVES:
-            b.move(Move(whole, subject, b.temporary(), f'being assigned to "{whole.name}"'))
+            b.emit(Move(whole, subject, b.temporary(), f'being assigned to "{whole.name}"', binds=True))
         b.suite(suite)
         b.jump(end)
         b.current = otherwise

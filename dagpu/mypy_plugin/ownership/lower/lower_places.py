@@ -15,16 +15,16 @@ from mypy.nodes import (
     UnaryExpr,
     Var,
 )
-from mypy.types import Instance, TupleType, get_proper_type
+from mypy.types import Instance, LiteralType, TupleType, Type, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
-from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, FEED, AskFeed, Build, Move, Place, Read, Slot
+from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, EVERYTHING, FEED, AskFeed, Build, Move, Place, Read, Slot
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, is_stored, method_name
+from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, class_variable, is_stored, method_name
 
-_DEEPEST = 3
-"""Longest path into a slot, as in `a.b.c.d`. Longer paths are not tracked."""
+_BINDS = ("being assigned", "being put into", "being made a default", "being yielded")
+"""The words of moves after which the handle is as it was, under another name or in a container."""
 
 
 def function_of(node: SymbolNode | None) -> FuncDef | None:
@@ -42,31 +42,79 @@ def place_of(b: GraphBuilder, e: Expression) -> Place | None:
         case MemberExpr():
             if isinstance(e.expr, RefExpr) and isinstance(e.expr.node, MypyFile):
                 return Place(b.slot(e.node)) if isinstance(e.node, Var) else None
+            if (variable := class_variable(b.types.get(e.expr), e.name)) is not None:
+                return Place(b.slot(variable))
             return _extend_place(b, e.expr, f".{e.name}") if is_stored(b.types.get(e.expr), e.name) else None
         case IndexExpr():
-            index = _index_step(e.index)
-            return (
-                _extend_place(b, e.base, f"[{index}]") if index is not None and _has_stable_items(b, e.base) else None
-            )
+            step = step_of(b, e.index, b.types.get(e.base)) if _has_stable_items(b, e.base) else None
+            return None if step is None else _extend_place(b, e.base, step)
         case _:
             return None
 
 
 def _extend_place(b: GraphBuilder, e: Expression, step: str) -> Place | None:
     base = place_of(b, e)
-    return None if base is None or len(base.path) >= _DEEPEST else Place(base.slot, (*base.path, step))
+    return None if base is None else base.inside((step,))
 
 
-def _index_step(e: Expression) -> str | None:
+def step_of(b: GraphBuilder, index: Expression, base: Type | None) -> str | None:
+    """Return the step of a path for a constant index; None for one that is not known.
+
+    A component of a tuple has one step, whether it is counted from the front, from the end, or named.
+    """
+    if isinstance(index, StrExpr):
+        return f"[{index.value!r}]"
+    number = integer_of(b, index)
+    if number is None:
+        return None
+    proper = get_proper_type(base)
+    if isinstance(proper, TupleType) and -len(proper.items) <= number < len(proper.items):
+        return item_step(proper, number % len(proper.items))
+    return f"[{number}]"
+
+
+def integer_of(b: GraphBuilder, e: Expression) -> int | None:
+    """Return the number of a literal, or of a variable with a literal type; None for any other expression."""
     match e:
         case IntExpr():
-            return str(e.value)
-        case StrExpr():
-            return repr(e.value)
+            return e.value
         case UnaryExpr() if e.op == "-" and isinstance(e.expr, IntExpr):
-            return f"-{e.expr.value}"
+            return -e.expr.value
+        case NameExpr() | MemberExpr():
+            t = get_proper_type(b.types.get(e))
+            if isinstance(t, Instance) and t.last_known_value is not None:
+                t = t.last_known_value
+            return t.value if isinstance(t, LiteralType) and type(t.value) is int else None
         case _:
             return None
+
+
+def item_step(t: TupleType, index: int) -> str:
+    """Return the step of a path to a component of a tuple: its name in a named tuple, its index in others."""
+    if t.partial_fallback.type.is_named_tuple:
+        named = match_arguments(t)
+        if index < len(named):
+            return f".{named[index]}"
+    return f"[{index}]"
+
+
+def match_arguments(t: Type | None) -> list[str]:
+    """Return the names of the attributes that positional patterns of a class match, in their order."""
+    proper = get_proper_type(t)
+    info = proper.partial_fallback.type if isinstance(proper, TupleType) else None
+    if isinstance(proper, Instance):
+        info = proper.type
+    symbol = None if info is None else info.get("__match_args__")
+    of_symbol = get_proper_type(symbol.node.type) if symbol is not None and isinstance(symbol.node, Var) else None
+    named: list[str] = []
+    for item in of_symbol.items if isinstance(of_symbol, TupleType) else []:
+        text = get_proper_type(item)
+        if isinstance(text, Instance) and text.last_known_value is not None:
+            text = text.last_known_value
+        if not isinstance(text, LiteralType) or not isinstance(text.value, str):
+            return []
+        named.append(text.value)
+    return named
 
 
 def _has_stable_items(b: GraphBuilder, e: Expression) -> bool:
@@ -81,7 +129,7 @@ def move_or_read(b: GraphBuilder, e: Expression, place: Place, kind: int, by_val
     """Move the handle out of a place, or read it, and return the slot with its facts."""
     if by_value and kind & MOVES:
         into = b.temporary()
-        b.move(Move(e, place, into, b.how))
+        b.emit(Move(e, place, into, b.how, binds=b.how.startswith(_BINDS)))
         return into
     keeps = kind & EVERYTHING
     looked = b.temporary() if keeps else None
@@ -98,6 +146,8 @@ class Operands:
     def __init__(self, b: GraphBuilder) -> None:
         self._b = b
         self._moves: list[Move] = []
+        self.keeps = False
+        """True if the call only gives the handles another owner: it makes an object, or fills a container."""
         self.owns = False
         """True if one of the operands is an owned handle that moves."""
 
@@ -113,13 +163,28 @@ class Operands:
         if place.path:
             b.read(e.base if isinstance(e, IndexExpr) else e.expr if isinstance(e, MemberExpr) else e)
         into = b.temporary()
-        self._moves.append(Move(e, place, into, b.how))
+        self._moves.append(Move(e, place, into, b.how, binds=self.keeps or b.how.startswith(_BINDS)))
         return into
+
+    def move_items(self, e: Expression) -> None:
+        """Move the items of a container that a call takes one by one: `f(*pair)`, `f(**tensors)`."""
+        b = self._b
+        place, t = place_of(b, e), get_proper_type(b.types.get(e))
+        if place is None:
+            return
+        steps: list[str] = []
+        if isinstance(t, TupleType):
+            steps = [item_step(t, i) for i, item in enumerate(t.items) if b.kinds.kind_of(item) & MOVES]
+        elif isinstance(t, Instance) and t.args and b.kinds.kind_of(t.args[-1]) & MOVES and _has_stable_items(b, e):
+            steps = [ANY_ITEM]
+        for step in steps:
+            if (item := place.inside((step,))) is not None:
+                self._moves.append(Move(e, item, b.temporary(), b.how, binds=self.keeps))
 
     def emit_moves(self) -> None:
         """Emit the moves. All operands must have been evaluated."""
         for move in self._moves:
-            self._b.move(move)
+            self._b.emit(move)
 
 
 @expression(NameExpr)
@@ -129,8 +194,10 @@ def _name(b: GraphBuilder, e: NameExpr, by_value: bool) -> Slot | None:
         if (closure := b.closures.get(root)) is not None:
             return pass_closure_on(b, closure, e) if by_value else None
         kind = b.kind(e)
-        known = kind or root in b.module.adopted
-        return move_or_read(b, e, Place(b.slot(root)), kind, by_value) if known else None
+        if kind or root in b.module.adopted:
+            return move_or_read(b, e, Place(b.slot(root)), kind, by_value)
+        b.body.unfollowed.add(root)
+        return None
     function = function_of(root)
     if function is not None and (closure := b.closures.get(function)) is not None:
         return pass_closure_on(b, closure, e) if by_value else None

@@ -13,27 +13,28 @@ from mypy.nodes import (
     FuncDef,
     GlobalDecl,
     IfStmt,
-    IntExpr,
     MypyFile,
-    NameExpr,
     NonlocalDecl,
     OverloadedFuncDef,
     RaiseStmt,
     ReturnStmt,
     TryStmt,
+    Var,
     WhileStmt,
     WithStmt,
 )
 from mypy.types import AnyType, CallableType, Instance, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership import expected_errors
+from dagpu.mypy_plugin.conditions import is_always_false, is_always_true
 from dagpu.mypy_plugin.ownership.control_flow import FEED, AskFeed, CloseFeed, Escape, OpenFeed, Place, Read
 from dagpu.mypy_plugin.ownership.graph_builder import FeedBlock, Finally, GraphBuilder, Loop, statement
-from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare, record_aliases
+from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, is_pipeline
 from dagpu.mypy_plugin.ownership.lower.lower_places import ask_feed, place_of
-from dagpu.mypy_plugin.ownership.unused import drops_op
+from dagpu.mypy_plugin.ownership.lower.shared_places import element_of, remember, share_element
+from dagpu.mypy_plugin.ownership.rules import expected_errors
+from dagpu.mypy_plugin.ownership.rules.unused import drops_op
 from dagpu.mypy_plugin.typing.type_facts import FLOW, MOVES
 
 
@@ -66,7 +67,11 @@ def _raise(b: GraphBuilder, s: RaiseStmt) -> None:
 def _assert(b: GraphBuilder, s: AssertStmt) -> None:
     b.read(s.expr)
     b.may_raise()
-    if s.msg is not None and s.msg in b.types:
+    if is_always_false(s.expr):
+        if s.msg is not None and s.msg in b.types:
+            b.read(s.msg)
+        b.throw()
+    elif s.msg is not None and s.msg in b.types:
         here = b.current
         b.split()
         b.read(s.msg)
@@ -118,6 +123,9 @@ def _overloaded(b: GraphBuilder, s: OverloadedFuncDef) -> None:
 def _class(b: GraphBuilder, s: ClassDef) -> None:
     """Lower a class body in place. Its methods are separate bodies without captures: their closures are dropped."""
     closures = dict(b.closures)
+    for symbol in s.info.names.values():
+        if isinstance(symbol.node, Var):
+            b.declare(symbol.node)
     b.suite(s.defs)
     b.closures = closures
 
@@ -141,16 +149,12 @@ def _if(b: GraphBuilder, s: IfStmt) -> None:
     b.fall_into(end)
 
 
-def _is_always_true(e: Expression) -> bool:
-    return (isinstance(e, NameExpr) and e.fullname == "builtins.True") or (isinstance(e, IntExpr) and e.value != 0)
-
-
 @statement(WhileStmt)
 def _while(b: GraphBuilder, s: WhileStmt) -> None:
     head, end = b.split(), b.block()
     b.read(s.expr)
     otherwise = b.block()
-    if not _is_always_true(s.expr):
+    if not is_always_true(s.expr):
         b.jump(otherwise)
     b.split()
     with b.inside(Loop(end, head)):
@@ -164,13 +168,15 @@ def _while(b: GraphBuilder, s: WhileStmt) -> None:
 @statement(ForStmt)
 def _for(b: GraphBuilder, s: ForStmt) -> None:
     held = ask_feed(b, s.expr)
+    origin = element_of(b, s.expr)
+    before = remember(b, s, origin)
     head, end, otherwise = b.split(), b.block(), b.block()
     b.may_raise()
     b.jump(otherwise)
     b.split()
     declare(b, s.index, element=True)
     assign(b, s.index, held, s)
-    record_aliases(b, s.index, s.expr)
+    share_element(b, s.index, origin, before)
     with b.inside(Loop(end, head)):
         b.suite(s.body)
     b.jump(head)

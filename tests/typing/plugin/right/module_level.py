@@ -89,3 +89,11 @@ def reads_a_global_in_a_closure() -> None:
 
 def lends_the_second() -> float:
     return total(second.borrow())
+
+
+layers = [vector() for _ in range(3)]
+print([layer.shape for layer in layers], [total(layer.borrow()) for layer in layers])
+layers = [layer.reshape((2, 4)) for layer in layers]
+shared = {number: layer.share() for number, layer in enumerate(layers)}
+print([layer.shape for layer in shared.values()])
+print([eat(fresh) for fresh in (vector(), vector())], sum(eat(vector()).ndim for _ in range(2)))

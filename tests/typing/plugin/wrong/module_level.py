@@ -65,3 +65,30 @@ def advance() -> None:
 advance()
 eat(current)
 advance()  # E: dagpu-use-after-move
+
+
+eaten = vector()
+print([eat(eaten) for _ in range(2)])  # E: dagpu-use-after-move
+
+by_number = vector()
+print({n: eat(by_number) for n in range(2)})  # E: dagpu-use-after-move
+
+summed = vector()
+print(sum(eat(summed).ndim for _ in range(2)))  # E: dagpu-use-after-move
+
+layers = [vector() for _ in range(3)]
+print([eat(layer) for layer in layers])
+print([layer.shape for layer in layers])  # E: dagpu-use-after-move
+
+pairs = [(vector(), vector()) for _ in range(2)]
+print([eat(x) for x, _ in pairs], [y.shape for _, y in pairs])
+print([x.shape for x, _ in pairs])  # E: dagpu-use-after-move
+
+read = vector()
+readers = [read.borrow() for _ in range(2)]
+eat(read)  # E: dagpu-conflicting-borrow
+print([total(r) for r in readers])
+
+written = vector()
+writers = [written.borrow_mut() for _ in range(2)]  # E: dagpu-conflicting-borrow
+print(writers)

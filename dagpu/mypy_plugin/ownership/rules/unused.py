@@ -1,0 +1,93 @@
+"""The rule on unused ops and flows: one that is built, and dropped or assigned and not used, is never run or opened."""
+
+from mypy.nodes import (
+    AwaitExpr,
+    CallExpr,
+    ConditionalExpr,
+    Expression,
+    IndexExpr,
+    ListComprehension,
+    ListExpr,
+    MemberExpr,
+    MypyFile,
+    NameExpr,
+    OpExpr,
+    RefExpr,
+    TupleExpr,
+    Var,
+)
+
+from dagpu.mypy_plugin.ownership.control_flow import Body, Store
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
+from dagpu.mypy_plugin.ownership.liveness import live_after_each
+from dagpu.mypy_plugin.typing.type_facts import CONTAINS_FLOWS, CONTAINS_OPS, FLOW, OP, method_name
+
+
+def drops_op(b: GraphBuilder, e: Expression) -> bool:
+    """Return True if an expression statement builds an op or a flow and drops it, so that it can never run."""
+    if not b.kind(e) & (OP | CONTAINS_OPS | FLOW | CONTAINS_FLOWS):
+        return False
+    match e:
+        case NameExpr() | MemberExpr() | IndexExpr():
+            return bool(b.kind(e) & (OP | FLOW))
+        case CallExpr() | AwaitExpr():
+            return e in b.types and not _takes_out(b, e)
+        case ConditionalExpr():
+            return drops_op(b, e.if_expr) or drops_op(b, e.else_expr)
+        case OpExpr() if e.op in ("and", "or"):
+            return drops_op(b, e.right)
+        case ListComprehension():
+            return drops_op(b, e.generator.left_expr)
+        case TupleExpr() | ListExpr():
+            return any(drops_op(b, item) for item in e.items)
+        case _:
+            return False
+
+
+def built_in(b: GraphBuilder, e: Expression) -> Expression | None:
+    """Return an assigned expression if it builds an op or a flow, None if it only names one."""
+    match e:
+        case CallExpr() | AwaitExpr() | ListComprehension() | TupleExpr() | ListExpr():
+            return e if drops_op(b, e) else None
+        case _:
+            return None
+
+
+def unused_stores(body: Body, live_at_entry: list[int]) -> list[Expression]:
+    """Return the expressions whose ops are assigned to local variables that nothing reads afterwards."""
+    if isinstance(body.node, MypyFile):
+        return []
+    read: dict[Expression, bool] = {}
+    for block in body.blocks:
+        if not any(isinstance(i, Store) and i.built is not None for i in block.instructions):
+            continue
+        for i, live in zip(block.instructions, live_after_each(block, live_at_entry), strict=True):
+            if isinstance(i, Store) and i.built is not None:
+                used = bool(live >> i.place.slot & 1) or not _is_private(body, i)
+                read[i.built] = read.get(i.built, False) or used
+    return [e for e, used in read.items() if not used]
+
+
+def _is_private(body: Body, i: Store) -> bool:
+    """Return True if only this body sees the assigned variable, and its name does not say that it is unused."""
+    root = body.roots[i.place.slot]
+    if not isinstance(root, Var) or i.place.path or i.place.slot not in body.local:
+        return False
+    if root.fullname != root.name or root.name.startswith("_") or root in body.unfollowed:
+        return False
+    return not _is_captured(body, root)
+
+
+def _is_captured(body: Body, root: Var) -> bool:
+    return any(root in child.slots or root in child.unfollowed or _is_captured(child, root) for child in body.children)
+
+
+def _takes_out(b: GraphBuilder, e: Expression) -> bool:
+    """Return True if a call takes an existing op out of a container: `ops.pop()`, `queue.get()`, `next(ops)`."""
+    if not isinstance(e, CallExpr):
+        return False
+    callee = e.callee
+    if isinstance(callee, MemberExpr) and callee.expr in b.types:
+        full = method_name(b.types.get(callee.expr), callee.name) or ""
+        return full.startswith(("builtins.", "typing.", "collections.", "queue.", "trio."))
+    return isinstance(callee, RefExpr) and (callee.fullname or "").startswith(("builtins.", "typing."))
