@@ -1,10 +1,14 @@
-"""A data-parallel MLP: each device has a copy of the weights and a part of the batch; gradients are averaged.
+"""A data-parallel MLP: each device has a copy of the weights and a part of the batch;
+gradients are averaged.
 
-    weights on the first device --copy--> every device: forward, backward on its part --copy--> average, step
+    weights on the first device --copy--> every device: forward, backward on its part
+                                                              --copy--> average, step
 
-A kernel runs on the device of its output. `.on(device)` places an op that has no device yet, so `dup(w).on(d)` is a
-copy to `d`. One step of training on all devices is one op: the parts are not ordered among themselves, so they overlap.
-The devices are two GPUs if there are two, or the only GPU, or otherwise two host devices. Only `DEVICES` names them.
+A kernel runs on the device of its output. `.on(device)` places an op that has no device
+yet, so `dup(w).on(d)` is a copy to `d`. One step of training on all devices is one op:
+the parts are not ordered among themselves, so they overlap. The devices are two GPUs if
+there are two, or the only GPU, or otherwise two host devices. Only `DEVICES` names
+them.
 """
 
 from collections.abc import Iterable
@@ -40,7 +44,9 @@ STEPS, RATE = 30, 0.2
 
 @kernel(
     cuda="""
-__global__ void forward(Tile<float, 2> h, View<const float, 2> x, View<const float, 2> w) {
+__global__ void forward(
+    Tile<float, 2> h, View<const float, 2> x, View<const float, 2> w
+) {
     for (auto i : h) {
         float sum = 0;
         for (int k = 0; k < x.extent(1); ++k) sum += x(i[0], k) * w(k, i[1]);
@@ -72,7 +78,8 @@ __global__ void error(Tile<float, 2> e, View<const float, 2> h, View<const float
 """
 )
 def error(e: Out[f32], h: In[f32], w: In[f32], t: In[f32]) -> None:
-    """e = (h w - t) / b: the gradient of half the squared error, averaged over the b rows."""
+    """e = (h w - t) / b: the gradient of half the squared error, averaged over the b
+    rows."""
 
 
 @error.host
@@ -83,8 +90,10 @@ def _(e: Tile[f32], h: NDArray[f32], w: NDArray[f32], t: NDArray[f32]) -> None:
 
 @kernel(
     cuda="""
-__global__ void backward(Tile<float, 2> d, View<const float, 2> e, View<const float, 2> w,
-                         View<const float, 2> h) {
+__global__ void backward(
+    Tile<float, 2> d, View<const float, 2> e, View<const float, 2> w,
+    View<const float, 2> h
+) {
     for (auto i : d) {
         float sum = 0;
         for (int k = 0; k < e.extent(1); ++k) sum += e(i[0], k) * w(i[1], k);
@@ -105,7 +114,9 @@ def _(d: Tile[f32], e: NDArray[f32], w: NDArray[f32], h: NDArray[f32]) -> None:
 
 @kernel(
     cuda="""
-__global__ void gradient(Tile<float, 2> g, View<const float, 2> x, View<const float, 2> d) {
+__global__ void gradient(
+    Tile<float, 2> g, View<const float, 2> x, View<const float, 2> d
+) {
     for (auto i : g) {
         float sum = 0;
         for (int k = 0; k < x.extent(0); ++k) sum += x(k, i[0]) * d(k, i[1]);
@@ -145,7 +156,9 @@ Weights = tuple[SharedTensor[f32], SharedTensor[f32]]
 Gradients = tuple[DeviceOp[Tensor[f32]], DeviceOp[Tensor[f32]]]
 
 
-def replica(place: str, weights: Weights, x: NDArray[f32], t: NDArray[f32]) -> Gradients:
+def replica(
+    place: str, weights: Weights, x: NDArray[f32], t: NDArray[f32]
+) -> Gradients:
     """Return both layers' gradients from one part of the batch, computed on `place`."""
 
     def out(*shape: int) -> DeviceOp[Partition[Tensor[f32]]]:
@@ -153,11 +166,18 @@ def replica(place: str, weights: Weights, x: NDArray[f32], t: NDArray[f32]) -> G
 
     w1, w2 = (dup(w).on(place).shared() for w in weights)
     inputs, rows = from_host(x).on(place).shared(), len(x)
-    h: DeviceOp[SharedTensor[f32]] = forward(out(rows, HIDDEN), inputs, w1).first().unpartition().shared()
-    e: DeviceOp[SharedTensor[f32]] = (
-        error(out(rows, OUTPUTS), h, w2, from_host(t).on(place)).first().unpartition().shared()
+    h: DeviceOp[SharedTensor[f32]] = (
+        forward(out(rows, HIDDEN), inputs, w1).first().unpartition().shared()
     )
-    d: DeviceOp[Tensor[f32]] = backward(out(rows, HIDDEN), e, w2, h).first().unpartition()
+    e: DeviceOp[SharedTensor[f32]] = (
+        error(out(rows, OUTPUTS), h, w2, from_host(t).on(place))
+        .first()
+        .unpartition()
+        .shared()
+    )
+    d: DeviceOp[Tensor[f32]] = (
+        backward(out(rows, HIDDEN), e, w2, h).first().unpartition()
+    )
     return (
         gradient(out(FEATURES, HIDDEN), inputs, d).first().unpartition(),
         gradient(out(HIDDEN, OUTPUTS), h, e).first().unpartition(),
@@ -168,18 +188,25 @@ def descend(
     weight: SharedTensor[f32],
     gradients: Iterable[DeviceOp[Tensor[f32]]],
 ) -> DeviceOp[SharedTensor[f32]]:
-    """Return weight - RATE * mean(gradients) on the first device; gradients may be on any device."""
+    """Return weight - RATE * mean(gradients) on the first device; gradients may be on
+    any device."""
     home = DEVICES[0]
     new: DeviceOp[Partition[Tensor[f32]]] = dup(weight).on(home).partition(TILE)
     for each in gradients:
-        new = saxpy(new, -RATE / len(DEVICES), each.then(lambda g: dup(g).on(home))).first()
+        new = saxpy(
+            new, -RATE / len(DEVICES), each.then(lambda g: dup(g).on(home))
+        ).first()
     return new.unpartition().share()
 
 
 def step(weights: Weights, x: NDArray[f32], t: NDArray[f32]) -> DeviceOp[Weights]:
     """Return one step of gradient descent over all devices, as one op."""
-    parts = zip(DEVICES, np.split(x, len(DEVICES)), np.split(t, len(DEVICES)), strict=True)
-    first, second = zip(*(replica(place, weights, *part) for place, *part in parts), strict=True)
+    parts = zip(
+        DEVICES, np.split(x, len(DEVICES)), np.split(t, len(DEVICES)), strict=True
+    )
+    first, second = zip(
+        *(replica(place, weights, *part) for place, *part in parts), strict=True
+    )
     return zip_ops(descend(weights[0], first), descend(weights[1], second))
 
 
@@ -208,7 +235,10 @@ def main() -> None:
     with use_device(DEVICES[0]):
         weights = zip_ops(from_host(w1).share(), from_host(w2).share()).sync()
         for place in DEVICES:
-            assert all(part.sync().device.name == place for part in replica(place, weights, x, t))
+            assert all(
+                part.sync().device.name == place
+                for part in replica(place, weights, x, t)
+            )
 
         plain: tuple[Floats, Floats] = w1, w2
         for _ in range(STEPS):

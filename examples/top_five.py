@@ -1,4 +1,5 @@
-"""The first program: divide the columns of a matrix by their norms, then find the five largest elements of each."""
+"""The first program: divide the columns of a matrix by their norms, then find the five
+largest elements of each."""
 
 import numpy as np
 
@@ -12,7 +13,9 @@ def main() -> None:
     columns = array.transpose(scaled(x, array.norm(x, axis=0)))
     values, rows = array.topk(columns, 5).sync()
     largest, places = values.to_host().sync(), rows.to_host().sync()
-    for column, (row, value) in enumerate(zip(places[:, 0], largest[:, 0], strict=True)):
+    for column, (row, value) in enumerate(
+        zip(places[:, 0], largest[:, 0], strict=True)
+    ):
         print(f"column {column}: the largest element is {value:.4f}, in row {row}")
 
     expected = matrix / np.linalg.norm(matrix, axis=0)
