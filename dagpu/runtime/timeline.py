@@ -213,6 +213,7 @@ class Trace:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
+        """Return the summary, for a notebook."""
         return text_in_page(str(self))
 
     # ---- the timeline -------------------------------------------------------------------------------------------

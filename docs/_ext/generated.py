@@ -3,6 +3,8 @@ behind it.
 
 - `benchmarks.md` and `benchmarks/` from benchmarks/results;
 - `parity.md` from tests/project/parity, whose rows are also tests;
+- `examples.md`, the gallery, and the pictures in it, by running the examples;
+- `tutorial/notebook.md` from the notebook beside it, by running that;
 - the pictures under `_static/generated/`, which the code of a page writes with
   `save_svg` (see `tests/support/doc_pages.py`). They are part of the page, so that they
   follow its theme and show their tooltips.
@@ -13,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from sphinx import addnodes
 
-from tests.project.docs import benchmark_pages
+from tests.project.docs import benchmark_pages, gallery_page, notebooks
 from tests.support.doc_pages import DOCS, GENERATED, draw, pages, pictures
 
 ROOT = DOCS.parent
@@ -71,6 +74,9 @@ def write_all(_app: Any = None) -> None:
     for name, page in benchmark_pages.details().items():
         _write(DOCS / "benchmarks" / name, page)
     _write(DOCS / "parity.md", parity())
+    _write(DOCS / "examples.md", gallery_page.gallery(gallery_page.draw_all(GENERATED)))
+    cells = notebooks.executed(notebooks.NOTEBOOK)
+    _write(DOCS / "tutorial" / "notebook.md", notebooks.as_page(cells))
     write_pictures()
 
 
@@ -99,10 +105,28 @@ def trim_code(_app: Any, page: nodes.document) -> None:
         block[:] = [nodes.Text(text)]
 
 
+def fold_overloads(_app: Any, page: nodes.document) -> None:
+    """Show the first of three or more signatures; the others are folded."""
+    for entry in page.findall(addnodes.desc):
+        parts = entry.children
+        signatures = [s for s in parts if isinstance(s, addnodes.desc_signature)]
+        if len(signatures) < 3:
+            continue
+        for signature in signatures[1:]:
+            entry.remove(signature)
+        text = "\n".join([" ".join(s.astext().split()) for s in signatures[1:]])
+        summary = f"<summary>{len(signatures) - 1} more signatures</summary>"
+        opening = nodes.raw("", f'<details class="overloads">{summary}', format="html")
+        body = nodes.literal_block(text, text, language="python")
+        content = next(iter(entry.findall(addnodes.desc_content)))
+        content[:0] = [opening, body, nodes.raw("", "</details>", format="html")]
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx's entry."""
     app.connect("builder-inited", write_all)
     # before Sphinx collects the files of images
     app.connect("doctree-read", include_pictures, priority=400)
     app.connect("doctree-read", trim_code)
+    app.connect("doctree-read", fold_overloads)
     return {"parallel_read_safe": True}

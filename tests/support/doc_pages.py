@@ -31,9 +31,12 @@ DOCS = ROOT / "docs"
 GENERATED = DOCS / "_static" / "generated"
 
 
+_MADE = [DOCS / "benchmarks.md", DOCS / "examples.md", DOCS / "parity.md", DOCS / "tutorial" / "notebook.md"]
+
+
 def is_made(page: Path) -> bool:
     """Return true for a page that docs/_ext/generated.py writes. It exists once the documentation has been built."""
-    return page in (DOCS / "benchmarks.md", DOCS / "parity.md") or page.parent == DOCS / "benchmarks"
+    return page in _MADE or page.parent == DOCS / "benchmarks"
 
 
 _BLOCK = re.compile(
