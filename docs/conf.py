@@ -16,6 +16,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "generated",
+    "short_signatures",
 ]
 exclude_patterns = ["_build", "_ext"]
 nitpicky = False

@@ -1,4 +1,4 @@
-"""The gallery of the examples: what each teaches, its lines, its run time, and the lanes of its largest plan.
+"""The gallery of the examples: what each teaches, its lines, its processor time, and the lanes of its largest plan.
 
 The sentences are those of examples/README.md, the run times those of benchmarks/results/gallery.json, and the pictures
 are drawn by running the examples on the host:
@@ -38,7 +38,7 @@ class Entry:
     extra: str
     """The extra that it needs; empty without one."""
     seconds: float | None
-    """The best of its kept run times on the host; None if it was not measured."""
+    """Its kept processor time on the host; None if it was not measured."""
 
     @property
     def name(self) -> str:
@@ -58,7 +58,7 @@ def entries() -> list[Entry]:
     """Return the examples, in the order of examples/README.md."""
     scripts = {script.name: script for script in SCRIPTS}
     measured = json.loads(RESULTS.read_text(encoding="utf-8"))["tables"][0]["rows"]
-    seconds = {row["name"]: row["best"] for row in measured}
+    seconds = {row["name"]: row["cpu"] for row in measured}
     table = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     return [
         Entry(scripts[row["name"]], row["teaches"], row["extra"].strip(), seconds.get(row["name"]))
@@ -75,7 +75,7 @@ def gallery(drawn: set[str] | None = None) -> str:
         [
             "# Examples\n",
             "Each example ends in an assertion, and runs without a GPU: a file by `python examples/hello.py`, a",
-            "folder by `python -m examples.digits`. A time is the best of three, from the start of Python to its",
+            "folder by `python -m examples.digits`. A time is that of the processor, from the start of Python to its",
             f"end, on the host ({about['cpu'].partition(' (')[0]}, {about['date']}), with `--quick` where that is",
             "said. Each picture shows the lanes of the largest plan that the example runs; point at a bar or an arrow",
             "to read what it is.\n",
