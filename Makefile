@@ -10,7 +10,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PYTHONS := $(or $(PYTHON),python3 python python3.14 python3.13 python3.12 python3.11)
 
-.PHONY: help demo test deep docs lint types kernels bench gpu check clean
+.PHONY: help demo test deep docs lint types kernels packages screenshots bench gpu check clean
 
 help:
 	@sed -n '2,4s/^# //p' Makefile
@@ -67,6 +67,14 @@ types: $(VENV)/.stamp-dev
 kernels: $(VENV)/.stamp-dev $(VENV)/.stamp-nvrtc
 	"$(BIN)/python" -m tests.project.kernels.every_kernel
 
+# The wheel and the sdist in clean environments of every Python that is here.
+packages: $(VENV)/.stamp-packages
+	"$(BIN)/python" -m benchmarks.checking.packages
+
+# The main pages as pictures, light and dark, by a headless Chromium.
+screenshots: docs
+	"$(BIN)/python" docs/_ext/screenshots.py
+
 bench: $(VENV)/.stamp-bench
 	"$(BIN)/python" -m benchmarks.overhead
 
@@ -84,4 +92,4 @@ gpu:
 check: test deep lint types kernels
 
 clean:
-	rm -rf "$(VENV)" docs/_build docs/_static/generated docs/benchmarks.md docs/benchmarks docs/parity.md .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info
+	rm -rf "$(VENV)" docs/_build docs/_static/generated docs/benchmarks.md docs/benchmarks docs/examples.md docs/parity.md docs/tutorial/notebook.md .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -1,6 +1,7 @@
 """`python -m dagpu COMMAND`: one function for each command, which imports the command's module when it runs."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -83,13 +84,15 @@ def _trace(commands: _Commands) -> None:
 
 
 def _compile(commands: _Commands) -> None:
+    from dagpu.handles.device_handles import INSTALL_NVRTC
+
     parser = commands.add_parser(
         "compile",
         help="compile every kernel that files declare, without a GPU",
         description="Import files, and compile every kernel and expression that they declare, with NVRTC or nvcc. No "
         "GPU is needed. The exit status is 0 if all compile, 1 if one is refused, 2 if a file cannot be imported or "
         "there is no compiler.",
-        epilog="pip install 'dagpu[nvrtc]' installs NVRTC.",
+        epilog=f"{INSTALL_NVRTC} installs NVRTC.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--arch", default="sm_90", help="the architecture to compile for; %(default)s")
@@ -113,9 +116,22 @@ def main(arguments: Sequence[str]) -> int:
     commands: Any = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for add in _COMMANDS:
         add(commands)
-    parsed = parser.parse_args(given[:cut])
+    parsed, unknown = parser.parse_known_args(given[:cut])
+    if unknown:
+        parser.error(f"unrecognized arguments: {shlex.join(unknown)}{_passing_on(given[0], parsed, unknown)}")
     run: Callable[[argparse.Namespace, Sequence[str]], int] = parsed.run
     return run(parsed, given[cut + 1 :])
+
+
+def _passing_on(command: str, parsed: argparse.Namespace, unknown: Sequence[str]) -> str:
+    """Return the sentence that says how to pass these arguments to the script or to mypy; empty for other commands."""
+    if "script" in parsed:
+        whose, known = "the script", [parsed.script]
+    elif "paths" in parsed:
+        whose, known = "mypy", parsed.paths
+    else:
+        return ""
+    return f". Arguments of {whose} follow --: {shlex.join(['python', '-m', 'dagpu', command, *known, '--', *unknown])}"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,14 @@ project = "dagpu"
 author = "the dagpu authors"
 copyright = "the dagpu authors"  # noqa: A001  # reason: Sphinx's name for it
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "generated"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "generated",
+    "short_signatures",
+]
 exclude_patterns = ["_build", "_ext"]
 nitpicky = False
 
@@ -24,7 +31,8 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_class_signature = "separated"  # most classes are made by functions and methods, not by their users
+# most classes are made by functions and methods, not by their users
+autodoc_class_signature = "separated"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 copybutton_exclude = ".linenos, .gp"

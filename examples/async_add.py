@@ -1,4 +1,5 @@
-"""Vector addition that is awaited: shared inputs, a lazy output, and a trio task that sleeps until the run is done."""
+"""Vector addition that is awaited: shared inputs, a lazy output, and a trio task that
+sleeps until the run is done."""
 
 import numpy as np
 import trio
@@ -24,12 +25,16 @@ def _(z: Tile[f32], x: NDArray[f32], y: NDArray[f32]) -> None:
 
 
 async def add_ones() -> NDArray[f32]:
-    # A shared tensor is immutable, and any number of ops may use it as an input any number of times.
+    # A shared tensor is immutable, and any number of ops may use it as an input any
+    # number of times.
     x: SharedTensor[f32] = await ones((32, 32)).share()
     y: SharedTensor[f32] = await ones((32, 32)).share()
 
-    # The output is an op itself: allocation, launch and copy are one run, and the task wakes up once.
-    z: DeviceOp[NDArray[f32]] = add(zeros((32, 32)).partition((4, 4)), x, y).first().unpartition().to_host()
+    # The output is an op itself: allocation, launch and copy are one run, and the task
+    # wakes up once.
+    z: DeviceOp[NDArray[f32]] = (
+        add(zeros((32, 32)).partition((4, 4)), x, y).first().unpartition().to_host()
+    )
     return await z
 
 

@@ -1,8 +1,10 @@
-"""Borrowed inputs and outputs: tensors that a run may use without owning them, and refused conflicts.
+"""Borrowed inputs and outputs: tensors that a run may use without owning them, and
+refused conflicts.
 
-A borrow is a lock for the length of a run. `borrow()` takes a read lock, of which there may be many; `borrow_mut()`
-takes a write lock, which is exclusive. Both are released when the run ends, and the tensor stays its owner's.
-A run that outlives its owner's scope must own the tensors that it uses. A `SharedTensor` serves this purpose.
+A borrow is a lock for the length of a run. `borrow()` takes a read lock, of which there
+may be many; `borrow_mut()` takes a write lock, which is exclusive. Both are released
+when the run ends, and the tensor stays its owner's. A run that outlives its owner's
+scope must own the tensors that it uses. A `SharedTensor` serves this purpose.
 """
 
 from typing import Any
@@ -49,7 +51,10 @@ def _(y: Tile[f32], a: float, x: NDArray[f32]) -> None:
 
 
 async def lend(weights: Tensor[f32]) -> None:
-    """Lend one tensor to two branches of a run. Their outputs are lent too. After the run, all are free again."""
+    """Lend one tensor to two branches of a run.
+
+    Their outputs are lent too. After the run, all are free again.
+    """
     y = await zeros((N,))
     z = await zeros((N,))
     await zip_ops(
@@ -63,7 +68,8 @@ async def lend(weights: Tensor[f32]) -> None:
 
 
 async def refuse_conflict(x: Tensor[f32]) -> None:
-    """Try to write and read a tensor in two unordered branches: this is refused before any launch."""
+    """Try to write and read a tensor in two unordered branches: this is refused before
+    any launch."""
     y = await zeros((N,))
     try:
         await zip_ops(
@@ -78,7 +84,8 @@ async def refuse_conflict(x: Tensor[f32]) -> None:
 
 
 async def refuse_spawn(weights: Tensor[f32]) -> None:
-    """Try to spawn an op that borrows: this is refused, because it may outlive the tensor.
+    """Try to spawn an op that borrows: this is refused, because it may outlive the
+    tensor.
 
     `Any` hides the mistake from the type checker, to show that the run also refuses it.
     """
@@ -93,12 +100,15 @@ async def refuse_spawn(weights: Tensor[f32]) -> None:
 
 
 def scaled(a: float, x: SharedTensor[f32]) -> DeviceOp[NDArray[f32]]:
-    result: DeviceOp[NDArray[f32]] = saxpy(zeros((N,)).partition(TILE), a, x).first().unpartition().to_host()
+    result: DeviceOp[NDArray[f32]] = (
+        saxpy(zeros((N,)).partition(TILE), a, x).first().unpartition().to_host()
+    )
     return result
 
 
 async def share_instead(weights: Tensor[f32]) -> None:
-    """Do it right: share the tensor, spawn any number of ops, and take it back with the last share."""
+    """Do it right: share the tensor, spawn any number of ops, and take it back with the
+    last share."""
     shared: SharedTensor[f32] = weights.share()
     async with trio.open_nursery() as nursery:
         results = [spawn(nursery, scaled(a, shared.clone())) for a in (2.0, 3.0)]
@@ -118,7 +128,9 @@ async def share_instead(weights: Tensor[f32]) -> None:
 
     del other  # now `shared` is the last handle
     owned = shared.try_unwrap()
-    await saxpy(owned.borrow_mut().partition(TILE), 1.0, from_host(np.arange(N, dtype=f32)))
+    await saxpy(
+        owned.borrow_mut().partition(TILE), 1.0, from_host(np.arange(N, dtype=f32))
+    )
     assert np.array_equal(await owned.to_host(), 1 + np.arange(N, dtype=f32))
     print("try_unwrap: owned and writable again, once the last share was ours")
 

@@ -1,7 +1,9 @@
-"""A low-pass filter with CuPy's Fourier transforms inside of a pipeline: one op of the plan, and nothing is copied.
+"""A low-pass filter with CuPy's Fourier transforms inside of a pipeline: one op of the
+plan, and nothing is copied.
 
-On a GPU with CuPy the transforms run on dagpu's memory and stream, and their temporaries come from its pool. Without
-CuPy, and on the host, the NumPy body does the same work.
+On a GPU with CuPy the transforms run on dagpu's memory and stream, and their
+temporaries come from its pool. Without CuPy, and on the host, the NumPy body does the
+same work.
 """
 
 from importlib.util import find_spec
@@ -10,7 +12,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu import DeviceOp, In, Tensor, array, current_device, f32, foreign, from_host, pipeline, use_device
+from dagpu import (
+    DeviceOp,
+    In,
+    Tensor,
+    array,
+    current_device,
+    f32,
+    foreign,
+    from_host,
+    pipeline,
+    use_device,
+)
 from dagpu.interop import extent, new, require
 
 SIGNALS, SAMPLES, WAVES = 16, 1024, 8
@@ -18,7 +31,8 @@ SIGNALS, SAMPLES, WAVES = 16, 1024, 8
 
 @foreign
 def low_pass(x: In[f32], waves: int) -> Tensor[f32]:
-    """Each row of x (signals, samples) without its waves of more than `waves` periods: (signals, samples)."""
+    """Each row of x (signals, samples) without its waves of more than `waves` periods:
+    (signals, samples)."""
     require(0 <= waves <= extent(x, 1) // 2, "there are no such waves")
     return new(x)
 
@@ -55,10 +69,19 @@ def main() -> None:
     wave = np.sin(2 * np.pi * 3 * at)
     with use_device("host" if without else current_device()):
         for number in range(4):
-            noise = np.sin(2 * np.pi * (100 + number) * at) * rng.standard_normal((SIGNALS, 1))
-            found = smooth(from_host((wave + noise).astype(f32)).sync().share()).to_host().sync()
+            noise = np.sin(2 * np.pi * (100 + number) * at) * rng.standard_normal(
+                (SIGNALS, 1)
+            )
+            found = (
+                smooth(from_host((wave + noise).astype(f32)).sync().share())
+                .to_host()
+                .sync()
+            )
             assert np.allclose(found, wave, atol=1e-5), number
-    print(f"{SIGNALS} signals filtered 4 times in a pipeline on {current_device().name}: the slow wave alone is left")
+    print(
+        f"{SIGNALS} signals filtered 4 times in a pipeline on "
+        f"{current_device().name}: the slow wave alone is left"
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
-"""A live dashboard: sensors report from a thread, a slider sets the limit, and a picture follows in the terminal.
+"""A live dashboard: sensors report from a thread, a slider sets the limit, and a
+picture follows in the terminal.
 
-    samples --> copy in --> scores --+--> flags(limit) --> copy out --> draw, 30 times a second
-                                     '-----------------> copy out --'
+    samples --> copy in --> scores --+--> flags(limit) --> copy out --> draw, 30 times
+                                     '-----------------> copy out --'   a second
 
-The thread of the sensors sets a source a thousand times a second and never waits for the picture. A batch makes the
-number of the last sample and the samples visible together. `at_most(30)` skips the states that no picture shows, and
-the last state is always shown. When only the slider moves, the scores stay on the device and the flags are made again.
+The thread of the sensors sets a source a thousand times a second and never waits for
+the picture. A batch makes the number of the last sample and the samples visible
+together. `at_most(30)` skips the states that no picture shows, and the last state is
+always shown. When only the slider moves, the scores stay on the device and the flags
+are made again.
 """
 
 import time
@@ -45,7 +48,8 @@ __global__ void scores(Tile<float, 1> z, View<const float, 2> x) {
         float sum = 0, squares = 0;
         for (int k = 0; k < n; ++k) sum += x(i[0], k);
         const float mean = sum / n;
-        for (int k = 0; k < n; ++k) squares += (x(i[0], k) - mean) * (x(i[0], k) - mean);
+        for (int k = 0; k < n; ++k)
+            squares += (x(i[0], k) - mean) * (x(i[0], k) - mean);
         z[i] = squares > 0 ? fabsf(x(i[0], n - 1) - mean) / sqrtf(squares / n) : 0;
     }
 }
@@ -60,7 +64,8 @@ __global__ void flags(Tile<float, 1> y, View<const float, 1> z, float limit) {
 
 @kernel(cuda=SCORES_CU, block=32)
 def scores(z: Out[f32], x: In[f32]) -> None:
-    """The distance of each sensor's last sample from its mean, in standard deviations."""
+    """The distance of each sensor's last sample from its mean, in standard
+    deviations."""
 
 
 @scores.host
@@ -82,17 +87,23 @@ def scored(x: NDArray[f32]) -> NDArray[f32]:
     """Compute the result of `scores` with NumPy."""
     spread = x.std(axis=1)
     distance = np.abs(x[:, -1] - x.mean(axis=1))
-    return np.asarray(np.divide(distance, spread, out=np.zeros_like(distance), where=spread > 0), f32)
+    return np.asarray(
+        np.divide(distance, spread, out=np.zeros_like(distance), where=spread > 0), f32
+    )
 
 
-# ---- the op ------------------------------------------------------------------------------------------
+# ---- the op -----------------------------------------------------------------
 
 Picture: TypeAlias = tuple[int, float, NDArray[f32], NDArray[f32]]
-"""The number of the last sample, the limit, and for each sensor its score and its flag."""
+"""The number of the last sample, the limit, and for each sensor its score and its
+flag."""
 
 
 def recording() -> NDArray[f32]:
-    """Return what the sensors measure: noise, and now and then a sensor that jumps. Shape (SENSORS, WINDOW + TICKS)."""
+    """Return what the sensors measure: noise, and now and then a sensor that jumps.
+
+    Shape (SENSORS, WINDOW + TICKS).
+    """
     random = np.random.default_rng(0)
     noise = random.standard_normal((SENSORS, WINDOW + TICKS))
     jumps = 8 * (random.random(noise.shape) < 0.01)
@@ -114,7 +125,7 @@ def dashboard() -> DeviceOp[Picture]:
     return zip_ops(tick, limit, score.to_host(), flag.to_host())
 
 
-# ---- the world ---------------------------------------------------------------------------------------
+# ---- the world --------------------------------------------------------------
 
 
 def sensors() -> None:
@@ -135,7 +146,8 @@ async def hand() -> None:
 
 @contextmanager
 def screen() -> Iterator[Callable[[Picture], None]]:
-    """Yield a function that draws: in place if rich is installed, else a line for each picture."""
+    """Yield a function that draws: in place if rich is installed, else a line for each
+    picture."""
     try:
         from rich.live import Live
         from rich.text import Text
@@ -149,22 +161,25 @@ def screen() -> Iterator[Callable[[Picture], None]]:
 def line(picture: Picture) -> str:
     """Return a picture in one line, with a sign for each sensor."""
     number, at, _, flag = picture
-    return f"sample {number:3}, limit {at}: {''.join('!' if each else '.' for each in flag)}"
+    signs = "".join("!" if each else "." for each in flag)
+    return f"sample {number:3}, limit {at}: {signs}"
 
 
 def bars(picture: Picture) -> str:
     """Return a picture with a bar for each sensor."""
     rows = (
-        f"{n:2} {'!' if on else ' '} {'#' * round(4 * z)}" for n, (z, on) in enumerate(zip(*picture[2:], strict=True))
+        f"{n:2} {'!' if on else ' '} {'#' * round(4 * z)}"
+        for n, (z, on) in enumerate(zip(*picture[2:], strict=True))
     )
     return "\n".join((line(picture), *rows))
 
 
-# ---- the job -----------------------------------------------------------------------------------------
+# ---- the job ----------------------------------------------------------------
 
 
 async def follow(feed: Feed[Picture]) -> Picture:
-    """Draw each picture, and return that of the last sample and of the last position of the slider."""
+    """Draw each picture, and return that of the last sample and of the last position of
+    the slider."""
     with screen() as draw:
         while True:
             picture = await feed.next()
@@ -180,7 +195,8 @@ async def main() -> None:
         number, at, score, flag = await follow(feed)
         stats = feed.stats
     print(
-        f"{stats.values} pictures of {number} samples, {stats.latency(0.5) * 1e3:.1f} ms from a sample to its picture"
+        f"{stats.values} pictures of {number} samples, "
+        f"{stats.latency(0.5) * 1e3:.1f} ms from a sample to its picture"
     )
     expected = scored(samples.get())
     np.testing.assert_allclose(score, expected, rtol=1e-4)

@@ -1,4 +1,5 @@
-"""One value, several consumers: a diamond and a broadcast with `shared`, and `unzip` to take a tuple apart.
+"""One value, several consumers: a diamond and a broadcast with `shared`, and `unzip` to
+take a tuple apart.
 
     source            source
     /    \\           / | | \\
@@ -6,8 +7,9 @@
     \\    /           \\ | | /
      sum               tuple
 
-An op that is not shared may be used once in a run; a second use is a `MovedError`, never a silent second evaluation.
-`shared()` is the cure: its source runs once, and every consumer gets the same immutable tensor.
+An op that is not shared may be used once in a run; a second use is a `MovedError`,
+never a silent second evaluation. `shared()` is the cure: its source runs once, and
+every consumer gets the same immutable tensor.
 """
 
 import numpy as np
@@ -49,7 +51,9 @@ def _(y: Tile[f32], a: float, x: NDArray[f32]) -> None:
 
 @kernel(
     cuda="""
-__global__ void multiply(Tile<float, 1> z, View<const float, 1> x, View<const float, 1> y) {
+__global__ void multiply(
+    Tile<float, 1> z, View<const float, 1> x, View<const float, 1> y
+) {
     for (auto i : z) z[i] = x[i] * y[i];
 }
 """
@@ -72,12 +76,16 @@ __global__ void sum_and_difference(Tile<float, 1> total, Tile<float, 1> differen
 }
 """
 )
-def sum_and_difference(total: Out[f32], difference: Out[f32], x: In[f32], y: In[f32]) -> None:
+def sum_and_difference(
+    total: Out[f32], difference: Out[f32], x: In[f32], y: In[f32]
+) -> None:
     """total = x + y and difference = x - y; the two outputs are cut alike."""
 
 
 @sum_and_difference.host
-def _(total: Tile[f32], difference: Tile[f32], x: NDArray[f32], y: NDArray[f32]) -> None:
+def _(
+    total: Tile[f32], difference: Tile[f32], x: NDArray[f32], y: NDArray[f32]
+) -> None:
     total[...] = x[total.at] + y[total.at]
     difference[...] = x[difference.at] - y[difference.at]
 
@@ -92,15 +100,23 @@ def product(x: In[f32], y: In[f32]) -> DeviceOp[Tensor[f32]]:
     return result
 
 
-def diamond(source: DeviceOp[SharedTensor[f32]]) -> DeviceOp[tuple[NDArray[f32], NDArray[f32]]]:
-    """Return 2x + x^2 and 2x - x^2: two branches of one source, which may overlap, join in one kernel."""
+def diamond(
+    source: DeviceOp[SharedTensor[f32]],
+) -> DeviceOp[tuple[NDArray[f32], NDArray[f32]]]:
+    """Return 2x + x^2 and 2x - x^2: two branches of one source, which may overlap, join
+    in one kernel."""
     plus_out, minus_out = empty((N,)).partition(TILE), empty((N,)).partition(TILE)
-    both = sum_and_difference(plus_out, minus_out, scaled(2.0, source), product(source, source))
-    plus, minus, _, _ = both.unzip()  # one op for each argument; the kernel still runs once
+    both = sum_and_difference(
+        plus_out, minus_out, scaled(2.0, source), product(source, source)
+    )
+    # one op for each argument; the kernel still runs once
+    plus, minus, _, _ = both.unzip()
     return zip_ops(plus.unpartition().to_host(), minus.unpartition().to_host())
 
 
-def broadcast(source: DeviceOp[SharedTensor[f32]]) -> DeviceOp[tuple[NDArray[f32], ...]]:
+def broadcast(
+    source: DeviceOp[SharedTensor[f32]],
+) -> DeviceOp[tuple[NDArray[f32], ...]]:
     """Return 1x, 2x, 3x and 4x: four branches of one source, which may overlap."""
     return zip_ops(*(scaled(float(a), source).to_host() for a in range(1, 5)))
 
@@ -126,7 +142,9 @@ def main() -> None:
     x = np.arange(N, dtype=f32)
     assert np.array_equal(plus, 2 * x + x * x)
     assert np.array_equal(minus, 2 * x - x * x)
-    assert all(np.array_equal(multiple, a * x) for a, multiple in enumerate(multiples, start=1))
+    assert all(
+        np.array_equal(multiple, a * x) for a, multiple in enumerate(multiples, start=1)
+    )
     assert made == [(N,)]
 
 

@@ -1,10 +1,13 @@
-"""Heat in a plate that is cut into blocks, one on each device of a mesh; each step exchanges the blocks' rims.
+"""Heat in a plate that is cut into blocks, one on each device of a mesh; each step
+exchanges the blocks' rims.
 
-    halo: every block, with one row or column of its neighbours around it --> a step of the heat equation in each block
+    halo: every block, with one row or column of its neighbours around it
+        --> a step of the heat equation in each block
 
-Beyond the plate's edge the temperature is 0, which is what `halo` puts there. A block never leaves its device: only the
-rims travel. Twenty steps are one op, and a pipeline. The devices are the GPUs, or otherwise four host devices in a
-square. The result is compared with NumPy's on one array.
+Beyond the plate's edge the temperature is 0, which is what `halo` puts there. A block
+never leaves its device: only the rims travel. Twenty steps are one op, and a pipeline.
+The devices are the GPUs, or otherwise four host devices in a square. The result is
+compared with NumPy's on one array.
 """
 
 import numpy as np
@@ -51,7 +54,8 @@ __global__ void conduct(Tile<float, 2> y, View<const float, 2> x, float rate) {
 """
 )
 def conduct(y: Out[f32], x: In[f32], rate: float) -> None:
-    """One explicit step of the heat equation; x is y's block with a rim of 1, rate is dt / dx^2 <= 0.25."""
+    """One explicit step of the heat equation; x is y's block with a rim of 1, rate is
+    dt / dx^2 <= 0.25."""
 
 
 @conduct.host
@@ -72,7 +76,9 @@ def stepped(x: NDArray[f32], rate: f32) -> NDArray[f32]:
 def block_stepped(x: SharedTensor[f32], rank: Rank) -> DeviceOp[Tensor[f32]]:
     """Return one device's block after one step, from the block with its rim."""
     height, width = x.shape
-    made: DeviceOp[Tensor[f32]] = conduct.new((height - 2, width - 2), (32, 32), partial=True)(x, RATE)
+    made: DeviceOp[Tensor[f32]] = conduct.new(
+        (height - 2, width - 2), (32, 32), partial=True
+    )(x, RATE)
     return made
 
 
@@ -99,7 +105,10 @@ def main() -> None:
     expected = start
     for _ in range(STEPS * CALLS):
         expected = stepped(np.pad(expected, 1), f32(RATE))
-    print(f"{STEPS * CALLS} steps on {len(mesh)} devices: at most {found.max():.1f} degrees, mean {found.mean():.2f}")
+    print(
+        f"{STEPS * CALLS} steps on {len(mesh)} devices: at most {found.max():.1f} "
+        f"degrees, mean {found.mean():.2f}"
+    )
     assert advanced.cache_info().currsize == 1, "all calls run by one plan"
     assert np.allclose(found, expected, rtol=1e-4, atol=1e-4)
 

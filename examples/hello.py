@@ -1,7 +1,7 @@
 """Hello, world: a kernel, its grid, and one run.
 
-A kernel's output is always a partition, and its grid is the partition's: one block for each tile. Here
-every tile of a 2 x 2 grid writes its own number into its elements.
+A kernel's output is always a partition, and its grid is the partition's: one block for
+each tile. Here every tile of a 2 x 2 grid writes its own number into its elements.
 """
 
 import numpy as np
@@ -33,7 +33,9 @@ def main() -> None:
 
     signed = greeting.sync()
     for number in np.unique(signed):
-        print(f"Hello from tile {number}: {np.count_nonzero(signed == number)} elements")
+        print(
+            f"Hello from tile {number}: {np.count_nonzero(signed == number)} elements"
+        )
 
     expected = np.repeat(np.repeat([[0, 1], [2, 3]], 2, axis=0), 3, axis=1)
     assert np.array_equal(signed, expected)

@@ -1,7 +1,9 @@
-"""Ops in a program of asyncio, such as a Jupyter notebook: awaited in a thread, or by trio on asyncio's own loop.
+"""Ops in a program of asyncio, such as a Jupyter notebook: awaited in a thread, or by
+trio on asyncio's own loop.
 
-`asyncio.to_thread(op.sync)` is one line, and any number of ops run at once. Flows, `spawn` and cancellation are trio's:
-`in_trio` runs a function of trio's as a guest of asyncio's loop, in the same thread.
+`asyncio.to_thread(op.sync)` is one line, and any number of ops run at once. Flows,
+`spawn` and cancellation are trio's: `in_trio` runs a function of trio's as a guest of
+asyncio's loop, in the same thread.
 """
 
 import asyncio
@@ -28,9 +30,11 @@ async def in_trio(function: Callable[[], Awaitable[T]]) -> T:
         raise asyncio.CancelledError
 
     trio.lowlevel.start_guest_run(
-        work, run_sync_soon_threadsafe=loop.call_soon_threadsafe, done_callback=done.set_result,
+        work,
+        run_sync_soon_threadsafe=loop.call_soon_threadsafe,
+        done_callback=done.set_result,
         host_uses_signal_set_wakeup_fd=True,
-    )  # fmt: skip
+    )
     try:
         return (await asyncio.shield(done)).unwrap()
     except asyncio.CancelledError:
@@ -43,7 +47,9 @@ async def main() -> None:
     x = np.arange(6, dtype=f32)
     total = array.sum(from_host(x)).to_host()
     largest = array.amax(from_host(x)).to_host()
-    found = await asyncio.gather(asyncio.to_thread(total.sync), asyncio.to_thread(largest.sync))
+    found = await asyncio.gather(
+        asyncio.to_thread(total.sync), asyncio.to_thread(largest.sync)
+    )
 
     async def doubled() -> float:
         async with trio.open_nursery() as nursery:
@@ -61,8 +67,14 @@ async def main() -> None:
     waiting = asyncio.ensure_future(in_trio(trio.sleep_forever))
     await asyncio.sleep(0)
     waiting.cancel()
-    assert isinstance((await asyncio.gather(waiting, return_exceptions=True))[0], asyncio.CancelledError)
-    print(f"in asyncio: {float(found[0])}, {float(found[1])} and {twice}, and a function of trio's was cancelled")
+    assert isinstance(
+        (await asyncio.gather(waiting, return_exceptions=True))[0],
+        asyncio.CancelledError,
+    )
+    print(
+        f"in asyncio: {float(found[0])}, {float(found[1])} and {twice}, and a "
+        "function of trio's was cancelled"
+    )
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
 """A data-parallel MLP: each device has rows of the batch and rows of the weights.
 
-    all_gather the weights --> each device: forward, backward on its rows --> reduce_scatter the gradients --> step
+    all_gather the weights --> each device: forward, backward on its rows
+                           --> reduce_scatter the gradients --> step
 
-The types say where the data lie. `Sharded` is cut over the devices, `Replicated` is on all of them, and gradients are
-`Partials` until they are reduced: to use one before that is an error in mypy. One step of training on all devices is
-one op, and a pipeline, so all steps run by one plan. The devices are the GPUs, or otherwise four host devices. Only
-`DEVICES` names them.
+The types say where the data lie. `Sharded` is cut over the devices, `Replicated` is on
+all of them, and gradients are `Partials` until they are reduced: to use one before that
+is an error in mypy. One step of training on all devices is one op, and a pipeline, so
+all steps run by one plan. The devices are the GPUs, or otherwise four host devices.
+Only `DEVICES` names them.
 """
 
 from typing import Any
@@ -52,7 +54,9 @@ STEPS, RATE = 30, 0.2
 
 @kernel(
     cuda="""
-__global__ void forward(Tile<float, 2> h, View<const float, 2> x, View<const float, 2> w) {
+__global__ void forward(
+    Tile<float, 2> h, View<const float, 2> x, View<const float, 2> w
+) {
     for (auto i : h) {
         float sum = 0;
         for (int k = 0; k < x.extent(1); ++k) sum += x(i[0], k) * w(k, i[1]);
@@ -84,7 +88,8 @@ __global__ void error(Tile<float, 2> e, View<const float, 2> h, View<const float
 """
 )
 def error(e: Out[f32], h: In[f32], w: In[f32], t: In[f32]) -> None:
-    """e = (h w - t) / b: the gradient of half the squared error, averaged over the b rows."""
+    """e = (h w - t) / b: the gradient of half the squared error, averaged over the b
+    rows."""
 
 
 @error.host
@@ -95,8 +100,10 @@ def _(e: Tile[f32], h: NDArray[f32], w: NDArray[f32], t: NDArray[f32]) -> None:
 
 @kernel(
     cuda="""
-__global__ void backward(Tile<float, 2> d, View<const float, 2> e, View<const float, 2> w,
-                         View<const float, 2> h) {
+__global__ void backward(
+    Tile<float, 2> d, View<const float, 2> e, View<const float, 2> w,
+    View<const float, 2> h
+) {
     for (auto i : d) {
         float sum = 0;
         for (int k = 0; k < e.extent(1); ++k) sum += e(i[0], k) * w(i[1], k);
@@ -117,7 +124,9 @@ def _(d: Tile[f32], e: NDArray[f32], w: NDArray[f32], h: NDArray[f32]) -> None:
 
 @kernel(
     cuda="""
-__global__ void gradient(Tile<float, 2> g, View<const float, 2> x, View<const float, 2> d) {
+__global__ void gradient(
+    Tile<float, 2> g, View<const float, 2> x, View<const float, 2> d
+) {
     for (auto i : g) {
         float sum = 0;
         for (int k = 0; k < x.extent(0); ++k) sum += x(k, i[0]) * d(k, i[1]);
@@ -144,7 +153,11 @@ descend = expr(f32, f32)(lambda w, gradient: w - RATE * gradient)
 
 
 def gradients(
-    x: TensorRef[f32], t: TensorRef[f32], w1: SharedTensor[f32], w2: SharedTensor[f32], rank: Rank
+    x: TensorRef[f32],
+    t: TensorRef[f32],
+    w1: SharedTensor[f32],
+    w2: SharedTensor[f32],
+    rank: Rank,
 ) -> DeviceOp[Both, Borrowed]:
     """Return both layers' gradients from one device's rows of the batch."""
 
@@ -152,9 +165,15 @@ def gradients(
         return empty(shape).partition(TILE)
 
     rows = x.shape[0]
-    h: DeviceOp[SharedTensor[f32], Borrowed] = forward(out(rows, HIDDEN), x, w1).first().unpartition().shared()
-    e: DeviceOp[SharedTensor[f32], Borrowed] = error(out(rows, OUTPUTS), h, w2, t).first().unpartition().shared()
-    d: DeviceOp[Tensor[f32], Borrowed] = backward(out(rows, HIDDEN), e, w2, h).first().unpartition()
+    h: DeviceOp[SharedTensor[f32], Borrowed] = (
+        forward(out(rows, HIDDEN), x, w1).first().unpartition().shared()
+    )
+    e: DeviceOp[SharedTensor[f32], Borrowed] = (
+        error(out(rows, OUTPUTS), h, w2, t).first().unpartition().shared()
+    )
+    d: DeviceOp[Tensor[f32], Borrowed] = (
+        backward(out(rows, HIDDEN), e, w2, h).first().unpartition()
+    )
     return zip_ops(
         gradient(out(FEATURES, HIDDEN), x, d).first().unpartition(),
         gradient(out(HIDDEN, OUTPUTS), h, e).first().unpartition(),
@@ -167,15 +186,21 @@ def stepped(w: Tensor[f32], gradient: Tensor[f32], rank: Rank) -> DeviceOp[Tenso
 
 
 @pipeline
-def step(w1: Sharded[f32], w2: Sharded[f32], xs: ShardedRef[f32], ts: ShardedRef[f32]) -> DeviceOp[Weights, Borrowed]:
+def step(
+    w1: Sharded[f32], w2: Sharded[f32], xs: ShardedRef[f32], ts: ShardedRef[f32]
+) -> DeviceOp[Weights, Borrowed]:
     """Return one step of gradient descent over all devices, as one op."""
 
     def learn(full: Any) -> DeviceOp[Weights, Borrowed]:
         first, second = unzip_each(each(gradients, xs, ts, *full))
         moved = [
-            each(stepped, w, reduce_scatter(as_partials(found), how="mean")) for w, found in ((w1, first), (w2, second))
+            each(stepped, w, reduce_scatter(as_partials(found), how="mean"))
+            for w, found in ((w1, first), (w2, second))
         ]
-        return zip_ops(as_shards(moved[0], (FEATURES, HIDDEN)), as_shards(moved[1], (HIDDEN, OUTPUTS)))
+        return zip_ops(
+            as_shards(moved[0], (FEATURES, HIDDEN)),
+            as_shards(moved[1], (HIDDEN, OUTPUTS)),
+        )
 
     return zip_ops(all_gather(w1.borrow()), all_gather(w2.borrow())).then(learn)
 

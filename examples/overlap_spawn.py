@@ -1,8 +1,9 @@
-"""Overlap with `spawn`: the next batch is prepared while the one before it is being processed.
+"""Overlap with `spawn`: the next batch is prepared while the one before it is being
+processed.
 
-`await` suspends the awaiting task; `spawn` starts an op in a nursery and returns a `Pending` to await later.
-Prints the time of the batches one after another and overlapped. The gain depends on the machine's cores, so only the
-values are asserted.
+`await` suspends the awaiting task; `spawn` starts an op in a nursery and returns a
+`Pending` to await later. Prints the time of the batches one after another and
+overlapped. The gain depends on the machine's cores, so only the values are asserted.
 """
 
 import time
@@ -29,12 +30,14 @@ __global__ void process(Tile<float, 2> y, View<const float, 2> x, int rounds) {
 """
 )
 def process(y: Out[f32], x: In[f32], rounds: int) -> None:
-    """Solve y = tanh(x + y / 2) by `rounds` iterations from 0: a stand-in for real work."""
+    """Solve y = tanh(x + y / 2) by `rounds` iterations from 0: a stand-in for real
+    work."""
 
 
 @process.host
 def _(y: Tile[f32], x: NDArray[f32], rounds: int) -> None:
-    # NumPy releases the GIL inside each of these calls, which makes overlap possible on the host.
+    # NumPy releases the GIL inside each of these calls, which makes overlap possible on
+    # the host.
     y[...] = 0
     for _ in range(rounds):
         np.multiply(y, f32(0.5), out=y)
@@ -43,7 +46,8 @@ def _(y: Tile[f32], x: NDArray[f32], rounds: int) -> None:
 
 
 def load(number: int) -> NDArray[f32]:
-    """Make batch `number` on the host, like a data loader: here, the mean of some random images."""
+    """Make batch `number` on the host, like a data loader: here, the mean of some
+    random images."""
     rng = np.random.default_rng(number)
     image = np.zeros(SHAPE, f32)
     for _ in range(DRAWS):
@@ -63,15 +67,19 @@ def process_batch(batch: Tensor[f32]) -> DeviceOp[NDArray[f32]]:
 
 def one_after_another() -> list[NDArray[f32]]:
     """Wait for each of the 2 * BATCHES runs before starting the next."""
-    return [process_batch(prepare_batch(number).sync()).sync() for number in range(BATCHES)]
+    return [
+        process_batch(prepare_batch(number).sync()).sync() for number in range(BATCHES)
+    ]
 
 
 async def overlapped_batches() -> list[NDArray[f32]]:
     async with trio.open_nursery() as nursery:
         results = []
         for number in range(BATCHES):
-            batch = await prepare_batch(number)  # while the batch before it is processed
-            results.append(spawn(nursery, process_batch(batch)))  # started, not waited for
+            # while the batch before it is processed
+            batch = await prepare_batch(number)
+            # started, not waited for
+            results.append(spawn(nursery, process_batch(batch)))
         return [await result for result in results]
 
 
@@ -82,7 +90,10 @@ def overlapped() -> list[NDArray[f32]]:
 def timed(work: Callable[[], list[NDArray[f32]]]) -> list[NDArray[f32]]:
     start = time.perf_counter()
     results = work()
-    print(f"{work.__name__:>18}: {time.perf_counter() - start:.2f} s for {BATCHES} batches")
+    print(
+        f"{work.__name__:>18}: {time.perf_counter() - start:.2f} s for {BATCHES} "
+        "batches"
+    )
     return results
 
 

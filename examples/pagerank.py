@@ -1,10 +1,12 @@
-"""PageRank of Python's standard library: which of its modules matter to those that import them.
+"""PageRank of Python's standard library: which of its modules matter to those that
+import them.
 
-    ranks --+--> take(sources) --> times weight --> scatter_add(targets) --+--> damped --> ranks
+    ranks --+--> take(sources) --> times weight --> scatter_add(targets) --+--> damped
             `--> of modules that import nothing --> sum -------------------'
 
-The graph is that of the Python that runs this file: an edge from each module to each module that it imports. A step is
-one call of a pipeline. `scatter_add` adds in the order of the edges, so the ranks have the same bits in every run.
+The graph is that of the Python that runs this file: an edge from each module to each
+module that it imports. A step is one call of a pipeline. `scatter_add` adds in the
+order of the edges, so the ranks have the same bits in every run.
 """
 
 import re
@@ -16,7 +18,20 @@ from typing import Final, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu import DeviceOp, Elem, SharedTensor, Tensor, array, expr, f64, from_host, full, i32, pipeline, zeros
+from dagpu import (
+    DeviceOp,
+    Elem,
+    SharedTensor,
+    Tensor,
+    array,
+    expr,
+    f64,
+    from_host,
+    full,
+    i32,
+    pipeline,
+    zeros,
+)
 
 DAMPING: Final = 0.85
 STEPS: Final = 60
@@ -38,7 +53,8 @@ class Graph(NamedTuple):
 
 
 def standard_library() -> Graph:
-    """Return the graph of the modules that are one file, and of those that they import."""
+    """Return the graph of the modules that are one file, and of those that they
+    import."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
     found = {
         (path.stem, name)
@@ -47,7 +63,9 @@ def standard_library() -> Graph:
         if name in sys.stdlib_module_names and name != path.stem
     }
     names = sorted({name for edge in found for name in edge})
-    edges = np.array([(names.index(a), names.index(b)) for a, b in sorted(found)], np.int32)
+    edges = np.array(
+        [(names.index(a), names.index(b)) for a, b in sorted(found)], np.int32
+    )
     return Graph(names, edges[:, 0].copy(), edges[:, 1].copy())
 
 
@@ -58,7 +76,10 @@ def product(x: Elem[f64], weight: Elem[f64]) -> Elem[f64]:
 
 @expr
 def damped(received: Elem[f64], spread: Elem[f64], nodes: Elem[f64]) -> Elem[f64]:
-    """Return the rank of a node: `spread` is the rank of nodes without edges, of which each node gets a part."""
+    """Return the rank of a node:
+
+    `spread` is the rank of nodes without edges, of which each node gets a part.
+    """
     return (1 - DAMPING) / nodes + DAMPING * (received + spread / nodes)
 
 
@@ -70,7 +91,10 @@ def step(
     weights: SharedTensor[f64],
     ends: SharedTensor[f64],
 ) -> DeviceOp[Tensor[f64]]:
-    """Return the next ranks (n,). `weights` has a number for each edge; `ends` (n,) is 1 for nodes without one."""
+    """Return the next ranks (n,).
+
+    `weights` has a number for each edge; `ends` (n,) is 1 for nodes without one.
+    """
     given = product(array.take(ranks, sources), weights)
     received = array.scatter_add(zeros(ranks.shape, f64), targets, given)
     return damped(received, array.sum(product(ranks, ends)), ranks.shape[0])
@@ -79,7 +103,9 @@ def step(
 def page_rank(graph: Graph) -> NDArray[f64]:
     """Return the rank (n,) of each module; their sum is 1."""
     n, imports = len(graph.names), graph.imports
-    sources, targets = (from_host(part).sync().share() for part in (graph.sources, graph.targets))
+    sources, targets = (
+        from_host(part).sync().share() for part in (graph.sources, graph.targets)
+    )
     weights = from_host(1 / imports[graph.sources]).sync().share()
     ends = from_host((imports == 0).astype(np.float64)).sync().share()
     ranks = full((n,), 1 / n, f64).sync().share()

@@ -1,4 +1,5 @@
-"""SAXPY in both its forms: an owned output that the run returns, and a borrowed output, written in place."""
+"""SAXPY in both its forms: an owned output that the run returns, and a borrowed output,
+written in place."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,10 +24,11 @@ def _(y: Tile[f32], a: float, x: NDArray[f32]) -> None:
 
 
 def owned() -> NDArray[f32]:
-    """Make the tensors, move them into the kernel and get them back, all in one op and one run.
+    """Make the tensors, move them into the kernel and get them back, all in one op and
+    one run.
 
-    The kernel returns all of its arguments. `first()` picks the output, which is still a partition, and
-    `unpartition()` returns its tensor.
+    The kernel returns all of its arguments. `first()` picks the output, which is still
+    a partition, and `unpartition()` returns its tensor.
     """
     x = from_host(np.arange(256, dtype=f32).reshape(16, 16))
     y = ones((16, 16)).partition((4, 4))

@@ -1,9 +1,11 @@
-"""Stochastic gradient descent in place: each step reads the weights, and then overwrites them.
+"""Stochastic gradient descent in place: each step reads the weights, and then
+overwrites them.
 
-The weights are lent to the step once, for writing: `weights.borrow_mut()`. A kernel also takes a
-tensor lent for writing as an input, and returns it among its results. Cut into tiles, it is the output of the kernel
-that updates it. So the data flow determines that the gradient reads the weights before the update writes them. No step
-allocates weights.
+The weights are lent to the step once, for writing: `weights.borrow_mut()`. A kernel
+also takes a tensor lent for writing as an input, and returns it among its results. Cut
+into tiles, it is the output of the kernel that updates it. So the data flow determines
+that the gradient reads the weights before the update writes them. No step allocates
+weights.
 """
 
 import numpy as np
@@ -30,7 +32,10 @@ ROW_TILE, FEATURE_TILE = (32,), (32,)
 
 @kernel(
     cuda="""
-__global__ void residuals(Tile<float, 1> r, View<const float, 2> x, View<const float, 1> w, View<const float, 1> y) {
+__global__ void residuals(
+    Tile<float, 1> r, View<const float, 2> x, View<const float, 1> w,
+    View<const float, 1> y
+) {
     for (auto i : r) {
         float sum = -y[i];
         for (int j = 0; j < x.extent(1); ++j) sum += x(i, j) * w(j);
@@ -50,7 +55,9 @@ def _(r: Tile[f32], x: NDArray[f32], w: NDArray[f32], y: NDArray[f32]) -> None:
 
 @kernel(
     cuda="""
-__global__ void gradient(Tile<float, 1> g, View<const float, 2> x, View<const float, 1> r) {
+__global__ void gradient(
+    Tile<float, 1> g, View<const float, 2> x, View<const float, 1> r
+) {
     for (auto j : g) {
         float sum = 0;
         for (int i = 0; i < x.extent(0); ++i) sum += x(i, j) * r(i);
@@ -85,10 +92,17 @@ def _(w: Tile[f32], rate: float, g: NDArray[f32]) -> None:
 
 
 @pipeline
-def step(w: TensorMut[f32], x: NDArray[f32], y: NDArray[f32], rate: float) -> DeviceOp[NDArray[f32], Borrowed]:
-    """Return one step of descent on one batch. Its result is the residuals before the step."""
+def step(
+    w: TensorMut[f32], x: NDArray[f32], y: NDArray[f32], rate: float
+) -> DeviceOp[NDArray[f32], Borrowed]:
+    """Return one step of descent on one batch.
+
+    Its result is the residuals before the step.
+    """
     rows = from_host(x).shared()
-    r, _, lent, _ = residuals(empty(y.shape).partition(ROW_TILE), rows, w, from_host(y)).unzip()
+    r, _, lent, _ = residuals(
+        empty(y.shape).partition(ROW_TILE), rows, w, from_host(y)
+    ).unzip()
     off = r.unpartition().shared()
     g = gradient.new(x.shape[1:], FEATURE_TILE)(rows, off)
     return descend(lent.partition(FEATURE_TILE), rate, g).then(lambda _: off.to_host())
@@ -97,7 +111,9 @@ def step(w: TensorMut[f32], x: NDArray[f32], y: NDArray[f32], rate: float) -> De
 def main() -> None:
     random = np.random.default_rng(seed=0)
     truth = random.standard_normal(FEATURES).astype(f32)
-    batches = [random.standard_normal((ROWS, FEATURES)).astype(f32) for _ in range(BATCHES)]
+    batches = [
+        random.standard_normal((ROWS, FEATURES)).astype(f32) for _ in range(BATCHES)
+    ]
 
     weights = zeros((FEATURES,)).sync()
     losses: list[float] = []
@@ -105,7 +121,9 @@ def main() -> None:
         x = batches[number % BATCHES]
         off = step(weights.borrow_mut(), x, x @ truth, RATE).sync()
         losses.append(float((off**2).mean()) / 2)
-    print(f"loss: {losses[0]:.3f} at first, {losses[-1]:.2e} after {STEPS} steps in place")
+    print(
+        f"loss: {losses[0]:.3f} at first, {losses[-1]:.2e} after {STEPS} steps in place"
+    )
 
     assert losses[-1] < 1e-6 < losses[0]
     assert np.allclose(weights.to_host().sync(), truth, atol=1e-3)

@@ -1,14 +1,16 @@
-"""Training data, prepared incrementally: a corrected shard is cleaned again, a corrected row in its tiles alone.
+"""Training data, prepared incrementally: a corrected shard is cleaned again, a
+corrected row in its tiles alone.
 
     shard 0 --> clean --> total --.
     shard 1 --> clean --> total --+--> mean --> cutoff --> centre each shard --> batches
        ...                        |
     shard 7 --> clean --> total --'
 
-The shards are the handwritten digits of scikit-learn, 8 x 8 pixels each. `clean` smooths every digit over its
-neighbours, and `centre` subtracts the mean of all shards. Each shard is a source. When one of them is set, what depends
-on it runs again, and when a few digits of it are written, of the kernels that declare what a tile sees (`sees`) the
-tiles of these digits alone. The other shards stay on the device as they were.
+The shards are the handwritten digits of scikit-learn, 8 x 8 pixels each. `clean`
+smooths every digit over its neighbours, and `centre` subtracts the mean of all shards.
+Each shard is a source. When one of them is set, what depends on it runs again, and when
+a few digits of it are written, of the kernels that declare what a tile sees (`sees`)
+the tiles of these digits alone. The other shards stay on the device as they were.
 """
 
 from functools import reduce
@@ -76,15 +78,19 @@ __global__ void add(Tile<float, 1> y, View<const float, 1> a, View<const float, 
 """
 
 CENTRE_CU = """
-__global__ void centre(Tile<float, 2> y, View<const float, 2> x, View<const float, 1> total, float rows) {
+__global__ void centre(
+    Tile<float, 2> y, View<const float, 2> x, View<const float, 1> total, float rows
+) {
     for (auto i : y) y[i] = x[i] - total[i[1]] / rows;
 }
 """
 
 
-@kernel(cuda=CLEAN_CU, block=256, sees={"x": (Along(0), None)})  # the whole digits of the tile
+# the whole digits of the tile
+@kernel(cuda=CLEAN_CU, block=256, sees={"x": (Along(0), None)})
 def clean(y: Out[f32], x: In[f32]) -> None:
-    """Each pixel of a digit as the mean of itself and its neighbours, a whole number."""
+    """Each pixel of a digit as the mean of itself and its neighbours, a whole
+    number."""
 
 
 @clean.host
@@ -93,8 +99,14 @@ def _(y: Tile[f32], x: NDArray[f32]) -> None:
     sums, counts = np.zeros_like(digits), np.zeros((SIDE, SIDE), np.float32)
     for r in (-1, 0, 1):
         for c in (-1, 0, 1):
-            to = (slice(max(-r, 0), SIDE - max(r, 0)), slice(max(-c, 0), SIDE - max(c, 0)))
-            of = (slice(max(r, 0), SIDE - max(-r, 0)), slice(max(c, 0), SIDE - max(-c, 0)))
+            to = (
+                slice(max(-r, 0), SIDE - max(r, 0)),
+                slice(max(-c, 0), SIDE - max(c, 0)),
+            )
+            of = (
+                slice(max(r, 0), SIDE - max(-r, 0)),
+                slice(max(c, 0), SIDE - max(-c, 0)),
+            )
             sums[:, *to] += digits[:, *of]
             counts[to] += 1
     y[...] = np.rint(sums / counts).reshape(-1, PIXELS)[:, y.at[1]]
@@ -169,9 +181,12 @@ def load() -> NDArray[np.float32]:
 
 async def prepare(digits: NDArray[np.float32]) -> Feed[Any]:
     """Correct a whole shard, then three digits of another one, and report what ran."""
-    shards: list[Source[SharedTensor[f32]]] = [source(await from_host(each)) for each in digits]
+    shards: list[Source[SharedTensor[f32]]] = [
+        source(await from_host(each)) for each in digits
+    ]
     clean_shards = [cleaned(shard) for shard in shards]
-    totals = cutoff(reduce(added, map(totalled, clean_shards)).shared())  # equal bits: the batches stay as they are
+    # equal bits: the batches stay as they are
+    totals = cutoff(reduce(added, map(totalled, clean_shards)).shared())
     joined: Any = zip_ops(*[centred(shard, totals) for shard in clean_shards])
     batches: DeviceOp[tuple[SharedTensor[f32], ...]] = joined
     async with observe(batches) as feed:
@@ -179,22 +194,30 @@ async def prepare(digits: NDArray[np.float32]) -> Feed[Any]:
         everything = feed.stats.launched
         print(f"from scratch: {everything} instructions")
 
-        shards[2].set(await from_host(digits[2][::-1].copy()))  # another order: the totals come out the same
+        # another order: the totals come out the same
+        shards[2].set(await from_host(digits[2][::-1].copy()))
         shown = await feed.next()
         ran = feed.stats.launched - everything
-        print(f"a shard in another order: {ran} instructions, because the totals are equal")
+        print(
+            f"a shard in another order: {ran} instructions, because the totals are "
+            "equal"
+        )
         assert ran < everything // 2
 
-        for order in ([42, 40, 41], [41, 42, 40]):  # from the second write on, what tiles need stays on the device
+        # from the second write on, what tiles need stays on the device
+        for order in ([42, 40, 41], [41, 42, 40]):
             shards[5].write(slice(40, 43), digits[5, order])
             shown = await feed.next()
-        (tiles,) = [line.strip() for line in feed.explain().splitlines() if "ran tiles" in line]
+        (tiles,) = [
+            line.strip() for line in feed.explain().splitlines() if "ran tiles" in line
+        ]
         print(f"three digits of a shard in another order: {tiles}")
         assert tiles.endswith("Launch clean 1 of 16, Launch centre 1 of 16 tiles")
 
         wanted = await batches
         for got, want in zip(shown, wanted, strict=True):
-            assert np.array_equal(await got.to_host(), await want.to_host())  # the bits of a run from scratch
+            # the bits of a run from scratch
+            assert np.array_equal(await got.to_host(), await want.to_host())
     return feed
 
 

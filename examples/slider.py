@@ -1,11 +1,12 @@
 """Sliders over a picture: each runs again what lies behind it, and nothing before it.
 
-    picture --> soften(radius) --> brighten(light) --> blend(amount) --> copy out --> show
+    picture --> soften(radius) --> brighten(light) --> blend(amount) --> copy out, show
          `-------------------------------------------^
 
-`unsharp` is an ordinary function of ops and knows nothing of sliders. Its inputs are sources, whose values the program
-sets. `observe` gives a feed: each value is that of a run from scratch with the present settings, but only the kernels
-behind the slider that moved run again. The pictures between them stay on the device.
+`unsharp` is an ordinary function of ops and knows nothing of sliders. Its inputs are
+sources, whose values the program sets. `observe` gives a feed: each value is that of a
+run from scratch with the present settings, but only the kernels behind the slider that
+moved run again. The pictures between them stay on the device.
 """
 
 import numpy as np
@@ -38,7 +39,8 @@ __global__ void soften(Tile<float, 2> y, View<const float, 2> x, int radius) {
     for (auto i : y) {
         const int row = i[0], column = i[1];
         float sum = 0;
-        for (int k = -radius; k <= radius; ++k) sum += x(row, min(max(column + k, 0), last));
+        for (int k = -radius; k <= radius; ++k)
+            sum += x(row, min(max(column + k, 0), last));
         y[i] = sum / (2 * radius + 1);
     }
 }
@@ -51,7 +53,9 @@ __global__ void brighten(Tile<float, 2> y, View<const float, 2> x, float by) {
 """
 
 BLEND_CU = """
-__global__ void blend(Tile<float, 2> y, View<const float, 2> a, View<const float, 2> b, float share) {
+__global__ void blend(
+    Tile<float, 2> y, View<const float, 2> a, View<const float, 2> b, float share
+) {
     for (auto i : y) y[i] = (1 - share) * a[i] + share * b[i];
 }
 """
@@ -93,7 +97,10 @@ def _(y: Tile[f32], a: NDArray[f32], b: NDArray[f32], share: float) -> None:
 
 
 def unsharp(
-    x: DeviceOp[SharedTensor[f32]], radius: Lazy[int], light: Lazy[float], amount: Lazy[float]
+    x: DeviceOp[SharedTensor[f32]],
+    radius: Lazy[int],
+    light: Lazy[float],
+    amount: Lazy[float],
 ) -> DeviceOp[NDArray[f32]]:
     """Blur a picture, brighten the result, and mix it with the picture."""
 
@@ -102,11 +109,18 @@ def unsharp(
 
     soft = soften(blank().partition(TILE), x, radius).first().unpartition()
     bright = brighten(blank().partition(TILE), soft, light).first().unpartition()
-    result: DeviceOp[NDArray[f32]] = blend(blank().partition(TILE), x, bright, amount).first().unpartition().to_host()
+    result: DeviceOp[NDArray[f32]] = (
+        blend(blank().partition(TILE), x, bright, amount)
+        .first()
+        .unpartition()
+        .to_host()
+    )
     return result
 
 
-picture = source(from_host(np.random.default_rng(0).random(SHAPE, dtype=np.float32)).sync())
+picture = source(
+    from_host(np.random.default_rng(0).random(SHAPE, dtype=np.float32)).sync()
+)
 radius = source(12)
 light = source(1.0)
 amount = source(0.5)
@@ -122,7 +136,8 @@ async def instructions(feed: Feed[NDArray[f32]]) -> int:
 async def main() -> None:
     op = unsharp(picture, radius, light, amount)
     async with observe(op) as feed:
-        assert await instructions(feed) == 4  # soften, brighten, blend, and the copy to the host
+        # soften, brighten, blend, and the copy to the host
+        assert await instructions(feed) == 4
         for share in (0.6, 0.7, 0.8):
             amount.set(share)
             assert await instructions(feed) == 2  # blend, and the copy

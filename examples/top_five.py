@@ -1,4 +1,5 @@
-"""The first program: divide the columns of a matrix by their norms, then find the five largest elements of each."""
+"""The first program: divide the columns of a matrix by their norms, then find the five
+largest elements of each."""
 
 import numpy as np
 

@@ -1,14 +1,17 @@
-"""Frames of a camera, softened on the device with three in flight, over a background that stays there.
+"""Frames of a camera, softened on the device with three in flight, over a background
+that stays there.
 
     camera --frame--> copy in --> blur --> mix with the background --> copy out --> show
                                              |              ^
-                                             `--------------'  the background for the next frame
+                                             `--------------'  the next background
 
-`run` works on three frames at once: while one is blurred, the next is copied in. `fold` hands the background from step
-to step without a copy to the host. Nothing is queued: when three frames are in flight, the camera is not asked.
+`run` works on three frames at once: while one is blurred, the next is copied in. `fold`
+hands the background from step to step without a copy to the host. Nothing is queued:
+when three frames are in flight, the camera is not asked.
 
-The first part takes every frame of a recording, and compares each picture with NumPy. The second part follows a camera
-that is faster than its consumer: `latest` skips the frames that nobody would see.
+The first part takes every frame of a recording, and compares each picture with NumPy.
+The second part follows a camera that is faster than its consumer: `latest` skips the
+frames that nobody would see.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -46,14 +49,17 @@ __global__ void blur(Tile<float, 2> y, View<const float, 2> x, int radius) {
     for (auto i : y) {
         const int row = i[0], column = i[1];
         float sum = 0;
-        for (int k = -radius; k <= radius; ++k) sum += x(row, min(max(column + k, 0), last));
+        for (int k = -radius; k <= radius; ++k)
+            sum += x(row, min(max(column + k, 0), last));
         y[i] = sum / (2 * radius + 1);
     }
 }
 """
 
 MIX_CU = """
-__global__ void mix(Tile<float, 2> y, View<const float, 2> a, View<const float, 2> b, float share) {
+__global__ void mix(
+    Tile<float, 2> y, View<const float, 2> a, View<const float, 2> b, float share
+) {
     for (auto i : y) y[i] = (1 - share) * a[i] + share * b[i];
 }
 """
@@ -61,7 +67,10 @@ __global__ void mix(Tile<float, 2> y, View<const float, 2> a, View<const float, 
 
 @kernel(cuda=BLUR_CU, block=256)
 def blur(y: Out[f32], x: In[f32], radius: int) -> None:
-    """y = the mean of x over 2 radius + 1 columns. Beyond the edge, the nearest column is repeated."""
+    """y = the mean of x over 2 radius + 1 columns.
+
+    Beyond the edge, the nearest column is repeated.
+    """
 
 
 @blur.host(whole=True)
@@ -87,7 +96,7 @@ def blurred(x: NDArray[f32], radius: int) -> NDArray[f32]:
     return np.asarray(np.sum(shifted, axis=0, dtype=f32) / f32(2 * radius + 1), f32)
 
 
-# ---- the pipeline ------------------------------------------------------------------------------------
+# ---- the pipeline -----------------------------------------------------------
 
 
 def softened(frame: NDArray[f32]) -> DeviceOp[Tensor[f32]]:
@@ -95,13 +104,15 @@ def softened(frame: NDArray[f32]) -> DeviceOp[Tensor[f32]]:
     return soft
 
 
-def trail(background: SharedTensor[f32], frame: Tensor[f32]) -> DeviceOp[tuple[SharedTensor[f32], NDArray[f32]]]:
+def trail(
+    background: SharedTensor[f32], frame: Tensor[f32]
+) -> DeviceOp[tuple[SharedTensor[f32], NDArray[f32]]]:
     """Return the next background, which stays on the device, and a picture of it."""
     new: DeviceOp[Tensor[f32]] = mix.new(SHAPE, TILE)(background, frame, SHARE)
     return new.share().then(lambda t: zip_ops(value(t.clone()), t.to_host()))
 
 
-# ---- the camera --------------------------------------------------------------------------------------
+# ---- the camera -------------------------------------------------------------
 
 
 def recording() -> Iterator[NDArray[f32]]:
@@ -120,16 +131,22 @@ async def camera() -> AsyncIterator[NDArray[f32]]:
         yield frame
 
 
-# ---- the job -----------------------------------------------------------------------------------------
+# ---- the job ----------------------------------------------------------------
 
 
 async def every_frame() -> Feed[NDArray[f32]]:
     """Show each frame of the recording, and compare it with NumPy."""
     expected = np.zeros(SHAPE, f32)
     frames = recording()
-    async with flow(recording()).run(softened, in_flight=3).fold(zeros(SHAPE).share(), trail) as feed:
+    async with (
+        flow(recording())
+        .run(softened, in_flight=3)
+        .fold(zeros(SHAPE).share(), trail) as feed
+    ):
         async for shown in feed:
-            expected = f32(1 - SHARE) * expected + f32(SHARE) * blurred(next(frames), RADIUS)
+            expected = f32(1 - SHARE) * expected + f32(SHARE) * blurred(
+                next(frames), RADIUS
+            )
             np.testing.assert_allclose(shown, expected, atol=1e-5)
         print(feed.explain())
     return feed
@@ -137,7 +154,12 @@ async def every_frame() -> Feed[NDArray[f32]]:
 
 async def newest_frames() -> Feed[NDArray[f32]]:
     """Show what a consumer sees that takes longer for a picture than the camera."""
-    async with flow(camera()).latest().run(softened, in_flight=3).fold(zeros(SHAPE).share(), trail) as feed:
+    async with (
+        flow(camera())
+        .latest()
+        .run(softened, in_flight=3)
+        .fold(zeros(SHAPE).share(), trail) as feed
+    ):
         async for shown in feed:
             assert shown.shape == SHAPE
             await trio.sleep(0.006)
@@ -146,11 +168,15 @@ async def newest_frames() -> Feed[NDArray[f32]]:
 
 async def main() -> None:
     whole = await every_frame()
-    print(f"{whole.stats.values} frames on {current_device().name}, {whole.stats.rate:.0f} in a second")
+    print(
+        f"{whole.stats.values} frames on {current_device().name}, "
+        f"{whole.stats.rate:.0f} in a second"
+    )
     assert whole.stats.values == FRAMES
     live = await newest_frames()
-    skipped = f"{live.stats.skipped} skipped, p99 {live.stats.latency(0.99) * 1e3:.0f} ms from the camera to the screen"
-    print(f"live: {live.stats.values} frames shown, {skipped}")
+    late = f"p99 {live.stats.latency(0.99) * 1e3:.0f} ms from the camera to the screen"
+    skipped = live.stats.skipped
+    print(f"live: {live.stats.values} frames shown, {skipped} skipped, {late}")
     assert live.stats.values + live.stats.skipped == FRAMES
 
 

@@ -7,7 +7,7 @@ instruction, which takes 0.2 us. File and line are computed only when they are r
 import sys
 from contextvars import ContextVar
 from types import CodeType, FrameType
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 Origin: TypeAlias = tuple[CodeType, int] | None
 """A code object and the byte offset of an instruction in it; None if origins are turned off."""
@@ -123,14 +123,22 @@ def start_of_run(depth: int = 1) -> Origin:
 
 
 def place_of(origin: Origin) -> tuple[str, int] | None:
-    """Return the file and line of an origin; None for an unknown place."""
+    """Return the file and line of an origin; None for an unknown place. A cell of a notebook is named `In[3]`."""
     if origin is None:
         return None
     code, at = origin
+    file = _cell_name(code.co_filename) if "ipykernel_" in code.co_filename else code.co_filename
     for start, end, line in code.co_lines():
         if start <= at < end and line is not None:
-            return code.co_filename, line
-    return code.co_filename, code.co_firstlineno
+            return file, line
+    return file, code.co_firstlineno
+
+
+def _cell_name(file: str) -> str:
+    """Return the name that Jupyter shows for a cell, which is compiled under the name of a temporary file."""
+    shell: Any = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    named = None if shell is None else shell.compile.format_code_name(file)
+    return file if named is None else str(named[1])
 
 
 def describe(origin: Origin) -> str:

@@ -10,6 +10,7 @@ from dagpu.backends.cuda import declared_kernels, find_compiler
 from dagpu.backends.cuda.compile.offline import Declared
 from dagpu.common.errors import CompileError, DeviceError, KernelArgumentError
 from dagpu.common.origin import describe
+from dagpu.handles.device_handles import INSTALL_NVRTC
 from dagpu.kernels.decorator import Kernel
 
 
@@ -20,7 +21,7 @@ def compile_files(files: Sequence[str], arch: str) -> int:
     """
     compiler = find_compiler()
     if compiler is None:
-        print("dagpu: no CUDA compiler was found. Install NVRTC: pip install 'dagpu[nvrtc]'", file=sys.stderr)
+        print(f"dagpu: no CUDA compiler was found. Install NVRTC: {INSTALL_NVRTC}", file=sys.stderr)
         return 2
     refused = count = 0
     for file in files:

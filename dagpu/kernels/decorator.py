@@ -235,7 +235,7 @@ class Kernel(Generic[_P]):
         """Compile the kernel now, so that the first launch does not wait for the compiler.
 
         With the name of an architecture it is compiled for that one, as a check of its source: on any machine, without
-        a GPU or a driver. `pip install 'dagpu[nvrtc]'` installs the compiler.
+        a GPU or a driver. The extra `nvrtc` installs the compiler.
 
         Args:
             arch: `"sm_90"`, say; None for the GPU that is here.

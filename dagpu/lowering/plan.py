@@ -27,6 +27,7 @@ from dagpu.lowering.program import (
     label,
 )
 from dagpu.lowering.text import OriginColumn, name_at, table
+from dagpu.ops.svg import in_page
 
 ALIGNMENT: Final = 512
 """Alignment of buffers in an arena, in bytes, as in a memory pool. It suits every vector load, and it is several cache
@@ -128,6 +129,9 @@ class Plan:
     def _repr_svg_(self) -> str:
         return self.to_svg()
 
+    def _repr_html_(self) -> str:
+        return in_page(self.to_svg())
+
 
 def peak_bytes_on(plan: Plan) -> dict[str, int]:
     """Return the bytes that a run allocates on each device beyond its inputs, by the device's name. Their sum is
@@ -167,16 +171,20 @@ def may_write_over(launch: Launch, source: int, out: int) -> bool:
 
 
 def show_plan(plan: Plan) -> str:
-    """Return a table of the steps in order, and a table of the buffers, as text. A lane is printed as `device/key`, an
-    event as `e0`."""
+    """Return a table of the steps in order, and a table of the buffers, as text. Steps count from 1, and so do
+    instructions, whose numbers in the column `#` are those of `explain()`. A lane is printed as `device/key`, an event
+    as `e0`."""
     places = OriginColumn()
     lanes = [f"{name_at(plan.devices, lane.device)}/{lane.key}" for lane in plan.lanes]
     rows: list[tuple[str, ...]] = []
-    for index, step in enumerate(plan.steps):
-        what, buffers, size, origin = type(step).__name__, "", "", ""
+    executed = 0
+    for index, step in enumerate(plan.steps, 1):
+        what, number, buffers, size, origin = type(step).__name__, "", "", "", ""
         match step:
             case Execute(instruction, _):
                 what = label(instruction)
+                executed += 1
+                number = str(executed)
                 reads = buffer_names(plan.buffers, instruction.reads)
                 buffers = f"{reads} -> {buffer_names(plan.buffers, instruction.writes)}".strip()
                 size = buffer_bytes(plan.buffers, instruction.writes)
@@ -185,14 +193,14 @@ def show_plan(plan: Plan) -> str:
                 buffers, size = buffer_names(plan.buffers, (buffer,)), buffer_bytes(plan.buffers, (buffer,))
             case Record(event, _) | Wait(event, _):
                 what = f"{what} e{event}"
-        rows.append((str(index), what, name_at(lanes, step.lane), buffers, size, origin))
+        rows.append((str(index), number, what, name_at(lanes, step.lane), buffers, size, origin))
     return "\n".join(
         [
             (
                 f"Plan: {len(plan.steps)} steps, {len(plan.lanes)} lanes, {plan.events} events, "
                 f"{plan.peak_bytes:,} bytes beyond its inputs, devices: {', '.join(plan.devices) or 'none'}"
             ),
-            *table(("#", "step", "lane", "buffers", "bytes", "origin"), rows),
+            *table(("step", "#", "does", "lane", "buffers", "bytes", "origin"), rows),
             *buffer_table(plan.devices, plan.buffers, plan.offsets),
         ]
     )

@@ -248,7 +248,7 @@ def show_program(program: Program) -> str:
             buffer_bytes(program.buffers, instruction.writes),
             places.text_of(instruction.origin),
         )
-        for index, (instruction, policy) in enumerate(zip(program.instructions, program.policy_of, strict=True))
+        for index, (instruction, policy) in enumerate(zip(program.instructions, program.policy_of, strict=True), 1)
     ]
     return "\n".join(
         [

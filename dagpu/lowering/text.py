@@ -10,7 +10,7 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Return the lines of a table. Each column is as wide as its widest entry, and columns of numbers are
     right-aligned."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    right = [title in ("#", "bytes", "at", "from", "to", "launches", "time", "share") for title in head]
+    right = [title in ("step", "#", "bytes", "at", "from", "to", "launches", "time", "share") for title in head]
     return [
         "  ".join(
             [

@@ -442,6 +442,11 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     def _repr_svg_(self) -> str:
         return self.to_svg()
 
+    def _repr_html_(self) -> str:
+        from dagpu.ops.svg import in_page
+
+        return in_page(self.to_svg())
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} built at {describe(self.origin)}>"
 

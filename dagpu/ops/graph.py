@@ -183,6 +183,10 @@ class CudaGraph(Generic[_T_co]):
     def __repr__(self) -> str:
         return repr(self._captured)
 
+    def _repr_html_(self) -> str:
+        """Return the picture of the plan, for a notebook."""
+        return self.plan._repr_html_()
+
     def __reduce_ex__(self, _protocol: object) -> NoReturn:
         raise copy_error(
             repr(self),

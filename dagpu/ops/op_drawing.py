@@ -24,13 +24,17 @@ MOST_OPS: Final = 150
 """The most ops in one picture, those nearest to the result. A larger picture is not legible."""
 
 _BOX_HEIGHT: Final = 34.0
-_LAYER_GAP: Final = 30.0
-"""Vertical distance between two layers, in pixels."""
+_LAYER_GAP: Final = 46.0
+"""Vertical distance between two layers, in pixels. Edges bend there; within a layer they run straight down."""
+_STRAIGHT: Final = 15.0
+"""Pixels above a box, and below, in which its edges run straight down: beside ports, and into an arrow's head."""
 _BOX_GAP: Final = 14.0
 _MARGIN: Final = 16.0
 _SWEEPS: Final = 8
 _PORT: Final = (12.0, 6.0)
 """Width and height of a port."""
+_PITCH: Final = 16.0
+"""Least distance between two edges at one side of a box."""
 
 _Op = DeviceOp[Any, Any, Any]
 
@@ -120,7 +124,7 @@ class _Drawing:
         """The labels of the ports at the lower edge of each op; one of them is empty for what leaves without a port."""
         if result:
             self._leaves[0][result] = None
-        self._texts = [_texts_of(op) for op in ops]
+        self._texts = [_texts_of(op, cut) for op, cut in zip(ops, self._left_out, strict=True)]
         self._widths = [max(len(words) for words in texts) * svg.LETTER + 14 for texts in self._texts]
         self._layer = _layers(sources)
         self.layers_count = max(self._layer) + 1
@@ -130,6 +134,9 @@ class _Drawing:
         for index, into in enumerate(wires):
             for wire in into:
                 self._connect(number[wire.source], index, wire)
+        for index, into in enumerate(wires):
+            edges = max(len(into), len(self._leaves[index]))
+            self._widths[index] = max(self._widths[index], (edges + 1) * _PITCH)
         self._rows: list[list[int]] = [[] for _ in range(self.layers_count)]
         for box, layer in enumerate(self._layer):
             self._rows[layer].append(box)
@@ -195,17 +202,18 @@ class _Drawing:
         """Return the SVG elements: first the edges, then the boxes, which cover them."""
         body, ports = [], []
         for (path, wire), enters in zip(self._paths, self._entries(), strict=True):
-            points = []
+            points: list[tuple[float, float]] = []
             for box in path:
                 x, y = left + self._x[box], top + self._layer[box] * (_BOX_HEIGHT + _LAYER_GAP)
                 if box == path[-1]:
-                    points.append((left + enters, y - _PORT[1] if wire.enters else y))
+                    x, end = left + enters, y - _PORT[1] if wire.enters else y
+                    points += [(x, y - _STRAIGHT), (x, end)]
                 elif box == path[0]:
-                    down = _BOX_HEIGHT + (_PORT[1] if wire.leaves else 0)
-                    points.append((left + self._exit(box, wire.leaves), y + down))
+                    x, begin = left + self._exit(box, wire.leaves), _PORT[1] if wire.leaves else 0
+                    points += [(x, y + _BOX_HEIGHT + begin), (x, y + _BOX_HEIGHT + _STRAIGHT / 2)]
                 else:
-                    points.append((x, y + 17))
-            body.append(svg.curve(points, "edge", head="head", upright=True))
+                    points += [(x, y), (x, y + _BOX_HEIGHT)]
+            body.append(svg.curve(points, "edge", head="head"))
             if wire.enters:
                 ports.append(_port(points[-1][0], points[-1][1], wire.enters))
         for box, leaves in enumerate(self._leaves):
@@ -221,8 +229,6 @@ class _Drawing:
                 svg.text(middle, y + 14, label, "on", "middle"),
                 svg.text(middle, y + 27, where, "on", "middle"),
             ]
-            if self._left_out[box]:
-                parts.append(svg.text(middle, y - 4, "…", "faint", "middle"))
             place = place_of(op.origin)
             more = f"\n{self._left_out[box]} sources not drawn" if self._left_out[box] else ""
             built = "" if place is None else f"\nbuilt at {place[0]}:{place[1]}"
@@ -278,9 +284,10 @@ def _mean(numbers: Sequence[float], otherwise: float) -> float:
     return sum(numbers) / len(numbers) if numbers else otherwise
 
 
-def _texts_of(op: _Op) -> tuple[str, str]:
+def _texts_of(op: _Op, left_out: int) -> tuple[str, str]:
+    """Return the two lines of a box. An ellipsis stands for sources that are not drawn."""
     place = place_of(op.origin)
-    return label_of(op), "" if place is None else f"{place[0].rsplit('/', 1)[-1]}:{place[1]}"
+    return "… " * bool(left_out) + label_of(op), "" if place is None else f"{place[0].rsplit('/', 1)[-1]}:{place[1]}"
 
 
 def _colour_kind(op: _Op) -> str:

@@ -1,6 +1,7 @@
 """SVG elements for pictures of DAGs and plans: well-formed XML, readable on light and dark pages.
 
-Colours are CSS classes. An inline picture shares the page's style sheets, so all classes begin with `dagpu-`. The
+Colours are CSS classes. An inline picture shares the page's style sheets, so all classes begin with `dagpu-`. It has
+the colours of the page's theme where the page says which (`_LIGHT_PAGE`, `_DARK_PAGE`), else those of the system. The
 background is drawn, not left to the page, because a viewer may follow the system's colour scheme where the page does
 not.
 """
@@ -31,15 +32,24 @@ _BASE = (
     ("head", "fill", "#7a8491", "#8d97a5"),
     ("wait", "stroke", "#c0392b", "#ff7d6e"),
     ("tip", "fill", "#c0392b", "#ff7d6e"),
+    ("on", "fill", "#ffffff", "#101216"),
 )
+
+
+_LIGHT_PAGE = ":is([data-theme=light],[data-jp-theme-light=true],.vscode-light)"
+_DARK_PAGE = ":is([data-theme=dark],[data-jp-theme-light=false],.vscode-dark)"
+"""Pages that choose a theme themselves: Sphinx's Furo, JupyterLab, and Visual Studio Code."""
 
 
 def _styles() -> str:
     rules = [*_BASE, *[(f"fill-{kind}", "fill", light, dark) for kind, (light, dark) in KINDS.items()]]
-    light = "".join([f".dagpu-{name}{{{what}:{colour}}}" for name, what, colour, _ in rules])
-    dark = "".join([f".dagpu-{name}{{{what}:{colour}}}" for name, what, _, colour in rules])
-    shapes = ".dagpu-edge,.dagpu-wait{fill:none;stroke-width:1.3}.dagpu-rule{stroke-width:1}.dagpu-on{fill:#ffffff}"
-    return f"{light}{shapes}@media (prefers-color-scheme:dark){{{dark}.dagpu-on{{fill:#101216}}}}"
+    light = [f".dagpu-{name}{{{what}:{colour}}}" for name, what, colour, _ in rules]
+    dark = [f".dagpu-{name}{{{what}:{colour}}}" for name, what, _, colour in rules]
+    shapes = ".dagpu-edge,.dagpu-wait{fill:none;stroke-width:1.3}.dagpu-rule{stroke-width:1}"
+    on_light_page = "".join([f"{_LIGHT_PAGE} {rule}" for rule in light])
+    on_dark_page = "".join([f"{_DARK_PAGE} {rule}" for rule in dark])
+    system = f"@media (prefers-color-scheme:dark){{{''.join(dark)}}}"
+    return f"{''.join(light)}{shapes}{system}{on_light_page}{on_dark_page}"
 
 
 def document(width: float, height: float, title: str, body: Sequence[str]) -> str:
@@ -78,22 +88,30 @@ def line(x: float, y: float, to_x: float, to_y: float, style: str = "rule") -> s
     )
 
 
-def curve(points: Sequence[tuple[float, float]], style: str, *, head: str, upright: bool) -> str:
-    """Return a smooth arrow through these points. It leaves and arrives vertically if `upright`, else horizontally."""
+def curve(points: Sequence[tuple[float, float]], style: str, *, head: str) -> str:
+    """Return a smooth arrow through these points, vertical at each of them."""
     x, y = points[0]
     path = [f"M{_tenths(x)},{_tenths(y)}"]
+    down = True
     for to_x, to_y in points[1:]:
-        if upright:
-            middle = (y + to_y) / 2
-            bend = f"{_tenths(x)},{_tenths(middle)} {_tenths(to_x)},{_tenths(middle)}"
-        else:
-            reach = max(abs(to_x - x) / 2, 6)
-            bend = f"{_tenths(x + reach)},{_tenths(y)} {_tenths(to_x - reach)},{_tenths(to_y)}"
+        middle, down = (y + to_y) / 2, to_y >= y
+        bend = f"{_tenths(x)},{_tenths(middle)} {_tenths(to_x)},{_tenths(middle)}"
         path.append(f"C{bend} {_tenths(to_x)},{_tenths(to_y)}")
         x, y = to_x, to_y
-    away = [(x - 3, y - 6), (x + 3, y - 6)] if upright else [(x - 6, y - 3), (x - 6, y + 3)]
+    behind = y - HEAD if down else y + HEAD
+    away = [(x - 3, behind), (x + 3, behind)]
     corners = " ".join([f"{_tenths(a)},{_tenths(b)}" for a, b in [(x, y), *away]])
     return f'<path d="{" ".join(path)}" class="dagpu-{style}"/><polygon points="{corners}" class="dagpu-{head}"/>'
+
+
+def in_page(picture: str) -> str:
+    """Return a picture as HTML that a page or a notebook includes. A picture that is wider than the page scrolls."""
+    return f'<div style="overflow-x:auto">{picture}</div>'
+
+
+def text_in_page(words: str) -> str:
+    """Return lines of text as HTML that a notebook includes. Long lines scroll."""
+    return f'<pre style="overflow-x:auto">{escape_xml(words)}</pre>'
 
 
 def group(parts: Sequence[str], tooltip: str) -> str:
@@ -118,6 +136,8 @@ def fit_text(words: str, width: float) -> str:
     return words[: most - 1] + "…" if most > 3 else ""
 
 
+HEAD = 6.0
+"""Length of an arrow's head, in pixels."""
 LETTER = 6.7
 """Width of a letter of the pictures' monospaced font, in pixels."""
 

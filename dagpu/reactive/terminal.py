@@ -31,7 +31,7 @@ def watch(
                     ...
 
     A thread redraws them ten times a second, and at the end of the block. Where the output is not a terminal, only the
-    last picture is printed. Needs the package rich: `pip install 'dagpu[watch]'`.
+    last picture is printed. Needs the package rich: `pip install rich`.
 
     Args:
         feed: an open flow.

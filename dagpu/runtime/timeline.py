@@ -19,6 +19,7 @@ from dagpu.lowering.report.missed_overlap import branches_apart
 from dagpu.lowering.report.prediction import PredictedStep, forecast, overlap_of
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.text import table
+from dagpu.ops.svg import text_in_page
 
 _MOST_NAMED: Final = 5
 _MOST_ROWS: Final = 40
@@ -199,13 +200,21 @@ class Trace:
         heads = ("#", "ran", "lanes", "predicted", "overlap", "plan allows", "overlap", "measured", "overlap")
         rows = [run.row(number) for number, run in enumerate(self.runs[:_MOST_ROWS], 1)]
         count = sum([len(run.predicted.pieces) - run.skipped for run in self.runs])
-        head = f"Trace: {len(self.runs)} runs, {count:,} instructions; {self.overlap:.0%} of the work overlapped"
-        lines = [f"{head}, the plans allow {self.planned_overlap:.0%}", *(table(heads, rows) if rows else [])]
+        allowed = f"the plans allow {self.planned_overlap:.0%}"
+        lines = [
+            f"Trace: {len(self.runs)} runs, {count:,} instructions",
+            f"Overlap, measured: {self.overlap:.0%} of the work was hidden behind other work, {allowed}",
+            *(table(heads, rows) if rows else []),
+        ]
         if len(self.runs) > _MOST_ROWS:
             lines.append(f"... {len(self.runs) - _MOST_ROWS:,} more runs")
         if self.unfinished:
             lines.append(f"{self.unfinished} runs had not ended with the block, and are left out")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the summary, for a notebook."""
+        return text_in_page(str(self))
 
     # ---- the timeline -------------------------------------------------------------------------------------------
 
@@ -254,7 +263,7 @@ def _complete_event(run: TracedRun, number: int, index: int) -> dict[str, Any]:
         "op": piece.label,
         "origin": describe(piece.origin),
         "run": number,
-        "step": piece.step,
+        "instruction": piece.number,
         "lane": run.predicted.lanes[piece.lane],
         "bytes": piece.nbytes,
         "predicted_us": run.predicted.pieces[index].seconds * 1e6,

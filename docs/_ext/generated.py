@@ -1,16 +1,23 @@
-"""Pages and pictures that are made from the project itself, so that they cannot fall behind it.
+"""Pages and pictures that are made from the project itself, so that they cannot fall
+behind it.
 
 - `benchmarks.md` and `benchmarks/` from benchmarks/results;
 - `parity.md` from tests/project/parity, whose rows are also tests;
-- the pictures under `_static/generated/`, which the code of a page writes with `save_svg` (see
-  `tests/support/doc_pages.py`).
+- `examples.md`, the gallery, and the pictures in it, by running the examples;
+- `tutorial/notebook.md` from the notebook beside it, by running that;
+- the pictures under `_static/generated/`, which the code of a page writes with
+  `save_svg` (see `tests/support/doc_pages.py`). They are part of the page, so that they
+  follow its theme and show their tooltips.
 """
 
 import sys
 from pathlib import Path
 from typing import Any
 
-from tests.project.docs import benchmark_pages
+from docutils import nodes
+from sphinx import addnodes
+
+from tests.project.docs import benchmark_pages, gallery_page, notebooks
 from tests.support.doc_pages import DOCS, GENERATED, draw, pages, pictures
 
 ROOT = DOCS.parent
@@ -28,7 +35,10 @@ def write_pictures() -> None:
             continue
         drawn = draw(page)
         if missing := wanted - drawn.keys():
-            raise RuntimeError(f"{page} shows {', '.join(sorted(missing))}, which its code does not write")
+            raise RuntimeError(
+                f"{page} shows {', '.join(sorted(missing))}, which its code does "
+                "not write"
+            )
         for name in wanted:
             _write(GENERATED / name, drawn[name])
 
@@ -39,12 +49,17 @@ def parity() -> str:
 
     parts = [
         "# Parity with the Rust originals\n",
-        "Every construct, example and exercise that the documentation of cuda-async, cutile and async-cuda-core shows,",
-        "and its counterpart here. `tests/project/test_parity.py` runs each row.",
+        "Every construct, example and exercise that the documentation of cuda-async,",
+        "cutile and async-cuda-core shows, and its counterpart here.",
+        "`tests/project/test_parity.py` runs each row.",
     ]
     for source in dict.fromkeys(row.source for row in ROWS):
         parts += [f"\n## {source}\n", "| there | here |", "| --- | --- |"]
-        parts += [f"| {_cell(row.theirs)} | {_cell(row.ours)} |" for row in ROWS if row.source == source]
+        parts += [
+            f"| {_cell(row.theirs)} | {_cell(row.ours)} |"
+            for row in ROWS
+            if row.source == source
+        ]
     return "\n".join(parts) + "\n"
 
 
@@ -59,6 +74,9 @@ def write_all(_app: Any = None) -> None:
     for name, page in benchmark_pages.details().items():
         _write(DOCS / "benchmarks" / name, page)
     _write(DOCS / "parity.md", parity())
+    _write(DOCS / "examples.md", gallery_page.gallery(gallery_page.draw_all(GENERATED)))
+    cells = notebooks.executed(notebooks.NOTEBOOK)
+    _write(DOCS / "tutorial" / "notebook.md", notebooks.as_page(cells))
     write_pictures()
 
 
@@ -68,7 +86,47 @@ def _write(file: Path, text: str) -> None:
         file.write_text(text, encoding="utf-8")
 
 
+def include_pictures(_app: Any, page: nodes.document) -> None:
+    """Replace each generated picture by its SVG."""
+    for image in list(page.findall(nodes.image)):
+        file = GENERATED / Path(image["uri"]).name
+        if image["uri"].endswith(f"_static/generated/{file.name}"):
+            image.parent.replace(
+                image, nodes.raw("", file.read_text(encoding="utf-8"), format="html")
+            )
+
+
+def trim_code(_app: Any, page: nodes.document) -> None:
+    """Remove the blank lines at the end of each block of code: a piece of a script ends
+    in those before the next."""
+    for block in page.findall(nodes.literal_block):
+        text = block.astext().rstrip("\n")
+        block.rawsource = text
+        block[:] = [nodes.Text(text)]
+
+
+def fold_overloads(_app: Any, page: nodes.document) -> None:
+    """Show the first of three or more signatures; the others are folded."""
+    for entry in page.findall(addnodes.desc):
+        parts = entry.children
+        signatures = [s for s in parts if isinstance(s, addnodes.desc_signature)]
+        if len(signatures) < 3:
+            continue
+        for signature in signatures[1:]:
+            entry.remove(signature)
+        text = "\n".join([" ".join(s.astext().split()) for s in signatures[1:]])
+        summary = f"<summary>{len(signatures) - 1} more signatures</summary>"
+        opening = nodes.raw("", f'<details class="overloads">{summary}', format="html")
+        body = nodes.literal_block(text, text, language="python")
+        content = next(iter(entry.findall(addnodes.desc_content)))
+        content[:0] = [opening, body, nodes.raw("", "</details>", format="html")]
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx's entry."""
     app.connect("builder-inited", write_all)
+    # before Sphinx collects the files of images
+    app.connect("doctree-read", include_pictures, priority=400)
+    app.connect("doctree-read", trim_code)
+    app.connect("doctree-read", fold_overloads)
     return {"parallel_read_safe": True}

@@ -17,7 +17,8 @@ array = tensor.to_host().sync()
 print(type(array).__name__, array.sum())
 # docs: picture
 rows, columns = np.mgrid[0:64, 0:96]
-picture = ((rows // 8 + columns // 8) % 2).astype(np.float32)  # a chess board of 8 x 12 fields
+# a chess board of 8 x 12 fields
+picture = ((rows // 8 + columns // 8) % 2).astype(np.float32)
 
 upload = from_host(picture)
 round_trip = upload.to_host()

@@ -34,7 +34,9 @@ partition, gain, source = launch.sync()
 print(partition)
 print(partition.grid, gain, source)
 # docs: pipeline
-pipeline: DeviceOp[NDArray[f32]] = brighten.new((64, 96), (16, 32))(2.0, from_host(picture)).to_host()
+pipeline: DeviceOp[NDArray[f32]] = brighten.new((64, 96), (16, 32))(
+    2.0, from_host(picture)
+).to_host()
 bright = pipeline.sync()
 print(bright.shape, bright.min(), bright.max())
 # docs: end

@@ -44,11 +44,15 @@ light, dark = zip_ops(
 ).sync()
 print(light.max(), dark.max())
 # docs: unzip
-partition, _, original = brighten(empty(SHAPE).partition(TILE), 0.5, from_host(picture)).unzip()
+partition, _, original = brighten(
+    empty(SHAPE).partition(TILE), 0.5, from_host(picture)
+).unzip()
 before, after = zip_ops(original.to_host(), partition.unpartition().to_host()).sync()
 print(before.max(), after.max())
 # docs: shared
-source = from_host(picture).inspect(lambda tensor: print("uploaded", tensor.shape)).shared()
+source = (
+    from_host(picture).inspect(lambda tensor: print("uploaded", tensor.shape)).shared()
+)
 copies = zip_ops(brighter(0.9, source).to_host(), blurred(source).to_host())
 light, blurry = copies.sync()
 light, blurry = copies.sync()

@@ -5,7 +5,17 @@ import numpy as np
 from numpy.typing import NDArray
 from tutorial_kernels import blur, brighten, edges, overlay
 
-from dagpu import DeviceOp, In, SharedTensor, Tensor, empty, f32, from_host, plan_of, value
+from dagpu import (
+    DeviceOp,
+    In,
+    SharedTensor,
+    Tensor,
+    empty,
+    f32,
+    from_host,
+    plan_of,
+    value,
+)
 
 SHAPE, TILE = (1024, 1536), (64, 512)
 
@@ -23,16 +33,21 @@ def blurred(x: In[f32]) -> DeviceOp[Tensor[f32]]:
 
 def lines_of(x: In[f32]) -> DeviceOp[Tensor[f32]]:
     found = edges(new().partition(TILE), x).first().unpartition()
-    result: DeviceOp[Tensor[f32]] = brighten(new().partition(TILE), 3.0, found).first().unpartition()
+    result: DeviceOp[Tensor[f32]] = (
+        brighten(new().partition(TILE), 3.0, found).first().unpartition()
+    )
     return result
 
 
 # docs: branches
 def cartoon(x: DeviceOp[SharedTensor[f32]]) -> DeviceOp[Tensor[f32]]:
-    """Draw flat colours with black outlines: blur the picture twice and draw its edges on the result."""
+    """Draw flat colours with black outlines: blur the picture twice and draw its edges
+    on the result."""
     colours = blurred(blurred(x))
     outlines = lines_of(x)
-    result: DeviceOp[Tensor[f32]] = overlay(new().partition(TILE), colours, outlines).first().unpartition()
+    result: DeviceOp[Tensor[f32]] = (
+        overlay(new().partition(TILE), colours, outlines).first().unpartition()
+    )
     return result
 
 

@@ -12,7 +12,8 @@ picture = np.full(SHAPE, 0.25, np.float32)
 
 # docs: moved
 tensor = from_host(picture).sync()
-launch = brighten(empty(SHAPE).partition(TILE), 2.0, tensor)  # the tensor moves into the op
+# the tensor moves into the op
+launch = brighten(empty(SHAPE).partition(TILE), 2.0, tensor)
 try:
     brighten(empty(SHAPE).partition(TILE), 3.0, tensor)
 except MovedError as error:

@@ -12,7 +12,9 @@ SHAPE, TILE = (64, 96), (16, 32)
 
 
 def brightened(gain: float, picture: NDArray[f32]) -> DeviceOp[NDArray[f32]]:
-    result: DeviceOp[NDArray[f32]] = brighten.new(SHAPE, TILE)(gain, from_host(picture)).to_host()
+    result: DeviceOp[NDArray[f32]] = brighten.new(SHAPE, TILE)(
+        gain, from_host(picture)
+    ).to_host()
     return result
 
 

@@ -26,7 +26,9 @@ def cartoon(picture: Tensor[f32]) -> DeviceOp[NDArray[f32]]:
 def load(number: int) -> NDArray[f32]:
     """Load one picture. This example computes it; your program reads a file."""
     rows, columns = np.mgrid[0 : SHAPE[0], 0 : SHAPE[1]]
-    picture: NDArray[f32] = (0.5 + 0.5 * np.sin((rows + 20 * number) / 30) * np.cos(columns / 40)).astype(np.float32)
+    picture: NDArray[f32] = (
+        0.5 + 0.5 * np.sin((rows + 20 * number) / 30) * np.cos(columns / 40)
+    ).astype(np.float32)
     return picture
 
 
@@ -41,7 +43,9 @@ async def load_all(count: int, ready: trio.MemorySendChannel[Tensor[f32]]) -> No
             await ready.send(await loaded(number))
 
 
-async def draw_all(ready: trio.MemoryReceiveChannel[Tensor[f32]], means: list[float]) -> None:
+async def draw_all(
+    ready: trio.MemoryReceiveChannel[Tensor[f32]], means: list[float]
+) -> None:
     async for picture in ready:
         drawn = await cartoon(picture)  # while the next one is loaded
         means.append(float(drawn.mean()))
@@ -52,7 +56,8 @@ async def main() -> None:
     means: list[float] = []
     with dagpu.trace("cartoons.json") as timeline:
         async with trio.open_nursery() as nursery:
-            send, receive = trio.open_memory_channel[Tensor[f32]](1)  # at most one picture waits
+            # at most one picture waits
+            send, receive = trio.open_memory_channel[Tensor[f32]](1)
             nursery.start_soon(load_all, 4, send)
             nursery.start_soon(draw_all, receive, means)
     print(len(means), "pictures in", len(timeline.runs), "runs")

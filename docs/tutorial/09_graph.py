@@ -4,13 +4,24 @@
 import numpy as np
 from tutorial_kernels import blur, brighten, edges, overlay
 
-from dagpu import Borrowed, DeviceOp, SharedTensor, Tensor, TensorRef, f32, from_host, memcpy, zeros
+from dagpu import (
+    Borrowed,
+    DeviceOp,
+    SharedTensor,
+    Tensor,
+    TensorRef,
+    f32,
+    from_host,
+    memcpy,
+    zeros,
+)
 
 SHAPE, TILE = (64, 96), (16, 96)
 
 
 def cartoon(x: SharedTensor[f32] | TensorRef[f32]) -> DeviceOp[Tensor[f32], Borrowed]:
-    """Draw the cartoon of step 4 from a picture that is shared or lent, because it is read twice."""
+    """Draw the cartoon of step 4 from a picture that is shared or lent, because it is
+    read twice."""
     soft = blur.new(SHAPE, TILE)(x)
     found = edges.new(SHAPE, TILE)(x)
     lines = brighten.new(SHAPE, TILE)(3.0, found)
@@ -36,7 +47,8 @@ screen = zeros(SHAPE).sync()
 on_device = cartoon(screen.borrow()).graph()
 shown = on_device.take_output()
 
-frame = from_host(np.full(SHAPE, 0.5, np.float32)).sync()  # in practice, the result of an earlier op
+# in practice, the result of an earlier op
+frame = from_host(np.full(SHAPE, 0.5, np.float32)).sync()
 on_device.update(memcpy(screen.borrow_mut(), frame.borrow()))
 on_device.launch().sync()
 print(shown.borrow().to_host().sync().max())

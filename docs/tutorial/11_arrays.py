@@ -3,7 +3,17 @@
 # docs: imports
 import numpy as np
 
-from dagpu import DeviceOp, SharedTensor, Tensor, array, expr, f32, from_host, i64, pipeline
+from dagpu import (
+    DeviceOp,
+    SharedTensor,
+    Tensor,
+    array,
+    expr,
+    f32,
+    from_host,
+    i64,
+    pipeline,
+)
 
 # docs: expression
 scaled = expr(f32, f32)(lambda x, size: array.where(size > 0, x / size, x))

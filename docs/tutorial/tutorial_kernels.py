@@ -1,4 +1,5 @@
-"""The kernels of the tutorial's pipeline, on pictures of shape (rows, columns), f32, 0 black and 1 white."""
+"""The kernels of the tutorial's pipeline, on pictures of shape (rows, columns), f32, 0
+black and 1 white."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,21 +32,26 @@ __global__ void blur(Tile<float, 2> y, View<const float, 2> x) {
         float sum = 0;
         for (int r = -1; r <= 1; ++r)
             for (int c = -1; c <= 1; ++c)
-                sum += x(min(max(i[0] + r, 0), x.extent(0) - 1), min(max(i[1] + c, 0), x.extent(1) - 1));
+                sum +=
+                    x(min(max(i[0] + r, 0), x.extent(0) - 1),
+                      min(max(i[1] + c, 0), x.extent(1) - 1));
         y[i] = sum / 9;
     }
 }
 """
 )
 def blur(y: Out[f32], x: In[f32]) -> None:
-    """Each element of y is the mean of the 3 x 3 elements of x around it; the edge is repeated."""
+    """Each element of y is the mean of the 3 x 3 elements of x around it; the edge is
+    repeated."""
 
 
 @blur.host(whole=True)
 def _(y: Tile[f32], x: NDArray[f32]) -> None:
     rows, columns = x.shape
     around = np.pad(x, 1, mode="edge")
-    y[...] = sum(around[r : r + rows, c : c + columns] for r in range(3) for c in range(3)) / f32(9)
+    y[...] = sum(
+        around[r : r + rows, c : c + columns] for r in range(3) for c in range(3)
+    ) / f32(9)
 
 
 # docs: edges
@@ -62,19 +68,25 @@ __global__ void edges(Tile<float, 2> y, View<const float, 2> x) {
 """
 )
 def edges(y: Out[f32], x: In[f32]) -> None:
-    """y = the absolute differences of each element of x to the next one down and to the next one right, added."""
+    """y = the absolute differences of each element of x to the next one down and to the
+    next one right, added."""
 
 
 @edges.host(whole=True)
 def _(y: Tile[f32], x: NDArray[f32]) -> None:
-    down, right = np.diff(x, axis=0, append=x[-1:]), np.diff(x, axis=1, append=x[:, -1:])
+    down, right = (
+        np.diff(x, axis=0, append=x[-1:]),
+        np.diff(x, axis=1, append=x[:, -1:]),
+    )
     y[...] = np.abs(down) + np.abs(right)
 
 
 # docs: overlay
 @kernel(
     cuda="""
-__global__ void overlay(Tile<float, 2> y, View<const float, 2> x, View<const float, 2> lines) {
+__global__ void overlay(
+    Tile<float, 2> y, View<const float, 2> x, View<const float, 2> lines
+) {
     for (auto i : y) y[i] = fmaxf(x[i] - lines[i], 0.0f);
 }
 """

@@ -1,6 +1,8 @@
-"""The kernels of examples/cholesky, each in CUDA C++, and in NumPy for machines without a GPU.
+"""The kernels of examples/cholesky, each in CUDA C++, and in NumPy for machines without
+a GPU.
 
-Tiles are square, f64, and their edge is a multiple of 16. A block has 256 threads, 16 rows of 16.
+Tiles are square, f64, and their edge is a multiple of 16. A block has 256 threads, 16
+rows of 16.
 """
 
 import numpy as np
@@ -29,7 +31,8 @@ __global__ void factor(Tile<double, 2> a) {
 
 SOLVE_CU = """
 __global__ void solve(Tile<double, 2> x, View<const double, 2> t) {
-    const int n = x.extent(1), row = x.origin(0) + threadIdx.x / 16, lane = threadIdx.x % 16;
+    const int n = x.extent(1), row = x.origin(0) + threadIdx.x / 16,
+              lane = threadIdx.x % 16;
     for (int c = 0; c < n; ++c) {
         if (lane == 0) x(row, c) /= t(c, c);
         __syncthreads();
@@ -39,10 +42,13 @@ __global__ void solve(Tile<double, 2> x, View<const double, 2> t) {
 }
 """
 
-# Each thread has one element of c. A block loads its part of a and b into shared memory, 16 columns at a time, so that
-# 16 uses share one read of global memory. Rows have 17 elements: otherwise a column would lie in one bank.
+# Each thread has one element of c. A block loads its part of a and b into shared
+# memory, 16 columns at a time, so that 16 uses share one read of global memory. Rows
+# have 17 elements: otherwise a column would lie in one bank.
 UPDATE_CU = """
-__global__ void update(Tile<double, 2> c, View<const double, 2> a, View<const double, 2> b) {
+__global__ void update(
+    Tile<double, 2> c, View<const double, 2> a, View<const double, 2> b
+) {
     __shared__ double left[16][17], right[16][17];
     const int row = threadIdx.x / 16, lane = threadIdx.x % 16;
     double sum = 0.0;
@@ -60,7 +66,10 @@ __global__ void update(Tile<double, 2> c, View<const double, 2> a, View<const do
 
 @kernel(cuda=FACTOR_CU, block=THREADS)
 def factor(a: Out[f64]) -> None:
-    """a = L with L L^T = a, in place: LAPACK's potrf. Reads the lower triangle, and writes zeros above it. One tile."""
+    """a = L with L L^T = a, in place:
+
+    LAPACK's potrf. Reads the lower triangle, and writes zeros above it. One tile.
+    """
 
 
 @factor.host
@@ -70,7 +79,10 @@ def _(a: Tile[f64]) -> None:
 
 @kernel(cuda=SOLVE_CU, block=THREADS)
 def solve(x: Out[f64], t: In[f64]) -> None:
-    """x = x t^-T for lower triangular t, in place: BLAS' trsm. x is cut into 16 whole rows."""
+    """x = x t^-T for lower triangular t, in place:
+
+    BLAS' trsm. x is cut into 16 whole rows.
+    """
 
 
 @solve.host(whole=True)

@@ -1,13 +1,17 @@
-"""Shared parts of the kernels of examples/decode: sizes, and CUDA code to read rows of weights and multiply them.
+"""Shared parts of the kernels of examples/decode: sizes, and CUDA code to read rows of
+weights and multiply them.
 
-A decode step reads every weight once and uses it once, so memory bandwidth bounds its time. Therefore, a warp owns a
-row of weights (or two, used together), and each of its threads has 8 loads of 16 bytes in flight for each row. Between
-two kernels, memory would be idle for longer than some kernels take. So each kernel starts while the one before it still
-runs, and loads its first weights; then it waits, and reads what the other has computed (`early_reads`). Sums are
-computed in a fixed order, so every run gives the same numbers.
+A decode step reads every weight once and uses it once, so memory bandwidth bounds its
+time. Therefore, a warp owns a row of weights (or two, used together), and each of its
+threads has 8 loads of 16 bytes in flight for each row. Between two kernels, memory
+would be idle for longer than some kernels take. So each kernel starts while the one
+before it still runs, and loads its first weights; then it waits, and reads what the
+other has computed (`early_reads`). Sums are computed in a fixed order, so every run
+gives the same numbers.
 
-Weights and the cache have elements of one type, float32 or bfloat16; everything else is float32. The weights of all
-layers are in one array, whose first axis is the layer: a step has nine arrays of weights, not a hundred.
+Weights and the cache have elements of one type, float32 or bfloat16; everything else is
+float32. The weights of all layers are in one array, whose first axis is the layer: a
+step has nine arrays of weights, not a hundred.
 """
 
 from dataclasses import dataclass
@@ -24,13 +28,18 @@ Floats: TypeAlias = NDArray[f32]
 
 EPSILON = 1e-5  # the epsilon of the norms, also in CUDA
 DEPTH = 8  # loads of 16 bytes that a thread has in flight for each row
-PADDING = 4  # floats after the sums of a query: their maximum, their total, and two zeros, to keep to 16 bytes
+# floats after the sums of a query: their maximum, their total, and two zeros, to keep
+# to 16 bytes
+PADDING = 4
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes of a model and its cache. `head` is the size of a head; `positions` are cut into `splits`."""
+    """The sizes of a model and its cache.
+
+    `head` is the size of a head; `positions` are cut into `splits`.
+    """
 
     layers: int = 2
     hidden: int = 64
@@ -50,33 +59,53 @@ class Sizes:
 
     @property
     def turns(self) -> int:
-        """Number of warps that share the positions of a split, for each query. The warps of all queries are a block."""
+        """Number of warps that share the positions of a split, for each query.
+
+        The warps of all queries are a block.
+        """
         return max(1, 16 // self.group)
 
     @property
     def partial(self) -> int:
-        """Number of floats in the result of attention to one split of the cache, for one key-value head."""
+        """Number of floats in the result of attention to one split of the cache, for
+        one key-value head."""
         return self.group * (self.head + PADDING)
 
     def check(self, positions: int) -> None:
-        """Check that the sizes are consistent, and that the cache has room for `positions`.
+        """Check that the sizes are consistent, and that the cache has room for
+        `positions`.
 
         Raises:
             ValueError: they are not; the message has the reason.
         """
-        rules = {
-            "--heads must be a multiple of --kv-heads": self.heads % self.kv_heads == 0,
-            "--hidden, --ffn and --head must be multiples of 8": (self.hidden | self.ffn | self.head) % 8 == 0,
-            "--head must be a power of two, at most 128": self.head in (8, 16, 32, 64, 128),
-            "--heads must be at most 16 times --kv-heads": self.group <= 16,
-            f"--positions must be at least {positions}, which are to be decoded": self.positions >= positions,
-            "--positions must be a multiple of --splits": self.positions % self.splits == 0,
-            "--hidden, --ffn and --heads times --head must be at most 12,288": max(
-                self.hidden, self.ffn, self.heads * self.head
-            )
-            <= 12_288,  # floats: 48 KiB, which is the shared memory that a block may have
-        }
-        broken = [rule for rule, holds in rules.items() if not holds]
+        sizes = self.hidden | self.ffn | self.head
+        longest = max(self.hidden, self.ffn, self.heads * self.head)
+        rules = (
+            (
+                self.heads % self.kv_heads == 0,
+                "--heads must be a multiple of --kv-heads",
+            ),
+            (sizes % 8 == 0, "--hidden, --ffn and --head must be multiples of 8"),
+            (
+                self.head in (8, 16, 32, 64, 128),
+                "--head must be a power of two, at most 128",
+            ),
+            (self.group <= 16, "--heads must be at most 16 times --kv-heads"),
+            (
+                self.positions >= positions,
+                f"--positions must be at least {positions}, which are to be decoded",
+            ),
+            (
+                self.positions % self.splits == 0,
+                "--positions must be a multiple of --splits",
+            ),
+            (
+                # floats: 48 KiB, which is the shared memory that a block may have
+                longest <= 12_288,
+                "--hidden, --ffn and --heads times --head must be at most 12,288",
+            ),
+        )
+        broken = [rule for holds, rule in rules if not holds]
         if broken:
             raise ValueError("; ".join(broken))
 
@@ -99,7 +128,8 @@ __device__ inline int warps() { return blockDim.x / 32; }
 
 __device__ inline float warp_sum(float x) {
 #pragma unroll
-    for (int offset = 16; offset; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+    for (int offset = 16; offset; offset /= 2)
+        x += __shfl_xor_sync(0xffffffffu, x, offset);
     return x;
 }
 """
@@ -109,12 +139,14 @@ constexpr int WIDE = 16 / sizeof(Weight);  // elements of a 16-byte load
 
 extern __shared__ float4 staged[];  // see place_of
 
-// Elements as float, from the bits of a 16-byte load: a bfloat16 is the upper half of a float.
+// Elements as float, from the bits of a 16-byte load: a bfloat16 is the upper half of a
+// float.
 __device__ inline void widen(uint4 bits, const float*, float (&out)[4]) {
     out[0] = __uint_as_float(bits.x), out[1] = __uint_as_float(bits.y);
     out[2] = __uint_as_float(bits.z), out[3] = __uint_as_float(bits.w);
 }
-template <class Bfloat16> __device__ inline void widen(uint4 bits, const Bfloat16*, float (&out)[8]) {
+template <class Bfloat16>
+__device__ inline void widen(uint4 bits, const Bfloat16*, float (&out)[8]) {
     const unsigned int pairs[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -126,23 +158,29 @@ template <class Bfloat16> __device__ inline void widen(uint4 bits, const Bfloat1
 // Starts to bring elements to the L2 cache. One thread asks for all of them.
 __device__ inline void prefetch(const Weight* from, int elements) {
     const unsigned int bytes = elements * sizeof(Weight);
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes)
+                 : "memory");
 }
 
 // Weights and the cache are read once in a step: they need no place in the caches.
-__device__ inline uint4 load_once(const Weight* from) { return __ldcs(reinterpret_cast<const uint4*>(from)); }
+__device__ inline uint4 load_once(const Weight* from) {
+    return __ldcs(reinterpret_cast<const uint4*>(from));
+}
 """
 
 PRODUCTS = """
-// Where four consecutive elements of a vector lie in `staged`. A thread takes WIDE of them at a time, four by four; in
-// planes of four the threads of a warp read neighbouring words, without bank conflicts.
+// Where four consecutive elements of a vector lie in `staged`. A thread takes WIDE of
+// them at a time, four by four; in planes of four the threads of a warp read
+// neighbouring words, without bank conflicts.
 __device__ inline int place_of(int quad, int columns) {
     constexpr int planes = WIDE / 4;
     return quad % planes * (columns / WIDE) + quad / planes;
 }
 
-// Gives each four elements of a vector to `use`, with their place in `staged`. A thread has 4 loads in flight.
-template <class Use> __device__ inline void each_quad(const float* vector, int columns, Use use) {
+// Gives each four elements of a vector to `use`, with their place in `staged`. A thread
+// has 4 loads in flight.
+template <class Use>
+__device__ inline void each_quad(const float* vector, int columns, Use use) {
     constexpr int AT_ONCE = 4;
     const float4* quads = reinterpret_cast<const float4*>(vector);
     for (int first = threadIdx.x; first < columns / 4; first += AT_ONCE * blockDim.x) {
@@ -160,16 +198,19 @@ template <class Use> __device__ inline void each_quad(const float* vector, int c
     }
 }
 
-// Rows of weights, each `stride` elements after the one before. `first` is null for no rows.
+// Rows of weights, each `stride` elements after the one before. `first` is null for no
+// rows.
 struct Rows {
     const Weight* first;
     size_t stride;
 };
 
-// Scalar products of ROWS rows with the staged vector, by one warp; every thread of it has the sums. A thread has DEPTH
-// loads of each row in flight: as soon as it has used one, it starts the load that takes its place.
+// Scalar products of ROWS rows with the staged vector, by one warp; every thread of it
+// has the sums. A thread has DEPTH loads of each row in flight: as soon as it has used
+// one, it starts the load that takes its place.
 template <int ROWS> struct Products {
-    static constexpr int CHUNK = 32 * DEPTH * WIDE;  // elements of a row that the warp has in flight
+    // elements of a row that the warp has in flight
+    static constexpr int CHUNK = 32 * DEPTH * WIDE;
 
     uint4 ahead[ROWS][DEPTH];
     float sum[ROWS];
@@ -178,19 +219,22 @@ template <int ROWS> struct Products {
         const int column = (32 * i + lane()) * WIDE;
         if (from.first == nullptr || column >= columns) return;
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) ahead[r][i] = load_once(from.first + r * from.stride + column);
+        for (int r = 0; r < ROWS; ++r)
+            ahead[r][i] = load_once(from.first + r * from.stride + column);
     }
     __device__ void begin(Rows rows, int columns) {
 #pragma unroll
         for (int i = 0; i < DEPTH; ++i) load(i, rows, columns);
     }
-    // Computes the products of `rows`, which were begun, and begins the rows that come next.
+    // Computes the products of `rows`, which were begun, and begins the rows that come
+    // next.
     __device__ void finish(Rows rows, Rows next, int columns) {
 #pragma unroll
         for (int r = 0; r < ROWS; ++r) sum[r] = 0.0f;
         for (int from = 0; from < columns; from += CHUNK) {
             const bool more = from + CHUNK < columns;
-            const Rows coming = more ? Rows{rows.first + from + CHUNK, rows.stride} : next;
+            const Rows coming =
+                more ? Rows{rows.first + from + CHUNK, rows.stride} : next;
             const int left = more ? columns - from - CHUNK : columns;
 #pragma unroll
             for (int i = 0; i < DEPTH; ++i) {
@@ -223,14 +267,18 @@ template <int ROWS> struct Products {
 NORM = """
 constexpr float EPSILON = 1e-5f;
 
-// Stages the gains of a layer. No kernel of a step writes them, so this comes before the wait for the one before.
+// Stages the gains of a layer. No kernel of a step writes them, so this comes before
+// the wait for the one before.
 __device__ inline void stage_gains(View<const float, 2> gains, int layer) {
     const int columns = gains.extent(1);
-    each_quad(&gains(layer, 0), columns, [](float4 gain, float4& place) { place = gain; });
+    each_quad(&gains(layer, 0), columns, [](float4 gain, float4& place) {
+        place = gain;
+    });
 }
 
-// Multiplies the staged gains by x, and gives what the products are to be multiplied by: 1 / rms(x). That factor comes
-// last, when the products are there, so that the threads of a block wait for each other once and not twice.
+// Multiplies the staged gains by x, and gives what the products are to be multiplied
+// by: 1 / rms(x). That factor comes last, when the products are there, so that the
+// threads of a block wait for each other once and not twice.
 __device__ inline float stage_normalised(View<const float, 1> x) {
     __shared__ float squares[32];
     const int columns = x.extent(0);

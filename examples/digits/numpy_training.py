@@ -1,4 +1,5 @@
-"""The training step of examples/digits in NumPy, in float32: the same formulas as its kernels, without dagpu.
+"""The training step of examples/digits in NumPy, in float32: the same formulas as its
+kernels, without dagpu.
 
 Shapes are those of kernels.py: `n` images in a batch, weights (k, m), biases (1, m).
 """
@@ -14,8 +15,13 @@ HostLayer: TypeAlias = tuple[Floats, Floats, Floats, Floats]
 HostModel: TypeAlias = tuple[HostLayer, HostLayer]
 
 
-def descend_in_place(w: Floats, v: Floats, g: Floats, descent: tuple[float, float, float]) -> None:
-    """Update weights and their velocity. `descent` is the rate, the momentum and the decay."""
+def descend_in_place(
+    w: Floats, v: Floats, g: Floats, descent: tuple[float, float, float]
+) -> None:
+    """Update weights and their velocity.
+
+    `descent` is the rate, the momentum and the decay.
+    """
     rate, momentum, decay = map(np.float32, descent)
     v *= momentum
     v += g
@@ -24,9 +30,13 @@ def descend_in_place(w: Floats, v: Floats, g: Floats, descent: tuple[float, floa
 
 
 def train_in_numpy(
-    model: HostModel, images: Floats, labels: NDArray[np.int32], descent: tuple[float, float, float]
+    model: HostModel,
+    images: Floats,
+    labels: NDArray[np.int32],
+    descent: tuple[float, float, float],
 ) -> Floats:
-    """Update the model in place by one step, and return the loss (n,) of each image (n, 64)."""
+    """Update the model in place by one step, and return the loss (n,) of each image (n,
+    64)."""
     (w1, b1, w1_speed, b1_speed), (w2, b2, w2_speed, b2_speed) = model
     rows = np.arange(len(images))
     h = np.maximum(images @ w1 + b1, 0)

@@ -1,13 +1,16 @@
-"""The forward pass of attention without the matrix of scores: an online softmax over blocks of keys.
+"""The forward pass of attention without the matrix of scores: an online softmax over
+blocks of keys.
 
-    python -m examples.flash_attention [--quick] [--heads 8] [--length 1024] [--width 64] [--full] [--groups 4]
-                                       [--seed 0]
+    python -m examples.flash_attention [--quick] [--heads 8] [--length 1024]
+                                       [--width 64] [--full] [--groups 4] [--seed 0]
 
-The result is softmax(q k^T / sqrt(width)) v for each head, where every query sees the keys up to its own place (all of
-them with --full). The scores of a single head are `length` x `length`. The kernel never has more than a block of them,
-and rescales its sums whenever a higher score occurs. Heads are independent, so they are divided into groups, each a
-branch of one op: the copies of one group overlap with the kernel of another.
-The result is compared with NumPy, which computes the definition in double precision.
+The result is softmax(q k^T / sqrt(width)) v for each head, where every query sees the
+keys up to its own place (all of them with --full). The scores of a single head are
+`length` x `length`. The kernel never has more than a block of them, and rescales its
+sums whenever a higher score occurs. Heads are independent, so they are divided into
+groups, each a branch of one op: the copies of one group overlap with the kernel of
+another. The result is compared with NumPy, which computes the definition in double
+precision.
 """
 
 import argparse
@@ -20,12 +23,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 import dagpu
-from dagpu import CostModel, DeviceOp, ListSchedule, current_device, from_host, plan_of, zip_ops
+from dagpu import (
+    CostModel,
+    DeviceOp,
+    ListSchedule,
+    current_device,
+    from_host,
+    plan_of,
+    zip_ops,
+)
 from examples.flash_attention.kernels import ROWS, WIDTHS, attention
 
 Floats: TypeAlias = NDArray[np.float32]
 
-# ---- the pipeline ------------------------------------------------------------------------------------
+# ---- the pipeline -----------------------------------------------------------
 
 
 def attended(q: Floats, k: Floats, v: Floats, *, causal: bool) -> DeviceOp[Floats]:
@@ -36,24 +47,33 @@ def attended(q: Floats, k: Floats, v: Floats, *, causal: bool) -> DeviceOp[Float
     """
     width = q.shape[2]
     if width not in WIDTHS:
-        raise ValueError(f"heads are {width} wide; the kernel knows {', '.join(map(str, WIDTHS))}")
+        raise ValueError(
+            f"heads are {width} wide; the kernel knows {', '.join(map(str, WIDTHS))}"
+        )
     attend = attention.new(q.shape, (1, ROWS, width), partial=True)
-    return attend(from_host(q), from_host(k), from_host(v), 1 / math.sqrt(width), causal).to_host()
+    return attend(
+        from_host(q), from_host(k), from_host(v), 1 / math.sqrt(width), causal
+    ).to_host()
 
 
-def in_groups(q: Floats, k: Floats, v: Floats, causal: bool, groups: int) -> DeviceOp[tuple[Floats, ...]]:
-    """Return the attention with the heads in `groups` groups that overlap, as one array for each."""
+def in_groups(
+    q: Floats, k: Floats, v: Floats, causal: bool, groups: int
+) -> DeviceOp[tuple[Floats, ...]]:
+    """Return the attention with the heads in `groups` groups that overlap, as one array
+    for each."""
     parts = zip(*(np.array_split(x, groups) for x in (q, k, v)), strict=True)
     return zip_ops(*(attended(*group, causal=causal) for group in parts))
 
 
-# ---- the same in plain NumPy -------------------------------------------------------------------------
+# ---- the same in plain NumPy ------------------------------------------------
 
 
 def by_numpy(q: Floats, k: Floats, v: Floats, causal: bool) -> NDArray[np.float64]:
     """Compute attention by the definition, one head at a time, in double precision."""
     heads: list[NDArray[np.float64]] = []
-    for query, keys, values in zip(*(x.astype(np.float64) for x in (q, k, v)), strict=True):
+    for query, keys, values in zip(
+        *(x.astype(np.float64) for x in (q, k, v)), strict=True
+    ):
         scores = query @ keys.T / math.sqrt(query.shape[1])
         if causal:
             scores[np.triu_indices_from(scores, 1)] = -np.inf
@@ -62,16 +82,20 @@ def by_numpy(q: Floats, k: Floats, v: Floats, causal: bool) -> NDArray[np.float6
     return np.stack(heads)
 
 
-# ---- the job -----------------------------------------------------------------------------------------
+# ---- the job ----------------------------------------------------------------
 
 
 def job(given: argparse.Namespace) -> None:
-    random, shape = np.random.default_rng(given.seed), (given.heads, given.length, given.width)
+    random, shape = (
+        np.random.default_rng(given.seed),
+        (given.heads, given.length, given.width),
+    )
     q, k, v = (random.standard_normal(shape, dtype=np.float32) for _ in range(3))
     q *= 3  # a few high scores and many low ones, as in a trained model
     groups, causal = min(given.groups, given.heads), not given.full
     each = -(-given.heads // groups)
-    with dagpu.trace() as probe:  # of one group: the kernel's time cannot be estimated from its bytes
+    # of one group: the kernel's time cannot be estimated from its bytes
+    with dagpu.trace() as probe:
         attended(q[:each], k[:each], v[:each], causal=causal).sync()
     policy = ListSchedule(costs=CostModel().learn(probe.kernel_times()))
     op = in_groups(q, k, v, causal, groups).schedule(policy)
@@ -86,16 +110,30 @@ def job(given: argparse.Namespace) -> None:
     work = 4 * given.heads * pairs * given.width
     scores = 4 * given.heads * given.length**2
     seen = "the keys up to its own" if causal else "all keys"
-    print(f"{given.heads} heads x {given.length} x {given.width} on {current_device().name}; a query sees {seen}")
-    print(f"{groups} groups in {seconds * 1e3:.1f} ms with all copies: {work / seconds / 1e9:,.1f} GFLOP/s")
-    print(f"overlap: {trace.overlap:.0%} of the work hidden behind other; the plan allows {trace.planned_overlap:.0%}")
-    print(f"memory: {plan.peak_bytes / 2**20:.1f} MiB in all; the scores alone would be {scores / 2**20:.1f} MiB")
+    print(
+        f"{given.heads} heads x {given.length} x {given.width} on "
+        f"{current_device().name}; a query sees {seen}"
+    )
+    print(
+        f"{groups} groups in {seconds * 1e3:.1f} ms with all copies: "
+        f"{work / seconds / 1e9:,.1f} GFLOP/s"
+    )
+    print(
+        f"overlap, measured: {trace.overlap:.0%} of the work was hidden behind "
+        "other work, "
+        f"the plan allows {trace.planned_overlap:.0%}"
+    )
+    print(
+        f"memory: {plan.peak_bytes / 2**20:.1f} MiB in all; the scores alone would "
+        f"be {scores / 2**20:.1f} MiB"
+    )
     print(f"largest error against NumPy in double precision: {error:.1e}")
 
     assert np.isfinite(found).all()
     assert error < 1e-5
     if causal:
-        np.testing.assert_allclose(found[:, 0], v[:, 0], rtol=1e-6)  # the first query sees one key
+        # the first query sees one key
+        np.testing.assert_allclose(found[:, 0], v[:, 0], rtol=1e-6)
 
 
 def at_least_one(text: str) -> int:
@@ -111,14 +149,26 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="2 heads of 200 x 32")
     parser.add_argument("--heads", type=at_least_one, help="(8)")
-    parser.add_argument("--length", type=at_least_one, help="queries, and keys, of a head (1024)")
+    parser.add_argument(
+        "--length", type=at_least_one, help="queries, and keys, of a head (1024)"
+    )
     parser.add_argument("--width", type=int, choices=WIDTHS, help="of a head (64)")
-    parser.add_argument("--full", action="store_true", help="a query sees all keys, not just those up to its own")
-    parser.add_argument("--groups", type=at_least_one, default=4, help="of heads, that overlap (4)")
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="a query sees all keys, not just those up to its own",
+    )
+    parser.add_argument(
+        "--groups", type=at_least_one, default=4, help="of heads, that overlap (4)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the input (0)")
     given = parser.parse_args(arguments)
     heads, length, width = (2, 200, 32) if given.quick else (8, 1024, 64)
-    given.heads, given.length, given.width = given.heads or heads, given.length or length, given.width or width
+    given.heads, given.length, given.width = (
+        given.heads or heads,
+        given.length or length,
+        given.width or width,
+    )
     return given
 
 

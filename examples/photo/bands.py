@@ -1,16 +1,20 @@
-"""Develops a photograph on the device, in bands that are streamed through two buffers: blur, Sobel edges, tone curve.
+"""Develops a photograph on the device, in bands that are streamed through two buffers:
+blur, Sobel edges, tone curve.
 
-    python -m examples.photo [--quick] [--photo china.jpg] [--enlarge 3] [--band 64] [--buffers 2] [--out photo.png]
+    python -m examples.photo [--quick] [--photo china.jpg] [--enlarge 3] [--band 64]
+                             [--buffers 2] [--out photo.png]
 
     band --copy in--> x --> blur rows --> blur columns --> soft --> edges
-                       \\                                    |        |
-                        `-------------------------------> develop <--' --copy out--> band
+                       \\                                    |       |
+                        `-------------------------------> develop <-'--copy out--> band
 
-A picture need not fit the device: it is copied there in bands of rows, each with its halo (the few rows around it that
-blur and Sobel read), and comes back in bands. At most `--buffers` bands are on the device at a time: while kernels
-process one, the next is copied in and the one before is copied out. This file uses no streams or events.
-Writes the picture, and a timeline for ui.perfetto.dev. All arithmetic is in whole numbers, so the result equals that of
-plain NumPy on the whole picture to the last bit, on every device.
+A picture need not fit the device: it is copied there in bands of rows, each with its
+halo (the few rows around it that blur and Sobel read), and comes back in bands. At most
+`--buffers` bands are on the device at a time: while kernels process one, the next is
+copied in and the one before is copied out. This file uses no streams or events. Writes
+the picture, and a timeline for ui.perfetto.dev. All arithmetic is in whole numbers, so
+the result equals that of plain NumPy on the whole picture to the last bit, on every
+device.
 """
 
 import argparse
@@ -41,10 +45,21 @@ from dagpu import (
     u16,
     zip_flows,
 )
-from examples.photo.kernels import BLUE, GREEN, RADIUS, RED, WEIGHTS, blur_columns, blur_rows, develop, sobel
+from examples.photo.kernels import (
+    BLUE,
+    GREEN,
+    RADIUS,
+    RED,
+    WEIGHTS,
+    blur_columns,
+    blur_rows,
+    develop,
+    sobel,
+)
 
 TILE = (8, 64, 3)
-HALO = RADIUS + 1  # the blur reads RADIUS rows up and down, and the Sobel filter one row more
+# the blur reads RADIUS rows up and down, and the Sobel filter one row more
+HALO = RADIUS + 1
 GAIN = 6
 
 Pixels: TypeAlias = NDArray[np.uint8]
@@ -53,7 +68,8 @@ Pixels: TypeAlias = NDArray[np.uint8]
 @final
 @dataclass(frozen=True)
 class Band:
-    """Rows `first` to `last` of a picture, and rows `upper` to `lower`, which are read for them; ends excluded."""
+    """Rows `first` to `last` of a picture, and rows `upper` to `lower`, which are read
+    for them; ends excluded."""
 
     first: int
     last: int
@@ -62,56 +78,80 @@ class Band:
 
 
 def bands(rows: int, height: int) -> Iterator[Band]:
-    """Iterate over the bands of a picture of `rows` rows, of height `height`; the last may be smaller."""
+    """Iterate over the bands of a picture of `rows` rows, of height `height`; the last
+    may be smaller."""
     for first in range(0, rows, height):
         last = min(first + height, rows)
         yield Band(first, last, max(first - HALO, 0), min(last + HALO, rows))
 
 
-# ---- the pipeline ------------------------------------------------------------------------------------
+# ---- the pipeline -----------------------------------------------------------
 
 
-def blurred(x: DeviceOp[SharedTensor[u8]], shape: tuple[int, int, int]) -> DeviceOp[Tensor[u8]]:
+def blurred(
+    x: DeviceOp[SharedTensor[u8]], shape: tuple[int, int, int]
+) -> DeviceOp[Tensor[u8]]:
     along_rows: DeviceOp[Tensor[u16]] = blur_rows.new(shape, TILE, partial=True)(x)
     soft: DeviceOp[Tensor[u8]] = blur_columns.new(shape, TILE, partial=True)(along_rows)
     return soft
 
 
-def developed(pixels: Pixels, above: int, rows: int, curve: SharedTensor[u8]) -> DeviceOp[Pixels]:
-    """Return `rows` developed rows, from row `above` of `pixels`, which has those rows with their halo."""
+def developed(
+    pixels: Pixels, above: int, rows: int, curve: SharedTensor[u8]
+) -> DeviceOp[Pixels]:
+    """Return `rows` developed rows, from row `above` of `pixels`, which has those rows
+    with their halo."""
     height, width, colours = pixels.shape
     x = from_host(pixels).share().shared()
     soft = blurred(x, (height, width, colours)).shared()
     edges = sobel.new((height, width), TILE[:2], partial=True)(soft, GAIN)
     out = empty((rows, width, colours), u8).partition(TILE, partial=True)
-    result: DeviceOp[Pixels] = develop(out, x, soft, edges, curve, above).first().unpartition().to_host()
+    result: DeviceOp[Pixels] = (
+        develop(out, x, soft, edges, curve, above).first().unpartition().to_host()
+    )
     return result
 
 
 def band_of(picture: Pixels, band: Band, curve: SharedTensor[u8]) -> DeviceOp[Pixels]:
-    return developed(picture[band.upper : band.lower], band.first - band.upper, band.last - band.first, curve)
+    return developed(
+        picture[band.upper : band.lower],
+        band.first - band.upper,
+        band.last - band.first,
+        curve,
+    )
 
 
-async def streamed(picture: Pixels, height: int, buffers: int, curve: SharedTensor[u8]) -> Pixels:
+async def streamed(
+    picture: Pixels, height: int, buffers: int, curve: SharedTensor[u8]
+) -> Pixels:
     """Develop the whole picture, with `buffers` bands on the device at a time."""
     result, cut = np.empty_like(picture), list(bands(len(picture), height))
-    developed_bands = flow(cut).run(lambda band: band_of(picture, band, curve), in_flight=buffers)
+    developed_bands = flow(cut).run(
+        lambda band: band_of(picture, band, curve), in_flight=buffers
+    )
     async with zip_flows(flow(cut), developed_bands) as feed:
         async for band, rows in feed:
             result[band.first : band.last] = rows
     return result
 
 
-# ---- the same in plain NumPy -------------------------------------------------------------------------
+# ---- the same in plain NumPy ------------------------------------------------
 
 
-def correlated(x: NDArray[np.int32], weights: Sequence[int], axis: int) -> NDArray[np.int32]:
-    """Return the weighted sum of neighbours along an axis. Beyond the edge, the nearest element is repeated."""
+def correlated(
+    x: NDArray[np.int32], weights: Sequence[int], axis: int
+) -> NDArray[np.int32]:
+    """Return the weighted sum of neighbours along an axis.
+
+    Beyond the edge, the nearest element is repeated.
+    """
     reach = len(weights) // 2
     places = np.arange(x.shape[axis])
     total = np.zeros_like(x)
     for offset, weight in enumerate(weights, -reach):
-        total += weight * np.take(x, np.clip(places + offset, 0, x.shape[axis] - 1), axis)
+        total += weight * np.take(
+            x, np.clip(places + offset, 0, x.shape[axis] - 1), axis
+        )
     return total
 
 
@@ -127,7 +167,7 @@ def by_numpy(picture: Pixels, curve: Pixels) -> Pixels:
     return np.asarray((tone * (255 - edges[..., None]) + 127) // 255, np.uint8)
 
 
-# ---- the job -----------------------------------------------------------------------------------------
+# ---- the job ----------------------------------------------------------------
 
 
 def load(name: str, enlarge: int) -> Pixels:
@@ -135,7 +175,9 @@ def load(name: str, enlarge: int) -> Pixels:
     photo: Any = load_sample_image(name)
     picture = Image.fromarray(np.asarray(photo, np.uint8))
     size = picture.width * enlarge, picture.height * enlarge
-    return np.array(picture.resize(size, Image.Resampling.BICUBIC) if enlarge > 1 else picture)
+    return np.array(
+        picture.resize(size, Image.Resampling.BICUBIC) if enlarge > 1 else picture
+    )
 
 
 def tone_curve() -> Pixels:
@@ -148,13 +190,16 @@ def hidden(trace: Trace) -> float:
     """Return the fraction of the time of all copies during which a kernel also ran."""
     pieces = [piece for run in trace.runs for piece in run.measured.pieces]
     copies = [(p.begin, p.end) for p in pieces if p.kind in ("CopyHtoD", "CopyDtoH")]
-    busy: list[list[float]] = []  # the times when kernels run; overlapping spans are merged
+    # the times when kernels run; overlapping spans are merged
+    busy: list[list[float]] = []
     for begin, end in sorted((p.begin, p.end) for p in pieces if p.kind == "Launch"):
         if busy and begin <= busy[-1][1]:
             busy[-1][1] = max(busy[-1][1], end)
         else:
             busy.append([begin, end])
-    beside = sum(max(0.0, min(end, y) - max(begin, x)) for begin, end in copies for x, y in busy)
+    beside = sum(
+        max(0.0, min(end, y) - max(begin, x)) for begin, end in copies for x, y in busy
+    )
     return beside / (sum(end - begin for begin, end in copies) or 1.0)
 
 
@@ -171,11 +216,27 @@ async def job(given: argparse.Namespace) -> None:
 
     most = max(plan_of(band_of(picture, band, tones)).peak_bytes for band in cut)
     whole = plan_of(developed(picture, 0, len(picture), tones)).peak_bytes
-    print(f"{given.photo}, {picture.shape[1]} x {picture.shape[0]}, on {current_device().name}")
-    print(f"{len(cut)} bands of {given.band} rows through {given.buffers} buffers in {seconds * 1e3:.0f} ms")
-    print(f"memory for them, by the plan: {given.buffers} x {most / 2**20:.1f} MiB; at once: {whole / 2**20:.1f} MiB")
-    print(f"overlap: {trace.overlap:.0%} of all work hidden behind other, {hidden(trace):.0%} of copies beside kernels")
-    print(f"wrote {given.out} and {given.out.with_suffix('.json')} (open it in ui.perfetto.dev)")
+    print(
+        f"{given.photo}, {picture.shape[1]} x {picture.shape[0]}, on "
+        f"{current_device().name}"
+    )
+    print(
+        f"{len(cut)} bands of {given.band} rows through {given.buffers} buffers in "
+        f"{seconds * 1e3:.0f} ms"
+    )
+    print(
+        f"memory for them, by the plan: {given.buffers} x {most / 2**20:.1f} MiB; "
+        f"at once: {whole / 2**20:.1f} MiB"
+    )
+    print(
+        f"overlap, measured: {trace.overlap:.0%} of the work was hidden behind "
+        "other work; "
+        f"{hidden(trace):.0%} of the copies ran beside kernels"
+    )
+    print(
+        f"wrote {given.out} and {given.out.with_suffix('.json')} (open it in "
+        "ui.perfetto.dev)"
+    )
 
     assert len(trace.runs) == len(cut), "each band is one run"
     np.testing.assert_array_equal(result, by_numpy(picture, curve))
@@ -189,14 +250,39 @@ def at_least_one(text: str) -> int:
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python -m examples.photo", description="Develop a photograph with dagpu, band by band."
+        prog="python -m examples.photo",
+        description="Develop a photograph with dagpu, band by band.",
     )
-    parser.add_argument("--quick", action="store_true", help="the photograph as it is, not enlarged")
-    parser.add_argument("--photo", choices=["china.jpg", "flower.jpg"], default="china.jpg", help="(china.jpg)")
-    parser.add_argument("--enlarge", type=at_least_one, help="times, along both axes (3)")
-    parser.add_argument("--band", type=at_least_one, default=64, help="rows of the picture copied at a time (64)")
-    parser.add_argument("--buffers", type=at_least_one, default=2, help="bands on the device at a time (2)")
-    parser.add_argument("--out", type=Path, default=Path("photo.png"), help="picture to write (photo.png)")
+    parser.add_argument(
+        "--quick", action="store_true", help="the photograph as it is, not enlarged"
+    )
+    parser.add_argument(
+        "--photo",
+        choices=["china.jpg", "flower.jpg"],
+        default="china.jpg",
+        help="(china.jpg)",
+    )
+    parser.add_argument(
+        "--enlarge", type=at_least_one, help="times, along both axes (3)"
+    )
+    parser.add_argument(
+        "--band",
+        type=at_least_one,
+        default=64,
+        help="rows of the picture copied at a time (64)",
+    )
+    parser.add_argument(
+        "--buffers",
+        type=at_least_one,
+        default=2,
+        help="bands on the device at a time (2)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("photo.png"),
+        help="picture to write (photo.png)",
+    )
     given = parser.parse_args(arguments)
     given.enlarge = given.enlarge or (1 if given.quick else 3)
     return given

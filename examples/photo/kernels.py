@@ -1,7 +1,9 @@
-"""The kernels of examples/photo, each in CUDA C++, and in NumPy for machines without a GPU.
+"""The kernels of examples/photo, each in CUDA C++, and in NumPy for machines without a
+GPU.
 
-Pictures are (rows, columns, 3) of bytes, red first. All arithmetic is in whole numbers, with defined rounding, so
-every device gives the same bytes. Beyond the edges of its input, a kernel reads the nearest pixel.
+Pictures are (rows, columns, 3) of bytes, red first. All arithmetic is in whole numbers,
+with defined rounding, so every device gives the same bytes. Beyond the edges of its
+input, a kernel reads the nearest pixel.
 """
 
 import numpy as np
@@ -10,7 +12,8 @@ from numpy.typing import NDArray
 from dagpu import In, Out, Tile, kernel, u8, u16
 
 WEIGHTS = (1, 8, 28, 56, 70, 56, 28, 8, 1)
-"""Binomial coefficients, nearly a Gaussian of standard deviation sqrt(2) pixels; their sum is 256."""
+"""Binomial coefficients, nearly a Gaussian of standard deviation sqrt(2) pixels; their
+sum is 256."""
 RADIUS = len(WEIGHTS) // 2
 RED, GREEN, BLUE = 77, 150, 29
 """The weights of the colours in a pixel's lightness, in 256ths (ITU-R BT.601)."""
@@ -21,7 +24,8 @@ __global__ void blur_rows(Tile<uint16_t, 3> y, View<const uint8_t, 3> x) {
     for (auto i : y) {
         const int row = i[0], column = i[1], colour = i[2];
         int sum = 0;
-        for (int k = 0; k < 9; ++k) sum += weights[k] * x(row, min(max(column + k - 4, 0), last), colour);
+        for (int k = 0; k < 9; ++k)
+            sum += weights[k] * x(row, min(max(column + k - 4, 0), last), colour);
         y[i] = sum;
     }
 }
@@ -33,7 +37,8 @@ __global__ void blur_columns(Tile<uint8_t, 3> y, View<const uint16_t, 3> x) {
     for (auto i : y) {
         const int row = i[0], column = i[1], colour = i[2];
         int sum = 32768;
-        for (int k = 0; k < 9; ++k) sum += weights[k] * x(min(max(row + k - 4, 0), last), column, colour);
+        for (int k = 0; k < 9; ++k)
+            sum += weights[k] * x(min(max(row + k - 4, 0), last), column, colour);
         y[i] = sum >> 16;
     }
 }
@@ -48,21 +53,28 @@ __global__ void sobel(Tile<uint8_t, 2> edges, View<const uint8_t, 3> x, int gain
             for (int c = 0; c < 3; ++c) {
                 const int row = min(max(static_cast<int>(i[0]) + r - 1, 0), bottom);
                 const int column = min(max(static_cast<int>(i[1]) + c - 1, 0), right);
-                light[r][c] = (77 * x(row, column, 0) + 150 * x(row, column, 1) + 29 * x(row, column, 2)) >> 8;
+                light[r][c] = (77 * x(row, column, 0) + 150 * x(row, column, 1) +
+                               29 * x(row, column, 2)) >>
+                              8;
             }
-        const int across = light[0][2] + 2 * light[1][2] + light[2][2] - light[0][0] - 2 * light[1][0] - light[2][0];
-        const int down = light[2][0] + 2 * light[2][1] + light[2][2] - light[0][0] - 2 * light[0][1] - light[0][2];
+        const int across = light[0][2] + 2 * light[1][2] + light[2][2] - light[0][0] -
+                           2 * light[1][0] - light[2][0];
+        const int down = light[2][0] + 2 * light[2][1] + light[2][2] - light[0][0] -
+                         2 * light[0][1] - light[0][2];
         edges[i] = min((abs(across) + abs(down)) * gain >> 3, 255);
     }
 }
 """
 
 DEVELOP_CU = """
-__global__ void develop(Tile<uint8_t, 3> y, View<const uint8_t, 3> x, View<const uint8_t, 3> soft,
-                        View<const uint8_t, 2> edges, View<const uint8_t, 1> curve, int above) {
+__global__ void develop(
+    Tile<uint8_t, 3> y, View<const uint8_t, 3> x, View<const uint8_t, 3> soft,
+    View<const uint8_t, 2> edges, View<const uint8_t, 1> curve, int above
+) {
     for (auto i : y) {
         const int row = i[0] + above, column = i[1], colour = i[2];
-        const int tone = curve[(x(row, column, colour) + soft(row, column, colour)) >> 1];
+        const int tone =
+            curve[(x(row, column, colour) + soft(row, column, colour)) >> 1];
         y[i] = (tone * (255 - edges(row, column)) + 127) / 255;
     }
 }
@@ -100,7 +112,8 @@ def _(y: Tile[u8], x: NDArray[u16]) -> None:
 
 @kernel(cuda=SOBEL_CU, block=256)
 def sobel(edges: Out[u8], x: In[u8], gain: int) -> None:
-    """edges (rows, columns) = gain / 8 of |Gx| + |Gy| of the lightness (Sobel), at most 255."""
+    """edges (rows, columns) = gain / 8 of |Gx| + |Gy| of the lightness (Sobel), at most
+    255."""
 
 
 @sobel.host(whole=True)
@@ -114,7 +127,9 @@ def _(edges: Tile[u8], x: NDArray[u8], gain: int) -> None:
 
 
 @kernel(cuda=DEVELOP_CU, block=256)
-def develop(y: Out[u8], x: In[u8], soft: In[u8], edges: In[u8], curve: In[u8], above: int) -> None:
+def develop(
+    y: Out[u8], x: In[u8], soft: In[u8], edges: In[u8], curve: In[u8], above: int
+) -> None:
     """y = the mean of x and soft through the tone curve (256,), with dark edges.
 
     y may have fewer rows than the inputs. Its first row is their row `above`.
@@ -122,7 +137,14 @@ def develop(y: Out[u8], x: In[u8], soft: In[u8], edges: In[u8], curve: In[u8], a
 
 
 @develop.host(whole=True)
-def _(y: Tile[u8], x: NDArray[u8], soft: NDArray[u8], edges: NDArray[u8], curve: NDArray[u8], above: int) -> None:
+def _(
+    y: Tile[u8],
+    x: NDArray[u8],
+    soft: NDArray[u8],
+    edges: NDArray[u8],
+    curve: NDArray[u8],
+    above: int,
+) -> None:
     rows = slice(above, above + y.shape[0])
     tone = curve[(x[rows].astype(u16) + soft[rows]) >> 1]
     light = u16(255) - edges[rows, :, None].astype(u16)

@@ -6,10 +6,12 @@
   A block below `<!-- not run: why -->` is only shown. A ```` ```text ```` block below `<!-- mypy -->` is the report of
   mypy, with the plugin, on the block of code before it.
 - A page of the tutorial also includes, piece by piece, a script `NN_name.py` in the same folder. The ```` ```text ````
-  blocks below `<!-- prints -->` are together the output of that script.
+  blocks below `<!-- prints -->` are together the output of that script. Below `<!-- prints, measured -->`, times and
+  percentages match any others.
 - A picture `_static/generated/name.svg` of a page is written by its code, or its script, with `save_svg("name.svg")`.
 
-In all messages, any white space matches any other, `...` matches anything, and the page is named without its folder.
+In all messages, any white space matches any other, the number of a line any other number, `...` matches anything, and
+the page or the script is named without its folder.
 """
 
 import contextlib
@@ -29,9 +31,12 @@ DOCS = ROOT / "docs"
 GENERATED = DOCS / "_static" / "generated"
 
 
+_MADE = [DOCS / "benchmarks.md", DOCS / "examples.md", DOCS / "parity.md", DOCS / "tutorial" / "notebook.md"]
+
+
 def is_made(page: Path) -> bool:
     """Return true for a page that docs/_ext/generated.py writes. It exists once the documentation has been built."""
-    return page in (DOCS / "benchmarks.md", DOCS / "parity.md") or page.parent == DOCS / "benchmarks"
+    return page in _MADE or page.parent == DOCS / "benchmarks"
 
 
 _BLOCK = re.compile(
@@ -106,10 +111,22 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(line, match["code"], raises and raises[1], "not run:" in match["mark"], message, tuple(mypy))
 
 
-def said(message: str) -> re.Pattern[str]:
-    """Return a message of the documentation as a pattern. White space matches any, and `...` matches anything."""
+_LINE_NUMBER = re.compile(r"(?<=\.md:|\.py:)\d+|(?<=line\\s\+)\d+")
+_TIME = re.compile(r"\d+(?:\\\.\d+)?\\s\+[um]?s\b")
+
+
+def said(message: str, *, measured: bool = False) -> re.Pattern[str]:
+    """Return a message of the documentation as a pattern.
+
+    White space and numbers of lines match any, and `...` matches anything. Of `measured` output, so do the numbers of
+    times and percentages.
+    """
     words = re.split(r"\s+", message.strip())
-    return re.compile(r"\s+".join(re.escape(word).replace(r"\.\.\.", ".*?") for word in words), re.DOTALL)
+    pattern = r"\s+".join(re.escape(word).replace(r"\.\.\.", ".*?") for word in words)
+    pattern = _LINE_NUMBER.sub(lambda _: r"\d+", pattern)
+    if measured:
+        pattern = re.sub(r"\d+%", lambda _: r"\d+%", _TIME.sub(lambda _: r"[\d.]+\s+[um]?s", pattern))
+    return re.compile(pattern, re.DOTALL)
 
 
 def told(error: BaseException) -> str:
@@ -131,10 +148,11 @@ def script_of(page: Path) -> Path | None:
     return next((script for script, _ in included(page) if script.name[0].isdigit()), None)
 
 
-def printed(page: Path) -> str:
-    """Return the output of the script according to the page."""
-    found = _BLOCK.finditer(page.read_text(encoding="utf-8"))
-    return "\n".join(match["code"] for match in found if "prints" in match["mark"])
+def printed(page: Path) -> re.Pattern[str]:
+    """Return the output of the script according to the page, as a pattern."""
+    found = [match for match in _BLOCK.finditer(page.read_text(encoding="utf-8")) if "prints" in match["mark"]]
+    patterns = [said(match["code"], measured="measured" in match["mark"]).pattern for match in found]
+    return re.compile(r"\s+".join(patterns), re.DOTALL)
 
 
 def pictures(page: Path) -> set[str]:

@@ -102,7 +102,7 @@ class Machine:
             lane = lanes[0]
             wait = self._script.lanes[lane][self._at[lane]]
             return PlanError(
-                f"step {wait.step} waits in lane {lane} for event {event}, which never happens: no lane can go on."
+                f"step {wait.step + 1} waits in lane {lane} for event {event}, which never happens: no lane can go on."
                 f"{_after(self._script, lane, self._at[lane])} The plan is at fault, not the program."
             )
         return None

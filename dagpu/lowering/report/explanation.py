@@ -21,15 +21,24 @@ MOST_PAIRS: Final = 40
 _KERNELS: Final = 12
 """Most kernels in the table of kernels."""
 _ON_A_LINE: Final = 12
-"""Most steps of the critical path that are named one by one."""
+"""Most instructions of the critical path that are named one by one."""
+_WIDTH: Final = 88
+"""Width of the lines of prose, in characters."""
+_HOW_TO_READ: Final = (
+    "Each row is an instruction, in the order of submission. It begins after the last row",
+    "above it on the same lane (a stream of a device), and after those that it waits on.",
+    "Times are predicted by bytes and launches on an H200, but for kernels that were declared",
+    "to the policy's CostModel, or learnt by it.",
+)
 
 
 def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS, pairs: int = MOST_PAIRS) -> str:
     """Return a report of the plan. Times are predictions of `costs`, `CostModel()` unless given.
 
-    - A table of the instructions, in the plan's order: the number of the step (as in `print(plan)`), the lane
-      (`device/stream`), the instructions of other lanes that it waits for, the bytes that it writes on devices, and
-      the place in the user's code that built it. At most `rows` instructions are shown.
+    - A sentence that says how to read the table. Then a table of the instructions, in the plan's order: the number,
+      counted from 1 (as in `print(plan)`), the lane (`device/stream`), the instructions of other lanes that it waits
+      for, the bytes that it writes on devices, the predicted begin and end, and the place in the user's code that
+      built it. At most `rows` instructions are shown.
     - The critical path; the makespan compared with the lower bound max(critical path, work / lanes); the peak of memory
       beyond the inputs compared with the bytes that every execution of the plan holds at once.
     - If there are several devices: for each device its instructions, their time, and the bytes that it takes beyond the
@@ -46,10 +55,12 @@ def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS
     lines = [f"Plan: {', '.join(parts)}, devices: {', '.join(plan.devices) or 'none'}"]
     if found.pieces:
         lines += [
+            *_HOW_TO_READ,
+            "",
             *_instructions(found, rows),
             "",
             *_time(found),
-            _memory(plan),
+            *_memory(plan),
             *_foreign(plan, costs or CostModel()),
             *_devices(plan, found),
             "",
@@ -68,10 +79,10 @@ def _instructions(found: Prediction, most: int) -> list[str]:
         ("#", "instruction", "lane", "waits on", "bytes", "from", "to", "origin"),
         [
             (
-                str(piece.step),
+                str(piece.number),
                 piece.label,
                 found.lanes[piece.lane],
-                " ".join([f"#{pieces[other].step}" for other in piece.waits]),
+                " ".join([f"#{pieces[other].number}" for other in piece.waits]),
                 f"{piece.nbytes:,}" if piece.nbytes else "",
                 duration(piece.begin),
                 duration(piece.end),
@@ -86,15 +97,13 @@ def _instructions(found: Prediction, most: int) -> list[str]:
 
 
 def _time(found: Prediction) -> list[str]:
-    steps = [f"#{found.pieces[index].step} {found.pieces[index].name}" for index in found.critical]
+    steps = [f"#{found.pieces[index].number} {found.pieces[index].name}" for index in found.critical]
     path, work, bound = (duration(t) for t in (found.critical_seconds, found.work_seconds, found.bound))
-    against = (
-        f"{_ratio(found.makespan, found.bound)} the lower bound {bound} (critical path {path}, work / lanes {work})"
-    )
+    against = f"{_ratio(found.makespan, found.bound)} the lower bound {bound}"
     return [
-        f"Critical path, predicted: {path} in {_count(len(steps), 'instruction')}: {_on_a_line(steps, ' -> ')}",
+        *_wrapped(f"Critical path, predicted: {path} in {_count(len(steps), 'instruction')}:", _ends_of(steps), " ->"),
         f"Makespan, predicted: {duration(found.makespan)}, {against}",
-        "Predicted by bytes and launches on an H200, but for kernels declared to or learnt by the policy's CostModel.",
+        f"  (critical path {path}, work / lanes {work})",
     ]
 
 
@@ -130,12 +139,13 @@ def _kernels(found: Prediction) -> list[str]:
     return ["Predicted time by kernel:", *table(("kernel", "launches", "bytes", "time", "share"), texts), ""]
 
 
-def _memory(plan: Plan) -> str:
+def _memory(plan: Plan) -> list[str]:
     least = least_bytes(plan)
-    return (
-        f"Memory beyond the inputs: {plan.peak_bytes:,} bytes, {_ratio(plan.peak_bytes, least)} the lower bound "
-        f"{least:,} (what every execution of this plan holds at once)"
-    )
+    against = f"{_ratio(plan.peak_bytes, least)} the lower bound {least:,}"
+    return [
+        f"Memory beyond the inputs: {plan.peak_bytes:,} bytes, {against}",
+        "  (what every execution of this plan holds at once)",
+    ]
 
 
 def _devices(plan: Plan, found: Prediction) -> list[str]:
@@ -248,14 +258,28 @@ def _branch(found: Prediction, branch: Branch) -> str:
     """Name a branch: `#3 gemm`, or `#3..#9 gemm..add`."""
     first: PredictedStep = found.pieces[branch.pieces[0]]
     last: PredictedStep = found.pieces[branch.pieces[-1]]
-    return f"#{first.step} {first.name}" if first is last else f"#{first.step}..#{last.step} {first.name}..{last.name}"
+    if first is last:
+        return f"#{first.number} {first.name}"
+    return f"#{first.number}..#{last.number} {first.name}..{last.name}"
 
 
-def _on_a_line(parts: Sequence[str], between: str) -> str:
+def _ends_of(parts: Sequence[str]) -> list[str]:
+    """Return the parts; of more than `_ON_A_LINE` the first and the last, and the number of the others."""
     if len(parts) <= _ON_A_LINE:
-        return between.join(parts)
+        return list(parts)
     half = _ON_A_LINE // 2
-    return between.join([*parts[:half], f"({len(parts) - 2 * half:,} more)", *parts[len(parts) - half :]])
+    return [*parts[:half], f"({len(parts) - 2 * half:,} more)", *parts[len(parts) - half :]]
+
+
+def _wrapped(title: str, parts: Sequence[str], between: str) -> list[str]:
+    """Return lines of at most `_WIDTH` characters: the title, then the parts, none of which is broken."""
+    lines = [title]
+    for number, part in enumerate(parts, 1):
+        words = part + between * (number < len(parts))
+        if len(lines[-1]) + 1 + len(words) > _WIDTH:
+            lines.append(" ")
+        lines[-1] += f" {words}"
+    return lines
 
 
 def _count(number: int, what: str) -> str:

@@ -40,7 +40,7 @@ class Serialized:
     cause: str
     """`same stream`, `wait`, `memory`, `copy engine`, `busy stream` or `input`."""
     why: str
-    """The reason in words, with the numbers of the steps."""
+    """The reason in words, with the numbers of the instructions."""
     lost: float
     """Seconds that they could have overlapped: the work of the shorter one."""
 
@@ -155,16 +155,17 @@ class _Reasons:
         piece = pieces[head]
         late = max(piece.inputs, key=lambda other: pieces[other].end, default=-1)
         if late >= 0 and piece.begin <= pieces[late].end:
-            return "input", f"#{piece.step} begins as soon as its input #{pieces[late].step} is there"
+            return "input", f"#{piece.number} begins as soon as its input #{pieces[late].number} is there"
         engine = self._engine[head]
         if engine >= 0 and pieces[engine].end == piece.begin:
-            return "copy engine", f"the copy engine for #{piece.step} is busy with #{pieces[engine].step} until then"
+            busy = f"#{pieces[engine].number}"
+            return "copy engine", f"the copy engine for #{piece.number} is busy with {busy} until then"
         if pieces[last].lane == piece.lane:
             return "same stream", f"same stream {self._plan.lanes[piece.lane]}, {self._elsewhere(head)}"
         if self._comes_after(head, last):
             return self._wait(last, head)
         before = self._of_lane[piece.lane][: self._place[head]]
-        busy = f"with #{pieces[before[-1]].step}" if before else "waiting"
+        busy = f"with #{pieces[before[-1]].number}" if before else "waiting"
         return "busy stream", f"nothing orders them, but {self._plan.lanes[piece.lane]} is busy {busy} until then"
 
     def _elsewhere(self, head: int) -> str:
@@ -175,7 +176,7 @@ class _Reasons:
         others = [lane for lane, at in enumerate(plan.device_of_lane) if at == device and lane != piece.lane]
         for lane in others:
             if self._idle(lane, ready, min(ready + piece.seconds, piece.begin)):
-                return f"though {plan.lanes[lane]} is idle when #{piece.step} could begin"
+                return f"though {plan.lanes[lane]} is idle when #{piece.number} could begin"
         return "and every other stream is busy when it could begin" if others else "the only one"
 
     def _idle(self, lane: int, begin: float, end: float) -> bool:
@@ -193,9 +194,9 @@ class _Reasons:
             for earlier in piece.waits:
                 if self._comes_after(earlier, last):
                     if earlier not in piece.inputs:
-                        return "memory", f"memory: #{piece.step} waits for #{pieces[earlier].step} to release bytes"
+                        return "memory", f"memory: #{piece.number} waits for #{pieces[earlier].number} to release bytes"
                     name = self._plan.lanes[pieces[earlier].lane]
-                    return "wait", f"a wait through #{piece.step}, which needs #{pieces[earlier].step} on {name}"
+                    return "wait", f"a wait through #{piece.number}, which needs #{pieces[earlier].number} on {name}"
         return "wait", "a wait of the stream"
 
     def _comes_after(self, piece: int, other: int) -> bool:

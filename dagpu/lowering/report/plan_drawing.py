@@ -14,10 +14,12 @@ MOST_PIECES: Final = 400
 """Most instructions in a drawing: only the first ones are drawn, because more could not be distinguished."""
 
 _LEFT: Final = 96.0
-_RIGHT: Final = 24.0
+_RIGHT: Final = 32.0
 _TOP: Final = 56.0
-_ROW: Final = 34.0
+_ROW: Final = 40.0
 _BAR: Final = 22.0
+_APART: Final = 7.0
+"""Distance of the arrows into one bar, in pixels."""
 _TICKS: Final = 8
 _NARROWEST: Final = 1.5
 """Least width of a bar."""
@@ -31,7 +33,7 @@ def picture(plan: Plan, costs: CostModel | None = None) -> str:
     found = forecast(plan, costs)
     shown = found.pieces[:MOST_PIECES]
     until = max([piece.end for piece in shown], default=0.0) or 1e-6
-    width = min(max(560.0, 46.0 * max(_longest_lane(found, len(shown)), 1)), 6000.0)
+    width = min(max(560.0, 62.0 * max(_longest_lane(found, len(shown)), 1)), 6000.0)
     scale = width / until
     height = _TOP + _ROW * max(len(found.lanes), 1) + 34
     body = [
@@ -39,20 +41,20 @@ def picture(plan: Plan, costs: CostModel | None = None) -> str:
         *_legend(found, 12, 36),
         *_rows(found, width),
         *_axis(until, scale, height),
-        *[_bar(found, piece, scale) for piece in shown],
+        # Arrows between lanes that are not neighbours pass behind the bars.
         *_arrows(found, len(shown), scale),
+        *[_bar(found, piece, scale) for piece in shown],
     ]
-    if len(shown) < len(found.pieces):
-        words = f"the {len(found.pieces) - len(shown):,} instructions after these are not drawn"
-        body.append(svg.text(_LEFT + width, 36, words, "faint", "end"))
     total = max(_LEFT + width + _RIGHT, 24 + len(_headline(plan, found)) * svg.LETTER)
     return svg.document(total, height, f"Plan of {len(found.pieces):,} instructions on {len(found.lanes)} lanes", body)
 
 
 def _headline(plan: Plan, found: Prediction) -> str:
+    cut = len(found.pieces) - MOST_PIECES
     return (
         f"{len(found.pieces):,} instructions, {len(found.lanes)} lanes: predicted {duration(found.makespan)}, at least "
         f"{duration(found.bound)}; {plan.peak_bytes:,} bytes"
+        + (f"; the {cut:,} instructions after these are not drawn" if cut > 0 else "")
     )
 
 
@@ -106,9 +108,9 @@ def _bar(found: Prediction, piece: PredictedStep, scale: float) -> str:
     parts = [svg.rect(x, y, width, _BAR, f"fill-{piece.kind}", 3)]
     if words:
         parts.append(svg.text(x + width / 2, y + 15, words, "on", "middle"))
-    waits = ", ".join([f"#{found.pieces[other].step}" for other in piece.waits])
+    waits = ", ".join([f"#{found.pieces[other].number}" for other in piece.waits])
     lines = [
-        f"#{piece.step} {piece.label} on {found.lanes[piece.lane]}",
+        f"#{piece.number} {piece.label} on {found.lanes[piece.lane]}",
         f"{duration(piece.begin)} to {duration(piece.end)}, writes {piece.nbytes:,} bytes",
         *([f"waits for {waits}"] if waits else []),
         f"built at {describe(piece.origin)}",
@@ -117,14 +119,17 @@ def _bar(found: Prediction, piece: PredictedStep, scale: float) -> str:
 
 
 def _arrows(found: Prediction, count: int, scale: float) -> list[str]:
+    """Draw an arrow for each wait, from the edge of one bar to that of the other."""
     body = []
     for piece in found.pieces[:count]:
-        for other in piece.waits:
+        room = piece.seconds * scale / (len(piece.waits) + 1)
+        for place, other in enumerate(piece.waits, 1):
             source = found.pieces[other]
-            begin = _LEFT + source.end * scale - 2, _y(source.lane) + _BAR / 2
-            end = _LEFT + piece.begin * scale, _y(piece.lane) + _BAR / 2
-            arrow = svg.curve([begin, end], "wait", head="tip", upright=False)
-            body.append(svg.group([arrow], f"#{piece.step} waits for #{source.step}"))
+            down = source.lane < piece.lane
+            begin = _LEFT + max(source.end * scale - _APART, source.begin * scale), _y(source.lane) + _BAR * down
+            end = _LEFT + piece.begin * scale + place * min(room, _APART), _y(piece.lane) + _BAR * (not down)
+            arrow = svg.curve([begin, end], "wait", head="tip")
+            body.append(svg.group([arrow], f"#{piece.number} waits for #{source.number}"))
     return body
 
 

@@ -22,6 +22,8 @@ from dagpu.lowering.vector_clock import Clock, step_clocks
 class PredictedStep:
     """One instruction of a plan with its predicted times. It references no object of the user."""
 
+    number: int
+    """Number of the instruction in reports and pictures: its place in the plan's order, counted from 1."""
     step: int
     """Index of its step in the plan."""
     label: str
@@ -148,13 +150,14 @@ def forecast(plan: Plan, costs: CostModel | None = None) -> Prediction:
     pending: list[list[int]] = [[] for _ in plan.lanes]
     recorded = [-1] * plan.events
     pieces: list[PredictedStep] = []
-    for number, step in enumerate(plan.steps):
+    for at, step in enumerate(plan.steps):
         lane = step.lane
         match step:
             case Execute(instruction, _):
                 latest[lane] = len(pieces)
                 moved, before = model.nbytes(instruction, plan), inputs[len(pieces)]
-                pieces.append(_piece(plan, number, instruction, lane, moved, before, tuple(pending[lane])))
+                number = len(pieces) + 1
+                pieces.append(_piece(plan, number, at, instruction, lane, moved, before, tuple(pending[lane])))
                 pending[lane] = []
             case Record(event, _):
                 recorded[event] = latest[lane]
@@ -182,6 +185,7 @@ def forecast(plan: Plan, costs: CostModel | None = None) -> Prediction:
 def _piece(
     plan: Plan,
     number: int,
+    step: int,
     instruction: Instruction,
     lane: int,
     moved: int,
@@ -193,7 +197,9 @@ def _piece(
     written = sum([plan.buffers[buffer].nbytes for buffer in instruction.writes if plan.buffers[buffer].device != HOST])
     name = text.split(" ", 1)[1] if isinstance(instruction, Launch | HostCall) else text
     kind, engine, origin = type(instruction).__name__, engine_of(instruction, plan.buffers), instruction.origin
-    return PredictedStep(number, text, name, kind, lane, engine, origin, written, moved, 0.0, 0.0, inputs, waits, peer)
+    return PredictedStep(
+        number, step, text, name, kind, lane, engine, origin, written, moved, 0.0, 0.0, inputs, waits, peer
+    )
 
 
 def dependencies(plan: Plan) -> list[tuple[int, ...]]:

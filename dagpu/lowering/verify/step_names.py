@@ -13,7 +13,8 @@ CURE: Final = (
 
 
 def name_of(plan: Plan, at: int) -> str:
-    """Name a step for a message: `step 7 (Launch saxpy, lane 1, at file.py:12)`.
+    """Name a step for a message: `step 7 (Launch saxpy, lane 1, at file.py:12)`. Steps count from 1, as in
+    `print(plan)`.
 
     A step that executes no instruction has no origin of its own, so the message names the instruction that it serves.
     For a buffer this is the first instruction that uses it. For an event it is the one before the record or after the
@@ -23,7 +24,7 @@ def name_of(plan: Plan, at: int) -> str:
     served: Execute | None = None
     match step:
         case Execute(instruction, _):
-            return f"step {at} ({label(instruction)}, lane {step.lane}, at {describe(instruction.origin)})"
+            return f"step {at + 1} ({label(instruction)}, lane {step.lane}, at {describe(instruction.origin)})"
         case Allocate(buffer, _) | Release(buffer, _):
             what = f"{type(step).__name__} of buffer {buffer}"
             for other in plan.steps:
@@ -41,4 +42,4 @@ def name_of(plan: Plan, at: int) -> str:
                     served = other
                     break
     where = "" if served is None else f", for {label(served.instruction)} at {describe(served.instruction.origin)}"
-    return f"step {at} ({what}, lane {step.lane}{where})"
+    return f"step {at + 1} ({what}, lane {step.lane}{where})"

@@ -11,6 +11,7 @@ import trio
 from dagpu.backends.common.measuring import SpanTrack, track_maker
 from dagpu.common.origin import Origin, describe
 from dagpu.common.tracebacks import without_our_frames
+from dagpu.ops.svg import text_in_page
 from dagpu.reactive.flows.stage import Begin, End, FlowStage, Opening
 from dagpu.reactive.flows.stats import Stats
 
@@ -123,6 +124,11 @@ class Feed(Generic[_T_co]):
         raise trio.ClosedResourceError(
             f"the block of this feed, opened at {describe(self.origin)}, is over. Ask it inside."
         )
+
+    def _repr_html_(self) -> str:
+        """Return the stages and the numbers of the feed, for a notebook."""
+        stages = [] if self._stage is None else self._stage.explain()
+        return text_in_page("\n".join([repr(self), repr(self.stats), *stages]))
 
     def __repr__(self) -> str:
         return f"<{'closed ' if self._stage is None else ''}Feed opened at {describe(self.origin)}>"

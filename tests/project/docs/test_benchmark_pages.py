@@ -3,6 +3,7 @@
 import json
 import re
 
+from benchmarks.checking.packages import PYTHONS, RESOLUTIONS, SHOWN, requirements
 from tests.project.docs.benchmark_pages import FIGURES, RESULTS, details, summary
 from tests.support.paths import ROOT
 
@@ -35,3 +36,24 @@ def test_the_first_page_says_what_was_measured() -> None:
     ours, floor = medians["dagpu: pipeline, nothing changed"], medians["C++, CUDA graph"]
     first = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     assert f"takes {ours} us on an H200, where a C++ program takes {floor}" in re.sub(r"\s+", " ", first)
+
+
+def test_the_kept_matrix_of_packages_is_whole() -> None:
+    """A row for each Python, package and end of the ranges. Each environment works, and those of the oldest versions
+    have the lower bounds of pyproject.toml."""
+    text = (RESULTS / "packages.md").read_text(encoding="utf-8")
+    lines = [line.strip("|") for line in text.splitlines() if line.startswith("| 3.")]
+    rows = [[cell.strip() for cell in line.split("|")] for line in lines]
+    tried = [row for row in rows if not row[-1].startswith("not tried: ")]
+    assert tried
+    assert all(row[-1] == "works" for row in tried)
+    assert {row[0] for row in rows} == set(PYTHONS)
+    for python in {row[0] for row in tried}:
+        packages = {(row[1], row[2]) for row in tried if row[0] == python}
+        assert packages >= {(f"dagpu, {kind}", end) for kind in ("wheel", "sdist") for end in RESOLUTIONS}
+        assert packages >= {("pycuda-stubs, wheel", "newest"), ("pycuda-stubs, sdist", "newest")}
+    bounds = dict(re.findall(r"^(\w+)>=([\d.]+)$", "\n".join(requirements()), re.MULTILINE))
+    for row in tried:
+        if row[2] == "oldest":
+            for package, version in zip(SHOWN, row[3:6], strict=True):
+                assert f"{version}.".startswith(f"{bounds[package]}.")

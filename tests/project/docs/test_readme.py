@@ -7,7 +7,8 @@ import pytest
 
 import dagpu
 from dagpu.backends.cuda.driver.pycuda_driver import _missing
-from dagpu.handles.device_handles import INSTALL_CUDA
+from dagpu.handles.device_handles import INSTALL_CUDA, INSTALL_NVRTC
+from dagpu.kernels.arrays.libraries.nvmath_bindings import INSTALL as INSTALL_MATH
 from tests.support.paths import ROOT
 
 README = ROOT / "README.md"
@@ -27,16 +28,26 @@ def test_the_readme_shows_code() -> None:
 
 def test_one_text_says_how_to_install_what_drives_gpus() -> None:
     """It is the extra of pyproject.toml, spelt out: the README, the tutorial, `info` and the error of a missing package
-    say it alike, and nothing names an extra of a package that no index has."""
+    say it alike. So are the commands for the compiler and for the libraries of arrays."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extra = project["optional-dependencies"]["cuda"]
-    assert " ".join(["pip install", *[f"'{needed}'" for needed in extra]]) == INSTALL_CUDA
+    for name, said in (("cuda", INSTALL_CUDA), ("nvrtc", INSTALL_NVRTC), ("math", INSTALL_MATH)):
+        extra = project["optional-dependencies"][name]
+        assert " ".join(["pip install", *[f"'{needed}'" for needed in extra]]) == said
     for page in ("README.md", "docs/tutorial/index.md", "CHANGELOG.md"):
         assert INSTALL_CUDA in (ROOT / page).read_text(encoding="utf-8")
     assert INSTALL_CUDA in str(_missing("PyCUDA", ImportError("No module named 'pycuda'"), "needs a compiler"))
-    for folder in ("dagpu", "docs", "examples", "benchmarks"):
-        for file in [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.md")]:
-            assert "dagpu[cuda]" not in file.read_text(encoding="utf-8"), file
+
+
+def test_nothing_suggests_that_a_package_index_has_dagpu() -> None:
+    """No text installs dagpu, an extra of it, or the stubs by name: that name is not ours on any index. An extra is
+    installed from a checkout, `pip install '.[watch]'`."""
+    by_name = re.compile(r"pip install [^`\n]*?(?<![\w/.])(dagpu|pycuda-stubs)\b|dagpu\[[a-z]")
+    texts = [
+        file for folder in ("dagpu", "docs", "examples", "benchmarks", "stubs") for file in (ROOT / folder).rglob("*")
+    ]
+    for file in [*texts, *ROOT.glob("*.md")]:
+        if file.suffix in (".py", ".md", ".ipynb") and "_build" not in file.parts:
+            assert by_name.search(file.read_text(encoding="utf-8")) is None, file
 
 
 @pytest.mark.parametrize("number", [pytest.param(i, id=f"line-{line}") for i, (line, _) in enumerate(blocks())])

@@ -25,7 +25,8 @@ from tests.unit.backends.cuda.kernels.emulated_prelude import PRELUDE, in_namesp
 
 H200 = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 232_448, 49_152)
 LINEAR = {"project_qkv", "attend"}  # their tiles have four axes, a grid of CUDA's three
-PREFETCH = """asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");"""
+PREFETCH = """asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes)
+                 : "memory");"""
 NAMES = ("embed", "project_qkv", "attend", "add_attention", "gate_up", "add_down", "score", "pick")
 
 

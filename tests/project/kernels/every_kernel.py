@@ -3,7 +3,7 @@ generated ones.
 
     python -m tests.project.kernels.every_kernel [--arch sm_90] [--jobs 2]
 
-It needs NVRTC (`pip install 'dagpu[nvrtc]'`); nvcc takes some seconds for each kernel. The exit status is 1 if a kernel
+It needs NVRTC (`pip install '.[nvrtc]'`); nvcc takes some seconds for each kernel. The exit status is 1 if a kernel
 is refused, 2 without NVRTC. `make kernels` installs NVRTC and runs this.
 """
 
@@ -59,7 +59,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     if load_nvrtc() is None:
-        print("NVRTC is not installed: pip install 'dagpu[nvrtc]'", file=sys.stderr)
+        print("NVRTC is not installed: pip install '.[nvrtc]'", file=sys.stderr)
         return 2
     began, specs = time.monotonic(), list(every_kernel())
     with ThreadPoolExecutor(arguments.jobs) as pool:

@@ -1,5 +1,6 @@
 """Pictures of DAGs and plans: SVG that any XML parser reads, with all that they promise in it."""
 
+import re
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -99,12 +100,12 @@ def test_bars_of_a_lane_stand_in_its_row_one_after_the_other(source: Program) ->
 
 
 def test_a_bar_tells_what_it_is() -> None:
-    """Step, kernel, lane, time, bytes, what it waits for, and where it was built."""
+    """Number, kernel, lane, time, bytes, what it waits for, and where it was built."""
     plan = plan_of(NAMED["cholesky"]())
     root = parsed(plan.to_svg())
     first, piece = tooltips(root), forecast(plan).pieces
     kernels = [each for each in piece if each.kind == "Launch"]
-    assert any(f"#{kernels[0].step} Launch potrf on" in tip for tip in first)
+    assert any(f"#{kernels[0].number} Launch potrf on" in tip for tip in first)
     assert any("waits for #" in tip for tip in first)
     assert any("named_dags.py:" in tip for tip in first)
     assert "Launch" in words(root)
@@ -138,6 +139,7 @@ def test_named_dags_and_their_plans_are_drawn(name: str, tmp_path: Path) -> None
         drawn.save_svg(path)
         text = path.read_text(encoding="utf-8")
         assert text == drawn.to_svg() == drawn._repr_svg_()
+        assert drawn._repr_html_() == svg.in_page(text)
         assert_inside(parsed(text))
 
 
@@ -220,9 +222,11 @@ def test_a_picture_is_readable_on_light_and_dark() -> None:
     text = full((2,), 1.0).to_svg()
     style = next(parsed(text).iter(f"{SVG}style")).text
     light, dark = style.split("@media (prefers-color-scheme:dark)")
-    for name in ("page", "text", "edge", "fill-Fill"):
+    for name in ("page", "text", "on", "edge", "fill-Fill"):
         assert f".dagpu-{name}{{" in light
         assert f".dagpu-{name}{{" in dark
+        for theme in ("[data-theme=light]", "[data-theme=dark]", "[data-jp-theme-light=true]"):
+            assert re.search(rf"{re.escape(theme)}[^{{}}]* \.dagpu-{name}{{", dark)
     used = {name for element in parsed(text).iter() for name in (element.get("class") or "").split()}
     assert used
     assert all(name.startswith("dagpu-") for name in used)

@@ -109,3 +109,19 @@ def test_a_command_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert caught.value.code == 2
     said = capsys.readouterr().err
     assert all(command in said for command in ("info", "explain", "trace", "check"))
+
+
+def test_arguments_of_a_script_without_the_dashes(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message says where they go, as a command that can be pasted. So it does for those of mypy."""
+    for given, cure in (
+        (["trace", script, "3"], f"python -m dagpu trace {script} -- 3"),
+        (["explain", script, "--size", "8 9"], f"python -m dagpu explain {script} -- --size '8 9'"),
+        (["check", "src", "--strict"], "python -m dagpu check src -- --strict"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main(given)
+        assert caught.value.code == 2
+        assert capsys.readouterr().err.rstrip().endswith(f" follow --: {cure}")
+    with pytest.raises(SystemExit):
+        main(["info", "3"])
+    assert "--:" not in capsys.readouterr().err

@@ -22,6 +22,7 @@ from dagpu.backends.cuda.compile.nvcc import Nvcc, find_nvcc, find_toolkit_heade
 from dagpu.backends.cuda.compile.nvrtc import Nvrtc, Refusal, Toolchain
 from dagpu.backends.cuda.compile.python_code import python_code
 from dagpu.common.errors import CompileError, DeviceError
+from dagpu.handles.device_handles import INSTALL_NVRTC
 from dagpu.kernels.cuda_lexer import scan_declarations, tokenize
 from dagpu.ops.kernel_spec import KernelSpec
 
@@ -296,8 +297,8 @@ class Compiler:
 
 
 _NO_COMPILER = (
-    "kernel {!r}, CUDA source at {}: no CUDA compiler was found. Install NVRTC (pip install "
-    "'dagpu[nvrtc]') or the CUDA toolkit, and set CUDA_HOME if its nvcc is not on the PATH."
+    "kernel {!r}, CUDA source at {}: no CUDA compiler was found. Install NVRTC "
+    f"({INSTALL_NVRTC}) or the CUDA toolkit, and set CUDA_HOME if its nvcc is not on the PATH."
 )
 
 

@@ -29,7 +29,7 @@ def _compiler() -> Compiler:
 def find_compiler() -> str | None:
     """Return the name of the CUDA compiler that is installed here, "NVRTC 13.0" or "nvcc"; None without one.
 
-    `pip install 'dagpu[nvrtc]'` installs NVRTC, which needs no GPU and no driver.
+    The extra `nvrtc` installs NVRTC, which needs no GPU and no driver.
     """
     nvrtc = load_nvrtc()
     return nvrtc.name if nvrtc is not None else "nvcc" if find_nvcc() else None

@@ -1,7 +1,7 @@
 """The executable CUDA graphs of one plan. A run borrows one, and then a single driver call launches the run.
 
-A graph owns none of a run's memory but what is small: page-locked memory for arrays from the host, and the temporaries of
-a plan that asks for that. Each run allocates the rest from the pools, as a run through streams does. Nodes whose
+A graph owns none of a run's memory but what is small: page-locked memory for arrays from the host, and the temporaries
+of a plan that asks for that. Each run allocates the rest from the pools, as a run through streams does. Nodes whose
 addresses differ from the graph's last run are updated. Such updates are rare, because a run requests the addresses of
 the graph's last run from the pools, and because inputs that alternate between a few addresses get a graph for each.
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from dagpu.common.errors import DeviceError, NoDeviceError
 
-INSTALL = "pip install 'dagpu[math]', or pip install -e '.[math]' in a checkout"
+INSTALL = "pip install 'nvmath-python>=1.0,<2' 'nvidia-cublas>=13' 'nvidia-cufft>=12'"
+"""The command that installs the libraries: the extra `math`."""
 
 
 def import_bindings(module: str, library: str) -> Any:

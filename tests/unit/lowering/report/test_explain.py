@@ -224,7 +224,7 @@ def test_two_branches_on_one_stream_while_all_others_are_busy() -> None:
 def test_a_branch_behind_others_on_its_stream_is_held_up_by_the_last_of_them() -> None:
     """The reason names the instruction that runs on the stream just before, not the first that ever did."""
     plan = schedule(program([launch((), (b,)) for b in range(4)], [output()] * 4, Keys((0, 1, 1, 1))))
-    numbers = [at for at, _ in instructions(plan)]
+    numbers = numbers_of(plan)
     pairs = {(pair.first.pieces, pair.second.pieces): pair for pair in branches_apart(forecast(plan, EACH)).apart}
     found = pairs[(0,), (3,)]
     assert found.cause == "busy stream"
@@ -317,8 +317,20 @@ def test_of_very_many_branches_the_longest_are_told(monkeypatch: pytest.MonkeyPa
 # ---- the text
 
 
-def test_the_table_has_every_instruction_with_its_step_stream_waits_bytes_and_origin() -> None:
-    """Steps are numbered as in `print(plan)`."""
+def numbers_of(plan: Plan) -> list[int]:
+    """The numbers of the instructions in reports."""
+    return [number for number, _ in enumerate(instructions(plan), 1)]
+
+
+def instruction_table(report: str) -> list[str]:
+    """The rows of the table of instructions."""
+    lines = report.splitlines()
+    (begin,) = [at for at, line in enumerate(lines) if line.split()[:2] == ["#", "instruction"]]
+    return lines[begin + 1 : lines.index("", begin)]
+
+
+def test_the_table_has_every_instruction_with_its_number_stream_waits_bytes_and_origin() -> None:
+    """Instructions are numbered from 1 without gaps."""
     origin = zeros((1,)).origin
     source = program(
         [launch((), (0,), origin=origin), launch((), (1,)), launch((0, 1), (2,))],
@@ -326,10 +338,9 @@ def test_the_table_has_every_instruction_with_its_step_stream_waits_bytes_and_or
         Keys((0, 1, 1)),
     )
     plan = schedule(source)
-    numbers = [at for at, _ in instructions(plan)]
-    lines = explain(plan, EACH).splitlines()
-    rows = [line.split() for line in lines[2:5]]
-    assert [str(number) for number in numbers] == [row[0] for row in rows]
+    numbers = numbers_of(plan)
+    rows = [line.split() for line in instruction_table(explain(plan, EACH))]
+    assert [str(number) for number in numbers] == [row[0] for row in rows] == ["1", "2", "3"]
     assert [["Launch", "step", f"host:0/{lane}"] for lane in (0, 1, 1)] == [row[1:4] for row in rows]
     assert "1,000" in rows[0]
     line = place_of(origin)
@@ -342,10 +353,36 @@ def test_the_summary_tells_path_makespan_and_memory_against_their_bounds() -> No
     """A fork of three over two streams: 4 s where 3 s are needed and 2.5 s of work for each stream."""
     text = explain(schedule(fork_join(3, Keys((0, 0, 1, 0, 0)))), EACH)
     assert "Critical path, predicted: 3.00 s in 3 instructions: #" in text
-    assert "Makespan, predicted: 4.00 s, 1.33x the lower bound 3.00 s" in text
+    assert "Makespan, predicted: 4.00 s, 1.33x the lower bound 3.00 s\n  (critical path 3.00 s, work" in text
     assert "work / lanes 2.50 s" in text
     assert "Memory beyond the inputs:" in text
     assert "independent pairs: 3, of which 2 do not overlap:" in text
+
+
+@given(programs(25))
+def test_reports_and_pictures_of_a_plan_agree_on_its_numbers(source: Program) -> None:
+    """`print(plan)`, `explain` and the drawing give each instruction the same number, from 1 without gaps. The steps of
+    `print(plan)` have numbers of their own."""
+    plan = schedule(source)
+    count = len(instructions(plan))
+    steps = str(plan).splitlines()[2 : 2 + len(plan.steps)]
+    assert [line.split()[0] for line in steps] == [str(number) for number in range(1, len(steps) + 1)]
+    executed = [line.split()[1:3] for line, step in zip(steps, plan.steps, strict=True) if isinstance(step, Execute)]
+    told = [line.split()[:2] for line in instruction_table(explain(plan))] if count else []
+    assert executed == told
+    assert [number for number, _ in told] == [str(number) for number in numbers_of(plan)]
+    drawn = re.findall(r"<title>#(\d+) (\w+) .* on ", plan.to_svg())
+    assert [list(pair) for pair in drawn] == told
+
+
+def test_the_first_lines_say_how_to_read_the_table() -> None:
+    """Above the table, in lines that fit a page."""
+    lines = explain(schedule(fork_join(3))).splitlines()
+    head = lines[: lines.index("")]
+    assert head[0].startswith("Plan: ")
+    for words in ("in the order of submission", "same lane (a stream of a device)", "waits on", "predicted"):
+        assert words in " ".join(head[1:])
+    assert all(len(line) <= 88 for line in head)
 
 
 def test_a_long_plan_is_abridged_and_says_so() -> None:
@@ -365,8 +402,12 @@ def test_a_long_path_is_told_by_its_two_ends() -> None:
     for length in (12, 13, 30):
         plan = schedule(chain(length, SingleStream()))
         text = explain(plan, EACH)
-        (line,) = [line for line in text.splitlines() if line.startswith("Critical path")]
-        named = [f"#{at} step" for at, _ in instructions(plan)]
+        lines = text.splitlines()
+        at = [line.startswith("Critical path") for line in lines].index(True)
+        whole = lines[at : [line.startswith("Makespan") for line in lines].index(True)]
+        assert all(len(line) <= 88 for line in whole)
+        line = " ".join([part.strip() for part in whole])
+        named = [f"#{number} step" for number in numbers_of(plan)]
         if length > 12:
             named[6:-6] = [f"({length - 12} more)"]
         assert line.endswith(f"in {length} instructions: {' -> '.join(named)}")
@@ -391,7 +432,7 @@ def test_named_dags_are_explained(name: str) -> None:
     """Every instruction is in the table, and each part of the summary is there."""
     op = NAMED[name]()
     text = op.explain()
-    assert len(instructions(plan_of(op))) == text.splitlines().index("") - 2
+    assert len(instructions(plan_of(op))) == len(instruction_table(text))
     for part in ("Critical path", "Makespan", "Memory beyond the inputs", "Overlap", "independent pairs"):
         assert part in text
 

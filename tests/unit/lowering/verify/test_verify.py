@@ -303,7 +303,7 @@ def test_a_wait_that_only_passes_word_on_is_needed() -> None:
 
 def test_two_ways_for_one_word_are_one_too_many() -> None:
     """If an ordering holds by two paths, the waits of either can be left out, and the first is named."""
-    with pytest.raises(PlanError, match=r"step 2 \(Wait of event 0, lane 1.*is not needed"):
+    with pytest.raises(PlanError, match=r"step 3 \(Wait of event 0, lane 1.*is not needed"):
         verify(_relay(direct=True))
 
 
@@ -340,9 +340,9 @@ def _replaced(plan: Plan, at: int, step: Step) -> Plan:
 def test_unordered_accesses_are_named_with_their_origins() -> None:
     """Both steps, their lanes, files and lines, and the buffer."""
     message = _refusal(_without(_two_lanes(), 3))
-    assert message.startswith("step 1 (Launch step, lane 0, at /")
+    assert message.startswith("step 2 (Launch step, lane 0, at /")
     assert "test_verify.py:" in message
-    assert " and step 3 (Launch step, lane 1, at /" in message
+    assert " and step 4 (Launch step, lane 1, at /" in message
     assert message.endswith("both use buffer 0, not both to read it, and nothing orders them.")
 
 
@@ -353,9 +353,9 @@ def test_each_misuse_of_memory_is_told_apart() -> None:
     assert "which is not allocated yet" in _refusal(_without(plan, 0))
     assert "writes buffer 0" in _refusal(_without(plan, 0))
     assert "reads buffer 0, which nothing has written yet" in _refusal(_replaced(plan, 1, Execute(launch((), ()), 0)))
-    assert "which step 5 (Release of buffer 0" in _refusal(_with(plan, 6, used))
-    assert "which step 5 (Release of buffer 0" in _refusal(_with(plan, 6, Release(0, 1)))
-    assert "which step 0 (Allocate of buffer 0" in _refusal(_with(plan, 1, Allocate(0, 0)))
+    assert "which step 6 (Release of buffer 0" in _refusal(_with(plan, 6, used))
+    assert "which step 6 (Release of buffer 0" in _refusal(_with(plan, 6, Release(0, 1)))
+    assert "which step 1 (Allocate of buffer 0" in _refusal(_with(plan, 1, Allocate(0, 0)))
     assert "is never released" in _refusal(_without(plan, 5))
     assert "allocates buffer 1, which is an input" in _refusal(_with(plan, 0, Allocate(1, 0)))
     assert "releases buffer 1, which is an input" in _refusal(_with(plan, 6, Release(1, 0)))
@@ -377,7 +377,7 @@ def test_each_misuse_of_events_is_told_apart() -> None:
     """Before its record, recorded twice or never, out of range, not needed."""
     plan = _two_lanes()
     assert "comes before any record of event 0" in _refusal(_without(plan, 2))
-    assert "event 0 is recorded twice: by step 2 (Record of event 0" in _refusal(_with(plan, 3, Record(0, 0)))
+    assert "event 0 is recorded twice: by step 3 (Record of event 0" in _refusal(_with(plan, 3, Record(0, 0)))
     assert "event 1 is never recorded" in _refusal(replace(plan, events=2))
     assert "the plan has 1 events" in _refusal(_with(plan, 3, Record(1, 0)))
     assert "is not needed: all is ordered without it" in _refusal(_with(plan, 3, Wait(0, 0)))
@@ -426,16 +426,16 @@ def test_a_step_is_named_with_the_instruction_that_it_serves() -> None:
     first, second = f", for Launch step at {describe(origin)})", ", for HostCall len at "
     for at, (text, served) in enumerate(
         [
-            ("step 0 (Allocate of buffer 0, lane 0", first),
-            ("step 1 (Launch step, lane 0, at ", describe(origin)),
-            ("step 2 (Record of event 0, lane 0", first),
-            ("step 3 (Wait of event 0, lane 1", second),
-            ("step 4 (HostCall len, lane 1, at ", ""),
-            ("step 5 (Release of buffer 0, lane 1", first),
+            ("step 1 (Allocate of buffer 0, lane 0", first),
+            ("step 2 (Launch step, lane 0, at ", describe(origin)),
+            ("step 3 (Record of event 0, lane 0", first),
+            ("step 4 (Wait of event 0, lane 1", second),
+            ("step 5 (HostCall len, lane 1, at ", ""),
+            ("step 6 (Release of buffer 0, lane 1", first),
         ]
     ):
         assert name_of(plan, at).startswith(text + served)
-    assert name_of(replace(plan, steps=plan.steps[2:]), 0) == "step 0 (Record of event 0, lane 0)"
+    assert name_of(replace(plan, steps=plan.steps[2:]), 0) == "step 1 (Record of event 0, lane 0)"
 
 
 def test_an_unused_buffer_needs_no_memory() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dagpu import array, c64, convert, device, expr, f32, f64, from_host, full, i32, ones, zeros
+from dagpu.kernels.arrays.libraries.nvmath_bindings import INSTALL
 from tests.behaviour.errors.cures.catalogue import Catalogue
 
 CATALOGUE = Catalogue()
@@ -25,7 +26,7 @@ case(
     without_cublaslt,
     ('On the host it needs nothing: op.on("host")', lambda: array.matmul(ones((2, 2)), ones((2, 2))).on("host").sync()),
     # what follows from an installation: test_library_calls.py, with a stand-in
-    ("Install it: pip install 'dagpu[math]', or pip install -e '.[math]' in a checkout", lambda: device("host")),
+    (f"Install it: {INSTALL}", lambda: device("host")),
     simulated=True,
 )
 case(

@@ -14,6 +14,7 @@ from dagpu.backends.cuda.compile import offline
 from dagpu.backends.cuda.compile.compiler import Compiler
 from dagpu.backends.cuda.compile.nvrtc import Refusal, load_nvrtc
 from dagpu.entry import compile_files
+from dagpu.handles.device_handles import INSTALL_NVRTC
 from tests.unit.backends.cuda.compile.compiler_fakes import FakeNvrtc, cubin
 
 TWICE = "__global__ void twice(Tile<float, 1> y, View<const float, 1> x) { for (auto i : y) y[i] = 2 * x[i]; }"
@@ -144,7 +145,7 @@ def test_what_cannot_be_compiled_at_all(
     assert "cannot be imported: ModuleNotFoundError" in capsys.readouterr().err
     monkeypatch.setattr(compile_files, "find_compiler", lambda: None)
     assert main(["compile", str(script)]) == 2
-    assert "pip install 'dagpu[nvrtc]'" in capsys.readouterr().err
+    assert INSTALL_NVRTC in capsys.readouterr().err
 
 
 def test_a_file_of_a_package_is_imported_by_its_name(
@@ -165,7 +166,7 @@ def test_a_file_of_a_package_is_imported_by_its_name(
 def test_a_typo_is_found_by_the_real_compiler(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without a GPU, in the user's file."""
     if load_nvrtc() is None:
-        pytest.skip("NVRTC is not installed: pip install 'dagpu[nvrtc]'")
+        pytest.skip("NVRTC is not installed: pip install '.[nvrtc]'")
     assert str(find_compiler()).startswith("NVRTC")
     twice.compile(arch="sm_90")
     bounded.compile(arch="sm_90")

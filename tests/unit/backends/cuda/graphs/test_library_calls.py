@@ -179,7 +179,7 @@ def test_a_missing_library_is_named_with_its_cure(machine: Machine, monkeypatch:
         NoDeviceError, match=r"matmul at \S+test_library_calls.py:\d+ on cuda:0: it needs cuBLASLt"
     ) as e:
         op.sync()
-    assert "pip install 'dagpu[math]'" in str(e.value)
+    assert "pip install 'nvmath-python" in str(e.value)
     np.testing.assert_allclose(op.on("host").sync(), A @ B, rtol=1e-5)
 
 

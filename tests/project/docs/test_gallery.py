@@ -1,0 +1,58 @@
+"""The gallery shows each example with its lines, its kept run time and its picture."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dagpu.lowering.plan import Execute
+from tests.project.docs.gallery_page import RESULTS, entries, gallery, largest_plan
+from tests.support.example_scripts import EXAMPLES, LONG, SCRIPTS, texts
+
+
+def test_the_gallery_has_every_example() -> None:
+    """Once, in the order of examples/README.md, with a section of its own."""
+    found = entries()
+    assert sorted(entry.script for entry in found) == SCRIPTS
+    page = gallery()
+    places = [page.index(f"\n## {entry.name}\n") for entry in found]
+    assert places == sorted(places)
+    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    rows = [readme.index(f"\n| `{entry.name}` |") for entry in found]
+    assert rows == sorted(rows)
+
+
+def test_lines_and_times_are_those_of_the_example_and_of_its_kept_result() -> None:
+    """The time is that of the processor. A long example is marked as run in its short form."""
+    measured = json.loads(RESULTS.read_text(encoding="utf-8"))["tables"][0]["rows"]
+    used = {row["name"]: row["cpu"] for row in measured}
+    page = gallery()
+    for entry in entries():
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| [`{entry.name}`]")]
+        cells = [cell.strip() for cell in row.split("|")]
+        assert cells[3] == str(texts(entry.script).count("\n"))
+        short = " (quick)" if entry.script.stem in LONG else ""
+        assert cells[4] == (f"{used[entry.name]:.1f} s{short}" if entry.name in used else "")
+
+
+def test_an_example_without_a_picture_shows_none() -> None:
+    """One whose packages are not installed runs no op."""
+    found = entries()
+    page = gallery({found[0].picture})
+    assert f"_static/generated/{found[0].picture}" in page
+    assert page.count("_static/generated/") == 1
+    assert gallery().count("_static/generated/") == len(found)
+
+
+def test_the_picture_is_of_the_largest_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the plans that the example runs: a copy of each array to the device, a launch and a copy back, say."""
+    (tmp_path / "two.py").write_text(
+        "from dagpu import zeros, zip_ops\nzeros((4,)).to_host().sync()\n"
+        "zip_ops(zeros((4,)).to_host(), zeros((5,)).to_host()).sync()\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setenv("DAGPU_DEVICE", "host")
+    plan = largest_plan(tmp_path / "two.py")
+    assert plan is not None
+    assert sum(isinstance(step, Execute) for step in plan.steps) == 4

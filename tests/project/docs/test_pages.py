@@ -1,0 +1,39 @@
+"""Code fits the pages: a window of 1280 pixels shows 88 characters of it in a line."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.doc_pages import DOCS, pages
+from tests.support.paths import ROOT
+
+WIDEST = 88
+FENCE = re.compile(r"^```(?P<kind>\w*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+GENERATED_CODE = "dagpu::by_sides"
+"""A name in the CUDA text of an expression, which a page shows as `print(expression.cuda)` prints it."""
+
+PROGRAMS = sorted([*(ROOT / "examples").rglob("*.py"), *(DOCS / "tutorial").glob("*.py")])
+
+
+@pytest.mark.parametrize("page", [*pages(), ROOT / "README.md"], ids=lambda page: page.name)
+def test_the_code_of_a_page_fits(page: Path) -> None:
+    """Programs, commands and messages alike. What dagpu has generated is shown as it is."""
+    for match in FENCE.finditer(page.read_text(encoding="utf-8")):
+        if GENERATED_CODE not in match["text"]:
+            assert [line for line in match["text"].splitlines() if len(line) > WIDEST] == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_the_lines_of_a_program_fit(program: Path) -> None:
+    """In the examples and in the scripts of the tutorial."""
+    lines = program.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if len(line) > WIDEST and "noqa" not in line] == []
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_no_table_is_mangled_by_ellipses(page: Path) -> None:
+    """An ellipsis in the output of a program stands for whole lines, or for a name or a number, not for columns."""
+    for match in FENCE.finditer(page.read_text(encoding="utf-8")):
+        if match["kind"] == "text":
+            assert [line for line in match["text"].splitlines() if re.search(r"\S {2,}\S.* \.\.\.$", line)] == []
