@@ -1,7 +1,7 @@
 """Looks up devices and backends by name, and keeps the current device of each task and thread."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache, lru_cache
@@ -69,6 +69,20 @@ def replaced_backend(kind: str, replacement: Backend) -> Iterator[None]:
         _forget_devices()
 
 
+def add_nodes(nodes: Mapping[str, Backend]) -> None:
+    """Make a cluster the backend of its workers' devices. `nodes` has the part of their names before the colon:
+    `node3/cuda`."""
+    backends.update(nodes)
+    _forget_devices()
+
+
+def remove_nodes(nodes: Iterable[str]) -> None:
+    """Undo `add_nodes`, when the cluster is closed."""
+    for kind in nodes:
+        backends.pop(kind, None)
+    _forget_devices()
+
+
 def _forget_devices() -> None:
     """Forget which device each name means."""
     global version
@@ -80,6 +94,11 @@ def _load(kind: str) -> Backend:
     found = next(iter(metadata.entry_points(group=GROUP, name=kind)), None)
     if found is None and kind in _SHIPPED:
         found = metadata.EntryPoint(kind, _SHIPPED[kind], GROUP)
+    if found is None and "/" in kind:
+        raise NoDeviceError(
+            f"no open cluster has a device {kind}:... of that name. cluster.mesh has the devices of a cluster, as long "
+            "as its block is open."
+        )
     if found is None:
         raise NoDeviceError(
             f"no backend for devices of kind {kind!r} is installed. Known: {', '.join(backend_names())}. "
