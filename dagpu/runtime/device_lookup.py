@@ -1,12 +1,12 @@
 """Looks up devices and backends by name, and keeps the current device of each task and thread."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from importlib import metadata
-from typing import Final, cast
+from typing import Final, Protocol, cast, runtime_checkable
 
 from dagpu.backends.protocol import Backend
 from dagpu.common.env_vars import DEVICE
@@ -69,10 +69,23 @@ def replaced_backend(kind: str, replacement: Backend) -> Iterator[None]:
         _forget_devices()
 
 
-def add_nodes(nodes: Mapping[str, Backend]) -> None:
+@runtime_checkable
+class NamingBackend(Backend, Protocol):
+    """A backend that finds its devices by their whole names, since those of several machines have equal numbers."""
+
+    def named(self, name: str) -> Device:
+        """Return a device by its name.
+
+        Raises:
+            NoDeviceError: there is no such device.
+        """
+        ...
+
+
+def add_nodes(nodes: Iterable[str], cluster: NamingBackend) -> None:
     """Make a cluster the backend of its workers' devices. `nodes` has the part of their names before the colon:
     `node3/cuda`."""
-    backends.update(nodes)
+    backends.update(dict.fromkeys(nodes, cluster))
     _forget_devices()
 
 
@@ -146,7 +159,8 @@ def find_device(name: str) -> Device:
     if name == "auto":
         return _automatic()
     kind, index = _split_name(name)
-    return backend(kind).device(index)
+    found = backend(kind)
+    return found.named(name) if isinstance(found, NamingBackend) else found.device(index)
 
 
 FIND_DEVICE.set(find_device)

@@ -55,9 +55,7 @@ def computed(program: Program) -> tuple[Counter[Hashable], dict[int, Hashable]]:
     return ran, {n: contents[n] for n, b in enumerate(program.buffers) if b.role is not Role.TEMPORARY}
 
 
-def computed_by_parts(
-    program: Program, parts: Sequence[Part]
-) -> tuple[Counter[Hashable], dict[int, Hashable]] | None:
+def computed_by_parts(program: Program, parts: Sequence[Part]) -> tuple[Counter[Hashable], dict[int, Hashable]] | None:
     """The same for parts, each with memory of its own; None if one takes what is not there."""
     there: dict[Version, Hashable] = {
         (n, 0): ("given", n) for n, b in enumerate(program.buffers) if b.role is Role.INPUT
