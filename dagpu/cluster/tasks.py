@@ -127,10 +127,10 @@ class TaskList:
 
 
 def call_of(
-    task: Task, run: str, memory: Sequence[Any], source: Callable[[Any], int], place_array: Callable[[Any], int | None]
+    task: Task, run: str, memory: Sequence[Any], source: Callable[[Any], int], place_array: Callable[[Any], int]
 ) -> PartCall:
     """Return what a worker needs to run a task. `source` returns the index of a value among those that the worker
-    gets, for a `Group` or a `Hold`; `place_array` that of a large array, None to send it inside the call."""
+    gets, for a `Group` or a `Hold`; `place_array` that of a large array."""
     taken: list[tuple[int, int, Version | None]] = []
     for local, version, group in task.buffers:
         if group is not None:
@@ -141,15 +141,35 @@ def call_of(
     given: dict[int, Any] = {}
     for local, buffer in task.given:
         content = memory[buffer]
-        at = place_array(content) if isinstance(content, np.ndarray) and content.nbytes > INLINE else None
-        if type(content) is np.memmap and content.filename is not None and content.mode == "r":
-            given[local] = StoredArray(str(content.filename), content.offset, content.dtype.name, content.shape)
-        elif at is not None:
-            taken.append((local, at, None))
+        stored = stored_array(content)
+        if stored is not None:
+            given[local] = stored
+        elif is_large(content):
+            taken.append((local, place_array(content), None))
         else:
             given[local] = content
     blob = task.blob
     return PartCall(run, blob.content, blob.digest, tuple(taken), given, task.exports, task.gives)
+
+
+def is_large(content: Any) -> bool:
+    """Return whether an input of a run is an array that is sent to a worker before the task that takes it."""
+    return type(content) is np.ndarray and content.nbytes > INLINE and stored_array(content) is None
+
+
+def stored_array(content: Any) -> StoredArray | None:
+    """Return the place of an array that is all of a file that nobody writes, such as one of a checkpoint; None for any
+    other value."""
+    base = content.base if type(content) is np.ndarray else None
+    if (
+        not isinstance(base, np.memmap)
+        or base.mode != "r"
+        or base.filename is None
+        or (base.shape, base.strides, base.dtype) != (content.shape, content.strides, content.dtype)
+        or not content.flags.c_contiguous
+    ):
+        return None
+    return StoredArray(str(base.filename), base.offset, base.dtype.name, base.shape)
 
 
 def _last_versions(parts: Sequence[Part]) -> dict[int, Version]:

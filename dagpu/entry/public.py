@@ -1,9 +1,15 @@
 """All public names of dagpu. The package `dagpu` loads this module at the first access to one of them."""
 
+from dagpu.cluster.checkpoints import checkpoint
+from dagpu.cluster.connecting import Cluster, Progress, WorkerInfo
+from dagpu.cluster.security import Tls
 from dagpu.common.dtypes import Shape, bf16, bool_, c64, c128, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.errors import (
     BorrowError,
     CaptureError,
+    ClusterError,
+    ClusterLostError,
+    ClusterSecurityError,
     CompileError,
     DagpuError,
     DeviceError,
@@ -22,10 +28,12 @@ from dagpu.common.errors import (
     OutOfMemoryError,
     OwnershipError,
     PartitionError,
+    PartKilledWorkersError,
     PlanError,
     ShapeError,
     SourceError,
     UpdateError,
+    VersionMismatchError,
 )
 from dagpu.common.origin import record_origins
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
@@ -87,20 +95,22 @@ from dagpu.runtime.spawning import Pending, spawn
 from dagpu.runtime.timeline import Trace, trace
 
 __all__ = [
-    "Along", "Around", "Ask", "BorrowError", "Borrowed", "CaptureError", "Columns", "CompileError", "CostModel",
-    "CudaGraph", "DagpuError", "Device", "DeviceError", "DeviceLostError", "DeviceOp", "Elem", "ExportError",
-    "Expression", "Feed", "Flow", "Foreign", "ForeignError", "ForeignFunction", "Here", "In", "InteropError",
-    "Interpreter", "Kernel", "KernelArgumentError", "KernelBoundsError", "KernelOp", "Lazy", "Lent", "Link",
-    "Links", "ListSchedule", "MayAlloc", "Mesh", "MeshError", "Module", "MovedError", "NestedRunError", "NoAlloc",
+    "Along", "Around", "Ask", "BorrowError", "Borrowed", "CaptureError", "Cluster", "ClusterError",
+    "ClusterLostError", "ClusterSecurityError", "Columns", "CompileError", "CostModel", "CudaGraph",
+    "DagpuError", "Device", "DeviceError", "DeviceLostError", "DeviceOp", "Elem", "ExportError", "Expression",
+    "Feed", "Flow", "Foreign", "ForeignError", "ForeignFunction", "Here", "In", "InteropError", "Interpreter",
+    "Kernel", "KernelArgumentError", "KernelBoundsError", "KernelOp", "Lazy", "Lent", "Link", "Links",
+    "ListSchedule", "MayAlloc", "Mesh", "MeshError", "Module", "MovedError", "NestedRunError", "NoAlloc",
     "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError",
-    "Partition", "PartitionError", "Pending", "Pipeline", "PlanError", "RoundRobin", "Rows", "SchedulingPolicy",
-    "Scope", "Shape", "ShapeError", "SharedTensor", "SingleStream", "Source", "SourceError", "Spread", "Static",
-    "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Trace", "UpdateError",
-    "adopt", "arange", "array", "batch", "batching", "bf16", "bool_", "c64", "c128", "convert", "current_device",
+    "PartKilledWorkersError", "Partition", "PartitionError", "Pending", "Pipeline", "PlanError", "Progress",
+    "RoundRobin", "Rows", "SchedulingPolicy", "Scope", "Shape", "ShapeError", "SharedTensor", "SingleStream",
+    "Source", "SourceError", "Spread", "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut",
+    "TensorRef", "Tile", "Tls", "Trace", "UpdateError", "VersionMismatchError", "WorkerInfo", "adopt", "arange",
+    "array", "batch", "batching", "bf16", "bool_", "c64", "c128", "checkpoint", "convert", "current_device",
     "cutile_kernel", "cutoff", "device", "devices", "dup", "empty", "every", "expr", "eye", "f16", "f32", "f64",
     "fill", "flow", "foreign", "from_array", "from_host", "full", "i8", "i16", "i32", "i64", "kernel", "lend",
-    "lend_mut", "lent_out", "linspace", "memcpy", "merge", "numba_kernel", "observe", "ones", "pipeline", "plan_of",
-    "rand", "randn", "record_origins", "share_array", "source", "spawn", "stream_of", "trace", "triton_kernel",
-    "u8", "u16", "u32", "u64", "unversioned", "use_device", "use_interpreter", "use_mesh", "value", "watch",
-    "zeros", "zip_flows", "zip_ops",
+    "lend_mut", "lent_out", "linspace", "memcpy", "merge", "numba_kernel", "observe", "ones", "pipeline",
+    "plan_of", "rand", "randn", "record_origins", "share_array", "source", "spawn", "stream_of", "trace",
+    "triton_kernel", "u8", "u16", "u32", "u64", "unversioned", "use_device", "use_interpreter", "use_mesh",
+    "value", "watch", "zeros", "zip_flows", "zip_ops",
 ]  # fmt: skip

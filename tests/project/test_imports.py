@@ -50,8 +50,8 @@ TYPING_ONLY: dict[tuple[str, str], str] = {
 HANDLE_AND_OP = ("dagpu.handles", "dagpu.ops.base", "dagpu.ops.graph")
 
 # Who alone may import what; an empty tuple says nobody. Trio has two places: `runtime` waits for one run; `reactive`
-# keeps tasks that start many runs, one after another, and stop with the block that opened them. In `cluster`, trio is for
-# the block that opens and closes a cluster.
+# keeps tasks that start many runs, one after another, and stop with the block that opened them. In `cluster`, trio
+# is for the block that opens and closes a cluster.
 RESERVED: dict[str, tuple[str, ...]] = {
     "trio": ("dagpu.runtime", "dagpu.reactive", "dagpu.cluster"),
     "distributed": ("dagpu.cluster",),
@@ -312,7 +312,7 @@ def test_what_is_allowed_is_not_reported(tmp_path: Path, file: str, source: str)
 def test_importing_dagpu_loads_no_gpu_library_no_checker_and_no_engine() -> None:
     """`import dagpu` works on a machine with neither PyCUDA nor mypy nor Dask: it touches none."""
     program = (
-        "import sys, dagpu; "
+        "import sys, dagpu; dagpu.Cluster; "
         "print(*sorted({name.split('.')[0] for name in sys.modules} & {'pycuda', 'cuda', 'mypy', 'sklearn', 'dask', "
         "'distributed', 'cloudpickle', 'cryptography'}))"
     )

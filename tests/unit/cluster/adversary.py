@@ -11,6 +11,7 @@ from dagpu.cluster.tasks import Group, Task, call_of
 from dagpu.cluster.worker.part_runs import PartCall, PartRunner
 from dagpu.cluster.worker.part_values import PartValue
 from dagpu.common.layout import Layout
+from dagpu.handles import live_state
 from dagpu.handles.device_handles import LibraryBody
 
 Choose = Callable[[int], int]
@@ -75,7 +76,7 @@ class Adversary:
                 keys.append(key)
             return keys.index(key)
 
-        call = call_of(task, run.name, run.memory, source, lambda array: None)
+        call = call_of(task, run.name, run.memory, source, lambda array: -1)
         for at in range(len(task.groups)):
             self._recipes[run.name, (task.index, at)] = task, call, keys
 
@@ -133,6 +134,23 @@ class Adversary:
         worker = self._where(key)
         assert worker is not None
         return self._stores[worker][key]
+
+    def lineage_of(self, t: Any) -> set[Any]:
+        """Return the tasks that would be run again if everything were lost: the one that makes a tensor, and what it
+        needs."""
+        memory: Any = live_state(t).storage.memory
+        todo, found = [memory.hold.key], set()
+        while todo:
+            key = todo.pop()
+            if key not in found:
+                found.add(key)
+                todo += self._recipes[key][2]
+        return found
+
+    def lose_all(self) -> None:
+        """Lose every value, as if all workers had died."""
+        for worker in self._stores:
+            self._stores[worker] = {}
 
     # ---- the rest of an engine
 
