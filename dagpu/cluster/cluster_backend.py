@@ -75,10 +75,12 @@ class ClusterRun:
         holds: Mapping[Group, Hold],
         values: Mapping[Group, Any],
         error: BaseException | None = None,
+        *,
+        cancelled: bool = False,
     ) -> None:
-        """End the run. With an error nothing is put into its memory, and tensors that it was lent for writing are as
-        they were."""
-        if error is None:
+        """End the run. With an error, and if it was cancelled, nothing is put into its memory, and tensors that it was
+        lent for writing are as they were."""
+        if error is None and not cancelled:
             try:
                 self.tasks.settle(self.memory, holds, values)
             except BaseException as failed:

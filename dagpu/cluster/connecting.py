@@ -178,6 +178,11 @@ class Cluster:
         )
 
     @property
+    def scheduler(self) -> str:
+        """The address of the scheduler, for `Cluster.connect`."""
+        return self._members.scheduler
+
+    @property
     def mesh(self) -> Mesh:
         """The devices of all workers that were there when the cluster was opened, a row for each worker."""
         return self._backend.mesh
@@ -301,6 +306,11 @@ class _Members:
         self._names: dict[str, str] = {}
         """The name here of each worker, by its name in Dask."""
         self._asking: set[Any] = set()
+
+    @property
+    def scheduler(self) -> str:
+        """The address of the scheduler."""
+        return str(self._client.scheduler.address)
 
     def admit(self, address: str, about: Mapping[str, Any]) -> str | None:
         """Note what a worker has said of itself. Return its name here; None if its versions differ."""

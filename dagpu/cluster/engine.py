@@ -200,7 +200,11 @@ class DaskEngine:
             state.cancelled = True  # from now on a cancellation changes nothing
             error = await asyncio.shield(self._drain(state, error))
         holds: dict[Group, DaskHold] = {}
-        if error is None:
+        cancelled = isinstance(error, asyncio.CancelledError)
+        if cancelled:
+            error = ClusterError("the cluster was closed while the op ran. Let runs end inside its block.")
+            error = error if self.closed else None
+        if error is None and not cancelled:
             for group in state.run.tasks.kept():
                 task = state.tasks[group[0]]
                 holds[group] = hold = DaskHold(state.futures[group], task.worker, _bytes_of(state, group))
@@ -211,7 +215,7 @@ class DaskEngine:
         state.futures.clear()
         state.sent.clear()
         self.changed()
-        state.run.finish(holds, values, error)
+        state.run.finish(holds, values, error, cancelled=cancelled)
 
     async def _drive(self, state: RunState) -> None:
         """Submit tasks as there is room, until all are done."""

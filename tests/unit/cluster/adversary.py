@@ -34,12 +34,19 @@ class Adversary:
         workers: the names of the workers.
         choose: chooses each transition.
         send: what a value becomes on its way to another worker.
+        runner: runs the tasks, for all workers; it keeps their plans.
         kills: the number of workers that may die, in all. Another one comes in the place of each.
         redone: the number of tasks that may be run again though their values are there.
     """
 
     def __init__(
-        self, workers: Sequence[str], choose: Choose, send: Callable[[PartValue], PartValue], kills: int, redone: int
+        self,
+        workers: Sequence[str],
+        choose: Choose,
+        send: Callable[[PartValue], PartValue],
+        kills: int,
+        redone: int,
+        runner: PartRunner | None = None,
     ) -> None:
         self.choose = choose
         self.kills = kills
@@ -50,7 +57,7 @@ class Adversary:
         self._stores: dict[str, dict[Any, PartValue]] = {worker: {} for worker in workers}
         self._recipes: dict[Any, tuple[Task, PartCall, list[Any]]] = {}
         """For each key the task that makes it, its call, and the keys whose values it takes."""
-        self._runners = {worker: PartRunner() for worker in workers}
+        self._runner = PartRunner() if runner is None else runner
 
     def start(self, run: ClusterRun) -> None:
         """Run all tasks, in the order that is chosen."""
@@ -103,7 +110,6 @@ class Adversary:
         if what == "kill":
             self.kills -= 1
             self._stores[about] = {}
-            self._runners[about] = PartRunner()
             return
         self.redone -= what == "again"
         workers = list(self._stores)
@@ -113,7 +119,7 @@ class Adversary:
         task, call, needs = self._recipes[key]
         values = [self._taken(need, worker) for need in needs]
         self.executed += 1
-        made = self._runners[worker].run(call, self.codes, values, worker)
+        made = self._runner.run(call, self.codes, values, worker)
         for at, versions in enumerate(task.groups):
             self._stores[worker][key[0], (task.index, at)] = made.subset(versions)
 

@@ -29,6 +29,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.cluster.cluster_backend import ClusterBackend, ClusterRun, program_of
+from dagpu.cluster.worker.part_runs import PartRunner
 from dagpu.cluster.worker.part_values import PartValue, read_value, write_value
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.runtime.device_lookup import add_nodes, find_device, remove_nodes
@@ -84,15 +85,17 @@ def test_every_order_of_a_small_graph_gives_the_same_bits(kills: int, redone: in
     """Orders and places of a run of six parts, one after the other, with one worker that dies at any point, or one part
     that is run again at any."""
     most, seen = 300, 0
+    with cluster(lambda n: 0, 1e-9) as (backend, _):
+        tasks, memory = _small_run(backend)
+    runner = PartRunner()
     for choose in every_choice(most):
-        with cluster(choose, 1e-9, 0) as (backend, engine):
-            tasks, memory = _small_run(backend)
-            engine.kills, engine.redone = kills, redone
-            run = ClusterRun("run", tasks, memory, engine)
-            engine.start(run)
-            assert not run.failures()
-            found = [x for x in run.memory if isinstance(x, np.ndarray)]
-            assert [x.tolist() for x in found if x.dtype == np.int32][-2:] == [[4, 7, 10, 13], [13, 22, 31, 40]]
+        engine = Adversary(WORKERS, choose, sent, kills, redone, runner)
+        engine.codes = backend.codes
+        run = ClusterRun("run", tasks, list(memory), engine)
+        engine.start(run)
+        assert not run.failures()
+        found = [x for x in run.memory if isinstance(x, np.ndarray)]
+        assert [x.tolist() for x in found if x.dtype == np.int32][-2:] == [[4, 7, 10, 13], [13, 22, 31, 40]]
         seen += 1
     assert seen == most
 
