@@ -116,6 +116,19 @@ def test_random_dags_give_the_same_bits(cluster: Cluster) -> None:
             assert [*map(bytes, got)] == [*map(bytes, wanted)]
 
 
+def test_other_versions_are_refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no worker has the versions of this process, a table says what differs."""
+    mine = {**dask_tasks.versions_here(), "NumPy": "1.0"}
+    monkeypatch.setattr(dask_tasks, "versions_here", lambda: mine)
+
+    async def connect() -> None:
+        async with Cluster.connect(cluster.scheduler, timeout=SECONDS):
+            pass
+
+    with pytest.raises(VersionMismatchError, match=rf"NumPy: 1.0 here, {np.__version__} on tcp://"):
+        trio.run(connect)
+
+
 def test_results_stay_on_their_worker_until_they_are_dropped(cluster: Cluster) -> None:
     """A handle names the worker's device, a lent tensor is written there, and memory is freed with the last handle."""
     device = cluster.mesh.devices[1]
@@ -205,19 +218,6 @@ def test_a_part_that_kills_workers_is_given_up(cluster: Cluster) -> None:
     """The error names the op and the workers."""
     with pytest.raises(PartKilledWorkersError, match=r"2 workers died.*test_real_cluster\.py:\d+.*tcp://"):
         value(1).host_map(die).sync()
-
-
-def test_other_versions_are_refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If no worker has the versions of this process, a table says what differs."""
-    mine = {**dask_tasks.versions_here(), "NumPy": "1.0"}
-    monkeypatch.setattr(dask_tasks, "versions_here", lambda: mine)
-
-    async def connect() -> None:
-        async with Cluster.connect(cluster.scheduler, timeout=SECONDS):
-            pass
-
-    with pytest.raises(VersionMismatchError, match=rf"NumPy: 1.0 here, {np.__version__} on tcp://"):
-        trio.run(connect)
 
 
 def test_runs_leave_no_threads_and_no_files(cluster: Cluster) -> None:
