@@ -3,8 +3,8 @@ bits as without a cluster.
 
     weights --copy--> every worker: forward, backward on its part of the batch --copy--> w0: mean, step
 
-A step of training is one op. `.on("w1/host:0")` places a part of it on a device of the cluster, and `DEVICES` is all that
-differs between one process and several. Where Dask is not installed, the example says so.
+A step of training is one op. `.on("w1/host:0")` places a part of it on a device of the cluster, and the names of the
+devices are all that differs between one process and several. Where Dask is not installed, the example says so.
 """
 
 import os
