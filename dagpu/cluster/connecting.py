@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from dagpu.cluster.engine import DaskEngine
 
 _T = TypeVar("_T")
+_ASKED: Final = 100
+"""The number of times that a new worker is asked what it is."""
+_ASK_SECONDS: Final = 0.1
 _INSTALL: Final = "pip install 'distributed>=2025.1' cloudpickle cryptography"
 
 
@@ -353,11 +356,19 @@ class _Members:
             asking.add_done_callback(self._asking.discard)
 
     async def _ask(self, address: str) -> None:
+        import asyncio
+
         from dagpu.cluster.worker.dask_tasks import describe_worker
 
-        found = await self._client.run(describe_worker, self._devices, workers=[address], on_error="ignore")
-        if isinstance(found.get(address), dict):
-            self.admit(address, found[address])
+        for _ in range(_ASKED):  # it may not be ready to answer yet
+            try:
+                found = await self._client.run(describe_worker, self._devices, workers=[address], on_error="return")
+            except Exception:
+                found = {}
+            if isinstance(found.get(address), dict):
+                self.admit(address, found[address])
+                return
+            await asyncio.sleep(_ASK_SECONDS)
 
 
 @asynccontextmanager
@@ -403,7 +414,7 @@ async def _open(how: _Joining | _Starting, options: _Options) -> _Opened:
             with dask.config.set({"distributed.worker.resources": {}}):
                 local = await LocalCluster(
                     n_workers=how.workers, threads_per_worker=2, processes=True, host="127.0.0.1", asynchronous=True,
-                    dashboard_address=None, worker_dashboard_address=None, silence_logs=50,
+                    dashboard_address="127.0.0.1:0", worker_dashboard_address=None, silence_logs=50,
                 )  # fmt: skip
             client = await Client(local, asynchronous=True, set_as_default=False, timeout=options.timeout)
         else:
@@ -476,7 +487,8 @@ def _cluster_of(bridge: Bridge, opened: _Opened, options: _Options) -> Cluster:
             if about["error"]:
                 raise ClusterError(f"worker {name} ({about['host']}): {about['error']}")
             found[name] = about["devices"]
-            limits[name] = sum([total for _, total in about["memory"].values()])
+            totals = [total for _, total in about["memory"].values()] or [0]
+            limits[name] = max(totals) if about["devices"][0].startswith("host") else sum(totals)
     if not found:
         raise _mismatch(members, options)
     engine = DaskEngine(
@@ -487,7 +499,7 @@ def _cluster_of(bridge: Bridge, opened: _Opened, options: _Options) -> Cluster:
     tag = str(opened.client.id).rpartition("-")[2]
     backend = ClusterBackend(found, engine, costs, options.part_seconds, code=options.code, tag=tag)
     engine.codes = backend.codes
-    dashboard = None if opened.local is not None else opened.client.dashboard_link
+    dashboard = opened.client.dashboard_link
     return Cluster(backend, engine, members, dashboard)
 
 

@@ -8,6 +8,7 @@ its worker has room for it: at most `window` tasks of a run, and no more bytes t
 import asyncio
 import contextlib
 import weakref
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, final
@@ -57,8 +58,12 @@ class RunState:
     def __init__(self, run: ClusterRun) -> None:
         self.run = run
         self.tasks: Sequence[Task] = run.tasks.tasks
-        self.waiting = list(range(len(self.tasks)))
-        """The tasks that are not submitted, in order."""
+        self.queues: dict[str, deque[int]] = {}
+        """For each worker, its tasks that are not submitted, in order."""
+        self.under_way: dict[str, set[int]] = {}
+        """For each worker, its tasks that are submitted and not done."""
+        self.held: Counter[str] = Counter()
+        """For each worker, the bytes of the values in `futures`."""
         self.submitted: set[int] = set()
         self.done: set[int] = set()
         self.futures: dict[Group, Any] = {}
@@ -66,7 +71,8 @@ class RunState:
         self.attempt = 0
         self.sent: dict[int, Any] = {}
         """Futures of large arrays that were sent to a worker, by the identity of the array."""
-        self.lost: list[int] = []
+        self.lost = False
+        """True once a value is gone that the engine cannot make again."""
         self.errors: dict[int, BaseException] = {}
         self.changed = asyncio.Event()
         self.watchers: set[asyncio.Task[None]] = set()
@@ -77,6 +83,8 @@ class RunState:
         self.users = [0] * len(self.tasks)
         """For each task, the number of tasks that need it and are not done."""
         for task in self.tasks:
+            self.queues.setdefault(task.worker, deque()).append(task.index)
+            self.under_way.setdefault(task.worker, set())
             for need in task.needs:
                 self.users[need] += 1
 
@@ -90,9 +98,24 @@ class RunState:
         whole = f"{task.name}-{self.run.name}-{self.attempt}-{task.index}"
         return whole if len(task.groups) < 2 else f"{whole}-{group[1]}"
 
-    def outstanding(self, worker: str) -> list[Task]:
-        """Return the tasks of a worker that are submitted and not done."""
-        return [self.tasks[at] for at in self.submitted - self.done if self.tasks[at].worker == worker]
+    def hold(self, group: Group, future: Any) -> None:
+        """Keep a value alive."""
+        self.futures[group] = future
+        self.held[self.tasks[group[0]].worker] += self.bytes_of(group)
+
+    def release(self, group: Group) -> None:
+        """Let the engine free a value that nothing needs any more."""
+        if self.futures.pop(group, None) is not None:
+            self.held[self.tasks[group[0]].worker] -= self.bytes_of(group)
+
+    def bytes_of(self, group: Group) -> int:
+        """Return the bytes of a value on devices."""
+        task, buffers = self.tasks[group[0]], self.run.tasks.program.buffers
+        return sum([buffers[version[0]].nbytes for version in task.groups[group[1]]]) if task.groups else 0
+
+    def gone(self) -> set[int]:
+        """Return the tasks whose values cannot be made again by the engine."""
+        return {index for (index, _), future in self.futures.items() if future.status in ("cancelled", "lost")}
 
 
 @final
@@ -192,22 +215,24 @@ class DaskEngine:
         error: BaseException | None = None
         values: dict[Group, Any] = {}
         try:
-            await self._drive(state)
-            values = await self._fetch(state)
+            values = await self._drive(state)
         except BaseException as failed:
             error = failed
+        cancelled = state.cancelled and error is not None
         if error is not None:
             state.cancelled = True  # from now on a cancellation changes nothing
             error = await asyncio.shield(self._drain(state, error))
+        if cancelled and isinstance(error, asyncio.CancelledError):
+            late = ClusterError("the cluster was closed while the op ran. Let runs end inside its block.")
+            error = late if self.closed else None
+            cancelled = error is None
+        elif cancelled:
+            cancelled = False
         holds: dict[Group, DaskHold] = {}
-        cancelled = isinstance(error, asyncio.CancelledError)
-        if cancelled:
-            error = ClusterError("the cluster was closed while the op ran. Let runs end inside its block.")
-            error = error if self.closed else None
         if error is None and not cancelled:
             for group in state.run.tasks.kept():
-                task = state.tasks[group[0]]
-                holds[group] = hold = DaskHold(state.futures[group], task.worker, _bytes_of(state, group))
+                worker = state.tasks[group[0]].worker
+                holds[group] = hold = DaskHold(state.futures[group], worker, state.bytes_of(group))
                 self._holds.add(hold)
         self.states.remove(state)
         for watcher in state.watchers:
@@ -217,45 +242,55 @@ class DaskEngine:
         self.changed()
         state.run.finish(holds, values, error, cancelled=cancelled)
 
-    async def _drive(self, state: RunState) -> None:
-        """Submit tasks as there is room, until all are done."""
+    async def _drive(self, state: RunState) -> dict[Group, Any]:
+        """Submit tasks as there is room, until all are done. Return the values that the caller gets."""
         while True:
             await self._admit(state)
             if len(state.done) == len(state.tasks):
-                return
-            await state.changed.wait()
-            state.changed.clear()
-            self.changed()
+                try:
+                    return await self._fetch(state)
+                except BaseException:
+                    if state.cancelled or not state.gone():
+                        raise
+                    state.lost = True
+            else:
+                await state.changed.wait()
+                state.changed.clear()
+                self.changed()
             if state.errors:
-                index = min(state.errors)
-                raise state.errors[index]
+                raise state.errors[min(state.errors)]
             if state.lost:
                 await self._send_again(state)
 
     async def _admit(self, state: RunState) -> None:
         """Submit the tasks that need nothing but submitted tasks, and for which their workers have room."""
         batch: list[Task] = []
-        for index in state.waiting:
-            task = state.tasks[index]
-            if state.submitted.issuperset(task.needs) and self._has_room(state, task):
-                state.submitted.add(index)
-                batch.append(task)
+        used = {worker: self.memory_used(worker) + state.held[worker] for worker in state.queues}
+        found = True
+        while found:  # a task that is submitted may be what the next one of another worker needs
+            found = False
+            for worker, queue in state.queues.items():
+                while queue:
+                    task = state.tasks[queue[0]]
+                    if not state.submitted.issuperset(task.needs) or not self._has_room(state, task, used[worker]):
+                        break
+                    queue.popleft()
+                    state.submitted.add(task.index)
+                    state.under_way[worker].add(task.index)
+                    batch.append(task)
+                    found = True
         if batch:
-            chosen = {task.index for task in batch}
-            state.waiting = [index for index in state.waiting if index not in chosen]
             await self._submit(state, batch)
 
-    def _has_room(self, state: RunState, task: Task) -> bool:
-        """Return whether a worker has room for one more task. One that is at nothing has room for any."""
-        under_way = state.outstanding(task.worker)
+    def _has_room(self, state: RunState, task: Task, used: int) -> bool:
+        """Return whether a worker, which holds `used` bytes, has room for one more task. One that is at nothing has
+        room for any."""
+        under_way = state.under_way[task.worker]
         if not under_way:
             return True
         if len(under_way) >= self._window:
             return False
-        held = self.memory_used(task.worker) + sum(
-            [_bytes_of(state, group) for group in state.futures if state.tasks[group[0]].worker == task.worker]
-        )
-        wanted = held + sum([other.peak_bytes for other in under_way]) + task.peak_bytes
+        wanted = used + sum([state.tasks[index].peak_bytes for index in under_way]) + task.peak_bytes
         return wanted <= self._limits.get(task.worker, wanted)
 
     async def _submit(self, state: RunState, batch: Sequence[Task]) -> None:
@@ -276,7 +311,7 @@ class DaskEngine:
         whole = HighLevelGraph(layers, {name: set() for name in layers})
         keys = [state.key_of(group) for group in wanted]
         for group, future in zip(wanted, self._client.get(whole, keys, sync=False), strict=True):
-            state.futures[group] = future
+            state.hold(group, future)
         for task in batch:
             watcher = asyncio.get_running_loop().create_task(self._watch(state, task))
             state.watchers.add(watcher)
@@ -343,19 +378,20 @@ class DaskEngine:
             failed = next(future for future in futures if future.status == "error")
             state.errors[task.index] = self._error_of(await failed.exception(), task)
         elif not state.cancelled:
-            state.lost.append(task.index)
+            state.lost = True
         state.changed.set()
 
     def _note_done(self, state: RunState, task: Task) -> None:
         """Note that a task is done, and release the values that nothing needs any more."""
         state.done.add(task.index)
+        state.under_way[task.worker].discard(task.index)
         for need in task.needs:
             state.users[need] -= 1
         for index in (task.index, *task.needs):
             if not state.users[index] and index in state.done:
                 for group in state.values_of(state.tasks[index]):
                     if group not in state.kept:
-                        state.futures.pop(group, None)
+                        state.release(group)
 
     def _error_of(self, error: BaseException, task: Task) -> BaseException:
         """Return the error of the user's for an error of Dask."""
@@ -376,7 +412,7 @@ class DaskEngine:
         Raises:
             ClusterLostError: the scheduler is gone, or a tensor that an earlier run has made.
         """
-        state.lost.clear()
+        state.lost = False
         if not self._is_connected():
             raise ClusterLostError(
                 "the connection to the scheduler was lost. What was under way has to be run again, with tensors "
@@ -397,17 +433,20 @@ class DaskEngine:
                 "workers for the reason, and run the op again."
             )
         state.sent.clear()
-        gone = {index for (index, _), future in state.futures.items() if future.status in ("cancelled", "lost")}
+        gone = state.gone()
         for index in gone:
             if index in state.done:
                 state.done.discard(index)
                 for need in state.tasks[index].needs:
                     state.users[need] += 1
             state.submitted.discard(index)
+            state.under_way[state.tasks[index].worker].discard(index)
             for group in state.values_of(state.tasks[index]):
-                state.futures.pop(group, None)
+                state.release(group)
         state.redone += len(gone)
-        state.waiting = sorted({*state.waiting, *gone})
+        for worker, queue in state.queues.items():
+            again = {index for index in gone if state.tasks[index].worker == worker}
+            state.queues[worker] = deque(sorted({*queue, *again}))
 
     def _is_connected(self) -> bool:
         comm = getattr(self._client, "scheduler_comm", None)
@@ -487,9 +526,3 @@ class DaskEngine:
 def _arrays(state: RunState, task: Task) -> list["np.ndarray[Any, Any]"]:
     """Return the arrays of the caller's that are too large to travel inside a task."""
     return [x for x in [state.run.memory[buffer] for _, buffer in task.given] if is_large(x)]
-
-
-def _bytes_of(state: RunState, group: Group) -> int:
-    """Return the bytes of a value on devices."""
-    task, buffers = state.tasks[group[0]], state.run.tasks.program.buffers
-    return sum([buffers[version[0]].nbytes for version in task.groups[group[1]]]) if task.groups else 0
