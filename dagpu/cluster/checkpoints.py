@@ -41,8 +41,9 @@ def checkpoint(t: "Tensor[_D] | DeviceOp[Tensor[_D], Any, Any]", store: str | Pa
         cure = "Write checkpoint(t, path), with a tensor or an op that makes one"
         raise wrong_argument("checkpoint", origin, "t", given, "a tensor or an op", cure)
     path = str(Path(fspath(store)).absolute())
-    source: DeviceOp[Any] = given if isinstance(given, DeviceOp) else value(given)
-    return source.to_host().host_map(WriteCheckpoint(path)).then(partial(_read, origin))
+    source: Any = given if isinstance(given, DeviceOp) else value(given)
+    written: DeviceOp[str] = source.to_host().host_map(WriteCheckpoint(path))
+    return written.then(partial(_read, origin))
 
 
 def _read(origin: Origin, path: str) -> DeviceOp[Any]:

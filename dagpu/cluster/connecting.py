@@ -76,6 +76,8 @@ class _Opened:
     """The processes of a local cluster; None otherwise."""
     found: dict[str, dict[str, Any]]
     """What each worker has said of itself, by its address."""
+    settings: Any
+    """Settings of Dask that hold until the cluster is closed; None if there are none."""
 
 
 @final
@@ -387,7 +389,7 @@ async def _opened(how: _Joining | _Starting, options: _Options) -> AsyncIterator
         backend, engine = cluster._backend, cluster._engine  # noqa: SLF001  # reason: it is made here
         add_nodes(backend.nodes, backend)
         try:
-            await bridge.run(_listen(opened.client, cluster))
+            await bridge.run(_listen(opened.client, cluster, options.allowed_failures))
             yield cluster
         finally:
             remove_nodes(backend.nodes)
@@ -401,21 +403,23 @@ async def _opened(how: _Joining | _Starting, options: _Options) -> AsyncIterator
 async def _open(how: _Joining | _Starting, options: _Options) -> _Opened:
     """Open a client, and ask the workers what they are. It runs in Dask's loop."""
     try:
-        import dask
+        from dask import config as dask_config
         from distributed import Client, LocalCluster, Security
     except ImportError as error:
         raise ClusterError(f"a cluster needs Dask: {error}. Install it: {_INSTALL}.") from None
-    from dagpu.cluster.worker.dask_tasks import describe_worker, set_allowed_failures
+    from dagpu.cluster.worker.dask_tasks import describe_worker
 
     local: Any = None
     client: Any = None
+    settings: Any = None
     try:
         if isinstance(how, _Starting):
-            with dask.config.set({"distributed.worker.resources": {}}):
-                local = await LocalCluster(
-                    n_workers=how.workers, threads_per_worker=2, processes=True, host="127.0.0.1", asynchronous=True,
-                    dashboard_address="127.0.0.1:0", worker_dashboard_address=None, silence_logs=50,
-                )  # fmt: skip
+            # A nanny that takes its time to start a worker again must not be closed meanwhile.
+            settings = dask_config.set({"distributed.deploy.lost-worker-timeout": "1h"})
+            local = await LocalCluster(
+                n_workers=how.workers, threads_per_worker=2, processes=True, host="127.0.0.1", asynchronous=True,
+                dashboard_address="127.0.0.1:0", worker_dashboard_address=None, silence_logs=50,
+            )  # fmt: skip
             client = await Client(local, asynchronous=True, set_as_default=False, timeout=options.timeout)
         else:
             security = None if how.tls is None else Security(**how.tls.options())
@@ -423,14 +427,13 @@ async def _open(how: _Joining | _Starting, options: _Options) -> _Opened:
                 how.address, asynchronous=True, set_as_default=False, timeout=options.timeout, security=security
             )
         await client.wait_for_workers(1, timeout=options.timeout)
-        await client.run_on_scheduler(set_allowed_failures, options.allowed_failures)
         found = await client.run(describe_worker, options.devices)
     except BaseException as error:
-        await _close(_Opened(client, local, {}), None)
+        await _close(_Opened(client, local, {}, settings), None)
         if isinstance(how, _Joining) and isinstance(error, OSError | TimeoutError):
             raise _unreached(how, error, options) from error
         raise
-    return _Opened(client, local, found)
+    return _Opened(client, local, found, settings)
 
 
 def _unreached(how: _Joining, error: BaseException, options: _Options) -> ClusterError:
@@ -448,8 +451,11 @@ def _unreached(how: _Joining, error: BaseException, options: _Options) -> Cluste
     )
 
 
-async def _listen(client: Any, cluster: Cluster) -> None:
-    """Follow the workers that come and go."""
+async def _listen(client: Any, cluster: Cluster, allowed_failures: int) -> None:
+    """Follow the workers that come and go, and tell the scheduler how many may die on a part."""
+    from dagpu.cluster.worker.dask_tasks import set_allowed_failures
+
+    await client.run_on_scheduler(set_allowed_failures, allowed_failures)
 
     def note(event: Any) -> None:
         cluster._members.note_event(event)  # noqa: SLF001  # reason: these are parts of one cluster
@@ -467,6 +473,8 @@ async def _close(opened: _Opened, engine: "DaskEngine | None") -> None:
         await opened.client.close()
     if opened.local is not None:
         await opened.local.close()
+    if opened.settings is not None:
+        opened.settings.__exit__(None, None, None)
 
 
 def _cluster_of(bridge: Bridge, opened: _Opened, options: _Options) -> Cluster:

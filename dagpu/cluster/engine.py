@@ -55,8 +55,10 @@ class DaskHold:
 class RunState:
     """One run under way. It is used in the event loop alone."""
 
-    def __init__(self, run: ClusterRun) -> None:
+    def __init__(self, run: ClusterRun, lost_before: int) -> None:
         self.run = run
+        self.lost_before = lost_before
+        """The number of workers that were lost before the run began."""
         self.tasks: Sequence[Task] = run.tasks.tasks
         self.queues: dict[str, deque[int]] = {}
         """For each worker, its tasks that are not submitted, in order."""
@@ -200,7 +202,7 @@ class DaskEngine:
     # ---- in the loop
 
     def _begin(self, run: ClusterRun) -> None:
-        state = RunState(run)
+        state = RunState(run, len(self.lost_workers))
         self.states.append(state)
         state.task = asyncio.get_running_loop().create_task(self._run(state))
 
@@ -376,7 +378,7 @@ class DaskEngine:
             self._note_done(state, task)
         elif "error" in statuses:
             failed = next(future for future in futures if future.status == "error")
-            state.errors[task.index] = self._error_of(await failed.exception(), task)
+            state.errors[task.index] = self._error_of(await failed.exception(), state, task)
         elif not state.cancelled:
             state.lost = True
         state.changed.set()
@@ -393,13 +395,13 @@ class DaskEngine:
                     if group not in state.kept:
                         state.release(group)
 
-    def _error_of(self, error: BaseException, task: Task) -> BaseException:
+    def _error_of(self, error: BaseException, state: RunState, task: Task) -> BaseException:
         """Return the error of the user's for an error of Dask."""
         if not isinstance(error, KilledWorker):
             return error
         places = ", ".join(task.origins)
         last = getattr(error.last_worker, "address", error.last_worker)
-        gone = ", ".join(dict.fromkeys([*self.lost_workers, str(last)]))
+        gone = ", ".join(dict.fromkeys([*self.lost_workers[state.lost_before :], str(last)]))
         return PartKilledWorkersError(
             f"{error.allowed_failures + 1} workers died while they ran the part of an op that was built at {places}: "
             f"{gone}. Look for a crash or too little memory in the logs of these workers, or run that op alone on one "
