@@ -41,7 +41,7 @@ def chosen_body() -> str:
 def tasks_of_a_cluster() -> object:
     engine: Any = None  # nothing is run
     backend = ClusterBackend({"w0": ["host:0"]}, engine, CostModel())
-    return backend.tasks_of(program_of(plan_of(ones((1,)))))
+    return [task.name for task in backend.tasks_of(program_of(plan_of(ones((1,))))).tasks]
 
 
 READERS: dict[str, Callable[[], object]] = {
