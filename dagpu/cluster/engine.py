@@ -117,7 +117,7 @@ class RunState:
 
     def gone(self) -> set[int]:
         """Return the tasks whose values cannot be made again by the engine."""
-        return {index for (index, _), future in self.futures.items() if future.status in ("cancelled", "lost")}
+        return {index for (index, _), future in self.futures.items() if future.status == "cancelled"}
 
 
 @final
@@ -236,6 +236,7 @@ class DaskEngine:
                 worker = state.tasks[group[0]].worker
                 holds[group] = hold = DaskHold(state.futures[group], worker, state.bytes_of(group))
                 self._holds.add(hold)
+        state.cancelled = True
         self.states.remove(state)
         for watcher in state.watchers:
             watcher.cancel()
@@ -370,16 +371,22 @@ class DaskEngine:
 
     async def _watch(self, state: RunState, task: Task) -> None:
         """Wait for the values of a task, and note how it ended."""
-        futures = [state.futures[group] for group in state.values_of(task)]
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            await wait_for_futures(futures)
-        statuses = {future.status for future in futures}
+        futures = {group: state.futures[group] for group in state.values_of(task)}
+        while True:
+            with contextlib.suppress(asyncio.CancelledError, Exception):  # what it raises shows in the statuses
+                await wait_for_futures([*futures.values()])
+            if state.cancelled or any(state.futures.get(group) is not future for group, future in futures.items()):
+                return  # the run has ended, or the task was submitted again
+            statuses = {future.status for future in futures.values()}
+            if not statuses & {"pending", "lost"}:  # Dask makes lost values again
+                break
+            await asyncio.sleep(_POLL_SECONDS)
         if statuses == {"finished"}:
             self._note_done(state, task)
         elif "error" in statuses:
-            failed = next(future for future in futures if future.status == "error")
+            failed = next(future for future in futures.values() if future.status == "error")
             state.errors[task.index] = self._error_of(await failed.exception(), state, task)
-        elif not state.cancelled:
+        else:
             state.lost = True
         state.changed.set()
 
@@ -422,12 +429,15 @@ class DaskEngine:
             )
         for held in state.run.memory:
             hold = getattr(held, "hold", None)
-            if isinstance(hold, DaskHold) and hold.future.status in ("cancelled", "lost"):
+            if isinstance(hold, DaskHold) and hold.future.status == "cancelled":
                 raise ClusterLostError(
                     f"a tensor on worker {hold.worker} was lost with it, and it came from an array that was too "
                     "large to keep for the case. Make it again, and use checkpoint(t, store) after what must not be "
                     "lost."
                 )
+        gone = state.gone()
+        if not gone:
+            return
         state.attempt += 1
         if state.attempt > self._allowed_failures + 1:
             raise ClusterLostError(
@@ -435,7 +445,6 @@ class DaskEngine:
                 "workers for the reason, and run the op again."
             )
         state.sent.clear()
-        gone = state.gone()
         for index in gone:
             if index in state.done:
                 state.done.discard(index)

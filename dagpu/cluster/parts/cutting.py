@@ -41,6 +41,7 @@ from dagpu.lowering.schedule.mesh import Mesh
 from dagpu.lowering.schedule.placing import place
 from dagpu.lowering.schedule.spread import Spread
 from dagpu.lowering.updates.subprogram import Renumbering
+from dagpu.runtime.execute import quiet_collector
 
 _POLICIES: Final = (ListSchedule(),)
 """The policy by which each worker plans its parts."""
@@ -65,10 +66,11 @@ def cut(program: Program, mesh: Mesh, *, part_seconds: float, costs: CostModel |
     model = CostModel() if costs is None else costs
     if any(map(is_automatic, program.devices)):
         program = place(program, Spread(mesh, costs=model), mesh)
-    versions = _Versions(program)
-    drafts, home = _assign(program, versions, model.times(program), part_seconds)
-    wanted = _wanted_versions(program, versions, drafts, home)
-    return [_Writer(program, versions, home, wanted).part(draft) for draft in drafts]
+    with quiet_collector():
+        versions = _Versions(program)
+        drafts, home = _assign(program, versions, model.times(program), part_seconds)
+        wanted = _wanted_versions(program, versions, home)
+        return [_Writer(program, versions, home, wanted).part(draft) for draft in drafts]
 
 
 @final
@@ -229,7 +231,7 @@ def _assign(
     return drafts, [-1 if draft is None else number[draft.at] for draft in owner]
 
 
-def _wanted_versions(program: Program, versions: _Versions, drafts: Sequence[_Draft], home: Sequence[int]) -> set[int]:
+def _wanted_versions(program: Program, versions: _Versions, home: Sequence[int]) -> set[int]:
     """Return the versions that leave the part that makes them: for other parts, or because they outlive the program."""
     wanted: set[int] = set()
     maker = versions.maker

@@ -10,6 +10,7 @@ import numpy as np
 from dagpu.backends.host.arrays import ALIGNMENT, Account, HostMemory
 from dagpu.backends.protocol import Bindings
 from dagpu.cluster.parts.part import Version
+from dagpu.common.dtypes import element_type
 from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Instruction, Program, Role, View
 from dagpu.lowering.schedule.policies import SingleStream
@@ -126,7 +127,7 @@ def write_value(value: PartValue) -> tuple[dict[str, Any], list[Any]]:
         entries.append(("block", version, block.nbytes))
         frames.append(_frame(block.content()) if block.nbytes else b"")
     for version, cell in value.cells.items():
-        if type(cell) is np.ndarray and cell.dtype.isbuiltin == 1 and not cell.dtype.hasobject:
+        if type(cell) is np.ndarray and element_type(cell.dtype) is not None:
             entries.append(("array", version, cell.dtype.name, cell.shape))
             frames.append(_frame(np.ascontiguousarray(cell)) if cell.nbytes else b"")
         else:
