@@ -44,7 +44,7 @@ class WorkerInfo:
     address: str
     """The address by which the scheduler and other workers reach it."""
     devices: tuple[Device, ...]
-    """Its devices. Their names begin with that of the worker, such as `node3/cuda:1`."""
+    """Its devices. Their names begin with that of the worker."""
     versions: Mapping[str, str]
     """Its versions of dagpu and of what has to agree with it."""
 

@@ -40,7 +40,7 @@ class Mesh:
     axes: tuple[str, ...]
     """The name of each axis."""
     automatic: Device = field(compare=False)
-    """The place `host:auto`, for work that a policy puts on one of the devices later. It has no memory of its own."""
+    """The place of work that a policy puts on one of the devices later. It has no memory of its own."""
 
     def __init__(
         self,
