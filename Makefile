@@ -10,7 +10,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PYTHONS := $(or $(PYTHON),python3 python python3.14 python3.13 python3.12 python3.11)
 
-.PHONY: help demo test deep docs lint types kernels packages screenshots bench gpu check clean
+.PHONY: help demo cluster-demo test deep docs lint types kernels packages screenshots bench gpu check clean
 
 help:
 	@sed -n '2,4s/^# //p' Makefile
@@ -43,6 +43,10 @@ $(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-python
 # One thread for each matrix product: NumPy's own threads and those of the streams get into each other's way.
 demo: $(VENV)/.stamp-demo
 	OPENBLAS_NUM_THREADS=1 "$(BIN)/python" -m examples.digits
+
+# Two worker processes, of which one is killed in the middle.
+cluster-demo: $(VENV)/.stamp-cluster
+	"$(BIN)/python" -m examples.cluster_mlp
 
 test: $(VENV)/.stamp-dev
 	"$(BIN)/python" -m pytest -q -n $(JOBS)

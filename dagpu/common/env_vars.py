@@ -109,6 +109,8 @@ CACHE_DIR: Final = Variable[Path | None](
 CHECKED: Final = Variable("DAGPU_CHECKED", "0 or 1", "1", _switch, False)
 """True compiles bounds checks into kernels that are declared without `checked`, and checks the calls of such foreign
 ops."""
+CLUSTER_NAMES: Final = Variable("DAGPU_CLUSTER_NAMES", "0 or 1", "0", _switch, True)
+"""True puts the names of files and kernels into the keys of a cluster, which its dashboard shows."""
 DEVICE: Final = Variable[str | None]("DAGPU_DEVICE", "the name of a device", "host", str, None)
 """The default device of ops."""
 DIRECT: Final = Variable("DAGPU_DIRECT", "0 or 1", "1", _switch, True)
@@ -137,7 +139,7 @@ raw_value: Final[Callable[[Any], Any]] = _variables.get
 
 
 VARIABLES: Final[tuple[Variable[object], ...]] = (
-    CACHE_DIR, CHECKED, DEVICE, DIRECT, EXPLORE_SEED, FOREIGN, HOST_DEVICES, MAX_CLOSURES, PINNED_BYTES, SPIN_US,
-    VERIFY,
+    CACHE_DIR, CHECKED, CLUSTER_NAMES, DEVICE, DIRECT, EXPLORE_SEED, FOREIGN, HOST_DEVICES, MAX_CLOSURES, PINNED_BYTES,
+    SPIN_US, VERIFY,
 )  # fmt: skip
 """All environment variables that dagpu reads."""

@@ -102,5 +102,26 @@ class DeviceLostError(DeviceError):
     """A device failed, and does not recover in this process."""
 
 
+class ClusterError(DagpuError, RuntimeError):
+    """A cluster cannot do what it was asked to."""
+
+
+class VersionMismatchError(ClusterError):
+    """No worker of a cluster has the versions of this process. The message has a table: what, here, there."""
+
+
+class PartKilledWorkersError(ClusterError):
+    """A part of an op was under way on several workers when they died. The message names the op and the workers."""
+
+
+class ClusterLostError(ClusterError):
+    """A cluster's scheduler is gone, or contents that cannot be made again. What was under way has to be run again."""
+
+
+class ClusterSecurityError(ClusterError):
+    """A cluster would be spoken to in the clear, a certificate is not of its authority, or code would be sent that the
+    cluster does not take."""
+
+
 class NoDeviceError(DeviceError):
     """The requested device does not exist on this machine."""

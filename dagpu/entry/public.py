@@ -1,9 +1,15 @@
 """All public names of dagpu. The package `dagpu` loads this module at the first access to one of them."""
 
+from dagpu.cluster.checkpoints import checkpoint
+from dagpu.cluster.connecting import Cluster, Progress, WorkerInfo
+from dagpu.cluster.security import Tls
 from dagpu.common.dtypes import Shape, bf16, bool_, c64, c128, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.errors import (
     BorrowError,
     CaptureError,
+    ClusterError,
+    ClusterLostError,
+    ClusterSecurityError,
     CompileError,
     DagpuError,
     DeviceError,
@@ -22,10 +28,12 @@ from dagpu.common.errors import (
     OutOfMemoryError,
     OwnershipError,
     PartitionError,
+    PartKilledWorkersError,
     PlanError,
     ShapeError,
     SourceError,
     UpdateError,
+    VersionMismatchError,
 )
 from dagpu.common.origin import record_origins
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
@@ -95,22 +103,24 @@ from dagpu.sharding.reducing import Reduction
 from dagpu.sharding.spread_values import Each, Haloed, Partials, PerDevice, Rank, Replicated, Sharded, ShardedRef
 
 __all__ = [
-    "Along", "Around", "Ask", "Blocks", "BorrowError", "Borrowed", "CaptureError", "Columns", "CompileError",
-    "CostModel", "CudaGraph", "Cyclic", "DagpuError", "Device", "DeviceError", "DeviceLostError", "DeviceOp", "Each",
-    "Elem", "ExportError", "Expression", "Feed", "Flow", "Foreign", "ForeignError", "ForeignFunction", "Haloed",
-    "Here", "In", "InteropError", "Interpreter", "Kernel", "KernelArgumentError", "KernelBoundsError", "KernelOp",
-    "Layout", "Lazy", "Lent", "Link", "Links", "ListSchedule", "MayAlloc", "Mesh", "MeshError", "Module",
-    "MovedError", "NestedRunError", "NoAlloc", "NoDeviceError", "NotReadyError", "OperationCancelled", "Out",
-    "OutOfMemoryError", "OwnershipError", "Partials", "Partition", "PartitionError", "Pending", "PerDevice",
-    "Pipeline", "PlanError", "Rank", "Reduction", "Replicated", "RoundRobin", "Rows", "SchedulingPolicy", "Scope",
+    "Along", "Around", "Ask", "Blocks", "BorrowError", "Borrowed", "CaptureError", "Cluster", "ClusterError",
+    "ClusterLostError", "ClusterSecurityError", "Columns", "CompileError", "CostModel", "CudaGraph", "Cyclic",
+    "DagpuError", "Device", "DeviceError", "DeviceLostError", "DeviceOp", "Each", "Elem", "ExportError", "Expression",
+    "Feed", "Flow", "Foreign", "ForeignError", "ForeignFunction", "Haloed", "Here", "In", "InteropError", "Interpreter",
+    "Kernel", "KernelArgumentError", "KernelBoundsError", "KernelOp", "Layout", "Lazy", "Lent", "Link", "Links",
+    "ListSchedule", "MayAlloc", "Mesh", "MeshError", "Module", "MovedError", "NestedRunError", "NoAlloc",
+    "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError",
+    "PartKilledWorkersError", "Partials", "Partition", "PartitionError", "Pending", "PerDevice", "Pipeline",
+    "PlanError", "Progress", "Rank", "Reduction", "Replicated", "RoundRobin", "Rows", "SchedulingPolicy", "Scope",
     "Shape", "ShapeError", "Sharded", "ShardedRef", "SharedTensor", "SingleStream", "Source", "SourceError", "Spread",
-    "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Trace",
-    "UpdateError", "adopt", "all_gather", "all_reduce", "arange", "array", "as_partials", "as_shards", "batch",
-    "batching", "bf16", "bool_", "broadcast", "c64", "c128", "convert", "current_device", "cutile_kernel", "cutoff",
-    "device", "devices", "dup", "each", "empty", "every", "expr", "eye", "f16", "f32", "f64", "fill", "flow",
-    "foreign", "from_array", "from_host", "full", "gather", "halo", "i8", "i16", "i32", "i64", "kernel", "lend",
-    "lend_mut", "lent_out", "linspace", "memcpy", "merge", "numba_kernel", "observe", "ones", "pipeline", "plan_of",
-    "rand", "randn", "record_origins", "reduce_scatter", "reshard", "shard", "shard_host", "sharded_empty",
-    "share_array", "source", "spawn", "stream_of", "trace", "triton_kernel", "u8", "u16", "u32", "u64", "unversioned",
-    "unzip_each", "use_device", "use_interpreter", "use_mesh", "value", "watch", "zeros", "zip_flows", "zip_ops",
+    "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Tls", "Trace",
+    "UpdateError", "VersionMismatchError", "WorkerInfo", "adopt", "all_gather", "all_reduce", "arange", "array",
+    "as_partials", "as_shards", "batch", "batching", "bf16", "bool_", "broadcast", "c64", "c128", "checkpoint",
+    "convert", "current_device", "cutile_kernel", "cutoff", "device", "devices", "dup", "each", "empty", "every",
+    "expr", "eye", "f16", "f32", "f64", "fill", "flow", "foreign", "from_array", "from_host", "full", "gather", "halo",
+    "i8", "i16", "i32", "i64", "kernel", "lend", "lend_mut", "lent_out", "linspace", "memcpy", "merge", "numba_kernel",
+    "observe", "ones", "pipeline", "plan_of", "rand", "randn", "record_origins", "reduce_scatter", "reshard", "shard",
+    "shard_host", "sharded_empty", "share_array", "source", "spawn", "stream_of", "trace", "triton_kernel", "u8", "u16",
+    "u32", "u64", "unversioned", "unzip_each", "use_device", "use_interpreter", "use_mesh", "value", "watch", "zeros",
+    "zip_flows", "zip_ops",
 ]  # fmt: skip

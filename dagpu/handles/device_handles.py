@@ -298,21 +298,24 @@ INSTALL_NVRTC: Final = "pip install 'cuda-bindings>=12' 'nvidia-cuda-nvrtc>=12' 
 class Device:
     """A device that has memory and runs work: `host`, `host:1`, `cuda:0`."""
 
-    __slots__ = ("__weakref__", "_driver", "_index", "_kind")
+    __slots__ = ("__weakref__", "_driver", "_index", "_kind", "_node")
 
-    def __init__(self, kind: Literal["host", "cuda", "explore"], index: int, driver: Driver) -> None:
+    def __init__(self, kind: Literal["host", "cuda", "explore"], index: int, driver: Driver, node: str = "") -> None:
         self._kind: Literal["host", "cuda", "explore"] = kind
         self._index = index
         self._driver = driver
+        self._node = node
 
     @property
     def name(self) -> str:
-        """The kind and the index of the device in one word. `device(name)` returns the device.
+        """The kind and the index of the device in one word. `device(name)` returns the device. The name of a device of
+        a cluster begins with that of its worker: `node3/cuda:1`.
 
         While an op is traced that `Spread` places, handles are on `host:auto` or `cuda:auto`: their device is chosen
         once the whole op is known.
         """
-        return f"{self._kind}:{self._index}" if self._index >= 0 else f"{self._kind}:auto"
+        own = f"{self._kind}:{self._index}" if self._index >= 0 else f"{self._kind}:auto"
+        return f"{self._node}/{own}" if self._node else own
 
     @property
     def kind(self) -> Literal["host", "cuda", "explore"]:
@@ -321,7 +324,7 @@ class Device:
 
     @property
     def index(self) -> int:
-        """The number of the device among those of its kind."""
+        """The number of the device among those of its kind, of its worker if it is one of a cluster."""
         return self._index
 
     def stream(self) -> "Stream":
@@ -340,10 +343,12 @@ class Device:
             return self._driver.memory_used()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Device) and (self._kind, self._index) == (other._kind, other._index)
+        return isinstance(other, Device) and (
+            (self._kind, self._index, self._node) == (other._kind, other._index, other._node)
+        )
 
     def __hash__(self) -> int:
-        return hash((self._kind, self._index))
+        return hash((self._kind, self._index, self._node))
 
     def __repr__(self) -> str:
         return f"device({self.name!r})"

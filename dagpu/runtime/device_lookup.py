@@ -1,12 +1,12 @@
 """Looks up devices and backends by name, and keeps the current device of each task and thread."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import cache, lru_cache
 from importlib import metadata
-from typing import Final, cast
+from typing import Final, Protocol, cast, runtime_checkable
 
 from dagpu.backends.protocol import Backend
 from dagpu.common.env_vars import DEVICE
@@ -69,6 +69,33 @@ def replaced_backend(kind: str, replacement: Backend) -> Iterator[None]:
         _forget_devices()
 
 
+@runtime_checkable
+class NamingBackend(Backend, Protocol):
+    """A backend that finds its devices by their whole names, since those of several machines have equal numbers."""
+
+    def named(self, name: str) -> Device:
+        """Return a device by its name.
+
+        Raises:
+            NoDeviceError: there is no such device.
+        """
+        ...
+
+
+def add_nodes(nodes: Iterable[str], cluster: NamingBackend) -> None:
+    """Make a cluster the backend of its workers' devices. `nodes` has the part of their names before the colon:
+    `node3/cuda`."""
+    backends.update(dict.fromkeys(nodes, cluster))
+    _forget_devices()
+
+
+def remove_nodes(nodes: Iterable[str]) -> None:
+    """Undo `add_nodes`, when the cluster is closed."""
+    for kind in nodes:
+        backends.pop(kind, None)
+    _forget_devices()
+
+
 def _forget_devices() -> None:
     """Forget which device each name means."""
     global version
@@ -81,6 +108,11 @@ def _load(kind: str) -> Backend:
     found = next(iter(metadata.entry_points(group=GROUP, name=kind)), None)
     if found is None and kind in _SHIPPED:
         found = metadata.EntryPoint(kind, _SHIPPED[kind], GROUP)
+    if found is None and "/" in kind:
+        raise NoDeviceError(
+            f"no open cluster has a device {kind}:... of that name. cluster.mesh has the devices of a cluster, as long "
+            "as its block is open."
+        )
     if found is None:
         raise NoDeviceError(
             f"no backend for devices of kind {kind!r} is installed. Known: {', '.join(backend_names())}. "
@@ -128,7 +160,8 @@ def find_device(name: str) -> Device:
     if name == "auto":
         return _automatic()
     kind, index = _split_name(name)
-    return backend(kind).device(index)
+    found = backend(kind)
+    return found.named(name) if isinstance(found, NamingBackend) else found.device(index)
 
 
 FIND_DEVICE.set(find_device)

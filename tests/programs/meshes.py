@@ -7,9 +7,11 @@ from typing import final
 
 from hypothesis import strategies as st
 
-from dagpu import CostModel, Link, Links, Mesh
+from dagpu import CostModel, Device, Link, Links, Mesh
+from dagpu.handles.device_handles import driver_of
 from dagpu.lowering.program import HOST, Buffer, Instruction, Launch, Program, Role
 from dagpu.lowering.schedule.policies import SingleStream
+from dagpu.runtime.device_lookup import find_device
 from tests.programs.plain_programs import kernel
 
 EAGER = CostModel(launch=1e-3, links=Links(peer=Link(1e-6, 1e12)))
@@ -19,6 +21,12 @@ EAGER = CostModel(launch=1e-3, links=Links(peer=Link(1e-6, 1e12)))
 def mesh(count: int, kind: str = "host") -> Mesh:
     """Return a mesh of the first devices of a kind."""
     return Mesh([f"{kind}:{number}" for number in range(count)])
+
+
+def workers(count: int, each: int = 1) -> Mesh:
+    """Return a mesh of devices on several workers of a cluster that does not exist: `w0/host:0`, `w0/host:1`, ..."""
+    driver = driver_of(find_device("host:0"))
+    return Mesh([Device("host", at, driver, f"w{worker}") for worker in range(count) for at in range(each)])
 
 
 @final

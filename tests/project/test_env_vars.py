@@ -3,13 +3,15 @@
 import ast
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from dagpu import NoDeviceError, Out, current_device, f32, kernel, ones, use_device, value
+from dagpu import CostModel, NoDeviceError, Out, current_device, f32, kernel, ones, plan_of, use_device, value
 from dagpu.backends.cuda.compile.disk_cache import default_cache_dir
 from dagpu.backends.cuda.resources.cuda_device import pinned_room
 from dagpu.backends.host import HostBackend
+from dagpu.cluster.cluster_backend import ClusterBackend, program_of
 from dagpu.common import env_vars
 from dagpu.common.env_vars import VARIABLES
 from dagpu.interop.foreign_ops.bodies import BodyList
@@ -36,9 +38,16 @@ def chosen_body() -> str:
     return bodies.choose()[0].kind
 
 
+def tasks_of_a_cluster() -> object:
+    engine: Any = None  # nothing is run
+    backend = ClusterBackend({"w0": ["host:0"]}, engine, CostModel())
+    return [task.name for task in backend.tasks_of(program_of(plan_of(ones((1,))))).tasks]
+
+
 READERS: dict[str, Callable[[], object]] = {
     "DAGPU_CACHE_DIR": default_cache_dir,
     "DAGPU_CHECKED": declare,
+    "DAGPU_CLUSTER_NAMES": tasks_of_a_cluster,
     "DAGPU_DEVICE": current_device,
     "DAGPU_DIRECT": lambda: value(0).map(str).sync(),
     "DAGPU_EXPLORE_SEED": explored,
@@ -54,6 +63,7 @@ READERS: dict[str, Callable[[], object]] = {
 WRONG = {
     "DAGPU_CACHE_DIR": ["cache", "./cache"],
     "DAGPU_CHECKED": ["maybe", "2"],
+    "DAGPU_CLUSTER_NAMES": ["short"],
     "DAGPU_DEVICE": ["tpu", "host:x", "host:99"],
     "DAGPU_DIRECT": ["never"],
     "DAGPU_EXPLORE_SEED": ["x", "1.5"],

@@ -32,6 +32,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"runtime"}),
     frozenset({"interop"}),
     frozenset({"reactive"}),
+    frozenset({"cluster"}),
     frozenset({"entry.public"}),
     frozenset({"__init__", "__main__", "entry"}),
 )
@@ -50,9 +51,13 @@ TYPING_ONLY: dict[tuple[str, str], str] = {
 HANDLE_AND_OP = ("dagpu.handles", "dagpu.ops.base", "dagpu.ops.graph")
 
 # Who alone may import what; an empty tuple says nobody. Trio has two places: `runtime` waits for one run; `reactive`
-# keeps tasks that start many runs, one after another, and stop with the block that opened them.
+# keeps tasks that start many runs, one after another, and stop with the block that opened them. In `cluster`, trio
+# is for the block that opens and closes a cluster.
 RESERVED: dict[str, tuple[str, ...]] = {
-    "trio": ("dagpu.runtime", "dagpu.reactive"),
+    "trio": ("dagpu.runtime", "dagpu.reactive", "dagpu.cluster"),
+    "distributed": ("dagpu.cluster",),
+    "dask": ("dagpu.cluster",),
+    "cloudpickle": ("dagpu.cluster",),
     "pycuda": ("dagpu.backends.cuda",),
     "cuda": ("dagpu.backends.cuda",),
     "mypy": ("dagpu.mypy_plugin",),
@@ -264,7 +269,7 @@ def test_errors_imports_nothing_of_ours() -> None:
         ("handles/tensors.py", "from dagpu.ops.base import DeviceOp", "higher layer"),
         ("handles/tensors.py", "from ..misc import thing", "no layer"),
         ("misc.py", "", "no layer"),
-        ("backends/common/worker_threads.py", "import trio", "only dagpu.runtime, dagpu.reactive may"),
+        ("backends/common/worker_threads.py", "import trio", "only dagpu.runtime, dagpu.reactive, dagpu.cluster may"),
         ("runtime/execute.py", "import pycuda.driver", "only dagpu.backends.cuda may"),
         ("lowering/plan.py", "from cuda.bindings import driver", "only dagpu.backends.cuda may"),
         ("ops/base.py", "import mypy.nodes", "only dagpu.mypy_plugin may"),
@@ -305,11 +310,12 @@ def test_what_is_allowed_is_not_reported(tmp_path: Path, file: str, source: str)
     assert violations(tmp_path / "dagpu") == []
 
 
-def test_importing_dagpu_loads_no_gpu_library_and_no_checker() -> None:
-    """`import dagpu` works on a machine with neither PyCUDA nor mypy: it touches neither."""
+def test_importing_dagpu_loads_no_gpu_library_no_checker_and_no_engine() -> None:
+    """`import dagpu` works on a machine with neither PyCUDA nor mypy nor Dask: it touches none."""
     program = (
-        "import sys, dagpu; "
-        "print(*sorted({name.split('.')[0] for name in sys.modules} & {'pycuda', 'cuda', 'mypy', 'sklearn'}))"
+        "import sys, dagpu; dagpu.Cluster; "
+        "print(*sorted({name.split('.')[0] for name in sys.modules} & {'pycuda', 'cuda', 'mypy', 'sklearn', 'dask', "
+        "'distributed', 'cloudpickle', 'cryptography'}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.backends.host.arrays import Account, HostMemory, Part
+from dagpu.backends.host.arrays import Account, ArenaRange, HostMemory
 from dagpu.backends.host.numpy_execution import execute
 from dagpu.common.errors import DagpuError
 from dagpu.common.layout import Layout
@@ -92,7 +92,7 @@ class _Runs:
 
 
 def _copy(held: object) -> HostMemory:
-    assert isinstance(held, HostMemory | Part), f"{held!r} is not memory of the explore backend"
+    assert isinstance(held, HostMemory | ArenaRange), f"{held!r} is not memory of the explore backend"
     copy = HostMemory(_UNCOUNTED, len(held.block))
     copy.block[:] = held.block
     return copy

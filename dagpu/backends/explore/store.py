@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dagpu.backends.explore.element_wise import check_element_wise
 from dagpu.backends.explore.script import Script
-from dagpu.backends.host.arrays import Account, HostMemory, Part
+from dagpu.backends.host.arrays import Account, ArenaRange, HostMemory
 from dagpu.backends.host.numpy_execution import check_declared_sight, execute
 from dagpu.common.critical import enter_user_code, restore_section
 from dagpu.lowering.program import HOST, GraphLaunch, Instruction, Launch, Role
@@ -26,7 +26,7 @@ SPOILED: Final = 0xF9
 """Pattern of the outputs of an instruction that has failed."""
 
 _Block: TypeAlias = NDArray[np.uint8]
-_Memory: TypeAlias = HostMemory | Part
+_Memory: TypeAlias = HostMemory | ArenaRange
 
 _UNCOUNTED: Final = Account()
 """Account of the copies that instructions work on. They belong to the machine, not to the run."""
@@ -58,7 +58,7 @@ class PoisonedStore:
                 continue
             offset, account = plan.offsets[number], accounts[buffer.device]
             if offset >= 0 and buffer.role is Role.TEMPORARY:
-                memory[number] = Part(self._arenas[buffer.device], offset, buffer.nbytes)
+                memory[number] = ArenaRange(self._arenas[buffer.device], offset, buffer.nbytes)
             else:
                 memory[number] = own = HostMemory(account, buffer.nbytes)
                 self._own.append(own)

@@ -112,7 +112,7 @@ def bytes_at(address: int, nbytes: int, owner: object) -> "np.ndarray[Any, np.dt
 
 
 @final
-class Part:
+class ArenaRange:
     """A range of an arena, occupied by a buffer for a time. It still contains the data of the buffers before."""
 
     __slots__ = ("block",)
@@ -121,17 +121,17 @@ class Part:
         self.block: Final = arena.block[offset : offset + nbytes]
 
     def __repr__(self) -> str:
-        return f"<Part of {self.block.nbytes} bytes>"
+        return f"<ArenaRange of {self.block.nbytes} bytes>"
 
 
 def writable_array(memory: object, layout: Layout) -> "np.ndarray[Any, np.dtype[Any]]":
-    """Return the array that `layout` describes in a `HostMemory` or a `Part`."""
-    assert isinstance(memory, HostMemory | Part), f"{memory!r} is not memory of the host backend"
+    """Return the array that `layout` describes in a `HostMemory` or an `ArenaRange`."""
+    assert isinstance(memory, HostMemory | ArenaRange), f"{memory!r} is not memory of the host backend"
     return np.ndarray(layout.shape, layout.dtype, memory.block, layout.offset, layout.strides)
 
 
 def readonly_array(memory: object, layout: Layout) -> "np.ndarray[Any, np.dtype[Any]]":
-    """Return the read-only array that `layout` describes in a `HostMemory` or a `Part`."""
+    """Return the read-only array that `layout` describes in a `HostMemory` or an `ArenaRange`."""
     array = writable_array(memory, layout)
     array.setflags(write=False)
     return array

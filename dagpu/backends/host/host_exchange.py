@@ -2,7 +2,7 @@
 
 from typing import Final, NoReturn, final
 
-from dagpu.backends.host.arrays import HostMemory, Part, bytes_at
+from dagpu.backends.host.arrays import ArenaRange, HostMemory, bytes_at
 
 
 @final
@@ -25,7 +25,7 @@ class HostExchange:
 
     def address_of(self, memory: object) -> int:
         """Return the address of a block of host memory."""
-        assert isinstance(memory, HostMemory | Part), f"{memory!r} is not memory of the host"
+        assert isinstance(memory, HostMemory | ArenaRange), f"{memory!r} is not memory of the host"
         address: int = memory.block.__array_interface__["data"][0]
         return address
 

@@ -14,7 +14,7 @@ from typing import assert_never, final
 from dagpu.backends.common.failures import Outcome
 from dagpu.backends.common.measuring import MeasuredRun, Perform
 from dagpu.backends.common.worker_threads import report_lost
-from dagpu.backends.host.arrays import HostMemory, Part
+from dagpu.backends.host.arrays import ArenaRange, HostMemory
 from dagpu.backends.host.numpy_execution import execute
 from dagpu.backends.protocol import Bindings, Failure
 from dagpu.common.critical import SIGNALS_SECONDS
@@ -148,7 +148,7 @@ class HostReplay:
                     offset = offsets[step.buffer]
                     if offset >= 0:  # a buffer without an offset has its own memory already
                         about = buffers[step.buffer]
-                        memory[step.buffer] = Part(arenas[about.device], offset, about.nbytes)
+                        memory[step.buffer] = ArenaRange(arenas[about.device], offset, about.nbytes)
                 case Release():
                     memory[step.buffer] = None
                 case _:

@@ -1,4 +1,4 @@
-"""Executes instructions with NumPy. `memory[i]` is buffer i: a `HostMemory`, a `Part`, or the value of a cell."""
+"""Executes instructions with NumPy. `memory[i]` is buffer i: `HostMemory`, an `ArenaRange`, or a cell's value."""
 
 from collections.abc import Callable, Iterable
 from itertools import repeat

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.common.checks.tile_sight import index_of_tile, sight_error
-from dagpu.backends.host.arrays import Account, HostMemory, Part, writable_array
+from dagpu.backends.host.arrays import Account, ArenaRange, HostMemory, writable_array
 from dagpu.backends.host.tiles import listed
 from dagpu.common.layout import Layout
 from dagpu.lowering.program import Launch, Tiles, View
@@ -89,7 +89,7 @@ class _Check:
         launch, view = self._launch, self._launch.args[position]
         assert launch.kernel.sees is not None
         held = self._before[view.buffer]
-        assert isinstance(held, HostMemory | Part)
+        assert isinstance(held, HostMemory | ArenaRange)
         visible = np.zeros(len(held.block), np.uint8)
         for other, argument in enumerate(launch.args):
             if type(argument) is View and argument.buffer == view.buffer:
@@ -135,7 +135,7 @@ class _Check:
 
 
 def _copied(held: object) -> HostMemory:
-    assert isinstance(held, HostMemory | Part), f"{held!r} is not memory of the host"
+    assert isinstance(held, HostMemory | ArenaRange), f"{held!r} is not memory of the host"
     copy = HostMemory(_UNCOUNTED, len(held.block))
     copy.block[:] = held.block
     return copy

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from dagpu.backends.common.checks.tile_sight import index_of_tile
-from dagpu.backends.host.arrays import HostMemory, Part
+from dagpu.backends.host.arrays import ArenaRange, HostMemory
 from dagpu.common.dtypes import Shape
 from dagpu.common.layout import Layout
 from dagpu.kernels.tile import Tile
@@ -53,7 +53,7 @@ def whole(tiles: Tiles) -> TilePlace:
 
 def cut_out(memory: object, layout: Layout, place: TilePlace) -> Tile[Any]:
     """Return the tile at `place` of an output in `memory`."""
-    assert isinstance(memory, HostMemory | Part), f"{memory!r} is not memory of the host backend"
+    assert isinstance(memory, HostMemory | ArenaRange), f"{memory!r} is not memory of the host backend"
     shape, offset, at, number = place
     strides = layout.strides if len(shape) == len(layout.strides) else (layout.dtype.itemsize,)
     tile: Tile[Any] = Tile(shape, layout.dtype, memory.block, offset, strides)

@@ -8,7 +8,7 @@ an instruction of the placed program a value that the program before does not ha
 """
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any, Final, final
 
 from dagpu.common.errors import PlanError
@@ -36,7 +36,7 @@ from dagpu.lowering.program import (
     reads_peers,
 )
 
-_BLANK: Final = 0
+BLANK: Final = 0
 """The value of memory that nothing has written."""
 _CURE: Final = (
     "The placement is at fault, not the program: name a device for now, op.on(device), and report it together with "
@@ -58,13 +58,13 @@ def verify_placement(before: Program, after: Program) -> None:
         PlanError: this does not hold. The message names the instruction or the buffer.
     """
     _check_tables(before, after)
-    terms = _Terms()
-    first, second = _Walk(before, terms), _Walk(after, terms)
+    terms = Terms()
+    first, second = ValueWalk(before, terms), ValueWalk(after, terms)
     first.run(None)
+    for instruction in after.instructions:
+        _check_device(after, instruction)
     second.run(first.made)
-    for key, count in (first.made - second.made).items():
-        instruction = first.example[key]
-        raise PlanError(f"{_named(instruction)} is missing {count} times in the placed program. {_CURE}")
+    first.check_missing(second.made)
     for number, buffer in enumerate(before.buffers):
         if (buffer.role is not Role.TEMPORARY or buffer.device == HOST) and first.values[number] != second.values[
             number
@@ -73,6 +73,18 @@ def verify_placement(before: Program, after: Program) -> None:
                 f"buffer {number}, which outlives the program, holds other contents at the end of the placed program. "
                 f"{_CURE}"
             )
+
+
+def _check_device(program: Program, instruction: Instruction) -> None:
+    """Check that an instruction is on the device of all that it accesses. Copies, and kernels that are made for it,
+    read other devices, and host functions get handles to any."""
+    buffers, device = program.buffers, instruction.device
+    elsewhere = isinstance(instruction, HostCall) or reads_peers(instruction)
+    accessed = instruction.writes if elsewhere else (*instruction.reads, *instruction.writes)
+    for buffer in accessed:
+        if buffers[buffer].device not in (device, HOST):
+            where = f"{_named(instruction)} is on {program.devices[device]}"
+            raise PlanError(f"{where}, and buffer {buffer} is not. {_CURE}")
 
 
 def _named(instruction: Instruction) -> str:
@@ -99,7 +111,7 @@ def _check_tables(before: Program, after: Program) -> None:
 
 
 @final
-class _Terms:
+class Terms:
     """Numbers for terms: the same for equal terms."""
 
     __slots__ = ("_layouts", "_numbers")
@@ -122,18 +134,32 @@ class _Terms:
 
 
 @final
-class _Walk:
-    """A walk over one program."""
+class ValueWalk:
+    """A walk over one program. `given` has the values of its inputs, by their buffers; by default each is another one.
+    `name` says which program it is, in messages, and `cure` what to do."""
 
-    def __init__(self, program: Program, terms: _Terms) -> None:
+    def __init__(
+        self,
+        program: Program,
+        terms: Terms,
+        given: Mapping[int, int] | None = None,
+        name: str = "the placed program",
+        cure: str = _CURE,
+    ) -> None:
         self._program = program
         self._terms = terms
+        self._name = name
+        self._cure = cure
         self.made: Counter[Hashable] = Counter()
-        """How often each term is computed."""
+        """How often each term is computed. Several walks may count in one."""
         self.example: dict[Hashable, Instruction] = {}
         """An instruction that computes each term."""
         self.values = [
-            terms.number(("given", number)) if buffer.role is Role.INPUT else _BLANK
+            BLANK
+            if buffer.role is not Role.INPUT
+            else terms.number(("given", number))
+            if given is None
+            else given[number]
             for number, buffer in enumerate(program.buffers)
         ]
         """The value of each buffer now."""
@@ -141,8 +167,6 @@ class _Walk:
     def run(self, wanted: "Counter[Hashable] | None") -> None:
         """Walk over all instructions. Each term has to be among the `wanted` ones, no more often than there."""
         for instruction in self._program.instructions:
-            if wanted is not None:
-                self._check_device(instruction)
             if self._pass_on(instruction):
                 continue
             term = self._term(instruction)
@@ -150,27 +174,20 @@ class _Walk:
             self.example[term] = instruction
             if wanted is not None and self.made[term] > wanted[term]:
                 more = "runs once more than before" if wanted[term] else "reads other contents than before"
-                raise PlanError(
-                    f"{_named(instruction)} on {self._device_of(instruction)} {more}, in the placed program. {_CURE}"
-                )
+                device = self._program.devices[instruction.device]
+                raise PlanError(f"{_named(instruction)} on {device} {more}, in {self._name}. {self._cure}")
             value = self._terms.number(term)
             for at, buffer in enumerate(instruction.writes):
                 self.values[buffer] = self._terms.number((value, at))
 
-    def _device_of(self, instruction: Instruction) -> str:
-        return self._program.devices[instruction.device]
+    def check_missing(self, others: "Counter[Hashable]") -> None:
+        """Check that what this walk has found was found as often by walks over other programs.
 
-    def _check_device(self, instruction: Instruction) -> None:
-        """Check that an instruction is on the device of all that it accesses. Copies, and kernels that are made for it,
-        read other devices, and host functions get handles to any."""
-        buffers, device = self._program.buffers, instruction.device
-        elsewhere = isinstance(instruction, HostCall) or reads_peers(instruction)
-        accessed = instruction.writes if elsewhere else (*instruction.reads, *instruction.writes)
-        for buffer in accessed:
-            if buffers[buffer].device not in (device, HOST):
-                raise PlanError(
-                    f"{_named(instruction)} is on {self._device_of(instruction)}, and buffer {buffer} is not. {_CURE}"
-                )
+        Raises:
+            PlanError: it was not.
+        """
+        for key, count in (self.made - others).items():
+            raise PlanError(f"{_named(self.example[key])} is missing {count} times in {self._name}. {self._cure}")
 
     def _pass_on(self, instruction: Instruction) -> bool:
         """Pass the value on if this is a copy of all bytes of a buffer, and return whether it is."""
@@ -209,7 +226,7 @@ class _Walk:
     def _target(self, out: View) -> Hashable:
         """Return a term for an output that is written: its layout, and what was there unless all of it is written."""
         whole = _is_whole(out, self._program.buffers)
-        return self._terms.layout(out.layout), _BLANK if whole else self.values[out.buffer]
+        return self._terms.layout(out.layout), BLANK if whole else self.values[out.buffer]
 
     def _operand(self, operand: Any) -> Hashable:
         """Return a term for an operand. Constants are compared by identity: a placement keeps them."""

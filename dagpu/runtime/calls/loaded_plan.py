@@ -46,15 +46,17 @@ def plan_stage(stage: Stage, check: bool) -> Plan:
 
 
 def device_kind_of(plan: Plan) -> str:
-    """Return the kind of the devices of a plan, which is that of the backend that runs it.
+    """Return the kind of the devices of a plan, which is that of the backend that runs it. One of a cluster's is
+    returned for devices of the same cluster.
 
     Raises:
-        DeviceError: the plan uses devices of several kinds.
+        DeviceError: the plan uses devices of several kinds, or of several clusters.
     """
     first, *others = plan.devices
     kind = first.partition(":")[0]
     for name in others:
-        if name.partition(":")[0] != kind:
+        other = name.partition(":")[0]
+        if other != kind and not ("/" in kind and "/" in other and backend(other) is backend(kind)):
             raise DeviceError(
                 f"an op uses {first} and {name} at once, which have no memory or streams in common. Go from one to the "
                 "other through an array: array = await op.to_host(), then from_host(array)."

@@ -13,8 +13,8 @@ import pytest
 from tests.project.examples.warm_python import WarmPython
 from tests.support.example_scripts import EXAMPLES, LONG, SCRIPTS, lacks_libraries, run, texts
 
-COLD: Final = {"hello", "decode"}
-"""A script and a package."""
+COLD: Final = {"hello", "decode", "cluster_mlp"}
+"""A script, a package, and one that starts processes of its own."""
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,13 @@ import contextlib
 import importlib
 import threading
 import warnings
+from pathlib import Path
 from typing import Any, TypeVar
 
 import trio
 
 from dagpu import (
+    Cluster,
     CostModel,
     Device,
     DeviceOp,
@@ -18,6 +20,8 @@ from dagpu import (
     RoundRobin,
     SingleStream,
     StreamInterpreter,
+    Tls,
+    checkpoint,
     device,
     dup,
     from_host,
@@ -411,4 +415,33 @@ case(
 case(
     lambda: importlib.import_module("dagpu").zeroes,
     ("has no attribute 'zeroes'", lambda: importlib.import_module("dagpu").zeros),
+)
+
+
+def certificates() -> Tls:
+    """Files as those of a user who has made certificates."""
+    for name in ("ca.pem", "own.pem", "own-key.pem"):
+        Path(name).write_text("", encoding="utf-8")
+    return Tls("ca.pem", "own.pem", "own-key.pem")
+
+
+case(lambda: Tls("none.pem", "own.pem", "own-key.pem"), ("Make the certificates first", certificates))
+case(
+    lambda: Cluster.connect("tls://head:8786"),
+    ("Pass tls=Tls(ca, certificate, key)", lambda: Cluster.connect("tls://head:8786", tls=certificates())),
+)
+case(
+    lambda: Cluster.connect("tcp://head:8786"),
+    (
+        "connect to tls://... with tls=Tls(ca, certificate, key)",
+        lambda: Cluster.connect("tls://head:8786", tls=certificates()),
+    ),
+)
+case(
+    lambda: Cluster.connect(8786),  # type: ignore[arg-type]  # reason: the mistake
+    ('Write "tls://head:8786"', lambda: Cluster.connect("tls://head:8786", tls=certificates())),
+)
+case(
+    lambda: checkpoint(3.0, "weights.npy"),  # type: ignore[arg-type]  # reason: the mistake
+    ("Write checkpoint(t, path)", lambda: checkpoint(ones((2,)).sync(), "weights.npy").sync()),
 )

@@ -1,0 +1,92 @@
+"""The functions that Dask calls on a worker."""
+
+import os
+import platform
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from distributed import Reschedule, get_worker
+
+from dagpu.cluster.parts.part import Version
+from dagpu.cluster.parts.part_blobs import FORMAT
+from dagpu.cluster.worker.part_runs import RUNNER, PartCall
+from dagpu.cluster.worker.part_values import PartValue
+from dagpu.common.errors import DeviceLostError, NoDeviceError
+from dagpu.common.layout import Layout
+from dagpu.handles.device_handles import LibraryBody, driver_of
+from dagpu.runtime.device_lookup import devices, find_device
+
+
+def run_task(call: PartCall, codes: Mapping[str, bytes], *values: Any) -> PartValue:
+    """Run a part. If a device of this worker is lost, the worker ends, its nanny starts another one, and the part is
+    run elsewhere."""
+    worker = get_worker()
+    try:
+        return RUNNER.run(call, codes, values, str(worker.name))
+    except DeviceLostError:
+        worker.loop.call_later(0.1, os._exit, 1)
+        raise Reschedule from None
+
+
+def select_versions(value: PartValue, versions: Sequence[Version]) -> PartValue:
+    """Return some versions of a value, as the value of a key of its own."""
+    return value.subset(versions)
+
+
+def same(content: Any) -> Any:
+    """Return the argument: a value that can be made again, unlike scattered ones."""
+    return content
+
+
+def cancel_run(run: str) -> int:
+    """Cancel the parts of a run on this worker. Return the number of those that are still under way."""
+    return RUNNER.cancel(run)
+
+
+def versions_here() -> dict[str, str]:
+    """Return the versions that have to agree on all machines."""
+    return {
+        "dagpu": str(vars(sys.modules["dagpu"])["__version__"]),
+        "format of parts": str(FORMAT),
+        "Python": ".".join(map(str, sys.version_info[:2])),
+        "NumPy": np.__version__,
+        "byte order": sys.byteorder,
+        "machine": platform.machine(),
+    }
+
+
+def describe_worker(wanted: Sequence[str] | None, dask_worker: Any = None) -> dict[str, Any]:
+    """Return what a client has to know of this worker: versions, devices and their memory."""
+    try:
+        found = [find_device(name) for name in wanted] if wanted is not None else devices()
+        error = ""
+    except NoDeviceError as failed:
+        found, error = [], str(failed)
+    gpus = [each for each in found if each.kind == "cuda"]
+    chosen = gpus or [each for each in found if each.kind == "host"]
+    return {
+        "versions": versions_here(),
+        "devices": [each.name for each in chosen],
+        "memory": {each.name: each.memory_info() for each in chosen},
+        "name": str(dask_worker.name),
+        "host": socket.gethostname(),
+        "error": error,
+    }
+
+
+def memory_of(device: str) -> tuple[int, int]:
+    """Return the free and the total memory of a device of this worker."""
+    return find_device(device).memory_info()
+
+
+def scratch_of(device: str, body: LibraryBody, operands: Sequence[Layout]) -> int:
+    """Return the bytes of scratch memory that a library needs on a device of this worker."""
+    return driver_of(find_device(device)).scratch_bytes(body, operands)
+
+
+def set_allowed_failures(count: int, dask_scheduler: Any = None) -> None:
+    """Set how many workers may die on one part before it is given up. It runs on the scheduler."""
+    dask_scheduler.allowed_failures = count

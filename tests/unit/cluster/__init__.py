@@ -1,0 +1,1 @@
+"""A cluster: its parts, its workers, and how it fails."""

@@ -1,0 +1,208 @@
+"""Law of redoing: whatever an engine does to the tasks of a run, the result has the same bits."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dagpu import (
+    CaptureError,
+    ClusterError,
+    ClusterSecurityError,
+    CostModel,
+    DeviceError,
+    NoDeviceError,
+    StreamInterpreter,
+    Tensor,
+    checkpoint,
+    device,
+    from_host,
+    plan_of,
+    use_interpreter,
+    value,
+    zeros,
+    zip_ops,
+)
+from dagpu.cluster.cluster_backend import ClusterBackend, ClusterRun, program_of
+from dagpu.cluster.worker.part_runs import PartRunner
+from dagpu.cluster.worker.part_values import PartValue, read_value, write_value
+from dagpu.lowering.tracing.tracer import Tracer
+from dagpu.runtime.device_lookup import add_nodes, find_device, remove_nodes
+from tests.programs.meshes import Scatter
+from tests.programs.named_kernels import affine, step
+from tests.programs.trials import random_dag
+from tests.unit.cluster.adversary import Adversary, every_choice
+
+WORKERS = ("w0", "w1", "w2")
+
+
+def sent(value: PartValue) -> PartValue:
+    """The value as it arrives on another worker."""
+    header, frames = write_value(value)
+    return read_value(header, [bytes(frame) for frame in frames])
+
+
+@contextmanager
+def cluster(
+    choose: Callable[[int], int], seconds: float, kills: int = 0, redone: int = 0, *, code: bool = True
+) -> Iterator[tuple[ClusterBackend, Adversary]]:
+    """A cluster in this process, whose devices have names as long as the block is open."""
+    engine = Adversary(WORKERS, choose, sent, kills, redone)
+    backend = ClusterBackend({each: ["host:0"] for each in WORKERS}, engine, CostModel(), seconds, code=code)
+    engine.codes = backend.codes
+    add_nodes(backend.nodes, backend)
+    try:
+        yield backend, engine
+    finally:
+        remove_nodes(backend.nodes)
+
+
+def interpreter(backend: ClusterBackend, seed: int) -> Any:
+    """Runs ops on the cluster, placed by chance."""
+    return use_interpreter(StreamInterpreter(backend.mesh.devices[0], Scatter(backend.mesh, seed)))
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 999), st.integers(0, 99), st.sampled_from([1e-9, 1e-5, 1.0]))
+def test_any_engine_gives_the_same_bits(dag: int, seed: int, seconds: float) -> None:
+    """Random DAGs in parts of any size, on workers that die, with tasks that are moved, delayed and redone: three
+    times, so that workers find plans that they have."""
+    wanted = random_dag(dag, 12).sync()
+    with cluster(random.Random(seed).randrange, seconds) as (backend, engine), interpreter(backend, seed):
+        for _ in range(3):
+            engine.kills, engine.redone = 2, 2
+            got = random_dag(dag, 12).sync()
+            assert [*map(bytes, got)] == [*map(bytes, wanted)]
+
+
+@pytest.mark.parametrize(("kills", "redone"), [(1, 0), (0, 1)])
+def test_every_order_of_a_small_graph_gives_the_same_bits(kills: int, redone: int) -> None:
+    """Orders and places of a run of six parts, one after the other, with one worker that dies at any point, or one part
+    that is run again at any."""
+    most, seen = 300, 0
+    with cluster(lambda n: 0, 1e-9) as (backend, _):
+        tasks, memory = _small_run(backend)
+    runner = PartRunner()
+    for choose in every_choice(most):
+        engine = Adversary(WORKERS, choose, sent, kills, redone, runner)
+        engine.codes = backend.codes
+        run = ClusterRun("run", tasks, list(memory), engine)
+        engine.start(run)
+        assert not run.failures()
+        found = [x for x in run.memory if isinstance(x, np.ndarray)]
+        assert [x.tolist() for x in found if x.dtype == np.int32][-2:] == [[4, 7, 10, 13], [13, 22, 31, 40]]
+        seen += 1
+    assert seen == most
+
+
+def _small_run(backend: ClusterBackend) -> tuple[Any, list[Any]]:
+    """The tasks of an op that changes a tensor twice on two workers, and its memory before."""
+    x = from_host(np.arange(1, 5, dtype=np.int32))
+    first = step(x.partition((4,)), 3, 1).first().unpartition().on("w0/host:0").shared()
+    second = affine(zeros((4,), np.int32).partition((4,)), first, 3, 1).first().unpartition().on("w1/host:0")
+    op = zip_ops(first.to_host(), second.to_host())
+    tracer = Tracer(op, backend.mesh.devices[0], Scatter(backend.mesh, 1), find_device)
+    stage = tracer.stage()
+    memory: list[Any] = [None] * len(stage.program.buffers)
+    for buffer, held in stage.inputs.items():
+        memory[buffer] = held
+    tracer.abandon("it was only traced")
+    return backend.tasks_of(stage.program), memory
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_lent_tensor_is_changed_once_however_often_parts_are_run(seed: int) -> None:
+    """A kernel that is not idempotent writes a lent tensor on a worker. Parts are redone and workers die, and after
+    each run the tensor has been changed once more."""
+    with cluster(random.Random(seed).randrange, 1e-9) as (backend, engine), interpreter(backend, seed):
+        t = from_host(np.zeros(4, np.int32)).on("w1/host:0").sync()
+        expected = 0
+        for _ in range(4):
+            engine.kills, engine.redone = 1, 2
+            step(t.borrow_mut().partition((4,)), 2, 1).sync()
+            expected = expected * 2 + 1
+            assert t.borrow().to_host().sync().tolist() == [expected] * 4
+
+
+def test_a_failed_run_leaves_lent_tensors_as_they_were() -> None:
+    """The kernel wrote its copy, a function behind it raises: nothing has changed, and the tensor is usable."""
+
+    def fail(_: object) -> None:
+        raise ValueError("no such luck")
+
+    with cluster(lambda n: 0, 1e-9) as (backend, _), interpreter(backend, 0):
+        t = from_host(np.zeros(4, np.int32)).on("w1/host:0").sync()
+        written = step(t.borrow_mut().partition((4,)), 2, 1).first()
+        with pytest.raises(ValueError, match="no such luck") as raised:
+            zip_ops(written, value(1).host_map(fail)).sync()
+        assert any("test_any_engine.py" in note for note in raised.value.__notes__)
+        assert t.borrow().to_host().sync().tolist() == [0] * 4
+
+
+def test_a_checkpoint_is_read_where_it_is_needed(tmp_path: Any) -> None:
+    """The result of a checkpoint depends on the file alone: all that was made before may be lost, and even be unable to
+    run again. Its contents do not come to this process."""
+    path = tmp_path / "weights.npy"
+    with cluster(lambda n: 0, 1.0) as (backend, engine), interpreter(backend, 1):
+        saved = checkpoint(from_host(np.arange(6, dtype=np.int32)), path).sync()
+        needed = engine.lineage_of(saved)
+        assert len(needed) == 1
+        engine.lose_all()
+        assert saved.to_host().sync().tolist() == [*range(6)]
+    assert np.load(path).tolist() == [*range(6)]
+    again: Tensor[np.int32] = checkpoint(from_host(np.arange(3, dtype=np.int32)), path).sync()
+    assert again.to_host().sync().tolist() == [0, 1, 2]
+
+
+def test_what_cannot_be_sent_is_refused() -> None:
+    """Without code: functions of host_map and host bodies. Always: handles as arguments of functions, functions that
+    cannot be pickled, memory of this process, captured graphs, streams."""
+    lock = __import__("threading").Lock()
+
+    def locked(x: object) -> object:
+        with lock:
+            return x
+
+    with cluster(lambda n: 0, 1.0, code=False) as (backend, _), interpreter(backend, 1):
+        assert zeros((2,)).to_host().sync().tolist() == [0, 0]
+        for op in (value(1).host_map(str), step(zeros((4,), np.int32).partition((4,)), 1, 1).first()):
+            with pytest.raises(ClusterSecurityError, match=r"test_any_engine|named_kernels.*code=False"):
+                op.sync()
+    with cluster(lambda n: 0, 1.0) as (backend, _), interpreter(backend, 1):
+        with pytest.raises(ClusterError, match=r"to_host\(\)\.host_map"):
+            zeros((2,)).host_map(lambda t: t).sync()
+        with pytest.raises(ClusterError, match="cannot be sent to a cluster"):
+            value(1).host_map(locked).sync()
+        with pytest.raises(DeviceError, match="Go from one to the other through an array"):
+            zip_ops(zeros((2,)).on(device("host:1")).to_host(), zeros((2,)).to_host()).sync()
+        with pytest.raises(ClusterError, match="chooses the streams"):
+            device("w0/host:0").stream()
+        with pytest.raises((CaptureError, ClusterError), match=r"not captured|chooses the streams"):
+            zeros((2,)).graph()
+        with pytest.raises(NoDeviceError, match="has no device w0/host:7"):
+            device("w0/host:7")
+    with pytest.raises(NoDeviceError, match="no open cluster"):
+        device("w0/host:0")
+
+
+def test_a_part_names_no_class_but_those_of_plans() -> None:
+    """A blob that names anything else, or whose code is not what it names, is refused before it is loaded."""
+    import pickle
+
+    from dagpu.cluster.parts.part_blobs import Decoder
+
+    with pytest.raises(ClusterSecurityError, match=r"names posix\.system|names os\.system|no plan data"):
+        Decoder().decode(pickle.dumps(__import__("os").system), {})
+    with cluster(lambda n: 0, 1.0) as (backend, _):
+        op = value(1).host_map(str)
+        with interpreter(backend, 1):
+            (task,) = backend.tasks_of(program_of(plan_of(op))).tasks
+        with pytest.raises(ClusterSecurityError, match="not what the part names"):
+            Decoder().decode(task.blob.content, dict.fromkeys(task.blob.codes, b"other"))
+        with pytest.raises(ClusterError, match="has format 0"):
+            Decoder().decode(pickle.dumps((0, (), (), [])), {})

@@ -1,0 +1,261 @@
+"""Ops on a Dask cluster of two processes: the bits are those of one device, also if a process is killed on the way."""
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+pytest.importorskip("distributed", reason="a cluster needs Dask: pip install 'dagpu[cluster]'")
+
+from dagpu import (
+    Cluster,
+    PartKilledWorkersError,
+    StreamInterpreter,
+    VersionMismatchError,
+    checkpoint,
+    empty,
+    from_host,
+    i32,
+    use_interpreter,
+    value,
+    zip_ops,
+)
+from dagpu.cluster.worker import dask_tasks
+from tests.conftest import DEEP
+from tests.programs.meshes import Scatter
+from tests.programs.named_kernels import step
+from tests.programs.trials import random_dag
+from tests.unit.cluster.cluster_programs import Await, add_one, die, fail
+
+SECONDS = 120.0
+"""The longest wait for a process, on a machine that is busy with other things."""
+deep = pytest.mark.skipif(not DEEP, reason="make deep kills more workers")
+
+
+def until(true: Callable[[], Any]) -> Any:
+    """Wait for other processes, and return what is true."""
+    deadline = time.monotonic() + SECONDS
+    while not (found := true()):
+        assert time.monotonic() < deadline, "a process did not do its part"
+        time.sleep(0.01)
+    return found
+
+
+def opened(release: threading.Event, found: list[Cluster]) -> threading.Thread:
+    """Open a cluster on a thread, and keep it open until `release` is set."""
+
+    async def hold() -> None:
+        async with Cluster.local(2, part_seconds=1e-9, allowed_failures=1, timeout=SECONDS) as cluster:
+            found.append(cluster)
+            await trio.to_thread.run_sync(release.wait)
+
+    thread = threading.Thread(target=trio.run, args=(hold,))
+    thread.start()
+    return thread
+
+
+@pytest.fixture(scope="module")
+def shared_cluster() -> Iterator[Cluster]:
+    """A cluster for all tests of this module: starting one takes seconds."""
+    release, found = threading.Event(), list[Cluster]()
+    thread = opened(release, found)
+    until(lambda: found or not thread.is_alive())
+    try:
+        yield found[0]
+    finally:
+        release.set()
+        thread.join()
+
+
+@pytest.fixture
+def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
+    """That cluster with both of its workers alive, as the interpreter of the test."""
+    until(lambda: len(shared_cluster.workers) == 2)
+    with use_interpreter(shared_cluster):
+        yield shared_cluster
+
+
+def process_of(worker: str) -> int:
+    """The process of a worker."""
+    found: int = value(0).host_map(process_number).on(f"{worker}/host:0").sync()
+    return found
+
+
+def process_number(_: object) -> int:
+    return os.getpid()
+
+
+def kill(cluster: Cluster, process: int) -> None:
+    """Kill a worker, and wait until the scheduler has seen it."""
+    before = cluster.workers
+    os.kill(process, signal.SIGKILL)
+    until(lambda: cluster.workers != before)
+
+
+def test_random_dags_give_the_same_bits(cluster: Cluster) -> None:
+    """Placed by chance in parts of one instruction, by `await` and by `sync`, and again with the plans that the workers
+    have kept."""
+
+    async def awaited(dag: int) -> Any:
+        return await random_dag(dag, 8)
+
+    for dag in range(40 if DEEP else 4):
+        with use_interpreter(StreamInterpreter()):
+            wanted = random_dag(dag, 8).sync()
+        with use_interpreter(StreamInterpreter(cluster.mesh.devices[0], Scatter(cluster.mesh, dag))):
+            results = [trio.run(awaited, dag), random_dag(dag, 8).sync()]
+        for got in results:
+            assert [*map(bytes, got)] == [*map(bytes, wanted)]
+
+
+def test_other_versions_are_refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If no worker has the versions of this process, a table says what differs."""
+    mine = {**dask_tasks.versions_here(), "NumPy": "1.0"}
+    monkeypatch.setattr(dask_tasks, "versions_here", lambda: mine)
+
+    async def connect() -> None:
+        async with Cluster.connect(cluster.scheduler, timeout=SECONDS):
+            pass
+
+    with pytest.raises(VersionMismatchError, match=rf"NumPy: 1.0 here, {np.__version__} on tcp://"):
+        trio.run(connect)
+
+
+def test_results_stay_on_their_worker_until_they_are_dropped(cluster: Cluster) -> None:
+    """A handle names the worker's device, a lent tensor is written there, and memory is freed with the last handle."""
+    device = cluster.mesh.devices[1]
+    t = from_host(np.zeros(4, np.int32)).on("w1/host:0").sync()
+    assert t.device.name == device.name == "w1/host:0"
+    assert device.memory_used() == 16
+    for _ in range(3):
+        step(t.borrow_mut().partition((4,)), 2, 1).sync()
+    assert t.borrow().to_host().sync().tolist() == [7] * 4
+    assert cluster.workers[1].devices == (device,)
+    del t
+    gc.collect()
+    assert device.memory_used() == 0
+
+
+def test_errors_of_user_code_are_themselves(cluster: Cluster) -> None:
+    """The error of a function has its type, and notes with the place of the op and the worker."""
+    with pytest.raises(ValueError, match="wrong on purpose") as raised:
+        value(1).host_map(fail).on("w1/host:0").sync()
+    notes = " ".join(raised.value.__notes__)
+    assert "test_real_cluster.py" in notes
+    assert "worker 1" in notes
+    assert "predicted" in cluster.explain(random_dag(1, 8))
+
+
+def test_a_cancelled_run_ends_when_nothing_of_it_runs(cluster: Cluster, tmp_path: Path) -> None:
+    """A cancellation waits for a function under way; parts that have not begun never do. Other runs go on."""
+    ended: list[bool] = []
+
+    async def run(scope: trio.CancelScope) -> None:
+        with scope:
+            first = from_host(np.arange(4, dtype=i32)).to_host().host_map(Await(tmp_path)).on("w0/host:0")
+            await first.host_map(Await(tmp_path, "later")).on("w1/host:0")
+        ended.append(scope.cancelled_caught)
+
+    async def main() -> None:
+        scope = trio.CancelScope()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, scope)
+            await trio.to_thread.run_sync(until, lambda: [*tmp_path.glob("begun-*")])
+            scope.cancel()
+            assert await value(2).host_map(str).on("w1/host:0") == "2"
+            assert not ended
+            (tmp_path / "go").touch()
+        assert ended == [True]
+
+    trio.run(main)
+    assert not [*tmp_path.glob("later-*")]
+
+
+def _chain(array: Any, wait: Any) -> Any:
+    """An op that needs a tensor of w1 on w1, and then on w0."""
+    x = from_host(array).on("w1/host:0").shared()
+    waited = x.to_host().host_map(wait).on("w1/host:0")
+    size = array.size
+    y = add_one(empty((size,), i32).on("w0/host:0").partition((size,)), x).first().unpartition()
+    return zip_ops(waited, y.to_host())
+
+
+@pytest.mark.parametrize("size", [4, pytest.param(1 << 19, id="sent before")])
+def test_a_worker_that_is_killed_while_it_runs_costs_only_time(cluster: Cluster, tmp_path: Path, size: int) -> None:
+    """Its parts run again elsewhere: small arrays travel with them, large ones are sent again."""
+    array, results = np.arange(size, dtype=i32), list[Any]()
+    waiting = _chain(array, Await(tmp_path))
+    thread = threading.Thread(target=lambda: results.append(cluster.run_sync(waiting)))
+    thread.start()
+    (begun,) = until(lambda: [*tmp_path.glob("begun-*")])
+    kill(cluster, int(begun.name.partition("-")[2]))
+    (tmp_path / "go").touch()
+    thread.join()
+    first, second = results[0]
+    assert first.tobytes() == array.tobytes()
+    assert second.tobytes() == (array + i32(1)).tobytes()
+
+
+def test_a_tensor_whose_only_copy_is_lost_is_made_again(cluster: Cluster, tmp_path: Path) -> None:
+    """By lineage, also after its run; one behind a checkpoint from the file, even if nothing else can be made again."""
+    t = step(from_host(np.arange(4, dtype=i32)).on("w1/host:0").partition((4,)), 2, 1).first().unpartition().sync()
+    large = np.arange(1 << 19, dtype=i32)
+    saved = checkpoint(from_host(large).on("w1/host:0"), tmp_path / "large.npy").on("w1/host:0").sync()
+    kill(cluster, process_of("w1"))
+    assert t.to_host().sync().tolist() == [1, 3, 5, 7]
+    assert saved.to_host().sync().tobytes() == large.tobytes()
+
+
+def test_a_part_that_kills_workers_is_given_up(cluster: Cluster) -> None:
+    """The error names the op and the workers."""
+    with pytest.raises(PartKilledWorkersError, match=r"2 workers died.*test_real_cluster\.py:\d+.*tcp://"):
+        value(1).host_map(die).sync()
+
+
+def test_runs_leave_no_threads_and_no_files(cluster: Cluster) -> None:
+    """Fifty runs more: threads, open files and objects of the engine are as before."""
+
+    def run() -> None:
+        for _ in range(50 if DEEP else 10):
+            assert random_dag(3, 4).sync()
+        gc.collect()
+
+    run()
+    before = threading.active_count(), len([*Path("/proc/self/fd").iterdir()])
+    run()
+    after = threading.active_count(), len([*Path("/proc/self/fd").iterdir()])
+    assert after <= before
+
+
+@deep
+@pytest.mark.deep
+@pytest.mark.parametrize("tenth", range(10))
+def test_a_worker_may_be_killed_at_any_time(cluster: Cluster, tmp_path: Path, tenth: int) -> None:
+    """A chain of twenty parts from worker to worker, of which one waits until one worker has been killed, or both."""
+    op: Any = from_host(np.arange(4, dtype=i32))
+    for at in range(20):
+        here = f"w{at % 2}/host:0"
+        op = add_one(empty((4,), i32).on(here).partition((4,)), op).first().unpartition()
+        if at // 2 == tenth:
+            op = op.to_host().host_map(Await(tmp_path)).on(here).then(from_host)
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(cluster.run_sync(op.to_host())))
+    thread.start()
+    (begun,) = until(lambda: [*tmp_path.glob("begun-*")])
+    kill(cluster, int(begun.name.partition("-")[2]))
+    if tenth % 2 == 0:  # the other one too, while the part runs again on the one or the other
+        until(lambda: len(cluster.workers) == 2)
+        running = until(lambda: {*tmp_path.glob("begun-*")} - {begun}).pop()
+        (other,) = {process_of("w0"), process_of("w1")} - {int(running.name.partition("-")[2])}
+        kill(cluster, other)
+    (tmp_path / "go").touch()
+    thread.join()
+    assert results[0].tolist() == [20, 21, 22, 23]
