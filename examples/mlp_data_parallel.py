@@ -180,29 +180,29 @@ def gradients(
     )
 
 
-def stepped(w: Tensor[f32], gradient: Tensor[f32], rank: Rank) -> DeviceOp[Tensor[f32]]:
+def stepped(
+    w: TensorRef[f32], gradient: Tensor[f32], rank: Rank
+) -> DeviceOp[Tensor[f32], Borrowed]:
     """Return one device's rows of a layer's weights, a step further."""
     return descend(w, gradient)
 
 
 @pipeline
 def step(
-    w1: Sharded[f32], w2: Sharded[f32], xs: ShardedRef[f32], ts: ShardedRef[f32]
+    w1: ShardedRef[f32], w2: ShardedRef[f32], xs: ShardedRef[f32], ts: ShardedRef[f32]
 ) -> DeviceOp[Weights, Borrowed]:
     """Return one step of gradient descent over all devices, as one op."""
-
-    def learn(full: Any) -> DeviceOp[Weights, Borrowed]:
-        first, second = unzip_each(each(gradients, xs, ts, *full))
-        moved = [
-            each(stepped, w, reduce_scatter(as_partials(found), how="mean"))
-            for w, found in ((w1, first), (w2, second))
-        ]
-        return zip_ops(
-            as_shards(moved[0], (FEATURES, HIDDEN)),
-            as_shards(moved[1], (HIDDEN, OUTPUTS)),
-        )
-
-    return zip_ops(all_gather(w1.borrow()), all_gather(w2.borrow())).then(learn)
+    found = each(gradients, xs, ts, all_gather(w1), all_gather(w2))
+    of_first, of_second = unzip_each(found)
+    first, second = as_partials(of_first), as_partials(of_second)
+    return zip_ops(
+        as_shards(
+            each(stepped, w1, reduce_scatter(first, how="mean")), (FEATURES, HIDDEN)
+        ),
+        as_shards(
+            each(stepped, w2, reduce_scatter(second, how="mean")), (HIDDEN, OUTPUTS)
+        ),
+    )
 
 
 def numpy_step(w1: Floats, w2: Floats, x: Floats, t: Floats) -> tuple[Floats, Floats]:
@@ -232,7 +232,8 @@ def main() -> None:
     weights: Weights = zip_ops(shard_host(w1, mesh), shard_host(w2, mesh)).sync()
     plain: tuple[Floats, Floats] = w1, w2
     for _ in range(STEPS):
-        weights = step(*weights, xs.borrow(), ts.borrow()).sync()
+        first, second = weights
+        weights = step(first.borrow(), second.borrow(), xs.borrow(), ts.borrow()).sync()
         plain = numpy_step(*plain, x, t)
     assert all(w.mesh == mesh for w in weights)
     trained = zip_ops(weights[0].to_host(), weights[1].to_host()).sync()

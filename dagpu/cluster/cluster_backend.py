@@ -5,6 +5,8 @@ import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, final
 
+import numpy as np
+
 from dagpu.backends.protocol import Bindings, Failure
 from dagpu.cluster.parts.cutting import cut
 from dagpu.cluster.parts.part import Part
@@ -181,6 +183,9 @@ class ClusterPlan:
         engine.start(run)
         return run
 
+    def keep_memory(self) -> None:
+        """Do nothing: no run is a launch of a graph. See `Prepared.keep_memory`."""
+
     def freeze(self, bindings: Bindings) -> NoReturn:
         """Refuse: the memory of a captured graph is that of one process.
 
@@ -210,6 +215,11 @@ class RemoteDriver:
         self._worker = worker
         self._name = name
         self._scratch: dict[tuple[int, tuple[Layout, ...]], tuple[LibraryBody, int]] = {}
+
+    @property
+    def arch(self) -> str:
+        """Return the empty text: each worker compiles kernels for its own devices."""
+        return ""
 
     @property
     def exchange(self) -> Exchange:
@@ -260,6 +270,14 @@ class RemoteDriver:
     def write_part(self, memory: object, layout: Layout, array: "NDArray[Any]") -> bool:
         """Return False: that needs a run."""
         return False
+
+    def copy_part(self, memory: object, layout: Layout, source: object) -> bool:
+        """Return False: that needs a run."""
+        return False
+
+    def copy_for_later(self, array: "NDArray[Any]") -> "NDArray[Any] | None":
+        """Return a copy of an array."""
+        return np.array(array)
 
     def reaches(self, peer: int) -> bool:
         """Return true: the devices of one worker are taken to read each other's memory."""
