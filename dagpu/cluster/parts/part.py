@@ -1,8 +1,7 @@
 """`Part`, the piece of a program that one worker runs, and that is run again if its values are lost."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
 from dagpu.lowering.plan import Plan, peak_bytes_on
@@ -14,7 +13,7 @@ Version: TypeAlias = tuple[int, int]
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Part:
     """What one worker gets: a program of its own, with the versions that it takes from other parts, from the caller or
     from earlier runs, and those that it gives.
@@ -43,10 +42,15 @@ class Part:
     seconds: float
     """The predicted time of its instructions, one after the other."""
 
-    @cached_property
+    _plans: list[Plan] = field(default_factory=list, repr=False)
+    """The plan of the part, once it has been asked for."""
+
+    @property
     def plan(self) -> Plan:
         """The plan of the part, as its worker makes it."""
-        return schedule(self.program)
+        if not self._plans:
+            self._plans.append(schedule(self.program))
+        return self._plans[0]
 
     @property
     def peak_bytes(self) -> Mapping[str, int]:

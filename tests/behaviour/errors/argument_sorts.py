@@ -129,6 +129,22 @@ ELSEWHERE = {
         ("Each", "Haloed", "Partials", "Rank", "Replicated", "Sharded", "ShardedRef"), "ops over a mesh make them"
     ),
     **dict.fromkeys(("Trace.track", "Flow.begin", "Ask.close"), "open flows call it"),
+    **dict.fromkeys(
+        (
+            "Cluster.connect",
+            "Cluster.local",
+            "Cluster.run",
+            "Cluster.run_sync",
+            "Cluster.explain",
+            "Cluster.plan_of",
+            "Cluster.graph",
+            "Cluster.scope",
+            "checkpoint",
+        ),
+        "it needs a cluster: tests/unit/cluster, and cures for what needs none",
+    ),
+    **dict.fromkeys(("Progress", "WorkerInfo"), "clusters make them"),
+    "Tls": "tests/unit/cluster/test_cluster_security.py",
     **dict.fromkeys(("Stats.hand_over", "Stats.wait_for_producer", "Stats.wait_for_consumer"), "feeds call it"),
     "Ask.__call__": "its argument is that of the user's function",
     "Trace.save": "the path is checked like that of `trace`, and tests/unit/runtime/test_timeline.py writes it",

@@ -140,11 +140,17 @@ def test_a_feed_that_waits_makes_the_plan_that_it_owes() -> None:
             a.set(array(5))
             await feed.next()
             assert (plans, feed.stats.launched) == ([6, 6], 18)
-            nursery.start_soon(feed.next)
+            served = trio.Event()
+
+            async def serve() -> None:
+                await feed.next()
+                served.set()
+
+            nursery.start_soon(serve)
             await trio.testing.wait_all_tasks_blocked()
             assert plans == [6, 6, 3]
             a.set(array(6))
-            await trio.testing.wait_all_tasks_blocked()
+            await served.wait()
             assert (plans, feed.stats.launched) == ([6, 6, 3], 21)
 
     with use_interpreter(StreamInterpreter(on_plan=on_plan)):
