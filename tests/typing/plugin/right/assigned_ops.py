@@ -20,7 +20,7 @@ def overwritten_after_use_right() -> None:
 def loop_overwritten() -> None:
     for _ in range(3):
         op = zeros((8,))
-    op.sync()
+    op.sync()  # pyright: ignore[reportPossiblyUnboundVariable]  # reason: the loop has rounds
 
 
 def branch_right() -> None:

@@ -106,10 +106,10 @@ def borrows_as_its_argument_does() -> None:
 
 def arguments_by_name() -> None:
     x, many = vector(), vector().share()
-    scaled(x=x, by=2.0).sync()
-    scaled(many, by=source(2.0)).sync()
-    print(scaled.sum(0)(by=2.0, x=many).to_host().sync())
-    part, by = scaled.update(vector().partition((4,)), by=3.0).sync()
+    scaled(x=x, by=2.0).sync()  # pyright: ignore[reportCallIssue]  # reason: only the plugin knows the names
+    scaled(many, by=source(2.0)).sync()  # pyright: ignore[reportCallIssue]  # reason: only the plugin knows the names
+    print(scaled.sum(0)(by=2.0, x=many).to_host().sync())  # pyright: ignore[reportCallIssue]  # reason: only the plugin knows the names
+    part, by = scaled.update(vector().partition((4,)), by=3.0).sync()  # pyright: ignore[reportCallIssue]  # reason: only the plugin knows the names
     print(by + 1.0, eat(part.unpartition()).shape)
 
 
