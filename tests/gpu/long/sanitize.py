@@ -46,11 +46,16 @@ class Outcome:
     output: str
 
 
+OTHER_PROCESSES = {"cluster_mlp"}
+"""Examples whose own process uses no GPU: there is nothing to watch. That one needs Dask, which starts its workers."""
+
+
 def programs(dags: int) -> dict[str, list[str]]:
-    """Return the programs: the name and the command line of each. Examples whose libraries are missing are left out."""
+    """Return the programs: the name and the command line of each. Examples whose libraries are missing are left out,
+    and those that leave the GPU to other processes."""
     found = {"random DAGs": ["-m", "tests.gpu.support.dags", str(dags)]}
     for script in SCRIPTS:
-        if lacks_libraries(script):
+        if lacks_libraries(script) or script.stem in OTHER_PROCESSES:
             continue
         program = ["-m", f"examples.{script.name}"] if script.is_dir() else [str(script)]
         found[script.stem] = [*program, *(["--quick"] if "--quick" in texts(script) else [])]

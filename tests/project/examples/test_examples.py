@@ -6,15 +6,28 @@ Most of these processes are forked from one that has imported numpy, sklearn and
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from tests.conftest import DEEP
 from tests.project.examples.warm_python import WarmPython
 from tests.support.example_scripts import EXAMPLES, LONG, SCRIPTS, lacks_libraries, run, texts
 
 COLD: Final = {"hello", "decode", "cluster_mlp"}
 """A script, a package, and one that starts processes of its own."""
+ONLY_DEEP: Final = {"cluster_mlp"}
+"""Examples that start a cluster: `make deep` has the time for that."""
+
+
+def parameters() -> list[Any]:
+    """The examples that are no long ones, each with its name."""
+    left = (pytest.mark.deep, pytest.mark.skipif(not DEEP, reason="make deep runs the examples that start a cluster"))
+    return [
+        pytest.param(script, id=script.stem, marks=left if script.stem in ONLY_DEEP else ())
+        for script in SCRIPTS
+        if script.stem not in LONG
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +54,7 @@ def test_the_table_of_the_readme_has_a_row_for_each_example() -> None:
         assert abs(rows[script.name] - lines) <= lines / 10, (script.name, lines)
 
 
-@pytest.mark.parametrize("script", [s for s in SCRIPTS if s.stem not in LONG], ids=lambda s: s.stem)
+@pytest.mark.parametrize("script", parameters())
 def test_example(script: Path, tmp_path: Path, warm: WarmPython) -> None:
     """An example ends well, with all its assertions held, and says something."""
     if lacks_libraries(script):

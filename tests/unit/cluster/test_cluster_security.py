@@ -15,6 +15,7 @@ from distributed import Scheduler, Security, Worker
 from dagpu import Cluster, ClusterError, ClusterLostError, ClusterSecurityError, Tls, full, use_interpreter, value
 from dagpu.cluster.bridge import Bridge
 from tests.unit.cluster.certificates import certificates
+from tests.unit.cluster.depth import only_deep
 
 
 @pytest.fixture
@@ -61,6 +62,7 @@ def _connected(address: str, tls: Tls | None, timeout: float = 60.0) -> Any:
     return trio.run(main)
 
 
+@only_deep
 def test_ends_of_one_authority_speak_to_each_other(bridge: Bridge, tmp_path: Path) -> None:
     """An op runs over TLS; an end whose certificate is of another authority is refused, with the reason."""
     tls, other = certificates(tmp_path / "ours"), certificates(tmp_path / "theirs")
@@ -90,6 +92,7 @@ def test_missing_files_and_schedulers_are_named(tmp_path: Path) -> None:
         _connected("tcp://127.0.0.1:1", None, timeout=0.2)
 
 
+@only_deep
 def test_the_end_of_the_scheduler_ends_runs(bridge: Bridge) -> None:
     """A run under way raises, and says what to do; so does one that starts afterwards."""
     scheduler, workers = bridge.block(_start(None, 1))

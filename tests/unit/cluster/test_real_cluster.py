@@ -34,10 +34,10 @@ from tests.programs.meshes import Scatter
 from tests.programs.named_kernels import step
 from tests.programs.trials import random_dag
 from tests.unit.cluster.cluster_programs import Await, add_one, die, fail
+from tests.unit.cluster.depth import MARKS, only_deep
 
 SECONDS = 120.0
 """The longest wait for a process, on a machine that is busy with other things."""
-deep = pytest.mark.skipif(not DEEP, reason="make deep kills more workers")
 
 
 def until(true: Callable[[], Any]) -> Any:
@@ -100,6 +100,7 @@ def kill(cluster: Cluster, process: int) -> None:
     until(lambda: cluster.workers != before)
 
 
+@pytest.mark.deep
 def test_random_dags_give_the_same_bits(cluster: Cluster) -> None:
     """Placed by chance in parts of one instruction, by `await` and by `sync`, and again with the plans that the workers
     have kept."""
@@ -107,7 +108,7 @@ def test_random_dags_give_the_same_bits(cluster: Cluster) -> None:
     async def awaited(dag: int) -> Any:
         return await random_dag(dag, 8)
 
-    for dag in range(40 if DEEP else 4):
+    for dag in range(40 if DEEP else 2):
         with use_interpreter(StreamInterpreter()):
             wanted = random_dag(dag, 8).sync()
         with use_interpreter(StreamInterpreter(cluster.mesh.devices[0], Scatter(cluster.mesh, dag))):
@@ -116,6 +117,7 @@ def test_random_dags_give_the_same_bits(cluster: Cluster) -> None:
             assert [*map(bytes, got)] == [*map(bytes, wanted)]
 
 
+@only_deep
 def test_other_versions_are_refused(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """If no worker has the versions of this process, a table says what differs."""
     mine = {**dask_tasks.versions_here(), "NumPy": "1.0"}
@@ -188,7 +190,7 @@ def _chain(array: Any, wait: Any) -> Any:
     return zip_ops(waited, y.to_host())
 
 
-@pytest.mark.parametrize("size", [4, pytest.param(1 << 19, id="sent before")])
+@pytest.mark.parametrize("size", [4, pytest.param(1 << 19, id="sent before", marks=MARKS)])
 def test_a_worker_that_is_killed_while_it_runs_costs_only_time(cluster: Cluster, tmp_path: Path, size: int) -> None:
     """Its parts run again elsewhere: small arrays travel with them, large ones are sent again."""
     array, results = np.arange(size, dtype=i32), list[Any]()
@@ -204,6 +206,7 @@ def test_a_worker_that_is_killed_while_it_runs_costs_only_time(cluster: Cluster,
     assert second.tobytes() == (array + i32(1)).tobytes()
 
 
+@only_deep
 def test_a_tensor_whose_only_copy_is_lost_is_made_again(cluster: Cluster, tmp_path: Path) -> None:
     """By lineage, also after its run; one behind a checkpoint from the file, even if nothing else can be made again."""
     t = step(from_host(np.arange(4, dtype=i32)).on("w1/host:0").partition((4,)), 2, 1).first().unpartition().sync()
@@ -214,29 +217,37 @@ def test_a_tensor_whose_only_copy_is_lost_is_made_again(cluster: Cluster, tmp_pa
     assert saved.to_host().sync().tobytes() == large.tobytes()
 
 
+@only_deep
 def test_a_part_that_kills_workers_is_given_up(cluster: Cluster) -> None:
     """The error names the op and the workers."""
     with pytest.raises(PartKilledWorkersError, match=r"2 workers died.*test_real_cluster\.py:\d+.*tcp://"):
         value(1).host_map(die).sync()
 
 
+@only_deep
 def test_runs_leave_no_threads_and_no_files(cluster: Cluster) -> None:
-    """Fifty runs more: threads, open files and objects of the engine are as before."""
+    """Fifty runs leave as many threads and open files as there were, and so no run leaves any.
 
-    def run() -> None:
-        for _ in range(50 if DEEP else 10):
+    Dask keeps the connections between its processes for the next call: there are as many as calls were under way at
+    once, and a busy machine, or a worker that has just started, may open one in any fifty runs. What runs leave, each
+    fifty of them would.
+    """
+
+    def after_fifty_runs() -> tuple[int, int]:
+        for _ in range(50):
             assert random_dag(3, 4).sync()
         gc.collect()
+        return threading.active_count(), len([*Path("/proc/self/fd").iterdir()])
 
-    run()
-    before = threading.active_count(), len([*Path("/proc/self/fd").iterdir()])
-    run()
-    after = threading.active_count(), len([*Path("/proc/self/fd").iterdir()])
-    assert after <= before
+    counts = [after_fifty_runs()]
+    for _ in range(5):
+        counts.append(after_fifty_runs())
+        if all(after <= before for before, after in zip(*counts[-2:], strict=True)):
+            return
+    pytest.fail(f"threads and open files after each fifty runs: {counts}")
 
 
-@deep
-@pytest.mark.deep
+@only_deep
 @pytest.mark.parametrize("tenth", range(10))
 def test_a_worker_may_be_killed_at_any_time(cluster: Cluster, tmp_path: Path, tenth: int) -> None:
     """A chain of twenty parts from worker to worker, of which one waits until one worker has been killed, or both."""

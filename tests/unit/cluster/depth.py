@@ -1,0 +1,19 @@
+"""Which tests of a cluster `make test` leaves to `make deep`: those that start or kill more processes than one run of
+the suite has the time for."""
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import pytest
+
+from tests.conftest import DEEP
+
+_Test = TypeVar("_Test", bound=Callable[..., Any])
+MARKS: Final = (pytest.mark.deep, pytest.mark.skipif(not DEEP, reason="make deep starts and kills more processes"))
+
+
+def only_deep(test: _Test) -> _Test:
+    """Run a test with `make deep` only."""
+    for mark in MARKS:
+        test = mark(test)
+    return test
