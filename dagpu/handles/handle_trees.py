@@ -12,7 +12,7 @@ from dagpu.handles import HANDLES, OWNING, Handle, live_state, move_handle, rest
 from dagpu.handles.storage import Storage
 
 _SHALLOW: Final = 4
-"""The depth to which the tuples of a call are walked by recursion."""
+"""The depth to which tuples are walked by recursion."""
 
 
 def storage_of(handle: Handle) -> Storage:
@@ -34,10 +34,13 @@ def map_handles(change: Callable[[Any], Any], value: Any) -> Any:
     return map_values(change, value, HANDLES)
 
 
-def move_handles(value: Any, how: str, where: Origin) -> Any:
+def move_handles(
+    value: Any, how: str, where: Origin, around: list[tuple[Any, Any]] | None = None, depth: int = 0
+) -> Any:
     """Move all handles in a value with `move_handle`, and return the value with the new handles.
 
-    If one move fails, the others are undone.
+    If one move fails, the others are undone: those of `around` too, which are of the values around this one, by the
+    outermost call.
 
     A check before the moves would not suffice, because another thread may move a handle after the check.
 
@@ -45,39 +48,34 @@ def move_handles(value: Any, how: str, where: Origin) -> Any:
         MovedError: a handle has been moved before, or a handle that moves is in `value` twice.
         OwnershipError: a list or dict contains itself.
     """
-    moved: list[tuple[Any, Any]] = []
+    moved: list[tuple[Any, Any]] = [] if around is None else around
     try:
         if type(value) is not tuple:
             return _move_nested(value, how, where, moved)
-        return _move_items(value, how, where, moved, 0)
+        items: list[Any] = []
+        for item in value:  # most are handles, numbers, and shallow tuples of these
+            kind = type(item)
+            if kind in HANDLES:
+                taken = move_handle(item, how, where)
+                if taken is not item:
+                    moved.append((item, taken))
+                items.append(taken)
+            elif kind is int or kind is float:
+                items.append(item)
+            elif kind is tuple and depth < _SHALLOW:
+                items.append(move_handles(item, how, where, moved, depth + 1))
+            elif is_container(item):
+                items.append(_move_nested(item, how, where, moved))
+            else:
+                items.append(item)
+        return value if all(map(is_, items, value)) else tuple(items)
     except BaseException:
-        for handle, taken in moved:
-            state = state_of(taken)
-            assert state is not None  # only this function has a reference to it
-            restore_state(handle, state)
+        if around is None:
+            for handle, taken in moved:
+                state = state_of(taken)
+                assert state is not None  # only this function has a reference to it
+                restore_state(handle, state)
         raise
-
-
-def _move_items(
-    value: tuple[Any, ...], how: str, where: Origin, moved: list[tuple[Any, Any]], depth: int
-) -> tuple[Any, ...]:
-    """Return a tuple with its handles moved: `_move_nested` for the arguments of a call, most of which are handles and
-    shallow tuples of them."""
-    items: list[Any] = []
-    for item in value:
-        kind = type(item)
-        if kind in HANDLES:
-            taken = move_handle(item, how, where)
-            if taken is not item:
-                moved.append((item, taken))
-            items.append(taken)
-        elif kind is tuple and depth < _SHALLOW:
-            items.append(_move_items(item, how, where, moved, depth + 1))
-        elif is_container(item):
-            items.append(_move_nested(item, how, where, moved))
-        else:
-            items.append(item)
-    return value if all(map(is_, items, value)) else tuple(items)
 
 
 def _move_nested(value: Any, how: str, where: Origin, moved: list[tuple[Any, Any]]) -> Any:
