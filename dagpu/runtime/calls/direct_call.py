@@ -47,6 +47,16 @@ save, and most ops run a few times."""
 _LONGEST: Final = 400
 """The most lines of a text. The general way runs calls with more inputs."""
 
+_FEW_NODES: Final = 40
+"""The most nodes of an op whose text is written after `OFTEN` runs. It takes some ten milliseconds to write that of a
+larger one."""
+
+VERY_OFTEN: Final = 100
+"""The number of runs after which the text of a larger op is written."""
+
+_LONGEST_DAG: Final = 1500
+"""The most lines of the text of a larger op."""
+
 _TEXTS: Final = 256
 """The most texts whose code is kept for further plans of the same structure."""
 
@@ -131,7 +141,8 @@ def write_fresh_call(loaded: LoadedPlan, op: DeviceOp[Any, Any, Any], inputs: Fl
     """Give a plan the direct call of ops of the structure of `op`, unless it has one or can have none. `inputs` has the
     leaves of `op`. The argument of the call is the op."""
     signature = loaded.signature
-    if loaded.fresh_is_known or signature is None:
+    is_large = len(inputs.nodes) > _FEW_NODES
+    if loaded.fresh_is_known or signature is None or (is_large and loaded.runs < VERY_OFTEN):
         return
     text = CallText()
     leaves = inputs.leaves
@@ -140,7 +151,7 @@ def write_fresh_call(loaded: LoadedPlan, op: DeviceOp[Any, Any, Any], inputs: Fl
         if not (inputs.changeable or signature.moves):  # the next run of this op object needs no guard
             attach = text.function_name(attach_plans)
             after.append(f"{attach}(arguments, ((loaded, [{', '.join(text.leaves)}]),))")
-        loaded.fresh = _finished(text, loaded, after)
+        loaded.fresh = _finished(text, loaded, after, _LONGEST_DAG if is_large else _LONGEST)
     loaded.fresh_is_known = True
 
 
@@ -178,10 +189,12 @@ def write_update_call(
         loaded.again = _direct_call(_Body(text, loaded, cells, result, publish))
 
 
-def _finished(text: CallText, loaded: LoadedPlan, after: Sequence[str] = ()) -> DirectCall | None:
+def _finished(
+    text: CallText, loaded: LoadedPlan, after: Sequence[str] = (), longest: int = _LONGEST
+) -> DirectCall | None:
     """Return the direct call with these guards; None if its text would be too long. The lines `after` come between the
     end of the run and the result."""
-    if len(text.lines) + len(text.locks) > _LONGEST:
+    if len(text.lines) + len(text.locks) > longest:
         return None
     signature = loaded.signature
     assert signature is not None

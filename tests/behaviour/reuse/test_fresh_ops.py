@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from dagpu import empty, from_host, full, use_device, zip_ops
-from dagpu.runtime.calls.direct_call import OFTEN
+from dagpu.runtime.calls.direct_call import OFTEN, VERY_OFTEN
 from dagpu.runtime.plan_cache import PlanLookup, plans
 from tests.programs.arithmetic import add, axpy, scale
 from tests.support.reused_ops import no_plans_yet as no_plans_yet
@@ -38,6 +38,25 @@ def test_a_loop_finds_its_plan_by_its_place(lookups: list[PlanLookup]) -> None:
     assert [each.tolist() for each in found] == [np.full(S, n, np.float32).tolist() for n in range(ROUNDS)]
     assert len(lookups) <= OFTEN + 2
     assert plans.info().hits == ROUNDS - 1  # all but the first one
+
+
+def test_a_large_op_is_found_by_its_place_after_many_runs(lookups: list[PlanLookup]) -> None:
+    """Its text takes long to write. An op whose text would be still longer has none."""
+    x = full(S, 1).share().sync()
+
+    def chain(length: int) -> Any:
+        op: Any = empty(S)
+        for _ in range(length):
+            op = scale(op.partition(S), 1.0, x).first().unpartition()
+        return op.to_host()
+
+    for length, found in ((20, True), (200, False)):
+        plans.clear()
+        for _ in range(VERY_OFTEN + 4 if found else OFTEN + 4):
+            assert chain(length).sync().tolist() == [[1.0, 1.0], [1.0, 1.0]]
+        lookups.clear()
+        chain(length).sync()
+        assert (not lookups) is found
 
 
 def test_tasks_find_it_too(lookups: list[PlanLookup]) -> None:

@@ -285,6 +285,13 @@ def test_handles_that_share_memory_are_told_apart() -> None:
         assert accept_clones is not None
         assert check_pair(accept_two, two, made(t, s))
         assert not check_pair(accept_two, two, made(s, s.clone()))
+        twice = made(s, s)
+        accept_twice = guard_of(twice)
+        assert accept_twice is not None
+        assert check_pair(accept_twice, twice, made(t, t))
+        for other in (made(s, t), made(s, s.clone())):
+            assert not check_pair(accept_twice, twice, other)
+        assert not check_pair(accept_two, two, made(s, s))
         assert check_pair(accept_clones, clones, made(t, t.clone()))
         assert not check_pair(accept_clones, clones, made(s, t))
 
