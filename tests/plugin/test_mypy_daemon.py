@@ -15,6 +15,7 @@ from typing import final
 import pytest
 from mypy.dmypy_server import Server, process_start_options
 
+from tests.support.depth import only_deep
 from tests.support.mypy_checks import Checker, Message, dependencies, parsed
 from tests.support.paths import ROOT
 
@@ -228,6 +229,7 @@ def from_nothing(folder: Path, dependencies: Path, found: Sequence[Mapping[str, 
     return reports
 
 
+@only_deep
 def test_the_daemon_says_what_a_run_from_nothing_says(tmp_path_factory: pytest.TempPathFactory) -> None:
     """After each of these edits, with nothing lost, nothing doubled and nothing left over."""
     cache = dependencies(tmp_path_factory)

@@ -18,6 +18,8 @@ SCRIPTS = sorted([*EXAMPLES.glob("[!_]*.py"), *(main.parent for main in EXAMPLES
 """The scripts of all examples. A file is run by its path, a folder as a module."""
 LONG = {"cholesky", "digits", "flash_attention", "life", "photo", "server"}
 """Examples that take too long for a test. The suite runs their short forms."""
+OTHER_PROCESSES = {"cluster_mlp"}
+"""Examples whose ops run on devices of other processes, which they start. Their own process uses no GPU."""
 ON_LIBRARIES = {"spectrum"}
 """Examples that on a GPU call NVIDIA's libraries, which the extra `math` installs."""
 DEADLINE_S = 120

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from tests.support.example_scripts import SCRIPTS, lacks_libraries, texts
+from tests.support.example_scripts import OTHER_PROCESSES, SCRIPTS, lacks_libraries, texts
 from tests.support.paths import ROOT
 
 FOUND = 86
@@ -44,10 +44,6 @@ class Outcome:
     said: str
     seconds: float
     output: str
-
-
-OTHER_PROCESSES = {"cluster_mlp"}
-"""Examples whose own process uses no GPU: there is nothing to watch. That one needs Dask, which starts its workers."""
 
 
 def programs(dags: int) -> dict[str, list[str]]:

@@ -10,21 +10,18 @@ from typing import Any, Final
 
 import pytest
 
-from tests.conftest import DEEP
 from tests.project.examples.warm_python import WarmPython
-from tests.support.example_scripts import EXAMPLES, LONG, SCRIPTS, lacks_libraries, run, texts
+from tests.support.depth import MARKS
+from tests.support.example_scripts import EXAMPLES, LONG, OTHER_PROCESSES, SCRIPTS, lacks_libraries, run, texts
 
-COLD: Final = {"hello", "decode", "cluster_mlp"}
+COLD: Final = {"hello", "decode", *OTHER_PROCESSES}
 """A script, a package, and one that starts processes of its own."""
-ONLY_DEEP: Final = {"cluster_mlp"}
-"""Examples that start a cluster: `make deep` has the time for that."""
 
 
 def parameters() -> list[Any]:
     """The examples that are no long ones, each with its name."""
-    left = (pytest.mark.deep, pytest.mark.skipif(not DEEP, reason="make deep runs the examples that start a cluster"))
     return [
-        pytest.param(script, id=script.stem, marks=left if script.stem in ONLY_DEEP else ())
+        pytest.param(script, id=script.stem, marks=MARKS if script.stem in OTHER_PROCESSES else ())
         for script in SCRIPTS
         if script.stem not in LONG
     ]

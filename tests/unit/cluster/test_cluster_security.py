@@ -14,8 +14,8 @@ from distributed import Scheduler, Security, Worker
 
 from dagpu import Cluster, ClusterError, ClusterLostError, ClusterSecurityError, Tls, full, use_interpreter, value
 from dagpu.cluster.bridge import Bridge
+from tests.support.depth import only_deep
 from tests.unit.cluster.certificates import certificates
-from tests.unit.cluster.depth import only_deep
 
 
 @pytest.fixture

@@ -33,8 +33,8 @@ from tests.conftest import DEEP
 from tests.programs.meshes import Scatter
 from tests.programs.named_kernels import step
 from tests.programs.trials import random_dag
+from tests.support.depth import MARKS, only_deep
 from tests.unit.cluster.cluster_programs import Await, add_one, die, fail
-from tests.unit.cluster.depth import MARKS, only_deep
 
 SECONDS = 120.0
 """The longest wait for a process, on a machine that is busy with other things."""

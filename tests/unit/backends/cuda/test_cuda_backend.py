@@ -76,7 +76,7 @@ from tests.programs.plain_programs import programs
 from tests.programs.strategies import descriptions, policies
 from tests.simulated.cuda import driver, installed
 from tests.simulated.machine import Machine
-from tests.support.example_scripts import LONG, SCRIPTS, lacks_libraries
+from tests.support.example_scripts import LONG, OTHER_PROCESSES, SCRIPTS, lacks_libraries
 from tests.unit.backends.cuda.cuda_results import in_order, mixing
 
 seeds = st.integers(0, 2**16)
@@ -121,7 +121,7 @@ def test_linear_grids_give_what_numpy_gives(e: Expr, policy: SchedulingPolicy, s
         assert run(e, policy) == expected(e)
 
 
-@pytest.mark.parametrize("script", [s for s in SCRIPTS if s.stem not in LONG], ids=lambda s: s.stem)
+@pytest.mark.parametrize("script", [s for s in SCRIPTS if s.stem not in LONG | OTHER_PROCESSES], ids=lambda s: s.stem)
 def test_examples_run_unchanged(
     script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

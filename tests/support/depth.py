@@ -1,5 +1,4 @@
-"""Which tests of a cluster `make test` leaves to `make deep`: those that start or kill more processes than one run of
-the suite has the time for."""
+"""Tests that `make test` leaves to `make deep`, since one run of the suite has no time for them."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -9,7 +8,7 @@ import pytest
 from tests.conftest import DEEP
 
 _Test = TypeVar("_Test", bound=Callable[..., Any])
-MARKS: Final = (pytest.mark.deep, pytest.mark.skipif(not DEEP, reason="make deep starts and kills more processes"))
+MARKS: Final = (pytest.mark.deep, pytest.mark.skipif(not DEEP, reason="make deep has the time for it"))
 
 
 def only_deep(test: _Test) -> _Test:
