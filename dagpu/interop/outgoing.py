@@ -222,12 +222,14 @@ class Lent(DLPackExport, Generic[_D_co]):
     It speaks DLPack and, on a GPU, the CUDA array interface: `torch.from_dlpack(x)`, `cupy.from_dlpack(x)`.
     """
 
-    __slots__ = ("_handle", "_layout", "_owner", "_read_only", "_storage", "_streams", "_versioned")
+    __slots__ = ("_device", "_handle", "_layout", "_owner", "_read_only", "_storage", "_streams", "_versioned")
 
     def __init__(self, handle: Any, owner: object, *, read_only: bool, versioned: bool) -> None:
         state = live_state(handle)
         self._handle = handle
-        self._storage = state.storage
+        self._storage: Storage | None = state.storage
+        """The memory; None once the loan has ended, since the name of this object outlives the block."""
+        self._device = state.storage.device
         self._layout = state.layout
         self._owner: object = owner
         """The object that each capsule keeps alive; None once the loan has ended."""
@@ -249,7 +251,7 @@ class Lent(DLPackExport, Generic[_D_co]):
     @property
     def device(self) -> Device:
         """The device that has the memory."""
-        return self._storage.device
+        return self._device
 
     def _capsule(
         self,
@@ -264,45 +266,47 @@ class Lent(DLPackExport, Generic[_D_co]):
         Raises:
             ExportError: the block of `lent_out` has ended, or the consumer wants what only a copy could give.
         """
-        owner = self._live_owner()
-        exchange = driver_of(self._storage.device).exchange
+        storage, owner = self._live_storage(), self._owner
+        exchange = driver_of(self._device).exchange
         if dl_device is not None or copy:
             _check_request(exchange, self, dl_device, copy)
         versioned = max_version is not None and max_version[0] >= 1
         if self._read_only and self._versioned and not versioned:
             raise _unversioned_readers(self)
-        consumer = _hand_over(exchange, self._storage, stream)
+        consumer = _hand_over(exchange, storage, stream)
         if consumer is not None:
             self._streams[consumer] = None
-        array = _memory_of(exchange, self._storage, self._layout, owner, read_only=self._read_only)
+        array = _memory_of(exchange, storage, self._layout, owner, read_only=self._read_only)
         return make_capsule(array, versioned=self._versioned and versioned)
 
     def _dlpack_device(self) -> tuple[int, int]:
-        return driver_of(self._storage.device).exchange.dlpack_device
+        return driver_of(self._device).exchange.dlpack_device
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """The CUDA array interface, version 3. It names no stream: the memory is complete."""
-        self._live_owner()
+        storage = self._live_storage()
         self._streams[LEGACY] = None
-        return _interface(self._storage, self._layout, "Lent", read_only=self._read_only)
+        return _interface(storage, self._layout, "Lent", read_only=self._read_only)
 
     def __repr__(self) -> str:
-        return f"<Lent {self._layout.dtype.name}, {self._layout.shape}, {self._storage.device.name}>"
+        return f"<Lent {self._layout.dtype.name}, {self._layout.shape}, {self._device.name}>"
 
-    def _live_owner(self) -> object:
-        if self._owner is None:
+    def _live_storage(self) -> Storage:
+        if self._storage is None:
             raise ExportError(
                 f"{self!r} was lent out in a block that has ended. Use the array inside it: with lent_out(t) as x: ..."
             )
-        return self._owner
+        return self._storage
 
     def _end(self) -> None:
         """End the loan: what other libraries have enqueued so far comes before later runs."""
-        self._owner = None
-        exchange = driver_of(self._storage.device).exchange
+        storage = self._storage
+        self._storage = self._owner = self._handle = None
+        assert storage is not None  # a loan ends once
+        exchange = driver_of(self._device).exchange
         for stream in self._streams:
-            exchange.await_work(self._storage.memory, stream)
+            exchange.await_work(storage.memory, stream)
 
 
 def lent_out(t: TensorRef[_D] | TensorMut[_D], *, stream: StreamLike | None = None) -> AbstractContextManager[Lent[_D]]:
