@@ -5,8 +5,10 @@ import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from inspect import isfunction
+from typing import Any, Final, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -33,6 +35,17 @@ DEEP = os.environ.get("DAGPU_DEEP") == "1"
 """True where properties are tried on all of their examples, and more ways of running are interrupted at each line."""
 MANY, SHARE = 25, 0.4
 """A property with so many examples or more is otherwise tried on this share of them."""
+
+
+_Test = TypeVar("_Test", bound=Callable[..., Any])
+MARKS: Final = (pytest.mark.deep, pytest.mark.skipif(not DEEP, reason="make deep has the time for it"))
+
+
+def only_deep(test: _Test) -> _Test:
+    """Run a test with `make deep` only."""
+    for mark in MARKS:
+        test = mark(test)
+    return test
 
 
 @pytest.fixture(scope="module", autouse=True)

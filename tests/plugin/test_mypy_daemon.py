@@ -15,7 +15,7 @@ from typing import final
 import pytest
 from mypy.dmypy_server import Server, process_start_options
 
-from tests.support.depth import only_deep
+from tests.conftest import only_deep
 from tests.support.mypy_checks import Checker, Message, dependencies, parsed
 from tests.support.paths import ROOT
 

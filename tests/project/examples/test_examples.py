@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.conftest import MARKS
 from tests.project.examples.warm_python import WarmPython
-from tests.support.depth import MARKS
 from tests.support.example_scripts import EXAMPLES, LONG, OTHER_PROCESSES, SCRIPTS, lacks_libraries, run, texts
 
 COLD: Final = {"hello", "decode", *OTHER_PROCESSES}

@@ -14,7 +14,7 @@ from distributed import Scheduler, Security, Worker
 
 from dagpu import Cluster, ClusterError, ClusterLostError, ClusterSecurityError, Tls, full, use_interpreter, value
 from dagpu.cluster.bridge import Bridge
-from tests.support.depth import only_deep
+from tests.conftest import only_deep
 from tests.unit.cluster.certificates import certificates
 
 

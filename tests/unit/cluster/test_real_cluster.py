@@ -29,11 +29,10 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.cluster.worker import dask_tasks
-from tests.conftest import DEEP
+from tests.conftest import DEEP, MARKS, only_deep
 from tests.programs.meshes import Scatter
 from tests.programs.named_kernels import step
 from tests.programs.trials import random_dag
-from tests.support.depth import MARKS, only_deep
 from tests.unit.cluster.cluster_programs import Await, add_one, die, fail
 
 SECONDS = 120.0
