@@ -339,6 +339,11 @@ class Gpu(Protocol):
         """Copy contiguous host memory to the device. The copy is asynchronous if `source` is pinned."""
         ...
 
+    def copy_in_and_wait(self, address: int, source: NDArray[Any], stream: RawStream) -> None:
+        """Copy any contiguous host memory to the device, for a thread that may wait: unless `source` is pinned, this
+        returns when the driver has read it. Other threads run meanwhile."""
+        ...
+
     def copy_out(self, target: NDArray[Any], address: int, stream: RawStream) -> None:
         """Copy device memory to contiguous host memory. The copy is asynchronous if `target` is pinned."""
         ...
