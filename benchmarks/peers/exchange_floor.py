@@ -15,7 +15,7 @@ from benchmarks.interop import CALLS, SHAPE, SMALL, TEN, chain_of, times
 from benchmarks.support.table import Table, machine, measure, show
 from dagpu import In, Tensor, device, f32, foreign, use_device
 from dagpu.handles.device_handles import driver_of
-from dagpu.interop import new
+from dagpu.interop import Lane, View, new
 
 
 def exchange_rows(torch: Any, cupy: Any) -> dict[str, Callable[[], object]]:
@@ -56,7 +56,10 @@ def run_rows() -> dict[str, Callable[[], object]]:
         return new(x)
 
     op = foreign(capture="never")(nothing)
-    op.raw(lambda lane, x, by, out: None)
+
+    @op.raw
+    def _(lane: Lane, x: View[f32], by: float, out: View[f32]) -> None: ...
+
     return {f"dagpu: {n} foreign of an empty body, through streams": chain_of(op, n, None) for n in (1, TEN)}
 
 
