@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, final
 
 import numpy as np
 
-from dagpu.handles.device_handles import Capturing, TemporaryMemory
+from dagpu.handles.library_bodies import Capturing, TemporaryMemory
 from dagpu.interop.capsules import CPU, ArrayMemory, form_of, make_capsule
 from dagpu.interop.foreign_ops.lane_views import BodyLane, OperandView
 

@@ -43,7 +43,7 @@ from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError
 from dagpu.common.origin import describe
-from dagpu.handles.device_handles import UserBody
+from dagpu.handles.library_bodies import UserBody
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import GraphLaunch, HostCall, Instruction, Launch
 
