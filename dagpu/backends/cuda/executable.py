@@ -77,7 +77,7 @@ class Executable:
                 return replay
         if self._captured is not None:
             return launch_captured(self.compiled, command_lists, self._captured, memory, spin)
-        if spin and self._is_one_lane and (self._is_copy or not graph):
+        if spin and self._is_one_lane and (self._is_copy or not graph or self.graphs.are_left_out):
             return launch_lane(self.compiled, command_lists, memory, spin)
         return None
 
@@ -114,7 +114,7 @@ class Executable:
         encoded = self._command_lists.encoded
         actions = encoded.actions
         self._is_one_lane = is_one_lane(compiled, encoded)
-        self._is_copy = not encoded.launches
+        self._is_copy = not (encoded.launches or compiled.calls_user)
         if len(actions) == 1 and isinstance(actions[0].a, LaunchGraph) and not compiled.blocking:
             self._captured = actions[0].a if actions[0].a.frozen.cannot_fail else None
         self._wanted.clear()

@@ -414,6 +414,12 @@ class GraphInstances:
         return bool(self.idle) or self._can_make
 
     @property
+    def are_left_out(self) -> bool:
+        """True if a run that may be a graph goes through streams: `borrow` would return None, and no body must become
+        part of a graph."""
+        return not (self.can_lend or self.is_required)
+
+    @property
     def _can_make(self) -> bool:
         """True if another graph may be created."""
         return not (self._count >= INSTANCES or self.refused or self.obstacle or self.is_checked)

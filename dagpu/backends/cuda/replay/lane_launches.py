@@ -24,7 +24,7 @@ def is_one_lane(compiled: CompiledPlan, encoded: Encoded) -> bool:
         len(compiled.plan.lanes) == 1
         and len(compiled.devices) == 1
         and isinstance(compiled.plan.lanes[0].key, int)
-        and not (compiled.blocking or compiled.calls_user or compiled.reports)
+        and not (compiled.blocking or compiled.reports)
         and all(each.kind is Kind.LAUNCH or each.kind is Kind.DO for each in encoded.actions)
         and not any(isinstance(each.a, LaunchGraph) for each in encoded.actions)
     )
