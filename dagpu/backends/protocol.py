@@ -171,9 +171,9 @@ class Prepared(Protocol):
 
     @property
     def launch_again(self) -> "Callable[[list[object], float, bool], Replay | None] | None":
-        """Function that starts a run with one launch of a graph that exists, as `submit` does with this memory, this
-        `spin` and this `graph`. It returns None if `submit` must start the run, and has then at most given memory to
-        outputs. None if the backend has no graphs.
+        """Function that starts a run with one launch of a graph that exists, or a short run for which a thread waits,
+        as `submit` does with this memory, this `spin` and this `graph`. It returns None if `submit` must start the run,
+        and has then at most given memory to outputs. None if the backend has no graphs.
         """
         ...
 

@@ -18,7 +18,8 @@ from dagpu.common.critical import SIGNALS_SECONDS
 from dagpu.common.env_vars import CLUSTER_NAMES, VERIFY
 from dagpu.common.errors import CaptureError, ClusterError, NoDeviceError
 from dagpu.common.layout import Layout
-from dagpu.handles.device_handles import Device, Exchange, LibraryBody, MappedMemory
+from dagpu.handles.device_handles import Device, Exchange, MappedMemory
+from dagpu.handles.library_bodies import LibraryBody
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import Instruction, Program
 from dagpu.lowering.schedule.cost_model import CostModel

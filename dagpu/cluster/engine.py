@@ -28,7 +28,7 @@ from dagpu.cluster.worker import dask_tasks
 from dagpu.cluster.worker.part_values import register_frames
 from dagpu.common.errors import ClusterError, ClusterLostError, PartKilledWorkersError
 from dagpu.common.layout import Layout
-from dagpu.handles.device_handles import LibraryBody
+from dagpu.handles.library_bodies import LibraryBody
 
 register_frames()
 _POLL_SECONDS: Final = 0.02

@@ -5,7 +5,7 @@ Imports have one direction, so the lower module cannot import the value (depende
 | slot | used by | set by |
 | --- | --- | --- |
 | `dagpu.handles.TO_HOST` | `to_host()` of a handle | dagpu.ops.creation |
-| `dagpu.handles.EXPORTS` | `__dlpack__()` of a handle | dagpu.interop.outgoing |
+| `dagpu.handles.EXPORTS` | `__dlpack__()` of a handle | dagpu.interop |
 | `dagpu.ops.base.NODES` | the fluent methods of an op | dagpu.ops.nodes |
 | `dagpu.ops.base.RUNNER` | `sync()`, `await`, `graph()`, `explain()` of an op | dagpu.runtime.interpreter |
 | `dagpu.ops.live.source_op.PUT_PART` | `write()` of a source of a tensor | dagpu.runtime.calls.put_part |

@@ -41,7 +41,7 @@ from dagpu.handles.device_handles import Device, Stream
 from dagpu.interop.foreign_arrays import stream_of
 from dagpu.interop.foreign_ops.foreign_declaration import Foreign, ForeignFunction, foreign
 from dagpu.interop.incoming import adopt, from_array, lend, lend_mut, share_array
-from dagpu.interop.outgoing import Lent, lent_out, unversioned
+from dagpu.interop.lent_arrays import Lent, lent_out, unversioned
 from dagpu.interop.python_kernels.cutile_kernels import cutile_kernel
 from dagpu.interop.python_kernels.numba_kernels import numba_kernel
 from dagpu.interop.python_kernels.triton_kernels import triton_kernel

@@ -7,7 +7,7 @@ it uses until its end (dagpu.runtime).
 Other modules read the internal state of a handle through `state_of`, `live_state` and `find_live_state`.
 """
 
-from dagpu.handles.array_handle import EXPORTS, DLPackExport
+from dagpu.handles.array_handle import EXPORTS, DLPackExport, ExportRequest
 from dagpu.handles.handle_errors import ARRAY_NAMES, OP_NAMES, copy_error, device_call
 from dagpu.handles.handle_moves import (
     HANDLES,
@@ -56,6 +56,7 @@ __all__ = [
     "TO_HOST",
     "Cut",
     "DLPackExport",
+    "ExportRequest",
     "Handle",
     "HandleBase",
     "HandleState",

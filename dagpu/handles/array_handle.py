@@ -1,7 +1,7 @@
 """`ArrayHandle`: the metadata of the four kinds of tensor handles, their way to other libraries, and the errors for
 access to their contents."""
 
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, Protocol, cast, final
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -18,22 +18,31 @@ D_co = TypeVar("D_co", bound=np.generic, covariant=True)
 S_co = TypeVar("S_co", bound=tuple[int, ...], covariant=True, default=tuple[int, ...])
 
 
+@final
+class ExportRequest(NamedTuple):
+    """What a consumer of DLPack asks for; see `DLPackExport.__dlpack__`."""
+
+    stream: int | None
+    max_version: tuple[int, int] | None
+    dl_device: tuple[int, int] | None
+    copy: bool | None
+    where: Origin
+    """The place that asks."""
+
+    @property
+    def is_versioned(self) -> bool:
+        """True if the consumer knows DLPack 1.0, which can say that memory is read-only."""
+        return self.max_version is not None and self.max_version[0] >= 1
+
+
 class Exports(Protocol):
     """How handles are given to other libraries."""
 
-    def capsule(
-        self,
-        handle: HandleBase,
-        stream: int | None,
-        max_version: tuple[int, int] | None,
-        dl_device: tuple[int, int] | None,
-        copy: bool | None,
-        where: Origin,
-    ) -> object: ...
+    def capsule(self, handle: HandleBase, request: ExportRequest) -> object: ...
     def interface(self, handle: HandleBase) -> dict[str, Any]: ...
 
 
-EXPORTS: Final = Slot[Exports]("dagpu.interop.outgoing")
+EXPORTS: Final = Slot[Exports]("dagpu.interop")
 """Gives handles to other libraries. It is a slot, because handles cannot import the protocols of devices."""
 
 _CONTENTS = (int, float, complex, np.generic, np.ndarray)
@@ -69,21 +78,14 @@ class DLPackExport:
             MovedError: the tensor has been moved.
             BorrowError: a run uses the `Tensor`.
         """
-        return self._capsule(stream, max_version, dl_device, copy, here())
+        return self._capsule(ExportRequest(stream, max_version, dl_device, copy, here()))
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return the type of the device in DLPack's numbers, and its index."""
         return self._dlpack_device()
 
-    def _capsule(
-        self,
-        stream: int | None,
-        max_version: tuple[int, int] | None,
-        dl_device: tuple[int, int] | None,
-        copy: bool | None,
-        where: Origin,
-    ) -> object:
-        """Return the capsule. `where` is the place that asks for it."""
+    def _capsule(self, request: ExportRequest) -> object:
+        """Return the capsule."""
         raise NotImplementedError
 
     def _dlpack_device(self) -> tuple[int, int]:
@@ -130,15 +132,8 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
         """The device that has its memory."""
         return live_state(self).storage.device
 
-    def _capsule(
-        self,
-        stream: int | None,
-        max_version: tuple[int, int] | None,
-        dl_device: tuple[int, int] | None,
-        copy: bool | None,
-        where: Origin,
-    ) -> object:
-        return EXPORTS.value.capsule(self, stream, max_version, dl_device, copy, where)
+    def _capsule(self, request: ExportRequest) -> object:
+        return EXPORTS.value.capsule(self, request)
 
     def _dlpack_device(self) -> tuple[int, int]:
         return driver_of(live_state(self).storage.device).exchange.dlpack_device

@@ -4,6 +4,7 @@
 """
 
 from dagpu.common.errors import ExportError, ForeignError, InteropError
+from dagpu.handles import EXPORTS
 from dagpu.interop.foreign_arrays import ForeignArray, StreamLike, SupportsCudaArray, SupportsCudaStream, SupportsDLPack
 from dagpu.interop.foreign_ops.bodies import Body
 from dagpu.interop.foreign_ops.foreign_declaration import Foreign, ForeignFunction, foreign
@@ -12,7 +13,8 @@ from dagpu.interop.foreign_ops.lane_views import OperandView as View
 from dagpu.interop.foreign_ops.lane_views import current_lane
 from dagpu.interop.foreign_ops.shape_rules import extent, new, require, reserve
 from dagpu.interop.incoming import adopt, from_array, lend, lend_mut, share_array
-from dagpu.interop.outgoing import Lent, lent_out, unversioned
+from dagpu.interop.lent_arrays import Lent, lent_out, unversioned
+from dagpu.interop.outgoing import HandleExports
 from dagpu.interop.python_kernels.cutile_kernels import cutile_kernel
 from dagpu.interop.python_kernels.numba_kernels import numba_kernel
 from dagpu.interop.python_kernels.triton_kernels import triton_kernel
@@ -49,3 +51,5 @@ __all__ = [
     "triton_kernel",
     "unversioned",
 ]
+
+EXPORTS.set(HandleExports())

@@ -64,8 +64,6 @@ _is_capsule: Final = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_c
 _pointer_of: Final = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
-_Delete: Final = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
-_delete_function: Final = lru_cache(_Delete)
 
 
 @final
@@ -154,41 +152,15 @@ def read_capsule(capsule: object) -> ArrayMemory | None:
     """
     place = id(capsule)
     if _is_capsule(place, _VERSIONED):
-        return read_versioned(_pointer_of(place, _VERSIONED), capsule)
+        address = _pointer_of(place, _VERSIONED)
+        major, _, _, _, flags, *fields = _VERSIONED_TENSOR.unpack_from(_versioned_tensor_at(address))
+        if major != MAJOR:
+            raise BufferError(f"the capsule is of DLPack {major}, and dagpu reads version {MAJOR}")
+        return _array_memory(fields, capsule, read_only=bool(flags & READ_ONLY))
     if not _is_capsule(place, _UNVERSIONED):
         raise BufferError(f"{type(capsule).__name__} is not a capsule of DLPack, or another consumer has taken it")
-    fields = _TENSOR.unpack_from(_tensor_at(_pointer_of(place, _UNVERSIONED)))
+    fields = list(_TENSOR.unpack_from(_tensor_at(_pointer_of(place, _UNVERSIONED))))
     return _array_memory(fields, capsule, read_only=False)
-
-
-def read_versioned(address: int, owner: object = None) -> ArrayMemory | None:
-    """Return the memory that a DLManagedTensorVersioned describes, which `owner` keeps alive; None as `read_capsule`.
-    Without an owner the structure belongs to the result, and is deleted with it.
-
-    Raises:
-        BufferError: it has another major version.
-    """
-    major, _, _, deleter, flags, *fields = _VERSIONED_TENSOR.unpack_from(_versioned_tensor_at(address))
-    if owner is None:
-        owner = _Managed(address, deleter)
-    if major != MAJOR:
-        raise BufferError(f"the capsule is of DLPack {major}, and dagpu reads version {MAJOR}")
-    return _array_memory(fields, owner, read_only=bool(flags & READ_ONLY))
-
-
-@final
-class _Managed:
-    """A DLManagedTensorVersioned, which is deleted with this object."""
-
-    __slots__ = ("_address", "_deleter")
-
-    def __init__(self, address: int, deleter: int) -> None:
-        self._address = address
-        self._deleter = deleter
-
-    def __del__(self) -> None:
-        if self._deleter:
-            _delete_function(self._deleter)(self._address)
 
 
 def _array_memory(fields: Sequence[int], owner: object, *, read_only: bool) -> ArrayMemory | None:

@@ -16,7 +16,7 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import HANDLES
 from dagpu.handles.device_handles import Device, Stream, driver_of
-from dagpu.interop.c_exchange import read_by_table
+from dagpu.interop.array_attributes import read_attributes, remember_form
 from dagpu.interop.capsules import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, ArrayMemory, form_of, read_capsule
 from dagpu.runtime.device_lookup import current_device, find_device, numbered_device
 
@@ -114,11 +114,12 @@ def read_array(x: object, call: str, where: Origin, stream: StreamLike | None = 
         raise InteropError(f"{call} at {describe(where)}: {x!r} is dagpu's already. Pass it on as it is.")
     known = None if stream is None else stream_handle(stream, call, where)
     producer = None
-    read = read_by_table(x) if known is None else None
+    read = read_attributes(x) if known is None else None
     if read is not None:
         array, producer = read
     elif hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         array = _by_dlpack(x, call, where)
+        remember_form(x, array)
     elif hasattr(x, "__cuda_array_interface__"):
         array, said = _by_interface(x, call, where, known)
         known = said if known is None else known

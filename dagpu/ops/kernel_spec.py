@@ -15,7 +15,7 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin
-from dagpu.handles.device_handles import LibraryBody
+from dagpu.handles.library_bodies import LibraryBody
 
 AxisSight: TypeAlias = tuple[int, int, int]
 """What a tile sees along an axis of an input: an axis of the first output, and the elements that it also sees before

@@ -22,7 +22,7 @@ PACKAGE = ROOT / "dagpu"
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"mypy_plugin"}),
     frozenset({"common", "kernels.tile"}),
-    frozenset({"handles.device_handles", "handles.symbolic"}),
+    frozenset({"handles.device_handles", "handles.library_bodies", "handles.symbolic"}),
     frozenset({"handles"}),
     frozenset({"ops"}),
     frozenset({"kernels"}),

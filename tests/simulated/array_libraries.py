@@ -280,22 +280,26 @@ def fake_torch(library: FakeLibrary) -> ModuleType:
         layout = found.form.layout
         return FakeArray(library, memory, found.address, layout.shape, layout.strides, layout.dtype)
 
-    class Stream:
-        """A stream, as PyTorch's functions give and take it."""
+    class ExternalStream:
+        """A stream of another library's, with the numbers by which PyTorch's C functions know it."""
 
-        def __init__(self, raw: Any, device: int = 0) -> None:
-            self.raw = raw
-            self.device_index = device
-
-    class ExternalStream(Stream):
         def __init__(self, handle: int, *, device: Any) -> None:
             assert device == ("cuda", 0)
-            super().__init__(library.stream(handle))
-            self.handle = handle
+            self.handle = self.stream_id = handle
+            self.device_index, self.device_type = 0, 1
 
-    def set_stream(stream: Any) -> None:
-        assert stream.device_index == library.current_device, "the current device would change too"
-        library.here.streams[:] = [library.stream(stream.handle) if type(stream) is ExternalStream else stream.raw]
+    own_streams: dict[int, Any] = {}
+    """The streams that the library itself has made current, by their numbers."""
+
+    def current_stream(device: int) -> tuple[int, int, int]:
+        current = library.current()
+        own_streams[current.handle] = current
+        return current.handle, device, 1
+
+    def set_stream(handle: int, device: int, kind: int) -> None:
+        assert kind == 1
+        assert device == library.current_device, "the current device would change too"
+        library.here.streams[:] = [own_streams.pop(handle, None) or library.stream(handle)]
 
     @contextmanager
     def stream_context(stream: Any) -> Iterator[None]:
@@ -309,13 +313,19 @@ def fake_torch(library: FakeLibrary) -> ModuleType:
 
     cuda = _module(
         "torch.cuda", ExternalStream=ExternalStream, MemPool=lambda: FakePool(library), use_mem_pool=use_mem_pool,
-        current_stream=lambda: Stream(library.current(), library.current_device), set_stream=set_stream,
         stream=stream_context, is_initialized=lambda: True,
         empty_cache=library.free_idle, memory_reserved=lambda: sum(library.held.values()),
     )  # fmt: skip
     return _module(
         "torch",
-        _C=_module("torch._C", _cuda_clearCublasWorkspaces=library.workspaces.clear),
+        _C=_module(
+            "torch._C",
+            _cuda_clearCublasWorkspaces=library.workspaces.clear,
+            _cuda_setStream=set_stream,
+            _cuda_getDevice=lambda: library.current_device,
+            _cuda_getCurrentStream=current_stream,
+            _set_grad_enabled=library.set_grad_enabled,
+        ),
         cuda=cuda,
         from_dlpack=from_dlpack,
         no_grad=library.without_grad,

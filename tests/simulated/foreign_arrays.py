@@ -1,10 +1,10 @@
 """Arrays of another library on a simulated GPU, with its own memory and its own stream; a count of dagpu's capsules."""
 
-import ctypes
-import struct
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, cast, final
+from types import SimpleNamespace
+from typing import Any, cast, final
 
 import numpy as np
 import pytest
@@ -79,10 +79,6 @@ class LibraryArray:
         array = ArrayMemory(self.address, form, self.__dlpack_device__(), self.read_only, Owner(self))
         return make_capsule(array, versioned=max_version is not None)
 
-    def with_table(self) -> "WithTable":
-        """Return the same array for consumers that read it by DLPack's C functions."""
-        return WithTable(self)
-
     def interface(self, **changed: Any) -> "WithInterface":
         """Return the same array for consumers of the CUDA array interface."""
         return WithInterface(self, changed)
@@ -120,18 +116,35 @@ class WithInterface:
         }
 
 
-@final
-class WithTable:
-    """An array of the library that is read by DLPack's C functions, which order nothing. As PyTorch's, it has an
-    `__dlpack__` too, with checks that the C functions lack."""
+class TorchArray:
+    """The same array as one of PyTorch: with the attributes of a tensor, and a `__dlpack__` that refuses gradients."""
 
-    __dlpack_c_exchange_api__: ClassVar[object]
-    current: ClassVar[list[Library]] = []
-    """The library whose stream is current: the last one that gave out an array."""
+    __module__ = "torch"
 
     def __init__(self, array: LibraryArray) -> None:
         self.array = array
         self.requires_grad = False
+        self.is_cuda = True
+        self.dtype = f"torch.{array.dtype}"
+        self.shape = array.shape
+        self.owner = Owner(array)
+
+    def stride(self) -> Shape:
+        return tuple(
+            [stride // self.array.dtype.itemsize for stride in strides_of(self.shape, self.array.dtype.itemsize)]
+        )
+
+    def is_neg(self) -> bool:
+        return False
+
+    def get_device(self) -> int:
+        return self.array.library.gpu.index
+
+    def data_ptr(self) -> int:
+        return self.array.address
+
+    def detach(self) -> object:
+        return self.owner
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.array.__dlpack_device__()
@@ -142,39 +155,43 @@ class WithTable:
         return self.array.__dlpack__(stream=stream, max_version=max_version)
 
 
-def _from_object(x: Any, out: Any) -> int:
-    WithTable.current[:] = [x.array.library]
-    capsule = x.array.__dlpack__(stream=x.array.library.stream.handle, max_version=(1, 3))
-    out[0] = _pointer_of(capsule, b"dltensor_versioned")
-    _set_name(capsule, _USED)  # the structure is the reader's now: the capsule does not delete it
-    return 0
+class CuPyArray:
+    """The same array as one of CuPy."""
+
+    __module__ = "cupy"
+
+    def __init__(self, array: LibraryArray) -> None:
+        self.data = SimpleNamespace(ptr=array.address, device_id=array.library.gpu.index, owner=Owner(array))
+        self.array = array
+        self.dtype = array.dtype
+        self.shape = array.shape
+        self.strides = strides_of(array.shape, array.dtype.itemsize)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.array.__dlpack_device__()
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None) -> Any:
+        return self.array.__dlpack__(stream=stream, max_version=max_version)
 
 
-def _current_stream(kind: int, index: int, out: Any) -> int:
-    (library,) = WithTable.current
-    assert (kind, index) == (CUDA, library.gpu.index)
-    out[0] = library.stream.handle
-    return 0
+@contextmanager
+def imported_libraries(library: Library) -> Iterator[dict[str, Callable[[LibraryArray], Any]]]:
+    """Within the `with` block, PyTorch and CuPy are imported: stand-ins that have the library's stream. The block gives
+    what makes an array of each."""
 
+    class Tensor(TorchArray):  # types of this block: what dagpu has found of a type it keeps
+        __module__ = "torch"
 
-_OUT = ctypes.POINTER(ctypes.c_void_p)
-_USED = ctypes.c_char_p(b"used_dltensor_versioned")
-_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
-    ("PyCapsule_GetPointer", ctypes.pythonapi)
-)
-_set_name = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.c_char_p)(("PyCapsule_SetName", ctypes.pythonapi))
-_FUNCTIONS = (
-    ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, _OUT)(_from_object),
-    ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, _OUT)(_current_stream),
-)
-_ADDRESSES = [ctypes.cast(each, ctypes.c_void_p).value or 0 for each in _FUNCTIONS]
-_NEW = ctypes.create_string_buffer(struct.pack("=IIQ5Q", 1, 3, 0, 0, _ADDRESSES[0], 0, 0, _ADDRESSES[1]))
-_NEWEST = ctypes.create_string_buffer(struct.pack("=IIQ5Q", 2, 0, ctypes.addressof(_NEW), *[0] * 5))
-_new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
-    ("PyCapsule_New", ctypes.pythonapi)
-)
-_NAME = ctypes.c_char_p(b"dlpack_exchange_api")
-WithTable.__dlpack_c_exchange_api__ = _new_capsule(ctypes.addressof(_NEWEST), _NAME, None)
+    class ndarray(CuPyArray):  # noqa: N801  # CuPy's name
+        __module__ = "cupy"
+
+    handle = library.stream.handle
+    torch = SimpleNamespace(Tensor=Tensor, _C=SimpleNamespace(_cuda_getCurrentRawStream=lambda index: handle))
+    cuda = SimpleNamespace(get_current_stream=lambda index: SimpleNamespace(ptr=handle))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch", torch)
+        patch.setitem(sys.modules, "cupy", SimpleNamespace(ndarray=ndarray, cuda=cuda))
+        yield {"PyTorch": Tensor, "CuPy": ndarray}
 
 
 @final

@@ -287,6 +287,22 @@ class SimulatedGpu:
             self.machine.problem("an array that is not page-locked is copied in: it would hold up whoever copies it")
         self._copy("cuMemcpyHtoDAsync", stream, address, source.__array_interface__["data"][0], source.nbytes)
 
+    def copy_in_and_wait(self, address: int, source: NDArray[Any], stream: Any) -> None:
+        if self.is_pinned(source):
+            self.copy_in(address, source, stream)
+            return
+        assert source.flags.c_contiguous
+        flat = source.reshape(-1).view(np.uint8)
+
+        def act() -> None:
+            to = self.bytes_at(address, source.nbytes)
+            if to is not None:
+                to[...] = flat
+
+        with self.call("cuMemcpyHtoDAsync"):
+            stream.put(act, takes_room=True)
+        self.machine.run_until(lambda: not stream.queue, self, "cuMemcpyHtoDAsync")  # it returns after the copy
+
     def copy_out(self, target: NDArray[Any], address: int, stream: Any) -> None:
         assert target.flags.c_contiguous
         if self.is_pinned(target):

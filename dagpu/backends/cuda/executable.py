@@ -10,6 +10,7 @@ from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.instruction_selection import select
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
 from dagpu.backends.cuda.replay.graph_launches import launch_captured, launch_idle_graph
+from dagpu.backends.cuda.replay.lane_launches import is_one_lane, launch_lane
 from dagpu.backends.cuda.replay.start import start
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.protocol import Bindings, Replay
@@ -38,6 +39,10 @@ class Executable:
         """True if all memory of a run is that of one device, and a graph of it may run in any stream."""
         self._captured: LaunchGraph | None = None
         """The launch of a captured graph that is all of the plan; None for any other plan."""
+        self._is_one_lane = False
+        """True if a run for which a thread waits may go command by command to an idle stream."""
+        self._is_copy = False
+        """True if all commands are copies and fills, which a graph does not make quicker."""
         if not self._wanted:
             self._encode()
 
@@ -55,14 +60,14 @@ class Executable:
         """Start a run; see `Prepared.submit`."""
         if self.compiled.devices[0].exchange.arrivals:
             graph = False
-        if (graph and self._is_on_device and self.graphs.idle) or self._captured is not None:
+        if (graph and self._is_on_device and self.graphs.idle) or self._captured is not None or self._is_one_lane:
             replay = self.launch_again(bindings.memory, spin, graph)
             if replay is not None:
                 return replay
         return start(self.compiled, self._command_lists or self.command_lists, self.graphs, bindings, spin, graph)
 
     def launch_again(self, memory: list[object], spin: float, graph: bool) -> Replay | None:
-        """Launch an existing graph; see `Prepared.launch_again`."""
+        """Launch an existing graph, or the commands of one lane; see `Prepared.launch_again`."""
         command_lists = self._command_lists
         if command_lists is None:
             return None
@@ -72,6 +77,8 @@ class Executable:
                 return replay
         if self._captured is not None:
             return launch_captured(self.compiled, command_lists, self._captured, memory, spin)
+        if spin and self._is_one_lane and (self._is_copy or not graph or self.graphs.are_left_out):
+            return launch_lane(self.compiled, command_lists, memory, spin)
         return None
 
     def keep_memory(self) -> None:
@@ -104,7 +111,10 @@ class Executable:
         """Encode the command list. Every kernel must be compiled."""
         compiled = self.compiled
         self._command_lists = CommandListPool(encode(compiled, self._selected), compiled.devices)
-        actions = self._command_lists.encoded.actions
+        encoded = self._command_lists.encoded
+        actions = encoded.actions
+        self._is_one_lane = is_one_lane(compiled, encoded)
+        self._is_copy = not (encoded.launches or compiled.calls_user)
         if len(actions) == 1 and isinstance(actions[0].a, LaunchGraph) and not compiled.blocking:
             self._captured = actions[0].a if actions[0].a.frozen.cannot_fail else None
         self._wanted.clear()

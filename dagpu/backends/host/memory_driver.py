@@ -9,7 +9,8 @@ from dagpu.backends.common.machine_memory import machine_memory
 from dagpu.backends.host.arrays import Account, HostMemory, writable_array
 from dagpu.backends.host.host_exchange import HOST_EXCHANGE, HostExchange
 from dagpu.common.layout import Layout, contiguous_layout
-from dagpu.handles.device_handles import LibraryBody, MappedMemory
+from dagpu.handles.device_handles import MappedMemory
+from dagpu.handles.library_bodies import LibraryBody
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

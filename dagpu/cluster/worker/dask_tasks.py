@@ -16,7 +16,8 @@ from dagpu.cluster.worker.part_runs import RUNNER, PartCall
 from dagpu.cluster.worker.part_values import PartValue
 from dagpu.common.errors import DeviceLostError, NoDeviceError
 from dagpu.common.layout import Layout
-from dagpu.handles.device_handles import LibraryBody, driver_of
+from dagpu.handles.device_handles import driver_of
+from dagpu.handles.library_bodies import LibraryBody
 from dagpu.runtime.device_lookup import devices, find_device
 
 

@@ -9,8 +9,8 @@ from typing_extensions import TypeVar
 from dagpu.common.dtypes import Shape
 from dagpu.common.errors import ForeignError
 from dagpu.common.layout import Layout
-from dagpu.common.origin import Origin, describe, here
-from dagpu.handles import DLPackExport
+from dagpu.common.origin import describe, here
+from dagpu.handles import DLPackExport, ExportRequest
 from dagpu.interop.capsules import CUDA, ArrayMemory, form_of, make_capsule
 
 _D_co = TypeVar("_D_co", bound=np.generic, covariant=True)
@@ -115,19 +115,12 @@ class OperandView(DLPackExport, Generic[_D_co]):
             "stream": None,
         }
 
-    def _capsule(
-        self,
-        stream: int | None,
-        max_version: tuple[int, int] | None,
-        dl_device: tuple[int, int] | None,
-        copy: bool | None,
-        where: Origin,
-    ) -> object:
+    def _capsule(self, request: ExportRequest) -> object:
         """Return a capsule of the memory. A capsule below DLPack 1.0 cannot say that an input is read-only."""
         layout = self._layout
         form = form_of(layout.dtype, layout.shape, layout.strides)
         memory = ArrayMemory(self._address, form, (CUDA, self._device), self._read_only, None)
-        return make_capsule(memory, versioned=max_version is not None and max_version[0] >= 1)
+        return make_capsule(memory, versioned=request.is_versioned)
 
     def _dlpack_device(self) -> tuple[int, int]:
         return CUDA, self._device

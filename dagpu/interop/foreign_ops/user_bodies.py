@@ -10,7 +10,7 @@ from dagpu.common.errors import ForeignError
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import describe
 from dagpu.common.wrong_arguments import format_value
-from dagpu.handles.device_handles import Capturing, TemporaryMemory, UserBody
+from dagpu.handles.library_bodies import Capturing, TemporaryMemory, UserBody
 from dagpu.interop.foreign_ops.array_libraries import ArrayLibrary
 from dagpu.interop.foreign_ops.bodies import BodyList, ChosenBody
 from dagpu.interop.foreign_ops.lane_views import LANES, BodyLane, OperandView
@@ -54,7 +54,7 @@ class DeclaredBody(UserBody):
 
 @final
 class BoundBody:
-    """A body for operands of certain layouts on a device. Implements `dagpu.handles.device_handles.UserCall`."""
+    """A body for operands of certain layouts on a device. Implements `dagpu.handles.library_bodies.UserCall`."""
 
     def __init__(
         self, bodies: BodyList, body: ChosenBody, library: ArrayLibrary | None, forms: tuple[str, ...],

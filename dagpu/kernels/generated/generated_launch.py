@@ -15,8 +15,8 @@ from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, reshape_handle
-from dagpu.handles.device_handles import LibraryBody
 from dagpu.handles.handle_trees import move_handles
+from dagpu.handles.library_bodies import LibraryBody
 from dagpu.kernels.call_arguments import check_arguments
 from dagpu.kernels.cuda_scalars import CudaParam
 from dagpu.kernels.declaration import ScalarCheck

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, final
 
 from dagpu.common.origin import describe
-from dagpu.handles.device_handles import STAGED_BYTES, UserBody
+from dagpu.handles.library_bodies import STAGED_BYTES, UserBody
 from dagpu.lowering.plan import Execute, Plan, peak_bytes_on
 from dagpu.lowering.program import Launch, Role, Tiles
 from dagpu.lowering.report.memory_bound import least_bytes

@@ -1,6 +1,7 @@
 """Arrays of another library on simulated GPUs: late producers, late consumers, and memory that is used again."""
 
 import gc
+from contextlib import ExitStack
 from itertools import count
 from typing import Any
 
@@ -43,7 +44,7 @@ from tests.behaviour.live.live_trials import Trial
 from tests.behaviour.tiles.tile_kernels import N, turned
 from tests.simulated.array_libraries import array_libraries
 from tests.simulated.cuda import driver, installed
-from tests.simulated.foreign_arrays import Library
+from tests.simulated.foreign_arrays import Library, LibraryArray, imported_libraries
 
 SEEDS = st.integers(0, 10_000)
 
@@ -60,17 +61,22 @@ CONTENTS = np.arange(12, dtype=f32).reshape(3, 4)
 @given(
     seed=SEEDS,
     verb=st.sampled_from(["adopt", "share", "lend", "copy"]),
-    protocol=st.sampled_from(["DLPack", "C functions", "interface"]),
+    protocol=st.sampled_from(["DLPack", "PyTorch", "CuPy", "interface"]),
 )
 def test_a_run_waits_on_the_device_for_a_late_producer(seed: int, verb: str, protocol: str) -> None:
     """However late the producer is, a run reads what it wrote; to import an array, no thread waits."""
-    with installed(seed=seed) as machine:
+    with ExitStack() as entered:
+        machine = entered.enter_context(installed(seed=seed))
         library = Library(machine)
         plus_one(zeros((3, 4))).sync()  # compiled
         gpu = library.gpu
         array: Any = library.array(CONTENTS)
-        if protocol != "DLPack":
-            array = array.interface() if protocol == "interface" else array.with_table()
+        if protocol == "interface":
+            array = array.interface()
+        elif protocol != "DLPack":
+            make = entered.enter_context(imported_libraries(library))[protocol]
+            share_array(make(library.array(CONTENTS)), f32)  # from now on arrays of its form are read by attributes
+            array = make(array)
         waits = gpu.calls["cuEventSynchronize"] + gpu.calls["cuStreamSynchronize"] + gpu.calls["cuCtxSynchronize"]
         if verb == "copy":
             assert_array_equal(from_array(array, f32).to_host().sync(), CONTENTS)
@@ -226,24 +232,59 @@ def test_each_deleter_runs_once() -> None:
         assert library.freed == 3
 
 
-def test_c_functions_give_the_memory_and_take_it_back() -> None:
-    """They are asked first; what the library's Python refuses, or a stream of the caller's, goes by `__dlpack__`."""
+@pytest.mark.parametrize("name", ["PyTorch", "CuPy"])
+def test_attributes_give_the_memory_and_take_it_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DLPack reads the first array of a form, attributes the others; DLPack reads again where a stream is named."""
     with installed() as machine:
         library = Library(machine)
-        array = library.array(CONTENTS).with_table()
-        shared = share_array(array, f32)
-        assert library.freed == 0
-        assert_array_equal(plus_one(shared).to_host().sync(), CONTENTS + 1)
-        del shared
-        gc.collect()
-        driver().exchange.release_owners()
-        assert library.freed == 1
-        array.requires_grad = True
-        with pytest.raises(InteropError, match="it requires grad"):
-            share_array(array, f32)
-        array.requires_grad = False
-        named = share_array(array, f32, stream=library.stream.handle)
-        assert_array_equal(plus_one(named).to_host().sync(), CONTENTS + 1)
+        asked: list[int] = []
+        exported = LibraryArray.__dlpack__
+
+        def counting(array: LibraryArray, **named: Any) -> Any:
+            asked.append(array.address)
+            return exported(array, **named)
+
+        monkeypatch.setattr(LibraryArray, "__dlpack__", counting)
+        with imported_libraries(library) as makers:
+            make = makers[name]
+            for number, contents in enumerate((CONTENTS, CONTENTS + 1, CONTENTS.reshape(-1), CONTENTS - 1)):
+                shared = share_array(make(library.array(contents)), f32)
+                assert_array_equal(plus_one(shared).to_host().sync(), contents + 1)
+                assert len(asked) == (1, 1, 2, 2)[number]
+            named = share_array(make(library.array(CONTENTS)), f32, stream=library.stream.handle)
+            assert_array_equal(plus_one(named).to_host().sync(), CONTENTS + 1)
+            assert len(asked) == 3
+            before = library.freed
+            del shared, named
+            gc.collect()
+            driver().exchange.release_owners()
+            assert library.freed > before
+
+
+def test_what_attributes_do_not_decide_goes_by_dlpack() -> None:
+    """A tensor with gradients gets PyTorch's own words; so does one whose attributes cannot be read."""
+    with installed() as machine:
+        library = Library(machine)
+        with imported_libraries(library) as makers:
+            x, y = [makers["PyTorch"](library.array(CONTENTS)) for _ in range(2)]
+            share_array(x, f32)
+            y.requires_grad = True
+            with pytest.raises(InteropError, match="it requires grad"):
+                share_array(y, f32)
+            y.requires_grad = False
+            del y.shape
+            assert_array_equal(plus_one(share_array(y, f32)).to_host().sync(), CONTENTS + 1)
+
+
+def test_attributes_that_disagree_with_dlpack_are_not_read() -> None:
+    """An array that says another address than its capsule is read by DLPack each time."""
+    with installed() as machine:
+        library = Library(machine)
+        with imported_libraries(library) as makers:
+            for _ in range(2):
+                array = makers["CuPy"](library.array(CONTENTS))
+                array.data.ptr += 4
+                assert_array_equal(plus_one(share_array(array, f32)).to_host().sync(), CONTENTS + 1)
 
 
 def test_many_tensors_are_shared_at_once() -> None:

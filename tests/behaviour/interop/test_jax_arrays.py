@@ -1,5 +1,6 @@
 """Arrays of JAX on the host, in and out: with JAX where it is installed, and with a stand-in that speaks as it does."""
 
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, final
 
@@ -52,12 +53,12 @@ class StandIn:
 
 @final
 class Jax:
-    """JAX itself."""
+    """JAX itself, with its arrays in host memory also where it has a GPU."""
 
     def __init__(self) -> None:
         import jax  # type: ignore[import-not-found, unused-ignore]  # reason: it is installed on few machines
 
-        self.asarray: Any = jax.numpy.asarray
+        self.asarray: Any = partial(jax.numpy.asarray, device=jax.devices("cpu")[0])
         self.from_dlpack: Any = jax.dlpack.from_dlpack
 
 

@@ -12,7 +12,7 @@ from dagpu.cluster.worker.part_runs import PartCall, PartRunner
 from dagpu.cluster.worker.part_values import PartValue
 from dagpu.common.layout import Layout
 from dagpu.handles import live_state
-from dagpu.handles.device_handles import LibraryBody
+from dagpu.handles.library_bodies import LibraryBody
 
 Choose = Callable[[int], int]
 """Returns a number below its argument."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dagpu.common.errors import ForeignError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
-from dagpu.handles.device_handles import UserBody
+from dagpu.handles.library_bodies import UserBody
 from dagpu.lowering.program import Launch, Tiles
 from dagpu.ops.kernel_spec import KernelSpec
 

@@ -28,7 +28,7 @@ class RunMemory:
     """The memory of one run: the plan's bound buffers, the bases, and the objects that the run keeps alive. Implements
     `RunBuffers`."""
 
-    __slots__ = ("_compiled", "bases", "bound", "kept_alive", "launched", "locked", "reports")
+    __slots__ = ("_compiled", "bases", "bound", "kept_alive", "launched", "locked", "may_wait", "reports")
 
     def __init__(self, compiled: CompiledPlan, bound: list[object]) -> None:
         self._compiled = compiled
@@ -42,6 +42,8 @@ class RunMemory:
         self.locked: Sequence[tuple[CopyIn, NDArray[Any]]] = ()
         """For a run through a graph: the page-locked source of each copy from the host. It is the user's array itself
         or a copy of its bytes."""
+        self.may_wait = False
+        """True if the submitting thread waits for the run anyway, and for nothing else."""
         self.reports: MemoryBlock | None = None
         """Memory of the bounds reports of the plan's checked kernels; None if it has none."""
 

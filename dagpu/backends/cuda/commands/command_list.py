@@ -50,6 +50,11 @@ class RunBuffers(Protocol):
         """Commands whose errors are read when the run is over."""
         ...
 
+    @property
+    def may_wait(self) -> bool:
+        """True if the submitting thread waits for the run anyway, and for nothing else."""
+        ...
+
     def address(self, place: BaseOffset) -> int:
         """Return the address of a place in this run."""
         ...

@@ -59,7 +59,12 @@ class CopyIn:
 
     def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
         array, address = source_array(self.instruction, buffers.bound), buffers.address(self.out)
-        if is_copied_in_place(array, device.gpu):
+        if buffers.may_wait and array.flags.c_contiguous and array.nbytes:
+            # The driver stages the array itself, while it copies what it has staged, and the thread waits. For 1 MiB
+            # that takes 90 us on an H200, and a copy to page-locked memory followed by one to the device 130.
+            device.gpu.copy_in_and_wait(address, array, stream)
+            buffers.kept_alive.append(array)
+        elif is_copied_in_place(array, device.gpu):
             device.gpu.copy_in(address, array, stream)
             buffers.kept_alive.append(array)
         elif array.nbytes > PROMPT_IN:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.common.errors import DeviceError, DeviceLostError, OutOfMemoryError
-from dagpu.handles.device_handles import Enqueue
+from dagpu.handles.library_bodies import Enqueue
 
 GridExtents: TypeAlias = tuple[int, int, int]
 """Extents of a grid or a block: x, y, z."""
@@ -337,6 +337,11 @@ class Gpu(Protocol):
 
     def copy_in(self, address: int, source: NDArray[Any], stream: RawStream) -> None:
         """Copy contiguous host memory to the device. The copy is asynchronous if `source` is pinned."""
+        ...
+
+    def copy_in_and_wait(self, address: int, source: NDArray[Any], stream: RawStream) -> None:
+        """Copy any contiguous host memory to the device, for a thread that may wait: unless `source` is pinned, this
+        returns when the driver has read it. Other threads run meanwhile."""
         ...
 
     def copy_out(self, target: NDArray[Any], address: int, stream: RawStream) -> None:

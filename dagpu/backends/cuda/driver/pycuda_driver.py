@@ -346,6 +346,8 @@ class PyCudaGpu:
         returned = self._bindings.cuMemcpyHtoDAsync(address, _start_of(source), source.nbytes, stream.cu)
         self._checked("cuMemcpyHtoDAsync", returned)
 
+    copy_in_and_wait = copy_in  # the driver itself stages what is not page-locked, before the call returns
+
     def copy_out(self, target: NDArray[Any], address: int, stream: Any) -> None:
         returned = self._bindings.cuMemcpyDtoHAsync(_start_of(target), address, target.nbytes, stream.cu)
         self._checked("cuMemcpyDtoHAsync", returned)

@@ -43,7 +43,7 @@ from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError
 from dagpu.common.origin import describe
-from dagpu.handles.device_handles import UserBody
+from dagpu.handles.library_bodies import UserBody
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import GraphLaunch, HostCall, Instruction, Launch
 
@@ -412,6 +412,12 @@ class GraphInstances:
     def can_lend(self) -> bool:
         """True if `borrow` may succeed: a graph is idle, or another may be created."""
         return bool(self.idle) or self._can_make
+
+    @property
+    def are_left_out(self) -> bool:
+        """True if a run that may be a graph goes through streams: `borrow` would return None, and no body must become
+        part of a graph."""
+        return not (self.can_lend or self.is_required)
 
     @property
     def _can_make(self) -> bool:

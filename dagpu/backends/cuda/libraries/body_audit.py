@@ -13,7 +13,7 @@ from dagpu.backends.cuda.resources.pools import Pool
 from dagpu.backends.cuda.resources.temporaries import Temporaries
 from dagpu.common.errors import DeviceLostError, ForeignError
 from dagpu.common.origin import describe
-from dagpu.handles.device_handles import UserBody
+from dagpu.handles.library_bodies import UserBody
 from dagpu.lowering.program import Launch
 
 

@@ -17,7 +17,7 @@ from dagpu.backends.cuda.resources.streams import Detour
 from dagpu.backends.cuda.resources.temporaries import Temporaries
 from dagpu.common.errors import CaptureError, DeviceLostError
 from dagpu.common.origin import describe
-from dagpu.handles.device_handles import STAGED_BYTES, Capturing, Enqueue, UserBody
+from dagpu.handles.library_bodies import STAGED_BYTES, Capturing, Enqueue, UserBody
 from dagpu.lowering.program import Cell, Launch
 
 

@@ -53,7 +53,7 @@ def launch_idle_graph(
                 graph.update_nodes(bases, memory).launch(stream.raw)
                 launched = True
                 if spin:
-                    _wait(stream.raw, spin)
+                    wait_for_work(stream.raw, spin)
                     complete = True
         except BaseException as error:
             if graph is None or stream is None:
@@ -107,10 +107,10 @@ def _give_up(compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExec | 
     """Return the graph, if any, of a run that cannot begin because of this error."""
     if graph is not None:
         graphs.give_back(graph)
-    _lose_device(compiled, error)
+    lose_device(compiled, error)
 
 
-def _lose_device(compiled: CompiledPlan, error: BaseException) -> None:
+def lose_device(compiled: CompiledPlan, error: BaseException) -> None:
     """Mark the device as lost, and end every run on it, if this error of a run that cannot begin says so."""
     if isinstance(error, DeviceLostError):
         compiled.devices[0].lose(error, [describe_instruction(each) for each in instructions_of(compiled.plan)])
@@ -133,7 +133,7 @@ def launch_captured(
                 return None
             end = device.streams.take_event()
         except DeviceLostError as error:
-            _lose_device(compiled, error)
+            lose_device(compiled, error)
             raise
         failed: BaseException | None = None
         complete = False
@@ -142,14 +142,14 @@ def launch_captured(
             end.record(stream.raw)
             stream.count_entries(1)
             if spin:
-                _wait(end, spin)
+                wait_for_work(end, spin)
                 complete = True
         except BaseException as error:
             failed = error
         if complete:  # outside of the `try`: whatever interrupts this, the event is not given back twice
             device.streams.give_back(end)
             return COMPLETED
-        run = CudaReplay(compiled, RunMemory(compiled, memory), command_lists.give_back, _no_graph)
+        run = CudaReplay(compiled, RunMemory(compiled, memory), command_lists.give_back, no_graph_borrowed)
         run.buffers.launched.append(launch)
         if failed is None:
             follow_launch(run, stream, end)
@@ -160,11 +160,11 @@ def launch_captured(
         return run
 
 
-def _no_graph(_graph: GraphExec) -> None:
+def no_graph_borrowed(_graph: GraphExec) -> None:
     """Do nothing: a run that launches a captured graph has borrowed none."""
 
 
-def _wait(work: RawStream | RawEvent, seconds: float) -> None:
+def wait_for_work(work: RawStream | RawEvent, seconds: float) -> None:
     """Wait until the work of a stream or an event is complete: poll it for this number of seconds, then block."""
     deadline = time.perf_counter() + seconds
     while not work.query():

@@ -20,7 +20,8 @@ from dagpu.common.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
 from dagpu.common.reference_queue import ReferenceQueue
-from dagpu.handles.device_handles import LibraryBody, MappedMemory
+from dagpu.handles.device_handles import MappedMemory
+from dagpu.handles.library_bodies import LibraryBody
 from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import CopyDtoD

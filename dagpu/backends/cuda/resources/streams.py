@@ -152,6 +152,8 @@ class Streams:
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
         self._pool: list[CudaStream] = []
+        self._of_runs: set[int] = set()
+        """The CUstreams of the streams that runs take where the user has named none."""
         self._of_bodies: dict[int, RawStream] = {}
         """The streams on which bodies are called whose library keeps memory for each stream, by their CUstreams."""
         self._events: deque[RawEvent] = deque()
@@ -203,12 +205,17 @@ class Streams:
         with self._lock:
             idle = sum(not stream.users for stream in self._pool)
             wanted = min(max(count - idle, 0), max(SPREAD, min(count, POOL)) - len(self._pool))
-            self._pool += [self._new() for _ in range(wanted)]
+            self._pool += [self._new_for_runs() for _ in range(wanted)]
         chosen = sorted(self._pool, key=lambda stream: len(stream.users))[:count]
         return itertools.cycle(chosen)
 
     def _new(self) -> CudaStream:
         return self._over(self._gpu.new_stream())
+
+    def _new_for_runs(self) -> CudaStream:
+        made = self._new()
+        self._of_runs.add(made.raw.handle)  # atomic
+        return made
 
     def _over(self, raw: RawStream) -> CudaStream:
         name = f"cuda:{self._gpu.index}/{next(self._numbers)}"
@@ -216,12 +223,12 @@ class Streams:
 
     def stream_for_body(self, stream: RawStream, most: int) -> RawStream:
         """Return the stream for a body of the user's in a lane on `stream`, of at most `most` streams of dagpu's: the
-        lane's own one if it is among these. A stream of another library is the user's choice."""
+        lane's own one if it is among these. A stream that the user has named is the user's choice."""
         handle, chosen = stream.handle, self._of_bodies
         if handle in chosen:
             return stream
         with self._lock:
-            if not any(each.raw is stream for each in self._pool):
+            if handle not in self._of_runs:
                 return stream
             if len(chosen) < most:
                 chosen[handle] = stream
@@ -237,7 +244,7 @@ class Streams:
         try:
             return self.exclusive.pop()
         except IndexError:
-            return self._new()
+            return self._new_for_runs()
 
     def give_back_exclusive(self, stream: CudaStream) -> None:
         """Return an exclusive stream to the pool. It must be idle."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dagpu.common.dtypes import Shape
 from dagpu.common.errors import DeviceError
 from dagpu.common.layout import Layout
-from dagpu.handles.device_handles import Enqueue
+from dagpu.handles.library_bodies import Enqueue
 from dagpu.kernels.arrays.libraries.gemm_layouts import MOST_ALIGNED, Gemm, GemmOperand, find_gemm
 from dagpu.kernels.arrays.libraries.kept_plans import KeptPlans
 from dagpu.kernels.arrays.libraries.nvmath_bindings import import_bindings, library_error, open_handle

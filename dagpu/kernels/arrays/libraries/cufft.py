@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, final
 
 from dagpu.common.layout import Layout
-from dagpu.handles.device_handles import Enqueue
+from dagpu.handles.library_bodies import Enqueue
 from dagpu.kernels.arrays.libraries.kept_plans import KeptPlans
 from dagpu.kernels.arrays.libraries.nvmath_bindings import import_bindings, library_error, open_handle
 

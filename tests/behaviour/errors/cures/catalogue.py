@@ -241,7 +241,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "backends/cuda/graphs/instances.py obstacle": "an op's capture refuses these before a backend is asked",
     "backends/cuda/resources/pools.py": INTERNAL,
     "backends/host/host_exchange.py": INTERNAL,
-    "interop/outgoing.py _interface": "Python's own words, for hasattr(): test_host_arrays.py",
+    "interop/export_parts.py cuda_interface": "Python's own words, for hasattr(): test_host_arrays.py",
     "backends/cuda/compile/nvrtc.py": COMPILER,
     "backends/cuda/compile/python_code.py": COMPILER,
     "interop/python_kernels/triton_kernels.py compile_for": COMPILER,

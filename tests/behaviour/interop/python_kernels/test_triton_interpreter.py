@@ -1,5 +1,6 @@
 """Kernels of Triton under TRITON_INTERPRET=1: they run on the host, and touch their tensors alone."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -194,6 +195,6 @@ def test_by_triton_itself() -> None:
     """Its interpreter runs kernels on the host, without PyTorch."""
     done = subprocess.run(
         [sys.executable, "-c", BY_TRITON], check=False, cwd=ROOT, timeout=120, capture_output=True, text=True,
-        env={"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
+        env={"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
