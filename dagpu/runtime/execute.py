@@ -138,7 +138,7 @@ async def _run_traced(
     op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, lookup: PlanLookup, origin: Origin
 ) -> _T:
     """Run an op without a cached plan: trace, plan and run it, stage by stage. Store the plan for later runs."""
-    tracer = Tracer(op, settings.device, settings.policy, find_device, lookup.inputs)
+    tracer = Tracer(op, settings.device, settings.policy, find_device, lookup.inputs, origin)
     locks = Locks(origin)
     waited = False
     try:
@@ -154,8 +154,9 @@ async def _run_traced(
                 waited = True
             else:
                 tracer.settle([])
-            locks.hand_on(tracer.published_storages())
-            tracer.publish()
+            if tracer.remembers:
+                locks.hand_on(tracer.published_storages())
+                tracer.publish()
             if tracer.finished:
                 result: _T = tracer.result
                 break

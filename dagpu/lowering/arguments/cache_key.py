@@ -24,7 +24,7 @@ A closure cannot be inspected, since it may read state that has changed. An op t
 traced in each run.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import Enum
 from typing import Any, Final, TypeAlias, final
@@ -78,6 +78,13 @@ exact."""
 
 _OFTEN_USED: Final = frozenset((Value, Shared, Source, Cutoff))
 """The nodes that a DAG may use any number of times."""
+
+_PLACELESS: Final = frozenset((Value, Source, Then))
+"""The nodes whose places are not in the key. Plans name the places of all other ops, so DAGs that other code built get
+plans of their own. A plan does not contain the places of values and of calls of pipelines."""
+
+_NOWHERE: Final = (None, -1)
+"""The place of an op that has none."""
 
 MOST_NODES: Final = 20_000
 """The most nodes of a DAG that gets a key. For a larger DAG, the walk that makes the key takes too long for a cached
@@ -300,18 +307,21 @@ class _Reader(Flattened):
             seen.add(op)
             kind = type(op)
             self._tokens.append(kind)
+            if kind not in _PLACELESS or (type(op) is Then and op.f is from_host):
+                code, at = op.origin or _NOWHERE
+                self.named[id(code)] = code
+                self._tokens += (id(code), at)
             if (kind is Launch or kind is Map or not self._add_source(op)) and not self._add_inner_node(op, todo):
                 return False
         return True
 
     def _add_source(self, op: AnyOp) -> bool:
-        """Add an op without sources. Return false for any other op, and for an op that cannot be inspected. A plan does
-        not contain the places of values and of calls of pipelines, so the key omits them."""
+        """Add an op without sources. Return false for any other op, and for an op that cannot be inspected."""
         match op:
             case Source():
                 return self._add_source_value(op)
-            case Then(source=Source() as source, f=f, origin=origin) if f is from_host:
-                self._tokens += ("from_host", *self._origin_tokens(origin))
+            case Then(source=Source() as source, f=f) if f is from_host:
+                self._tokens.append("from_host")
                 self.nodes.add(source)
                 return self._add_source_value(source)
             case Value(content=held):
@@ -325,25 +335,23 @@ class _Reader(Flattened):
                 if self._unreadable is not None:
                     self.refused = owner, op.origin, self._unreadable
                 return found
-            case GraphLaunch(captured=captured, origin=origin):
-                self._tokens += self._origin_tokens(origin)
+            case GraphLaunch(captured=captured):
                 self.graphs.append(captured)
                 self._add_leaf(captured, captured.number)
                 return True
-            case Alloc(shape=shape, dtype=dtype, recipe=recipe, origin=origin):
-                self._tokens += (*self._origin_tokens(origin), shape, dtype)
+            case Alloc(shape=shape, dtype=dtype, recipe=recipe):
+                self._tokens += (shape, dtype)
                 if isinstance(recipe, Uniform | Normal) and type(recipe.seed) in _NUMBERS:
                     self.number_leaves[id(op), SEED_PLACE] = len(self.leaves)
                     self.add_value(recipe.seed)
                     recipe = replace(recipe, seed=None)
                 return self._add_recipe(recipe)
-            case FromHost(array=given, origin=origin) if type(array := _unwrapped_array(given)) is np.ndarray:
-                self._tokens += self._origin_tokens(origin)
+            case FromHost(array=given) if type(array := _unwrapped_array(given)) is np.ndarray:
                 self._add_array(array)
                 self.array_leaves[id(op)] = self._numbers[id(array)]
                 return True
-            case Copy(source=source, into=into, dtype=dtype, origin=origin):
-                self._tokens += (*self._origin_tokens(origin), dtype)
+            case Copy(source=source, into=into, dtype=dtype):
+                self._tokens.append(dtype)
                 if type(source) is Constant:
                     return self._add_recipe(source) and self.add_value(into)
                 return self.add_value(source) and (into is None or self.add_value(into))
@@ -352,7 +360,6 @@ class _Reader(Flattened):
 
     def _add_inner_node(self, op: AnyOp, todo: list[AnyOp]) -> bool:
         """Add an op with sources, and put the sources on `todo`. Return false if it cannot be added."""
-        self._tokens += self._origin_tokens(op.origin)
         match op:
             case Launch():
                 return self._add_launch(op, todo)
@@ -447,15 +454,6 @@ class _Reader(Flattened):
             if not self.add_value(argument):
                 return False
         return True
-
-    def _origin_tokens(self, origin: Origin) -> tuple[Hashable, ...]:
-        """Return the tokens of an op's place. Plans name the places of their ops, so DAGs that other code built get
-        plans of their own."""
-        if origin is None:
-            return (None,)
-        code = origin[0]
-        self.named[id(code)] = code
-        return id(code), origin[1]
 
     def _add_recipe(self, recipe: Recipe | None) -> bool:
         """Add the contents that a creation op writes. Return false if they cannot be added."""

@@ -13,8 +13,7 @@ from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.errors import KernelArgumentError
 from dagpu.handles import HANDLES, HandleState, Partition
-from dagpu.handles.storage import Storage, no_graph
-from dagpu.handles.storage_lock import Lock
+from dagpu.handles.storage import Lock, Storage, no_graph
 from dagpu.ops.base import DeviceOp
 
 MISS: Final = object()

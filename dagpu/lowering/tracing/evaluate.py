@@ -66,7 +66,7 @@ from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.nodes import Node
-from dagpu.ops.single_flight import NOTHING, new_once_number
+from dagpu.ops.single_flight import NOTHING, once_numbers
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 
@@ -130,7 +130,7 @@ class Evaluation:
         self._places = places
         self._closures = Closures(leaves)
         self._sources = sources
-        self._newest_before = new_once_number()
+        self._newest_before = next(once_numbers)
 
     def run(self, due: Callable[[], bool]) -> Turns[None]:
         """Evaluate everything on the stack. Yield None before a call of a closure if `due()` is true then, and the work
@@ -174,7 +174,10 @@ class Evaluation:
             elif type(node) is Launch:
                 ops = self._lazy_arguments(node)
                 if len(ops) != 1 or node.kernel.may_need_scratch:
-                    break
+                    if row:
+                        self.todo += (row, FINISH_ROW)
+                    self.todo += (len(self.done), node, FINISH, *reversed(ops))
+                    return
                 row.append(node)
                 node = ops[0]
             else:
@@ -185,11 +188,10 @@ class Evaluation:
         self._start_node(node)
 
     def _start_node(self, node: AnyOp) -> None:  # reason: the match has one case for each node
-        """Evaluate a node without inputs, or put a node's inputs on the stack above it."""
+        """Evaluate a node without inputs, or put a node's inputs on the stack above it. A launch is in a row, or
+        `_visit_row` has started it."""
         todo = self.todo
         match node:
-            case Launch():
-                todo += (len(self.done), node, FINISH, *reversed(self._lazy_arguments(node)))
             case Map() | Then() | ToHost() | HostCall() | Cutoff():
                 todo += (len(self.done), node, FINISH, node.source)
             case Value():
@@ -274,9 +276,11 @@ class Evaluation:
                     raise self._not_an_op_error(node, op)
                 self.todo.append(op)
             case ToHost():
-                self._push_cell_value(emit_to_host(node, inputs[0], builder, policy))
+                self.cells.append(emit_to_host(node, inputs[0], builder, policy))
+                self.done.append(self.cells[-1])
             case HostCall():
-                self._push_cell_value(self._call_on_host(node, inputs[0]))
+                self.cells.append(self._call_on_host(node, inputs[0]))
+                self.done.append(self.cells[-1])
             case Zip():
                 self.done.append(inputs)
             case Shared():
@@ -332,11 +336,6 @@ class Evaluation:
                 self.suspended.append(deferred)
                 self.done.append(deferred)
                 return True
-
-    def _push_cell_value(self, deferred: Deferred) -> None:
-        """Put the value of a cell of this stage on `done`."""
-        self.cells.append(deferred)
-        self.done.append(deferred)
 
     def resume(self, due: Callable[[], bool]) -> Turns[None]:
         """Resume the suspended nodes whose inputs exist now, until none is left that can be resumed. Yield as `run`

@@ -1,7 +1,6 @@
 """The kernels of one device: compiled when they are first needed, loaded once, never unloaded."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol, final
 
@@ -99,18 +98,13 @@ class Library:
         return found
 
     def _load(self, key: object, compiled: Compiled) -> Function:
-        def load() -> Function:
-            with self._gpu.current():
-                function = self._gpu.load(compiled.cubin, compiled.symbol)
-            return replace(function, block=compiled.block, dynamic_shared=compiled.shared)
-
-        return self._once(key, load)
-
-    def _once(self, key: object, make: Callable[[], Function]) -> Function:
         with self._lock:
             function = self._functions.get(key)
             if function is None:
-                function = self._functions[key] = make()
+                with self._gpu.current():
+                    loaded = self._gpu.load(compiled.cubin, compiled.symbol)
+                function = replace(loaded, block=compiled.block, dynamic_shared=compiled.shared)
+                self._functions[key] = function
             return function
 
     def _remember(self, spec: KernelSpec, variant: int, function: Function) -> None:

@@ -172,7 +172,7 @@ class Streams:
         try:
             return OwnedStream(self, self.returned.pop())
         except IndexError:
-            return OwnedStream(self, self._new())
+            return OwnedStream(self, self._over(self._gpu.new_stream()))
 
     def open_foreign(self, raw: RawStream, foreign: object) -> OwnedStream:
         """Return a stream of another library for a user, always the same object while that lives. The context must be
@@ -201,14 +201,12 @@ class Streams:
 
     def _least_busy(self, count: int) -> Iterator[CudaStream]:
         with self._lock:
-            idle = sum(not stream.users for stream in self._pool)
+            idle = len([stream for stream in self._pool if not stream.users])
             wanted = min(max(count - idle, 0), max(SPREAD, min(count, POOL)) - len(self._pool))
-            self._pool += [self._new() for _ in range(wanted)]
+            for _ in range(wanted):
+                self._pool.append(self._over(self._gpu.new_stream()))
         chosen = sorted(self._pool, key=lambda stream: len(stream.users))[:count]
         return itertools.cycle(chosen)
-
-    def _new(self) -> CudaStream:
-        return self._over(self._gpu.new_stream())
 
     def _over(self, raw: RawStream) -> CudaStream:
         name = f"cuda:{self._gpu.index}/{next(self._numbers)}"
@@ -237,7 +235,7 @@ class Streams:
         try:
             return self.exclusive.pop()
         except IndexError:
-            return self._new()
+            return self._over(self._gpu.new_stream())
 
     def give_back_exclusive(self, stream: CudaStream) -> None:
         """Return an exclusive stream to the pool. It must be idle."""
