@@ -47,10 +47,11 @@ from dagpu.kernels.declaration import (
 )
 from dagpu.kernels.sees import Sees, sights_of
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import FIRST, UNCUT, Cut, Map
+from dagpu.ops.compose import Map
 from dagpu.ops.creation import Alloc
 from dagpu.ops.kernel_spec import HostBody, KernelSpec
 from dagpu.ops.launch import KernelOp, Launch
+from dagpu.ops.node_functions import FIRST, UNCUT, Cut
 
 _P = ParamSpec("_P")
 _Q = ParamSpec("_Q")

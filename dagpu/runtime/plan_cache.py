@@ -13,8 +13,9 @@ from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.reuse.signature import Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
-from dagpu.ops.compose import Pure, Then, Value
+from dagpu.ops.compose import Then, Value
 from dagpu.ops.graph import GraphLaunch
+from dagpu.ops.node_functions import Pure
 from dagpu.runtime.calls.direct_call import OFTEN, write_call_again, write_direct_call, write_fresh_call
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
 from dagpu.runtime.calls.settings import Settings

@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from dagpu.common.errors import BorrowError, CaptureError, MovedError, NotReadyError
+from dagpu.common.errors import BorrowError, MovedError, NotReadyError
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import Origin, describe
@@ -25,10 +25,7 @@ from dagpu.lowering.program import (
     Buffer,
     Cell,
     CopyDtoD,
-    CopyDtoH,
     Fill,
-    GraphLaunch,
-    HostCall,
     Instruction,
     Program,
     Role,
@@ -36,7 +33,6 @@ from dagpu.lowering.program import (
     View,
 )
 from dagpu.lowering.tracing.traced_storage import Loans, TracedStorage
-from dagpu.ops.creation import Alloc
 from dagpu.ops.graph import Captured
 from dagpu.ops.initializers import Constant
 
@@ -48,7 +44,7 @@ _CELL_IN, _CELL_OUT = Buffer(0, HOST, Role.INPUT), Buffer(0, HOST, Role.OUTPUT)
 
 @final
 @plain
-class _BuilderMark:
+class BuilderMark:
     """The state of a builder at some point of its trace, to which `roll_back` returns."""
 
     instructions: int
@@ -336,13 +332,13 @@ class ProgramBuilder:
         by then."""
         self._loans = loans
 
-    def mark(self) -> "_BuilderMark":
+    def mark(self) -> "BuilderMark":
         """Return the current state, for `roll_back`."""
-        return _BuilderMark(
+        return BuilderMark(
             len(self.instructions), len(self.buffers), dict(self.locks), dict(self.lent), list(self.graphs)
         )
 
-    def roll_back(self, mark: "_BuilderMark") -> None:
+    def roll_back(self, mark: "BuilderMark") -> None:
         """Remove everything that was added since the mark."""
         del self.instructions[mark.instructions :], self.policy_of[mark.instructions :], self.buffers[mark.buffers :]
         self.locks, self.lent, self.graphs = mark.locks, mark.lent, mark.graphs
@@ -352,21 +348,9 @@ class ProgramBuilder:
             for index in [index for index in table if index >= mark.buffers]:
                 del table[index]
 
-    def refuse_new_memory(self, mark: "_BuilderMark", how: str, where: Origin) -> None:
-        """Raise `CaptureError` if an op that was added since the mark makes memory, waits for the host, or launches
-        another graph."""
-        for instruction in self.instructions[mark.instructions :]:
-            if isinstance(instruction, HostCall | CopyDtoH):
-                raise waits_for_host_error(
-                    how, where, f": {type(instruction).__name__} built at {describe(instruction.origin)}"
-                )
-            new = [buffer for buffer in instruction.writes if buffer >= mark.buffers and buffer not in self.inputs]
-            if new or isinstance(instruction, GraphLaunch):
-                what = "launches another graph" if isinstance(instruction, GraphLaunch) else "makes memory of its own"
-                raise _capture_error(what, type(instruction).__name__, instruction.origin, how, where)
-        for buffer, (_, _, _, origin) in self._undefined.items():  # an `empty` that no kernel has written
-            if buffer >= mark.buffers:
-                raise _capture_error("makes memory of its own", Alloc.__name__, origin, how, where)
+    def unwritten_since(self, mark: "BuilderMark") -> list[Origin]:
+        """Return the places of the `empty` ops that were added since the mark, and that no kernel has written."""
+        return [undefined[3] for buffer, undefined in self._undefined.items() if buffer >= mark.buffers]
 
     # ---- instructions
 
@@ -414,24 +398,6 @@ class ProgramBuilder:
         """Record that the stage failed. Handles to memory that it would have made report this reason from now on."""
         for _, storage in self.outputs():
             storage.lose(reason)
-
-
-def waits_for_host_error(how: str, where: Origin, by: str = "") -> CaptureError:
-    """Return the error for an op that was added to a graph's work and needs host data. `by` names the part of the op
-    that needs them."""
-    return CaptureError(
-        f"the op {how} at {describe(where)} waits for data of the host{by}. Nothing waits here. Leave to_host() and "
-        "host_map() to an op that runs after the launch."
-    )
-
-
-def _capture_error(what: str, kind: str, origin: Origin, how: str, where: Origin) -> CaptureError:
-    """Return the error for an op that was added to a graph's work and makes memory, or launches another graph."""
-    return CaptureError(
-        f"the op {how} at {describe(where)} {what}: {kind} built at {describe(origin)}. Such an op works on tensors "
-        "that were made before, and lent: t.borrow(), t.borrow_mut().partition(tile). op.graph() captures ops that "
-        "make memory."
-    )
 
 
 def _no_memory_error(state: HandleState) -> Exception:

@@ -31,10 +31,12 @@ from dagpu.lowering.program import Program
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.reuse.signature import Signature, make_signature
 from dagpu.lowering.schedule.spread import place_spread
+from dagpu.lowering.tracing.capture_refusals import refuse_new_memory, waits_for_host_error
 from dagpu.lowering.tracing.deferred import PENDING, Deferred, ForeignSuspension, FromCell, FromItems, Turns, resolve
-from dagpu.lowering.tracing.evaluate import AnyOp, Evaluation
+from dagpu.lowering.tracing.evaluate import Evaluation
 from dagpu.lowering.tracing.placements import Placements
-from dagpu.lowering.tracing.program_builder import ProgramBuilder, waits_for_host_error
+from dagpu.lowering.tracing.program_builder import ProgramBuilder
+from dagpu.lowering.tracing.remembering import AnyOp
 from dagpu.lowering.tracing.run_memo import own_result_error
 from dagpu.lowering.tracing.traced_storage import Loans, TracedStorage
 from dagpu.lowering.tracing.undo_log import HandleTaker, UndoLog
@@ -250,7 +252,7 @@ class Tracer:
         try:
             _run_to_end(self._evaluation.run(_never_due))
             value = self._evaluation.done.pop()
-            self._evaluation.builder.refuse_new_memory(mark, how, self._origin)
+            refuse_new_memory(self._evaluation.builder, mark, how, self._origin)
             if type(resolve(value)) is Deferred or self._evaluation.suspended:
                 raise waits_for_host_error(how, self._origin)
         except BaseException:

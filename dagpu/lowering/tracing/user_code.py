@@ -14,7 +14,8 @@ from dagpu.lowering.arguments.stateless_functions import is_stateless
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
 from dagpu.lowering.program import Cell, Items
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import HostCall, Inspect, Pure, Then
+from dagpu.ops.compose import HostCall, Then
+from dagpu.ops.node_functions import Inspect, Pure
 
 
 @final

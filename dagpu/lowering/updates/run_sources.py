@@ -12,9 +12,10 @@ from dagpu.lowering.tracing.user_code import Closures, call_closure, describe_cl
 from dagpu.lowering.updates.live_inputs import LiveInputs, LiveValue
 from dagpu.lowering.updates.shared_buffers import shared_buffer
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
-from dagpu.ops.compose import BUILT_IN, Cutoff, HostCall, Inspect, Map, Shared, Unzip, Zip, sources_of
+from dagpu.ops.compose import Cutoff, HostCall, Map, Shared, Unzip, Zip, sources_of
 from dagpu.ops.live.source_op import Source, as_read
 from dagpu.ops.live.versions import Snapshot
+from dagpu.ops.node_functions import BUILT_IN, Inspect
 from dagpu.ops.single_flight import Once
 
 AnyOp = DeviceOp[Any, Any, Any]
