@@ -136,6 +136,8 @@ class Evaluation(RememberingEvaluation):
         `_visit_row` has started it."""
         todo = self.todo
         match node:
+            case Cutoff() if not self._sources.has_standins:
+                todo.append(node.source)
             case Map() | Then() | ToHost() | HostCall() | Cutoff():
                 todo += (len(self.done), node, FINISH, node.source)
             case Value():
@@ -200,14 +202,11 @@ class Evaluation(RememberingEvaluation):
     def _apply_node(self, node: Node, inputs: tuple[Any, ...]) -> None:
         """Evaluate a node on its inputs. Put its value on `done`, or put an op on `todo` whose value is the node's
         value."""
-        if Deferred in map(type, inputs):
-            inputs = tuple(resolve(item) for item in inputs)
-            if Deferred in map(type, inputs) and self._suspend(node, inputs):
+        if self._sources.has_standins or Deferred in map(type, inputs):
+            ready = self._prepare_inputs(node, inputs)
+            if ready is None:
                 return
-        inputs, result = self._sources.adapt(node, inputs, self.builder)
-        if result is not NOT_YET:
-            self.done.append(result)
-            return
+            inputs = ready
         builder, policy = self.builder, self._places.current[1]
         match node:
             case Launch():
@@ -239,6 +238,21 @@ class Evaluation(RememberingEvaluation):
                 raise AssertionError(f"{node!r} has no inputs to wait for")
             case _:
                 assert_never(node)
+
+    def _prepare_inputs(self, node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Return the inputs as the node may see them, with the values that exist by now. None if nothing is left to do:
+        the node is suspended until its inputs exist, or the run has a stand-in for its value."""
+        if Deferred in map(type, inputs):
+            inputs = tuple([resolve(item) for item in inputs])
+            if Deferred in map(type, inputs) and self._suspend(node, inputs):
+                return None
+        if not self._sources.has_standins:
+            return inputs
+        inputs, result = self._sources.adapt(node, inputs, self.builder)
+        if result is NOT_YET:
+            return inputs
+        self.done.append(result)
+        return None
 
     def _call_on_host(self, node: HostCall[Any], value: Any) -> Deferred:
         """Emit the call of a function of `host_map`, and return its value."""

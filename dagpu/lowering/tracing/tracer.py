@@ -16,11 +16,13 @@ submitted.
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, Final, TypeVar, final
+
+import numpy as np
 
 from dagpu.common.errors import NestedRunError
 from dagpu.common.origin import Origin, start_of_run
-from dagpu.handles import Handle, HandleState, Lender, SharedTensor, TensorRef
+from dagpu.handles import Handle, HandleState, Lender, SharedTensor, Tensor, TensorRef
 from dagpu.handles.device_handles import Device
 from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.storage import Storage
@@ -48,6 +50,9 @@ from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.single_flight import Once
 
 _T = TypeVar("_T")
+
+_OWN_RESULTS: Final = frozenset((np.ndarray, Tensor))
+"""The types of results that are no stand-ins, and contain none."""
 
 
 @final
@@ -166,7 +171,7 @@ class Tracer:
     @property
     def result(self) -> Any:
         """The value of the op, once `finished`."""
-        return self._restore(self._root)
+        return self._root if type(self._root) in _OWN_RESULTS else self._restore(self._root)
 
     def _restore(self, value: Any) -> Any:
         """Return a value with the leaves in place of their stand-ins."""

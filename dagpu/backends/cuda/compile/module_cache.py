@@ -64,11 +64,10 @@ class Library:
             CompileError: the compiler refuses its source.
             KernelArgumentError: it is written in Python, and writes to an input.
         """
-        function = self.find_kernel(spec, variant)
+        key = kernel_key(spec, variant)
+        function = self._functions.get(key)
         if function is None and spec.python is not None:
-            compiled = self._compiler.compile_python(spec, variant, self._gpu.arch)
-            function = self._load(kernel_key(spec, variant), compiled)
-            self._remember(spec, variant, function)
+            function = self._load(key, self._compiler.compile_python(spec, variant, self._gpu.arch))
         elif function is None:
             file, line = split_source_name(spec.source_name)
             unit = Unit(
@@ -81,8 +80,8 @@ class Library:
                 options=spec.options,
                 arch=self._gpu.arch,
             )
-            function = self._load(kernel_key(spec, variant), self._compiler.compile(unit))
-            self._remember(spec, variant, function)
+            function = self._load(key, self._compiler.compile(unit))
+        self._remember(spec, variant, function)
         return function
 
     def find_builtin(self, builtin: BuiltinWork) -> Function | None:
