@@ -23,18 +23,15 @@ class Failure:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Bindings:
     """The memory of a plan's buffers in one replay: `memory[i]` belongs to buffer i.
 
     The entry of a device buffer is a memory object of the backend. The entry of a cell is its value. The caller sets
-    the inputs. The replay sets the other entries, clears those that the plan releases, and leaves the outputs. The list
-    is `memory` itself if that is given, else a new one of `size` entries.
+    the inputs. The replay sets the other entries, clears those that the plan releases, and leaves the outputs.
     """
 
-    __slots__ = ("memory",)
-
-    def __init__(self, size: int = 0, memory: list[object] | None = None) -> None:
-        self.memory: list[object] = [None] * size if memory is None else memory
+    memory: list[object]
 
 
 class Replay(Protocol):

@@ -276,7 +276,7 @@ class LiveStage:
                     if waits.must_end():
                         await waits.raise_reason()
                     loaded.runs += 1
-                    replay = loaded.prepared.submit(Bindings(memory=memory), graph=graph)
+                    replay = loaded.prepared.submit(Bindings(memory), graph=graph)
                     await settle(replay, waits, loaded.spin if settings.spin is None else settings.spin)
                 finally:
                     if wanted:

@@ -13,7 +13,8 @@ from dagpu.common.wrong_arguments import check_count, check_flag
 from dagpu.handles import SharedTensor, Tensor
 from dagpu.lowering.arguments.call_text import MISS
 from dagpu.ops.base import DeviceOp, Static, check_op
-from dagpu.ops.compose import ToHost, Value, Zip, label_of
+from dagpu.ops.compose import ToHost, Value, Zip
+from dagpu.ops.drawing.dot_text import label_of
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
 from dagpu.reactive.flows.flow_class import Flow

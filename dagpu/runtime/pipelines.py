@@ -11,7 +11,8 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import check_count, format_value, suspended_result, wrong_argument
 from dagpu.handles.handle_trees import move_handles
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Pure, Then, Value
+from dagpu.ops.compose import Then, Value
+from dagpu.ops.node_functions import Pure
 from dagpu.runtime.plan_cache import CacheInfo, PlanCache
 
 _P = ParamSpec("_P")

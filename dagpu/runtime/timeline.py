@@ -19,7 +19,7 @@ from dagpu.lowering.report.missed_overlap import branches_apart
 from dagpu.lowering.report.prediction import PredictedStep, forecast, overlap_of
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.text import table
-from dagpu.ops.svg import text_in_page
+from dagpu.ops.drawing.svg import text_in_page
 
 _MOST_NAMED: Final = 5
 _MOST_ROWS: Final = 40

@@ -170,7 +170,7 @@ def _bind(call: PartCall, plan: Plan, values: Sequence[Any]) -> Bindings:
             memory[buffer] = found.cells[version]
         else:
             memory[buffer] = found.blocks[version].on(plan.devices[plan.buffers[buffer].device])
-    return Bindings(memory=memory)
+    return Bindings(memory)
 
 
 def _value_of(call: PartCall, plan: Plan, memory: Sequence[Any]) -> PartValue:

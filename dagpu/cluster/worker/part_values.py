@@ -81,7 +81,7 @@ def _run_copy(device: str, nbytes: int, content: Any, *, into_device: bool) -> A
     prepared = backend(device.partition(":")[0]).prepare(plan)
     if prepared.before_first is not None:
         prepared.before_first()
-    bindings = Bindings(memory=[content, None])
+    bindings = Bindings([content, None])
     replay = prepared.submit(bindings)
     replay.wait()
     for failure in replay.failures():

@@ -24,8 +24,9 @@ from dagpu.lowering.tracing.user_code import call_closure
 from dagpu.lowering.updates.comparing.compare_values import same_objects
 from dagpu.lowering.updates.live_inputs import LiveInputs
 from dagpu.ops.base import has_op, refuse_op
-from dagpu.ops.compose import BUILT_IN, Map
+from dagpu.ops.compose import Map
 from dagpu.ops.live.source_op import as_read
+from dagpu.ops.node_functions import BUILT_IN
 
 Build: TypeAlias = Callable[[], Any]
 """A function that builds a part of the result after an update."""

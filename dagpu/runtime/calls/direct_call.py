@@ -281,7 +281,7 @@ class _Body:
         """
         lines = ["spin = loaded.spin if settings.spin is None else settings.spin"]
         early = "0.0" if in_task else "spin"
-        submit = f"replay = SUBMIT(BINDINGS(0, memory), {early}, graph=graph)"
+        submit = f"replay = SUBMIT(BINDINGS(memory), {early}, graph=graph)"
         settle = "await SETTLE(replay, WAITS(), spin)" if in_task else "if replay is not COMPLETED: FINISH(replay)"
         if not self._launches:
             return [*lines, submit, settle]

@@ -117,7 +117,7 @@ class LoadedPlan:
     def keep(self, signature: Signature | None, graph_from: int | None) -> None:
         """Make the plan ready for later runs, with the run from which on it is a graph."""
         self.signature = signature
-        self._set_graph_from(graph_from)
+        self.graph_from = math.inf if graph_from is None else graph_from
 
     def keep_for_updates(self, keeps_memory: bool) -> None:
         """Make the plan ready for the updates of a feed, of which one ends before the next begins. With `keeps_memory`
@@ -129,8 +129,9 @@ class LoadedPlan:
     def specialize(self, inputs: Flattened, reads: set[int], graph_from: int | None) -> None:
         """Record the values of the leaves `reads`, for which alone this plan holds, and the run from which on it is a
         graph."""
-        self._set_graph_from(graph_from)
-        self.fixed = [(index, exact_token(inputs.leaves[index])) for index in sorted(reads)]
+        self.graph_from = math.inf if graph_from is None else graph_from
+        for index in sorted(reads):
+            self.fixed.append((index, exact_token(inputs.leaves[index])))
 
     def suits(self, settings: Settings, leaves: Sequence[Any] = ()) -> bool:
         """True if these settings and leaves would produce this plan. User-defined policies compare by identity."""
@@ -145,9 +146,6 @@ class LoadedPlan:
     def _has_fixed_values(self, leaves: Sequence[Any]) -> bool:
         """True if the leaves have the values for which the plan is specialised."""
         return all(exact_token(leaves[index]) == value for index, value in self.fixed)
-
-    def _set_graph_from(self, run: int | None) -> None:
-        self.graph_from = math.inf if run is None else run
 
     def slow_work(self, graph: bool) -> Callable[[], None] | None:
         """Return the slow work to be done before a run, as a graph or not; None if no such work remains."""
@@ -167,7 +165,7 @@ class LoadedPlan:
     def submit(self, bound: BoundArguments, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a replay with these inputs, and poll it for at most `spin` seconds. From now on the handles among the
         inputs cannot be put back."""
-        replay = self.prepared.submit(Bindings(memory=bound.memory), spin, graph=graph)
+        replay = self.prepared.submit(Bindings(bound.memory), spin, graph=graph)
         if bound.undo_log is not None:
             bound.undo_log.discard()
         return replay
@@ -180,7 +178,7 @@ class LoadedPlan:
 
     def freeze(self, bound: BoundArguments) -> object:
         """Capture the plan as a graph on this memory; see `Prepared.freeze`."""
-        return self.prepared.freeze(Bindings(memory=bound.memory))
+        return self.prepared.freeze(Bindings(bound.memory))
 
     def result(self, bound: BoundArguments) -> Any:
         """Build the result of a later run."""

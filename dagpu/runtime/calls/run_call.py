@@ -60,7 +60,7 @@ async def run_call(
             if waits.must_end():
                 await waits.raise_reason()
             spin = loaded.spin if settings.spin is None else settings.spin
-            bindings = Bindings(memory=bound.memory)
+            bindings = Bindings(bound.memory)
             polls_now = meanwhile is None and waits.polls_at_submit
             replay = loaded.prepared.submit(bindings, spin if polls_now else 0.0, graph=graph)
             if bound.undo_log is not None:

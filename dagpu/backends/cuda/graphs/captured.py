@@ -17,7 +17,7 @@ from dagpu.backends.cuda.commands.transfers import CopyIn
 from dagpu.backends.cuda.driver.driver_protocol import RawStream
 from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances, cannot_capture
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.cuda.resources.locked_arrays import array_over
+from dagpu.backends.cuda.resources.pools import array_over
 from dagpu.common.errors import CaptureError
 from dagpu.common.origin import describe
 from dagpu.lowering.arguments.scalar_params import drawn_cells, fresh_seed

@@ -21,7 +21,7 @@ from dagpu.backends.cuda.graphs.instances import GraphExec
 from dagpu.backends.cuda.replay.timing import EventTiming
 from dagpu.backends.cuda.replay.wakeup import open_wakeup_pipe, signal_when_done
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.cuda.resources.locked_arrays import array_over
+from dagpu.backends.cuda.resources.pools import array_over
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import Failure
 from dagpu.common.errors import DeviceError, DeviceLostError

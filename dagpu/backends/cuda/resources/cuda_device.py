@@ -9,10 +9,9 @@ from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.cuda.compile.module_cache import CubinCompiler, Library
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, Gpu, RawEvent, RawGraph
 from dagpu.backends.cuda.resources.cuda_exchange import CudaExchange
-from dagpu.backends.cuda.resources.locked_arrays import array_over
 from dagpu.backends.cuda.resources.other_allocators import describe_memory_of_others
 from dagpu.backends.cuda.resources.part_writes import PartWrites
-from dagpu.backends.cuda.resources.pools import MemoryBlock, Pool, Slabs
+from dagpu.backends.cuda.resources.pools import MemoryBlock, Pool, Slabs, array_over
 from dagpu.backends.cuda.resources.streams import OwnedStream, Streams
 from dagpu.backends.cuda.resources.watchdog import Watchdog
 from dagpu.common.env_vars import PINNED_BYTES

@@ -43,10 +43,11 @@ from dagpu.kernels.generated.generated_launch import (
 )
 from dagpu.kernels.generated.row_elements import array_elements
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import UNCUT, Map, components_of
+from dagpu.ops.compose import Map, components_of
 from dagpu.ops.creation import Alloc
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
+from dagpu.ops.node_functions import UNCUT
 
 # Constrained, not bounded: handles are covariant, and a bound would accept bool.
 _N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)

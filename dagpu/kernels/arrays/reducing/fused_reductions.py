@@ -31,9 +31,10 @@ from dagpu.kernels.generated.generated_launch import (
     with_layouts,
 )
 from dagpu.kernels.generated.row_elements import expression_elements, fused_name, with_elements
-from dagpu.ops.compose import UNCUT, Map, components_of
+from dagpu.ops.compose import Map, components_of
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
+from dagpu.ops.node_functions import UNCUT
 
 
 def _accepts(name: str, dtype: "np.dtype[Any]") -> bool:

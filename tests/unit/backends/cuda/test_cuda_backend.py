@@ -170,7 +170,7 @@ def bytes_of(machine: Machine, block: MemoryBlock) -> bytes:
 
 def run_alone(program: Program, machine: Machine) -> list[object]:
     """Schedule it and run it, with no interpreter; what it leaves in its buffers."""
-    bindings = Bindings(len(program.buffers))
+    bindings = Bindings([None] * len(program.buffers))
     for number, buffer in enumerate(program.buffers):
         if buffer.role is Role.INPUT and buffer.device != HOST:
             found = driver(buffer.device)
