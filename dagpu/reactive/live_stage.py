@@ -277,7 +277,8 @@ class LiveStage:
                         await waits.raise_reason()
                     loaded.runs += 1
                     replay = loaded.prepared.submit(Bindings(memory=memory), graph=graph)
-                    await settle(replay, waits, loaded.spin if settings.spin is None else settings.spin)
+                    spin, pace = (loaded.spin, loaded.pace) if settings.spin is None else (settings.spin, None)
+                    await settle(replay, waits, spin, pace)
                 finally:
                     if wanted:
                         unlock_all(wanted)
