@@ -13,10 +13,10 @@ cutoff is on a large tensor, which is made again with equal or with other elemen
 layer is a chain of functions of one number; its peer is reaktiv, which tracks reads (pip install reaktiv).
 
 On a GPU a graph of three kernels by hand stands beside the updates of three launches: in C++, which writes the
-arguments of all nodes (it needs nvcc), and with PyTorch, which replays a graph that reads a changed tensor. Two peers
-are missing. DALI runs all of a pipeline for each batch, and updates no part of it. Its wheel nvidia-dali-cuda120 has
-405 MiB, that for CUDA 13 has 190, and the machines on which the GPU's table is made take 64. Holoscan's wheel is a
-meta-package, whose components were not on the package index.
+arguments of all nodes (it needs nvcc), in Python through cuda.bindings and in a task of trio, and with PyTorch, which
+replays a graph that reads a changed tensor. Two peers are missing. DALI runs all of a pipeline for each batch, and
+updates no part of it. Its wheel nvidia-dali-cuda120 has 405 MiB, that for CUDA 13 has 190, and the machines on which
+the GPU's table is made take 64. Holoscan's wheel is a meta-package, whose components were not on the package index.
 """
 
 import argparse
