@@ -32,7 +32,6 @@ from dagpu.reactive.prepared_tiles import ChangedParts, TiledPlan
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stage_maker import StageMaker
 from dagpu.reactive.update_plans import UpdatePlan
-from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import next_stage
@@ -71,7 +70,7 @@ class IncrementalRun:
         """The compiled host layer of the trace, from its second update on."""
         self._inputs: dict[Source[Any], LiveInput] = {}
         """The inputs of the trace that are sources."""
-        self._latest: LatestUpdate | None = None
+        self.latest: LatestUpdate | None = None
         """The update that was made last, if `begin_again` may begin it."""
         self._stale = 0
         """The bits that have changed since the targets were made."""
@@ -164,7 +163,7 @@ class IncrementalRun:
                     self._stale = 0
                     self._parts.clear()
                     return value
-                self._latest = None
+                self.latest = None
                 with StartedAt(self._origin):
                     await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
                 self._stale = 0
@@ -180,32 +179,33 @@ class IncrementalRun:
         on_host = layer is None or layer.computes or bool(self._held)
         latest = None if on_host or newer is None else latest_update(self._stages[0], update, newer, self._inputs)
         reads = latest is not None and bool(live.reads) and bool(latest.made.own & live.structural_bits())
-        self._latest = None if reads or not self._settings.direct else latest
+        self.latest = None if reads or not self._settings.direct else latest
 
-    def begin_again(self, newer: Mapping[Source[Any], Version]) -> LoadedPlan | None:
-        """Begin the update that was made last once more, if the same number alone has changed, and return its plan,
-        whose direct call makes the value. Then call `end_again`. None if `update` has to be called.
+    def newer_number(self) -> Version | None:
+        """Return the newest version of the number that has changed last, if nothing else has to be done for its value
+        than the update that was made last: it alone has changed, and nothing is stale. Else None.
 
-        It does what `update` does up to the launch, without a look at what cannot have changed: after an update that
-        failed something is stale, and one in another way is not noted.
+        After an update that failed something is stale, and one in another way is not noted.
         """
-        latest, shared = self._latest, self._shared
+        latest, shared = self.latest, self._shared
         if latest is None or self._stale or (shared is not None and shared.changes != self._shared_at):
             return None
-        if not latest.take(newer):
-            return None
-        self._stale = latest.made.own
-        return latest.loaded
+        return latest.newer()
 
-    def end_again(self, *, failed: bool) -> None:
+    def begin_again(self, latest: LatestUpdate, version: Version) -> None:
+        """Begin the update `latest` for a version that `newer_number` has returned. The direct call of its plan makes
+        the value. Then call `end_again`."""
+        made = latest.made
+        made.version, made.value = version, version.value
+        self._stale = made.own
+
+    def end_again(self, latest: LatestUpdate, *, failed: bool) -> None:
         """End what `begin_again` has begun. If it failed, all that it was to make is lost."""
-        assert self._latest is not None
-        stage, update = self._latest.stage, self._latest.update
         if failed:
-            stage.lost |= update.targets
+            latest.stage.lost |= latest.update.targets
         else:
             self._stale = 0
-            self._count(stage, len(update.subprogram.chosen))
+            self._count(latest.stage, latest.instructions)
 
     @property
     def owes_plan(self) -> bool:
@@ -381,7 +381,7 @@ class IncrementalRun:
             self.sources = live.sources()
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
-        self._latest = None
+        self.latest = None
         self._parts.clear()
         self._inputs = {made.source: made for made in live.inputs if made.source is not None}
         self._layer = None
