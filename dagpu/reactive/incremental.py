@@ -7,11 +7,10 @@ the same by construction stays in use, so the device still runs only what has ch
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias, final
+from typing import Any, TypeAlias, final
 
-from dagpu.common.origin import Origin, StartedAt, describe
+from dagpu.common.origin import Origin, StartedAt
 from dagpu.handles import SharedTensor, live_state
-from dagpu.lowering.program import label
 from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.lowering.updates.comparing.compare_values import same_kind
@@ -22,10 +21,11 @@ from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map
-from dagpu.ops.live.changes import PLAIN
 from dagpu.ops.live.parts import Box
+from dagpu.ops.live.source_cell import PLAIN
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
+from dagpu.reactive.explained_stages import explain_stages
 from dagpu.reactive.latest_update import LatestUpdate, latest_update
 from dagpu.reactive.live_stage import Contents, LiveStage
 from dagpu.reactive.prepared_tiles import ChangedParts, TiledPlan
@@ -38,11 +38,6 @@ from dagpu.runtime.execute import next_stage
 from dagpu.runtime.waiting import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]
-
-_SHOWN: Final = (int, float, str)
-"""Values of these types are shown beside the places of their sources."""
-_MOST_SHOWN: Final = 12
-"""The most instructions that `explain` names for one source."""
 
 
 @final
@@ -87,51 +82,9 @@ class IncrementalRun:
 
     def explain(self) -> list[str]:
         """Describe which instructions run again for each source, and what is kept, one a line."""
-        live = self._live
-        if live is None:
+        if self._live is None:
             return ["nothing has run yet"]
-        lines = []
-        names = [label(each) for stage in self._stages for each in stage.staleness.program.instructions]
-        for number, node in enumerate(live.bit_names):
-            bit, again = 1 << number, []
-            for stage in self._stages:
-                stale = stage.staleness
-                again += [label(stale.program.instructions[i]) for i in stale.instructions_for_mask(bit)]
-            what = "source" if type(node) is Source else "cutoff, if its value differs,"
-            shown = ", ".join(again[:_MOST_SHOWN]) + (", ..." if len(again) > _MOST_SHOWN else "")
-            why = "; a closure reads it, so the op is traced again" if bit & live.structural_bits() else ""
-            now = f", now {node.get()!r}" if type(node) is Source and issubclass(node.kind, _SHOWN) else ""
-            where = f"{what} at {describe(node.origin)}{now}"
-            for stage in self._stages:
-                if bit & stage.decided_on_device:
-                    last = "was cut off" if bit & stage.cut_off else "was let through"
-                    why += f"; the device compares the bits, a second run does the rest, and the last tensor {last}"
-            lines.append(f"{where}: {len(again)} of {len(names)} instructions{f': {shown}' if again else ''}{why}")
-        if self._build is None:
-            lines.append(
-                f"{len(self._stages)} stages: a closure waits for host data, so each update traces the op again"
-            )
-        lines += [str(stage.plans.newest) for stage in self._stages if stage.plans.newest is not None]
-        lines += self._explain_tiles()
-        total = sum(buffer.nbytes for stage in self._stages for buffer in stage.staleness.program.buffers)
-        lines.append(f"kept {self.kept_bytes:,} bytes of {total:,}")
-        return lines
-
-    def _explain_tiles(self) -> list[str]:
-        """Describe which tiles the last update ran, and from how many on it runs all of them."""
-        counts = [(stage, count) for stage in self._stages for count in stage.tiles.counts if count.tiles]
-        if not counts:
-            return []
-        names = [label(stage.staleness.program.instructions[count.instruction]) for stage, count in counts]
-        ran, least = [], []
-        for name, (stage, count) in list(zip(names, counts, strict=True))[:_MOST_SHOWN]:
-            ran.append(f"{name} {count.tiles:,} of {count.total:,}")
-            least.append(f"{name} {stage.tiles.whole_from(count.instruction):,}")
-        more = ", ..." if len(counts) > _MOST_SHOWN else ""
-        return [
-            f"from this number of dirty tiles on, a launch runs all of them and has no list: {', '.join(least)}{more}",
-            f"the last update ran tiles: {', '.join(ran)} tiles{more}",
-        ]
+        return explain_stages(self._live, self._stages, self.kept_bytes, traces=self._build is None)
 
     async def update(self, snapshot: Snapshot, waits: Waits, newer: Mapping[Source[Any], Version] | None = None) -> Any:
         """Bring everything up to date with a snapshot, and return the op's value.

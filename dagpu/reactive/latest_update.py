@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from dagpu.lowering.updates.live_inputs import LiveInput
-from dagpu.ops.live.changes import PLAIN
+from dagpu.ops.live.source_cell import PLAIN
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import CLOCK, Version
 from dagpu.reactive.live_stage import LiveStage

@@ -7,6 +7,7 @@ from dagpu.backends.protocol import Bindings
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin
 from dagpu.handles import SharedTensor, live_state
+from dagpu.handles.device_handles import MappedMemory, driver_of
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Locks, lock_all, unlock_all
 from dagpu.lowering.arguments.call_text import MISS, CallText
@@ -28,6 +29,7 @@ from dagpu.runtime.calls.direct_call import OFTEN, DirectCall, write_update_call
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import run_call, settle
 from dagpu.runtime.calls.settings import Settings
+from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.waiting import Waits
 
 Contents: TypeAlias = dict[int, tuple[object, Any]]
@@ -66,6 +68,8 @@ class LiveStage:
         self._on_plan = on_plan
         self._keeps_memory = keeps_memory
         self._comparisons = CutoffComparisons(staleness.program, list(map(_compared, cutoffs)))
+        self._flags: dict[int, MappedMemory] = {}
+        """The memory in which a run sets flags where tensors of cutoffs differ, by the numbers of its buffers."""
         self._differing = 0
         """The bits of the cutoffs whose tensors the last run has found to differ."""
         self.cut_off = 0
@@ -193,7 +197,7 @@ class LiveStage:
         memory = self._bind(update, change.compare)
         await self._launch(update, update.loaded, memory, waits, origin, change.compare)
         self.lost -= update.targets
-        return len(chosen) - sum(len(each.chosen) for each in self._comparisons.of(change.compare))
+        return len(chosen) - len(self._comparisons.of(change.compare))
 
     def find_repeated(self, mask: int, parts: ChangedParts | None) -> UpdatePlan | TiledPlan | None:
         """Return the plan for a change of these bits if nothing else has to be done before its next run; else None.
@@ -306,10 +310,12 @@ class LiveStage:
             own = dict(subprogram.inputs)
             for each in self._comparisons.of(compare):
                 memory[own[each.last]] = let_through[each.bit]
-        kept = self._kept_on_devices
+        kept, flags = self._kept_on_devices, self._flags_of(compare) if compare else {}
         for buffer, here in subprogram.outputs:
             if buffer in kept:
                 memory[here] = targets.own_memory(buffer)
+            elif buffer in flags:
+                memory[here] = flags[buffer].memory
         if type(update) is TiledPlan:
             for here in update.fresh:
                 memory[here] = None
@@ -319,15 +325,25 @@ class LiveStage:
                 memory[here] = table
         return memory
 
+    def _flags_of(self, compare: int) -> dict[int, MappedMemory]:
+        """Return the memory of flags, after adding that of the cutoffs `compare`. One run of a stage ends before the
+        next begins."""
+        program = self._comparisons.program
+        for each in self._comparisons.of(compare):
+            if each.flags not in self._flags:
+                device = find_device(program.devices[each.device])
+                self._flags[each.flags] = driver_of(device).mapped_memory(each.flags_layout.nbytes)
+        return self._flags
+
     def _replace(self, subprogram: Subprogram, memory: list[object], compare: int = 0) -> None:
         """Take over the memory in which an update has made its targets, and the flags of the cutoffs `compare`."""
-        bit_of = {each.cell: each.bit for each in self._comparisons.of(compare)} if compare else {}
+        bit_of = {each.flags: each.bit for each in self._comparisons.of(compare)} if compare else {}
         self._differing = 0
         buffers = self.staleness.program.buffers
         for buffer, here in subprogram.outputs:
             made: Any = memory[here]
             if buffer in bit_of:
-                self._differing |= bit_of[buffer] if made.any() else 0
+                self._differing |= bit_of[buffer] if self._flags[buffer].content.any() else 0
                 continue
             self.targets.replace(buffer, make_unwritable(made) if buffers[buffer].device == HOST else made)
 

@@ -22,7 +22,7 @@ from dagpu.backends.protocol import Replay
 from dagpu.common.critical import CURRENT_THREAD, SIGNALS_SECONDS, counting_interrupts, deferred_interrupt
 from dagpu.common.errors import NestedRunError
 from dagpu.common.origin import describe, here
-from dagpu.ops.live.changes import FIND_TASK
+from dagpu.ops.live.open_batches import FIND_TASK
 from dagpu.ops.single_flight import Once
 from dagpu.runtime.calls.pace import Pace
 

@@ -20,16 +20,10 @@ from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.tensors import share_tensor
 from dagpu.ops.base import DeviceOp, NoAlloc, Static, check_op
 from dagpu.ops.compose import UNKNOWN_RESULTS, Cutoff, shared
-from dagpu.ops.live.changes import (
-    PLAIN,
-    SourceCell,
-    change_source,
-    in_open_batch,
-    newest_value,
-    value_to_write,
-    write_source,
-)
+from dagpu.ops.live.changes import change_source, write_source
+from dagpu.ops.live.open_batches import in_open_batch, newest_value, value_to_write
 from dagpu.ops.live.parts import Box, Region, box_of, slices_of
+from dagpu.ops.live.source_cell import PLAIN, SourceCell
 from dagpu.ops.live.versions import Snapshot, Version
 
 _T = TypeVar("_T")
