@@ -40,8 +40,8 @@ def _explain_bit(live: LiveInputs, stages: Sequence[LiveStage], number: int, tot
     why = "; a closure reads it, so the op is traced again" if bit & live.structural_bits() else ""
     value = f", now {node.get()!r}" if type(node) is Source and issubclass(node.kind, _SHOWN) else ""
     for stage in stages:
-        if bit & stage.decided_on_device:
-            last = "was cut off" if bit & stage.cut_off else "was let through"
+        if bit & stage.cutoffs.bits:
+            last = "was cut off" if bit & stage.cutoffs.cut_off else "was let through"
             why += f"; the device compares the bits, a second run does the rest, and the last tensor {last}"
     where = f"{what} at {describe(node.origin)}{value}"
     return f"{where}: {len(again)} of {total} instructions{f': {shown}' if again else ''}{why}"

@@ -28,10 +28,10 @@ from dagpu.ops.live.versions import Snapshot, Version
 from dagpu.reactive.explained_stages import explain_stages
 from dagpu.reactive.latest_update import LatestUpdate, latest_update
 from dagpu.reactive.live_stage import Contents, LiveStage
-from dagpu.reactive.prepared_tiles import ChangedParts, TiledPlan
+from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
+from dagpu.reactive.plans.update_plans import UpdatePlan
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stage_maker import StageMaker
-from dagpu.reactive.update_plans import UpdatePlan
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import next_stage
@@ -105,7 +105,7 @@ class IncrementalRun:
                     live_state(handle)  # raises a `MovedError` if it has moved since the trace
                 stage = self._stages[0]
                 repeated, parts = None, self._changed_parts() if self._parts else None
-                if not (stage.lost or stage.cutoffs or stage.common):
+                if not (stage.lost or stage.cutoffs.inputs or stage.common):
                     with StartedAt(self._origin):
                         repeated = stage.find_repeated(self._stale, parts)
                 if repeated is not None:
@@ -253,14 +253,15 @@ class IncrementalRun:
     ) -> None:
         """Make the targets of a stage. What comes after cutoffs that are not decided is left for a later part."""
         ran, before = 0, 0
-        undecided = list(stage.cutoffs)
+        cutoffs = stage.cutoffs
+        undecided = list(cutoffs.inputs)
         while True:
             if reuse is not None:
                 stage.reuse(*reuse)
-            wait = stage.waiting_bits(undecided, mask)
-            ready = [cut for cut in undecided if cut.own & wait and not stage.watched_bits(cut) & wait]
+            wait = cutoffs.waiting_bits(undecided, mask, stage.lost)
+            ready = [cut for cut in undecided if cut.own & wait and not cutoffs.watched_bits(cut) & wait]
             change = Change(mask, wait, before, stage.lost)
-            compare = sum(cut.own for cut in ready if stage.compares(cut, change))
+            compare = sum(cut.own for cut in ready if cutoffs.compares(cut, change))
             change = change._replace(compare=compare)
             if stage.common and self._shared is not None:
                 ran += await self._shared.run(stage, change, snapshot, waits, self._origin, parts)
@@ -269,7 +270,7 @@ class IncrementalRun:
             if not wait:
                 break
             for cut in ready:
-                if stage.decide(cut, compare):
+                if cutoffs.decide(cut, compare):
                     mask |= cut.own
                     self._stale |= cut.own
                 undecided.remove(cut)

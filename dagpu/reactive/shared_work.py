@@ -30,7 +30,7 @@ from dagpu.ops.compose import BUILT_IN, Map, Shared, Zip, nodes_of
 from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.single_flight import NOTHING, Once
 from dagpu.reactive.live_stage import LiveStage
-from dagpu.reactive.prepared_tiles import ChangedParts
+from dagpu.reactive.plans.prepared_tiles import ChangedParts
 from dagpu.runtime.waiting import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]

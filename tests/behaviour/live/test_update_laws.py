@@ -290,9 +290,9 @@ def test_the_checker_notices_a_comparison_of_other_contents(recipe: Recipe) -> N
     trial = trial_of(recipe)
     trial.check()
     (stage,) = trial.run._stages  # noqa: SLF001  # the analysis is not public
-    staleness, comparisons = stage.staleness, stage._comparisons  # noqa: SLF001
-    for cut in stage.cutoffs:
-        update = Change(stage.watched_bits(cut), cut.own, compare=cut.own)
+    staleness, comparisons = stage.staleness, stage.cutoffs.comparisons
+    for cut in stage.cutoffs.inputs:
+        update = Change(stage.cutoffs.watched_bits(cut), cut.own, compare=cut.own)
         chosen = staleness.instructions_for(staleness.stale_targets(update))
         whole = comparisons.extract(chosen, cut.own, staleness.targets)
         verify_update(staleness, update, whole, comparisons=comparisons)
