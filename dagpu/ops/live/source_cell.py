@@ -5,6 +5,7 @@ from struct import Struct
 from typing import Any, Final, final
 
 from dagpu.common.critical import Bookkeeping
+from dagpu.ops.live.array_parts import ArrayParts
 from dagpu.ops.live.versions import History
 
 _EXACT: Final = frozenset((int, bool, str, bytes, type(None)))
@@ -19,12 +20,14 @@ PLAIN: Final = _EXACT | {float}
 class SourceCell:
     """The changing part of a source: the versions of its value, and the feeds that watch it."""
 
-    __slots__ = ("_equal", "_watchers", "history")
+    __slots__ = ("_equal", "_watchers", "history", "parts")
 
     def __init__(self, value: Any, equal: Callable[[Any, Any], bool] | None) -> None:
         self._equal = equal
         self._watchers: dict[object, Callable[[], None]] = {}
         self.history = History(value)
+        self.parts = ArrayParts()
+        """Makes the versions of an array of which parts are written."""
 
     def differs(self, old: Any, new: Any) -> bool:
         """Return true if a new value is a change."""
