@@ -1,6 +1,6 @@
 """How a feed builds its values: from the memory of the targets and the inputs, after each update.
 
-Device results are `SharedTensor`s: the next update makes new ones and never writes these. NumPy arrays are read-only,
+Device results are `SharedTensor`s: the next update writes none that something still reads. NumPy arrays are read-only,
 because an array that no update has made again is handed out again. `map` of host data that the device makes is called
 here, again only if what it is given has changed.
 """
