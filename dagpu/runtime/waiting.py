@@ -365,7 +365,7 @@ class TrioWaits:
                 await trio.lowlevel.cancel_shielded_checkpoint()
             if not replay.poll(spin):
                 begin = time.perf_counter()
-                if pace is None or not has_yielded or not await pace.poll_in_turns(replay):
+                if pace is None or replay.cancellable or not await pace.poll_in_turns(replay):
                     await self._suspend_for_replay(replay)
                 if pace is not None:
                     pace.seconds = time.perf_counter() - begin

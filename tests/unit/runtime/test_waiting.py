@@ -120,10 +120,9 @@ def test_a_cancellation_in_the_turn_comes_after_the_replay() -> None:
 class Short:
     """A replay that is done at the look of this number after the first, and that counts the looks."""
 
-    cancellable = False
-
-    def __init__(self, done_at: int) -> None:
+    def __init__(self, done_at: int, cancellable: bool = False) -> None:
         self._left = done_at
+        self.cancellable = cancellable
         self.asleep = False
 
     def poll(self, seconds: float) -> bool:
@@ -180,8 +179,8 @@ def paced(seconds: float) -> Pace:
 
 def test_a_run_that_is_known_to_be_short_is_looked_at_between_the_turns_of_others(still_clock: None) -> None:
     """Each look comes after a turn of the other tasks, and no descriptor is opened."""
-    replay = Short(5)
-    assert trio.run(turns_of_others, replay, paced(LONGEST)) >= 3
+    replay = Short(9)
+    assert trio.run(turns_of_others, replay, paced(LONGEST)) >= 6
     assert not replay.asleep
 
 
@@ -192,6 +191,13 @@ def test_a_task_sleeps_on_a_run_that_is_not_known_to_be_short(pace: Pace | None)
     trio.run(turns_of_others, replay, pace)
     assert replay.asleep
     assert pace is None or pace.seconds < float("inf")
+
+
+def test_a_run_that_can_be_cancelled_is_slept_on() -> None:
+    """A cancellation reaches it at once, and not after a look."""
+    replay = Short(1, cancellable=True)
+    trio.run(turns_of_others, replay, paced(LONGEST))
+    assert replay.asleep
 
 
 def test_a_run_that_takes_longer_than_expected_is_slept_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,4 +220,6 @@ def test_one_run_at_a_time_is_polled_in_turns(still_clock: None) -> None:
 
     trio.run(main)
     assert sorted([first.asleep, second.asleep]) == [False, True]
-    assert trio.run(turns_of_others, Short(2), paced(LONGEST)) >= 1, "the place is free again"
+    third = Short(3)
+    trio.run(turns_of_others, third, paced(LONGEST))
+    assert not third.asleep, "the place is free again"
