@@ -31,7 +31,7 @@ from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.node_functions import BUILT_IN
 from dagpu.ops.single_flight import NOTHING, Once
 from dagpu.reactive.live_stage import LiveStage
-from dagpu.reactive.prepared_tiles import ChangedParts
+from dagpu.reactive.plans.prepared_tiles import ChangedParts
 from dagpu.runtime.waiting import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]

@@ -20,6 +20,7 @@ from dagpu.lowering.schedule.spread import Spread
 from dagpu.lowering.tracing.tracer import Stage
 from dagpu.lowering.verify.placed_values import verify_placement
 from dagpu.lowering.verify.verifier import verify
+from dagpu.runtime.calls.pace import Pace
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import backend
 
@@ -73,8 +74,8 @@ class LoadedPlan:
 
     __slots__ = (
         "again", "again_is_known", "built_at", "direct", "direct_is_known", "fixed", "fresh", "fresh_is_known",
-        "graph_from", "graph_is_ready", "is_compiled", "launched_at", "prepared", "runs", "settings", "signature",
-        "spin",
+        "graph_from", "graph_is_ready", "is_compiled", "launched_at", "pace", "prepared", "runs", "settings",
+        "signature", "spin",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
@@ -84,6 +85,9 @@ class LoadedPlan:
         self.spin = driver.spin()
         """Seconds for which a run polls before it sleeps, unless its settings say otherwise."""
         self.prepared = driver.prepare(plan)
+        self.pace = Pace() if self.prepared.launch_again is not None else None
+        """How long its awaited runs take; None if they need this processor, which a task that polls would take from
+        them."""
         self.direct: Any = None
         """The `DirectCall` of a pipeline's calls that this plan serves; None if only their keys tell that."""
         self.direct_is_known = False

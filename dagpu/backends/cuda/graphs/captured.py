@@ -15,7 +15,9 @@ from dagpu.backends.cuda.commands.command_list import Encoded, RunBuffers
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.transfers import CopyIn
 from dagpu.backends.cuda.driver.driver_protocol import RawStream
-from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances, cannot_capture
+from dagpu.backends.cuda.graphs.graph_exec import GraphExec
+from dagpu.backends.cuda.graphs.instances import GraphInstances
+from dagpu.backends.cuda.graphs.obstacles import cannot_capture
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import array_over
 from dagpu.common.errors import CaptureError

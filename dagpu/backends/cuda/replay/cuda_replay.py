@@ -17,7 +17,7 @@ from dagpu.backends.cuda.commands.command_list import Command, CommandList
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
 from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream
-from dagpu.backends.cuda.graphs.instances import GraphExec
+from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.replay.timing import EventTiming
 from dagpu.backends.cuda.replay.wakeup import open_wakeup_pipe, signal_when_done
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice

@@ -12,7 +12,8 @@ from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
 from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream
 from dagpu.backends.cuda.graphs.captured import LaunchGraph
-from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances
+from dagpu.backends.cuda.graphs.graph_exec import GraphExec
+from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
 from dagpu.backends.cuda.replay.graph_replay import GraphReplay
 from dagpu.backends.cuda.replay.submit import follow_launch

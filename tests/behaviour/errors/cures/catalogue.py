@@ -238,7 +238,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "backends/cuda/compile/offline.py": "the cure needs a compiler: test_offline_compiler.py",
     "backends/cuda/driver/driver_protocol.py": NO_GPU,
     "backends/cuda/graphs/captured.py capture": "page-locked memory must run out: test_cuda_graph_failures.py",
-    "backends/cuda/graphs/instances.py obstacle": "an op's capture refuses these before a backend is asked",
+    "backends/cuda/graphs/obstacles.py obstacle": "an op's capture refuses these before a backend is asked",
     "backends/cuda/resources/pools.py": INTERNAL,
     "backends/host/host_exchange.py": INTERNAL,
     "interop/export_parts.py cuda_interface": "Python's own words, for hasattr(): test_host_arrays.py",
