@@ -106,6 +106,7 @@ class Executable:
         self._command_lists = CommandListPool(encode(compiled, self._selected), compiled.devices)
         actions = self._command_lists.encoded.actions
         if len(actions) == 1 and isinstance(actions[0].a, LaunchGraph) and not compiled.blocking:
-            self._captured = actions[0].a if actions[0].a.frozen.cannot_fail else None
+            starts_here = compiled.plan.lanes[actions[0].lane].device == 0
+            self._captured = actions[0].a if starts_here and actions[0].a.frozen.cannot_fail else None
         self._wanted.clear()
         self._selected = ()
