@@ -159,7 +159,7 @@ class Prepared(Protocol):
             spin: seconds, from a caller that blocks its thread until the end; 0 from any other.
             graph: launch the plan as one CUDA graph. Values that differ between runs (addresses, numbers in cells) are
                 first written into the graph's nodes. It has no effect on a backend without graphs, for a plan that
-                cannot be one graph (host functions, several devices), or while all instances of the graph are in use.
+                cannot be one graph (host functions), or while all instances of the graph are in use.
 
         Raises:
             DeviceError: the run could not be started, for example because of too little memory. No part of it runs.

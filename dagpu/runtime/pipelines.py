@@ -161,7 +161,7 @@ def pipeline(
         f: the function.
         cache_size: the most combinations whose plans are kept, those used last.
         graph_from: the call of one combination, counted from 1, from which on it is launched as one CUDA graph; None
-            for never. A plan that contains `host_map`, or uses several devices, is never launched as a graph.
+            for never. A plan that contains `host_map` is never launched as a graph.
 
     Raises:
         TypeError: `f` is not a function.

@@ -138,7 +138,7 @@ class _Selector:
                 return (SelectedCommand(instruction, host_call(instruction), Kind.HOST),)
             case GraphLaunch(graph=frozen):
                 assert isinstance(frozen, CapturedGraph)
-                assert frozen.device is device
+                assert device in frozen.devices
                 self._blocking |= frozen.staged_bytes > PROMPT_IN
                 return (SelectedCommand(instruction, LaunchGraph(instruction, frozen)),)
             case _:
@@ -200,8 +200,8 @@ class _Selector:
         if there != here:
             if isinstance(copy, Memcpy):  # without peer access the driver copies through the host
                 device.reaches(self._devices[there].gpu.index)
-            else:
-                device.reach(self._devices[there], instruction)
+                return _command(instruction, copy.placed(self._place(out.buffer), self._place(source.buffer)))
+            device.reach(self._devices[there], instruction)
         places = self._place(out.buffer), self._place(source.buffer)
         return self._copied(instruction, device, copy, (out.layout, source.layout), places)
 

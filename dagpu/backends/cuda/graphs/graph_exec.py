@@ -46,7 +46,7 @@ class GraphExec:
     __slots__ = (
         "__weakref__",
         "_bodies",
-        "_device",
+        "_devices",
         "_retired",
         "_stage",
         "_staging",
@@ -62,13 +62,14 @@ class GraphExec:
 
     def __init__(
         self,
-        device: CudaDevice,
+        devices: Sequence[CudaDevice],
         topology: GraphTopology,
         stage: Callable[[frozenset[int]], GraphTopology] | None = None,
     ) -> None:
-        """`stage(bases)` returns the topology in which operands of users' bodies are staged that are counted from these
-        bases; None if no address changes."""
-        self._device = device
+        """`devices` are those of the plan; the graph is launched in streams of the first. `stage(bases)` returns the
+        topology in which operands of users' bodies are staged that are counted from these bases; None if no address
+        changes."""
+        self._devices = devices
         self._topology = topology
         self._stage = stage
         self._staging: list[MemoryBlock] = []
@@ -83,7 +84,7 @@ class GraphExec:
         """The prepared updates, by the sources that have changed; see `Relocations`."""
         self.raw: RawGraph | None = None
         """The driver's graph; None until it is instantiated."""
-        self._retired = device.retired.watch(self, None)
+        self._retired = devices[0].retired.watch(self, None)
         """Registration with the device's queue of retired graphs. When this object is dropped, no run uses the raw
         graph any more, and it may be destroyed."""
         self.arenas: list[object] = []
@@ -99,7 +100,7 @@ class GraphExec:
         topology, raw = self._topology, self.raw
         if topology.staging:
             if not self._staging:
-                self._staging = [self._device.memory.take(nbytes) for nbytes in topology.staging]
+                self._staging = self._taken(topology.staging)
             bases = [*bases, *[block.address for block in self._staging]]
         changed = self.parameters.relocate(bases, memory)
         if raw is not None and self._stage is not None and not topology.movable.isdisjoint(changed):
@@ -107,7 +108,7 @@ class GraphExec:
             if staged is not None:
                 return staged
         if raw is None:
-            self.raw = self._retired.resource = raw = self._instantiated(lambda each: self._node(each, bases, memory))
+            self.raw = self._retired.resource = raw = self._instantiated(lambda node: self._node(node, bases, memory))
             return raw
         if not changed:
             return raw
@@ -116,7 +117,7 @@ class GraphExec:
         try:
             for number, node in others:
                 current = number
-                made = self._node(node.command, bases, memory)
+                made = self._node(node, bases, memory)
                 if type(made) is CopyNode:
                     raw.update_copy(number, made)
                 elif type(made) is FillNode:
@@ -140,7 +141,7 @@ class GraphExec:
         topology = self._stage(self._topology.staged | moved)
         held = self._bodies, self._staging  # the graph before has them until it is destroyed
         try:
-            staging = [self._device.memory.take(nbytes) for nbytes in topology.staging]
+            staging = self._taken(topology.staging)
         except DeviceError as error:
             if error.code != OUT_OF_MEMORY:
                 raise
@@ -155,15 +156,24 @@ class GraphExec:
         del held
         return found
 
-    def _node(self, command: GraphCommand, bases: Sequence[int], memory: Sequence[object]) -> GraphNode:
+    def _taken(self, sizes: Sequence[tuple[int, int]]) -> list[MemoryBlock]:
+        """Take a block of each of these sizes from the pool of its device."""
+        found: list[MemoryBlock] = []
+        for number, nbytes in sizes:
+            with self._devices[number].gpu.current():
+                found.append(self._devices[number].memory.take(nbytes))
+        return found
+
+    def _node(self, node: CommandNode, bases: Sequence[int], memory: Sequence[object]) -> GraphNode:
         """Return the node of a command for these bases, and for the numbers in the cells of this memory."""
+        command = node.command
         if not isinstance(command, LibraryCall):
             return command.node(bases)
         body, place = command.body, None
         if body is not None:
             place = self._bodies.get(command)
             if place is None:
-                place = self._bodies[command] = BodyInGraph(command, body, self._device)
+                place = self._bodies[command] = BodyInGraph(command, body, self._devices[node.device])
         return command.node(bases, memory, place)
 
     def _captured(self, raw: RawGraph, number: int, made: CapturedNode) -> bool:
@@ -187,7 +197,7 @@ class GraphExec:
 
     def _made_again(self, before: RawGraph, bases: Sequence[int], memory: Sequence[object]) -> RawGraph:
         """Return a new graph for these bases in the place of `before`, which cannot be updated."""
-        raw = self._instantiated(lambda command: self._node(command, bases, memory))
+        raw = self._instantiated(lambda node: self._node(node, bases, memory))
         self.raw = self._retired.resource = raw
         self._updates.clear()
         before.destroy()
@@ -211,19 +221,21 @@ class GraphExec:
 
     def keep_arenas(self, sizes: Sequence[tuple[int, int]]) -> list[object]:
         """Take memory for temporaries of these devices and sizes, which stays between launches, and return it."""
-        taken: list[object] = [self._device.memory.take(size, is_counted=False) for _, size in sizes]
+        taken: list[object] = [self._devices[0].memory.take(size, is_counted=False) for _, size in sizes]
         self.arenas = taken
         return taken
 
     def prepare(self) -> None:
         """Instantiate the graph before its first run, with placeholder addresses. The context must be current."""
-        device, nodes = self._device, self._topology.nodes
-        sizes = [node.command.nbytes for node in nodes if not isinstance(node, LaunchTemplate)]
+        device, nodes = self._devices[0], self._topology.nodes
+        most = max([node.command.nbytes for node in nodes if not isinstance(node, LaunchTemplate)], default=0)
         # The driver looks up the memory of a copy's addresses: they have to be real ones.
-        here, there = device.memory.take(max(sizes, default=0)), device.pinned.take(max(sizes, default=0))
+        blocks = self._taken([(number, most) for number in range(len(self._devices))])
+        there = device.pinned.take(most)
 
-        def placeholder(command: GraphCommand) -> GraphNode:
-            return _moved(self._node(command, self.parameters.bases, ()), here.address, there.address)
+        def placeholder(node: CommandNode) -> GraphNode:
+            made = self._node(node, self.parameters.bases, ())
+            return _moved(made, blocks[node.target].address, blocks[node.device].address, there.address)
 
         self.raw = self._retired.resource = self._instantiated(placeholder)
         idle = device.streams.take_exclusive()
@@ -232,19 +244,26 @@ class GraphExec:
         finally:
             device.streams.give_back_exclusive(idle)
 
-    def _instantiated(self, with_addresses: Callable[[GraphCommand], GraphNode]) -> RawGraph:
+    def _instantiated(self, with_addresses: Callable[[CommandNode], GraphNode]) -> RawGraph:
         topology, texts = self._topology, self.parameters.texts
+        gpu, gpus = self._devices[0].gpu, [device.gpu for device in self._devices]
 
         def made(node: Node) -> GraphNode:
             if isinstance(node, LaunchTemplate):
                 return node.node(texts[node.launch])
-            return with_addresses(node.command)
+            return with_addresses(node)
 
+        sites = [gpus[node.device] for node in topology.nodes] if len(gpus) > 1 else ()
         try:
-            return self._device.gpu.make_graph(list(zip(map(made, topology.nodes), topology.needs, strict=True)))
+            return gpu.make_graph(list(zip(map(made, topology.nodes), topology.needs, strict=True)), sites)
         except DeviceError as error:
             self._blame_bodies(topology.nodes, error)
             raise
+
+    def abandon(self) -> None:
+        """Leave the driver's graph alone for ever: its last launch may never end. It is not used again."""
+        self.broken = True
+        self._retired.resource = None
 
     def changed_bases(self, bases: Sequence[int]) -> list[int]:
         """Return the numbers of these bases that differ from the nodes' bases. A base of 0 is not known yet, and does
@@ -253,12 +272,12 @@ class GraphExec:
         return [number for number, (base, mine) in enumerate(pairs) if base != mine and base != 0]
 
 
-def _moved(node: GraphNode, device: int, host: int) -> GraphNode:
-    """Return the same node at these addresses of device memory and of page-locked memory."""
+def _moved(node: GraphNode, written: int, read: int, host: int) -> GraphNode:
+    """Return the same node at these addresses of device memory, which it writes or reads, and of page-locked memory."""
     assert not isinstance(node, KernelLaunch)
     if isinstance(node, CapturedNode):
-        return replace(node, addresses=(device,) * len(node.addresses), scratch=device)
+        return replace(node, addresses=(written,) * len(node.addresses), scratch=written)
     if isinstance(node, FillNode):
-        return replace(node, address=device)
-    target, source = host if node.kind == "out" else device, host if node.kind == "in" else device
+        return replace(node, address=written)
+    target, source = host if node.kind == "out" else written, host if node.kind == "in" else read
     return replace(node, target=target, source=source)

@@ -56,7 +56,7 @@ class GraphInstances:
         self.keeps_arenas = False
         """True if each graph keeps the memory of its temporaries between its launches."""
         self._plan = plan
-        self._device = devices[0]
+        self._devices = devices
         self._topology: GraphTopology | None = None
         self._is_small = False
         """True if the graph has few nodes."""
@@ -149,7 +149,7 @@ class GraphInstances:
     def prepare_first(self, compiled: CompiledPlan, encoded: Encoded) -> None:
         """Instantiate the first graph ahead of its run."""
         self._prepared_first = True
-        with self._device.gpu.current():
+        with self._devices[0].gpu.current():
             instance = self.borrow(compiled, encoded, ())
             if instance is not None:
                 try:
@@ -187,7 +187,7 @@ class GraphInstances:
             self._count += 1
         try:
             topology = self.find_topology(compiled, encoded)
-            return GraphExec(self._device, topology, lambda staged: self._with_staged(compiled, encoded, staged))
+            return GraphExec(self._devices, topology, lambda staged: self._with_staged(compiled, encoded, staged))
         except BaseException as error:
             with self._lock:
                 self._count -= 1

@@ -2,7 +2,7 @@
 
 from dagpu.common.errors import CaptureError
 from dagpu.common.origin import describe
-from dagpu.handles.device_handles import UserBody
+from dagpu.handles.library_bodies import UserBody
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import GraphLaunch, HostCall, Instruction, Launch
 
@@ -20,13 +20,11 @@ def obstacle(plan: Plan) -> tuple[Instruction | None, str] | None:
             body = body_of(instruction)
             if body is not None and body.capture == "never":
                 return instruction, 'it is declared with capture="never". Declare it with @foreign(capture="auto")'
-            if len(plan.devices) > 1 and plan.lanes[step.lane].device:
-                here, there = plan.devices[0], plan.devices[plan.lanes[step.lane].device]
-                return instruction, f"it is on {there}, and others are on {here}. Use one device"
-    if len(plan.devices) > 1:
-        return None, f"it uses memory of {len(plan.devices)} devices. Use one"
-    if len({lane.key for lane in plan.lanes if not isinstance(lane.key, int)}) > 1:
+    own = {(lane.device, lane.key) for lane in plan.lanes if not isinstance(lane.key, int)}
+    if len(own) > 1:
         return None, "it is on several streams of your own, and a graph is launched on one stream. Use only one of them"
+    if any(device for device, _ in own):
+        return None, "it is on a stream of your own, and begins on another device. Use a stream of the first device"
     return None
 
 

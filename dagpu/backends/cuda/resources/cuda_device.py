@@ -193,7 +193,8 @@ class CudaDevice:
                 try:
                     graph.destroy()
                 except DeviceLostError:
-                    raise
+                    if all(device.lost is None for device in self.all_devices):
+                        raise
                 except DeviceError:
                     pass  # nothing refers to the graph
 
@@ -243,6 +244,19 @@ class CudaDevice:
         assert self.lost is not None
         for run in list(self.live):
             run.lose(self.lost)
+
+
+def lose_devices(devices: Sequence[CudaDevice], error: DeviceError, under_way: Sequence[str]) -> None:
+    """Mark those of a run's devices as lost that are, after this error of the run. A lost device refuses every call; if
+    none of several does, the first one counts as lost."""
+    for device in devices if len(devices) > 1 else ():
+        try:
+            with device.gpu.current():
+                device.gpu.memory_info()
+        except DeviceLostError as its_own:
+            device.lose(its_own, under_way)
+    if all(device.lost is None for device in devices):
+        devices[0].lose(error, under_way)
 
 
 def pinned_room() -> int:
