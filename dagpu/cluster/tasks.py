@@ -11,14 +11,19 @@ from typing import Any, Final, Protocol, TypeAlias, final
 import numpy as np
 
 from dagpu.cluster.parts.part import Part, Version
-from dagpu.cluster.parts.part_blobs import Blob, Encoder, WriteCheckpoint
+from dagpu.cluster.parts.part_blobs import Blob, WriteCheckpoint, refused_code
+from dagpu.cluster.parts.part_encoder import Encoder
 from dagpu.cluster.worker.part_runs import PartCall, StoredArray
+from dagpu.cluster.worker.part_values import Pickled, loaded
 from dagpu.common.frozen import plain
 from dagpu.common.origin import place_of
 from dagpu.lowering.program import HOST, CopyDtoH, HostCall, Instruction, Launch, Program, Role
 
 INLINE: Final = 1 << 20
 """Bytes of the largest array that travels inside a task. Larger ones are sent to a worker before."""
+
+MOST_PARTS: Final = 1_000
+"""The parts that may have to be run again for a tensor, without a warning."""
 
 Group: TypeAlias = tuple[int, int]
 """A value of a task: the index of the task, and that of the value among its values."""
@@ -36,12 +41,15 @@ class RemoteMemory:
     """The memory object of a cluster: a version, and the key whose value has it. A run that writes it puts another
     version in its place once all of the run has succeeded."""
 
-    __slots__ = ("__weakref__", "hold", "nbytes", "version")
+    __slots__ = ("__weakref__", "hold", "lineage", "nbytes", "version")
 
-    def __init__(self, hold: Hold, version: Version, nbytes: int) -> None:
+    def __init__(self, hold: Hold, version: Version, nbytes: int, lineage: int) -> None:
         self.hold = hold
         self.version = version
         self.nbytes = nbytes
+        self.lineage = lineage
+        """The number of parts on the longest history of runs that has led to it: if all workers died, at least as many
+        would be run again."""
 
     def __repr__(self) -> str:
         return f"<RemoteMemory of {self.nbytes} bytes>"
@@ -81,11 +89,16 @@ class Task:
 class TaskList:
     """The tasks of a program, for any number of runs."""
 
-    __slots__ = ("_cells", "_outputs", "_written", "parts", "program", "tasks")
+    __slots__ = ("_cells", "_code", "_lengths", "_outputs", "_written", "inputs", "parts", "program", "tasks")
 
     def __init__(self, program: Program, parts: Sequence[Part], encoder: Encoder, *, names: bool) -> None:
         self.program = program
         self.parts = parts
+        self._code = encoder.allowed
+        self._lengths: dict[int, int] = {}
+        """For tasks that make what outlives the run, the number of tasks that have to run for it."""
+        self.inputs = [buffer for buffer, x in enumerate(program.buffers) if x.role is Role.INPUT and x.device != HOST]
+        """The buffers whose tensors earlier runs have made."""
         last = _last_versions(parts)
         private = _private_cells(program)
         self._outputs: dict[int, tuple[Group, Version]] = {}
@@ -116,21 +129,49 @@ class TaskList:
         return list(dict.fromkeys([group for group, _ in (*self._outputs.values(), *self._written.values())]))
 
     def settle(self, memory: list[Any], holds: Mapping[Group, Hold], values: Mapping[Group, Any]) -> None:
-        """Put what a run has made into the memory of the program's buffers."""
-        for buffer, (group, version) in self._cells.items():
-            memory[buffer] = values[group].cells[version]
+        """Put what a run has made into the memory of the program's buffers.
+
+        Raises:
+            ClusterSecurityError: a result is a pickle, and the cluster takes no code.
+        """
+        cells = {buffer: values[group].cells[version] for buffer, (group, version) in self._cells.items()}
+        for buffer, cell in cells.items():
+            if type(cell) is Pickled and not self._code:
+                raise refused_code("a result of the op, which a worker has sent as a pickle,")
+            memory[buffer] = loaded(cell)
+        before = max([memory[buffer].lineage for buffer in self.inputs], default=0)
         for buffer, (group, version) in self._outputs.items():
-            memory[buffer] = RemoteMemory(holds[group], version, self.program.buffers[buffer].nbytes)
+            lineage = before + self._length(group[0])
+            memory[buffer] = RemoteMemory(holds[group], version, self.program.buffers[buffer].nbytes, lineage)
         for buffer, (group, version) in self._written.items():
             held = memory[buffer]
-            held.hold, held.version = holds[group], version
+            held.hold, held.version, held.lineage = holds[group], version, before + self._length(group[0])
+
+    def _length(self, index: int) -> int:
+        """Return the number of tasks that have to run for the values of one, at most `MOST_PARTS + 1`."""
+        found = self._lengths.get(index)
+        if found is None:
+            todo, seen = [index], {index}
+            while todo and len(seen) <= MOST_PARTS:
+                for need in self.tasks[todo.pop()].needs:
+                    if need not in seen:
+                        seen.add(need)
+                        todo.append(need)
+            found = self._lengths[index] = min(len(seen), MOST_PARTS + 1)
+        return found
 
 
 def call_of(
-    task: Task, run: str, memory: Sequence[Any], source: Callable[[Any], int], place_array: Callable[[Any], int]
+    task: Task,
+    run: str,
+    memory: Sequence[Any],
+    source: Callable[[Any], int],
+    place_array: Callable[[Any], int],
+    *,
+    traced: bool = False,
 ) -> PartCall:
     """Return what a worker needs to run a task. `source` returns the index of a value among those that the worker
-    gets, for a `Group` or a `Hold`; `place_array` that of a large array."""
+    gets, for a `Group` or a `Hold`; `place_array` that of a large array. `traced` asks for times of instructions."""
     taken: list[tuple[int, int, Version | None]] = []
     for local, version, group in task.buffers:
         if group is not None:
@@ -149,7 +190,9 @@ def call_of(
         else:
             given[local] = content
     blob = task.blob
-    return PartCall(run, blob.content, blob.digest, tuple(taken), given, task.exports, task.gives)
+    return PartCall(
+        run, blob.content, blob.digest, tuple(taken), given, task.exports, task.gives, task.name if traced else ""
+    )
 
 
 def is_large(content: Any) -> bool:

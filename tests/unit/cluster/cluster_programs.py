@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu import In, Out, Tile, i32, kernel
+from dagpu import DeviceLostError, In, Out, Tile, i32, kernel
 
 _ADD = """__global__ void add_one(Tile<int, 1> y, View<const int, 1> x) { for (auto i : y) y[i] = x[i] + 1; }"""
 
@@ -47,3 +47,8 @@ def die(x: object) -> object:
 def fail(x: object) -> object:
     """Raise an error of the user's."""
     raise ValueError("wrong on purpose")
+
+
+def lose_device(x: object) -> object:
+    """Fail as a part whose device is lost."""
+    raise DeviceLostError("lost on purpose")

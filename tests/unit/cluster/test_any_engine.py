@@ -28,7 +28,8 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.cluster.cluster_backend import ClusterBackend, ClusterRun, program_of
+from dagpu.cluster.cluster_backend import ClusterBackend
+from dagpu.cluster.cluster_runs import ClusterRun, program_of
 from dagpu.cluster.worker.part_runs import PartRunner
 from dagpu.cluster.worker.part_values import PartValue, read_value, write_value
 from dagpu.lowering.tracing.tracer import Tracer
@@ -196,7 +197,7 @@ def test_a_part_names_no_class_but_those_of_plans() -> None:
     """A blob that names anything else, or whose code is not what it names, is refused before it is loaded."""
     import pickle
 
-    from dagpu.cluster.parts.part_blobs import Decoder
+    from dagpu.cluster.parts.part_decoder import Decoder
 
     with pytest.raises(ClusterSecurityError, match=r"names posix\.system|names os\.system|no plan data"):
         Decoder().decode(pickle.dumps(__import__("os").system), {})
