@@ -58,6 +58,10 @@ class PartWriter:
         self._wanted = wanted
         self._local: dict[tuple[int, int], int] = {}
         """For each version in the part and the device that it is on, its buffer in the part."""
+        self._made: dict[int, int] = {}
+        """For each version that the part makes, the buffer that it makes it in."""
+        self._last_use: dict[int, int] = {}
+        """For each version, the last instruction of the part that uses it."""
         self._buffers: list[Buffer] = []
         self._devices: dict[int, int] = {}
         self._instructions: list[Instruction] = []
@@ -67,8 +71,10 @@ class PartWriter:
 
     def part(self, draft: Draft) -> Part:
         """Return the part of a draft."""
-        for index in draft.steps:
-            self._write(index)
+        for at, index in enumerate(draft.steps):
+            self._last_use.update([(version, at) for _, version in self._versions.uses[index]])
+        for at, index in enumerate(draft.steps):
+            self._write(at, index)
         for _, buffer in self._exports:
             old = self._buffers[buffer]
             if old.role is not Role.OUTPUT:
@@ -96,35 +102,39 @@ class PartWriter:
             draft.seconds,
         )
 
-    def _write(self, index: int) -> None:
-        """Write one instruction, after the copies of what it changes and must not write."""
+    def _write(self, at: int, index: int) -> None:
+        """Write instruction number `at` of the part, after the copies of what it changes and must not write."""
         old, versions = self._program.instructions[index], self._versions
         node = versions.node_of[old.device]
         numbers: dict[int, int] = {}
         for buffer, version in versions.uses[index]:
-            numbers[buffer] = self._find(buffer, version, old.device, node)
+            numbers[buffer] = self._find(buffer, version, old, node)
         for buffer, before, after in versions.makes[index]:
             device = self._program.buffers[buffer].device
             here = numbers.get(buffer, -1) if before >= 0 else -1
-            if here < 0 or before in self._wanted or self._buffers[here].role is Role.INPUT:
+            kept = here >= 0 and (before in self._wanted or self._last_use[before] > at)
+            if here < 0 or kept or self._buffers[here].role is Role.INPUT:
                 role = Role.OUTPUT if device == HOST else Role.TEMPORARY
                 there = self._new_buffer(buffer, device, role)
                 if here >= 0:
                     self._copy(here, there, old)
                 here = there
-            numbers[buffer] = self._local[after, device] = here
+            numbers[buffer] = self._local[after, device] = self._made[after] = here
             if after in self._wanted:
                 self._exports.append((after, here))
         self._instructions.append(self._renumbering.instruction(old, numbers, self._device(old.device)))
 
-    def _find(self, buffer: int, version: int, device: int, node: str) -> int:
-        """Return the buffer of the part with a version that an instruction on `device` uses. A version of another
-        worker is taken to that device."""
+    def _find(self, buffer: int, version: int, why: Instruction, node: str) -> int:
+        """Return the buffer of the part with a version that an instruction uses. A version of another worker is taken
+        to the instruction's device."""
         home = self._program.buffers[buffer].device
         if home != HOST and self._versions.node_of[home] != node:
-            home = device
+            home = why.device
         found = self._local.get((version, home))
-        if found is None:
+        if found is None and version in self._made:  # it went to another worker and back, to another device
+            found = self._local[version, home] = self._new_buffer(buffer, home, Role.TEMPORARY)
+            self._copy(self._made[version], found, why)
+        elif found is None:
             found = self._local[version, home] = self._new_buffer(buffer, home, Role.INPUT)
             self._imports.append((version, found))
         return found

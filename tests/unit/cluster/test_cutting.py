@@ -199,3 +199,23 @@ def test_short_instructions_do_not_chain_parts() -> None:
         verify_parts(program, parts)
         assert [len(part.program.instructions) for part in parts] == [3] * count
         assert not any(part.needs for part in parts)
+
+
+@pytest.mark.parametrize("target", [0, 1], ids=["the same device", "another device"])
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_version_may_go_to_another_worker_and_back(target: int, changed: bool) -> None:
+    """A part finds a version that it has made itself, also on another device of its worker, and after the buffer holds
+    the next one."""
+    buffers = (
+        Buffer(8, 0, Role.OUTPUT), Buffer(8, 2, Role.TEMPORARY), Buffer(8, target, Role.TEMPORARY),
+        Buffer(8, target, Role.OUTPUT),
+    )  # fmt: skip
+    view = contiguous_layout((8,), np.dtype(np.uint8))
+    there = CopyDtoD(View(1, view), View(0, view), (0,), (1,), 2, None)
+    back = CopyDtoD(View(2, view), View(1, view), (1,), (2,), target, None)
+    change = [launch((0,), (0,))] if changed else []
+    steps: tuple[Instruction, ...] = (launch((), (0,)), there, *change, back, launch((2,), (3,), target))
+    devices = ("w0/host:0", "w0/host:1", "w1/host:0")
+    program = Program(devices, buffers, steps, (SingleStream(),), (0,) * len(steps))
+    for seconds in (1e-9, 1.0):
+        verify_parts(program, cut(program, workers(2, 2), part_seconds=seconds))
