@@ -10,7 +10,7 @@ from dagpu.cluster.parts.part_checks import verify_parts
 from dagpu.cluster.parts.part_encoder import Encoder
 from dagpu.cluster.parts.part_times import choose_part_seconds
 from dagpu.cluster.remote_driver import RemoteDriver
-from dagpu.cluster.tasks import TaskList
+from dagpu.cluster.task_lists import TaskList
 from dagpu.common.env_vars import CLUSTER_NAMES, VERIFY
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import Device

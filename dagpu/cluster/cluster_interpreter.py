@@ -8,8 +8,8 @@ from dagpu.cluster.cluster_runs import program_of
 from dagpu.cluster.connection.members import WorkerInfo
 from dagpu.cluster.connection.opening import Joining, OpenCluster, Options, Starting, opened
 from dagpu.cluster.connection.security import Tls, check_address
+from dagpu.cluster.engine.run_progress import Progress, next_progress
 from dagpu.cluster.parts.part_report import report
-from dagpu.cluster.run_progress import Progress, next_progress
 from dagpu.common.origin import here
 from dagpu.common.wrong_arguments import check_count, wrong_argument
 from dagpu.lowering.plan import Plan

@@ -8,7 +8,8 @@ from typing import Any, Final, NoReturn, Protocol, final
 from dagpu.backends.common.measuring import SpanTrack, track_maker
 from dagpu.backends.protocol import Bindings, Failure
 from dagpu.cluster.lineage import warn_of_long_lineages
-from dagpu.cluster.tasks import Group, Hold, TaskList
+from dagpu.cluster.task_lists import TaskList
+from dagpu.cluster.tasks import Group, Hold
 from dagpu.common.critical import SIGNALS_SECONDS
 from dagpu.common.errors import CaptureError
 from dagpu.common.layout import Layout

@@ -4,14 +4,18 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from dagpu.cluster.tasks import MOST_PARTS, RemoteMemory, TaskList
+from dagpu.cluster.task_lists import MOST_PARTS, TaskList
+from dagpu.cluster.tasks import RemoteMemory
 from dagpu.common.origin import describe, place_of
 
 _warned: set[object] = set()
 
 
 def warn_of_long_lineages(tasks: TaskList, memory: Sequence[Any]) -> None:
-    """Warn, once for each place, of an input whose loss would cost more than `MOST_PARTS` parts."""
+    """Warn, once for each place, of an input whose loss would cost more than `MOST_PARTS` parts, unless the run makes a
+    checkpoint."""
+    if tasks.makes_checkpoint:
+        return
     for buffer in tasks.inputs:
         held = memory[buffer]
         if type(held) is RemoteMemory and held.lineage > MOST_PARTS:

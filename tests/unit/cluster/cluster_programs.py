@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -52,3 +53,23 @@ def fail(x: object) -> object:
 def lose_device(x: object) -> object:
     """Fail as a part whose device is lost."""
     raise DeviceLostError("lost on purpose")
+
+
+class ReadSlowly:
+    """A value that notes the process which reads it from the network, and is read once the file `go` is there."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Callable[[str], "ReadSlowly"], tuple[str]]:
+        return _read_slowly, (self.folder,)
+
+
+def _read_slowly(folder: str) -> ReadSlowly:
+    Await(Path(folder), "reading")(np.zeros(0, np.int32))
+    return ReadSlowly(folder)
+
+
+def folder_of(found: ReadSlowly) -> str:
+    """Return the folder of a value that has been read."""
+    return found.folder

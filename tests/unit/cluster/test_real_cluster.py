@@ -21,6 +21,7 @@ from dagpu import (
     empty,
     from_host,
     i32,
+    trace,
     use_interpreter,
     value,
     zip_ops,
@@ -30,7 +31,7 @@ from tests.conftest import DEEP, MARKS, only_deep
 from tests.programs.meshes import Scatter
 from tests.programs.named_kernels import step
 from tests.programs.trials import random_dag
-from tests.unit.cluster.cluster_programs import Await, add_one, die, fail, lose_device
+from tests.unit.cluster.cluster_programs import Await, ReadSlowly, add_one, die, fail, folder_of, lose_device
 from tests.unit.cluster.running_cluster import SECONDS, kill, process_of, running, until
 
 
@@ -105,6 +106,26 @@ def test_errors_of_user_code_are_themselves(cluster: Cluster) -> None:
     assert "predicted" in cluster.explain(random_dag(1, 8))
 
 
+def test_a_trace_has_the_parts_and_the_instructions_of_workers(cluster: Cluster) -> None:
+    """Each worker is a process of the timeline, with its parts and the instructions on its device; each instruction is
+    within a part. Without a trace nothing is measured."""
+    op: Any = from_host(np.arange(4, dtype=i32)).on("w0/host:0")
+    for at in range(2):
+        op = add_one(empty((4,), i32).on(f"w{at}/host:0").partition((4,)), op).first().unpartition()
+    with trace() as found:
+        assert op.to_host().sync().tolist() == [2, 3, 4, 5]
+    by_place = {(track.process, track.name): track.spans for track in found.tracks}
+    assert set(by_place) == {(f"w{at}", name) for at in range(2) for name in ("parts", "host:0")}
+    for at in range(2):
+        parts, instructions = by_place[f"w{at}", "parts"], by_place[f"w{at}", "host:0"]
+        assert any(label.endswith("add_one") for label, *_ in parts)
+        assert "add_one" in {label for label, *_ in instructions}
+        for _, begin, end in instructions:
+            assert any(first <= begin <= end <= last for _, first, last in parts)
+    names = {each["args"]["name"] for each in found.events() if each["name"] == "process_name"}
+    assert names == {"w0", "w1"}
+
+
 def test_a_cancelled_run_ends_when_nothing_of_it_runs(cluster: Cluster, tmp_path: Path) -> None:
     """A cancellation waits for a function under way; parts that have not begun never do. Other runs go on."""
     ended: list[bool] = []
@@ -153,6 +174,40 @@ def test_a_worker_that_is_killed_while_it_runs_costs_only_time(cluster: Cluster,
     first, second = results[0]
     assert first.tobytes() == array.tobytes()
     assert second.tobytes() == (array + i32(1)).tobytes()
+
+
+@only_deep
+def test_what_is_released_is_made_again_for_what_is_lost(cluster: Cluster, tmp_path: Path) -> None:
+    """A chain on one worker from a large array, which Dask cannot make again: its parts have released what they took,
+    and all of them run again when their worker is killed behind the last one."""
+    array, results = np.arange(1 << 19, dtype=i32), list[Any]()
+    op: Any = from_host(array).on("w1/host:0")
+    for _ in range(3):
+        y = empty(array.shape, i32).on("w1/host:0").partition(array.shape)
+        op = add_one(y, op).first().unpartition()
+    waiting = op.to_host().host_map(Await(tmp_path)).on("w1/host:0")
+    thread = threading.Thread(target=lambda: results.append(cluster.run_sync(waiting)))
+    thread.start()
+    (begun,) = until(lambda: [*tmp_path.glob("begun-*")])
+    kill(cluster, int(begun.name.partition("-")[2]))
+    (tmp_path / "go").touch()
+    thread.join()
+    assert results[0].tobytes() == (array + i32(3)).tobytes()
+
+
+@only_deep
+def test_a_worker_that_is_killed_while_it_fetches_costs_only_time(cluster: Cluster, tmp_path: Path) -> None:
+    """The value that it takes is still with the worker that has made it, and is fetched again."""
+    results: list[Any] = []
+    made = value(str(tmp_path)).host_map(ReadSlowly).on("w0/host:0")
+    read = made.host_map(folder_of).on("w1/host:0")
+    thread = threading.Thread(target=lambda: results.append(cluster.run_sync(read)))
+    thread.start()
+    (begun,) = until(lambda: [*tmp_path.glob("reading-*")])
+    kill(cluster, int(begun.name.partition("-")[2]))
+    (tmp_path / "go").touch()
+    thread.join()
+    assert results == [str(tmp_path)]
 
 
 @only_deep
