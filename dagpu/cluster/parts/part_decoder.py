@@ -13,6 +13,8 @@ from dagpu.cluster.parts.part_blobs import CLASSES, FORMAT, Code, WriteCheckpoin
 from dagpu.common.dtypes import element_type
 from dagpu.common.errors import ClusterError, ClusterSecurityError
 from dagpu.common.origin import Origin
+from dagpu.kernels.cuda_scalars import CudaParam
+from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import HostCall, Instruction, Items, Program
 from dagpu.lowering.schedule.list_schedule import ListSchedule
 from dagpu.ops.kernel_spec import HostBody, KernelSpec
@@ -44,6 +46,8 @@ class _Unpickler(pickle.Unpickler):
                 return self._decoder.kernel(digest, self._codes)
             case ("place", str(file), int(line)):
                 return _origin_at(file, line)
+            case ("scalar", str(name)):
+                return ScalarCheck(CudaParam("", "scalar", name, False, None, 0), "")
             case ("dtype", str(name)):
                 dtype = np.dtype(name)
                 return element_type(dtype) or dtype

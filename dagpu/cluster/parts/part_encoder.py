@@ -13,6 +13,7 @@ from dagpu.cluster.parts.part_blobs import FORMAT, Blob, Code, WriteCheckpoint, 
 from dagpu.common.dtypes import element_type
 from dagpu.common.errors import ClusterError
 from dagpu.common.origin import describe, place_of
+from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import Cell, HostCall, Instruction, Items, Program
 from dagpu.ops.kernel_spec import KernelSpec
 
@@ -104,7 +105,6 @@ class Encoder:
             code = self._pickled((body, library), what)
         dropped = {"host", "library", "python"}
         data = {each.name: getattr(spec, each.name) for each in fields(spec) if each.init and each.name not in dropped}
-        data["params"] = tuple([replace(param, check=None) for param in spec.params])
         file = io.BytesIO()
         _Pickler(file, self, {}).dump((data, spec.host.whole, code))
         return file.getvalue()
@@ -126,7 +126,8 @@ class Encoder:
 
 @final
 class _Pickler(pickle.Pickler):
-    """Writes plan data. Kernels, element types and places in the user's files are written by name."""
+    """Writes plan data. Kernels, element types, checks of scalars and places in the user's files are
+    written by name."""
 
     def __init__(self, file: io.BytesIO, encoder: Encoder, used: dict[str, None]) -> None:
         super().__init__(file, 5)
@@ -139,6 +140,8 @@ class _Pickler(pickle.Pickler):
             return "kernel", self._encoder.kernel(obj, self._used)
         if kind is tuple and len(obj) == 2 and type(obj[0]) is CodeType:
             return ("place", *(place_of(obj) or ("", 0)))
+        if kind is ScalarCheck:
+            return "scalar", obj.dtype.name
         if isinstance(obj, np.dtype) and element_type(obj) is not None:
             return "dtype", obj.name
         return None

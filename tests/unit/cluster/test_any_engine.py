@@ -2,7 +2,7 @@
 
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -30,21 +30,25 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from dagpu.backends.cuda.kernels.launch_params import pack
 from dagpu.cluster import lineage, task_lists
 from dagpu.cluster.cluster_backend import ClusterBackend
 from dagpu.cluster.cluster_runs import ClusterRun, program_of
+from dagpu.cluster.parts.part_decoder import Decoder
 from dagpu.cluster.remote_driver import RemoteDriver
 from dagpu.cluster.tasks import RemoteMemory
 from dagpu.cluster.worker.part_runs import PartRunner
 from dagpu.cluster.worker.part_values import PartValue, Pickled, loaded, read_value, write_value
 from dagpu.handles import live_state
 from dagpu.handles.device_handles import LibraryBody
+from dagpu.lowering.program import Launch
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.runtime.device_lookup import add_nodes, find_device, remove_nodes
 from tests.conftest import DEEP
 from tests.programs.meshes import Scatter
 from tests.programs.named_kernels import affine, step
 from tests.programs.trials import random_dag
+from tests.simulated.gpu import LIMITS
 from tests.unit.cluster.adversary import Adversary, every_choice
 
 WORKERS = ("w0", "w1", "w2")
@@ -258,11 +262,33 @@ def test_values_run_no_code_until_they_are_used() -> None:
             tasks.settle([None] * len(tasks.program.buffers), {}, values)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_parts_for_gpus_launch_what_the_op_launches(seed: int) -> None:
+    """A worker with a GPU packs the parameters of each kernel, scalars among them, as this process would."""
+    engine = Adversary(WORKERS, lambda n: 0, sent, 0, 0)
+    backend = ClusterBackend({each: ["cuda:0"] for each in WORKERS}, engine, CostModel(), 1e-9)
+    add_nodes(backend.nodes, backend)
+    try:
+        with interpreter(backend, seed):
+            program = program_of(plan_of(random_dag(seed, 12)))
+        tasks = backend.tasks_of(program).tasks
+        decoder = Decoder()
+        parts = [decoder.decode(task.blob.content, backend.codes) for task in tasks]
+    finally:
+        remove_nodes(backend.nodes)
+
+    def forms(instructions: Sequence[Any]) -> list[str]:
+        launches = [pack(each, LIMITS) for each in instructions if type(each) is Launch]
+        return sorted(
+            [repr((each.parameters, each.form.grid, each.form.block)) for each in launches if each is not None]
+        )
+
+    assert forms([each for part in parts for each in part.instructions]) == forms(program.instructions)
+
+
 def test_a_part_names_no_class_but_those_of_plans() -> None:
     """A blob that names anything else, or whose code is not what it names, is refused before it is loaded."""
     import pickle
-
-    from dagpu.cluster.parts.part_decoder import Decoder
 
     with pytest.raises(ClusterSecurityError, match=r"names posix\.system|names os\.system|no plan data"):
         Decoder().decode(pickle.dumps(__import__("os").system), {})
