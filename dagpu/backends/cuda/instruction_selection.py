@@ -200,7 +200,7 @@ class _Selector:
         if there != here:
             if isinstance(copy, Memcpy):  # without peer access the driver copies through the host
                 device.reaches(self._devices[there].gpu.index)
-                return _command(instruction, copy.placed(self._place(out.buffer), self._place(source.buffer)))
+                return SelectedCommand(instruction, copy.placed(self._place(out.buffer), self._place(source.buffer)))
             device.reach(self._devices[there], instruction)
         places = self._place(out.buffer), self._place(source.buffer)
         return self._copied(instruction, device, copy, (out.layout, source.layout), places)

@@ -20,7 +20,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     KernelUpdates,
     RawGraph,
 )
-from dagpu.backends.cuda.graphs.topology import CommandNode, GraphCommand, GraphTopology, LaunchTemplate, Node
+from dagpu.backends.cuda.graphs.topology import CommandNode, GraphTopology, LaunchTemplate, Node
 from dagpu.backends.cuda.libraries.library_calls import BodyInGraph, LibraryCall, refused_capture
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import MemoryBlock
