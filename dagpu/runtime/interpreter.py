@@ -200,14 +200,15 @@ def _run_in_task(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any], ori
     try:
         if CURRENT_THREAD.state.where != OUTSIDE or recording_block() is not None:
             refuse_nested(op)
-        if not trio.lowlevel.in_trio_task():
+        if async_library.name != "trio" and not trio.lowlevel.in_trio_task():
             raise _outside_trio(op)
         settings = interpreter.settings()
         call = direct_call(op) if settings.direct else None
         if call is not None:
             loaded, direct, arguments, named, cache = call
             del call
-            given: Any = yield from protected(direct.in_task(loaded, arguments, named, settings, origin), _RUN)
+            run = direct.made_in_task or direct.in_task
+            given: Any = yield from protected(run(loaded, arguments, named, settings, origin), _RUN)
             if given is not MISS:
                 if cache is not None:
                     cache.hits += 1
