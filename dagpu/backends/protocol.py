@@ -85,9 +85,17 @@ class Replay(Protocol):
         ...
 
 
+class LaunchedReplay(Replay, Protocol):
+    """A replay that `Prepared.launch_again` has started."""
+
+    def succeeds(self, seconds: float) -> bool:
+        """Poll as `poll` does. Return True if the replay is done without a failure. `failures` returns them later."""
+        ...
+
+
 @final
 class CompletedReplay:
-    """A replay that completed without a failure before `submit` returned. Implements `Replay`."""
+    """A replay that completed without a failure before `submit` returned. Implements `LaunchedReplay`."""
 
     __slots__ = ()
 
@@ -102,6 +110,9 @@ class CompletedReplay:
         return True
 
     def poll(self, seconds: float) -> bool:
+        return True
+
+    def succeeds(self, seconds: float) -> bool:
         return True
 
     def readable(self) -> int | None:
@@ -167,7 +178,7 @@ class Prepared(Protocol):
         ...
 
     @property
-    def launch_again(self) -> "Callable[[list[object], float, bool], Replay | None] | None":
+    def launch_again(self) -> "Callable[[list[object], float, bool], LaunchedReplay | None] | None":
         """Function that starts a run with one launch of a graph that exists, or a short run for which a thread waits,
         as `submit` does with this memory, this `spin` and this `graph`. It returns None if `submit` must start the run,
         and has then at most given memory to outputs. None if the backend has no graphs.

@@ -1,6 +1,5 @@
 """Interpreters, which execute ops, and the choice of the current one."""
 
-import warnings
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -13,7 +12,7 @@ from sniffio import thread_local as async_library
 from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, Section, begin_section, end_section
 from dagpu.common.env_vars import DEVICE, DIRECT, SPIN_US, VERIFY, raw_value
 from dagpu.common.errors import NoDeviceError
-from dagpu.common.origin import Origin, describe, here, place_of, start_of_run
+from dagpu.common.origin import Origin, describe, here, start_of_run
 from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import add_call_place, check_count, check_flag, check_function, wrong_argument
 from dagpu.handles.device_handles import Device, Stream
@@ -32,7 +31,7 @@ from dagpu.runtime import device_lookup, execute
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import chosen_device, current_device, find_device
 from dagpu.runtime.graphs import updating
-from dagpu.runtime.nesting import recording_block, refuse_nested
+from dagpu.runtime.nesting import outside_trio, recording_block, refuse_nested, warn_in_task
 from dagpu.runtime.plan_cache import direct_call
 from dagpu.runtime.protected import await_steps, protected
 from dagpu.runtime.waiting import TrioWaits
@@ -151,7 +150,7 @@ class StreamInterpreter:
         """Run an op, block until its result is complete, and capture its work as a graph for later launches."""
         check_op(op, "graph")
         refuse_nested(op)
-        _warn_in_task("graph()", "Capture before trio.run(...), or in a thread.")
+        warn_in_task("graph()", "Capture before trio.run(...), or in a thread.")
         return updating.graph_of(op, stream, self.settings())
 
     def scope(self, stream: Stream, /) -> AbstractContextManager[Scope]:
@@ -181,7 +180,7 @@ def _run_now(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any], origin:
     if thread.where != OUTSIDE or recording_block() is not None:
         refuse_nested(op)
     if async_library.name is not None:
-        _warn_in_task("sync()", "Use await.")
+        warn_in_task("sync()", "Use await.")
     settings = interpreter.settings()
     installed = begin_section(thread)
     try:
@@ -200,14 +199,15 @@ def _run_in_task(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any], ori
     try:
         if CURRENT_THREAD.state.where != OUTSIDE or recording_block() is not None:
             refuse_nested(op)
-        if not trio.lowlevel.in_trio_task():
-            raise _outside_trio(op)
+        if async_library.name != "trio" and not trio.lowlevel.in_trio_task():
+            raise outside_trio(op)
         settings = interpreter.settings()
         call = direct_call(op) if settings.direct else None
         if call is not None:
             loaded, direct, arguments, named, cache = call
             del call
-            given: Any = yield from protected(direct.in_task(loaded, arguments, named, settings, origin), _RUN)
+            run = direct.made_in_task or direct.in_task
+            given: Any = yield from protected(run(loaded, arguments, named, settings, origin), _RUN)
             if given is not MISS:
                 if cache is not None:
                     cache.hits += 1
@@ -228,30 +228,6 @@ def _policy_of(op: DeviceOp[Any, Any, Any], otherwise: Any) -> Any:
             otherwise = op.place
         op = op.source
     return otherwise
-
-
-def _outside_trio(op: DeviceOp[Any, Any, Any]) -> RuntimeError:
-    """Return the error for an op that is awaited outside a trio task."""
-    return RuntimeError(
-        f"{op!r} was awaited at {describe(here())}, outside a trio task (asyncio and Jupyter run none). "
-        "Use op.sync(), or await it in an async function that trio.run(...) runs."
-    )
-
-
-_warned: set[object] = set()
-
-
-def _warn_in_task(call: str, cure: str) -> None:
-    """Warn, once for each place, of a call in a trio task that waits without `await`: it blocks all other tasks."""
-    if not trio.lowlevel.in_trio_task():
-        return
-    origin = here()
-    place = place_of(origin)
-    if place not in _warned:
-        _warned.add(place)
-        file, line = ("dagpu", 0) if place is None else place
-        message = f"{call} at {describe(origin)} in a trio task blocks every other task until it is done. {cure}"
-        warnings.warn_explicit(message, RuntimeWarning, file, line)
 
 
 _default: Final = StreamInterpreter()

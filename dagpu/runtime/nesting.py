@@ -1,13 +1,17 @@
-"""Refuses runs inside a critical section of dagpu, a closure of another run, or a `with` block that records a graph."""
+"""Refuses runs in wrong places: inside a critical section of dagpu, a closure of another run or a `with` block that
+records a graph, and `await` outside of trio. Warns of `sync()` in a trio task."""
 
+import warnings
 import weakref
 from contextvars import ContextVar
 from typing import Any, Protocol
 
+import trio
+
 from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, in_user_code
 from dagpu.common.critical import refuse_nested as refuse_in_section
 from dagpu.common.errors import NestedRunError
-from dagpu.common.origin import Origin, describe, here
+from dagpu.common.origin import Origin, describe, here, place_of
 from dagpu.ops.base import DeviceOp
 
 
@@ -60,3 +64,27 @@ def refuse_nested(op: DeviceOp[Any, Any, Any]) -> None:
             f"{op!r} was run at {describe(here())}, inside the scope at {describe(block.origin)}, in which ops are "
             "only recorded. Record it with scope.record(op), or run it before or after the with block."
         )
+
+
+def outside_trio(op: DeviceOp[Any, Any, Any]) -> RuntimeError:
+    """Return the error for an op that is awaited outside a trio task."""
+    return RuntimeError(
+        f"{op!r} was awaited at {describe(here())}, outside a trio task (asyncio and Jupyter run none). "
+        "Use op.sync(), or await it in an async function that trio.run(...) runs."
+    )
+
+
+_warned: set[object] = set()
+
+
+def warn_in_task(call: str, cure: str) -> None:
+    """Warn, once for each place, of a call in a trio task that waits without `await`: it blocks all other tasks."""
+    if not trio.lowlevel.in_trio_task():
+        return
+    origin = here()
+    place = place_of(origin)
+    if place not in _warned:
+        _warned.add(place)
+        file, line = ("dagpu", 0) if place is None else place
+        message = f"{call} at {describe(origin)} in a trio task blocks every other task until it is done. {cure}"
+        warnings.warn_explicit(message, RuntimeWarning, file, line)

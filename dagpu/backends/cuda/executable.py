@@ -13,7 +13,7 @@ from dagpu.backends.cuda.replay.graph_launches import launch_captured, launch_id
 from dagpu.backends.cuda.replay.lane_launches import is_one_lane, launch_lane
 from dagpu.backends.cuda.replay.start import start
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.protocol import Bindings, Replay
+from dagpu.backends.protocol import Bindings, LaunchedReplay, Replay
 from dagpu.lowering.plan import Plan
 
 MOST_KEPT: Final = 64 << 10
@@ -66,7 +66,7 @@ class Executable:
                 return replay
         return start(self.compiled, self._command_lists or self.command_lists, self.graphs, bindings, spin, graph)
 
-    def launch_again(self, memory: list[object], spin: float, graph: bool) -> Replay | None:
+    def launch_again(self, memory: list[object], spin: float, graph: bool) -> LaunchedReplay | None:
         """Launch an existing graph, or the commands of one lane; see `Prepared.launch_again`."""
         command_lists = self._command_lists
         if command_lists is None:

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, final
 from dagpu.common.errors import KernelArgumentError
 from dagpu.handles import HANDLES, HandleState, Partition
 from dagpu.handles.storage import Lock, Storage, no_graph
+from dagpu.kernels.declaration import ScalarCheck
 from dagpu.ops.base import DeviceOp
 
 MISS: Final = object()
@@ -137,10 +138,14 @@ class CallText:
     def check_number(self, value: str, check: Callable[[float], object]) -> str:
         """Write the lines that refuse a number that does not fit, and return the name of what `check` gives."""
         number = self.new_name("n")
-        self.lines += [
+        checked = [
             "try:", f"    {number} = {self.constant('CHECK', check)}({value})", "except KernelArgumentError:",
             "    return MISS",
         ]  # fmt: skip
+        if isinstance(check, ScalarCheck):  # nearly all numbers need no call
+            condition = f"if not ({check.fits(number)}):"
+            checked = [f"{number} = {value}", condition, *[f"    {line}" for line in checked]]
+        self.lines += checked
         return number
 
     def add_lock(self, lock: Lock) -> None:

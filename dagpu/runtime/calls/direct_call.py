@@ -31,7 +31,7 @@ from dagpu.lowering.reuse.signature import Signature
 from dagpu.lowering.tracing.undo_log import TAKEN
 from dagpu.ops.base import DeviceOp, attach_plans
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
-from dagpu.runtime.calls.run_call import raise_failures, settle
+from dagpu.runtime.calls.run_call import settle
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting import BlockingWaits, TrioWaits, drive
 
@@ -86,7 +86,7 @@ class CallInTask(Protocol):
 class DirectCall:
     """The direct call of one plan, for threads and for tasks. It does not refer to the `LoadedPlan`, which holds it."""
 
-    __slots__ = ("_in_task", "_write_in_task", "constants", "now", "text")
+    __slots__ = ("_write_in_task", "constants", "made_in_task", "now", "text")
 
     def __init__(self, text: str, write_in_task: Callable[[], str], constants: dict[str, object]) -> None:
         self.text = text
@@ -96,14 +96,15 @@ class DirectCall:
         self.constants = constants
         """The objects that both functions close over, by their names in the texts."""
         self.now: CallNow = _make(text, constants)
-        self._in_task: CallInTask | None = None
+        self.made_in_task: CallInTask | None = None
+        """The call in a task; None until the first use of `in_task`."""
 
     @property
     def in_task(self) -> CallInTask:
         """The call in a task. Its text is written and compiled at the first use."""
-        found = self._in_task
+        found = self.made_in_task
         if found is None:
-            found = self._in_task = _make(self._write_in_task(), self.constants)
+            found = self.made_in_task = _make(self._write_in_task(), self.constants)
         return found
 
 
@@ -231,7 +232,7 @@ class _Body:
             self._memory = [f"memory = [None] * {len(memory)}", *bound]
         text.constants.update(
             BINDINGS=Bindings, CANCELLED=checkpoint_if_cancelled, COMPLETED=COMPLETED, END=_end, FINISH=_finish,
-            GATE=BOOKKEEPING, INTERRUPT=INTERRUPT, RAISE=raise_failures, SETTLE=settle,
+            GATE=BOOKKEEPING, INTERRUPT=INTERRUPT, SETTLE=settle,
             SUBMIT=loaded.prepared.submit, TAKEN=TAKEN, TURN=cancel_shielded_checkpoint, WAITS=TrioWaits,
         )  # fmt: skip
         launch = loaded.prepared.launch_again
@@ -296,8 +297,7 @@ class _Body:
         if in_task:
             wait = [
                 "await TURN()",
-                f"if not replay.poll(spin): await SETTLE(replay, WAITS(has_yielded=True), 0.0, {pace})",
-                "elif failures := replay.failures(): RAISE(failures)",
+                f"if not replay.succeeds(spin): await SETTLE(replay, WAITS(has_yielded=True), 0.0, {pace})",
             ]
             return [*lines, "else:", *_indented([*made, *wait, "return result"], 1)]
         return [*lines, "elif replay is not COMPLETED:", *_indented([*made, "FINISH(replay)", "return result"], 1)]

@@ -1,13 +1,17 @@
 """The names of C types, and the values that a scalar parameter accepts."""
 
 from enum import IntEnum
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dagpu.common.errors import KernelArgumentError
 from dagpu.kernels.cuda_scalars import CudaParam, check_scalar
+from dagpu.kernels.declaration import ScalarCheck
 from tests.support.cuda_text import only
 
 
@@ -110,3 +114,21 @@ def test_a_number_for_an_array_is_refused() -> None:
     param = CudaParam("x", "view", "float32", True, 2, 4)
     with pytest.raises(KernelArgumentError, match=r"'View<const float, 2> x' .* takes device data"):
         check_scalar(1.0, param, kernel="k")
+
+
+@given(
+    st.sampled_from(["bool", "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]),
+    st.one_of(
+        st.integers(-(2**65), 2**65), st.sampled_from([2**n + off for n in (7, 8, 31, 32, 63, 64) for off in (-1, 0)]),
+        st.floats(), st.sampled_from([65504.0, 65504.5, 3.4028234663852886e38, 3.5e38, -0.0, 1e400]), st.booleans(),
+        st.sampled_from([np.int8(1), np.float32(1.5), np.bool_(True), _Level.HIGH, None, "1"]),
+    ),
+)  # fmt: skip
+def test_the_text_of_the_quick_check_accepts_what_is_passed_unchanged(ctype: str, value: Any) -> None:
+    """A direct call has the condition as text. It is true for no value that the check refuses or converts."""
+    check = ScalarCheck(scalar(ctype), "k")
+    quick = eval(f"lambda n: {check.fits('n')}")
+    if quick(value):
+        assert check(value) is value
+    else:
+        assert type(value) is not check.kind or not check.low <= value <= check.high

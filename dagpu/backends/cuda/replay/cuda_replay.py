@@ -177,6 +177,10 @@ class CudaReplay:
         with self.devices[0].gpu.current():
             return self.poll_in_context(seconds)
 
+    def succeeds(self, seconds: float) -> bool:
+        """Poll the run as `poll` does. Return True if it is over without a failure."""
+        return self.poll(seconds) and not self.outcome.abnormal
+
     def poll_in_context(self, seconds: float) -> bool:
         """Poll the run for at most this number of seconds. Return True if it is over. The context must be current."""
         deadline = time.perf_counter() + seconds

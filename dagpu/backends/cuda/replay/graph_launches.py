@@ -20,13 +20,13 @@ from dagpu.backends.cuda.replay.submit import follow_launch
 from dagpu.backends.cuda.resources.cuda_device import lose_devices
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.backends.cuda.resources.streams import CudaStream
-from dagpu.backends.protocol import COMPLETED, Replay
+from dagpu.backends.protocol import COMPLETED, LaunchedReplay
 from dagpu.common.errors import CaptureError, DagpuError, DeviceLostError, ForeignError
 
 
 def launch_idle_graph(
     compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
-) -> Replay | None:
+) -> LaunchedReplay | None:
     """Launch an idle graph of a plan whose memory is all on one device. Wait for its end if `spin` is not 0.
 
     It does what `launch_graph` does, without an object for the run if that completes at once. Return None if the run
@@ -120,7 +120,7 @@ def lose_device(compiled: CompiledPlan, error: BaseException) -> None:
 
 def launch_captured(
     compiled: CompiledPlan, command_lists: CommandListPool, launch: LaunchGraph, memory: list[object], spin: float
-) -> Replay | None:
+) -> LaunchedReplay | None:
     """Launch the captured graph that is all of a plan, in the user's stream. Wait for its end if `spin` is not 0.
 
     Return None if the run must be started in another way; it has no effect then.

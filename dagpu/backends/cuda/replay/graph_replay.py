@@ -84,6 +84,22 @@ class GraphReplay:
         with self._device.gpu.current():
             return self.look() or self._poll_in_context(seconds)
 
+    def succeeds(self, seconds: float) -> bool:
+        """Poll the run as `poll` does. Return True if it is over without a failure."""
+        if self._followed is None and not self.finished:
+            with self._device.gpu.current():  # the first look, without the calls of `poll` and `look`
+                try:
+                    idle = (self._end or self._stream.raw).query()
+                except BaseException as error:
+                    if not self._is_lost(error):
+                        raise
+                else:
+                    if idle:
+                        self._finish()
+        is_over = self.finished or self.poll(seconds)
+        followed = self._followed
+        return is_over and (followed is None or followed.succeeds(0.0))
+
     def poll_first(self, seconds: float) -> None:
         """Poll the run for at most this number of seconds, right after its launch. If that is interrupted, wait for the
         run, since no caller has it. The context must be current."""
@@ -126,7 +142,7 @@ class GraphReplay:
         except KeyError:
             return
         try:
-            self._graphs.give_back(self._graph)
+            self._graphs.idle.append(self._graph)  # as `give_back` does: it is neither new nor broken
             if self._buffers is not None:
                 self._buffers.release()
             self._memory, self._arenas = [], None

@@ -14,7 +14,7 @@ from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
 from dagpu.backends.cuda.replay.graph_launches import lose_device, no_graph_borrowed, wait_for_work
 from dagpu.backends.cuda.replay.submit import submit_commands
 from dagpu.backends.cuda.resources.streams import CudaStream
-from dagpu.backends.protocol import COMPLETED, Replay
+from dagpu.backends.protocol import COMPLETED, LaunchedReplay
 
 
 def is_one_lane(compiled: CompiledPlan, encoded: Encoded) -> bool:
@@ -32,7 +32,7 @@ def is_one_lane(compiled: CompiledPlan, encoded: Encoded) -> bool:
 
 def launch_lane(
     compiled: CompiledPlan, command_lists: CommandListPool, memory: list[object], spin: float
-) -> Replay | None:
+) -> LaunchedReplay | None:
     """Run a plan of which `is_one_lane` is true, and wait for its end: poll for `spin` seconds, then block.
 
     Return None if the run must be started in another way; it has no effect then.
