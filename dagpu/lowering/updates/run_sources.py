@@ -26,10 +26,8 @@ Remembering = Shared[Any] | Unzip[Any]
 class RunSources(Protocol):
     """The sources of one run, as its evaluation asks for them."""
 
-    @property
-    def has_standins(self) -> bool:
-        """True if inputs of nodes may be stand-ins, so that `adapt` has to be called for each node."""
-        ...
+    has_standins: ClassVar[bool]
+    """True if inputs of nodes may be stand-ins, so that `adapt` has to be called for each node."""
 
     def value_of(self, node: Source[Any]) -> Any:
         """Return the value of a source, or its stand-in."""

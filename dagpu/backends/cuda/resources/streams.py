@@ -4,6 +4,7 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final, final
 from weakref import WeakValueDictionary
 
@@ -28,25 +29,22 @@ further launch blocks the thread."""
 
 
 @final
+@dataclass(slots=True, eq=False, repr=False)
 class CudaStream:
     """One CUDA stream. It may be the key of a lane: it equals only itself."""
 
-    __slots__ = ("_gpu", "_lock", "_marks", "_owner", "_since", "raw", "still_submitting", "users", "worker")
-
-    def __init__(self, gpu: Gpu, raw: RawStream, owner: "Streams", worker: WorkerStream) -> None:
-        self._gpu = gpu
-        self._owner = owner
-        self._lock = threading.Lock()
-        self._marks: deque[RawEvent] = deque()
-        self._since = 0
-        self.raw = raw
-        self.users: set[object] = set()
-        """The runs under way that use the stream. Adding and discarding are atomic."""
-        self.still_submitting: set[object] = set()
-        """The runs that a worker thread is still submitting. A later run must queue behind them to keep stream
-        order."""
-        self.worker = worker
-        """The thread that submits this stream's part of a run if that may block. It starts with its first work."""
+    _gpu: Gpu
+    raw: RawStream
+    _owner: "Streams"
+    worker: WorkerStream
+    """The thread that submits this stream's part of a run if that may block. It starts with its first work."""
+    users: set[object] = field(default_factory=set)
+    """The runs under way that use the stream. Adding and discarding are atomic."""
+    still_submitting: set[object] = field(default_factory=set)
+    """The runs that a worker thread is still submitting. A later run must queue behind them to keep stream order."""
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _marks: deque[RawEvent] = field(default_factory=deque)
+    _since: int = 0
 
     @property
     def device(self) -> int:
