@@ -18,7 +18,6 @@ from dagpu import In, Tensor, device, f32, foreign, use_device
 from dagpu.handles.device_handles import driver_of
 from dagpu.interop import Lane, View, new
 
-
 IDLE_US = 20.0
 
 
