@@ -3,7 +3,8 @@
     python -m benchmarks.arrays                    on the host: keeps results/arrays.json and arrays.md
     python -m benchmarks.arrays --device cuda:0    on a GPU: keeps results/arrays_gpu.json and arrays_gpu.md
     python -m benchmarks.arrays --dry              keeps nothing, and measures small sizes alone
-    python -m benchmarks.arrays --only softmax     measures the computations whose names have this text
+    python -m benchmarks.arrays --only softmax     measures the computations whose names have it; keeps nothing
+    python -m benchmarks.arrays --only sum,amax --keep     keeps these in the place of those that were kept before
 
 Each contender computes one result from the same contents, from the call to its end. dagpu's calls are those of a
 pipeline, on tensors that are on the device already; the result stays there. Every result is compared with NumPy's
@@ -25,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.support.gpu import Measure, rounds
-from benchmarks.support.table import Span, Table, load_average, machine, measure, save, show
+from benchmarks.support.table import Span, Table, kept_tables, load_average, machine, measure, save, show
 from dagpu import DeviceOp, array, bf16, c64, dup, expr, f32, from_host, pipeline, use_device
 
 Array: TypeAlias = NDArray[Any]
@@ -202,12 +203,20 @@ def compare(case: Case, size: int, on_gpu: bool, copies: Mapping[int, float]) ->
     return table
 
 
+def merged(kept: list[Table], made: list[Table]) -> list[Table]:
+    """Return the tables that are kept, with those of the same title from this run in their places, and its others."""
+    new = {table.title: table for table in made}
+    known = {table.title for table in kept}
+    return [*[new.get(table.title, table) for table in kept], *[table for table in made if table.title not in known]]
+
+
 def main() -> None:
     """Measure, print the results, and save them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="host", help="host or cuda:0")
     parser.add_argument("--dry", action="store_true", help="keep nothing, and measure small sizes alone")
-    parser.add_argument("--only", default="", help="measure the computations whose names have this text")
+    parser.add_argument("--only", default="", help="measure the computations whose names have one of these texts")
+    parser.add_argument("--keep", action="store_true", help="keep what --only measures, beside what is kept of others")
     arguments = parser.parse_args()
     on_gpu = arguments.device.startswith("cuda")
     about = machine(("numpy", "pycuda", "cupy-cuda13x", "torch"))
@@ -215,7 +224,7 @@ def main() -> None:
     copies: dict[int, float] = {}
     with use_device(arguments.device):
         for case in (COPIES, *CASES) if on_gpu else CASES:
-            if arguments.only not in case.name and case is not COPIES:
+            if case is not COPIES and not any(text in case.name for text in arguments.only.split(",")):
                 continue
             sizes = case.on_gpu if on_gpu else case.on_host
             for size in sizes[:1] if arguments.dry else sizes:
@@ -225,8 +234,11 @@ def main() -> None:
                     copies[size * 4] = min(row.median for row in table.rows) / 1e6
     about["load average after"] = load_average()
     print(show(tables, about))
-    if not arguments.dry and not arguments.only:
-        save("arrays_gpu" if on_gpu else "arrays", "Functions of arrays", tables, about)
+    name = "arrays_gpu" if on_gpu else "arrays"
+    if arguments.only and arguments.keep:
+        tables = merged(kept_tables(name), tables)
+    if not arguments.dry and (arguments.keep or not arguments.only):
+        save(name, "Functions of arrays", tables, about)
 
 
 if __name__ == "__main__":

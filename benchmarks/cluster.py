@@ -4,9 +4,10 @@
     python -m benchmarks.cluster --quick    fewer samples; keeps nothing
 
 A part that does nothing else: a chain of kernels on 1 KiB, in parts of one kernel, on one worker; the plain task takes
-an array and returns one of the same size, with the same restriction to that worker. Parts of 100 ms sleep in their host
-body, so they need no core: a worker runs two at a time. Both systems run in the same two processes, one after the
-other.
+an array and returns one of the same size, with the same restriction to that worker. Parts of 100 ms wait in their host
+body, as a worker's thread waits for its GPU, so they need no core: a worker runs two at a time. The plain tasks wait
+likewise, each with its array, in the same processes, in turns with ours. Other rows have parts that compute for 100 ms:
+with two cores for the workers, the scheduler and this process, no system reaches the work alone there.
 """
 
 import argparse
@@ -26,15 +27,17 @@ from numpy.typing import NDArray
 
 from benchmarks.support.table import Span, Table, load_average, machine, now, save, show
 from dagpu import Cluster, In, Out, Tile, empty, from_host, i32, kernel, plan_of, use_interpreter, value, zip_ops
-from dagpu.cluster.cluster_backend import program_of
+from dagpu.cluster.cluster_runs import program_of
 from dagpu.cluster.parts.cutting import cut
 from dagpu.cluster.parts.part_times import CLUSTER_COSTS
 from tests.support.paths import ROOT
 
-SIZE, PARTS, SLEEP = 256, 60, 0.1
+SIZE, PARTS, LONG = 256, 60, 0.1
 CHAIN, WIDE = 8, 24
-LANES = 4
-"""Parts that two workers of two threads run at once."""
+LANES, CORES = 4, 2
+"""Parts that two workers of two threads run at once, and cores of this machine."""
+COSTS = CLUSTER_COSTS.declare({"wait_one": LONG, "busy_one": LONG})
+"""The costs that a user has measured."""
 
 
 @kernel(cuda="__global__ void next_one(Tile<int, 1> y, View<const int, 1> x) { for (auto i : y) y[i] = x[i] + 1; }")
@@ -47,15 +50,33 @@ def _(y: Tile[i32], x: NDArray[i32]) -> None:
     y[...] = x[y.at] + i32(1)
 
 
-@kernel(cuda="__global__ void slow_one(Tile<int, 1> y, View<const int, 1> x) { for (auto i : y) y[i] = x[i] + 1; }")
-def slow_one(y: Out[i32], x: In[i32]) -> None:
-    """y = x + 1, in 100 ms."""
+@kernel(cuda="__global__ void wait_one(Tile<int, 1> y, View<const int, 1> x) { for (auto i : y) y[i] = x[i] + 1; }")
+def wait_one(y: Out[i32], x: In[i32]) -> None:
+    """y = x + 1, after a wait of 100 ms."""
 
 
-@slow_one.host
+@wait_one.host
 def _(y: Tile[i32], x: NDArray[i32]) -> None:
-    time.sleep(SLEEP)
+    time.sleep(LONG)
     y[...] = x[y.at] + i32(1)
+
+
+@kernel(cuda="__global__ void busy_one(Tile<int, 1> y, View<const int, 1> x) { for (auto i : y) y[i] = x[i] + 1; }")
+def busy_one(y: Out[i32], x: In[i32]) -> None:
+    """y = x + 1, after 100 ms of work on one core."""
+
+
+@busy_one.host
+def _(y: Tile[i32], x: NDArray[i32]) -> None:
+    compute()
+    y[...] = x[y.at] + i32(1)
+
+
+def compute() -> None:
+    """Keep a core busy for 100 ms of its time, mostly in NumPy, which lets other threads run Python."""
+    end, numbers = time.thread_time() + LONG, np.linspace(0.0, 1.0, 1 << 14)
+    while time.thread_time() < end:
+        np.sin(numbers, out=numbers)
 
 
 def chain(count: int, step: Any, places: Sequence[str]) -> Any:
@@ -67,9 +88,9 @@ def chain(count: int, step: Any, places: Sequence[str]) -> Any:
     return op.to_host()
 
 
-def wide(count: int) -> Any:
-    """An op of `count` slow kernels that need nothing of each other, half of them on each worker."""
-    return zip_ops(*[chain(1, slow_one, [f"w{at % 2}/host:0"]) for at in range(count)])
+def wide(count: int, step: Any) -> Any:
+    """An op of `count` kernels that need nothing of each other, half of them on each worker."""
+    return zip_ops(*[chain(1, step, [f"w{at % 2}/host:0"]) for at in range(count)])
 
 
 def plain_task(x: NDArray[Any]) -> NDArray[Any]:
@@ -86,13 +107,41 @@ def plain_chain(client: Any, address: str, number: int) -> object:
     return client.get(graph, keys[-1], workers=[address], allow_other_workers=True)
 
 
+def plain_wait(x: NDArray[Any]) -> NDArray[Any]:
+    """Do what a part of `wait_one` does."""
+    time.sleep(LONG)
+    return x + i32(1)
+
+
+def plain_busy(x: NDArray[Any]) -> NDArray[Any]:
+    """Do what a part of `busy_one` does."""
+    compute()
+    return x + i32(1)
+
+
+def plain_long_chain(client: Any, addresses: Sequence[str], step: Any) -> object:
+    """Run a chain of long plain tasks from worker to worker."""
+    found: Any = np.zeros(SIZE, i32)
+    for at in range(CHAIN):
+        address = addresses[at % len(addresses)]
+        found = client.submit(step, found, pure=False, workers=[address], allow_other_workers=True)
+    return found.result()
+
+
+def plain_wide(client: Any, addresses: Sequence[str], step: Any) -> object:
+    """Run long plain tasks that need nothing of each other, half of them on each worker."""
+    x = np.zeros(SIZE, i32)
+    at = [addresses[number % len(addresses)] for number in range(WIDE)]
+    return client.gather([client.submit(step, x, pure=False, workers=[a], allow_other_workers=True) for a in at])
+
+
 def timed(run: Callable[[], object]) -> Span:
     before = now()
     run()
     return now().since(before)
 
 
-def against_dask(cluster: Cluster, rounds: int) -> Table:
+def against_dask(cluster: Cluster, rounds: int) -> list[Table]:
     """A part beside a task of plain Dask."""
     table = Table(f"A part of a chain of {PARTS + 2}, on one worker", "ms a part", ratio_to="plain Dask")
     address = cluster.workers[0].address
@@ -106,29 +155,38 @@ def against_dask(cluster: Cluster, rounds: int) -> Table:
     table.add("plain Dask, the same values", plain[1:], scale, base=plain[1:])
     target = 1.1 * float(np.median([span.wall for span in plain[1:]])) * scale
     table.add("dagpu", ours[1:], scale, base=plain[1:], target=target)
-    return table
+    return [table]
 
 
-def long_parts(cluster: Cluster, rounds: int) -> Table:
-    """Parts of 100 ms beside the work alone."""
-    table = Table("Parts of 100 ms", "ms", "The work alone is the time without a cluster.", "the work alone")
-    both = ["w0/host:0", "w1/host:0"]
-    cases = [
-        (f"a chain of {CHAIN}, from worker to worker", CHAIN * SLEEP, chain(CHAIN, slow_one, both), 0.93),
-        (f"{WIDE} that are independent, {LANES} at once", WIDE / LANES * SLEEP, wide(WIDE), 0.97),
-    ]
-    for name, alone, op, share in cases:
-        cluster.run_sync(op)
-        spans = [timed(partial(cluster.run_sync, op)) for _ in range(rounds)]
-        base = [Span(alone, alone)]
-        table.add(name, spans, 1e3, base=base, target=alone * 1e3 / share)
-    return table
+def long_parts(cluster: Cluster, rounds: int) -> list[Table]:
+    """Parts of 100 ms beside plain tasks, and beside the work alone."""
+    tables = []
+    both, addresses = ["w0/host:0", "w1/host:0"], [worker.address for worker in cluster.workers]
+    for step, plain, how, cores in ((wait_one, plain_wait, "wait", LANES), (busy_one, plain_busy, "compute", CORES)):
+        line, side_by_side = chain(CHAIN, step, both), wide(WIDE, step)
+        cases = [
+            (f"a chain of {CHAIN}, one worker after the other", CHAIN * LONG, line, plain_long_chain, 0.93),
+            (f"{WIDE} that are independent, {cores} at once", WIDE / cores * LONG, side_by_side, plain_wide, 0.97),
+        ]
+        for name, alone, op, peer, share in cases:
+            about = f"The work alone takes {alone * 1e3:.0f} ms."
+            table = Table(f"Parts that {how} for 100 ms: {name}", "ms", about, "plain Dask")
+            theirs, ours = [], []
+            with Client(cluster.scheduler, set_as_default=False) as client:
+                for _ in range(rounds + 1):
+                    theirs.append(timed(partial(peer, client, addresses, plain)))
+                    ours.append(timed(partial(cluster.run_sync, op)))
+            table.add("the work alone", [Span(alone, alone)], 1e3, base=theirs[1:])
+            table.add("plain Dask", theirs[1:], 1e3, base=theirs[1:])
+            table.add("dagpu", ours[1:], 1e3, base=theirs[1:], target=alone * 1e3 / share)
+            tables.append(table)
+    return tables
 
 
-def killed(cluster: Cluster, rounds: int) -> Table:
+def killed(cluster: Cluster, rounds: int) -> list[Table]:
     """The independent parts, with a worker killed at half of the time."""
     table = Table("A worker killed at half of a run", "ms", "", "undisturbed")
-    op = wide(WIDE)
+    op = wide(WIDE, wait_one)
     calm = [timed(partial(cluster.run_sync, op)) for _ in range(rounds)]
     half = float(np.median([span.wall for span in calm])) / 2
     disturbed = []
@@ -141,7 +199,7 @@ def killed(cluster: Cluster, rounds: int) -> Table:
     table.add("undisturbed", calm, 1e3, base=calm)
     target = 1.6 * float(np.median([span.wall for span in calm])) * 1e3
     table.add("one of two workers killed at half", disturbed, 1e3, base=calm, target=target)
-    return table
+    return [table]
 
 
 def process_number(_: object) -> int:
@@ -158,7 +216,7 @@ def _run_killed(cluster: Cluster, op: Any, number: int, after: float) -> None:
     trio.run(main)
 
 
-def cutting(cluster: Cluster, rounds: int) -> Table:
+def cutting(cluster: Cluster, rounds: int) -> list[Table]:
     """The cut of a program, and the placement before it."""
     table = Table("The cut, an instruction", "us")
     both = ["w0/host:0", "w1/host:0"]
@@ -168,18 +226,22 @@ def cutting(cluster: Cluster, rounds: int) -> Table:
         run = partial(cut, program, cluster.mesh, part_seconds=seconds, costs=CLUSTER_COSTS)
         spans = [timed(run) for _ in range(rounds)]
         table.add(f"{name}, {count:,} instructions, {len(run()):,} parts", spans, 1e6 / count, target=25)
-    return table
+    return [table]
 
 
 async def measured(quick: bool) -> list[Table]:
     """Return all tables."""
-    tables = []
+    tables: list[Table] = []
     rounds = 3 if quick else 7
-    async with Cluster.local(2, part_seconds=1e-9, window=64, timeout=120.0) as cluster:
-        for part in (cutting, against_dask, long_parts, killed):
+    short = Cluster.local(2, part_seconds=1e-9, window=64, timeout=120.0)
+    long = Cluster.local(2, part_seconds=LONG / 2, costs=COSTS, timeout=120.0)
+    for opening, measures in ((short, (cutting, against_dask)), (long, (long_parts, killed))):
+        async with opening as cluster:
             with use_interpreter(cluster):
-                tables.append(await trio.to_thread.run_sync(part, cluster, rounds))
-            print(tables[-1].text(), end="\n\n", flush=True)
+                for measure in measures:
+                    found = await trio.to_thread.run_sync(measure, cluster, rounds)
+                    print("\n\n".join([table.text() for table in found]), end="\n\n", flush=True)
+                    tables += found
     return tables
 
 

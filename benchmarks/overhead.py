@@ -66,7 +66,7 @@ def phases(build: Callable[[int], Op], n: int) -> dict[str, Span]:
     times.append(now())
     verify(plan)
     times.append(now())
-    bindings = Bindings(len(plan.buffers))
+    bindings = Bindings([None] * len(plan.buffers))
     for index, held in stage.inputs.items():
         bindings.memory[index] = held
     tracer.discard_undo_log()

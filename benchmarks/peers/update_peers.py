@@ -1,18 +1,22 @@
-"""Updates by hand of a graph of three kernels, of which an input changes each time: in C++, and with PyTorch.
+"""Updates by hand of a graph of three kernels, of which an input changes each time: in C++, in Python, with PyTorch.
 
-In C++ the arguments of all nodes are written again before the launch. PyTorch's graphs have fixed arguments, so its
-users put the number into a tensor that the graph reads, and replay the graph.
+In C++ and in Python the arguments of all nodes are written again before the launch. PyTorch's graphs have fixed
+arguments, so its users put the number into a tensor that the graph reads, and replay the graph.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import trio
+
 from benchmarks.peers.graph_floor import GraphFloor
+from benchmarks.peers.updates_by_hand import GraphByHand
 from benchmarks.support.gpu import Floor, optional, rounds
 from benchmarks.support.table import Span
 from dagpu.backends.cuda.compile.nvcc import find_nvcc
 
 FLOOR_NAME = "C++: graph of 3, all arguments written"
+HAND_NAME = "Python, by hand: the same through cuda.bindings, awaited"
 TORCH_NAME = "PyTorch: graph of 3, its input changed"
 
 Contender = Callable[[], Mapping[str, Span]]
@@ -22,7 +26,7 @@ def update_peers(nodes: int, elements: int, count: int) -> tuple[list[Contender]
     """Return the contenders that can run here, which do `count` updates each time, and the reasons for the others."""
     found: list[Contender] = []
     left_out: list[str] = []
-    for name, make in ((FLOOR_NAME, _floor), (TORCH_NAME, _torch)):
+    for name, make in ((FLOOR_NAME, _floor), (HAND_NAME, _by_hand), (TORCH_NAME, _torch)):
         try:
             found.append(make(name, nodes, elements, count))
         except Exception as error:  # a peer that is missing, or does not fit the driver, leaves the others
@@ -36,6 +40,13 @@ def _floor(name: str, nodes: int, _elements: int, count: int) -> Contender:
         raise RuntimeError("there is no nvcc")
     graphs = GraphFloor(Floor(nvcc))
     return lambda: graphs.changed_rounds(name, nodes, count)
+
+
+def _by_hand(name: str, nodes: int, elements: int, count: int) -> Contender:
+    graph = GraphByHand(nodes, elements)
+    trio.run(graph.update, 2.0)
+    graph.check(2.0)
+    return lambda: graph.rounds(name, count)
 
 
 def _torch(name: str, nodes: int, elements: int, count: int) -> Contender:
@@ -74,4 +85,4 @@ def _torch(name: str, nodes: int, elements: int, count: int) -> Contender:
     return contender
 
 
-__all__ = ["FLOOR_NAME", "TORCH_NAME", "update_peers"]
+__all__ = ["FLOOR_NAME", "HAND_NAME", "TORCH_NAME", "update_peers"]

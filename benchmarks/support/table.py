@@ -281,11 +281,19 @@ def save(name: str, title: str, tables: Sequence[Table | Grid], about: dict[str,
     return paths
 
 
+def kept_tables(name: str) -> list[Table]:
+    """Return the tables of rows in `results/<name>.json`; none if there is no such file."""
+    path = RESULTS / f"{name}.json"
+    kept = json.loads(path.read_text(encoding="utf-8"))["tables"] if path.exists() else []
+    return [Table(**{**table, "rows": [Row(**row) for row in table["rows"]]}) for table in kept]
+
+
 __all__ = [
     "Grid",
     "Row",
     "Span",
     "Table",
+    "kept_tables",
     "load_average",
     "machine",
     "measure",

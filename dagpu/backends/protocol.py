@@ -23,18 +23,15 @@ class Failure:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Bindings:
     """The memory of a plan's buffers in one replay: `memory[i]` belongs to buffer i.
 
     The entry of a device buffer is a memory object of the backend. The entry of a cell is its value. The caller sets
-    the inputs. The replay sets the other entries, clears those that the plan releases, and leaves the outputs. The list
-    is `memory` itself if that is given, else a new one of `size` entries.
+    the inputs. The replay sets the other entries, clears those that the plan releases, and leaves the outputs.
     """
 
-    __slots__ = ("memory",)
-
-    def __init__(self, size: int = 0, memory: list[object] | None = None) -> None:
-        self.memory: list[object] = [None] * size if memory is None else memory
+    memory: list[object]
 
 
 class Replay(Protocol):
@@ -162,7 +159,7 @@ class Prepared(Protocol):
             spin: seconds, from a caller that blocks its thread until the end; 0 from any other.
             graph: launch the plan as one CUDA graph. Values that differ between runs (addresses, numbers in cells) are
                 first written into the graph's nodes. It has no effect on a backend without graphs, for a plan that
-                cannot be one graph (host functions, several devices), or while all instances of the graph are in use.
+                cannot be one graph (host functions), or while all instances of the graph are in use.
 
         Raises:
             DeviceError: the run could not be started, for example because of too little memory. No part of it runs.

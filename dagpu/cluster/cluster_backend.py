@@ -1,302 +1,23 @@
-"""A cluster as a backend: its devices, its plans, and the replays of its runs. An engine runs the tasks."""
+"""A cluster as a backend: its devices, and the cut of plans for them."""
 
-import itertools
-import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, final
+from collections.abc import Mapping, Sequence
+from typing import Literal, final
 
-import numpy as np
-
-from dagpu.backends.protocol import Bindings, Failure
+from dagpu.cluster.cluster_runs import ClusterPlan, Engine
 from dagpu.cluster.parts.cutting import cut
 from dagpu.cluster.parts.part import Part
-from dagpu.cluster.parts.part_blobs import Encoder
 from dagpu.cluster.parts.part_checks import verify_parts
+from dagpu.cluster.parts.part_encoder import Encoder
 from dagpu.cluster.parts.part_times import choose_part_seconds
-from dagpu.cluster.tasks import Group, Hold, TaskList
-from dagpu.common.critical import SIGNALS_SECONDS
+from dagpu.cluster.remote_driver import RemoteDriver
+from dagpu.cluster.task_lists import TaskList
 from dagpu.common.env_vars import CLUSTER_NAMES, VERIFY
-from dagpu.common.errors import CaptureError, ClusterError, NoDeviceError
-from dagpu.common.layout import Layout
-from dagpu.handles.device_handles import Device, Exchange, MappedMemory
-from dagpu.handles.library_bodies import LibraryBody
-from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import Instruction, Program
+from dagpu.common.errors import NoDeviceError
+from dagpu.handles.device_handles import Device
+from dagpu.lowering.plan import Plan
+from dagpu.lowering.program import Program
 from dagpu.lowering.schedule.cost_model import CostModel
-from dagpu.lowering.schedule.list_schedule import ListSchedule
 from dagpu.lowering.schedule.mesh import Mesh
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-_runs: Final = itertools.count(1)
-
-
-class Engine(Protocol):
-    """Runs the tasks of runs on workers. Its methods may be called on any thread."""
-
-    def start(self, run: "ClusterRun") -> None:
-        """Begin a run. `run.finish` is called once nothing of it is under way any more."""
-        ...
-
-    def cancel(self, run: "ClusterRun") -> None:
-        """Cancel a run. Does nothing if it is done. A signal handler may call it."""
-        ...
-
-    def memory_info(self, worker: str, device: str) -> tuple[int, int]:
-        """Return the free and the total memory of a device of a worker, in bytes."""
-        ...
-
-    def memory_used(self, worker: str) -> int:
-        """Return the bytes of the tensors that a worker holds for this process."""
-        ...
-
-    def scratch_bytes(self, worker: str, device: str, body: LibraryBody, operands: Sequence[Layout]) -> int:
-        """Return the bytes of scratch memory that a library needs on a device of a worker."""
-        ...
-
-
-@final
-class ClusterRun:
-    """One run of a plan on a cluster. Implements `dagpu.backends.protocol.Replay`."""
-
-    def __init__(self, name: str, tasks: TaskList, memory: list[Any], engine: Engine) -> None:
-        self.name = name
-        self.tasks = tasks
-        self.memory = memory
-        """The memory of the program's buffers."""
-        self._engine = engine
-        self._failures: list[Failure] = []
-        self._ended = threading.Event()
-        self._wakes: list[Callable[[], None]] = []
-        self._lock = threading.Lock()
-
-    # ---- for the engine
-
-    def finish(
-        self,
-        holds: Mapping[Group, Hold],
-        values: Mapping[Group, Any],
-        error: BaseException | None = None,
-        *,
-        cancelled: bool = False,
-    ) -> None:
-        """End the run. With an error, and if it was cancelled, nothing is put into its memory, and tensors that it was
-        lent for writing are as they were."""
-        if error is None and not cancelled:
-            try:
-                self.tasks.settle(self.memory, holds, values)
-            except BaseException as failed:
-                error = failed
-        if error is not None:
-            instruction = self.tasks.program.instructions[0]
-            errors = error.exceptions if isinstance(error, BaseExceptionGroup) else [error]
-            self._failures = [Failure(instruction, each) for each in errors]
-        with self._lock:
-            self._ended.set()
-            wakes, self._wakes = self._wakes, []
-        for wake in wakes:
-            wake()
-
-    # ---- for the caller
-
-    def done(self) -> bool:
-        """Return True once nothing of the run is under way."""
-        return self._ended.is_set()
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Block until the run is done, for at most `timeout` seconds. Return `done()`."""
-        if timeout is not None:
-            return self._ended.wait(timeout)
-        while not self._ended.wait(SIGNALS_SECONDS):
-            pass
-        return True
-
-    def poll(self, seconds: float) -> bool:
-        """Return `done()`: a run on a cluster takes milliseconds, so polling would only take time from others."""
-        return self._ended.is_set()
-
-    @property
-    def cancellable(self) -> bool:
-        return not self._ended.is_set()
-
-    def readable(self) -> None:
-        """Return None: the thread of the engine runs Python, so it calls the functions of `when_done`."""
-        return
-
-    def woken(self) -> None:
-        """Do nothing."""
-
-    def when_done(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once when the run is done, on the thread of the engine, or in this call if it is done."""
-        with self._lock:
-            if not self._ended.is_set():
-                self._wakes.append(wake)
-                return
-        wake()
-
-    def cancel(self) -> None:
-        """Cancel the parts of the run. It is done when no worker is at any of them."""
-        self._engine.cancel(self)
-
-    def failures(self) -> list[Failure]:
-        """Return the failures, and drop them."""
-        found, self._failures = self._failures, []
-        return found
-
-
-@final
-class ClusterPlan:
-    """A plan, cut into tasks. Implements `dagpu.backends.protocol.Prepared`."""
-
-    __slots__ = ("_backend", "_lock", "_plan", "tasks")
-    launch_again: None = None
-
-    def __init__(self, plan: Plan, backend: "ClusterBackend") -> None:
-        self._plan = plan
-        self._backend = backend
-        self._lock = threading.Lock()
-        self.tasks: TaskList | None = None
-        """The tasks, once the plan is cut."""
-
-    @property
-    def before_first(self) -> Callable[[], None] | None:
-        """The cut, on the first run."""
-        return self.cut if self.tasks is None else None
-
-    @property
-    def before_graph(self) -> Callable[[], None] | None:
-        """The cut: each worker makes graphs of its own parts."""
-        return self.before_first
-
-    def cut(self) -> None:
-        """Cut the plan, and prove the cut."""
-        with self._lock:
-            if self.tasks is None:
-                self.tasks = self._backend.tasks_of(program_of(self._plan))
-
-    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> ClusterRun:
-        """Start a run; see `Prepared.submit`."""
-        self.cut()
-        tasks, engine = self.tasks, self._backend.engine
-        assert tasks is not None
-        run = ClusterRun(f"{next(_runs):x}-{self._backend.tag}", tasks, bindings.memory, engine)
-        engine.start(run)
-        return run
-
-    def keep_memory(self) -> None:
-        """Do nothing: no run is a launch of a graph. See `Prepared.keep_memory`."""
-
-    def freeze(self, bindings: Bindings) -> NoReturn:
-        """Refuse: the memory of a captured graph is that of one process.
-
-        Raises:
-            CaptureError: always.
-        """
-        raise CaptureError(
-            "an op on a cluster is not captured as one graph. Run the op itself, as often as you like: its plan is "
-            "kept, and each worker launches its parts as graphs from the third run on."
-        )
-
-
-def program_of(plan: Plan) -> Program:
-    """Return the program of a plan, in the order of its steps."""
-    instructions: list[Instruction] = [step.instruction for step in plan.steps if isinstance(step, Execute)]
-    return Program(plan.devices, plan.buffers, tuple(instructions), (ListSchedule(),), (0,) * len(instructions))
-
-
-@final
-class RemoteDriver:
-    """The functions of one device of a cluster. Implements `dagpu.handles.device_handles.Driver`."""
-
-    __slots__ = ("_backend", "_name", "_scratch", "_worker")
-
-    def __init__(self, backend: "ClusterBackend", worker: str, name: str) -> None:
-        self._backend = backend
-        self._worker = worker
-        self._name = name
-        self._scratch: dict[tuple[int, tuple[Layout, ...]], tuple[LibraryBody, int]] = {}
-
-    @property
-    def arch(self) -> str:
-        """Return the empty text: each worker compiles kernels for its own devices."""
-        return ""
-
-    @property
-    def exchange(self) -> Exchange:
-        """Refuse: other libraries of this process cannot read the memory of another one.
-
-        Raises:
-            ClusterError: always.
-        """
-        raise ClusterError(
-            f"the tensor is on {self._worker}/{self._name}, whose memory is in another process, and is not given to "
-            "libraries of this one. Copy it to this process first: t.to_host()."
-        )
-
-    def open_stream(self) -> Hashable:
-        """Refuse: each worker chooses the streams of its parts.
-
-        Raises:
-            ClusterError: always.
-        """
-        raise ClusterError(
-            f"{self._worker}/{self._name} is a device of a cluster, where each worker chooses the streams of its "
-            f'parts. Name the device alone: op.on("{self._worker}/{self._name}").'
-        )
-
-    def stream_handle(self, lane: Hashable) -> int:
-        """Return 0: there are no streams."""
-        return 0
-
-    def memory_info(self) -> tuple[int, int]:
-        """Return the free and the total memory, in bytes. The worker is asked."""
-        return self._backend.engine.memory_info(self._worker, self._name)
-
-    def memory_used(self) -> int:
-        """Return the bytes of the tensors that the worker holds for this process."""
-        return self._backend.engine.memory_used(self._worker)
-
-    def mapped_memory(self, nbytes: int) -> MappedMemory:
-        """Refuse: this process and the worker have no memory in common.
-
-        Raises:
-            ClusterError: always.
-        """
-        raise ClusterError(
-            f"{self._worker}/{self._name} has no memory in common with this process. Feeds and tiles run on devices of "
-            "this process: leave use_interpreter(cluster) out there."
-        )
-
-    def write_part(self, memory: object, layout: Layout, array: "NDArray[Any]") -> bool:
-        """Return False: that needs a run."""
-        return False
-
-    def copy_part(self, memory: object, layout: Layout, source: object) -> bool:
-        """Return False: that needs a run."""
-        return False
-
-    def copy_for_later(self, array: "NDArray[Any]") -> "NDArray[Any] | None":
-        """Return a copy of an array."""
-        return np.array(array)
-
-    def reaches(self, peer: int) -> bool:
-        """Return true: the devices of one worker are taken to read each other's memory."""
-        return True
-
-    def is_known(self, body: LibraryBody, operands: Sequence[Layout]) -> bool:
-        """True if no worker has to be asked for the scratch memory of a library."""
-        return self._name.startswith("host") or (id(body), tuple(operands)) in self._scratch
-
-    def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
-        """Return the bytes of scratch memory that a library needs on the worker; 0 on a host."""
-        if self._name.startswith("host"):
-            return 0
-        found = self._scratch.get((id(body), tuple(operands)))
-        if found is None:
-            asked = self._backend.engine.scratch_bytes(self._worker, self._name, body, operands)
-            found = self._scratch[id(body), tuple(operands)] = body, asked
-        return found[1]
 
 
 @final
@@ -337,7 +58,7 @@ class ClusterBackend:
         self._encoder = Encoder(on_host=self._kind == "host", code=code)
         self._devices = {
             f"{worker}/{name}": Device(
-                self._kind, int(name.partition(":")[2]), RemoteDriver(self, worker, name), worker
+                self._kind, int(name.partition(":")[2]), RemoteDriver(engine, worker, name, code=code), worker
             )
             for worker, names in workers.items()
             for name in names
@@ -384,7 +105,7 @@ class ClusterBackend:
 
     def prepare(self, plan: Plan) -> ClusterPlan:
         """Prepare a plan for any number of runs, also concurrent ones."""
-        return ClusterPlan(plan, self)
+        return ClusterPlan(plan, self.tasks_of, self.engine, self.tag)
 
     def spin(self) -> float:
         """Return 0: polling for milliseconds would take the processor from others."""

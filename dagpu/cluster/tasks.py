@@ -4,18 +4,15 @@ An engine has keys for values: each task makes the value of one key, or of sever
 the versions does not fetch all of them. What is here knows no engine.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from pathlib import PurePath
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, Protocol, TypeAlias, final
 
 import numpy as np
 
-from dagpu.cluster.parts.part import Part, Version
-from dagpu.cluster.parts.part_blobs import Blob, Encoder, WriteCheckpoint
+from dagpu.cluster.parts.part import Version
+from dagpu.cluster.parts.part_blobs import Blob
 from dagpu.cluster.worker.part_runs import PartCall, StoredArray
 from dagpu.common.frozen import plain
-from dagpu.common.origin import place_of
-from dagpu.lowering.program import HOST, CopyDtoH, HostCall, Instruction, Launch, Program, Role
 
 INLINE: Final = 1 << 20
 """Bytes of the largest array that travels inside a task. Larger ones are sent to a worker before."""
@@ -36,12 +33,15 @@ class RemoteMemory:
     """The memory object of a cluster: a version, and the key whose value has it. A run that writes it puts another
     version in its place once all of the run has succeeded."""
 
-    __slots__ = ("__weakref__", "hold", "nbytes", "version")
+    __slots__ = ("__weakref__", "hold", "lineage", "nbytes", "version")
 
-    def __init__(self, hold: Hold, version: Version, nbytes: int) -> None:
+    def __init__(self, hold: Hold, version: Version, nbytes: int, lineage: int) -> None:
         self.hold = hold
         self.version = version
         self.nbytes = nbytes
+        self.lineage = lineage
+        """The number of parts on the longest history of runs that has led to it: if all workers died, at least as many
+        would be run again."""
 
     def __repr__(self) -> str:
         return f"<RemoteMemory of {self.nbytes} bytes>"
@@ -77,60 +77,17 @@ class Task:
     """The places of its instructions, for messages."""
 
 
-@final
-class TaskList:
-    """The tasks of a program, for any number of runs."""
-
-    __slots__ = ("_cells", "_outputs", "_written", "parts", "program", "tasks")
-
-    def __init__(self, program: Program, parts: Sequence[Part], encoder: Encoder, *, names: bool) -> None:
-        self.program = program
-        self.parts = parts
-        last = _last_versions(parts)
-        private = _private_cells(program)
-        self._outputs: dict[int, tuple[Group, Version]] = {}
-        self._written: dict[int, tuple[Group, Version]] = {}
-        self._cells: dict[int, tuple[Group, Version]] = {}
-        groups, group_of = _groups(program, parts, last, private)
-        for version in last.values():
-            buffer, found = version[0], (group_of[version], version)
-            about = program.buffers[buffer]
-            if about.device == HOST:
-                if buffer not in private:
-                    self._cells[buffer] = found
-            elif about.role is Role.INPUT:
-                self._written[buffer] = found
-            elif about.role is Role.OUTPUT:
-                self._outputs[buffer] = found
-        self.tasks = [
-            _task(index, part, program, encoder, groups[index], group_of, names=names)
-            for index, part in enumerate(parts)
-        ]
-
-    def fetched(self) -> list[Group]:
-        """Return the values that the caller gets: those with the results on the host."""
-        return list(dict.fromkeys([group for group, _ in self._cells.values()]))
-
-    def kept(self) -> list[Group]:
-        """Return the values that outlive the run on the cluster."""
-        return list(dict.fromkeys([group for group, _ in (*self._outputs.values(), *self._written.values())]))
-
-    def settle(self, memory: list[Any], holds: Mapping[Group, Hold], values: Mapping[Group, Any]) -> None:
-        """Put what a run has made into the memory of the program's buffers."""
-        for buffer, (group, version) in self._cells.items():
-            memory[buffer] = values[group].cells[version]
-        for buffer, (group, version) in self._outputs.items():
-            memory[buffer] = RemoteMemory(holds[group], version, self.program.buffers[buffer].nbytes)
-        for buffer, (group, version) in self._written.items():
-            held = memory[buffer]
-            held.hold, held.version = holds[group], version
-
-
 def call_of(
-    task: Task, run: str, memory: Sequence[Any], source: Callable[[Any], int], place_array: Callable[[Any], int]
+    task: Task,
+    run: str,
+    memory: Sequence[Any],
+    source: Callable[[Any], int],
+    place_array: Callable[[Any], int],
+    *,
+    traced: bool = False,
 ) -> PartCall:
     """Return what a worker needs to run a task. `source` returns the index of a value among those that the worker
-    gets, for a `Group` or a `Hold`; `place_array` that of a large array."""
+    gets, for a `Group` or a `Hold`; `place_array` that of a large array. `traced` asks for times of instructions."""
     taken: list[tuple[int, int, Version | None]] = []
     for local, version, group in task.buffers:
         if group is not None:
@@ -149,7 +106,9 @@ def call_of(
         else:
             given[local] = content
     blob = task.blob
-    return PartCall(run, blob.content, blob.digest, tuple(taken), given, task.exports, task.gives)
+    return PartCall(
+        run, blob.content, blob.digest, tuple(taken), given, task.exports, task.gives, task.name if traced else ""
+    )
 
 
 def is_large(content: Any) -> bool:
@@ -170,110 +129,3 @@ def stored_array(content: Any) -> StoredArray | None:
     ):
         return None
     return StoredArray(str(base.filename), base.offset, base.dtype.name, base.shape)
-
-
-def _last_versions(parts: Sequence[Part]) -> dict[int, Version]:
-    """Return the last version of each buffer that parts export."""
-    found: dict[int, Version] = {}
-    for part in parts:
-        for version in part.exports:
-            if version[1] > found.get(version[0], (0, 0))[1]:
-                found[version[0]] = version
-    return found
-
-
-def _private_cells(program: Program) -> set[int]:
-    """Return the cells that only the function of a checkpoint reads: they need not come to the caller."""
-    readers: dict[int, list[Instruction]] = {}
-    for instruction in program.instructions:
-        for buffer in instruction.reads:
-            if program.buffers[buffer].device == HOST:
-                readers.setdefault(buffer, []).append(instruction)
-    return {
-        buffer
-        for buffer, found in readers.items()
-        if all(type(each) is HostCall and type(each.function) is WriteCheckpoint for each in found)
-    }
-
-
-def _groups(
-    program: Program, parts: Sequence[Part], last: Mapping[int, Version], private: set[int]
-) -> tuple[list[list[tuple[Version, ...]]], dict[Version, Group]]:
-    """Return the values of each task: versions that the same others take are one value. And the value of each
-    version."""
-    takers: dict[Version, list[Hashable]] = {}
-    for index, part in enumerate(parts):
-        for version in dict.fromkeys(part.imports):
-            takers.setdefault(version, []).append(index)
-    for buffer, version in last.items():
-        about = program.buffers[buffer]
-        if about.device == HOST and buffer not in private:
-            takers.setdefault(version, []).append("caller")
-        elif about.device != HOST and about.role is not Role.TEMPORARY:
-            takers.setdefault(version, []).append(("stays", buffer))
-    groups: list[list[tuple[Version, ...]]] = []
-    group_of: dict[Version, Group] = {}
-    for index, part in enumerate(parts):
-        sets: dict[tuple[Hashable, ...], list[Version]] = {}
-        for version in part.exports:
-            sets.setdefault(tuple(takers.get(version, ())), []).append(version)
-        groups.append([tuple(versions) for versions in sets.values()])
-        for at, versions in enumerate(sets.values()):
-            group_of.update(dict.fromkeys(versions, (index, at)))
-    return groups, group_of
-
-
-def _task(
-    index: int,
-    part: Part,
-    program: Program,
-    encoder: Encoder,
-    groups: Sequence[tuple[Version, ...]],
-    group_of: Mapping[Version, Group],
-    *,
-    names: bool,
-) -> Task:
-    buffers: list[tuple[int, Version, Group | None]] = []
-    given: list[tuple[int, int]] = []
-    for version, local in zip(part.imports, part.takes, strict=True):
-        group = group_of.get(version)
-        if group is None and program.buffers[version[0]].device == HOST:
-            given.append((local, version[0]))
-        else:
-            buffers.append((local, version, group))
-    blob = encoder.encode(part.program)
-    plan = part.plan
-    return Task(
-        index,
-        part.worker,
-        _name_of(part.program.instructions[-1]) if names else "dagpu",
-        blob,
-        tuple(buffers),
-        tuple(given),
-        part.exports,
-        part.gives,
-        tuple(groups),
-        part.needs,
-        part.seconds,
-        plan.peak_bytes,
-        sum([plan.buffers[buffer].nbytes for buffer in part.gives]),
-        tuple(dict.fromkeys([_place(each) for each in part.program.instructions])),
-    )
-
-
-def _place(instruction: Instruction) -> str:
-    place = place_of(instruction.origin)
-    return "an unknown place" if place is None else f"{place[0]}:{place[1]}"
-
-
-def _name_of(instruction: Instruction) -> str:
-    """Return the name of an instruction for the keys of an engine, and so for its dashboard."""
-    what = type(instruction).__name__
-    if type(instruction) is Launch:
-        what = instruction.kernel.name
-    elif type(instruction) is CopyDtoH:
-        what = "to_host"
-    elif type(instruction) is HostCall:
-        what = getattr(instruction.function, "__name__", type(instruction.function).__name__)
-    place = place_of(instruction.origin)
-    return what if place is None else f"{PurePath(place[0]).name}:{place[1]}-{what}"

@@ -42,10 +42,12 @@ class Layout:
     @property
     def contiguous(self) -> bool:
         """True if the elements are in C order without gaps. An axis of extent 1 may have any stride."""
-        wanted = strides_of(self.shape, self.dtype.itemsize)
-        return self.size == 0 or all(
-            extent == 1 or have == want for extent, have, want in zip(self.shape, self.strides, wanted, strict=True)
-        )
+        shape, strides = self.shape, self.strides
+        dense, wanted = True, self.dtype.itemsize
+        for axis in range(len(shape) - 1, -1, -1):
+            dense &= shape[axis] == 1 or strides[axis] == wanted
+            wanted *= shape[axis]
+        return dense or wanted == 0
 
 
 def contiguous_layout(shape: Shape, dtype: "np.dtype[Any]") -> Layout:

@@ -1,8 +1,10 @@
 """All public names of dagpu. The package `dagpu` loads this module at the first access to one of them."""
 
 from dagpu.cluster.checkpoints import checkpoint
-from dagpu.cluster.connecting import Cluster, Progress, WorkerInfo
-from dagpu.cluster.security import Tls
+from dagpu.cluster.cluster_interpreter import Cluster
+from dagpu.cluster.connection.members import WorkerInfo
+from dagpu.cluster.connection.security import Tls
+from dagpu.cluster.engine.run_progress import Progress
 from dagpu.common.dtypes import Shape, bf16, bool_, c64, c128, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.errors import (
     BorrowError,

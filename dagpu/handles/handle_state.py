@@ -7,6 +7,7 @@ Modules outside this package read the state through `state_of`, `live_state` and
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, TypeAlias, final
 
@@ -31,6 +32,7 @@ class Loan:
 
 
 @final
+@dataclass(slots=True, eq=False, repr=False)
 class HandleState:
     """The state of one live handle. It is immutable.
 
@@ -42,30 +44,18 @@ class HandleState:
         holders is not None  <=>  kind is SharedTensor
     """
 
-    __slots__ = ("holders", "kind", "layout", "lender", "loan", "origin", "storage")
-
-    def __init__(
-        self,
-        kind: "type[HandleBase]",
-        storage: Storage,
-        layout: Layout,
-        origin: Origin,
-        lender: "Lender | None" = None,
-        loan: Loan | None = None,
-        holders: Holders | None = None,
-    ) -> None:
-        self.kind = kind
-        """The class of the handle; for a `Partition`, the class of the tensor that was cut."""
-        self.storage = storage
-        self.layout = layout
-        self.origin = origin
-        """The place in the user's code that made the handle, or borrowed it."""
-        self.lender = lender
-        """The tensor that a borrow was borrowed from. The borrow is void once this tensor has been moved."""
-        self.loan = loan
-        """The `borrow_mut()` that the handle derives from."""
-        self.holders = holders
-        """The live `SharedTensor`s on the same memory."""
+    kind: "type[HandleBase]"
+    """The class of the handle; for a `Partition`, the class of the tensor that was cut."""
+    storage: Storage
+    layout: Layout
+    origin: Origin
+    """The place in the user's code that made the handle, or borrowed it."""
+    lender: "Lender | None" = None
+    """The tensor that a borrow was borrowed from. The borrow is void once this tensor has been moved."""
+    loan: Loan | None = None
+    """The `borrow_mut()` that the handle derives from."""
+    holders: Holders | None = None
+    """The live `SharedTensor`s on the same memory."""
 
     @property
     def writable(self) -> bool:

@@ -1,7 +1,8 @@
-"""`Storage`, a block of device memory with its `Lock`, and `Locks`, those that a run holds."""
+"""`Storage`, a block of device memory, its `Lock`, and `Locks`, the locks that a run holds on storages."""
 
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, final
 
 from dagpu.common.critical import BOOKKEEPING
@@ -12,21 +13,19 @@ from dagpu.handles.device_handles import Device
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Lock:
     """The lock of one storage: the runs that read or write it now. Only `Locks` changes it, under `BOOKKEEPING`.
 
     Invariant: readers > 0  =>  writer is None
     """
 
-    __slots__ = ("holder", "readers", "writer")
-
-    def __init__(self) -> None:
-        self.readers = 0
-        """The number of runs that hold a read lock; one more, for ever, if another library shares the memory."""
-        self.writer: object = None
-        """The `Locks` object of the run that holds the exclusive lock; None if no run holds it."""
-        self.holder: Origin = None
-        """The place in the user's code that started the run with the newest lock."""
+    readers: int = 0
+    """The number of runs that hold a read lock; one more, for ever, if another library shares the memory."""
+    writer: object = None
+    """The `Locks` object of the run that holds the exclusive lock; None if no run holds it."""
+    holder: Origin = None
+    """The place in the user's code that started the run with the newest lock."""
 
 
 def no_graph() -> None:

@@ -73,7 +73,7 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
 
 
 def arguments_fit(spec: KernelSpec, args: Sequence[Any]) -> bool:
-    """True if the arguments of a launch fit beyond doubt. Otherwise `check_launch` finds out whether they fit.
+    """True if the arguments of a launch fit beyond doubt. Otherwise `check_arguments` finds out whether they fit.
 
     For the hot path: it returns False for everything rare, and skips numbers that were in the call, since those were
     checked there.

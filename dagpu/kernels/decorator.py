@@ -2,7 +2,7 @@
 
 A call first checks all its arguments, and then moves the handles into the op. So a refused call leaves every handle
 unchanged. The result of an argument that is an op is unknown at the call; the tracer checks it by the same rules
-(`check_launch`).
+(`check_arguments`).
 """
 
 import inspect
@@ -47,10 +47,11 @@ from dagpu.kernels.declaration import (
 )
 from dagpu.kernels.sees import Sees, sights_of
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import FIRST, UNCUT, Cut, Map
+from dagpu.ops.compose import Map
 from dagpu.ops.creation import Alloc
 from dagpu.ops.kernel_spec import HostBody, KernelSpec
 from dagpu.ops.launch import KernelOp, Launch
+from dagpu.ops.node_functions import FIRST, UNCUT, Cut
 
 _P = ParamSpec("_P")
 _Q = ParamSpec("_Q")
@@ -442,13 +443,3 @@ def _check_settings(name: str, place: str, abi: Any, options: Any, **flags: Any)
     for flag, given in flags.items():
         if not isinstance(given, bool | np.bool_) and not (given is None and flag == "checked"):
             raise declaration_error(name, place, f"{flag}={format_value(given)}", f"Say {flag}=True, or leave it out")
-
-
-def check_launch(spec: KernelSpec, args: Sequence[object], origin: Origin) -> None:
-    """Check the arguments of a launch, handles and numbers, against the parameters of the kernel.
-
-    Raises:
-        KernelArgumentError: the arguments do not fit, or an output shares its memory with another argument.
-        MovedError: a handle has been moved.
-    """
-    check_arguments(spec, args, origin, ops=False)

@@ -27,7 +27,7 @@ from dagpu.lowering.program import (
     label,
 )
 from dagpu.lowering.text import OriginColumn, name_at, table
-from dagpu.ops.svg import in_page
+from dagpu.ops.drawing.svg import in_page
 
 ALIGNMENT: Final = 512
 """Alignment of buffers in an arena, in bytes, as in a memory pool. It suits every vector load, and it is several cache

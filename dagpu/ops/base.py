@@ -443,7 +443,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         return self.to_svg()
 
     def _repr_html_(self) -> str:
-        from dagpu.ops.svg import in_page
+        from dagpu.ops.drawing.svg import in_page
 
         return in_page(self.to_svg())
 

@@ -2,20 +2,20 @@
 
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, final, overload
+from typing import Any, final, overload
 
 from typing_extensions import TypeVar
 
 from dagpu.common.containers import values_in
 from dagpu.common.errors import ShapeError
-from dagpu.common.frozen import frozen, plain
-from dagpu.common.origin import Origin, describe, here, place_of
+from dagpu.common.frozen import frozen
+from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import as_whole_number, format_value, wrong_argument
-from dagpu.handles import HANDLES, partition_handle, reshape_handle, share_tensor, unpartition_handle
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.handle_trees import move_handles
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static, cure_by_await
 from dagpu.ops.launch import Launch
+from dagpu.ops.node_functions import Builtin, Components, Cut, Inspect, Outputs, Reshape, Share, Uncut
 from dagpu.ops.single_flight import Once
 
 _T = TypeVar("_T")
@@ -161,134 +161,10 @@ class Taken:
     __slots__ = ()
 
 
-# ---- functions that `Map` applies for the fluent methods: data, so that a plan can be found by structure
-
-
-class Builtin(Protocol):
-    """A built-in function on handles. Its errors name `where`, the place of the user's call."""
-
-    def apply(self, x: Any, where: Origin, /) -> Any: ...
-
-
-@final
-@plain
-class Cut:
-    """The function `t.partition(tile)`."""
-
-    tile: Any
-    partial: bool
-
-    def apply(self, t: Any, where: Origin) -> Any:
-        return partition_handle(t, self.tile, self.partial, where)
-
-
-@final
-@plain
-class Reshape:
-    """The function `t.reshape(shape)`."""
-
-    shape: Any
-
-    def apply(self, t: Any, where: Origin) -> Any:
-        return reshape_handle(t, self.shape, where)
-
-
-@final
-@plain
-class Uncut:
-    """The function `p.unpartition()`."""
-
-    def apply(self, p: Any, where: Origin) -> Any:
-        return unpartition_handle(p, where)
-
-
-@final
-@plain
-class Share:
-    """The function `t.share()`."""
-
-    def apply(self, t: Any, where: Origin) -> Any:
-        return share_tensor(t, where)
-
-
-@final
-@plain
-class Item:
-    """The function that returns one component of a tuple."""
-
-    index: int
-
-    def apply(self, x: Any, where: Origin) -> Any:
-        if type(x) in HANDLES:
-            call = "last()" if self.index else "first()"
-            raise ShapeError(
-                f"{call} at {describe(where)}: the result of the op is one {type(x).__name__}, not a tuple. Leave "
-                f"{call} out."
-            )
-        return x[self.index]
-
-
-@final
-@plain
-class Outputs:
-    """The function that returns the outputs of a launch, its arguments from number `first` on, as whole tensors."""
-
-    first: int
-
-    def apply(self, x: Any, where: Origin) -> Any:
-        return tuple([unpartition_handle(each, where) for each in x[self.first :]])
-
-
-@final
-@plain
-class Components:
-    """The function that returns a tuple itself. The structure of the op shows the number of its components."""
-
-    count: int
-
-    def apply(self, x: Any, where: Origin) -> Any:
-        return x
-
-
-@final
-@plain
-class Inspect:
-    """The function that calls the user's `f` with a value, and returns that value."""
-
-    f: Callable[[Any], object]
-
-
-@final
-@frozen
-class Pure:
-    """The function of a pipeline. The user promises that its result depends on its arguments alone.
-
-    A trace of the function may be used again for other arguments. A pipeline has one `Pure`, which all its calls share.
-    """
-
-    f: Callable[..., DeviceOp[Any, Any, Any]]
-    number: int
-    """The number of the pipeline. No other pipeline in the process has it."""
-    name: str
-    """The pipeline in messages: its name and the place of its declaration."""
-    plans: Any
-    """The plans of the pipeline: a `PlanCache` of dagpu.runtime.plan_cache."""
-
-    def __repr__(self) -> str:
-        return self.name
-
-    def __call__(self, arguments: tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]) -> DeviceOp[Any, Any, Any]:
-        return self.f(*arguments[0], **dict(arguments[1]))
-
+# ---- building
 
 UNKNOWN_RESULTS: set[type[Any]] = set()
 """Further types of ops whose structure does not show their result. Modules that are imported later add them."""
-
-FIRST, LAST, UNCUT, SHARE = Item(0), Item(-1), Uncut(), Share()
-BUILT_IN = frozenset((Cut, Reshape, Uncut, Share, Item, Outputs, Components))
-
-
-# ---- building
 
 
 def value(x: _T) -> "DeviceOp[_T, Static, NoAlloc]":
@@ -536,46 +412,3 @@ def nodes_of(root: DeviceOp[Any, Any, Any]) -> list[DeviceOp[Any, Any, Any]]:
                     found[source] = None
                     frontier.append(source)
     return list(found)
-
-
-_IN_DOT: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
-"""The escapes of a quoted label in the DOT language of Graphviz (escString)."""
-
-
-def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
-    """Return the DAG in Graphviz DOT: a node for each op, with its origin, and an edge for each value, downwards."""
-    numbers = {op: number for number, op in enumerate(nodes_of(root))}
-    lines = ["digraph dagpu {", "  node [shape=box, fontname=monospace];"]
-    for op, number in numbers.items():
-        place = place_of(op.origin)
-        where = "" if place is None else f"\n{place[0].rsplit('/', 1)[-1]}:{place[1]}"
-        # What only hands a tensor to a launch or takes it back is a line of text, not a box of the launch's size.
-        plain = "shape=plaintext, height=0, " if _hands_on(op) else ""
-        told = label_of(op) if plain else label_of(op) + where
-        lines.append(f'  n{number} [{plain}label="{told.translate(_IN_DOT)}"];')
-        lines += [f"  n{numbers[source]} -> n{number};" for source in sources_of(op)]
-    return "\n".join([*lines, "}"])
-
-
-def _hands_on(op: DeviceOp[Any, Any, Any]) -> bool:
-    """Return True for an op that only hands a tensor to a launch or takes it back."""
-    return isinstance(op, Map) and isinstance(op.f, Cut | Uncut | Item | Outputs | Components)
-
-
-def label_of(op: DeviceOp[Any, Any, Any]) -> str:
-    """Return a label of one or two words for an op: `Launch saxpy`."""
-    match op:
-        case Launch():
-            return f"Launch {op.kernel.name}"
-        case Map(f=Cut(tile=tile)):
-            return f"partition {tile}"
-        case Map(f=Uncut() | Share() | Reshape() as change):
-            return {Uncut: "unpartition", Share: "share", Reshape: "reshape"}[type(change)]
-        case Map(f=Item(index=index)):
-            return "first" if index == 0 else "last"
-        case Map(f=Outputs() | Components()):
-            return "outputs"
-        case Unzip():
-            return f"Unzip [{op.index}]"
-        case _:
-            return type(op).__name__

@@ -4,17 +4,10 @@ from typing import Any, TypeAlias
 
 from dagpu.ops import base
 from dagpu.ops.compose import (
-    FIRST,
-    LAST,
-    SHARE,
-    UNCUT,
-    Cut,
     Cutoff,
     HostCall,
-    Inspect,
     Map,
     On,
-    Reshape,
     Shared,
     Then,
     ToHost,
@@ -25,14 +18,15 @@ from dagpu.ops.compose import (
     produces_host_data,
     scheduled,
     shared,
-    to_dot,
     unzip,
 )
 from dagpu.ops.creation import Alloc, Copy, FromHost
+from dagpu.ops.drawing.dot_text import to_dot
+from dagpu.ops.drawing.op_drawing import picture
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source
-from dagpu.ops.op_drawing import picture
+from dagpu.ops.node_functions import FIRST, LAST, SHARE, UNCUT, Cut, Inspect, Reshape
 
 Node: TypeAlias = (
     Value[Any]

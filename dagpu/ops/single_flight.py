@@ -18,7 +18,8 @@ from dagpu.common.critical import BOOKKEEPING, count_forks
 
 Claim = Literal["claimed", "done", "busy"]
 NOTHING: Final = object()
-_numbers = itertools.count()
+once_numbers: Final = itertools.count()
+"""The numbers of `Once` objects. Each is larger than all before it."""
 
 
 @final
@@ -29,7 +30,7 @@ class Once:
 
     def __init__(self) -> None:
         self._waiting: list[Callable[[], None]] = []
-        self.number = next(_numbers)
+        self.number = next(once_numbers)
         """The number of this `Once`. One that is created later has a larger number."""
         self.owner: object = None
         """The run that is computing the value; None if there is none."""
@@ -98,8 +99,3 @@ def exchange_item(remembered: list[Any], index: int, new: Any) -> Any:
     with BOOKKEEPING:
         old, remembered[index] = remembered[index], new
     return old
-
-
-def new_once_number() -> int:
-    """Return a number larger than that of any `Once` so far, and smaller than that of any later one."""
-    return next(_numbers)

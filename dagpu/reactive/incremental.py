@@ -7,11 +7,10 @@ the same by construction stays in use, so the device still runs only what has ch
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias, final
+from typing import Any, TypeAlias, final
 
-from dagpu.common.origin import Origin, StartedAt, describe
+from dagpu.common.origin import Origin, StartedAt
 from dagpu.handles import SharedTensor, live_state
-from dagpu.lowering.program import label
 from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.lowering.updates.comparing.compare_values import same_kind
@@ -22,28 +21,23 @@ from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map
-from dagpu.ops.live.changes import PLAIN
 from dagpu.ops.live.parts import Box
+from dagpu.ops.live.source_cell import PLAIN
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
+from dagpu.reactive.explained_stages import explain_stages
 from dagpu.reactive.latest_update import LatestUpdate, latest_update
 from dagpu.reactive.live_stage import Contents, LiveStage
-from dagpu.reactive.prepared_tiles import ChangedParts, TiledPlan
+from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
+from dagpu.reactive.plans.update_plans import UpdatePlan
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stage_maker import StageMaker
-from dagpu.reactive.update_plans import UpdatePlan
-from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import next_stage
 from dagpu.runtime.waiting import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]
-
-_SHOWN: Final = (int, float, str)
-"""Values of these types are shown beside the places of their sources."""
-_MOST_SHOWN: Final = 12
-"""The most instructions that `explain` names for one source."""
 
 
 @final
@@ -71,7 +65,7 @@ class IncrementalRun:
         """The compiled host layer of the trace, from its second update on."""
         self._inputs: dict[Source[Any], LiveInput] = {}
         """The inputs of the trace that are sources."""
-        self._latest: LatestUpdate | None = None
+        self.latest: LatestUpdate | None = None
         """The update that was made last, if `begin_again` may begin it."""
         self._stale = 0
         """The bits that have changed since the targets were made."""
@@ -88,51 +82,9 @@ class IncrementalRun:
 
     def explain(self) -> list[str]:
         """Describe which instructions run again for each source, and what is kept, one a line."""
-        live = self._live
-        if live is None:
+        if self._live is None:
             return ["nothing has run yet"]
-        lines = []
-        names = [label(each) for stage in self._stages for each in stage.staleness.program.instructions]
-        for number, node in enumerate(live.bit_names):
-            bit, again = 1 << number, []
-            for stage in self._stages:
-                stale = stage.staleness
-                again += [label(stale.program.instructions[i]) for i in stale.instructions_for_mask(bit)]
-            what = "source" if type(node) is Source else "cutoff, if its value differs,"
-            shown = ", ".join(again[:_MOST_SHOWN]) + (", ..." if len(again) > _MOST_SHOWN else "")
-            why = "; a closure reads it, so the op is traced again" if bit & live.structural_bits() else ""
-            now = f", now {node.get()!r}" if type(node) is Source and issubclass(node.kind, _SHOWN) else ""
-            where = f"{what} at {describe(node.origin)}{now}"
-            for stage in self._stages:
-                if bit & stage.decided_on_device:
-                    last = "was cut off" if bit & stage.cut_off else "was let through"
-                    why += f"; the device compares the bits, a second run does the rest, and the last tensor {last}"
-            lines.append(f"{where}: {len(again)} of {len(names)} instructions{f': {shown}' if again else ''}{why}")
-        if self._build is None:
-            lines.append(
-                f"{len(self._stages)} stages: a closure waits for host data, so each update traces the op again"
-            )
-        lines += [str(stage.plans.newest) for stage in self._stages if stage.plans.newest is not None]
-        lines += self._explain_tiles()
-        total = sum(buffer.nbytes for stage in self._stages for buffer in stage.staleness.program.buffers)
-        lines.append(f"kept {self.kept_bytes:,} bytes of {total:,}")
-        return lines
-
-    def _explain_tiles(self) -> list[str]:
-        """Describe which tiles the last update ran, and from how many on it runs all of them."""
-        counts = [(stage, count) for stage in self._stages for count in stage.tiles.counts if count.tiles]
-        if not counts:
-            return []
-        names = [label(stage.staleness.program.instructions[count.instruction]) for stage, count in counts]
-        ran, least = [], []
-        for name, (stage, count) in list(zip(names, counts, strict=True))[:_MOST_SHOWN]:
-            ran.append(f"{name} {count.tiles:,} of {count.total:,}")
-            least.append(f"{name} {stage.tiles.whole_from(count.instruction):,}")
-        more = ", ..." if len(counts) > _MOST_SHOWN else ""
-        return [
-            f"from this number of dirty tiles on, a launch runs all of them and has no list: {', '.join(least)}{more}",
-            f"the last update ran tiles: {', '.join(ran)} tiles{more}",
-        ]
+        return explain_stages(self._live, self._stages, self.kept_bytes, traces=self._build is None)
 
     async def update(self, snapshot: Snapshot, waits: Waits, newer: Mapping[Source[Any], Version] | None = None) -> Any:
         """Bring everything up to date with a snapshot, and return the op's value.
@@ -153,7 +105,7 @@ class IncrementalRun:
                     live_state(handle)  # raises a `MovedError` if it has moved since the trace
                 stage = self._stages[0]
                 repeated, parts = None, self._changed_parts() if self._parts else None
-                if not (stage.lost or stage.cutoffs or stage.common):
+                if not (stage.lost or stage.cutoffs.inputs or stage.common):
                     with StartedAt(self._origin):
                         repeated = stage.find_repeated(self._stale, parts)
                 if repeated is not None:
@@ -164,7 +116,7 @@ class IncrementalRun:
                     self._stale = 0
                     self._parts.clear()
                     return value
-                self._latest = None
+                self.latest = None
                 with StartedAt(self._origin):
                     await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
                 self._stale = 0
@@ -180,32 +132,33 @@ class IncrementalRun:
         on_host = layer is None or layer.computes or bool(self._held)
         latest = None if on_host or newer is None else latest_update(self._stages[0], update, newer, self._inputs)
         reads = latest is not None and bool(live.reads) and bool(latest.made.own & live.structural_bits())
-        self._latest = None if reads or not self._settings.direct else latest
+        self.latest = None if reads or not self._settings.direct else latest
 
-    def begin_again(self, newer: Mapping[Source[Any], Version]) -> LoadedPlan | None:
-        """Begin the update that was made last once more, if the same number alone has changed, and return its plan,
-        whose direct call makes the value. Then call `end_again`. None if `update` has to be called.
+    def newer_number(self) -> Version | None:
+        """Return the newest version of the number that has changed last, if nothing else has to be done for its value
+        than the update that was made last: it alone has changed, and nothing is stale. Else None.
 
-        It does what `update` does up to the launch, without a look at what cannot have changed: after an update that
-        failed something is stale, and one in another way is not noted.
+        After an update that failed something is stale, and one in another way is not noted.
         """
-        latest, shared = self._latest, self._shared
+        latest, shared = self.latest, self._shared
         if latest is None or self._stale or (shared is not None and shared.changes != self._shared_at):
             return None
-        if not latest.take(newer):
-            return None
-        self._stale = latest.made.own
-        return latest.loaded
+        return latest.newer()
 
-    def end_again(self, *, failed: bool) -> None:
+    def begin_again(self, latest: LatestUpdate, version: Version) -> None:
+        """Begin the update `latest` for a version that `newer_number` has returned. The direct call of its plan makes
+        the value. Then call `end_again`."""
+        made = latest.made
+        made.version, made.value = version, version.value
+        self._stale = made.own
+
+    def end_again(self, latest: LatestUpdate, *, failed: bool) -> None:
         """End what `begin_again` has begun. If it failed, all that it was to make is lost."""
-        assert self._latest is not None
-        stage, update = self._latest.stage, self._latest.update
         if failed:
-            stage.lost |= update.targets
+            latest.stage.lost |= latest.update.targets
         else:
             self._stale = 0
-            self._count(stage, len(update.subprogram.chosen))
+            self._count(latest.stage, latest.instructions)
 
     @property
     def owes_plan(self) -> bool:
@@ -300,14 +253,15 @@ class IncrementalRun:
     ) -> None:
         """Make the targets of a stage. What comes after cutoffs that are not decided is left for a later part."""
         ran, before = 0, 0
-        undecided = list(stage.cutoffs)
+        cutoffs = stage.cutoffs
+        undecided = list(cutoffs.inputs)
         while True:
             if reuse is not None:
                 stage.reuse(*reuse)
-            wait = stage.waiting_bits(undecided, mask)
-            ready = [cut for cut in undecided if cut.own & wait and not stage.watched_bits(cut) & wait]
+            wait = cutoffs.waiting_bits(undecided, mask, stage.lost)
+            ready = [cut for cut in undecided if cut.own & wait and not cutoffs.watched_bits(cut) & wait]
             change = Change(mask, wait, before, stage.lost)
-            compare = sum(cut.own for cut in ready if stage.compares(cut, change))
+            compare = sum(cut.own for cut in ready if cutoffs.compares(cut, change))
             change = change._replace(compare=compare)
             if stage.common and self._shared is not None:
                 ran += await self._shared.run(stage, change, snapshot, waits, self._origin, parts)
@@ -316,7 +270,7 @@ class IncrementalRun:
             if not wait:
                 break
             for cut in ready:
-                if stage.decide(cut, compare):
+                if cutoffs.decide(cut, compare):
                     mask |= cut.own
                     self._stale |= cut.own
                 undecided.remove(cut)
@@ -381,7 +335,7 @@ class IncrementalRun:
             self.sources = live.sources()
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
-        self._latest = None
+        self.latest = None
         self._parts.clear()
         self._inputs = {made.source: made for made in live.inputs if made.source is not None}
         self._layer = None

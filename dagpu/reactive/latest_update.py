@@ -1,36 +1,62 @@
 """`LatestUpdate`, the last update of a feed, where it may be made again with nothing but another number."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from dagpu.lowering.updates.live_inputs import LiveInput
-from dagpu.ops.live.changes import PLAIN
+from dagpu.ops.live.source_cell import PLAIN
 from dagpu.ops.live.source_op import Source
-from dagpu.ops.live.versions import Version
+from dagpu.ops.live.versions import CLOCK, Version
 from dagpu.reactive.live_stage import LiveStage
-from dagpu.reactive.prepared_tiles import TiledPlan
-from dagpu.reactive.update_plans import UpdatePlan
+from dagpu.reactive.plans.prepared_tiles import TiledPlan
+from dagpu.reactive.plans.update_plans import UpdatePlan
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 
 
 @final
-class LatestUpdate(NamedTuple):
+class LatestUpdate:
     """An update by a direct call after a change of one number, with its plan."""
 
-    node: Source[Any]
-    made: LiveInput
-    """The input of the trace that is this number."""
-    stage: LiveStage
-    update: UpdatePlan
-    loaded: LoadedPlan
+    __slots__ = ("_others", "history", "instructions", "loaded", "made", "node", "reads_sources", "stage", "update")
 
-    def take(self, newer: Mapping[Source[Any], Version]) -> bool:
-        """Give the trace the newer number if that alone has changed. Else return False, and change nothing."""
-        made, version = self.made, newer.get(self.node)
-        if version is None or len(newer) != 1 or type(version.value) is not type(made.value):
-            return False
-        made.version, made.value = version, version.value
-        return True
+    def __init__(
+        self,
+        node: Source[Any],
+        stage: LiveStage,
+        update: UpdatePlan,
+        loaded: LoadedPlan,
+        inputs: Mapping[Source[Any], LiveInput],
+    ) -> None:
+        self.node = node
+        """The number that has changed."""
+        self.history = node.cell.history
+        self.made = inputs[node]
+        """The input of the trace that is this number."""
+        self.stage = stage
+        self.update = update
+        self.loaded = loaded
+        self.instructions = len(update.subprogram.chosen)
+        self._others = [(other.cell.history, found) for other, found in inputs.items() if other is not node]
+        memory = stage.leaves.bits_of_sources()
+        self.reads_sources = any(buffer in memory for buffer, _ in update.subprogram.inputs)
+        """True if the update reads memory of a source, a part of which may be written in place while no snapshot
+        exists."""
+
+    def newer(self) -> Version | None:
+        """Return the newest version of the number if that alone has changed since the last update; else None.
+
+        The others are looked at after it: what has not changed by then had not changed when this version was the
+        newest. So all of them together are one snapshot. A batch gives its sources their versions before the clock
+        reaches them, so a version that the clock has reached is not a part of a batch.
+        """
+        version = self.history.versions[-1]
+        made = self.made
+        if version is made.version or version.instant > CLOCK.now or type(version.value) is not type(made.value):
+            return None
+        for history, other in self._others:
+            if history.versions[-1] is not other.version:
+                return None
+        return version
 
 
 def latest_update(
@@ -44,5 +70,5 @@ def latest_update(
     if len(newer) != 1 or type(update) is not UpdatePlan or update.loaded is None or update.loaded.again is None:
         return None
     (node,) = newer
-    made = inputs[node]
-    return LatestUpdate(node, made, stage, update, update.loaded) if type(made.value) in PLAIN else None
+    is_number = type(inputs[node].value) in PLAIN
+    return LatestUpdate(node, stage, update, update.loaded, inputs) if is_number else None

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
 from dagpu.backends.protocol import Bindings
-from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin
 from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
@@ -13,7 +12,6 @@ from dagpu.lowering.arguments.call_text import MISS, CallText
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import HOST
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
-from dagpu.lowering.updates.comparing.cutoff_comparisons import ComparedBuffer, CutoffComparisons
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.lowering.updates.live_result import TargetMemory
@@ -21,9 +19,10 @@ from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.updates.value_numbers import ValueNumbers
-from dagpu.reactive.prepared_tiles import ChangedParts, TiledPlan
-from dagpu.reactive.tiled_plans import TiledPlans
-from dagpu.reactive.update_plans import UpdatePlan, UpdatePlans
+from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
+from dagpu.reactive.plans.tiled_plans import TiledPlans
+from dagpu.reactive.plans.update_plans import UpdatePlan, UpdatePlans
+from dagpu.reactive.stage_cutoffs import StageCutoffs
 from dagpu.runtime.calls.direct_call import OFTEN, DirectCall, write_update_call
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import run_call, settle
@@ -53,8 +52,7 @@ class LiveStage:
         self.staleness = staleness
         self._kept_on_devices = _kept_on_devices(staleness)
         self.leaves = leaves
-        self.cutoffs = cutoffs
-        """The cutoffs that compare contents of this stage's buffers."""
+        self.cutoffs = StageCutoffs(staleness, leaves, memory, cutoffs)
         self.targets = memory
         self.lost = frozenset(staleness.targets)
         """The targets that do not hold what they should: none was made yet, or an update failed."""
@@ -65,15 +63,10 @@ class LiveStage:
         self._settings = settings
         self._on_plan = on_plan
         self._keeps_memory = keeps_memory
-        self._comparisons = CutoffComparisons(staleness.program, list(map(_compared, cutoffs)))
-        self._differing = 0
-        """The bits of the cutoffs whose tensors the last run has found to differ."""
-        self.cut_off = 0
-        """The bits of the cutoffs that did not let through the last tensor that they got."""
         self.plans = UpdatePlans(
-            staleness, self._comparisons, frozenset(), leaves.locks, settings, on_plan, keeps_memory
+            staleness, self.cutoffs.comparisons, frozenset(), leaves.locks, settings, on_plan, keeps_memory
         )
-        self.tiles = TiledPlans(staleness, self._comparisons, leaves, settings, on_plan, keeps_memory)
+        self.tiles = TiledPlans(staleness, self.cutoffs.comparisons, leaves, settings, on_plan, keeps_memory)
         """The plans in which launches run lists of tiles."""
         self.written_bits = 0
         """The bits of the sources of which parts have been written: what launches in tiles need is kept for these."""
@@ -85,7 +78,8 @@ class LiveStage:
         self.staleness, self.common = staleness, common
         self._kept_on_devices = _kept_on_devices(staleness)
         buffers = frozenset([each.buffer for each in common])
-        compare, keeps = self._comparisons, self._keeps_memory
+        self.cutoffs.staleness = staleness
+        compare, keeps = self.cutoffs.comparisons, self._keeps_memory
         self.plans = UpdatePlans(staleness, compare, buffers, self.leaves.locks, self._settings, self._on_plan, keeps)
         self.tiles = TiledPlans(staleness, compare, self.leaves, self._settings, self._on_plan, keeps)
         self.lost = (self.lost & targets) | (targets - before)
@@ -117,65 +111,6 @@ class LiveStage:
         self.targets.take_over(buffer, live_state(tensor).storage.memory, tensor.clone())
         self.lost -= {buffer}
 
-    def tensor(self, made: LiveInput) -> Any:
-        """Return a handle to what the buffer of a cutoff on the device holds now."""
-        buffer, storage = compared_buffer(made), made.storage
-        assert storage is not None
-        if buffer not in self.staleness.last:
-            return self.leaves.tensor(buffer)
-        return self.targets.shared(buffer, storage.device, storage.nbytes, layout_of(made), made.origin)
-
-    def _memory_of(self, cut: LiveInput) -> Any:
-        """Return the memory of what a cutoff on the device compares."""
-        buffer = compared_buffer(cut)
-        return self.targets.memory[buffer] if buffer in self.staleness.last else self.leaves.value(buffer)
-
-    # ---- cutoffs
-
-    def watched_bits(self, cut: LiveInput) -> int:
-        """Return the bits of what a cutoff on the device compares."""
-        return self.staleness.bits_of(compared_buffer(cut))
-
-    def waiting_bits(self, undecided: list[LiveInput], mask: int) -> int:
-        """Return the bits of the cutoffs that an update for the bits `mask` decides, and that are not decided yet."""
-        waiting = 0
-        for cut in undecided:  # in the order of the trace: a cutoff comes after those that it depends on
-            if self.watched_bits(cut) & (mask | waiting) or compared_buffer(cut) in self.lost or not cut.decided:
-                waiting |= cut.own
-        return waiting
-
-    @property
-    def decided_on_device(self) -> int:
-        """The bits of the cutoffs whose tensors this stage makes or is given."""
-        return sum(cut.own for cut in self.cutoffs)
-
-    def compares(self, cut: LiveInput, change: Change) -> bool:
-        """Return true if an update for a change must compare the tensor of a cutoff with the one that it let through
-        last: both have the same layout, and they are not known to be the same."""
-        made = compared_buffer(cut) in self.staleness.stale_targets(change)
-        return (
-            _is_alike(cut)
-            and layout_of(cut).size > 0
-            and (made or self._memory_of(cut) is not live_state(cut.value).storage.memory)
-        )
-
-    def decide(self, cut: LiveInput, compared: int) -> bool:
-        """Decide a cutoff after the run that was to make its tensor, and return true if it lets the tensor through.
-
-        `compared` has the bits of the cutoffs whose tensors the run has compared. A tensor that is cut off is dropped:
-        the one that was let through last takes its place, at the address that it had.
-        """
-        differs = bool(self._differing & cut.own) if compared & cut.own else not _is_alike(cut)
-        if differs:
-            cut.value = self.tensor(cut)
-            self.cut_off &= ~cut.own
-        else:
-            self.cut_off |= cut.own
-            if compared_buffer(cut) in self.staleness.last:
-                self.targets.take_over(compared_buffer(cut), live_state(cut.value).storage.memory, cut.value)
-        cut.decided = True
-        return differs
-
     # ---- updates
 
     async def run(self, change: Change, waits: Waits, origin: Origin, parts: ChangedParts | None = None) -> int:
@@ -193,7 +128,7 @@ class LiveStage:
         memory = self._bind(update, change.compare)
         await self._launch(update, update.loaded, memory, waits, origin, change.compare)
         self.lost -= update.targets
-        return len(chosen) - sum(len(each.chosen) for each in self._comparisons.of(change.compare))
+        return len(chosen) - change.compare.bit_count()
 
     def find_repeated(self, mask: int, parts: ChangedParts | None) -> UpdatePlan | TiledPlan | None:
         """Return the plan for a change of these bits if nothing else has to be done before its next run; else None.
@@ -276,8 +211,9 @@ class LiveStage:
                     if waits.must_end():
                         await waits.raise_reason()
                     loaded.runs += 1
-                    replay = loaded.prepared.submit(Bindings(memory=memory), graph=graph)
-                    await settle(replay, waits, loaded.spin if settings.spin is None else settings.spin)
+                    replay = loaded.prepared.submit(Bindings(memory), graph=graph)
+                    spin, pace = (loaded.spin, loaded.pace) if settings.spin is None else (settings.spin, None)
+                    await settle(replay, waits, spin, pace)
                 finally:
                     if wanted:
                         unlock_all(wanted)
@@ -301,10 +237,7 @@ class LiveStage:
         for buffer, here in subprogram.inputs:
             memory[here] = targets.memory[buffer] if buffer in last else leaves.value(buffer)
         if compare:
-            let_through = {cut.own: live_state(cut.value).storage.memory for cut in self.cutoffs if cut.own & compare}
-            own = dict(subprogram.inputs)
-            for each in self._comparisons.of(compare):
-                memory[own[each.last]] = let_through[each.bit]
+            self.cutoffs.bind(compare, subprogram, memory)
         kept = self._kept_on_devices
         for buffer, here in subprogram.outputs:
             if buffer in kept:
@@ -320,44 +253,15 @@ class LiveStage:
 
     def _replace(self, subprogram: Subprogram, memory: list[object], compare: int = 0) -> None:
         """Take over the memory in which an update has made its targets, and the flags of the cutoffs `compare`."""
-        bit_of = {each.cell: each.bit for each in self._comparisons.of(compare)} if compare else {}
-        self._differing = 0
+        flags = self.cutoffs.read_flags(compare)
         buffers = self.staleness.program.buffers
         for buffer, here in subprogram.outputs:
-            made: Any = memory[here]
-            if buffer in bit_of:
-                self._differing |= bit_of[buffer] if made.any() else 0
+            if buffer in flags:
                 continue
+            made: Any = memory[here]
             self.targets.replace(buffer, make_unwritable(made) if buffers[buffer].device == HOST else made)
 
 
 def _kept_on_devices(staleness: Staleness) -> set[int]:
     """Return the kept buffers in memory of devices."""
     return {buffer for buffer in staleness.kept if staleness.program.buffers[buffer].device != HOST}
-
-
-def compared_buffer(cut: LiveInput) -> int:
-    """Return the buffer that a cutoff on the device compares."""
-    assert cut.buffer is not None
-    return cut.buffer
-
-
-def layout_of(cut: LiveInput) -> Layout:
-    """Return the layout of the tensor that a cutoff on the device compares."""
-    assert cut.layout is not None
-    return cut.layout
-
-
-def _is_alike(cut: LiveInput) -> bool:
-    """Return true if the tensor of a cutoff has the device and the layout of the one that it let through last."""
-    if cut.value is None:
-        return False
-    old, storage = live_state(cut.value), cut.storage
-    assert storage is not None
-    return old.layout == cut.layout and old.storage.device is storage.device and old.storage.nbytes == storage.nbytes
-
-
-def _compared(cut: LiveInput) -> ComparedBuffer:
-    """Return the buffer that a cutoff on the device compares, with the place of the cutoff."""
-    assert cut.cutoff is not None
-    return ComparedBuffer(cut.own, compared_buffer(cut), layout_of(cut), cut.cutoff.origin)

@@ -13,7 +13,8 @@ from dagpu.common.wrong_arguments import check_count, check_flag
 from dagpu.handles import SharedTensor, Tensor
 from dagpu.lowering.arguments.call_text import MISS
 from dagpu.ops.base import DeviceOp, Static, check_op
-from dagpu.ops.compose import ToHost, Value, Zip, label_of
+from dagpu.ops.compose import ToHost, Value, Zip
+from dagpu.ops.drawing.dot_text import label_of
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
 from dagpu.reactive.flows.flow_class import Flow
@@ -119,8 +120,14 @@ class Observed(FlowStage[Any]):
 
     async def next(self) -> Any:
         refuse_nested(self._op)
+        if not (self._due or self._check) and (version := self._run.newer_number()) is not None:
+            self._due = True  # until the value is handed out: a cancelled call loses nothing
+            value = await await_steps(protected(self._update_again(version), "an update was run"))
+            if value is not MISS:
+                self._due = False
+                return value
         snapshot = self._changed_snapshot() or await self._next_snapshot()
-        self._due = True  # until the value is handed out: a cancelled call loses nothing
+        self._due = True
         value = await await_steps(protected(self._update(snapshot), "an update was run"))
         self._due = False
         return value
@@ -168,17 +175,7 @@ class Observed(FlowStage[Any]):
         launched, reused = run.launched, run.reused
         try:
             newer = self._newer if self._seen_of is run.sources else None
-            again, value = None if newer is None else run.begin_again(newer), MISS
-            if again is not None:
-                try:
-                    value = await again.again.in_task(again, None, None, self._settings, self._where)
-                except BaseException:
-                    run.end_again(failed=True)
-                    raise
-            if value is MISS:
-                value = await run.update(snapshot, TrioWaits(), newer)
-            else:
-                run.end_again(failed=False)
+            value = await run.update(snapshot, TrioWaits(), newer)
         finally:
             stats.launched += run.launched - launched
             stats.reused += run.reused - reused
@@ -191,6 +188,36 @@ class Observed(FlowStage[Any]):
         if self._check or run.launched == launched:
             await trio.lowlevel.cancel_shielded_checkpoint()
         self._count(snapshot)
+        return value
+
+    async def _update_again(self, version: Version) -> Any:
+        """Make the value by the update that was made last, with a newer version of the same number. Return `MISS` if
+        the general way must make it. A checkpoint, as `_update`.
+
+        It does what `_update` does, without a look at what cannot have changed.
+        """
+        run, stats = self._run, self._stats
+        latest = run.latest
+        assert latest is not None
+        loaded, again = latest.loaded, latest.loaded.again
+        snapshot = Snapshot() if latest.reads_sources else None
+        run.begin_again(latest, version)
+        try:
+            value = await again.in_task(loaded, None, None, self._settings, self._where)
+        except BaseException:
+            run.end_again(latest, failed=True)
+            raise
+        del snapshot
+        if value is MISS:
+            return MISS
+        launched, reused = run.launched, run.reused
+        run.end_again(latest, failed=False)
+        stats.launched += run.launched - launched
+        stats.reused += run.reused - reused
+        seen, node = self._seen, latest.node
+        stats.skipped += version.revision - seen[node].revision - 1
+        seen[node] = version
+        self.since = self._clock() - (time.perf_counter() - version.since)
         return value
 
     def _count(self, snapshot: Snapshot) -> None:

@@ -26,11 +26,12 @@ from dagpu.lowering.updates.live_inputs import Call
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Change
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import BUILT_IN, Map, Shared, Zip, nodes_of
+from dagpu.ops.compose import Map, Shared, Zip, nodes_of
 from dagpu.ops.live.versions import Snapshot
+from dagpu.ops.node_functions import BUILT_IN
 from dagpu.ops.single_flight import NOTHING, Once
 from dagpu.reactive.live_stage import LiveStage
-from dagpu.reactive.prepared_tiles import ChangedParts
+from dagpu.reactive.plans.prepared_tiles import ChangedParts
 from dagpu.runtime.waiting import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]

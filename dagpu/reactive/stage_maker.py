@@ -16,8 +16,9 @@ from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Staleness
 from dagpu.ops.base import DeviceOp
-from dagpu.reactive.live_stage import LiveStage, compared_buffer
+from dagpu.reactive.live_stage import LiveStage
 from dagpu.reactive.shared_work import SharedWork
+from dagpu.reactive.stage_cutoffs import compared_buffer
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.execute import call_on_plan
 
@@ -48,7 +49,7 @@ class StageMaker:
                 "which moved into it: its second update would find it written. Share it, t.share(), and begin with a "
                 "copy at each update, value(t).then(dup), or begin with zeros."
             )
-        known = {id(cut) for stage in before for cut in stage.cutoffs}
+        known = {id(cut) for stage in before for cut in stage.cutoffs.inputs}
         cutoffs = [made for made in live.inputs if made.buffer is not None and id(made) not in known]
         # What earlier stages have made may depend on everything but the cutoffs that wait for this stage.
         leaves = LeafValues(builder, live, ~sum(cut.own for cut in cutoffs) if before else 0)
@@ -87,7 +88,7 @@ class StageMaker:
     def _restage(self, stage: LiveStage, common: list[SharedBuffer], also_kept: frozenset[int]) -> None:
         """Analyse a stage again, with other nodes that are shared, or other buffers that are kept."""
         old = stage.staleness
-        results = [*[compared_buffer(cut) for cut in stage.cutoffs], *[each.buffer for each in common]]
+        results = [*[compared_buffer(cut) for cut in stage.cutoffs.inputs], *[each.buffer for each in common]]
         stage.restage(self._analyse(old.program, old.bits, results, also_kept), common)
 
     def _check_borrows(self, builder: ProgramBuilder) -> None:

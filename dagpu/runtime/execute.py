@@ -63,82 +63,56 @@ def execute_now(op: DeviceOp[Any, Any, Any], settings: Settings, origin: Origin)
             if cache is not None:
                 cache.hits += 1
             return result
-    if type(op) is Value and is_fixed(op.content):
-        return op.content
-    lookup = PlanLookup(op, settings)
-    found = lookup.bind()
-    if found is None:
-        return drive(_run_traced(op, settings, _blocking, lookup, origin))
-    loaded, bound = found
-    if bound is None:
-        assert lookup.inputs is not None
-        result = loaded.again.now(loaded, lookup.inputs.leaves, (), settings, origin)
-        if result is not MISS:
-            return result
-        bound = lookup.bind_again(loaded)
-        if bound is None:
-            return drive(_run_traced(op, settings, _blocking, lookup, origin))
-    claims = bound.claims
-    if claims is None:
-        return drive(run_bound(loaded, bound, settings, _blocking, origin))
-    if not claims.claim():
-        return drive(_run_traced(op, settings, _blocking, lookup, origin))
-    try:
-        return claims.publish(drive(run_bound(loaded, bound, settings, _blocking, origin)))
-    finally:
-        claims.abandon()
+    return drive(execute(op, settings, _blocking, origin))
 
 
 async def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin: Origin) -> Any:
     """Run an op, and return its result. `origin` is the place in the user's code that starts the run.
 
-    It uses the plan of an earlier run that the op's key finds, or else traces the op. When the run ends, also by an
-    error or a cancellation, its work is complete and its locks and claims are released.
+    It uses the plan of an earlier run that the op's key finds. It traces the op if there is none, or if another run has
+    claimed a value that the plan computes. When the run ends, also by an error or a cancellation, its work is complete
+    and its locks and claims are released.
     """
-    if type(op) is Value and is_fixed(op.content):
-        return await _run_value(op.content, waits)
+    if type(op) is Value and is_fixed(op.content):  # no work to trace or launch, but the run is a checkpoint
+        await waits.finish_run(False)
+        return op.content
     lookup = PlanLookup(op, settings)
     found = lookup.bind()
-    if found is None:
-        return await _run_traced(op, settings, waits, lookup, origin)
-    loaded, bound = found
-    if bound is None:
-        return await _run_again(op, loaded, settings, waits, lookup, origin)
-    if bound.claims is not None:
-        return await _run_remembering(loaded, bound, op, settings, waits, lookup, origin)
-    return await run_bound(loaded, bound, settings, waits, origin)
+    if found is not None:
+        loaded, bound = found
+        if bound is None:
+            assert lookup.inputs is not None
+            again, leaves = loaded.again, lookup.inputs.leaves
+            if waits is _blocking:
+                result = again.now(loaded, leaves, (), settings, origin)
+            else:
+                result = await again.in_task(loaded, leaves, (), settings, origin)
+            if result is not MISS:
+                return result
+            bound = lookup.bind_again(loaded)
+        if bound is not None and (bound.claims is None or bound.claims.claim()):
+            return await _run_found(loaded, bound, settings, waits, origin)
+    return await _run_traced(op, settings, waits, lookup, origin)
 
 
-async def _run_again(
-    op: DeviceOp[_T, Any, Any],
-    loaded: LoadedPlan,
-    settings: Settings,
-    waits: Waits,
-    lookup: PlanLookup,
-    origin: Origin,
+async def _run_found(
+    loaded: LoadedPlan, bound: BoundArguments, settings: Settings, waits: Waits, origin: Origin
 ) -> Any:
-    """Run an op by the direct call of the plan that its key has found, or else in the general way."""
-    assert lookup.inputs is not None
-    result = await loaded.again.in_task(loaded, lookup.inputs.leaves, (), settings, origin)
-    if result is not MISS:
-        return result
-    bound = lookup.bind_again(loaded)
-    if bound is None:
-        return await _run_traced(op, settings, waits, lookup, origin)
-    return await run_bound(loaded, bound, settings, waits, origin)
-
-
-async def _run_value(value: Any, waits: Waits) -> Any:
-    """Run a plain value. There is no work to trace or launch, but the run is a checkpoint."""
-    await waits.finish_run(False)
-    return value
+    """Run a plan of an earlier run. The run has claimed the values of `Shared` and `Unzip` that it computes."""
+    claims = bound.claims
+    if claims is None:
+        return await run_bound(loaded, bound, settings, waits, origin)
+    try:
+        return claims.publish(await run_bound(loaded, bound, settings, waits, origin))
+    finally:
+        claims.abandon()
 
 
 async def _run_traced(
     op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, lookup: PlanLookup, origin: Origin
 ) -> _T:
     """Run an op without a cached plan: trace, plan and run it, stage by stage. Store the plan for later runs."""
-    tracer = Tracer(op, settings.device, settings.policy, find_device, lookup.inputs)
+    tracer = Tracer(op, settings.device, settings.policy, find_device, lookup.inputs, origin)
     locks = Locks(origin)
     waited = False
     try:
@@ -154,8 +128,9 @@ async def _run_traced(
                 waited = True
             else:
                 tracer.settle([])
-            locks.hand_on(tracer.published_storages())
-            tracer.publish()
+            if tracer.remembers:
+                locks.hand_on(tracer.published_storages())
+                tracer.publish()
             if tracer.finished:
                 result: _T = tracer.result
                 break
@@ -193,27 +168,6 @@ async def next_stage(tracer: Tracer, waits: Waits) -> Stage:
             await waits.pause()
         else:
             await waits.run_slow_work(work)
-
-
-async def _run_remembering(
-    loaded: LoadedPlan,
-    bound: BoundArguments,
-    op: DeviceOp[_T, Any, Any],
-    settings: Settings,
-    waits: Waits,
-    lookup: PlanLookup,
-    origin: Origin,
-) -> Any:
-    """Run a plan that computes values of `Shared` and `Unzip` nodes. If another run has claimed one of them since the
-    plan was found, the op is traced."""
-    claims = bound.claims
-    assert claims is not None
-    if not claims.claim():
-        return await _run_traced(op, settings, waits, lookup, origin)
-    try:
-        return claims.publish(await run_bound(loaded, bound, settings, waits, origin))
-    finally:
-        claims.abandon()
 
 
 def call_on_plan(settings: Settings, op: DeviceOp[Any, Any, Any], plan: Plan) -> None:

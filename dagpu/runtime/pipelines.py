@@ -11,7 +11,8 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import check_count, format_value, suspended_result, wrong_argument
 from dagpu.handles.handle_trees import move_handles
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Pure, Then, Value
+from dagpu.ops.compose import Then, Value
+from dagpu.ops.node_functions import Pure
 from dagpu.runtime.plan_cache import CacheInfo, PlanCache
 
 _P = ParamSpec("_P")
@@ -160,7 +161,7 @@ def pipeline(
         f: the function.
         cache_size: the most combinations whose plans are kept, those used last.
         graph_from: the call of one combination, counted from 1, from which on it is launched as one CUDA graph; None
-            for never. A plan that contains `host_map`, or uses several devices, is never launched as a graph.
+            for never. A plan that contains `host_map` is never launched as a graph.
 
     Raises:
         TypeError: `f` is not a function.

@@ -13,8 +13,9 @@ from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.reuse.signature import Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
-from dagpu.ops.compose import Pure, Then, Value
+from dagpu.ops.compose import Then, Value
 from dagpu.ops.graph import GraphLaunch
+from dagpu.ops.node_functions import Pure
 from dagpu.runtime.calls.direct_call import OFTEN, write_call_again, write_direct_call, write_fresh_call
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
 from dagpu.runtime.calls.settings import Settings
@@ -50,10 +51,6 @@ class PlanCache:
         """The plan that served the last op from a place in the code: id of the code object and offset. Its direct call
         may serve the next one. The key of the plan keeps the code object alive."""
         self._misses = self.hits = 0
-
-    def _graph_run(self, settings: Settings) -> int | None:
-        """Return the run of a plan, counted from 1, from which on it is launched as a graph; None for never."""
-        return settings.graph_from if isinstance(self._graph_from, EllipsisType) else self._graph_from
 
     def remember_launch(self, loaded: LoadedPlan, op: GraphLaunch) -> None:
         """Remember the plan that `find` has returned for a launch of this graph, for direct calls."""
@@ -107,14 +104,16 @@ class PlanCache:
 
     def store(self, inputs: Flattened, new: LoadedPlan, reads: set[int], settings: Settings) -> None:
         """Store a plan for ops of this structure. Removes the least recently used structure if the cache is full."""
-        new.specialize(inputs, reads, self._graph_run(settings))
+        graph_from = settings.graph_from if isinstance(self._graph_from, EllipsisType) else self._graph_from
+        new.specialize(inputs, reads, graph_from)
         with BOOKKEEPING:
             self.latest = None
-            before, _ = self._plans.get(inputs.key, ([], None))
-            others = [kept for kept in before if not kept.suits(settings, inputs.leaves)]
-            self._plans[inputs.key] = kept, _ = [new, *others[: _KEPT_PER_OP - 1]], inputs.named
-            self._plans.move_to_end(inputs.key)
-            removed = [loaded for loaded in before if loaded not in kept]
+            kept, removed = [new], list[LoadedPlan]()
+            before, _ = self._plans.pop(inputs.key, ([], None))
+            for loaded in before:
+                fits = len(kept) < _KEPT_PER_OP and not loaded.suits(settings, inputs.leaves)
+                (kept if fits else removed).append(loaded)
+            self._plans[inputs.key] = kept, inputs.named
             while len(self._plans) > self._maxsize:
                 _, (plans, _) = self._plans.popitem(last=False)
                 removed += plans

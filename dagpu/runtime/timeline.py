@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final, final
 
-from dagpu.backends.common.measuring import Mark, MeasuredRun, SpanTrack, reset_recorder, set_recorder
+from dagpu.backends.common.measuring import FEEDS, Mark, MeasuredRun, SpanTrack, reset_recorder, set_recorder
 from dagpu.backends.common.profiler import nvtx_ranges
 from dagpu.common.origin import describe, here
 from dagpu.common.wrong_arguments import check_flag, check_path, wrong_argument
@@ -19,7 +19,7 @@ from dagpu.lowering.report.missed_overlap import branches_apart
 from dagpu.lowering.report.prediction import PredictedStep, forecast, overlap_of
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.text import table
-from dagpu.ops.svg import text_in_page
+from dagpu.ops.drawing.svg import text_in_page
 
 _MOST_NAMED: Final = 5
 _MOST_ROWS: Final = 40
@@ -89,7 +89,8 @@ class Trace:
         self.unfinished = 0
         """The number of runs that began within the block and ended after it. They are not in `runs`."""
         self.tracks: tuple[SpanTrack, ...] = ()
-        """The feeds that were opened within the block, with the times of their values, and the items of each `run`."""
+        """The feeds that were opened within the block, with the times of their values, and the items of each `run`; and
+        for each worker of a cluster its parts, and the instructions on each of its devices."""
 
     # ---- for backends -------------------------------------------------------------------------------------------
 
@@ -116,10 +117,13 @@ class Trace:
             self._names.append(found)
         return found[0]
 
-    def track(self, name: str) -> SpanTrack:
-        """Return a new track of this name: `dagpu.backends.common.measuring.RunRecorder.track`."""
-        made = SpanTrack(name)
+    def track(self, name: str, process: str = FEEDS) -> SpanTrack:
+        """Return a track: `dagpu.backends.common.measuring.RunRecorder.track`."""
+        made = SpanTrack(name, process)
         with self._lock:
+            known = [each for each in self._tracks if (each.name, each.process) == (name, process)]
+            if known and process != FEEDS:
+                return known[0]
             if self._open:
                 self._tracks.append(made)
         return made
@@ -223,7 +227,8 @@ class Trace:
 
         There is a process for each device, a thread for each stream, a complete event for each instruction, and a flow
         for each wait. One more process has the feeds, a complete event for each value, on as many threads as values
-        overlap. Times are microseconds from the trace's start.
+        overlap; and one for each worker of a cluster has its parts, and the instructions on its devices. Times are
+        microseconds from the trace's start, by the clock of this process.
         """
         devices = list(dict.fromkeys(device for _, device, _ in self._names))
         found: list[dict[str, Any]] = []
@@ -273,16 +278,18 @@ def _complete_event(run: TracedRun, number: int, index: int) -> dict[str, Any]:
 
 
 def _track_events(tracks: Sequence[SpanTrack], pid: int, tid: int, start: float) -> Iterator[dict[str, Any]]:
-    """Yield the events of a process `pid` with a thread for each lane of each track, numbered from `tid` on."""
-    if tracks:
-        yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": "feeds"}}
-    lanes = [(track.name, lane) for track in tracks for lane in track.lanes()]
-    for number, (name, lane) in enumerate(lanes, tid):
-        place = {"pid": pid, "tid": number}
-        yield {"ph": "M", "name": "thread_name", "args": {"name": name}} | place
+    """Yield the events of a thread for each lane of each track, numbered from `tid` on, in processes that are numbered
+    from `pid` on."""
+    processes = list(dict.fromkeys([track.process for track in tracks]))
+    for number, process in enumerate(processes, pid):
+        yield {"ph": "M", "name": "process_name", "pid": number, "tid": 0, "args": {"name": process}}
+    lanes = [(track, lane) for track in tracks for lane in track.lanes()]
+    for number, (track, lane) in enumerate(lanes, tid):
+        place = {"pid": pid + processes.index(track.process), "tid": number}
+        yield {"ph": "M", "name": "thread_name", "args": {"name": track.name}} | place
         for label, begin, end in lane:
             span = {"ts": (begin - start) * 1e6, "dur": (end - begin) * 1e6}
-            yield {"ph": "X", "name": label, "cat": "feed"} | span | place
+            yield {"ph": "X", "name": label, "cat": "feed" if track.process == FEEDS else "part"} | span | place
 
 
 def _describe_step(piece: PredictedStep) -> str:

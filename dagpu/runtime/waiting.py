@@ -22,8 +22,9 @@ from dagpu.backends.protocol import Replay
 from dagpu.common.critical import CURRENT_THREAD, SIGNALS_SECONDS, counting_interrupts, deferred_interrupt
 from dagpu.common.errors import NestedRunError
 from dagpu.common.origin import describe, here
-from dagpu.ops.live.changes import FIND_TASK
+from dagpu.ops.live.open_batches import FIND_TASK
 from dagpu.ops.single_flight import Once
+from dagpu.runtime.calls.pace import Pace
 
 _T = TypeVar("_T")
 
@@ -59,8 +60,11 @@ class Waits(Protocol):
         """Raise the cancellation or interrupt for which `must_end` is true."""
         ...
 
-    async def wait_for_replay(self, replay: Replay, spin: float) -> None:
-        """Wait until the replay is done. If cancelled, skip steps that have not begun, drain the rest, and raise."""
+    async def wait_for_replay(self, replay: Replay, spin: float, pace: Pace | None = None) -> None:
+        """Wait until the replay is done. If cancelled, skip steps that have not begun, drain the rest, and raise.
+
+        `pace` tells how long such replays take, and learns it from this one.
+        """
         ...
 
     async def drain_replay(self, replay: Replay) -> None:
@@ -103,7 +107,8 @@ class BlockingWaits:
         if (hold := deferred_interrupt()) is not None:
             hold.check()
 
-    async def wait_for_replay(self, replay: Replay, spin: float) -> None:
+    async def wait_for_replay(self, replay: Replay, spin: float, pace: Pace | None = None) -> None:
+        del pace  # the driver polls for a thread that it blocks
         hold = deferred_interrupt()
         try:
             if hold is not None:
@@ -351,7 +356,7 @@ class TrioWaits:
     async def raise_reason(self) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def wait_for_replay(self, replay: Replay, spin: float) -> None:
+    async def wait_for_replay(self, replay: Replay, spin: float, pace: Pace | None = None) -> None:
         try:
             # Every `await` owes the other tasks a turn. If a cancellation can skip nothing any more, they have it now,
             # while the device works. Otherwise a cancellation must not wait for the end of a turn.
@@ -359,7 +364,11 @@ class TrioWaits:
             if has_yielded and not self._has_yielded:
                 await trio.lowlevel.cancel_shielded_checkpoint()
             if not replay.poll(spin):
-                await self._suspend_for_replay(replay)
+                begin = time.perf_counter()
+                if pace is None or replay.cancellable or not await pace.poll_in_turns(replay):
+                    await self._suspend_for_replay(replay)
+                if pace is not None:
+                    pace.seconds = time.perf_counter() - begin
             elif not has_yielded:
                 await trio.lowlevel.cancel_shielded_checkpoint()
         except GeneratorExit:

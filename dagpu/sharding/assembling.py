@@ -16,9 +16,10 @@ from dagpu.handles.device_handles import Device, reaches
 from dagpu.handles.handle_trees import move_handles
 from dagpu.lowering.schedule.mesh import Mesh
 from dagpu.ops.base import DeviceOp, cure_by_await
-from dagpu.ops.compose import LAST, Map, On, Then, Value, Zip
+from dagpu.ops.compose import Map, On, Then, Value, Zip
 from dagpu.ops.creation import Alloc, Copy
 from dagpu.ops.initializers import Constant
+from dagpu.ops.node_functions import LAST
 from dagpu.sharding.device_boxes import intersection
 from dagpu.sharding.part_geometry import PartShape, part_of
 

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from dagpu import DeviceOp
 from dagpu.handles.handle_state import live_state
-from dagpu.ops.compose import Cut, Item, Map, Reshape, Uncut, Unzip, Value, nodes_of
+from dagpu.ops.compose import Map, Unzip, Value, nodes_of
 from dagpu.ops.creation import Alloc, FromHost
 from dagpu.ops.launch import Launch
+from dagpu.ops.node_functions import Cut, Item, Reshape, Uncut
 from tests.emulation.emulated_kernels import EmulatedKernels
 
 

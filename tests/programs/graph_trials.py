@@ -23,8 +23,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.cuda.executable import Executable
-from dagpu.backends.cuda.resources.locked_arrays import array_over
-from dagpu.backends.cuda.resources.pools import MemoryBlock
+from dagpu.backends.cuda.resources.pools import MemoryBlock, array_over
 from dagpu.backends.protocol import Bindings, Failure
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import HOST, Buffer, Cell, GraphLaunch, Instruction, Launch, Program, Role
@@ -89,7 +88,7 @@ def launching(frozen: Any, times: int = 1) -> Executable:
 
 def bound(plan: Executable, inputs: dict[int, Any]) -> Bindings:
     """Return bindings with these inputs."""
-    bindings = Bindings(len(plan.compiled.plan.buffers))
+    bindings = Bindings([None] * len(plan.compiled.plan.buffers))
     for index, held in inputs.items():
         bindings.memory[index] = held
     return bindings

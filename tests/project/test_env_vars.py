@@ -11,7 +11,8 @@ from dagpu import CostModel, NoDeviceError, Out, current_device, f32, kernel, on
 from dagpu.backends.cuda.compile.disk_cache import default_cache_dir
 from dagpu.backends.cuda.resources.cuda_device import pinned_room
 from dagpu.backends.host import HostBackend
-from dagpu.cluster.cluster_backend import ClusterBackend, program_of
+from dagpu.cluster.cluster_backend import ClusterBackend
+from dagpu.cluster.cluster_runs import program_of
 from dagpu.common import env_vars
 from dagpu.common.env_vars import VARIABLES
 from dagpu.interop.foreign_ops.bodies import BodyList

@@ -174,10 +174,11 @@ class SimulatedGpu:
             self.timing_events += 1
             return SimulatedEvent(self, timing=True)
 
-    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]]) -> RawGraph:
+    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]], gpus: Sequence[Gpu] = ()) -> RawGraph:
         from tests.simulated.graphs import SimulatedGraph
 
-        return SimulatedGraph(self, nodes)
+        places = [gpu for gpu in gpus if isinstance(gpu, SimulatedGpu)] or [self] * len(nodes)
+        return SimulatedGraph(self, nodes, places)
 
     def captured(self, node: CapturedNode) -> "list[Callable[[], None]]":
         """Return what a library enqueues for this node, in the order of its stream. Nothing of it is done."""

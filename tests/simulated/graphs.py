@@ -5,6 +5,7 @@ The simulator is stricter than the driver: a graph may not be changed or destroy
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Final, final
 
 from dagpu.backends.cuda.driver.driver_protocol import (
@@ -41,12 +42,19 @@ class SimulatedUpdates:
 
 @final
 class SimulatedGraph:
-    """Implements `RawGraph`."""
+    """Implements `RawGraph`. Each node works in the context of one GPU."""
 
-    def __init__(self, gpu: SimulatedGpu, nodes: Sequence[tuple[GraphNode, Sequence[int]]]) -> None:
+    def __init__(
+        self, gpu: SimulatedGpu, nodes: Sequence[tuple[GraphNode, Sequence[int]]], gpus: Sequence[SimulatedGpu]
+    ) -> None:
         self._gpu = gpu
+        self._gpus = list(gpus)
+        self._users = list(dict.fromkeys([gpu, *gpus]))
+        """The GPUs that a launch uses."""
         self._nodes = [node for node, _ in nodes]
         self._needs = [tuple(needs) for _, needs in nodes]
+        self._lie: dict[int, list[int]] = {}
+        """For each copy the devices of its source and its target, which an update may not change; -1 for the host."""
         self._acts: list[Callable[[], None]] = []
         self._pending = 0
         self._latest: Record | None = None
@@ -55,7 +63,7 @@ class SimulatedGraph:
             if len(set(needs)) < len(needs) or not all(0 <= other < number for other in needs):
                 gpu.machine.problem(f"node {number} is put after {needs}")
             with gpu.call(_ADD[type(node)]):
-                self._acts.append(self._act(node))
+                self._acts.append(self._act(number, node))
         with gpu.call("cuGraphInstantiate"):
             gpu.graphs += 1
             self._alive = True
@@ -82,7 +90,7 @@ class SimulatedGraph:
 
     def update_captured(self, node: int, to: CapturedNode) -> bool:
         assert isinstance(self._nodes[node], CapturedNode)
-        act = self._act(to)  # an error of the library is raised
+        act = self._act(node, to)  # an error of the library is raised
         try:
             with self._gpu.call("cuGraphExecChildGraphNodeSetParams"):
                 self._check("changed")
@@ -96,14 +104,16 @@ class SimulatedGraph:
             self._check("uploaded")
 
     def launch(self, stream: Any) -> None:
-        with self._gpu.call("cuGraphLaunch"):
+        with stream.gpu.call("cuGraphLaunch"):
             self._check("launched", while_pending=True)
-            if stream.gpu is not self._gpu:
-                self._gpu.machine.problem("a graph is launched in a stream of another device")
+            if stream.gpu not in self._users and not any(stream.gpu.index in lie for lie in self._lie.values()):
+                self._gpu.machine.problem("a graph is launched in a stream of a device that it does not use")
+            for gpu in self._users:
+                gpu.refuse_if_lost("cuGraphLaunch")
             end, acts = Record(), list(self._acts)
 
             def begin() -> None:
-                self._gpu.machine.graphs.append(GraphRun(self._gpu, acts, self._needs, end))
+                self._gpu.machine.graphs.append(GraphRun(self._users, acts, self._needs, end))
 
             def over() -> None:
                 self._pending -= 1
@@ -124,7 +134,7 @@ class SimulatedGraph:
         with self._gpu.call(call):
             self._check("changed")
             self._nodes[number] = node
-            self._acts[number] = self._act(node)
+            self._acts[number] = self._act(number, node)
 
     def _check(self, what: str, *, while_pending: bool = False) -> None:
         if not self._alive:
@@ -132,13 +142,16 @@ class SimulatedGraph:
         if self._pending and not while_pending:
             self._gpu.machine.problem(f"a graph is {what} while it runs")
 
-    def _act(self, node: GraphNode) -> Callable[[], None]:
-        gpu = self._gpu
+    def _act(self, number: int, node: GraphNode) -> Callable[[], None]:
+        gpu = self._gpus[number]
         if isinstance(node, KernelLaunch):
+            if node.function.handle.gpu is not gpu:
+                gpu.machine.problem("a kernel's node is in another context than the kernel")
             act: Callable[[], None] = node.function.handle.act(node)
             return act
         if isinstance(node, CapturedNode):
-            enqueued = self._gpu.captured(node)
+            with nullcontext() if gpu is self._gpu else gpu.current():
+                enqueued = gpu.captured(node)
 
             def child() -> None:
                 for each in enqueued:
@@ -146,12 +159,17 @@ class SimulatedGraph:
 
             return child
         if isinstance(node, CopyNode):
+            lie: list[int] = []
             for address, device in zip((node.source, node.target), DEVICE[node.kind], strict=True):
                 found = gpu.machine.find(address, node.nbytes)
-                if not node.nbytes or found is None or (found[2] == gpu.index) is not device:
+                if not node.nbytes or found is None or (found[2] >= 0) is not device:
                     raise gpu.refused("cuGraphAddMemcpyNode", 1)
+                lie.append(found[2])
+            if gpu.index not in lie or self._lie.setdefault(number, lie) != lie:
+                raise gpu.refused("cuGraphAddMemcpyNode", 1)
             return lambda: gpu.copied(node.target, node.source, node.nbytes)
-        if not node.count or gpu.machine.find(node.address, node.width * node.count) is None:
+        found = gpu.machine.find(node.address, node.width * node.count)
+        if not node.count or found is None or found[2] != gpu.index:
             raise gpu.refused("cuGraphAddMemsetNode", 1)
         return lambda: gpu.filled(node.address, node.width, node.value, node.count)
 

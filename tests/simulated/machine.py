@@ -184,9 +184,14 @@ class GraphRun:
     """One launch of a graph in progress. Its nodes run in any order that their dependences allow."""
 
     def __init__(
-        self, gpu: "SimulatedGpu", acts: Sequence[Callable[[], None]], needs: Sequence[Sequence[int]], end: Record
+        self,
+        gpus: "Sequence[SimulatedGpu]",
+        acts: Sequence[Callable[[], None]],
+        needs: Sequence[Sequence[int]],
+        end: Record,
     ) -> None:
-        self.gpu = gpu
+        self.gpus = gpus
+        """The GPUs that it uses. When one of them is lost, it makes no more progress."""
         self.end = end
         self._acts = acts
         self._left = [len(each) for each in needs]
@@ -307,7 +312,7 @@ class Machine:
     def step(self) -> bool:
         """Do one piece of work of any stream that is not blocked. Return False if all are blocked or empty."""
         ready = [stream for stream in self.streams if stream.queue and not stream.gpu.lost and self._may_run(stream)]
-        graphs = [graph for graph in self.graphs if not graph.gpu.lost]
+        graphs = [graph for graph in self.graphs if not any(gpu.lost for gpu in graph.gpus)]
         if not (ready or graphs) or self._held:
             return False
         self.now += 1

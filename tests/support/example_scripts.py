@@ -20,8 +20,10 @@ LONG = {"cholesky", "digits", "flash_attention", "life", "photo", "server"}
 """Examples that take too long for a test. The suite runs their short forms."""
 OTHER_PROCESSES = {"cluster_mlp"}
 """Examples whose ops run on devices of other processes, which they start. Their own process uses no GPU."""
-ON_LIBRARIES = {"spectrum"}
-"""Examples that on a GPU call NVIDIA's libraries, which the extra `math` installs."""
+LIBRARIES = {"cupy_fft": "cupy", "spectrum": "nvmath", "torch_inside": "torch"}
+"""The library that an example calls on a GPU."""
+WITHOUT = {"cupy_fft", "torch_inside"}
+"""Those of them that run on the host where their library is not installed."""
 DEADLINE_S = 120
 """Seconds after which a run counts as hung. Every example takes far less."""
 WARNINGS = ("-W", "error::RuntimeWarning")
@@ -37,9 +39,16 @@ def example(name: str) -> Any:
     return importlib.import_module(f"examples.{name}")
 
 
-def lacks_libraries(script: Path) -> bool:
-    """True for an example that needs NVIDIA's libraries on the default device, where they are not installed."""
-    return script.stem in ON_LIBRARIES and device().kind == "cuda" and find_spec("nvmath") is None
+def lacks_library(script: Path) -> bool:
+    """True for an example that needs a library on the default device, where the library is not installed."""
+    needed = script.stem in LIBRARIES.keys() - WITHOUT
+    return needed and device().kind == "cuda" and find_spec(LIBRARIES[script.stem]) is None
+
+
+def calls_library(script: Path) -> bool:
+    """True for an example that on the default device calls a library. The library uses the real GPU, and would
+    dereference the addresses of a simulated one."""
+    return script.stem in LIBRARIES and device().kind == "cuda" and find_spec(LIBRARIES[script.stem]) is not None
 
 
 def main_of(script: Path) -> Any:

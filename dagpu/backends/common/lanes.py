@@ -29,7 +29,7 @@ def streams_of_lanes(
     Raises:
         PlanError: a key is neither a number nor a stream of this device.
     """
-    numbered = sum(isinstance(key, int) for key in keys)
+    numbered = len([key for key in keys if isinstance(key, int)])
     free = pooled(numbered) if numbered else iter(())
     found = []
     for key in keys:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Protocol, TypeAlias, final
+from typing import Final, Protocol, TypeAlias, final
 
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import Instruction
@@ -72,14 +72,21 @@ class MeasuredRun:
         return found
 
 
+FEEDS: Final = "feeds"
+"""What a timeline shows the tracks of feeds under."""
+
+
 @final
 class SpanTrack:
-    """Named times of one part of the program, such as a feed, which a timeline shows beside the devices."""
+    """Named times of one part of the program, such as a feed or a device of another process, which a timeline shows
+    beside the devices of this one."""
 
-    __slots__ = ("name", "spans")
+    __slots__ = ("name", "process", "spans")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, process: str) -> None:
         self.name = name
+        self.process = process
+        """What the timeline shows it under."""
         self.spans: list[tuple[str, float, float]] = []
         """Name, begin and end of each span, in seconds of `time.perf_counter`. Spans may overlap."""
 
@@ -89,7 +96,7 @@ class SpanTrack:
 
     def ended(self) -> "SpanTrack":
         """Return a copy, to which no task adds later spans."""
-        copy = SpanTrack(self.name)
+        copy = SpanTrack(self.name, self.process)
         copy.spans = self.spans.copy()
         return copy
 
@@ -112,8 +119,8 @@ class RunRecorder(Protocol):
         """Return the measurement of a run that begins, its lanes on these streams; None if recording has ended."""
         ...
 
-    def track(self, name: str) -> SpanTrack:
-        """Return a new track of this name."""
+    def track(self, name: str, process: str = FEEDS) -> SpanTrack:
+        """Return a track of this name: a new one for a feed, the one of that name for another process."""
         ...
 
 
@@ -131,7 +138,13 @@ def recording(plan: Plan, streams: Sequence[object]) -> MeasuredRun | None:
     return None if recorder is None else recorder.begin(plan, streams)
 
 
-def track_maker() -> Callable[[str], SpanTrack] | None:
+class TrackMaker(Protocol):
+    """Returns the track of a name, under a process of a timeline."""
+
+    def __call__(self, name: str, process: str = ...) -> SpanTrack: ...
+
+
+def track_maker() -> TrackMaker | None:
     """Return the function that makes tracks of the recorder of this task; None if no recorder is set."""
     recorder = _recorder.get()
     return None if recorder is None else recorder.track

@@ -27,7 +27,7 @@ def write(recipe: Recipe, out: NDArray[Any]) -> None:
     check_recipe(recipe, out.dtype, out.shape)
     match recipe:
         case Constant(value):
-            _write_constant(value, out)
+            write_constant(value, out)
         case Arange(start, step):
             _write_arange(start, step, out)
         case Linspace(start, stop, num):
@@ -46,7 +46,8 @@ def write(recipe: Recipe, out: NDArray[Any]) -> None:
             assert_never(recipe)
 
 
-def _write_constant(value: Number, out: NDArray[Any]) -> None:
+def write_constant(value: Number, out: NDArray[Any]) -> None:
+    """Write one number, which fits the element type, to every element of `out`."""
     kind = out.dtype.kind
     if kind == "c" or isinstance(value, complex):
         out[...] = value

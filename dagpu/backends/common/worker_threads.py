@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol, final
 
@@ -84,17 +85,15 @@ atexit.register(process.shut_down)
 
 
 @final
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class WorkerStream:
     """One stream of the host. It is compared by identity."""
 
-    __slots__ = ("__weakref__", "_generation", "_name", "_queue", "device")
-
-    def __init__(self, device: int, name: str) -> None:
-        self.device = device
-        """Index of its device."""
-        self._name = name
-        self._generation = 0
-        self._queue: _Queue | None = None
+    device: int
+    """Index of its device."""
+    _name: str
+    _generation: int = 0
+    _queue: _Queue | None = None
 
     def ready(self) -> _Queue:
         """Return the queue, after starting its thread if needed. The caller holds `process.dispatch`.

@@ -116,7 +116,8 @@ class Executable:
         self._is_one_lane = is_one_lane(compiled, encoded)
         self._is_copy = not (encoded.launches or compiled.calls_user)
         if len(actions) == 1 and isinstance(actions[0].a, LaunchGraph) and not compiled.blocking:
-            self._captured = actions[0].a if actions[0].a.frozen.cannot_fail else None
+            starts_here = compiled.plan.lanes[actions[0].lane].device == 0
+            self._captured = actions[0].a if starts_here and actions[0].a.frozen.cannot_fail else None
         if compiled.calls_user:  # a captured body has the addresses of its temporaries
             self.keep_memory()
         self._wanted.clear()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias, assert_never, final
 
-from dagpu.backends.cuda.commands.command_list import Do, Kind
+from dagpu.backends.cuda.commands.command_list import Kind
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.encoder import Selected, SelectedBuiltin, SelectedCommand, SelectedKernel
 from dagpu.backends.cuda.commands.relocation import BaseOffset
@@ -74,6 +74,7 @@ class _Selector:
         self._gathers: list[tuple[int, int, int]] = []
         self._reports: list[Launch] = []
         self._copies_in: list[CopyIn] = []
+        self._bytes_in = 0
         self._copies_out: list[CopyOut] = []
         self._blocking = False
         self._calls_user = False
@@ -81,10 +82,12 @@ class _Selector:
             if offset >= 0:
                 self._places[buffer] = BaseOffset(plan.buffers[buffer].device, offset)
         for buffer, about in enumerate(plan.buffers):
-            if about.role is Role.OUTPUT and about.device != HOST:
-                self._outputs.append((buffer, self._own_base(buffer), about.device, about.nbytes))
-            elif about.role is Role.INPUT and about.device != HOST:
-                self._inputs.append((buffer, self._own_base(buffer)))
+            if about.role is not Role.TEMPORARY and about.device != HOST:
+                self._places[buffer] = place = BaseOffset(self._new_base(), 0)
+                if about.role is Role.OUTPUT:
+                    self._outputs.append((buffer, place.base, about.device, about.nbytes))
+                else:
+                    self._inputs.append((buffer, place.base))
         self._report_base = self._new_base()
 
     def compiled(self) -> CompiledPlan:
@@ -104,7 +107,7 @@ class _Selector:
             report_base=self._report_base,
             reports=self._reports,
             copies_in=self._copies_in,
-            bytes_in=sum([copy.nbytes for copy in self._copies_in]),
+            bytes_in=self._bytes_in,
             copies_out=self._copies_out,
             allocates=bool(arenas or self._outputs or self._gathers or self._reports),
             copies_host=bool(self._copies_in or self._copies_out),
@@ -126,17 +129,18 @@ class _Selector:
             case CopyDtoH():
                 return self._copy_out(instruction, device)
             case CopyHtoD(out=out):
-                copied = CopyIn(instruction, _beyond(self._place(out.buffer), out.layout.offset), self._new_base())
+                copied = CopyIn(instruction, self._place(out.buffer, out.layout.offset), self._new_base())
                 self._copies_in.append(copied)
-                return (_command(instruction, copied),)
+                self._bytes_in += copied.nbytes
+                return (SelectedCommand(instruction, copied),)
             case HostCall():
                 self._blocking = True
                 return (SelectedCommand(instruction, host_call(instruction), Kind.HOST),)
             case GraphLaunch(graph=frozen):
                 assert isinstance(frozen, CapturedGraph)
-                assert frozen.device is device
+                assert device in frozen.devices
                 self._blocking |= frozen.staged_bytes > PROMPT_IN
-                return (_command(instruction, LaunchGraph(instruction, frozen)),)
+                return (SelectedCommand(instruction, LaunchGraph(instruction, frozen)),)
             case _:
                 assert_never(instruction)
 
@@ -173,19 +177,19 @@ class _Selector:
         layouts = [view.layout for view in views]
         with device.gpu.current():
             enqueue = body.bind(layouts, device.gpu.index)
-        operands = [_beyond(self._place(view.buffer), view.layout.offset) for view in views]
+        operands = [self._place(view.buffer, view.layout.offset) for view in views]
         scratch = None if launch.scratch is None else self._place(launch.scratch.buffer)
         used = layouts if launch.scratch is None else [*layouts, launch.scratch.layout]
         nbytes = max([layout.nbytes for layout in used])
         self._calls_user |= isinstance(body, UserBody)
         call = LibraryCall(launch, enqueue, operands, scratch, nbytes, tuple(numbers))
-        return (_command(launch, call),)
+        return (SelectedCommand(launch, call),)
 
     def _fill(self, instruction: Fill, device: CudaDevice) -> Selected:
         out, seed = instruction.out, instruction.seed
         made, place = self._factories.fill(instruction.recipe, out.layout), self._place(out.buffer)
         if isinstance(made, Memset):
-            return _command(instruction, made.placed(place))
+            return SelectedCommand(instruction, made.placed(place))
         self._want_builtin(device, made)
         return SelectedBuiltin(instruction, made, (place,), None if seed is None else seed.buffer)
 
@@ -196,26 +200,26 @@ class _Selector:
         if there != here:
             if isinstance(copy, Memcpy):  # without peer access the driver copies through the host
                 device.reaches(self._devices[there].gpu.index)
-            else:
-                device.reach(self._devices[there], instruction)
+                return SelectedCommand(instruction, copy.placed(self._place(out.buffer), self._place(source.buffer)))
+            device.reach(self._devices[there], instruction)
         places = self._place(out.buffer), self._place(source.buffer)
         return self._copied(instruction, device, copy, (out.layout, source.layout), places)
 
     def _copy_out(self, instruction: CopyDtoH, device: CudaDevice) -> Sequence[Selected]:
         """Select a copy to the host. A strided source is gathered on the device first."""
-        layout, place = instruction.source.layout, self._place(instruction.source.buffer)
+        layout, buffer = instruction.source.layout, instruction.source.buffer
         gathered: tuple[Selected, ...] = ()
         if layout.contiguous:
-            place = _beyond(place, layout.offset)
+            place = self._place(buffer, layout.offset)
         else:
-            dense, source = contiguous_layout(layout.shape, layout.dtype), place
+            dense, source = contiguous_layout(layout.shape, layout.dtype), self._place(buffer)
             copy, place = self._factories.copy(dense, layout), BaseOffset(self._new_base(), 0)
             gathered = (self._copied(instruction, device, copy, (dense, layout), (place, source)),)
             layout = dense
             self._gathers.append((place.base, instruction.device, layout.nbytes))
         copied = CopyOut(instruction, layout, place, self._new_base())
         self._copies_out.append(copied)
-        return (*gathered, _command(instruction, copied))
+        return (*gathered, SelectedCommand(instruction, copied))
 
     def _copied(
         self,
@@ -228,11 +232,11 @@ class _Selector:
         """Select a copy within a device. `layouts` and `places` are those of the output and of the source."""
         match copy:
             case Memcpy() if copy.nbytes <= LARGE_COPY:
-                return _command(instruction, copy.placed(*places))
+                return SelectedCommand(instruction, copy.placed(*places))
             case Memcpy() | Memcpy2D():
                 by_kernel = self._factories.copy(*layouts, by_kernel=True)
                 assert isinstance(by_kernel, BuiltinWork)
-                return _command(instruction, copy.placed(*places, by_kernel))
+                return SelectedCommand(instruction, copy.placed(*places, by_kernel))
             case BuiltinWork():
                 self._want_builtin(device, copy)
                 return SelectedBuiltin(instruction, copy, places, None)
@@ -247,25 +251,12 @@ class _Selector:
     def _want(self, device: CudaDevice, key: object, make: Callable[[], Function]) -> None:
         self.wanted[device.gpu.index, key] = make
 
-    def _place(self, buffer: int) -> BaseOffset:
-        """Return the place where a buffer begins."""
+    def _place(self, buffer: int, distance: int = 0) -> BaseOffset:
+        """Return the place in a buffer at this distance from its start."""
         found = self._places[buffer]
         assert found is not None, "it is a cell, or nothing allocates it"
-        return found
+        return BaseOffset(found.base, found.offset + distance) if distance else found
 
     def _new_base(self) -> int:
         self._bases += 1
         return self._bases - 1
-
-    def _own_base(self, buffer: int) -> int:
-        base = self._new_base()
-        self._places[buffer] = BaseOffset(base, 0)
-        return base
-
-
-def _command(instruction: Instruction, command: Do) -> SelectedCommand:
-    return SelectedCommand(instruction, command, Kind.DO)
-
-
-def _beyond(place: BaseOffset, distance: int) -> BaseOffset:
-    return BaseOffset(place.base, place.offset + distance)

@@ -37,7 +37,7 @@ class HostGraph:
 
         Only one launch may run at a time. An error of an instruction is raised, several errors as a group.
         """
-        bindings = Bindings(len(self._memory))
+        bindings = Bindings([None] * len(self._memory))
         bindings.memory = list(self._memory)
         for cell in self._drawn:
             bindings.memory[cell] = fresh_seed()

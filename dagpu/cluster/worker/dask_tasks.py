@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from distributed import Reschedule, get_worker
+from distributed import get_worker
 
 from dagpu.cluster.parts.part import Version
 from dagpu.cluster.parts.part_blobs import FORMAT
 from dagpu.cluster.worker.part_runs import RUNNER, PartCall
+from dagpu.cluster.worker.part_spans import Span
 from dagpu.cluster.worker.part_values import PartValue
 from dagpu.common.errors import DeviceLostError, NoDeviceError
 from dagpu.common.layout import Layout
@@ -22,14 +23,14 @@ from dagpu.runtime.device_lookup import devices, find_device
 
 
 def run_task(call: PartCall, codes: Mapping[str, bytes], *values: Any) -> PartValue:
-    """Run a part. If a device of this worker is lost, the worker ends, its nanny starts another one, and the part is
-    run elsewhere."""
-    worker = get_worker()
+    """Run a part. If a device of this worker is lost, the worker ends at once, as if it had been killed: its nanny
+    starts another one, the part runs elsewhere, and one that loses devices again and again is given up."""
     try:
-        return RUNNER.run(call, codes, values, str(worker.name))
-    except DeviceLostError:
-        worker.loop.call_later(0.1, os._exit, 1)
-        raise Reschedule from None
+        return RUNNER.run(call, codes, values, str(get_worker().name))
+    except DeviceLostError as error:
+        sys.stderr.write(f"dagpu: a device is lost, so this worker ends: {error}\n")
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def select_versions(value: PartValue, versions: Sequence[Version]) -> PartValue:
@@ -45,6 +46,11 @@ def same(content: Any) -> Any:
 def cancel_run(run: str) -> int:
     """Cancel the parts of a run on this worker. Return the number of those that are still under way."""
     return RUNNER.cancel(run)
+
+
+def take_spans(run: str) -> list[Span]:
+    """Return the times of a traced run on this worker, in seconds of its clock, and forget them."""
+    return RUNNER.take_spans(run)
 
 
 def versions_here() -> dict[str, str]:

@@ -11,8 +11,9 @@ import numpy as np
 from dagpu.backends.host.arrays import HostMemory
 from dagpu.backends.protocol import Bindings, Prepared
 from dagpu.cluster.parts.part import Version
-from dagpu.cluster.parts.part_blobs import Decoder
-from dagpu.cluster.worker.part_values import Block, PartValue
+from dagpu.cluster.parts.part_decoder import Decoder
+from dagpu.cluster.worker.part_spans import Span, part_spans
+from dagpu.cluster.worker.part_values import Block, PartValue, loaded
 from dagpu.common.errors import OperationCancelled
 from dagpu.common.frozen import plain
 from dagpu.lowering.plan import Plan
@@ -61,6 +62,8 @@ class PartCall:
     exports: tuple[Version, ...]
     gives: tuple[int, ...]
     """For each of `exports`, the buffer that holds it."""
+    traced: str = ""
+    """The name of the part in a trace; empty if its times are not wanted."""
 
 
 @final
@@ -98,6 +101,8 @@ class PartRunner:
         self._lock = threading.Lock()
         self._running: Counter[str] = Counter()
         self._cancelled: set[str] = set()
+        self._spans: dict[str, list[Span]] = {}
+        """For each traced run, the times of its parts and their instructions."""
 
     def run(self, call: PartCall, codes: Mapping[str, bytes], values: Sequence[Any], worker: str = "") -> PartValue:
         """Run a part, and return the versions that it makes. `worker` names this process in errors.
@@ -127,11 +132,25 @@ class PartRunner:
             self._cancelled.add(run)
             return self._running[run]
 
+    def take_spans(self, run: str) -> list[Span]:
+        """Return the times of a traced run on this worker, in seconds of its clock, and forget them."""
+        with self._lock:
+            return self._spans.pop(run, [])
+
     def _run(self, call: PartCall, codes: Mapping[str, bytes], values: Sequence[Any]) -> PartValue:
-        loaded = self._load(call, codes)
-        graph = loaded.ready()
-        bindings = _bind(call, loaded.plan, values)
-        replay = loaded.prepared.submit(bindings, loaded.spin, graph=graph)
+        if not call.traced:
+            return self._run_plan(call, codes, values)
+        with part_spans(call.traced) as spans:
+            made = self._run_plan(call, codes, values)
+        with self._lock:
+            self._spans.setdefault(call.run, []).extend(spans)
+        return made
+
+    def _run_plan(self, call: PartCall, codes: Mapping[str, bytes], values: Sequence[Any]) -> PartValue:
+        part = self._load(call, codes)
+        graph = part.ready()
+        bindings = _bind(call, part.plan, values)
+        replay = part.prepared.submit(bindings, part.spin, graph=graph)
         while not replay.wait(FLAG_SECONDS):
             if call.run in self._cancelled:
                 replay.cancel()
@@ -140,7 +159,7 @@ class PartRunner:
             raise_failures(failures)
         if call.run in self._cancelled:
             raise OperationCancelled("the run of this part was cancelled")
-        return _value_of(call, loaded.plan, bindings.memory)
+        return _value_of(call, part.plan, bindings.memory)
 
     def _load(self, call: PartCall, codes: Mapping[str, bytes]) -> _LoadedPart:
         """Return the plan of a part, which equal parts share."""
@@ -167,10 +186,10 @@ def _bind(call: PartCall, plan: Plan, values: Sequence[Any]) -> Bindings:
         if version is None:
             memory[buffer] = found
         elif plan.buffers[buffer].device == HOST:
-            memory[buffer] = found.cells[version]
+            memory[buffer] = loaded(found.cells[version])
         else:
             memory[buffer] = found.blocks[version].on(plan.devices[plan.buffers[buffer].device])
-    return Bindings(memory=memory)
+    return Bindings(memory)
 
 
 def _value_of(call: PartCall, plan: Plan, memory: Sequence[Any]) -> PartValue:

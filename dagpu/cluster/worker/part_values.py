@@ -19,6 +19,9 @@ from dagpu.runtime.device_lookup import backend
 
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 _U8: Final = np.dtype(np.uint8)
+_PLAIN: Final = (bool, float, str, type(None))
+"""Types of host values that travel as they are, with smaller integers."""
+_LARGE: Final = 1 << 63
 
 
 @final
@@ -81,7 +84,7 @@ def _run_copy(device: str, nbytes: int, content: Any, *, into_device: bool) -> A
     prepared = backend(device.partition(":")[0]).prepare(plan)
     if prepared.before_first is not None:
         prepared.before_first()
-    bindings = Bindings(memory=[content, None])
+    bindings = Bindings([content, None])
     replay = prepared.submit(bindings)
     replay.wait()
     for failure in replay.failures():
@@ -116,6 +119,21 @@ class PartValue:
         return f"<PartValue of {len(self.blocks)} tensors and {len(self.cells)} host values>"
 
 
+@final
+class Pickled:
+    """A host value as a pickle. It is loaded where it is used, so that reading it from the network runs no code."""
+
+    __slots__ = ("content",)
+
+    def __init__(self, content: bytes) -> None:
+        self.content = content
+
+
+def loaded(cell: Any) -> Any:
+    """Return a host value, which may have come from another process."""
+    return pickle.loads(cell.content) if type(cell) is Pickled else cell
+
+
 # ---- how Dask sends values: the bytes of tensors and arrays as frames, without a pickle
 
 
@@ -130,11 +148,14 @@ def write_value(value: PartValue) -> tuple[dict[str, Any], list[Any]]:
         if type(cell) is np.ndarray and element_type(cell.dtype) is not None:
             entries.append(("array", version, cell.dtype.name, cell.shape))
             frames.append(_frame(np.ascontiguousarray(cell)) if cell.nbytes else b"")
+        elif type(cell) in _PLAIN or (type(cell) is int and abs(cell) < _LARGE):
+            entries.append(("plain", version, cell))
+            frames.append(b"")
         else:
-            entries.append(("code", version))
             import cloudpickle
 
-            frames.append(cloudpickle.dumps(cell))
+            entries.append(("pickle", version))
+            frames.append(cell.content if type(cell) is Pickled else cloudpickle.dumps(cell))
     return {"entries": entries}, frames
 
 
@@ -151,8 +172,10 @@ def read_value(header: dict[str, Any], frames: list[Any]) -> PartValue:
         elif kind == "array":
             name, shape = about
             cells[named] = np.frombuffer(bytearray(frame), np.dtype(name)).reshape(tuple(shape))
+        elif kind == "plain":
+            (cells[named],) = about
         else:
-            cells[named] = pickle.loads(frame)
+            cells[named] = Pickled(bytes(frame))
     return PartValue(blocks, cells)
 
 

@@ -34,9 +34,10 @@ from dagpu.kernels.generated.generated_launch import (
     with_layouts,
 )
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import UNCUT, Components, Item, Map, Outputs, arity
+from dagpu.ops.compose import Map, arity
 from dagpu.ops.kernel_spec import KernelSpec, Param
 from dagpu.ops.launch import KernelOp, Launch
+from dagpu.ops.node_functions import UNCUT, Components, Item, Outputs
 
 _P = ParamSpec("_P")
 _T_co = TypeVar("_T_co", bound=Tensor[Any] | tuple[Tensor[Any], ...], covariant=True)

@@ -1,13 +1,14 @@
 """The NumPy twin of an expression's kernel, which is its host body: the same operations in the same order.
 
-It works on parts of about `PART` elements, so that what lies between two operations stays in the processor's cache.
+It works on parts of about `PART` elements, so that what lies between two operations stays in the processor's cache,
+in arrays that the thread keeps.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache
 from itertools import product
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from dagpu.common.dtypes import Shape
 from dagpu.kernels.expressions.cuda_operations import is_half
 from dagpu.kernels.expressions.expression_text import ArgumentPattern
 from dagpu.kernels.expressions.numpy_operations import (
+    Array,
     NumpyFunction,
     cast_function,
     numpy_function,
@@ -22,9 +24,12 @@ from dagpu.kernels.expressions.numpy_operations import (
     where,
 )
 from dagpu.kernels.expressions.traced_expression import Step, TracedExpression
+from dagpu.kernels.generated.scratch_arrays import SCRATCH, shaped
 
 PART: Final = 1 << 16
 """The number of elements that are computed at a time."""
+FEW: Final = 1 << 12
+"""The number of elements up to which NumPy makes an array for each step: the C library has such memory at hand."""
 
 
 def numpy_twin(expression: TracedExpression, patterns: Sequence[ArgumentPattern], rank: int) -> Callable[..., None]:
@@ -64,14 +69,13 @@ def evaluator(expression: TracedExpression, whole: Collection[int]) -> Callable[
     """Return the function `f(out, *operands)` that computes an expression of arrays and numbers, and writes an array.
 
     It is Python text with one call of NumPy for each step. `whole` are the operands that are arrays of the output's
-    shape. A step of one writes its result over that of an earlier step, which no later step needs.
+    shape. A step of one writes its result over that of an earlier step, which no later step needs, or into an array
+    that the thread keeps.
     """
     names: dict[str, Any] = {"copyto": np.copyto, "f32": np.float32}
     lines, texts = list[str](), list[str]()
     steps, last = expression.steps, len(expression.steps) - 1
-    last_use = {operand: number for number, step in enumerate(steps) for operand in step.operands}
-    shaped, own = set[int](), set[int]()
-    """The steps whose results have the shape of the output, and those of them whose arrays this function makes."""
+    targets = _Targets(steps, whole)
     for number, step in enumerate(steps):
         function = _function(step, steps)
         text = f"v{number}"
@@ -80,8 +84,6 @@ def evaluator(expression: TracedExpression, whole: Collection[int]) -> Callable[
             if is_half(step.dtype):
                 lines.append(f"v{number} = {text}.astype(f32)")
                 text = f"v{number}"
-            if step.value in whole:
-                shaped.add(number)
         elif function is None:
             names[text] = register_dtype(step.dtype).type(step.value)
         else:
@@ -90,20 +92,69 @@ def evaluator(expression: TracedExpression, whole: Collection[int]) -> Callable[
             if number == last and not is_half(expression.dtype):
                 lines.append(f"f{number}({', '.join([*given, 'out=out'])})")
                 break
-            free = [n for n in step.operands if n in own and last_use[n] == number and steps[n].dtype == step.dtype]
-            if free and isinstance(function, np.ufunc):
-                given.append(f"out={texts[free[0]]}")
-            lines.append(f"{text} = f{number}({', '.join(given)})")
-            if not shaped.isdisjoint(step.operands):
-                shaped.add(number)
-                own.add(number)
+            target = targets.of_step(number, isinstance(function, np.ufunc))
+            lines.append(f"{text} = f{number}({', '.join(given if target is None else [*given, f'out={target}'])})")
         texts.append(text)
     else:
         lines.append(f"copyto(out, {texts[last]}, casting='unsafe')")
-    formals = ", ".join(["out", *[f"x{n}" for n in range(len(expression.dtypes))]])
+    formals = ", ".join(["out", *[f"x{n}" for n in range(len(expression.dtypes))], *targets.names])
     exec(f"def evaluate({formals}):\n" + "".join([f"    {line}\n" for line in lines]), names)
-    found: Callable[..., None] = names["evaluate"]
-    return found
+    return _with_scratch(names["evaluate"], targets.dtypes) if targets.dtypes else names["evaluate"]
+
+
+@final
+class _Targets:
+    """The arrays into which the steps of an evaluator write: as few as possible, of these element types.
+
+    Those of the thread are `s0`, `s1`, ... in the evaluator's text.
+    """
+
+    def __init__(self, steps: Sequence[Step], whole: Collection[int]) -> None:
+        self.dtypes: list[np.dtype[Any]] = []
+        self._steps = steps
+        self._last_use = {operand: number for number, step in enumerate(steps) for operand in step.operands}
+        self._shaped = {n for n, step in enumerate(steps) if step.operation == "parameter" and step.value in whole}
+        """The steps whose results have the shape of the output."""
+        self._held: dict[int, int] = {}
+        """For the steps whose results are in an array of the thread, its number."""
+
+    @property
+    def names(self) -> list[str]:
+        return [f"s{number}" for number in range(len(self.dtypes))]
+
+    def of_step(self, number: int, writes: bool) -> str | None:
+        """Return the name of the array for the result of a step; None if NumPy has to make one, because the
+        function of the step `writes` into none. Steps come in order."""
+        step = self._steps[number]
+        if self._shaped.isdisjoint(step.operands):
+            return None
+        self._shaped.add(number)
+        if not writes:
+            return None
+        used = {held for before, held in self._held.items() if self._last_use[before] > number}
+        dtype = register_dtype(step.dtype)
+        free = [held for held, kept in enumerate(self.dtypes) if kept == dtype and held not in used]
+        if not free:
+            free = [len(self.dtypes)]
+            self.dtypes.append(dtype)
+        self._held[number] = free[0]
+        return f"s{free[0]}"
+
+
+def _with_scratch(evaluate: Callable[..., None], dtypes: "Sequence[np.dtype[Any]]") -> Callable[..., None]:
+    """Return an evaluator that passes arrays of the thread to another one, after its operands."""
+    nothing = (None,) * len(dtypes)
+
+    def evaluate_with_scratch(out: Array, *operands: Any) -> None:
+        if out.size <= FEW:
+            evaluate(out, *operands, *nothing)
+            return
+        taken = [SCRATCH.take() for _ in dtypes]
+        evaluate(out, *operands, *[shaped(each, out.shape, dtype) for each, dtype in zip(taken, dtypes, strict=True)])
+        for each in taken:
+            SCRATCH.give_back(each)
+
+    return evaluate_with_scratch
 
 
 def _function(step: Step, steps: Sequence[Step]) -> NumpyFunction | None:

@@ -24,11 +24,12 @@ from dagpu.kernels.expressions.element import Elem
 from dagpu.kernels.generated.element_errors import REDUCE, refuse_call_in_expression
 from dagpu.kernels.generated.known_layouts import known_layout
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import FIRST, UNCUT, Cut, Map, Reshape, Then, Value, Zip
+from dagpu.ops.compose import Map, Then, Value, Zip
 from dagpu.ops.creation import Alloc, Copy
 from dagpu.ops.kernel_spec import HostBody, Indexed, KernelSpec, Param
 from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source
+from dagpu.ops.node_functions import FIRST, UNCUT, Cut, Reshape
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 Build: TypeAlias = Callable[[tuple[Any, ...], tuple["Layout | None", ...]], AnyOp]

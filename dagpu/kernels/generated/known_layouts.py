@@ -8,9 +8,10 @@ from dagpu.common.errors import PartitionError, ShapeError
 from dagpu.common.layout import Layout, contiguous_layout, reshape_layout
 from dagpu.handles import HANDLES, Partition, find_live_state
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Cut, Inspect, Item, Map, On, Reshape, Share, Shared, Split, Uncut, Unzip, Value, Zip
+from dagpu.ops.compose import Map, On, Shared, Split, Unzip, Value, Zip
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.launch import Launch
+from dagpu.ops.node_functions import Cut, Inspect, Item, Reshape, Share, Uncut
 
 
 def known_layout(x: Any) -> Layout | None:

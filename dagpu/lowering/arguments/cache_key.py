@@ -24,60 +24,40 @@ A closure cannot be inspected, since it may read state that has changed. An op t
 traced in each run.
 """
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from dagpu.common.containers import Composite, items_of, tokens_of
-from dagpu.common.dtypes import element_type
 from dagpu.common.origin import Origin
-from dagpu.handles import HANDLES, Partition, SharedTensor, cut_of, find_live_state
 from dagpu.handles.device_handles import Device, Stream
-from dagpu.handles.storage import Storage
-from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
-from dagpu.lowering.arguments.exact_tokens import DEEPEST, PLAIN, exact_token, field_token, is_tuple
+from dagpu.handles.symbolic import SymbolicArray
 from dagpu.lowering.arguments.flattened import SEED_PLACE, AnyOp, CacheKey, Flattened, RememberedValue
+from dagpu.lowering.arguments.value_tokens import NUMBERS, ValueReader
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import (
-    BUILT_IN,
-    FIRST,
-    LAST,
-    SHARE,
-    UNCUT,
-    Cutoff,
-    Map,
-    On,
-    Pure,
-    Shared,
-    Taken,
-    Then,
-    ToHost,
-    Unzip,
-    Value,
-    Zip,
-)
+from dagpu.ops.compose import Cutoff, Map, On, Shared, Taken, Then, ToHost, Unzip, Value, Zip
 from dagpu.ops.creation import Alloc, Copy, FromHost, from_host
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.initializers import Constant, Normal, Recipe, Uniform
 from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source
-from dagpu.ops.live.versions import Snapshot
+from dagpu.ops.node_functions import BUILT_IN, FIRST, LAST, SHARE, UNCUT, Pure
 from dagpu.ops.single_flight import NOTHING, Once
 
-NAMED: Final = (type, Enum, Device, np.dtype)
-"""The classes of values that are in a key by their identity."""
-_NUMBERS: Final = frozenset((int, float, SymbolicNumber))
-"""The types of numbers that may differ between runs. A stand-in among them is left over from another trace, and counts
-as its number."""
 CONSTANTS: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
 """The ids of the functions that `Map` applies in most DAGs. These objects live as long as the process, so their ids are
 exact."""
 
 _OFTEN_USED: Final = frozenset((Value, Shared, Source, Cutoff))
 """The nodes that a DAG may use any number of times."""
+
+_PLACELESS: Final = frozenset((Value, Source, Then))
+"""The nodes whose places are not in the key. Plans name the places of all other ops, so DAGs that other code built get
+plans of their own. A plan does not contain the places of values and of calls of pipelines."""
+
+_NOWHERE: Final = (None, -1)
+"""The place of an op that has none."""
 
 MOST_NODES: Final = 20_000
 """The most nodes of a DAG that gets a key. For a larger DAG, the walk that makes the key takes too long for a cached
@@ -91,7 +71,7 @@ description of the value."""
 
 def flatten_op(op: AnyOp, most: int = MOST_NODES, refused: Refused | None = None) -> Flattened | None:
     """Return the leaves and the key of a DAG; None if it has no key, or more than `most` nodes."""
-    reader = _Reader(most)
+    reader = _DagReader(most)
     if reader.add_dag(op):
         reader.finish()
         return reader
@@ -101,19 +81,15 @@ def flatten_op(op: AnyOp, most: int = MOST_NODES, refused: Refused | None = None
 
 
 @final
-class _Reader(Flattened):
+class _DagReader(ValueReader):
     """The walk over one DAG, which collects its tokens and its leaves."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most
-        self._tokens: list[Any] = []
         self.refused: tuple[Any, Origin, str] | None = None
         """The pipeline with an argument that cannot be in a key, the place of its call, and a description of the
         value."""
-        self._unreadable: str | None = None
-        self._numbers: dict[int, int] = {}
-        self._storages: dict[Storage, int] = {}
         self._splits: dict[Once, int] = {}
         """The number of each source whose components every run takes itself."""
 
@@ -123,171 +99,6 @@ class _Reader(Flattened):
         self._tokens.clear()
         self._storages.clear()
         self._splits.clear()
-
-    # ---- values
-
-    def add_value(self, value: Any, depth: int = 0) -> bool:
-        """Add an argument to the key. Return false if it cannot be added."""
-        kind = type(value)
-        if kind in HANDLES:
-            return self._add_handle(value)
-        if kind is int or kind is float:
-            self._add_leaf(value, kind)
-        elif kind in PLAIN:
-            self._tokens.append(exact_token(value))
-        elif kind is tuple:
-            self._tokens += (tuple, len(value))
-            return self._add_items(value, depth)
-        elif isinstance(value, NAMED):
-            self._tokens += ("named", self._identity_token(value))
-        elif kind is np.ndarray:
-            self.changeable = True
-            self._add_array(value)
-        elif kind is list or is_tuple(value):
-            self._tokens += (kind if kind is list else self._identity_token(kind), len(value))
-            return self._add_items(value, depth)
-        elif kind is dict and PLAIN.issuperset(map(type, value)):
-            self._tokens += (dict, tuple(map(exact_token, value)))
-            return self._add_items(value.values(), depth)
-        elif isinstance(value, Composite):
-            self._tokens += (self._identity_token(kind), tokens_of(value)(self._identity_token))
-            return self._add_items(items_of(value), depth)
-        elif kind is SymbolicNumber or kind is SymbolicArray:
-            return self.add_value(replace_standins(value), depth)
-        elif kind is Source:
-            return self._add_source_argument(value)
-        else:
-            keys = " whose keys are not all numbers and texts" if kind is dict else ""
-            self._unreadable = f"a value of type {kind.__name__}{keys}"
-            return False
-        return True
-
-    def _add_items(self, items: Iterable[Any], depth: int) -> bool:
-        """Add the items of a tuple, list or dict at this depth. Return false if one cannot be added."""
-        if depth == DEEPEST:
-            self._unreadable = f"tuples, lists or dicts more than {DEEPEST} deep"
-            return False
-        for item in items:  # noqa: SIM110  # `all` of a generator takes twice as long
-            if not self.add_value(item, depth + 1):
-                return False
-        return True
-
-    def _add_immutable(self, value: Any, depth: int = 0, *, arrays: bool = False) -> bool:
-        """Add a value that runs must return unchanged, with the same numbers, and that must be immutable. With
-        `arrays` it may contain arrays, which become leaves. Return false if it cannot be added."""
-        if type(value) in PLAIN:
-            self._tokens.append(exact_token(value))
-            return True
-        if type(value) is SymbolicNumber:
-            return self._add_immutable(value.number)
-        if arrays and type(value) is np.ndarray:
-            self._add_array(value)
-            return True
-        if is_tuple(value):
-            self._tokens += (tuple if type(value) is tuple else self._identity_token(type(value)), len(value))
-            return depth < DEEPEST and all(self._add_immutable(item, depth + 1, arrays=arrays) for item in value)
-        return type(value) in HANDLES and self._add_handle(value)
-
-    def _identity_token(self, value: object) -> int:
-        """Return the token of an object that does not change: the token is equal to that of the same object alone."""
-        self.named[id(value)] = value
-        return id(value)
-
-    def _add_fields(self, record: Any) -> bool:
-        """Add one of dagpu's own dataclasses whose fields hold what the user gave: plain values, and tuples of these.
-        Return false if it holds anything else."""
-        self._tokens.append(type(record))
-        for name in record.__slots__:
-            token = field_token(getattr(record, name))
-            if token is None:
-                return False  # a trace raises the error for it
-            self._tokens.append(token)
-        return True
-
-    def _add_leaf(self, value: Any, token: object) -> None:
-        """Add a leaf, with the token of the facts that a trace depends on."""
-        self._tokens.append(token)
-        self.leaves.append(value)
-
-    def _refer_to_known(self, leaf: Any) -> bool:
-        """Return true if this object was added before; the key then refers to its index. Otherwise record the
-        object."""
-        index = self._numbers.setdefault(id(leaf), len(self.leaves))
-        if index == len(self.leaves):
-            return False
-        self._tokens += ("again", index)
-        return True
-
-    def _add_array(self, array: "np.ndarray[Any, Any]") -> None:
-        """Add an array as a leaf, with its shape and element type in the key."""
-        if not self._refer_to_known(array):
-            dtype = array.dtype
-            element = element_type(dtype) if dtype.metadata is None else None
-            self._add_leaf(array, (self._identity_token(dtype) if element is None else element, array.shape))
-
-    def _add_handle(self, handle: Any) -> bool:
-        """Add a living handle as a leaf. Return false if it has been moved, or has no memory."""
-        if self._refer_to_known(handle):
-            return True
-        state = find_live_state(handle)
-        if state is None or state.storage.memory is None:
-            return False  # a trace raises the error for it
-        storage = state.storage
-        alias = self._storages.setdefault(storage, len(self._storages))
-        cut = (state.kind, *cut_of(handle)) if type(handle) is Partition else None
-        device, written = storage.device, storage.graph() is not None
-        self.named[id(device)] = device
-        self._add_leaf(handle, (type(handle), state.layout, id(device), storage.nbytes, alias, cut, written))
-        return True
-
-    # ---- sources
-
-    def _at(self) -> Snapshot:
-        """Return the instant at which the run reads sources."""
-        if self.snapshot is None:
-            self.snapshot = Snapshot()
-        return self.snapshot
-
-    def _revision(self, node: Source[Any]) -> int:
-        """Return the revision of a source at the instant of the run."""
-        return node.cell.history.at(self._at()).revision
-
-    def _add_revision(self, node: Source[Any]) -> None:
-        """Add a source to the key, by the index of the leaf that has its revision."""
-        index = self.source_leaves.setdefault(node, len(self.leaves))
-        if index == len(self.leaves):
-            self.leaves.append((node, self._revision(node)))
-        self._tokens += ("source", index)
-
-    def _add_source_value(self, node: Source[Any]) -> bool:
-        """Add a source and its value: a handle, an array or a number as a leaf. Return false if it cannot be added."""
-        self.changeable = True
-        self._add_revision(node)
-        if node in self.source_values:
-            return True
-        value = node.cell.history.at(self._at()).value
-        kind, self.source_values[node] = type(value), -1
-        if kind is not int and kind is not float and kind is not np.ndarray and kind is not SharedTensor:
-            return self._add_immutable(value)
-        if kind is SharedTensor:
-            value = value.clone()  # the run's own handle, which it may hand out
-        if kind is np.ndarray and id(value) in self._numbers:
-            self.source_values[node] = self._numbers[id(value)]
-        else:
-            self.source_values[node] = len(self.leaves)
-        return self.add_value(value)
-
-    def _add_source_argument(self, node: Source[Any]) -> bool:
-        """Add a source that a pipeline is called with: its function gets the source itself. Return false if it cannot
-        be added."""
-        self.nodes.add(node)
-        if not self._add_source_value(node):
-            self._unreadable = f"a source of a value of type {type(node.get()).__name__}"
-            return False
-        self.source_ends.setdefault(node, len(self.leaves))
-        return True
-
-    # ---- DAGs
 
     def add_dag(self, root: AnyOp) -> bool:
         """Add a DAG: each node, then its sources, the last one first. Return false if it cannot have a key."""
@@ -300,18 +111,21 @@ class _Reader(Flattened):
             seen.add(op)
             kind = type(op)
             self._tokens.append(kind)
+            if kind not in _PLACELESS or (type(op) is Then and op.f is from_host):
+                code, at = op.origin or _NOWHERE
+                self.named[id(code)] = code
+                self._tokens += (id(code), at)
             if (kind is Launch or kind is Map or not self._add_source(op)) and not self._add_inner_node(op, todo):
                 return False
         return True
 
     def _add_source(self, op: AnyOp) -> bool:
-        """Add an op without sources. Return false for any other op, and for an op that cannot be inspected. A plan does
-        not contain the places of values and of calls of pipelines, so the key omits them."""
+        """Add an op without sources. Return false for any other op, and for an op that cannot be inspected."""
         match op:
             case Source():
                 return self._add_source_value(op)
-            case Then(source=Source() as source, f=f, origin=origin) if f is from_host:
-                self._tokens += ("from_host", *self._origin_tokens(origin))
+            case Then(source=Source() as source, f=f) if f is from_host:
+                self._tokens.append("from_host")
                 self.nodes.add(source)
                 return self._add_source_value(source)
             case Value(content=held):
@@ -325,25 +139,23 @@ class _Reader(Flattened):
                 if self._unreadable is not None:
                     self.refused = owner, op.origin, self._unreadable
                 return found
-            case GraphLaunch(captured=captured, origin=origin):
-                self._tokens += self._origin_tokens(origin)
+            case GraphLaunch(captured=captured):
                 self.graphs.append(captured)
                 self._add_leaf(captured, captured.number)
                 return True
-            case Alloc(shape=shape, dtype=dtype, recipe=recipe, origin=origin):
-                self._tokens += (*self._origin_tokens(origin), shape, dtype)
-                if isinstance(recipe, Uniform | Normal) and type(recipe.seed) in _NUMBERS:
+            case Alloc(shape=shape, dtype=dtype, recipe=recipe):
+                self._tokens += (shape, dtype)
+                if isinstance(recipe, Uniform | Normal) and type(recipe.seed) in NUMBERS:
                     self.number_leaves[id(op), SEED_PLACE] = len(self.leaves)
                     self.add_value(recipe.seed)
                     recipe = replace(recipe, seed=None)
                 return self._add_recipe(recipe)
-            case FromHost(array=given, origin=origin) if type(array := _unwrapped_array(given)) is np.ndarray:
-                self._tokens += self._origin_tokens(origin)
+            case FromHost(array=given) if type(array := _unwrapped_array(given)) is np.ndarray:
                 self._add_array(array)
                 self.array_leaves[id(op)] = self._numbers[id(array)]
                 return True
-            case Copy(source=source, into=into, dtype=dtype, origin=origin):
-                self._tokens += (*self._origin_tokens(origin), dtype)
+            case Copy(source=source, into=into, dtype=dtype):
+                self._tokens.append(dtype)
                 if type(source) is Constant:
                     return self._add_recipe(source) and self.add_value(into)
                 return self.add_value(source) and (into is None or self.add_value(into))
@@ -352,7 +164,6 @@ class _Reader(Flattened):
 
     def _add_inner_node(self, op: AnyOp, todo: list[AnyOp]) -> bool:
         """Add an op with sources, and put the sources on `todo`. Return false if it cannot be added."""
-        self._tokens += self._origin_tokens(op.origin)
         match op:
             case Launch():
                 return self._add_launch(op, todo)
@@ -442,20 +253,11 @@ class _Reader(Flattened):
                 self._tokens.append("op")
                 todo.append(argument)
                 continue
-            if type(argument) in _NUMBERS:
+            if type(argument) in NUMBERS:
                 self.number_leaves[id(launch), place] = len(self.leaves)
             if not self.add_value(argument):
                 return False
         return True
-
-    def _origin_tokens(self, origin: Origin) -> tuple[Hashable, ...]:
-        """Return the tokens of an op's place. Plans name the places of their ops, so DAGs that other code built get
-        plans of their own."""
-        if origin is None:
-            return (None,)
-        code = origin[0]
-        self.named[id(code)] = code
-        return id(code), origin[1]
 
     def _add_recipe(self, recipe: Recipe | None) -> bool:
         """Add the contents that a creation op writes. Return false if they cannot be added."""

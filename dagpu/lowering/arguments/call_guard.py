@@ -19,9 +19,9 @@ from dagpu.common.layout import Layout
 from dagpu.handles import HANDLES, Cut, Partition, SharedTensor, Tensor, cut_of, live_state
 from dagpu.handles.device_handles import Device
 from dagpu.handles.storage import Storage
-from dagpu.lowering.arguments.cache_key import NAMED
 from dagpu.lowering.arguments.call_text import CallText, HandleNames
 from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token, is_tuple
+from dagpu.lowering.arguments.value_tokens import NAMED
 
 _DEEPEST: Final = 4
 """The depth of nested tuples, lists and dicts to which a guard is made."""

@@ -21,11 +21,12 @@ from dagpu.lowering.arguments.call_guard import ArgumentWalk, LeafBinding, Token
 from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.arguments.exact_tokens import DEEPEST, PLAIN, field_token
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import BUILT_IN, Map, On, ToHost, Value, Zip
+from dagpu.ops.compose import Map, On, ToHost, Value, Zip
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.initializers import Constant, Normal, Uniform
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
+from dagpu.ops.node_functions import BUILT_IN
 
 
 def guard_dag(text: CallText, op: Any, leaves: Sequence[Any], bindings: Sequence[LeafBinding]) -> bool:

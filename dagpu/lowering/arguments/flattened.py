@@ -32,6 +32,10 @@ class CacheKey:
         return type(other) is CacheKey and self._tokens == other._tokens
 
 
+NO_KEY: Final = CacheKey(())
+"""The key of an op that has not been read to its end."""
+
+
 @final
 class RememberedValue:
     """The value of a `Shared` or `Unzip`, as the key has it."""
@@ -57,7 +61,7 @@ class Flattened:
     """The leaves of one run, and the key of the plans that can serve it."""
 
     def __init__(self) -> None:
-        self.key = CacheKey(())
+        self.key = NO_KEY
         self.leaves: list[Any] = []
         self.nodes: set[AnyOp] = set()
         """The ops that hold leaves. A closure may build other ops around the same objects, where they are not

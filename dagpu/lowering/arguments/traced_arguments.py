@@ -91,26 +91,22 @@ class TracedArguments:
         if inputs is not None and inputs.remembered:
             self._unused = {once: found.uses for once, found in inputs.remembered.items()}
         for index, leaf in enumerate(() if inputs is None else inputs.leaves):
-            self._add(index, leaf)
-
-    def _add(self, index: int, leaf: Any) -> None:
-        self._index_of[id(leaf)] = index
-        state = find_live_state(leaf) if type(leaf) in HANDLES else None
-        if state is None:
-            return
-        self.storages.setdefault(state.storage, index)
-        self._kinds[index] = state.kind
-        if state.kind is Tensor:
-            self._owned.add(state.storage)
-        elif state.loan is not None:
-            self._loans.add(state.loan)
+            self._index_of[id(leaf)] = index
+            state = find_live_state(leaf) if type(leaf) in HANDLES else None
+            if state is not None:
+                self.storages.setdefault(state.storage, index)
+                self._kinds[index] = state.kind
+                if state.kind is Tensor:
+                    self._owned.add(state.storage)
+                elif state.loan is not None:
+                    self._loans.add(state.loan)
 
     # ---- leaves, and handles that derive from them
 
     def moves(self) -> tuple[int, ...]:
         """Return the indices of the leaves that move into the run. An `Unzip` among them gives up its component."""
         leaves = () if self.inputs is None else self.inputs.leaves
-        return tuple(index for index, leaf in enumerate(leaves) if type(leaf) in OWNING or type(leaf) is Unzip)
+        return tuple([index for index, leaf in enumerate(leaves) if type(leaf) in OWNING or type(leaf) is Unzip])
 
     def index_of(self, leaf: Any) -> int | None:
         """Return the index of a leaf; None for any other object."""

@@ -6,7 +6,7 @@ that order comes from waits that the data flow needs. The planner never adds a w
 nothing, because a later step on another lane may run earlier.
 
 Freed bytes are first kept by size, because a buffer usually takes the place of one of its own size. If its lane may use
-none of that size, all free bytes become *holes*, which are merged and split: see `dagpu.lowering.memory.free_list`. A
+none of that size, all free bytes become *holes*, which are merged and split: see `dagpu.lowering.memory.arena`. A
 buffer goes into the smallest hole that its lane may use (best fit), else over neighbouring holes that it may use, else
 to the end of the arena. Best fit takes buffers in the plan's order, so it may fragment the bytes that a large buffer
 needs later. If that has cost memory and the plan is small, all buffers are placed again by size, and the better result
@@ -82,12 +82,15 @@ class _Walk:
         """For each device, the most bytes that are held at once in the plan's order."""
         self.offsets = [-1] * len(buffers)
         """For each buffer, its offset in the arena of its device; -1 if it has none."""
-        self.arenas = [Arena(lanes) for _ in range(devices)]
+        self.arenas: list[Arena] = []
         """The arena of each device."""
         self.count = [0] * devices
         """For each device, the number of its temporaries."""
-        self.lives: list[list[Lifetime]] = [[] for _ in range(devices)]
+        self.lives: list[list[Lifetime]] = []
         """For each device, the lifetimes of its temporaries, if `lifetimes` was set."""
+        for _ in range(devices):
+            self.arenas.append(Arena(lanes))
+            self.lives.append([])
 
     def run(self, steps: Sequence[Step], clocks: Sequence[Clock]) -> None:
         """Fill in the public attributes; `clocks` holds the clock of each step's lane."""

@@ -8,7 +8,7 @@ from dagpu.lowering.plan import DRAWING, Plan
 from dagpu.lowering.report.explanation import duration
 from dagpu.lowering.report.prediction import PredictedStep, Prediction, forecast
 from dagpu.lowering.schedule.cost_model import CostModel
-from dagpu.ops import svg
+from dagpu.ops.drawing import svg
 
 MOST_PIECES: Final = 400
 """Most instructions in a drawing: only the first ones are drawn, because more could not be distinguished."""

@@ -1,6 +1,7 @@
 """`BoundArguments`: the inputs of one run, bound to the buffers of a program."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, final
 
 from dagpu.common.origin import Origin
@@ -11,37 +12,26 @@ from dagpu.ops.graph import Captured
 
 
 @final
+@dataclass(slots=True, eq=False)
 class BoundArguments:
     """The inputs of one run, bound to the program's buffers."""
 
-    __slots__ = ("claims", "graphs", "leaves", "locks", "memory", "moves", "undo_log")
-
-    def __init__(
-        self,
-        memory: list[Any],
-        locks: dict[Storage, bool],
-        leaves: Sequence[Any],
-        graphs: Sequence[Captured],
-        moves: tuple[int, ...] = (),
-        undo_log: UndoLog | None = None,
-        claims: BoundClaims | None = None,
-    ) -> None:
-        self.memory = memory
-        """The memory and the values of the program's buffers: the inputs, and after the run the outputs."""
-        self.locks = locks
-        """The memory that the run locks, exclusively where the value is true."""
-        self.graphs = graphs
-        """The graphs that the run launches."""
-        self.leaves = leaves
-        """The leaves of the run. A traced run has none here: its trace has moved them."""
-        self.moves = moves
-        """The indices of the leaves that `take_leaves` moves."""
-        self.claims = claims
-        """The claims of the values of `Shared` and `Unzip` nodes that the run computes; None if it computes none. A
-        traced run has none here: its trace has claimed the values."""
-        self.undo_log = undo_log
-        """The log of the handles that have moved into the run; None if there are none. Discard it when the run is
-        submitted: from then on nothing can be moved back."""
+    memory: list[Any]
+    """The memory and the values of the program's buffers: the inputs, and after the run the outputs."""
+    locks: dict[Storage, bool]
+    """The memory that the run locks, exclusively where the value is true."""
+    leaves: Sequence[Any]
+    """The leaves of the run. A traced run has none here: its trace has moved them."""
+    graphs: Sequence[Captured]
+    """The graphs that the run launches."""
+    moves: tuple[int, ...] = ()
+    """The indices of the leaves that `take_leaves` moves."""
+    undo_log: UndoLog | None = None
+    """The log of the handles that have moved into the run; None if there are none. Discard it when the run is
+    submitted: from then on nothing can be moved back."""
+    claims: BoundClaims | None = None
+    """The claims of the values of `Shared` and `Unzip` nodes that the run computes; None if it computes none. A traced
+    run has none here: its trace has claimed the values."""
 
     def take_leaves(self, origin: Origin) -> None:
         """Move the owning leaves into the run, and take the components of the `Unzip` nodes among the leaves.

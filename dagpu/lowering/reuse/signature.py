@@ -18,17 +18,11 @@ handles may have been moved or lost, and arrays may have got another shape. Then
 raises its usual error.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.common.errors import KernelArgumentError
-from dagpu.handles import (
-    HANDLES,
-    HandleBase,
-    find_live_state,
-    live_state,
-    state_of,
-)
+from dagpu.handles import HANDLES, find_live_state, live_state, state_of
 from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.call_guard import LeafBinding
 from dagpu.lowering.arguments.call_text import CallText, HandleNames
@@ -64,8 +58,9 @@ class Signature:
         buffers: int,
         moves: tuple[int, ...],
         given: tuple[tuple[FixedHandle, int], ...],
-        leaves: tuple[tuple[int, int, bool | None, Storage | None], ...],
-        graphs: tuple[tuple["Captured | int", tuple[int, ...]], ...],
+        held: set[Storage],
+        leaves: list[tuple[int, int, bool | None, Storage | None]],
+        graphs: list[tuple["Captured | int", tuple[int, ...]]],
         builder: ProgramBuilder,
         result: ResultBuilder,
         remembered: tuple[tuple[int, tuple[int, ...]], ...],
@@ -79,7 +74,8 @@ class Signature:
         self._graphs = graphs
         """The graphs that are launched, or their indices among the leaves, each with the buffers of its memory. A graph
         that is a leaf is not held here: it owns the plans of the ops that launch it."""
-        self._held_storages = _storages_of(handle for handle, _ in given)
+        self._held_storages = held
+        """The memory of the handles that are not leaves."""
         self._leaves = leaves
         """For each leaf with memory: its index; the buffer of its memory, or -1 if the program does not use it; true if
         the memory is locked for writing, false for reading, None if it is not locked; and the memory itself if the op
@@ -87,10 +83,13 @@ class Signature:
         self._arrays: list[tuple[int, Any, int, tuple[int, ...], Any]] = []
         """For each array that is copied from: its cell; the array if it is not a leaf; the index of the leaf, or -1;
         and the shape and element type with which it was traced."""
-        self._numbers: list[tuple[int, int, Callable[[float], object], NumberUse]] = [
-            (cell, index, use.check, use) for (index, _), (cell, use) in builder.numbers.items()
-        ]
+        for cell, array, leaf in builder.arrays:
+            constant, number = (array, -1) if leaf is None else (None, leaf)
+            self._arrays.append((cell, constant, number, array.shape, array.dtype))
+        self._numbers: list[tuple[int, int, Callable[[float], object], NumberUse]] = []
         """Each cell of a number, with the index of its leaf, and one of its uses with its check."""
+        for (index, _), (cell, use) in builder.numbers.items():
+            self._numbers.append((cell, index, use.check, use))
         self._drawn = tuple(builder.drawn)
         """The cells of the seeds that each run draws."""
         self.result = result
@@ -98,11 +97,6 @@ class Signature:
         self._remembered = remembered
         """For each value that a run computes and remembers, the index of its `Once` among the leaves, and those of the
         leaves that have the revisions of its sources."""
-
-    def add_array(self, cell: int, array: Any, index: int | None) -> None:
-        """Record an array that is copied from. `index` is its index among the leaves, None if it is not a leaf."""
-        constant, number = (array, -1) if index is None else (None, index)
-        self._arrays.append((cell, constant, number, array.shape, array.dtype))
 
     def leaf_bindings(self, leaves: int) -> list[LeafBinding]:
         """Return the use of each leaf, for a guard that binds them."""
@@ -297,35 +291,35 @@ def make_signature(
     result = None if remembered is None else template.part_builder(root, 0)
     if result is None or remembered is None:
         return None
-    external = builder.external_buffers()
-    locked = {storage for graph in traced.graphs for storage in graph.locks()} | traced.storages.keys()
-    others = {storage: lock for storage, lock in builder.locks.items() if storage not in locked}
-    if any(others.values()) or not others.keys() <= external.keys():
-        return None
+    external = builder.external
     read: list[tuple[FixedHandle, int]] = []
+    held: set[Storage] = set()
     for handle in given:
         state = state_of(handle)
         if state is None:  # another thread has moved it meanwhile
             return None
         read.append((handle, external.get(state.storage, -1)))
+        held.add(state.storage)
     graphs: list[tuple[Captured | int, tuple[int, ...]]] = []
+    locked, of_graphs = set(traced.storages), set[Storage]()
     for graph in dict.fromkeys(traced.graphs):
         index = traced.index_of(graph)
-        graphs.append((graph if index is None else index, tuple(external[storage] for storage in graph.storages)))
-    held = _storages_of(given) | {storage for graph in traced.graphs for storage in graph.storages}
-    leaves = tuple(
-        (index, external.get(storage, -1), builder.locks.get(storage), storage if storage in held else None)
-        for storage, index in traced.storages.items()
-    )
+        graphs.append((graph if index is None else index, tuple([external[storage] for storage in graph.storages])))
+        locked.update(graph.locks())
+        of_graphs.update(graph.storages)
+    for storage, exclusive in builder.locks.items():
+        if storage not in locked and (exclusive or storage not in external):
+            return None
+    leaves: list[tuple[int, int, bool | None, Storage | None]] = []
+    for storage, index in traced.storages.items():
+        also = storage if storage in held or storage in of_graphs else None
+        leaves.append((index, external.get(storage, -1), builder.locks.get(storage), also))
+    revisions: tuple[tuple[int, tuple[int, ...]], ...] = ()
     if remembered or template.kept:
         result = remembering_builder(result, remembered, template.kept)
-    signature = Signature(
-        builder.buffer_count(), traced.moves(), tuple(read), leaves, tuple(graphs), builder, result,
-        tuple([(index, _revision_leaves(traced, index, made_for)) for index, _ in remembered]),
-    )  # fmt: skip
-    for cell, array, leaf in builder.arrays:
-        signature.add_array(cell, array, leaf)
-    return signature
+        revisions = tuple([(index, _revision_leaves(traced, index, made_for)) for index, _ in remembered])
+    count, moves = builder.buffer_count(), traced.moves()
+    return Signature(count, moves, tuple(read), held, leaves, graphs, builder, result, revisions)
 
 
 def _revision_leaves(traced: TracedArguments, once: int, made_for: MadeFor) -> tuple[int, ...]:
@@ -333,8 +327,3 @@ def _revision_leaves(traced: TracedArguments, once: int, made_for: MadeFor) -> t
     assert traced.inputs is not None
     sources = made_for(traced.inputs.leaves[once]) or {}
     return tuple([traced.inputs.source_leaves[node] for node in sources])
-
-
-def _storages_of(handles: Iterable[HandleBase]) -> set[Storage]:
-    """Return the memory of those handles that have not been moved."""
-    return {state.storage for state in map(state_of, handles) if state is not None}

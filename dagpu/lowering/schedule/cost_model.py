@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias, final
 import numpy as np
 
 from dagpu.common.errors import NotReadyError
+from dagpu.common.layout import Layout
 from dagpu.common.origin import here
 from dagpu.common.wrong_arguments import as_whole_number, wrong_argument
 from dagpu.lowering.plan import Execute, Plan, Record, Wait
@@ -23,6 +24,7 @@ from dagpu.lowering.program import (
     CopyDtoH,
     CopyHtoD,
     Fill,
+    GraphLaunch,
     HostCall,
     Instruction,
     Launch,
@@ -46,6 +48,11 @@ PEER_OUT: Final = 4
 """Engine of copies to another device, on the device that they come from. The other device's lane runs the copy."""
 ENGINES: Final = 5
 """Number of engines of a device."""
+
+ENGINE_OF: Final[dict[type[Any], int]] = {
+    Launch: COMPUTE, Fill: COMPUTE, HostCall: COMPUTE, GraphLaunch: COMPUTE, CopyHtoD: UPLOAD, CopyDtoH: DOWNLOAD,
+}  # fmt: skip
+"""The engine of every instruction, except a `CopyDtoD`, whose engine depends on where its buffers are."""
 
 _Learnt: TypeAlias = tuple[tuple[str, tuple[tuple[int, float, int], ...]], ...]
 """For each kernel name: bytes, mean seconds and number of measurements, sorted by bytes."""
@@ -71,22 +78,20 @@ def peer_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
 
 def engine_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
     """Return the engine of its device that an instruction occupies: `COMPUTE`, `UPLOAD`, `DOWNLOAD` or `PEER_IN`."""
-    kind = type(instruction)
-    if kind is CopyDtoD:
+    engine = ENGINE_OF.get(type(instruction))
+    if engine is None:
         return COMPUTE if peer_of(instruction, buffers) < 0 else PEER_IN
-    return UPLOAD if kind is CopyHtoD else DOWNLOAD if kind is CopyDtoH else COMPUTE
+    return engine
 
 
 @final
+@dataclass(slots=True, eq=False)
 class EngineTimes:
     """The times at which engines are free, while a schedule is simulated. `ports` is the number of copies between
     devices that a device sends at once, and that it receives at once; any other copy engine runs one copy."""
 
-    __slots__ = ("_free", "_ports")
-
-    def __init__(self, ports: int) -> None:
-        self._free: dict[tuple[int, int], list[float]] = {}
-        self._ports = ports
+    _ports: int
+    _free: dict[tuple[int, int], list[float]] = field(default_factory=dict)
 
     def claim(self, ready: float, seconds: float, places: Sequence[tuple[int, int]]) -> float:
         """Occupy each of these engines, given by device and number, for the same `seconds`. Return the begin: the first
@@ -254,12 +259,12 @@ def _check_seconds(call: str, name: object, seconds: object) -> None:
 class _Clock:
     """A cost model with its tables as dicts, for the instructions of one program."""
 
-    __slots__ = ("_buffers", "_byte", "_counted", "_declared", "_host_byte", "_learnt", "_model", "_nodes")
+    __slots__ = ("_buffers", "_byte", "_counted", "_declared", "_devices", "_host_byte", "_learnt", "_model")
 
     def __init__(self, model: CostModel, program: _Buffered) -> None:
         self._model = model
         self._buffers = program.buffers
-        self._nodes = [node_of(name) for name in program.devices]
+        self._devices = program.devices
         self._byte = 1 / model.bandwidth
         self._host_byte = 1 / model.host_bandwidth
         self._declared = dict(model.declared)
@@ -267,11 +272,26 @@ class _Clock:
         self._counted = dict(model.counted)
 
     def nbytes(self, instruction: Instruction) -> int:
-        if self._counted and isinstance(instruction, Launch):
-            counted = self._counted.get(instruction.kernel.name)
-            if counted is not None:
+        layouts: list[Layout] = []
+        if isinstance(instruction, Launch):
+            if self._counted and (counted := self._counted.get(instruction.kernel.name)) is not None:
                 return counted
-        return _bytes_of(instruction, self._buffers)
+            for arg in instruction.args:
+                what = type(arg)
+                if what is View:
+                    layouts.append(arg.layout)
+                elif what is Tiles:
+                    layouts.append(arg.view.layout)
+            if not instruction.args:  # a program that is not from a trace may leave them out
+                return sum([self._buffers[buffer].nbytes for buffer in (*instruction.reads, *instruction.writes)])
+        elif isinstance(instruction, (CopyDtoH, CopyDtoD)):
+            layouts.append(instruction.source.layout)
+        if isinstance(instruction, (Fill, CopyHtoD, CopyDtoD)):
+            layouts.append(instruction.out.layout)
+        total = 0
+        for layout in layouts:
+            total += prod(layout.shape) * layout.dtype.itemsize
+        return total
 
     def seconds(self, instruction: Instruction) -> float:
         kind = type(instruction)
@@ -289,7 +309,8 @@ class _Clock:
         elif isinstance(instruction, CopyDtoD):
             peer = peer_of(instruction, self._buffers)
             if peer >= 0:
-                near = self._nodes[peer] == self._nodes[self._buffers[instruction.out.buffer].device]
+                here = self._buffers[instruction.out.buffer].device
+                near = node_of(self._devices[peer]) == node_of(self._devices[here])
                 return (model.links.peer if near else model.links.node).seconds(instruction.source.layout.nbytes)
         return model.launch + nbytes * self._byte
 
@@ -308,34 +329,6 @@ class _Clock:
         wanted = max(nbytes, 1)
         size, mean, _ = min(sizes, key=lambda known: abs(math.log(max(known[0], 1) / wanted)))
         return mean * wanted / max(size, 1)
-
-
-def _bytes_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
-    kind = type(instruction)
-    if isinstance(instruction, Launch):
-        total = 0
-        for arg in instruction.args:
-            what = type(arg)
-            if what is Tiles:
-                layout = arg.view.layout
-            elif what is View:
-                layout = arg.layout
-            else:
-                continue
-            total += prod(layout.shape) * layout.dtype.itemsize
-        if not instruction.args:  # a program that is not from a trace may leave them out
-            for buffer in (*instruction.reads, *instruction.writes):
-                total += buffers[buffer].nbytes
-        return total
-    if kind is HostCall:
-        return 0
-    if isinstance(instruction, CopyDtoH):
-        return instruction.source.layout.nbytes
-    if isinstance(instruction, CopyDtoD):
-        return instruction.source.layout.nbytes + instruction.out.layout.nbytes
-    if isinstance(instruction, (Fill, CopyHtoD)):
-        return instruction.out.layout.nbytes
-    return 0
 
 
 # ---- simulation of a plan

@@ -1,11 +1,11 @@
 """Dependences between the instructions of a program, by whole buffers, and the graph that list scheduling uses."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from operator import neg
 from typing import Final, final
 
-from dagpu.lowering.program import Instruction, Program
-from dagpu.lowering.schedule.cost_model import COMPUTE, ENGINES, PEER_IN, engine_of, peer_of
+from dagpu.lowering.program import CopyDtoD, Instruction, Program
+from dagpu.lowering.schedule.cost_model import COMPUTE, ENGINE_OF, ENGINES, PEER_IN, peer_of
 
 ANYWHERE: Final = -1
 """Pool of an instruction that another policy places, on an unknown stream: it starts as soon as it is ready."""
@@ -26,18 +26,14 @@ class AccessHistory:
         self.readers: list[list[int]] = [[] for _ in range(buffers)]
         """Indices of the instructions that have read each buffer since that write, in order."""
 
-    def last_writers(self, instruction: Instruction) -> list[int]:
-        """Return the last writers of the buffers that an instruction reads, then of those that it writes."""
-        writer = self.writer
-        return [writer[buffer] for buffer in (*instruction.reads, *instruction.writes) if writer[buffer] >= 0]
-
-    def scan(self, instructions: Iterable[Instruction]) -> Iterator[list[int]]:
-        """Yield the direct predecessors of each instruction, then note its accesses; one may occur more than once.
+    def scan(self, instructions: Iterable[Instruction]) -> list[list[int]]:
+        """Return the direct predecessors of each instruction, and note its accesses; one may occur more than once.
 
         The readers of a buffer come after its last write. So a write depends on the readers, and on the last writer
         only if there are no readers.
         """
         writer, readers = self.writer, self.readers
+        found: list[list[int]] = []
         for index, instruction in enumerate(instructions):
             before: list[int] = []
             for buffer in instruction.reads:
@@ -48,13 +44,14 @@ class AccessHistory:
                     before += readers[buffer]
                 elif writer[buffer] >= 0:
                     before.append(writer[buffer])
-            yield before
+            found.append(before)
             for buffer in instruction.reads:
                 readers[buffer].append(index)
             for buffer in instruction.writes:
                 writer[buffer] = index
                 if readers[buffer]:
                     readers[buffer] = []
+        return found
 
 
 @final
@@ -80,15 +77,16 @@ class Dependences:
         self.devices = len(program.devices)
         self.ports = ports
         """Number of copies between devices that a device sends at once, and that it receives at once."""
-        self.pool = [i.device * ENGINES + engine_of(i, program.buffers) for i in program.instructions]
-        self.sender = {
-            index: peer_of(program.instructions[index], program.buffers)
-            for index, pool in enumerate(self.pool)
-            if pool % ENGINES == PEER_IN
-        }
+        self.pool: list[int] = []
+        """The pool of each instruction; `ANYWHERE` if another policy places it."""
+        self.sender: dict[int, int] = {}
         """For each copy between two devices, the device that it comes from."""
-        if own is not None:
-            self.pool = [pool if is_own else ANYWHERE for pool, is_own in zip(self.pool, own, strict=True)]
+        for index, instruction in enumerate(program.instructions):
+            engine = ENGINE_OF.get(type(instruction), COMPUTE)
+            if type(instruction) is CopyDtoD and (peer := peer_of(instruction, program.buffers)) >= 0:
+                engine, self.sender[index] = PEER_IN, peer
+            is_own = own is None or own[index]
+            self.pool.append(instruction.device * ENGINES + engine if is_own else ANYWHERE)
         self.after: list[list[int]] = [[] for _ in range(count)]
         """For each instruction, its direct successors; most transitive ones are left out."""
         self.producers = [0] * count
@@ -125,15 +123,18 @@ class Dependences:
 
         A leaf belongs to its first consumer. A copy is not a leaf, because it has a stream of its own to run ahead on.
         """
-        producers, pool = self.producers, self.pool
-        leaves = [leaf for leaf in before if not producers[leaf] and not self.after[leaf] and pool[leaf] % ENGINES == 0]
-        if leaves:
-            others = [earlier for earlier in before if producers[earlier]]
-            if others:
-                self.leaves_of[index] = leaves
-                self.gate[index] = len(others)
-                for earlier in others:
-                    self.feeds.setdefault(earlier, []).append(index)
+        leaves: list[int] = []
+        others: list[int] = []
+        for earlier in before:
+            if self.producers[earlier]:
+                others.append(earlier)
+            elif not self.after[earlier] and self.pool[earlier] % ENGINES == COMPUTE:
+                leaves.append(earlier)
+        if leaves and others:
+            self.leaves_of[index] = leaves
+            self.gate[index] = len(others)
+            for earlier in others:
+                self.feeds.setdefault(earlier, []).append(index)
 
     def _measure(self) -> None:
         """Fill in `rest` and `work`."""
@@ -159,10 +160,13 @@ class Dependences:
         the pool that it needs is full. So it is the sum of the pools' shares and of the part (1 - 1 / `streams`) of the
         critical path.
         """
-        shares = [total / streams_of(pool, streams, self.ports) for pool, total in self.work.items()]
-        path = max(self.rest, default=0.0)
-        alone = 0.0 if ANYWHERE in self.pool else 1 / streams
-        return max([path, *shares]), sum(shares) + path * (1 - alone)
+        path = lower = max(self.rest, default=0.0)
+        upper = path * (1 - (0.0 if ANYWHERE in self.pool else 1 / streams))
+        for pool, total in self.work.items():
+            share = total / streams_of(pool, streams, self.ports)
+            lower = max(lower, share)
+            upper += share
+        return lower, upper
 
     def by_path(self) -> list[int]:
         """Return the instructions sorted by descending `rest`, then in program order."""

@@ -17,16 +17,25 @@ work / m): R. L. Graham, "Bounds on multiprocessing timing anomalies", SIAM J. A
 cover holding leaves back. So if a schedule exceeds his bound, the third attempt is taken if it is any faster.
 """
 
+import math
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Final, final
 
 from dagpu.common.origin import here
 from dagpu.common.wrong_arguments import wrong_argument
 from dagpu.lowering.program import Program
-from dagpu.lowering.schedule.cost_model import CostModel
-from dagpu.lowering.schedule.dependences import Dependences
-from dagpu.lowering.schedule.list_simulation import ListSimulation
+from dagpu.lowering.schedule.cost_model import (
+    COMPUTE,
+    DOWNLOAD,
+    ENGINES,
+    PEER_OUT,
+    UPLOAD,
+    CostModel,
+    EngineTimes,
+)
+from dagpu.lowering.schedule.dependences import ANYWHERE, Dependences, streams_of
 from dagpu.lowering.schedule.policies import Placement, check_settings, placed_by
 
 _GOOD: Final = 1.05
@@ -102,3 +111,181 @@ def _is_chain(program: Program) -> bool:
         else:
             return False
     return True
+
+
+# ---- one attempt: a simulation of the program in the cost model
+
+_LOOK: Final = 64
+"""Number of starts after which an attempt checks again whether it can still keep its limit."""
+
+
+@final
+class ListSimulation:
+    """A simulated run of the program. `ranked` holds the instructions, highest priority first.
+
+    The attempt stops with a makespan of `inf` once it is certain to take longer than `limit`. If streams are idle
+    because copies are late, that is certain within the first third.
+    """
+
+    __slots__ = (
+        "_counted",
+        "_events",
+        "_feeds",
+        "_gate",
+        "_idle",
+        "_left",
+        "_limit",
+        "_missing",
+        "_on",
+        "_rank",
+        "_ranked",
+        "_ready",
+        "_senders",
+        "_streams",
+        "_toward",
+        "_unbound",
+        "keys",
+        "makespan",
+        "order",
+    )  # fmt: skip
+
+    def __init__(
+        self, on: Dependences, streams: int, ranked: list[int], *, hold_back: bool, limit: float = math.inf
+    ) -> None:
+        self._on = on
+        self._ranked = ranked
+        self._rank = [0] * on.count
+        for rank, index in enumerate(ranked):
+            self._rank[index] = rank
+        self._missing = on.producers.copy()
+        self._gate = on.gate.copy() if hold_back else {}
+        self._feeds = on.feeds if hold_back else {}
+        self._toward = [-1] * on.count
+        """For each instruction, the position in `order` of its latest producer in the same pool; -1 if none."""
+        self._events: list[tuple[float, int]] = []
+        """A heap of the running instructions: end time, and position in `order`."""
+        self._ready: dict[int, list[int]] = {}
+        """For each pool, a heap of the ranks of its ready instructions."""
+        self._idle: dict[int, list[int]] = {}
+        """For each pool, a stack of its free streams: the last freed is the first taken, so that few are used."""
+        for pool in on.work:
+            self._ready[pool] = []
+            self._idle[pool] = _keys_of(pool % ENGINES, streams, on.ports)
+        self._senders = EngineTimes(on.ports)
+        """The times at which devices can send another copy. The lane of the receiving device waits for that."""
+        self._unbound: list[int] = []
+        """Ready instructions that belong to no pool."""
+        self._streams = streams
+        self._limit = limit * (1 + 1e-9)  # sums in another order end in other last bits
+        self._left = on.work.copy()
+        """For each pool, the seconds of the instructions after the first `_counted` starts."""
+        self._counted = 0
+        self.keys = [0] * on.count
+        self.order: list[int] = []
+        self.makespan = self._run()
+
+    def _run(self) -> float:
+        """Simulate the run, and return its makespan in seconds; `inf` if it exceeds the limit."""
+        gated: set[int] = set()
+        for index in self._gate:
+            gated.update(self._on.leaves_of[index])
+        for index, producers in enumerate(self._missing):
+            if not producers and index not in gated:
+                self._offer(index)
+        events, ready, idle, now = self._events, self._ready, self._idle, 0.0
+        limited = self._limit < math.inf
+        while True:
+            if limited and len(self.order) >= self._counted + _LOOK and self._is_late(now):
+                return math.inf
+            while self._unbound:
+                self._start(self._unbound.pop(), 0, now)
+            for pool in self._on.work:
+                if ready[pool] and idle[pool]:
+                    self._dispatch(pool, now)
+            if not events:
+                return now
+            now = events[0][0]
+            while events and events[0][0] <= now:
+                self._finish(heappop(events)[1], now)
+
+    def _is_late(self, now: float) -> bool:
+        """Return whether some pool has more work left than its streams can do within the limit."""
+        left, pool_of, times = self._left, self._on.pool, self._on.times
+        for index in self.order[self._counted :]:
+            if pool_of[index] != ANYWHERE:
+                left[pool_of[index]] -= times[index]
+        self._counted = len(self.order)
+        return any(
+            now + seconds / streams_of(pool, self._streams, self._on.ports) > self._limit
+            for pool, seconds in left.items()
+        )
+
+    def _offer(self, index: int) -> None:
+        """Add an instruction to the ready instructions of its pool."""
+        pool = self._on.pool[index]
+        if pool == ANYWHERE:
+            self._unbound.append(index)
+        else:
+            heappush(self._ready[pool], self._rank[index])
+
+    def _start(self, index: int, key: int, now: float) -> None:
+        """Start an instruction on a stream, and offer the leaves that were held back for its start."""
+        on = self._on
+        if index in on.sender:
+            now = self._senders.claim(now, on.times[index], [(on.sender[index], PEER_OUT)])
+        heappush(self._events, (now + on.times[index], len(self.order)))
+        self.order.append(index)
+        self.keys[index] = key
+        if index in self._feeds:
+            for fed in self._feeds[index]:
+                self._gate[fed] -= 1
+                if not self._gate[fed]:
+                    for leaf in on.leaves_of[fed]:
+                        self._offer(leaf)
+
+    def _finish(self, position: int, now: float) -> None:
+        """End the instruction at `position` in `order`. Pass its stream on to its only consumer, or free the stream."""
+        on, missing, toward = self._on, self._missing, self._toward
+        index, pools = self.order[position], on.pool
+        pool, followers = pools[index], on.after[index]
+        for later in followers:
+            missing[later] -= 1
+            if pools[later] == pool:
+                if toward[later] < position:
+                    toward[later] = position
+                if on.producers[later] == 1 == len(followers):
+                    self._start(later, self.keys[index], now)
+                    return
+            if not missing[later]:
+                self._offer(later)
+        if pool != ANYWHERE:
+            self._idle[pool].append(self.keys[index])
+
+    def _dispatch(self, pool: int, now: float) -> None:
+        """Start ready instructions by rank while streams are free, each on its producer's stream if that is free."""
+        ready, idle = self._ready[pool], self._idle[pool]
+        ranked, toward, order, keys = self._ranked, self._toward, self.order, self.keys
+        while ready and idle:
+            if len(idle) == 1:  # the usual case; there is no choice
+                self._start(ranked[heappop(ready)], idle.pop(), now)
+                continue
+            elsewhere: list[int] = []
+            for _ in range(min(len(ready), len(idle))):
+                index = ranked[heappop(ready)]
+                producer = toward[index]
+                if producer >= 0 and (key := keys[order[producer]]) in idle:
+                    idle.remove(key)
+                    self._start(index, key, now)
+                else:
+                    elsewhere.append(index)
+            for index in elsewhere:
+                self._start(index, idle.pop(), now)
+
+
+def _keys_of(engine: int, streams: int, ports: int) -> list[int]:
+    """Return the keys of the streams of a pool, as a stack: the last is used first."""
+    if engine == COMPUTE:
+        return list(range(streams - 1, -1, -1))
+    if engine in (UPLOAD, DOWNLOAD):
+        return [streams if engine == UPLOAD else streams + 1]
+    return list(range(streams + 1 + ports, streams + 1, -1))

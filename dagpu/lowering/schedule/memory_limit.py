@@ -61,24 +61,27 @@ class _Limits:
     """The memory limits of the policies of a program: of whole runs, and of single devices."""
 
     def __init__(self, program: Program) -> None:
-        self._whole: list[int | None] = [getattr(policy, "memory_limit", None) for policy in program.policies]
+        self._whole: int | None = None
+        """The smallest limit of the whole run."""
         self._of_devices: dict[int, int] = {}
         """The limit of each device that has one, by its index."""
-        self.limited = [limit is not None for limit in self._whole]
+        self.limited: list[bool] = []
         """For each policy, whether it has a limit."""
-        for number, policy in enumerate(program.policies):
+        for policy in program.policies:
+            whole: int | None = getattr(policy, "memory_limit", None)
+            self.limited.append(whole is not None)
             if callable(getattr(policy, "limit_on", None)):
-                self._whole[number] = None
                 for device, name in enumerate(program.devices):
                     limit = policy.limit_on(name)
                     if limit is not None:
                         self._of_devices[device] = min(limit, self._of_devices.get(device, limit))
+            elif whole is not None:
+                self._whole = whole if self._whole is None else min(whole, self._whole)
 
     def exceeded(self, plan: Plan) -> dict[int, int]:
         """Return the devices whose limits a plan exceeds, with the limits; all of them for a limit of the run."""
-        whole: int | None = min([limit for limit in self._whole if limit is not None], default=None)
-        if whole is not None and plan.peak_bytes > whole:
-            return dict.fromkeys(range(len(plan.devices)), whole)
+        if self._whole is not None and plan.peak_bytes > self._whole:
+            return dict.fromkeys(range(len(plan.devices)), self._whole)
         if not self._of_devices:
             return {}
         held = peak_bytes_on(plan)
@@ -119,11 +122,15 @@ def _depth_first(program: Program) -> list[int]:
 
 def _needs(program: Program) -> list[list[int]]:
     """Return the predecessors of each instruction: first the last writers of its buffers, then those that read them."""
-    history = AccessHistory(len(program.buffers))
-    return [
-        list(dict.fromkeys([*history.last_writers(instruction), *before]))
-        for instruction, before in zip(program.instructions, history.scan(program.instructions), strict=True)
-    ]
+    found: list[list[int]] = []
+    writer = [-1] * len(program.buffers)
+    before = AccessHistory(len(program.buffers)).scan(program.instructions)
+    for index, instruction in enumerate(program.instructions):
+        last = [writer[buffer] for buffer in (*instruction.reads, *instruction.writes) if writer[buffer] >= 0]
+        found.append(list(dict.fromkeys([*last, *before[index]])))
+        for buffer in instruction.writes:
+            writer[buffer] = index
+    return found
 
 
 def _too_large(plan: Plan, limits: _Limits) -> PlanError:

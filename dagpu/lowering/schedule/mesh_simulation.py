@@ -21,6 +21,7 @@ from dagpu.lowering.program import (
     CopyDtoH,
     CopyHtoD,
     Fill,
+    GraphLaunch,
     HostCall,
     Instruction,
     Program,
@@ -84,6 +85,8 @@ class Versions:
         """For each instruction, the versions that it makes."""
         self.fixed: list[int] = []
         """For each instruction, the place where it has to run; -1 if any place of the mesh will do."""
+        self.in_place: set[int] = set()
+        """The launches of captured graphs, which use their memory where it is."""
         self.anywhere: list[bool] = []
         """For each instruction, whether it reads what it uses on other devices too, as copies do."""
         self._program = program
@@ -105,6 +108,9 @@ class Versions:
                     uses.append(version)
             makes: list[int] = []
             fixed, changes = place_of[instruction.device], False
+            is_graph = type(instruction) is GraphLaunch
+            if is_graph:
+                self.in_place.add(index)
             for written in instruction.writes:
                 if not on_device[written]:
                     continue
@@ -113,7 +119,7 @@ class Versions:
                     changes = True
                     if version not in uses:
                         uses.append(version)
-                if home[written] >= 0 and fixed != home[written]:
+                if home[written] >= 0 and fixed != home[written] and not is_graph:
                     if fixed >= 0:
                         raise _two_homes(instruction, self.places[fixed], self.places[home[written]])
                     fixed = home[written]
@@ -351,6 +357,9 @@ class _Execution:
 
     def commit(self, index: int, place: int) -> None:
         """Run an instruction on a place, after the copies of what it uses."""
+        if index in self._versions.in_place:
+            self._commit_in_place(index, place)
+            return
         there, engine = self._there, self._engine[index]
         free = self._free[engine]
         begin = 0.0 if engine == _NONE else free[place]
@@ -369,6 +378,19 @@ class _Execution:
         self.devices[index] = place
         if end > self.end:
             self.end = end
+
+    def _commit_in_place(self, index: int, place: int) -> None:
+        """Run an instruction on a place that uses its memory where it is, on any place."""
+        versions, there = self._versions, self._there
+        homes = [versions.home[versions.buffer[version]] for version in versions.uses[index]]
+        ready = [there[version][home] for version, home in zip(versions.uses[index], homes, strict=True)]
+        end = max([self._free[_COMPUTE][place], *ready]) + self._times[index]
+        for version in versions.makes[index]:
+            there[version] = {versions.home[versions.buffer[version]]: end}
+        for used in (place, *homes):
+            self._free[_COMPUTE][used] = end
+        self.devices[index] = place
+        self.end = max(self.end, end)
 
     def _commit_maker(self, index: int, place: int) -> None:
         """Run an instruction that uses nothing on the place where its result is used first."""

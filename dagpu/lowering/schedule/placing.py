@@ -14,7 +14,7 @@ from dagpu.common.errors import PlanError
 from dagpu.common.layout import contiguous_layout
 from dagpu.common.origin import Origin
 from dagpu.handles.device_handles import is_automatic
-from dagpu.lowering.program import HOST, Buffer, CopyDtoD, Instruction, Program, Role, View
+from dagpu.lowering.program import HOST, Buffer, CopyDtoD, GraphLaunch, Instruction, Program, Role, View
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.mesh import Mesh
 from dagpu.lowering.schedule.mesh_simulation import MeshSimulation, Move, SimulatedRun, Versions
@@ -129,6 +129,14 @@ class _Placing:
             copy = _Copy(newest[buffer][move.source], self._replica(buffer, place), nbytes, instruction.origin)
             self._steps.append((copy, {}, place, policy))
         replicas = _Numbers()
+        if isinstance(instruction, GraphLaunch):
+            for buffer in instruction.writes:
+                newest[buffer] = {self._versions.home[buffer]: buffer}
+                self._last[buffer] = buffer
+            self._steps.append(
+                (instruction, _Numbers({b: b for b in (*instruction.reads, *instruction.writes)}), place, policy)
+            )
+            return
         for buffer in instruction.reads:
             there = newest[buffer]
             if there:

@@ -71,7 +71,7 @@ def place_program(program: Program) -> Placement:
     for number, policy in enumerate(program.policies):
         placement = _ask(policy, program)
         if placement.order is not None and number in program.policy_of:
-            return _place_others(program, number, placement.keys, placement.order)
+            return placement if len(program.policies) == 1 else _place_others(program, number, placement)
         found.append(placement.keys)
     return Placement(found[0] if len(found) == 1 else [found[p][at] for at, p in enumerate(program.policy_of)])
 
@@ -85,12 +85,12 @@ def reordered(program: Program, order: Sequence[int]) -> Program:
     )
 
 
-def _place_others(program: Program, number: int, keys: Sequence[Hashable], order: Sequence[int]) -> Placement:
+def _place_others(program: Program, number: int, chosen: Placement) -> Placement:
     """Let the other policies place their instructions in the order that policy `number` has chosen."""
-    if len(program.policies) == 1:
-        return Placement(keys, order)
+    order = chosen.order
+    assert order is not None
     after = reordered(program, order)
-    merged = list(keys)
+    merged = list(chosen.keys)
     for other, policy in enumerate(program.policies):
         if other != number:
             placement = _ask(policy, after)
@@ -150,7 +150,7 @@ def placed_by(program: Program, policy: SchedulingPolicy) -> list[bool]:
 
     A policy that is not one of the program's places all instructions: a user-defined policy may have called it.
     """
-    own = [candidate is policy for candidate in program.policies]
+    own = [candidate is policy for candidate in program.policies] if len(program.policies) > 1 else [True]
     if all(own) or not any(own):
         return [True] * len(program.instructions)
     return [own[number] for number in program.policy_of]

@@ -10,6 +10,7 @@ Time is linear in instructions and accesses; each wait also takes time linear in
 from bisect import bisect_right
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import final
 
 from dagpu.lowering.memory.planner import lay_out
@@ -42,9 +43,11 @@ def schedule(program: Program, placement: Placement | None = None) -> Plan:
     """
     placement = place_program(program) if placement is None else placement
     keys = placement.keys
-    if placement.order is not None:
+    if placement.order is not None and list(placement.order) != list(range(len(keys))):
         program, keys = reordered(program, placement.order), [keys[at] for at in placement.order]
-    return fit(program, keys, _schedule(program, keys), _schedule)
+    plan = _schedule(program, keys)
+    limited = [p for p in program.policies if getattr(p, "memory_limit", None) is not None or hasattr(p, "limit_on")]
+    return fit(program, keys, plan, _schedule) if limited else plan
 
 
 def _schedule(program: Program, keys: Sequence[Hashable]) -> Plan:
@@ -224,10 +227,10 @@ def _assemble(program: Program, lane_of: list[int], number: dict[tuple[int, Hash
     steps: list[Step] = []
     event_of: dict[int, int] = {}
     fresh = [buffer.device != HOST and buffer.role is not Role.INPUT for buffer in buffers]
-    unwritten = _allocate_unwritten(program, fresh, number)
+    outputs = {at: buffers[at].nbytes for at, is_new in enumerate(fresh) if is_new and buffers[at].role is Role.OUTPUT}
 
     put = steps.append
-    for buffer, lane in unwritten:
+    for buffer, lane in _unwritten_outputs(program, outputs, number) if outputs else ():
         fresh[buffer] = False
         put(Allocate(buffer, lane))
     waits, recorded = order.waits, order.recorded
@@ -253,23 +256,21 @@ def _assemble(program: Program, lane_of: list[int], number: dict[tuple[int, Hash
     for lane, late, buffer in order.tail:
         steps.extend([Wait(event_of[earlier], lane) for earlier in late])
         put(Release(buffer, lane))
-    lanes = tuple([Lane(device, key) for device, key in number])
+    lanes = tuple(starmap(Lane, number))
     offsets, arenas = lay_out(buffers, steps, len(program.devices), len(lanes), len(event_of))
-    handed_out = sum([b.nbytes for b in buffers if b.role is Role.OUTPUT and b.device != HOST])
-    return Plan(program.devices, lanes, buffers, tuple(steps), len(event_of), sum(arenas) + handed_out, offsets, arenas)
+    peak = sum(arenas) + sum(outputs.values())
+    return Plan(program.devices, lanes, buffers, tuple(steps), len(event_of), peak, offsets, arenas)
 
 
-def _allocate_unwritten(
-    program: Program, fresh: list[bool], number: dict[tuple[int, Hashable], int]
+def _unwritten_outputs(
+    program: Program, outputs: Iterable[int], number: dict[tuple[int, Hashable], int]
 ) -> list[tuple[int, int]]:
     """Return the outputs that no instruction writes, each with a lane of its device; adds missing lanes to `number`."""
-    outputs = {b for b, buffer in enumerate(program.buffers) if fresh[b] and buffer.role is Role.OUTPUT}
-    if not outputs:
-        return []
+    unwritten = set(outputs)
     for instruction in program.instructions:
-        outputs.difference_update(instruction.writes)
+        unwritten.difference_update(instruction.writes)
     found: list[tuple[int, int]] = []
-    for output in sorted(outputs):
+    for output in sorted(unwritten):
         device = program.buffers[output].device
         lane = next((lane for (where, _), lane in number.items() if where == device), None)
         if lane is None:

@@ -174,7 +174,7 @@ def place_spread(program: Program) -> Program:
     Raises:
         PlanError: its policies name several meshes.
     """
-    found = [policy for policy in program.policies if spreads(policy)]
+    found = list(filter(spreads, program.policies))
     if not found:
         return program
     first, *others = found

@@ -5,6 +5,7 @@ attribute `value` is `PENDING` until then.
 """
 
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar, final
 
 from dagpu.lowering.program import Cell, Items
@@ -21,72 +22,60 @@ PENDING: Final = object()
 
 
 @final
+@dataclass(slots=True, eq=False)
 class FromCell:
     """The value of a cell of the program that is being traced."""
 
-    __slots__ = ("buffer",)
-
-    def __init__(self, buffer: int) -> None:
-        self.buffer = buffer
+    buffer: int
 
 
 @final
+@dataclass(slots=True, eq=False)
 class FromItems:
     """A tuple, some of whose items are `Deferred`."""
 
-    __slots__ = ("items",)
-
-    def __init__(self, items: tuple[Any, ...]) -> None:
-        self.items = items
+    items: tuple[Any, ...]
 
 
 @final
+@dataclass(slots=True, eq=False)
 class FromPart:
     """Component `index` of an `Unzip` whose tuple does not exist yet."""
 
-    __slots__ = ("index", "node", "whole")
-
-    def __init__(self, whole: "Deferred", node: Unzip[Any], index: int) -> None:
-        self.whole = whole
-        self.node = node
-        self.index = index
+    whole: "Deferred"
+    node: Unzip[Any]
+    index: int
 
 
 @final
+@dataclass(slots=True, eq=False)
 class SuspendedOp:
     """A node some of whose inputs do not exist yet. `place` is its placement."""
 
-    __slots__ = ("inputs", "node", "place")
-
-    def __init__(self, node: Node, inputs: tuple[Any, ...], place: Any) -> None:
-        self.node = node
-        self.inputs = inputs
-        self.place = place
+    node: Node
+    inputs: tuple[Any, ...]
+    place: Any
 
 
 @final
+@dataclass(slots=True, eq=False)
 class ForeignSuspension:
     """A `Shared` or `Unzip` node whose value is being made: by another run, or in a later stage of this run."""
 
-    __slots__ = ("node", "place")
-
-    def __init__(self, node: Shared[Any] | Unzip[Any], place: Any) -> None:
-        self.node = node
-        self.place = place
+    node: Shared[Any] | Unzip[Any]
+    place: Any
 
 
 Cause: TypeAlias = FromCell | FromItems | FromPart | SuspendedOp | ForeignSuspension
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Deferred:
     """A value that does not exist yet, and the cause from which it will be computed."""
 
-    __slots__ = ("cause", "value")
-
-    def __init__(self, cause: Cause) -> None:
-        self.cause = cause
-        self.value: Any = PENDING
+    cause: Cause
+    value: Any = PENDING
 
 
 def resolve(value: Any) -> Any:

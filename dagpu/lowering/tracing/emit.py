@@ -27,8 +27,7 @@ from dagpu.handles import (
 from dagpu.handles.device_handles import Device, driver_of
 from dagpu.handles.handle_trees import handles_in, storage_of
 from dagpu.handles.symbolic import SymbolicNumber
-from dagpu.kernels.call_arguments import arguments_fit
-from dagpu.kernels.decorator import check_launch
+from dagpu.kernels.call_arguments import arguments_fit, check_arguments
 from dagpu.lowering.arguments.scalar_params import SEED, ScalarUse
 from dagpu.lowering.program import (
     HOST,
@@ -61,12 +60,12 @@ def emit_alloc(
     """Emit `empty`, `zeros`, `arange` and the other creation ops. `seed` is the stand-in for the seed of random
     numbers, if the seed may differ between runs."""
     layout = contiguous_layout(node.shape, node.dtype)
-    tensor = b.new_tensor(device, layout, node.origin)
+    tensor, out = b.new_tensor(device, layout, node.origin)
     recipe = node.recipe
     if recipe is None:
         b.leave_undefined(tensor, policy)
         return tensor
-    out, cell = b.write_view(tensor), None
+    cell = None
     if isinstance(recipe, Uniform | Normal):
         recipe_seed: Any = recipe.seed
         if seed is None and type(recipe_seed) is SymbolicNumber:  # an argument of a pipeline
@@ -77,7 +76,7 @@ def emit_alloc(
             recipe = replace(recipe, seed=constant)
         elif recipe_seed is None:
             cell = Cell(b.drawn_cell())
-    b.emit(Fill(out, recipe, (), (out.buffer,), b.device_index(device), node.origin, cell), policy)
+    b.emit(Fill(out, recipe, (), (out.buffer,), b.buffers[out.buffer].device, node.origin, cell), policy)
     return tensor
 
 
@@ -89,9 +88,9 @@ def emit_from_host(
     array = node.array
     element = element_type(array.dtype)
     assert element is not None, "the op was not built for it"
-    tensor = b.new_tensor(device, contiguous_layout(array.shape, element), node.origin)
-    cell, out = b.array_cell(array, leaf), b.write_view(tensor)
-    b.emit(CopyHtoD(out, cell, (cell,), (out.buffer,), b.device_index(device), node.origin), policy)
+    tensor, out = b.new_tensor(device, contiguous_layout(array.shape, element), node.origin)
+    cell = b.array_cell(array, leaf)
+    b.emit(CopyHtoD(out, cell, (cell,), (out.buffer,), b.buffers[out.buffer].device, node.origin), policy)
     return tensor
 
 
@@ -109,7 +108,7 @@ def emit_to_host(node: ToHost[Any], handle: Any, b: ProgramBuilder, policy: int)
             f"wanted. {cure}."
         )
     source, cell = b.read_view(handle), b.new_cell()
-    device = b.device_index(handle.device)
+    device = b.buffers[source.buffer].device
     b.emit(CopyDtoH(cell, source, (source.buffer,), (cell,), device, node.origin), policy)
     return Deferred(FromCell(cell))
 
@@ -126,7 +125,7 @@ def emit_copy(
     view = b.read_view(source)
     if into is None:
         dtype = source.dtype if node.dtype is None else node.dtype
-        target = b.new_tensor(device or source.device, contiguous_layout(source.shape, dtype), node.origin)
+        target, _ = b.new_tensor(device or source.device, contiguous_layout(source.shape, dtype), node.origin)
     else:
         target = into
     changes = into is not None and not b.is_blank(into)
@@ -134,7 +133,7 @@ def emit_copy(
     where = b.device_index(target.device)
     b.device_index(source.device)
     # A copy to a part of a buffer leaves the rest as it was: the contents before are an input of it.
-    keeps_rest = changes and out.layout.nbytes < b.nbytes_of(out.buffer)
+    keeps_rest = changes and out.layout.nbytes < b.buffers[out.buffer].nbytes
     reads = (view.buffer, out.buffer) if keeps_rest else (view.buffer,)
     b.emit(CopyDtoD(out, view, reads, (out.buffer,), where, node.origin), policy)
     return target if into is None else None
@@ -144,7 +143,7 @@ def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, p
     """Emit a kernel launch on arguments that all exist."""
     spec = node.kernel
     if not arguments_fit(spec, args):
-        check_launch(spec, args, node.origin)
+        check_arguments(spec, args, node.origin, ops=False)
     operands = list(args)
     reads: list[int] = []
     writes: list[int] = []
@@ -159,13 +158,14 @@ def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, p
             view = operands[index] = b.read_view(args[index])
             buffer = view.buffer
             reads.append(buffer)
-        at = b.device_of(buffer)
+        at = b.buffers[buffer].device
         several |= device not in (at, HOST)
         device = at
     if several:
         device = _device_of_several(node, args, writes, b, policy)
     for index, check in spec.lazy:  # numbers that the call had were converted by the call
-        operands[index] = check(args[index])
+        if type(args[index]) is not SymbolicNumber:
+            operands[index] = check(args[index])
     if SymbolicNumber in map(type, operands):
         for index, operand in enumerate(operands):
             if type(operand) is SymbolicNumber:
@@ -250,8 +250,8 @@ def _scratch(
         nbytes *= prod(grid)
     if not nbytes:
         return None
-    memory = b.new_tensor(device, contiguous_layout((nbytes,), np.dtype(np.uint8)), origin)
-    return b.write_view(memory)  # nothing else refers to the memory: it is a temporary
+    _, view = b.new_tensor(device, contiguous_layout((nbytes,), np.dtype(np.uint8)), origin)
+    return view  # no handle refers to the memory: it is a temporary
 
 
 def _device_of_several(
@@ -260,11 +260,11 @@ def _device_of_several(
     """Return the device of a launch whose tensors are on several: under `Spread` that of its outputs, or else one that
     is chosen later. The placement copies the inputs there. A kernel that reads its peers runs where its outputs are."""
     if node.kernel.peers and writes:
-        return b.device_of(writes[0])
+        return b.buffers[writes[0]].device
     placed = b.policies[policy]
     if spreads(placed):
         b.device_index(placed.mesh.automatic)  # also where no memory is on it: the program is to be placed
-    named = {b.device_of(buffer) for buffer in writes} - {b.automatic}
+    named = {b.buffers[buffer].device for buffer in writes} - {b.automatic}
     if b.automatic == NO_DEVICE or len(named) > 1:
         raise _two_devices(node, args)
     return named.pop() if named else b.automatic

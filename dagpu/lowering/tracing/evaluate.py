@@ -9,20 +9,17 @@ generators, which yield before a call of a closure if the driver has asked for a
 does not block a trio loop.
 """
 
-import threading
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, assert_never, final
+from typing import Any, Final, assert_never, final
 
 import numpy as np
 
 from dagpu.common.errors import MovedError
-from dagpu.common.origin import Origin, describe
+from dagpu.common.origin import describe
 from dagpu.handles import HANDLES, SharedTensor, TensorRef
 from dagpu.handles.handle_trees import has_owning_handle
 from dagpu.handles.symbolic import SymbolicNumber
 from dagpu.lowering.arguments.exact_tokens import is_fixed
-from dagpu.lowering.arguments.flattened import RememberedValue
-from dagpu.lowering.arguments.traced_arguments import TracedArguments
 from dagpu.lowering.tracing.deferred import (
     NOT_YET,
     Deferred,
@@ -45,45 +42,21 @@ from dagpu.lowering.tracing.emit import (
     emit_to_host,
     library_work,
 )
-from dagpu.lowering.tracing.placements import Placements
-from dagpu.lowering.tracing.program_builder import ProgramBuilder
+from dagpu.lowering.tracing.remembering import FINISH, FINISH_ROW, RESTORE, AnyOp, RememberingEvaluation
 from dagpu.lowering.tracing.run_memo import (
-    Remembering,
-    RunMemo,
     check_components,
-    copy_for_consumer,
     own_result_error,
-    take_published,
 )
-from dagpu.lowering.tracing.undo_log import HandleTaker
-from dagpu.lowering.tracing.user_code import Closures, describe_closure
+from dagpu.lowering.tracing.user_code import describe_closure
 from dagpu.lowering.updates.live_inputs import LiveValue
-from dagpu.lowering.updates.run_sources import RunSources
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
-from dagpu.ops.compose import BUILT_IN, Cut, Cutoff, HostCall, Map, On, Pure, Shared, Then, ToHost, Unzip, Value, Zip
+from dagpu.ops.compose import Cutoff, HostCall, Map, On, Shared, Then, ToHost, Unzip, Value, Zip
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source
+from dagpu.ops.node_functions import BUILT_IN, Cut, Pure
 from dagpu.ops.nodes import Node
-from dagpu.ops.single_flight import NOTHING, new_once_number
-
-AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
-
-
-@final
-class _EvaluationMark:
-    """A mark on the stack `todo`, which says how to read the entries below it."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-
-FINISH: Final = _EvaluationMark("followed on the stack by a node and a height: the node's inputs are `done[height:]`")
-FINISH_ROW: Final = _EvaluationMark("followed on the stack by a row, whose input is on top of `done`")
-RESTORE: Final = _EvaluationMark("followed on the stack by a placement to restore")
 
 _USED_AGAIN: Final = frozenset((Value, Shared, Source, Cutoff))
 """The nodes that check themselves how often they are used in one run."""
@@ -100,37 +73,8 @@ def _feeding_op(op: AnyOp) -> AnyOp:
 
 
 @final
-class Evaluation:
+class Evaluation(RememberingEvaluation):
     """The evaluation of one run's DAG. It emits instructions to `builder`, which is a new one for each stage."""
-
-    def __init__(
-        self,
-        op: AnyOp,
-        places: Placements,
-        builder: ProgramBuilder,
-        leaves: TracedArguments,
-        taker: HandleTaker,
-        origin: Origin,
-        sources: RunSources,
-    ) -> None:
-        self.thread = threading.get_ident()
-        """The thread that drives the run. Code that blocks this thread must not wait for the run."""
-        self.origin = origin
-        self.builder = builder
-        self.leaves = leaves
-        self.taker = taker
-        self.todo: list[Any] = [op]
-        self.done: list[Any] = []
-        self.seen: set[AnyOp] = set()
-        self.suspended: list[Deferred] = []
-        """The values that wait for host data, or for another run."""
-        self.cells: list[Deferred] = []
-        """The values that the cells of this stage will hold."""
-        self.memo = RunMemo()
-        self._places = places
-        self._closures = Closures(leaves)
-        self._sources = sources
-        self._newest_before = new_once_number()
 
     def run(self, due: Callable[[], bool]) -> Turns[None]:
         """Evaluate everything on the stack. Yield None before a call of a closure if `due()` is true then, and the work
@@ -174,7 +118,10 @@ class Evaluation:
             elif type(node) is Launch:
                 ops = self._lazy_arguments(node)
                 if len(ops) != 1 or node.kernel.may_need_scratch:
-                    break
+                    if row:
+                        self.todo += (row, FINISH_ROW)
+                    self.todo += (len(self.done), node, FINISH, *reversed(ops))
+                    return
                 row.append(node)
                 node = ops[0]
             else:
@@ -185,11 +132,12 @@ class Evaluation:
         self._start_node(node)
 
     def _start_node(self, node: AnyOp) -> None:  # reason: the match has one case for each node
-        """Evaluate a node without inputs, or put a node's inputs on the stack above it."""
+        """Evaluate a node without inputs, or put a node's inputs on the stack above it. A launch is in a row, or
+        `_visit_row` has started it."""
         todo = self.todo
         match node:
-            case Launch():
-                todo += (len(self.done), node, FINISH, *reversed(self._lazy_arguments(node)))
+            case Cutoff() if not self._sources.has_standins:
+                todo.append(node.source)
             case Map() | Then() | ToHost() | HostCall() | Cutoff():
                 todo += (len(self.done), node, FINISH, node.source)
             case Value():
@@ -254,14 +202,11 @@ class Evaluation:
     def _apply_node(self, node: Node, inputs: tuple[Any, ...]) -> None:
         """Evaluate a node on its inputs. Put its value on `done`, or put an op on `todo` whose value is the node's
         value."""
-        if Deferred in map(type, inputs):
-            inputs = tuple(resolve(item) for item in inputs)
-            if Deferred in map(type, inputs) and self._suspend(node, inputs):
+        if self._sources.has_standins or Deferred in map(type, inputs):
+            ready = self._prepare_inputs(node, inputs)
+            if ready is None:
                 return
-        inputs, result = self._sources.adapt(node, inputs, self.builder)
-        if result is not NOT_YET:
-            self.done.append(result)
-            return
+            inputs = ready
         builder, policy = self.builder, self._places.current[1]
         match node:
             case Launch():
@@ -274,9 +219,11 @@ class Evaluation:
                     raise self._not_an_op_error(node, op)
                 self.todo.append(op)
             case ToHost():
-                self._push_cell_value(emit_to_host(node, inputs[0], builder, policy))
+                self.cells.append(emit_to_host(node, inputs[0], builder, policy))
+                self.done.append(self.cells[-1])
             case HostCall():
-                self._push_cell_value(self._call_on_host(node, inputs[0]))
+                self.cells.append(self._call_on_host(node, inputs[0]))
+                self.done.append(self.cells[-1])
             case Zip():
                 self.done.append(inputs)
             case Shared():
@@ -291,6 +238,21 @@ class Evaluation:
                 raise AssertionError(f"{node!r} has no inputs to wait for")
             case _:
                 assert_never(node)
+
+    def _prepare_inputs(self, node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Return the inputs as the node may see them, with the values that exist by now. None if nothing is left to do:
+        the node is suspended until its inputs exist, or the run has a stand-in for its value."""
+        if Deferred in map(type, inputs):
+            inputs = tuple([resolve(item) for item in inputs])
+            if Deferred in map(type, inputs) and self._suspend(node, inputs):
+                return None
+        if not self._sources.has_standins:
+            return inputs
+        inputs, result = self._sources.adapt(node, inputs, self.builder)
+        if result is NOT_YET:
+            return inputs
+        self.done.append(result)
+        return None
 
     def _call_on_host(self, node: HostCall[Any], value: Any) -> Deferred:
         """Emit the call of a function of `host_map`, and return its value."""
@@ -332,11 +294,6 @@ class Evaluation:
                 self.suspended.append(deferred)
                 self.done.append(deferred)
                 return True
-
-    def _push_cell_value(self, deferred: Deferred) -> None:
-        """Put the value of a cell of this stage on `done`."""
-        self.cells.append(deferred)
-        self.done.append(deferred)
 
     def resume(self, due: Callable[[], bool]) -> Turns[None]:
         """Resume the suspended nodes whose inputs exist now, until none is left that can be resumed. Yield as `run`
@@ -461,90 +418,3 @@ class Evaluation:
         return MovedError(
             f"{node!r} is used twice in one run. Its result has one owner: {cure}, or build the op once for each use."
         )
-
-    # ---- remembered values: Shared and Unzip
-
-    def _visit_remembered(self, node: Remembering, source: AnyOp) -> None:
-        """Use the remembered value of a `Shared` or `Unzip`, evaluate it, or wait for the run that is evaluating it."""
-        once = node.once
-        if type(node) is Unzip and node.split.in_each_run:
-            self._visit_private(node, source)
-            return
-        in_key = self.leaves.reach_remembered(once)
-        if self._sources.is_private(node):
-            self._visit_private(node, source)
-            return
-        # A plan may be cached in three cases. The key has this use. A node that a pipeline's function has just made is
-        # remembered for no other run. A value that a `Shared` has remembered before is a constant. All hold in the next
-        # run too. A value that depends on sources is no constant: `is_stale` forbids the reuse.
-        if in_key is None and (
-            not self.leaves.pure
-            or (once.number < self._newest_before and (type(node) is Unzip or not once.remembers()))
-        ):
-            self.leaves.forbid_reuse()
-        if in_key is not None and in_key.made_for:  # another run may have replaced it by that of another instant
-            self._sources.used(in_key.made_for)
-            self.done.append(self._published_value(node, in_key.value, in_key))
-            return
-        if self.memo.is_deferred(once):
-            self._suspend_until_made(node)
-            return
-        if self.memo.is_claimed(once):
-            self._sources.reused(once)
-            self.done.append(self.memo.use_again(node))
-            return
-        own = self.memo.published_value(once)
-        if own is not None:
-            self._sources.used(own[1])
-            self.done.append(self._published_value(node, own[0], in_key))
-            return
-        while (claim := once.claim(self)) == "done":
-            value, made_for = once.remembered()
-            if value is not NOTHING and not (made_for and self._sources.is_stale(made_for)):
-                self._sources.used(made_for)
-                self.done.append(self._published_value(node, value, in_key))
-                return
-            once.expire(value)
-        if claim == "busy":
-            self._suspend_until_made(node)
-            return
-        self.memo.start_claim(once)
-        self._sources.start(once)
-        self.todo += (len(self.done), node, FINISH, source)
-
-    def _published_value(self, node: Remembering, value: Any, in_key: RememberedValue | None) -> Any:
-        """Return the value that an earlier run has made; of an `Unzip`, take the component. `in_key` is how the key has
-        the value."""
-        if type(node) is Unzip:
-            return self.taker.take_handles(take_published(node, value, self.taker.undo_log.add), node)
-        if in_key is not None and in_key.value is not NOTHING:
-            return copy_for_consumer(self.taker.take_handles(value, node))
-        # The copies are no leaves, also if a function has built this use of a node that is in the key too.
-        return self.taker.take_handles(copy_for_consumer(value), node)
-
-    def _visit_private(self, node: Remembering, source: AnyOp) -> None:
-        """Use the value of a `Shared` or `Unzip` that this run evaluates for itself alone."""
-        once = node.once
-        if self.memo.is_deferred(once):
-            self._suspend_until_made(node)
-        elif self.memo.is_claimed(once):
-            self._sources.reused(once)
-            self.done.append(self.memo.use_again(node))
-        else:
-            self.memo.start_private(once)
-            self._sources.start(once)
-            self.todo += (len(self.done), node, FINISH, source)
-
-    def _suspend_until_made(self, node: Remembering) -> None:
-        """Suspend a node whose value is being made. When the value exists, this use gets handles of its own to it."""
-        deferred = Deferred(ForeignSuspension(node, self._places.current))
-        self.suspended.append(deferred)
-        self.done.append(deferred)
-
-    def _suspend_components(self, node: Unzip[Any], result: Deferred) -> None:
-        """Suspend the components of an `Unzip` whose source's tuple does not exist yet. Each is an item of that
-        tuple."""
-        parts = [Deferred(FromPart(result, node, index)) for index in range(node.split.n)]
-        self.suspended += parts
-        self.memo.defer_components(node.split, parts)
-        self.done.append(self.memo.take_component(node))

@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from dagpu.common.errors import BorrowError, CaptureError, MovedError, NotReadyError
+from dagpu.common.errors import BorrowError, MovedError, NotReadyError
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import Origin, describe
@@ -25,19 +25,14 @@ from dagpu.lowering.program import (
     Buffer,
     Cell,
     CopyDtoD,
-    CopyDtoH,
     Fill,
-    GraphLaunch,
-    HostCall,
     Instruction,
     Program,
     Role,
     Tiles,
     View,
 )
-from dagpu.lowering.tracing.loans import Loans
-from dagpu.lowering.tracing.traced_storage import TracedStorage
-from dagpu.ops.creation import Alloc
+from dagpu.lowering.tracing.traced_storage import Loans, TracedStorage
 from dagpu.ops.graph import Captured
 from dagpu.ops.initializers import Constant
 
@@ -49,7 +44,7 @@ _CELL_IN, _CELL_OUT = Buffer(0, HOST, Role.INPUT), Buffer(0, HOST, Role.OUTPUT)
 
 @final
 @plain
-class _BuilderMark:
+class BuilderMark:
     """The state of a builder at some point of its trace, to which `roll_back` returns."""
 
     instructions: int
@@ -65,10 +60,8 @@ class ProgramBuilder:
 
     __slots__ = (
         "__weakref__",
-        "_buffers",
         "_copies_earlier",
         "_devices",
-        "_external",
         "_loans",
         "_own_storages",
         "_placed",
@@ -78,7 +71,9 @@ class ProgramBuilder:
         "_views",
         "arrays",
         "automatic",
+        "buffers",
         "drawn",
+        "external",
         "graphs",
         "inputs",
         "instructions",
@@ -120,9 +115,11 @@ class ProgramBuilder:
         self.automatic = NO_DEVICE
         """The index of the automatic device, on which instructions are that get their device after the trace."""
         self._placed: Program | None = None
-        self._buffers: list[Buffer] = []
+        self.buffers: list[Buffer] = []
+        """The buffers of the program so far. The device of a cell is `HOST`."""
         self._own_storages: dict[int, weakref.ref[TracedStorage]] = {}
-        self._external: dict[Storage, int] = {}
+        self.external: dict[Storage, int] = {}
+        """The storages from outside that are read or written, with their buffers."""
         self._loans = loans
         self._undefined: dict[int, tuple[weakref.ref[TracedStorage], Layout, int, Origin]] = {}
         self._views: dict[int, View] = {}
@@ -141,18 +138,19 @@ class ProgramBuilder:
                 self.automatic = number
         return number
 
-    def new_tensor(self, device: Device, layout: Layout, origin: Origin) -> Tensor[Any, Any]:
-        """Return a handle to memory that this program will allocate."""
-        index = len(self._buffers)
+    def new_tensor(self, device: Device, layout: Layout, origin: Origin) -> tuple[Tensor[Any, Any], View]:
+        """Return a handle to memory that this program will allocate, and the view of all of it."""
+        index = len(self.buffers)
         storage = TracedStorage(device, layout.nbytes, self, index, self._loans.mark)
-        self._buffers.append(Buffer(storage.nbytes, self.device_index(device), Role.TEMPORARY))
+        self.buffers.append(Buffer(storage.nbytes, self.device_index(device), Role.TEMPORARY))
         self._own_storages[index] = weakref.ref(storage)
-        return Tensor(HandleState(Tensor, storage, layout, origin))
+        self._views[index] = view = View(index, layout)
+        return Tensor(HandleState(Tensor, storage, layout, origin)), view
 
     def new_cell(self) -> int:
         """Add a cell that an instruction writes, and return its index."""
-        self._buffers.append(_CELL_OUT)
-        return len(self._buffers) - 1
+        self.buffers.append(_CELL_OUT)
+        return len(self.buffers) - 1
 
     def array_cell(self, array: Any, leaf: int | None) -> int:
         """Add a cell that holds a NumPy array before the program starts, and return its index. `leaf` is the array's
@@ -192,9 +190,9 @@ class ProgramBuilder:
 
     def _input_cell(self, value: object) -> int:
         """Add a cell that holds this value before the program starts, and return its index."""
-        self._buffers.append(_CELL_IN)
-        self.inputs[len(self._buffers) - 1] = value
-        return len(self._buffers) - 1
+        self.buffers.append(_CELL_IN)
+        self.inputs[len(self.buffers) - 1] = value
+        return len(self.buffers) - 1
 
     def read_view(self, handle: Any) -> View:
         """Return the view by which an instruction reads a living handle. Lock its memory if it is from outside."""
@@ -224,9 +222,9 @@ class ProgramBuilder:
 
     def _copy_earlier(self, storage: TracedStorage, origin: Origin) -> None:
         """Copy memory that an earlier stage made. From now on its storage is memory that this program allocates."""
-        earlier, index, device = self._import_storage(storage), len(self._buffers), self.device_index(storage.device)
+        earlier, index, device = self._import_storage(storage), len(self.buffers), self.device_index(storage.device)
         whole = contiguous_layout((storage.nbytes,), np.dtype(np.uint8))
-        self._buffers.append(Buffer(storage.nbytes, device, Role.TEMPORARY))
+        self.buffers.append(Buffer(storage.nbytes, device, Role.TEMPORARY))
         self._own_storages[index] = weakref.ref(storage)
         storage.builder, storage.buffer = self, index
         self.emit(CopyDtoD(View(index, whole), View(earlier, whole), (earlier,), (index,), device, origin), 0)
@@ -249,14 +247,6 @@ class ProgramBuilder:
         self._views[buffer] = view = View(buffer, layout)
         return view
 
-    def device_of(self, buffer: int) -> int:
-        """Return the index of the device of a buffer; `HOST` for a cell."""
-        return self._buffers[buffer].device
-
-    def nbytes_of(self, buffer: int) -> int:
-        """Return the bytes of a buffer."""
-        return self._buffers[buffer].nbytes
-
     def is_blank(self, handle: HandleBase) -> bool:
         """Return whether no instruction has written the memory of a handle yet."""
         storage = live_state(handle).storage
@@ -275,7 +265,7 @@ class ProgramBuilder:
         """Fill an undefined buffer with zeros."""
         _, layout, policy, origin = self._undefined.pop(buffer)
         view = View(buffer, layout)
-        self.emit(Fill(view, Constant(0), (), (buffer,), self._buffers[buffer].device, origin), policy)
+        self.emit(Fill(view, Constant(0), (), (buffer,), self.buffers[buffer].device, origin), policy)
 
     def lock_handle(self, handle: HandleBase) -> None:
         """Lock the memory of a handle that the op holds, even if a later stage uses it.
@@ -314,10 +304,10 @@ class ProgramBuilder:
 
     def _import_storage(self, storage: Storage) -> int:
         """Return the buffer of memory from outside; add the buffer if it is new."""
-        index = self._external.get(storage)
+        index = self.external.get(storage)
         if index is None:
-            index = self._external[storage] = len(self._buffers)
-            self._buffers.append(Buffer(storage.nbytes, self.device_index(storage.device), Role.INPUT))
+            index = self.external[storage] = len(self.buffers)
+            self.buffers.append(Buffer(storage.nbytes, self.device_index(storage.device), Role.INPUT))
             self.inputs[index] = storage.memory
         return index
 
@@ -342,37 +332,25 @@ class ProgramBuilder:
         by then."""
         self._loans = loans
 
-    def mark(self) -> "_BuilderMark":
+    def mark(self) -> "BuilderMark":
         """Return the current state, for `roll_back`."""
-        return _BuilderMark(
-            len(self.instructions), len(self._buffers), dict(self.locks), dict(self.lent), list(self.graphs)
+        return BuilderMark(
+            len(self.instructions), len(self.buffers), dict(self.locks), dict(self.lent), list(self.graphs)
         )
 
-    def roll_back(self, mark: "_BuilderMark") -> None:
+    def roll_back(self, mark: "BuilderMark") -> None:
         """Remove everything that was added since the mark."""
-        del self.instructions[mark.instructions :], self.policy_of[mark.instructions :], self._buffers[mark.buffers :]
+        del self.instructions[mark.instructions :], self.policy_of[mark.instructions :], self.buffers[mark.buffers :]
         self.locks, self.lent, self.graphs = mark.locks, mark.lent, mark.graphs
-        self._external = {storage: index for storage, index in self._external.items() if index < mark.buffers}
+        self.external = {storage: index for storage, index in self.external.items() if index < mark.buffers}
         self.inputs = {index: value for index, value in self.inputs.items() if index < mark.buffers}
         for table in (self._own_storages, self._undefined, self._views, self._tiles):
             for index in [index for index in table if index >= mark.buffers]:
                 del table[index]
 
-    def refuse_new_memory(self, mark: "_BuilderMark", how: str, where: Origin) -> None:
-        """Raise `CaptureError` if an op that was added since the mark makes memory, waits for the host, or launches
-        another graph."""
-        for instruction in self.instructions[mark.instructions :]:
-            if isinstance(instruction, HostCall | CopyDtoH):
-                raise waits_for_host_error(
-                    how, where, f": {type(instruction).__name__} built at {describe(instruction.origin)}"
-                )
-            new = [buffer for buffer in instruction.writes if buffer >= mark.buffers and buffer not in self.inputs]
-            if new or isinstance(instruction, GraphLaunch):
-                what = "launches another graph" if isinstance(instruction, GraphLaunch) else "makes memory of its own"
-                raise _capture_error(what, type(instruction).__name__, instruction.origin, how, where)
-        for buffer, (_, _, _, origin) in self._undefined.items():  # an `empty` that no kernel has written
-            if buffer >= mark.buffers:
-                raise _capture_error("makes memory of its own", Alloc.__name__, origin, how, where)
+    def unwritten_since(self, mark: "BuilderMark") -> list[Origin]:
+        """Return the places of the `empty` ops that were added since the mark, and that no kernel has written."""
+        return [undefined[3] for buffer, undefined in self._undefined.items() if buffer >= mark.buffers]
 
     # ---- instructions
 
@@ -386,12 +364,12 @@ class ProgramBuilder:
         for buffer, (storage, *_) in list(self._undefined.items()):
             if storage() is not None:
                 self._fill_with_zeros(buffer)
-        buffers = list(self._buffers)
+        buffers = list(self.buffers)
         for index, reference in self._own_storages.items():
             if reference() is not None:
                 buffers[index] = Buffer(buffers[index].nbytes, buffers[index].device, Role.OUTPUT)
         return Program(
-            tuple(device.name for device in self._devices),
+            tuple([device.name for device in self._devices]),
             tuple(buffers),
             tuple(self.instructions),
             tuple(self.policies),
@@ -400,7 +378,7 @@ class ProgramBuilder:
 
     def buffer_count(self) -> int:
         """Return the number of buffers so far, with those that the placement has added."""
-        return len(self._buffers if self._placed is None else self._placed.buffers)
+        return len(self.buffers if self._placed is None else self._placed.buffers)
 
     def place_outputs(self, placed: Program, find: Callable[[str], Device]) -> None:
         """Note the placed program, and the devices that it has for memory which handles refer to."""
@@ -408,10 +386,6 @@ class ProgramBuilder:
         for index, storage in self.outputs():
             if storage.device.index < 0:
                 storage.device = find(placed.devices[placed.buffers[index].device])
-
-    def external_buffers(self) -> dict[Storage, int]:
-        """Return the storages from outside that are read or written, with their buffers."""
-        return self._external
 
     def outputs(self) -> Iterator[tuple[int, TracedStorage]]:
         """Yield the storages of this stage that handles refer to, with their buffers."""
@@ -424,24 +398,6 @@ class ProgramBuilder:
         """Record that the stage failed. Handles to memory that it would have made report this reason from now on."""
         for _, storage in self.outputs():
             storage.lose(reason)
-
-
-def waits_for_host_error(how: str, where: Origin, by: str = "") -> CaptureError:
-    """Return the error for an op that was added to a graph's work and needs host data. `by` names the part of the op
-    that needs them."""
-    return CaptureError(
-        f"the op {how} at {describe(where)} waits for data of the host{by}. Nothing waits here. Leave to_host() and "
-        "host_map() to an op that runs after the launch."
-    )
-
-
-def _capture_error(what: str, kind: str, origin: Origin, how: str, where: Origin) -> CaptureError:
-    """Return the error for an op that was added to a graph's work and makes memory, or launches another graph."""
-    return CaptureError(
-        f"the op {how} at {describe(where)} {what}: {kind} built at {describe(origin)}. Such an op works on tensors "
-        "that were made before, and lent: t.borrow(), t.borrow_mut().partition(tile). op.graph() captures ops that "
-        "make memory."
-    )
 
 
 def _no_memory_error(state: HandleState) -> Exception:

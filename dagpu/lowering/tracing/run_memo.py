@@ -10,6 +10,7 @@ A complete value is published to its `Once`, for other runs and for the next run
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
 from dagpu.common.errors import MovedError, NestedRunError, OwnershipError, ShapeError
@@ -24,17 +25,22 @@ Remembering: TypeAlias = Shared[Any] | Unzip[Any]
 
 
 @final
+@dataclass(slots=True, eq=False)
 class RunMemo:
     """The claims of one run."""
 
-    def __init__(self) -> None:
-        self._claims: dict[Once, Any] = {}
-        self._splits: dict[Once, Split] = {}
-        self._private: set[Once] = set()
-        """The values that this run makes for itself alone: it publishes none of them."""
-        self._of_sources: dict[Once, tuple[Any, Mapping[Any, int]]] = {}
-        """The values that an earlier stage has published, with the sources on which they depend. A run of another
-        instant may replace them at any time."""
+    _claims: dict[Once, Any] = field(default_factory=dict)
+    _splits: dict[Once, Split] = field(default_factory=dict)
+    _private: set[Once] = field(default_factory=set)
+    """The values that this run makes for itself alone: it publishes none of them."""
+    _of_sources: dict[Once, tuple[Any, Mapping[Any, int]]] = field(default_factory=dict)
+    """The values that an earlier stage has published, with the sources on which they depend. A run of another instant
+    may replace them at any time."""
+
+    @property
+    def makes_values(self) -> bool:
+        """True if this run makes values that are not published yet."""
+        return bool(self._claims)
 
     def is_claimed(self, once: Once) -> bool:
         """Return true if this run is making that value, or has made it in the stage that is being traced."""

@@ -15,11 +15,14 @@ submitted.
 
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar, final
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, final
+
+import numpy as np
 
 from dagpu.common.errors import NestedRunError
 from dagpu.common.origin import Origin, start_of_run
-from dagpu.handles import Handle, HandleState, Lender, SharedTensor, TensorRef
+from dagpu.handles import Handle, HandleState, Lender, SharedTensor, Tensor, TensorRef
 from dagpu.handles.device_handles import Device
 from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.storage import Storage
@@ -30,37 +33,40 @@ from dagpu.lowering.program import Program
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.reuse.signature import Signature, make_signature
 from dagpu.lowering.schedule.spread import place_spread
+from dagpu.lowering.tracing.capture_refusals import refuse_new_memory, waits_for_host_error
 from dagpu.lowering.tracing.deferred import PENDING, Deferred, ForeignSuspension, FromCell, FromItems, Turns, resolve
-from dagpu.lowering.tracing.evaluate import AnyOp, Evaluation
-from dagpu.lowering.tracing.loans import Loans
+from dagpu.lowering.tracing.evaluate import Evaluation
 from dagpu.lowering.tracing.placements import Placements
-from dagpu.lowering.tracing.program_builder import ProgramBuilder, waits_for_host_error
+from dagpu.lowering.tracing.program_builder import ProgramBuilder
+from dagpu.lowering.tracing.remembering import AnyOp
 from dagpu.lowering.tracing.run_memo import own_result_error
-from dagpu.lowering.tracing.traced_storage import TracedStorage
+from dagpu.lowering.tracing.traced_storage import Loans, TracedStorage
 from dagpu.lowering.tracing.undo_log import HandleTaker, UndoLog
 from dagpu.lowering.updates.live_inputs import LiveInputs
 from dagpu.lowering.updates.run_sources import LiveSources, SnapshotSources
 from dagpu.ops.compose import Unzip
+from dagpu.ops.graph import Captured
 from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.single_flight import Once
 
 _T = TypeVar("_T")
 
+_OWN_RESULTS: Final = frozenset((np.ndarray, Tensor))
+"""The types of results that are no stand-ins, and contain none."""
+
 
 @final
+@dataclass(slots=True, eq=False)
 class Stage:
     """The result of one call of `Tracer.stage`: a program, its inputs, and the memory that its run must lock."""
 
-    __slots__ = ("_undo_log", "graphs", "inputs", "locks", "program", "traced")
-
-    def __init__(self, program: Program, traced: Program, builder: ProgramBuilder, undo_log: UndoLog) -> None:
-        self.program = program
-        self.traced = traced
-        """The program before its placement on a mesh; the program itself without one."""
-        self.inputs = builder.inputs
-        self.locks = builder.locks
-        self.graphs = builder.graphs
-        self._undo_log = undo_log
+    program: Program
+    traced: Program
+    """The program before its placement on a mesh; the program itself without one."""
+    inputs: dict[int, object]
+    locks: dict[Storage, bool]
+    graphs: list[Captured]
+    _undo_log: UndoLog
 
     def bind(self) -> BoundArguments:
         """Bind the stage's own inputs, as `Signature.bind` binds those of a later run."""
@@ -75,7 +81,8 @@ class Tracer:
     """The trace of one run of one op.
 
     `find` finds a device by its name. `policy` and `device` place the instructions that no `On` places. `inputs` are
-    the leaves of the op, if its plan may serve runs with other leaves. `after` is the trace of an op whose program this
+    the leaves of the op, if its plan may serve runs with other leaves. `origin` is the place in the user's code that
+    starts the run; by default that of the call. `after` is the trace of an op whose program this
     one continues. With `snapshot`, the trace is for a feed: it reads sources at that instant, through stand-ins;
     `before` has the inputs of the trace that it replaces.
     """
@@ -87,12 +94,13 @@ class Tracer:
         policy: Any,
         find: Callable[[str], Device],
         inputs: Flattened | None = None,
+        origin: Origin = None,
         *,
         after: "Tracer | None" = None,
         snapshot: Snapshot | None = None,
         before: LiveInputs | None = None,
     ) -> None:
-        self._origin: Origin = start_of_run()
+        self._origin = start_of_run() if origin is None else origin
         self._find = find
         # A feed compares memory of one trace with that of the next, by the device too.
         self._places = Placements(device, policy, find, one_device=snapshot is not None)
@@ -163,7 +171,7 @@ class Tracer:
     @property
     def result(self) -> Any:
         """The value of the op, once `finished`."""
-        return self._restore(self._root)
+        return self._root if type(self._root) in _OWN_RESULTS else self._restore(self._root)
 
     def _restore(self, value: Any) -> Any:
         """Return a value with the leaves in place of their stand-ins."""
@@ -183,17 +191,19 @@ class Tracer:
         if self._root is PENDING:
             yield from evaluation.run(due)
             self._root = evaluation.done.pop()
-        yield from evaluation.resume(due)
+        if evaluation.suspended:
+            yield from evaluation.resume(due)
         if not evaluation.suspended:
             evaluation.memo.forget_private()
             evaluation.seen.clear()  # ops that closures have built hold borrows, whose memory would count as an output
-        self._evaluation.memo.forget_unreachable()
-        builder = self._evaluation.builder
+        evaluation.memo.forget_unreachable()
+        builder = evaluation.builder
         traced = builder.program()
         program = place_spread(traced)
         if program is not traced:
             builder.place_outputs(program, self._find)
-        return Stage(program, traced, builder, self._evaluation.taker.undo_log)
+        undo_log = evaluation.taker.undo_log
+        return Stage(program, traced, builder.inputs, builder.locks, builder.graphs, undo_log)
 
     def make_signature(self) -> Signature | None:
         """Return the record that lets later runs of the same op skip their trace. Call this after the trace of the
@@ -212,7 +222,8 @@ class Tracer:
     @property
     def ends_here(self) -> bool:
         """True if the result will exist once the traced stage has run."""
-        return all(type(deferred.cause) is FromItems for deferred in self._evaluation.suspended)
+        suspended = self._evaluation.suspended
+        return not suspended or all(type(deferred.cause) is FromItems for deferred in suspended)
 
     def find_untaken(self) -> Unzip[Any] | None:
         """Return an op outside this one that might ask for a component that the stage makes; None if there is none."""
@@ -246,7 +257,7 @@ class Tracer:
         try:
             _run_to_end(self._evaluation.run(_never_due))
             value = self._evaluation.done.pop()
-            self._evaluation.builder.refuse_new_memory(mark, how, self._origin)
+            refuse_new_memory(self._evaluation.builder, mark, how, self._origin)
             if type(resolve(value)) is Deferred or self._evaluation.suspended:
                 raise waits_for_host_error(how, self._origin)
         except BaseException:
@@ -280,6 +291,11 @@ class Tracer:
             others = {id(storage_of_leaf(handle)) for handle in published}
             self._stage_storages = [reference for reference in self._stage_storages if id(reference()) not in others]
         return published
+
+    @property
+    def remembers(self) -> bool:
+        """True if the run makes values of `Shared` or `Unzip` ops that are not published yet."""
+        return self._evaluation.memo.makes_values
 
     def published_storages(self) -> dict[Storage, bool]:
         """Return the memory that `publish` makes available to other runs and that this run does not borrow. The value

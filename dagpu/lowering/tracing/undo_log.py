@@ -2,6 +2,7 @@
 first submission."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.containers import is_container
@@ -10,8 +11,8 @@ from dagpu.handles import HANDLES, OWNING, Handle, Tensor, live_state, move_hand
 from dagpu.handles.handle_state import HandleState, restore_state, take_state
 from dagpu.handles.handle_trees import map_handles
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
-from dagpu.lowering.tracing.loans import Loans
 from dagpu.lowering.tracing.run_memo import take_published
+from dagpu.lowering.tracing.traced_storage import Loans
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Unzip
 
@@ -90,17 +91,15 @@ TAKEN: Final = "a run of the op that owned it, started"
 
 
 @final
+@dataclass(slots=True, eq=False)
 class HandleTaker:
     """Takes the handles of one traced run out of its op. It also records in `leaves` which handles a later run of the
     op needs."""
 
-    __slots__ = ("_leaves", "_loans", "_origin", "undo_log")
-
-    def __init__(self, leaves: TracedArguments, loans: Loans, origin: Origin) -> None:
-        self._leaves = leaves
-        self._loans = loans
-        self._origin = origin
-        self.undo_log = UndoLog()
+    _leaves: TracedArguments
+    _loans: Loans
+    _origin: Origin
+    undo_log: UndoLog = field(default_factory=UndoLog)
 
     def take_handles(self, value: Any, node: AnyOp) -> Any:
         """Move handles out of the op that owns them, so that the next run of the op finds them moved. `node` is the op

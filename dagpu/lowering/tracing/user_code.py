@@ -1,5 +1,6 @@
 """Calls of the user's functions in a trace, and the record of whether later runs may skip the trace."""
 
+from dataclasses import dataclass
 from typing import Any, final
 
 from dagpu.common.critical import call_user
@@ -13,19 +14,19 @@ from dagpu.lowering.arguments.stateless_functions import is_stateless
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
 from dagpu.lowering.program import Cell, Items
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import HostCall, Inspect, Pure, Then
+from dagpu.ops.compose import HostCall, Then
+from dagpu.ops.node_functions import Inspect, Pure
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Closures:
     """Calls closures in the trace of an op with these leaves."""
 
-    __slots__ = ("_called", "_leaves", "_limit")
-
-    def __init__(self, leaves: TracedArguments) -> None:
-        self._leaves = leaves
-        self._called = 0
-        self._limit = MAX_CLOSURES.get()
+    _leaves: TracedArguments
+    _called: int = 0
+    _limit: int = 0
+    """The most closures that the run may call; known from the first call on."""
 
     def call(self, node: DeviceOp[Any, Any, Any], f: Any, argument: Any) -> Any:
         """Call a closure. An exception keeps its type, and gets a note that names the closure.
@@ -37,6 +38,8 @@ class Closures:
         """
         if not self._leaves.pure:
             self._leaves.forbid_reuse()
+        if not self._called:
+            self._limit = MAX_CLOSURES.get()
         self._called += 1
         if self._called > self._limit:
             raise self._endless_error(node, f)

@@ -29,7 +29,8 @@ from dagpu.lowering.tracing.user_code import describe_closure
 from dagpu.lowering.updates.comparing.compare_values import host_values_equal, same_kind
 from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import BUILT_IN, Inspect, Map
+from dagpu.ops.compose import Map
+from dagpu.ops.node_functions import BUILT_IN, Inspect
 
 Mark = Callable[[int], int]
 """Records that the bit of a cutoff is stale, and returns all stale bits."""

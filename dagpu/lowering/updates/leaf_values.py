@@ -48,7 +48,7 @@ class LeafValues:
             self._add(cell, None, live.inputs[index], earlier)
         for cell in builder.drawn:  # one seed for all updates, so that what depends on it stays consistent
             self._constants[cell] = builder.inputs[cell]
-        for storage, buffer in builder.external_buffers().items():
+        for storage, buffer in builder.external.items():
             index = live.storages.get(storage)
             # A storage of an earlier stage may have other memory after this one.
             constant = storage.memory if type(storage) is TracedStorage else storage
@@ -159,7 +159,7 @@ def written_from_outside(
     """Return a handle of the op over whose memory the stage writes; None if there is none."""
     written = {storage for storage, exclusive in builder.locks.items() if exclusive}
     for handle, state in taken:
-        buffer = builder.external_buffers().get(state.storage)
+        buffer = builder.external.get(state.storage)
         if state.storage in written and any(buffer in each.writes for each in builder.instructions):
             return handle, state
     return None

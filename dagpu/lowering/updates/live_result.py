@@ -1,6 +1,6 @@
 """How a feed builds its values: from the memory of the targets and the inputs, after each update.
 
-Device results are `SharedTensor`s: the next update makes new ones and never writes these. NumPy arrays are read-only,
+Device results are `SharedTensor`s: the next update writes none that something still reads. NumPy arrays are read-only,
 because an array that no update has made again is handed out again. `map` of host data that the device makes is called
 here, again only if what it is given has changed.
 """
@@ -24,8 +24,9 @@ from dagpu.lowering.tracing.user_code import call_closure
 from dagpu.lowering.updates.comparing.compare_values import same_objects
 from dagpu.lowering.updates.live_inputs import LiveInputs
 from dagpu.ops.base import has_op, refuse_op
-from dagpu.ops.compose import BUILT_IN, Map
+from dagpu.ops.compose import Map
 from dagpu.ops.live.source_op import as_read
+from dagpu.ops.node_functions import BUILT_IN
 
 Build: TypeAlias = Callable[[], Any]
 """A function that builds a part of the result after an update."""
@@ -60,10 +61,15 @@ class TargetMemory:
         self._held.pop(buffer, None)
 
     def own_memory(self, buffer: int) -> Any:
-        """Return the memory of a buffer if nothing else reads it, so that an update may write it; else None."""
-        if buffer in self._seen_elsewhere or self.handle_of(buffer) is not None:
+        """Return the memory of a buffer if nothing else reads it, so that an update may write it; else None.
+
+        A result whose handles have all been dropped is written again where it is: its address stays, so no node of a
+        graph changes for it.
+        """
+        if buffer in self._seen_elsewhere:
             return None
-        return self.memory[buffer]
+        own, found = self.memory[buffer], self._held.get(buffer)
+        return own if found is None or found[0] is not own or not _is_read(found[1], own) else None
 
     def replace(self, buffer: int, memory: object) -> None:
         """Set the memory in which an update has made a buffer."""
@@ -92,13 +98,7 @@ class TargetMemory:
         own, handle = self.memory[buffer], self.handle_of(buffer)
         if buffer in self._seen_elsewhere or sum(map(partial(is_, own), self.memory)) > 1:
             return True
-        if handle is None:
-            return False
-        state = live_state(handle)
-        lock = state.storage.lock
-        if (state.holders is not None and len(state.holders.alive) > 1) or lock.readers or lock.writer is not None:
-            return True
-        return driver_of(state.storage.device).exchange.is_parked(own)
+        return handle is not None and _is_read(handle, own)
 
     def shared(self, buffer: int, device: Device, nbytes: int, layout: Layout, origin: Origin) -> Any:
         """Return a handle to a device result. All handles to one version share its memory."""
@@ -111,6 +111,16 @@ class TargetMemory:
         state = live_state(found[1])
         # `clone_shared` without its lock: the handle that is held stays one of the holders.
         return SharedTensor(HandleState(SharedTensor, state.storage, layout, state.origin, holders=state.holders))
+
+
+def _is_read(handle: Any, memory: object) -> bool:
+    """Return true if something may read the memory of a result beside the handle that the feed keeps: another handle, a
+    run, or another library."""
+    state = live_state(handle)
+    lock, holders = state.storage.lock, state.holders
+    if (holders is not None and len(holders.alive) > 1) or lock.readers or lock.writer is not None:
+        return True
+    return driver_of(state.storage.device).exchange.is_parked(memory)
 
 
 Made: TypeAlias = dict[Storage, tuple[TargetMemory, int]]

@@ -1,7 +1,8 @@
 """How one run reads sources: a plain run reads the values of one snapshot, a run for a feed gets stand-ins for them."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Generic, Protocol, TypeVar, final
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, final
 
 from dagpu.common.errors import NotReadyError
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
@@ -12,9 +13,10 @@ from dagpu.lowering.tracing.user_code import Closures, call_closure, describe_cl
 from dagpu.lowering.updates.live_inputs import LiveInputs, LiveValue
 from dagpu.lowering.updates.shared_buffers import shared_buffer
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
-from dagpu.ops.compose import BUILT_IN, Cutoff, HostCall, Inspect, Map, Shared, Unzip, Zip, sources_of
+from dagpu.ops.compose import Cutoff, HostCall, Map, Shared, Unzip, Zip, sources_of
 from dagpu.ops.live.source_op import Source, as_read
 from dagpu.ops.live.versions import Snapshot
+from dagpu.ops.node_functions import BUILT_IN, Inspect
 from dagpu.ops.single_flight import Once
 
 AnyOp = DeviceOp[Any, Any, Any]
@@ -23,6 +25,11 @@ Remembering = Shared[Any] | Unzip[Any]
 
 class RunSources(Protocol):
     """The sources of one run, as its evaluation asks for them."""
+
+    @property
+    def has_standins(self) -> bool:
+        """True if inputs of nodes may be stand-ins, so that `adapt` has to be called for each node."""
+        ...
 
     def value_of(self, node: Source[Any]) -> Any:
         """Return the value of a source, or its stand-in."""
@@ -118,19 +125,19 @@ def _differ(made_for: Mapping[Any, int], snapshot: Snapshot) -> bool:
 
 
 @final
+@dataclass(slots=True, eq=False)
 class SnapshotSources:
     """The sources of a plain run: it reads all of them at the instant at which it reads the first one."""
 
-    __slots__ = ("_leaves", "_log", "_snapshot")
-
-    def __init__(self, leaves: TracedArguments) -> None:
-        self._leaves = leaves
-        self._log: SourceLog[Source[Any]] | None = None
-        self._snapshot = None if leaves.inputs is None else leaves.inputs.snapshot
+    _leaves: TracedArguments
+    _log: SourceLog[Source[Any]] | None = None
+    _snapshot: Snapshot | None = None
+    has_standins: ClassVar[bool] = False
 
     def _at(self) -> Snapshot:
         if self._snapshot is None:
-            self._snapshot = Snapshot()
+            inputs = self._leaves.inputs
+            self._snapshot = (None if inputs is None else inputs.snapshot) or Snapshot()
         return self._snapshot
 
     def _logged(self) -> SourceLog[Source[Any]]:
@@ -147,7 +154,7 @@ class SnapshotSources:
         return as_read(value)
 
     def adapt(self, node: AnyOp, inputs: tuple[Any, ...], builder: ProgramBuilder) -> tuple[tuple[Any, ...], Any]:
-        return inputs, (inputs[0] if type(node) is Cutoff else NOT_YET)
+        return inputs, NOT_YET
 
     def call(self, closures: Closures, node: AnyOp, f: Any, argument: Any) -> Any:
         return closures.call(node, f, argument)
@@ -189,6 +196,7 @@ class LiveSources:
     """The sources of a trace for a feed, which serves later values of them too."""
 
     __slots__ = ("_below", "_log", "live")
+    has_standins: ClassVar[bool] = True
 
     def __init__(self, live: LiveInputs) -> None:
         self.live = live

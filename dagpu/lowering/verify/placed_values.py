@@ -77,7 +77,9 @@ def verify_placement(before: Program, after: Program) -> None:
 
 def _check_device(program: Program, instruction: Instruction) -> None:
     """Check that an instruction is on the device of all that it accesses. Copies, and kernels that are made for it,
-    read other devices, and host functions get handles to any."""
+    read other devices, host functions get handles to any, and a captured graph has its memory on any."""
+    if isinstance(instruction, GraphLaunch):
+        return
     buffers, device = program.buffers, instruction.device
     elsewhere = isinstance(instruction, HostCall) or reads_peers(instruction)
     accessed = instruction.writes if elsewhere else (*instruction.reads, *instruction.writes)

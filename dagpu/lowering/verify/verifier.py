@@ -90,12 +90,13 @@ class _Walk:
         self._plan = plan
         self._lane_of = [step.lane for step in plan.steps]
         self._without = without
-        self._state = [
-            _DEFINED if buffer.role is Role.INPUT else _BLANK if buffer.device == HOST else _ABSENT
-            for buffer in plan.buffers
-        ]
+        self._state: list[int] = []
         self._writer = [-1] * len(plan.buffers)  # the step that last wrote or allocated it
-        self._readers: list[list[int]] = [[] for _ in plan.buffers]  # the steps that read it since
+        self._readers: list[list[int]] = []  # the steps that read it since
+        for buffer in plan.buffers:
+            own = _BLANK if buffer.device == HOST else _ABSENT
+            self._state.append(_DEFINED if buffer.role is Role.INPUT else own)
+            self._readers.append([])
         self._clocks = Clocks(len(plan.lanes))
         self._events: list[Moment | None] = [None] * plan.events
         self._groups: list[WaitGroup | None] = [None] * len(plan.lanes)

@@ -16,8 +16,9 @@ import numpy as np
 from dagpu.common.errors import PlanError
 from dagpu.common.layout import Layout
 from dagpu.lowering.program import Cell, CopyDtoD, CopyHtoD, Instruction, Launch, Tiles, View, label
+from dagpu.lowering.updates.dirty.carried_dirt import LeafDirt
 from dagpu.lowering.updates.dirty.dirt import Dirt, Dirty
-from dagpu.lowering.updates.dirty.tile_updates import LeafDirt, TileUpdate
+from dagpu.lowering.updates.dirty.tile_updates import TileUpdate
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.verify.step_names import CURE
 from dagpu.ops.kernel_spec import Sight

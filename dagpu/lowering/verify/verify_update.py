@@ -110,7 +110,7 @@ class UpdateVerifier:
                 made_by = label(self._program.instructions[staleness.last[buffer]])
                 raise PlanError(f"an update leaves buffer {buffer}, which {made_by} writes, stale. {CURE}")
         for each in [] if self._comparisons is None else self._comparisons.of(change.compare):
-            if held.get(each.cell) != after(each.cell):
+            if held.get(each.flags) != after(each.flags):
                 raise PlanError(f"an update decides a cutoff of buffer {each.buffer} by other contents. {CURE}")
 
     def _leaf(self, table: ValueNumbers, buffer: int, mask: int) -> int:

@@ -20,16 +20,10 @@ from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.tensors import share_tensor
 from dagpu.ops.base import DeviceOp, NoAlloc, Static, check_op
 from dagpu.ops.compose import UNKNOWN_RESULTS, Cutoff, shared
-from dagpu.ops.live.changes import (
-    PLAIN,
-    SourceCell,
-    change_source,
-    in_open_batch,
-    newest_value,
-    value_to_write,
-    write_source,
-)
-from dagpu.ops.live.parts import Box, Region, box_of, slices_of
+from dagpu.ops.live.changes import change_source, write_source
+from dagpu.ops.live.open_batches import in_open_batch, newest_value, value_to_write
+from dagpu.ops.live.parts import Box, Region, box_of
+from dagpu.ops.live.source_cell import PLAIN, SourceCell
 from dagpu.ops.live.versions import Snapshot, Version
 
 _T = TypeVar("_T")
@@ -164,7 +158,8 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
         is_later = in_open_batch()
         if isinstance(held, np.ndarray):
             copied = np.array(data) if is_later else data
-            write_source(self.cell, box, lambda value, alone: _with_part(value, box, copied), None)
+            with_part = self.cell.parts.with_part
+            write_source(self.cell, box, lambda value, alone: with_part(value, box, copied), None)
             return
         if not isinstance(data, np.ndarray):
             given = share_tensor(data, origin) if type(data) is Tensor else data.clone()
@@ -272,14 +267,6 @@ def cutoff(op: Any, /, equal: Callable[[Any, Any], bool] | None = None) -> Any:
     if equal is not None and not callable(equal):
         check_function(equal, "cutoff", origin, "equal")
     return Cutoff(shared(op, origin), equal, origin)
-
-
-def _with_part(array: Any, box: Box, data: Any) -> Any:
-    """Return a read-only copy of an array with other data in a part."""
-    copy = np.array(array)
-    copy[slices_of(box)] = data
-    copy.flags.writeable = False
-    return copy
 
 
 def _is_alone(tensor: Any) -> bool:

@@ -11,7 +11,7 @@ import trio
 from dagpu.backends.common.measuring import SpanTrack, track_maker
 from dagpu.common.origin import Origin, describe
 from dagpu.common.tracebacks import without_our_frames
-from dagpu.ops.svg import text_in_page
+from dagpu.ops.drawing.svg import text_in_page
 from dagpu.reactive.flows.stage import Begin, End, FlowStage, Opening
 from dagpu.reactive.flows.stats import Stats
 

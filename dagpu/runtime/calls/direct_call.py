@@ -281,8 +281,11 @@ class _Body:
         """
         lines = ["spin = loaded.spin if settings.spin is None else settings.spin"]
         early = "0.0" if in_task else "spin"
-        submit = f"replay = SUBMIT(BINDINGS(0, memory), {early}, graph=graph)"
-        settle = "await SETTLE(replay, WAITS(), spin)" if in_task else "if replay is not COMPLETED: FINISH(replay)"
+        submit = f"replay = SUBMIT(BINDINGS(memory), {early}, graph=graph)"
+        pace = "None if settings.spin is not None else loaded.pace"
+        settle = (
+            f"await SETTLE(replay, WAITS(), spin, {pace})" if in_task else "if replay is not COMPLETED: FINISH(replay)"
+        )
         if not self._launches:
             return [*lines, submit, settle]
         lines += [
@@ -293,7 +296,7 @@ class _Body:
         if in_task:
             wait = [
                 "await TURN()",
-                "if not replay.poll(spin): await SETTLE(replay, WAITS(has_yielded=True), 0.0)",
+                f"if not replay.poll(spin): await SETTLE(replay, WAITS(has_yielded=True), 0.0, {pace})",
                 "elif failures := replay.failures(): RAISE(failures)",
             ]
             return [*lines, "else:", *_indented([*made, *wait, "return result"], 1)]

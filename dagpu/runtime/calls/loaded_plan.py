@@ -20,6 +20,7 @@ from dagpu.lowering.schedule.spread import Spread
 from dagpu.lowering.tracing.tracer import Stage
 from dagpu.lowering.verify.placed_values import verify_placement
 from dagpu.lowering.verify.verifier import verify
+from dagpu.runtime.calls.pace import Pace
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import backend
 
@@ -73,8 +74,8 @@ class LoadedPlan:
 
     __slots__ = (
         "again", "again_is_known", "built_at", "direct", "direct_is_known", "fixed", "fresh", "fresh_is_known",
-        "graph_from", "graph_is_ready", "is_compiled", "launched_at", "prepared", "runs", "settings", "signature",
-        "spin",
+        "graph_from", "graph_is_ready", "is_compiled", "launched_at", "pace", "prepared", "runs", "settings",
+        "signature", "spin",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
@@ -84,6 +85,9 @@ class LoadedPlan:
         self.spin = driver.spin()
         """Seconds for which a run polls before it sleeps, unless its settings say otherwise."""
         self.prepared = driver.prepare(plan)
+        self.pace = Pace() if self.prepared.launch_again is not None else None
+        """How long its awaited runs take; None if they need this processor, which a task that polls would take from
+        them."""
         self.direct: Any = None
         """The `DirectCall` of a pipeline's calls that this plan serves; None if only their keys tell that."""
         self.direct_is_known = False
@@ -117,7 +121,7 @@ class LoadedPlan:
     def keep(self, signature: Signature | None, graph_from: int | None) -> None:
         """Make the plan ready for later runs, with the run from which on it is a graph."""
         self.signature = signature
-        self._set_graph_from(graph_from)
+        self.graph_from = math.inf if graph_from is None else graph_from
 
     def keep_for_updates(self, keeps_memory: bool) -> None:
         """Make the plan ready for the updates of a feed, of which one ends before the next begins. With `keeps_memory`
@@ -129,8 +133,9 @@ class LoadedPlan:
     def specialize(self, inputs: Flattened, reads: set[int], graph_from: int | None) -> None:
         """Record the values of the leaves `reads`, for which alone this plan holds, and the run from which on it is a
         graph."""
-        self._set_graph_from(graph_from)
-        self.fixed = [(index, exact_token(inputs.leaves[index])) for index in sorted(reads)]
+        self.graph_from = math.inf if graph_from is None else graph_from
+        for index in sorted(reads):
+            self.fixed.append((index, exact_token(inputs.leaves[index])))
 
     def suits(self, settings: Settings, leaves: Sequence[Any] = ()) -> bool:
         """True if these settings and leaves would produce this plan. User-defined policies compare by identity."""
@@ -145,9 +150,6 @@ class LoadedPlan:
     def _has_fixed_values(self, leaves: Sequence[Any]) -> bool:
         """True if the leaves have the values for which the plan is specialised."""
         return all(exact_token(leaves[index]) == value for index, value in self.fixed)
-
-    def _set_graph_from(self, run: int | None) -> None:
-        self.graph_from = math.inf if run is None else run
 
     def slow_work(self, graph: bool) -> Callable[[], None] | None:
         """Return the slow work to be done before a run, as a graph or not; None if no such work remains."""
@@ -167,7 +169,7 @@ class LoadedPlan:
     def submit(self, bound: BoundArguments, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a replay with these inputs, and poll it for at most `spin` seconds. From now on the handles among the
         inputs cannot be put back."""
-        replay = self.prepared.submit(Bindings(memory=bound.memory), spin, graph=graph)
+        replay = self.prepared.submit(Bindings(bound.memory), spin, graph=graph)
         if bound.undo_log is not None:
             bound.undo_log.discard()
         return replay
@@ -180,7 +182,7 @@ class LoadedPlan:
 
     def freeze(self, bound: BoundArguments) -> object:
         """Capture the plan as a graph on this memory; see `Prepared.freeze`."""
-        return self.prepared.freeze(Bindings(memory=bound.memory))
+        return self.prepared.freeze(Bindings(bound.memory))
 
     def result(self, bound: BoundArguments) -> Any:
         """Build the result of a later run."""

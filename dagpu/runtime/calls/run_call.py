@@ -9,6 +9,7 @@ from dagpu.common.tracebacks import passes_on
 from dagpu.handles.storage import Locks
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
+from dagpu.runtime.calls.pace import Pace
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.graphs.graph_updates import EnqueuedUpdate
 from dagpu.runtime.waiting import Waits
@@ -60,7 +61,7 @@ async def run_call(
             if waits.must_end():
                 await waits.raise_reason()
             spin = loaded.spin if settings.spin is None else settings.spin
-            bindings = Bindings(memory=bound.memory)
+            bindings = Bindings(bound.memory)
             polls_now = meanwhile is None and waits.polls_at_submit
             replay = loaded.prepared.submit(bindings, spin if polls_now else 0.0, graph=graph)
             if bound.undo_log is not None:
@@ -75,17 +76,18 @@ async def run_call(
                 replay.cancel()
                 await waits.drain_replay(replay)
                 raise
-        await settle(replay, waits, 0.0 if polls_now else spin)
+        pace = loaded.pace if settings.spin is None else None
+        await settle(replay, waits, 0.0 if polls_now else spin, pace)
     finally:
         if updates is not None:
             await _finish_updates(updates, waits)
 
 
-async def settle(replay: Replay, waits: Waits, spin: float) -> None:
-    """Wait for a replay, and raise its failures."""
+async def settle(replay: Replay, waits: Waits, spin: float, pace: Pace | None = None) -> None:
+    """Wait for a replay, and raise its failures. `pace` is that of its plan."""
     try:
         if not waits.polls_at_submit or not replay.done():
-            await waits.wait_for_replay(replay, spin)
+            await waits.wait_for_replay(replay, spin, pace)
     finally:
         failures = replay.failures()
         if failures:

@@ -47,7 +47,7 @@ def capture(
     """
     waits = BlockingWaits()
     where = settings.device if stream is None else stream.device
-    tracer = Tracer(op, where, on_one_device(settings.policy), find_device)
+    tracer = Tracer(op, where, settings.policy, find_device)
     locks = Locks(origin)
     try:
         with quiet_collector():
@@ -56,9 +56,9 @@ def capture(
             drive(waits.wait_for_any(others))
             stage = tracer.stage()
         with quiet_collector():
-            where = _one_device(stage.program, origin)
             _refuse(tracer, stage.program, origin)
             plan = plan_stage(stage, settings.verify)
+            where = _launching_device(plan, stream, f"the op captured at {describe(origin)}")
         call_on_plan(settings, op, plan)
         loaded, bound, constant = LoadedPlan(plan, settings), stage.bind(), stage.bind()
         drive(run_call(loaded, bound, locks, settings, waits))
@@ -149,19 +149,15 @@ class ScopeRecording:
         """Make the graph of all recorded ops, and return it.
 
         Raises:
-            CaptureError: the ops use several devices, or there is nothing to launch.
+            CaptureError: there is nothing to launch, or all of it is on other devices than the scope's stream.
         """
         if not self._tracers:
             raise CaptureError(f"the scope at {describe(self._origin)} has recorded nothing. Call scope.record(op).")
         last = self._tracers[-1]
         stage = last.stage()
-        where = _one_device(stage.program, self._origin)
-        if where is not self._stream.device:
-            raise CaptureError(
-                f"the scope at {describe(self._origin)} is on {self._stream.device.name}, and its ops work on "
-                f"{where.name}. Give a stream of {where.name}."
-            )
+        _check_work(stage.program, self._origin)
         plan = plan_stage(stage, self._settings.verify)
+        _launching_device(plan, self._stream, f"the scope at {describe(self._origin)}")
         loaded = LoadedPlan(plan, self._settings)
         loaded.compile()
         frozen = loaded.freeze(stage.bind())
@@ -190,22 +186,34 @@ def _new_captured(
     )
 
 
-def _one_device(program: Program, origin: Origin) -> Device:
+def _check_work(program: Program, origin: Origin) -> None:
+    """Check that there is something to launch."""
     if not program.instructions:
         raise CaptureError(
             f"the op captured at {describe(origin)} does no device work: there is nothing to launch again. Capture a "
             "kernel, a copy or a fill."
         )
-    first, *others = program.devices
-    if others:
+
+
+def _launching_device(plan: Plan, stream: Stream | None, captured: str) -> Device:
+    """Return the device in whose streams a plan's graph is launched: that of `stream`, or else the plan's first.
+
+    Raises:
+        CaptureError: nothing of the plan is on the device of `stream`.
+    """
+    if stream is None:
+        return find_device(plan.devices[0])
+    name = stream.device.name
+    if name not in plan.devices:
         raise CaptureError(
-            f"the op captured at {describe(origin)} uses {', '.join(program.devices)}: a graph is launched on one "
-            "device. Capture what runs on each by itself, and compose the launches."
+            f"{captured} is launched on {name}, and works on {', '.join(plan.devices)}. Give a stream of "
+            f"{plan.devices[0]}."
         )
-    return find_device(first)
+    return stream.device
 
 
 def _refuse(tracer: Tracer, program: Program, origin: Origin) -> None:
+    _check_work(program, origin)
     captured = f"the op captured at {describe(origin)}"
     for instruction in program.instructions:
         if isinstance(instruction, HostCall):

@@ -14,7 +14,6 @@ from dagpu import (
     CudaGraph,
     MovedError,
     current_device,
-    device,
     dup,
     fill,
     from_host,
@@ -42,7 +41,6 @@ from tests.behaviour.graphs.captured_graphs import (
     waits_for_it,
 )
 from tests.programs.arithmetic import add
-from tests.support.places import place
 
 # ---- who may use what, and when
 
@@ -194,14 +192,6 @@ def test_what_cannot_be_captured(name: str) -> None:
             op.graph()
         assert f"captured at {__file__}" in str(caught.value)
     op.sync()
-
-
-def test_several_devices_are_refused() -> None:
-    """A graph is launched on one."""
-    if device(place(1)) is device(place(0)):
-        pytest.skip("there is one device")
-    with pytest.raises(CaptureError, match="Capture what runs on each by itself"):
-        zip_ops(ones(S).on(place(0)), ones(S).on(place(1))).graph()
 
 
 def test_a_refused_capture_keeps_its_arguments() -> None:

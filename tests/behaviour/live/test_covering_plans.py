@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dagpu import CostModel, ListSchedule, from_host, observe, source, use_interpreter, zip_ops
 from dagpu.lowering.plan import Execute, Plan
-from dagpu.reactive.update_plans import INSTRUCTION_SECONDS, MOST_PLANS, PLAN_SECONDS, costs_of
+from dagpu.reactive.plans.update_plans import INSTRUCTION_SECONDS, MOST_PLANS, PLAN_SECONDS, costs_of
 from dagpu.runtime.interpreter import StreamInterpreter
 from tests.behaviour.live.live_kernels import Op, array, blended, flipped
 from tests.behaviour.live.live_trials import (

@@ -207,7 +207,7 @@ def test_an_exception_at_any_line_of_an_update_leaves_it_stale(awaits: bool, kin
                     if kind == "plain":  # the update after one that failed goes the general way
                         made.change(which, 2 * line + 2)
                         await feed.next()
-                    assert (observed_by._run._latest is not None) == (kind == "plain")  # noqa: SLF001
+                    assert (observed_by._run.latest is not None) == (kind == "plain")  # noqa: SLF001
                     made.change(which, 2 * line)
                     with RaisingAt(code, line) as raising, suppress(TimeoutError):
                         await feed.next()
@@ -268,7 +268,7 @@ def test_an_update_that_comes_again_gives_the_value_of_a_run(changes: list[str],
                 for number in range(WARM):
                     level.set(float(number))
                     await feed.next()
-                assert observed_by._run._latest is not None  # noqa: SLF001
+                assert observed_by._run.latest is not None  # noqa: SLF001
                 await awaited_bits(await made.trial.op)  # it keeps what is shared
                 gc.collect()
                 used = driver().memory.used
@@ -315,7 +315,7 @@ def test_an_update_that_comes_again_shares_with_a_later_feed() -> None:
             for number in range(WARM):
                 level.set(float(number))
                 await one.next()
-            assert one._stage._run._latest is not None  # type: ignore[union-attr]  # noqa: SLF001  # not public
+            assert one._stage._run.latest is not None  # type: ignore[union-attr]  # noqa: SLF001  # not public
             async with observe(blended(node, ones, 2.0).share()) as two:
                 await two.next()
                 for number in range(WARM):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dagpu import DagpuError, PlanError
 from dagpu.backends.protocol import Replay
 from dagpu.ops.single_flight import Once
+from dagpu.runtime.calls.pace import Pace
 from dagpu.runtime.waiting import BlockingWaits
 from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
 from tests.behaviour.tiles.mixed_feeds import (
@@ -76,12 +77,12 @@ class CancellingWaits:
     async def raise_reason(self) -> None:
         raise Cancelled
 
-    async def wait_for_replay(self, replay: Replay, spin: float) -> None:
+    async def wait_for_replay(self, replay: Replay, spin: float, pace: Pace | None = None) -> None:
         if self.must_end():
             replay.cancel()
             await self.drain_replay(replay)
             raise Cancelled
-        await self._waits.wait_for_replay(replay, spin)
+        await self._waits.wait_for_replay(replay, spin, pace)
 
     async def run_slow_work(self, work: Any) -> None:
         work()

@@ -13,7 +13,7 @@ from dagpu.lowering.updates.dirty.tile_lists import list_array
 from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
 from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.verify.verify_tiles import TileVerifier
-from dagpu.reactive.tiled_plans import TiledPlans
+from dagpu.reactive.plans.tiled_plans import TiledPlans
 from tests.behaviour.live.live_trials import Trial, machine
 from tests.behaviour.tiles.tile_kernels import N, negated, smooth, smoothed, turned
 from tests.behaviour.tiles.tile_trials import TileRecipe, Write, check, trial_of, write

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from tests.support.example_scripts import OTHER_PROCESSES, SCRIPTS, lacks_libraries, texts
+from tests.support.example_scripts import OTHER_PROCESSES, SCRIPTS, lacks_library, texts
 from tests.support.paths import ROOT
 
 FOUND = 86
@@ -51,7 +51,7 @@ def programs(dags: int) -> dict[str, list[str]]:
     and those that leave the GPU to other processes."""
     found = {"random DAGs": ["-m", "tests.gpu.support.dags", str(dags)]}
     for script in SCRIPTS:
-        if lacks_libraries(script) or script.stem in OTHER_PROCESSES:
+        if lacks_library(script) or script.stem in OTHER_PROCESSES:
             continue
         program = ["-m", f"examples.{script.name}"] if script.is_dir() else [str(script)]
         found[script.stem] = [*program, *(["--quick"] if "--quick" in texts(script) else [])]

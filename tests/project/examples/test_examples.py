@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import MARKS
 from tests.project.examples.warm_python import WarmPython
-from tests.support.example_scripts import EXAMPLES, LONG, OTHER_PROCESSES, SCRIPTS, lacks_libraries, run, texts
+from tests.support.example_scripts import EXAMPLES, LONG, OTHER_PROCESSES, SCRIPTS, lacks_library, run, texts
 
 COLD: Final = {"hello", "decode", *OTHER_PROCESSES}
 """A script, a package, and one that starts processes of its own."""
@@ -54,7 +54,7 @@ def test_the_table_of_the_readme_has_a_row_for_each_example() -> None:
 @pytest.mark.parametrize("script", parameters())
 def test_example(script: Path, tmp_path: Path, warm: WarmPython) -> None:
     """An example ends well, with all its assertions held, and says something."""
-    if lacks_libraries(script):
+    if lacks_library(script):
         pytest.skip("nvmath-python is not installed")
     done = run(script, tmp_path) if script.stem in COLD else warm.run(script, tmp_path)
     assert done.returncode == 0, done.stdout

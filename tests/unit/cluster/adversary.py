@@ -6,7 +6,7 @@ At each transition it asks for a choice. `every_choice` tries all of them, one r
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
-from dagpu.cluster.cluster_backend import ClusterRun
+from dagpu.cluster.cluster_runs import ClusterRun
 from dagpu.cluster.tasks import Group, Task, call_of
 from dagpu.cluster.worker.part_runs import PartCall, PartRunner
 from dagpu.cluster.worker.part_values import PartValue
@@ -28,7 +28,7 @@ class StandInHold:
 
 @final
 class Adversary:
-    """An engine whose workers are dicts. Implements `dagpu.cluster.cluster_backend.Engine`.
+    """An engine whose workers are dicts. Implements `dagpu.cluster.cluster_runs.Engine`.
 
     Args:
         workers: the names of the workers.

@@ -3,12 +3,13 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu import In, Out, Tile, i32, kernel
+from dagpu import DeviceLostError, In, Out, Tile, i32, kernel
 
 _ADD = """__global__ void add_one(Tile<int, 1> y, View<const int, 1> x) { for (auto i : y) y[i] = x[i] + 1; }"""
 
@@ -47,3 +48,28 @@ def die(x: object) -> object:
 def fail(x: object) -> object:
     """Raise an error of the user's."""
     raise ValueError("wrong on purpose")
+
+
+def lose_device(x: object) -> object:
+    """Fail as a part whose device is lost."""
+    raise DeviceLostError("lost on purpose")
+
+
+class ReadSlowly:
+    """A value that notes the process which reads it from the network, and is read once the file `go` is there."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> tuple[Callable[[str], "ReadSlowly"], tuple[str]]:
+        return _read_slowly, (self.folder,)
+
+
+def _read_slowly(folder: str) -> ReadSlowly:
+    Await(Path(folder), "reading")(np.zeros(0, np.int32))
+    return ReadSlowly(folder)
+
+
+def folder_of(found: ReadSlowly) -> str:
+    """Return the folder of a value that has been read."""
+    return found.folder

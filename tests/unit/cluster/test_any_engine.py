@@ -1,9 +1,11 @@
 """Law of redoing: whatever an engine does to the tasks of a run, the result has the same bits."""
 
 import random
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -28,15 +30,25 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.cluster.cluster_backend import ClusterBackend, ClusterRun, program_of
+from dagpu.backends.cuda.kernels.launch_params import pack
+from dagpu.cluster import lineage, task_lists
+from dagpu.cluster.cluster_backend import ClusterBackend
+from dagpu.cluster.cluster_runs import ClusterRun, program_of
+from dagpu.cluster.parts.part_decoder import Decoder
+from dagpu.cluster.remote_driver import RemoteDriver
+from dagpu.cluster.tasks import RemoteMemory
 from dagpu.cluster.worker.part_runs import PartRunner
-from dagpu.cluster.worker.part_values import PartValue, read_value, write_value
+from dagpu.cluster.worker.part_values import PartValue, Pickled, loaded, read_value, write_value
+from dagpu.handles import live_state
+from dagpu.handles.device_handles import LibraryBody
+from dagpu.lowering.program import Launch
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.runtime.device_lookup import add_nodes, find_device, remove_nodes
 from tests.conftest import DEEP
 from tests.programs.meshes import Scatter
 from tests.programs.named_kernels import affine, step
 from tests.programs.trials import random_dag
+from tests.simulated.gpu import LIMITS
 from tests.unit.cluster.adversary import Adversary, every_choice
 
 WORKERS = ("w0", "w1", "w2")
@@ -161,9 +173,42 @@ def test_a_checkpoint_is_read_where_it_is_needed(tmp_path: Any) -> None:
     assert again.to_host().sync().tolist() == [0, 1, 2]
 
 
-def test_what_cannot_be_sent_is_refused() -> None:
-    """Without code: functions of host_map and host bodies. Always: handles as arguments of functions, functions that
-    cannot be pickled, memory of this process, captured graphs, streams."""
+def test_a_long_history_warns_once_for_each_place(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts that lead to a tensor are counted from run to run, as the engine would redo them. From the next one
+    after `MOST_PARTS` on the line that uses the tensor is named; a checkpoint is silent, and cuts the history."""
+    monkeypatch.setattr(task_lists, "MOST_PARTS", 6)
+    monkeypatch.setattr(lineage, "MOST_PARTS", 6)
+    with cluster(lambda n: 0, 1e-9) as (backend, engine), interpreter(backend, 0):
+        t = from_host(np.zeros(4, np.int32)).on("w1/host:0").sync()
+        for _ in range(5):
+            step(t.borrow_mut().partition((4,)), 2, 1).sync()
+        assert _history(t) == len(engine.lineage_of(t)) == 6
+        seen = [_used(t), _used(t)]
+        assert seen == [[], []]
+        step(t.borrow_mut().partition((4,)), 2, 1).sync()
+        (warning,), again = _used(t), _used(t)
+        assert "more than 6 parts" in str(warning.message)
+        assert Path(warning.filename).name == "test_any_engine.py"
+        assert not again
+        t = checkpoint(t, tmp_path / "t.npy").sync()
+        assert _history(t) == len(engine.lineage_of(t)) == 1
+
+
+def _history(t: Any) -> int:
+    return cast(RemoteMemory, live_state(t).storage.memory).lineage
+
+
+def _used(t: Any) -> list[warnings.WarningMessage]:
+    """Use a tensor, and return the warnings."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        t.borrow().to_host().sync()
+    return found
+
+
+def test_what_cannot_be_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without code: functions of host_map, host bodies and libraries, before anything is sent. Always: handles as
+    arguments of functions, functions that cannot be pickled, memory of this process, captured graphs, streams."""
     lock = __import__("threading").Lock()
 
     def locked(x: object) -> object:
@@ -172,9 +217,15 @@ def test_what_cannot_be_sent_is_refused() -> None:
 
     with cluster(lambda n: 0, 1.0, code=False) as (backend, _), interpreter(backend, 1):
         assert zeros((2,)).to_host().sync().tolist() == [0, 0]
+        started = list[ClusterRun]()
+        monkeypatch.setattr(backend.engine, "start", started.append)
         for op in (value(1).host_map(str), step(zeros((4,), np.int32).partition((4,)), 1, 1).first()):
             with pytest.raises(ClusterSecurityError, match=r"test_any_engine|named_kernels.*code=False"):
                 op.sync()
+        assert not started
+        driver = RemoteDriver(backend.engine, "w0", "cuda:0", code=False)
+        with pytest.raises(ClusterSecurityError, match=r"a library's kernel on w0/cuda:0.*code=False"):
+            driver.scratch_bytes(cast(LibraryBody, object()), ())
     with cluster(lambda n: 0, 1.0) as (backend, _), interpreter(backend, 1):
         with pytest.raises(ClusterError, match=r"to_host\(\)\.host_map"):
             zeros((2,)).host_map(lambda t: t).sync()
@@ -192,11 +243,52 @@ def test_what_cannot_be_sent_is_refused() -> None:
         device("w0/host:0")
 
 
+def test_values_run_no_code_until_they_are_used() -> None:
+    """Arrays, numbers and texts travel as they are. Any other value is a pickle, which is loaded where it is used, and
+    never by a client that takes no code."""
+    exact = PartValue({}, {(0, 1): np.arange(3), (1, 1): "text", (2, 1): 7, (3, 1): None, (4, 1): 1 << 80, (5, 1): {1}})
+    found = sent(sent(exact)).cells
+    assert found[0, 1].tolist() == [0, 1, 2]
+    assert [found[at, 1] for at in (1, 2, 3)] == ["text", 7, None]
+    assert [type(found[at, 1]) for at in (4, 5)] == [Pickled, Pickled]
+    assert [loaded(found[at, 1]) for at in (4, 5)] == [1 << 80, {1}]
+    with cluster(lambda n: 0, 1.0) as (backend, _), interpreter(backend, 1):
+        assert value(1).host_map(lambda x: {x}).sync() == {1}
+    with cluster(lambda n: 0, 1.0, code=False) as (backend, _), interpreter(backend, 1):
+        tasks = backend.tasks_of(program_of(plan_of(zeros((2,)).to_host())))
+        (group,) = tasks.fetched()
+        values = {group: PartValue({}, dict.fromkeys(tasks.tasks[group[0]].exports, Pickled(b"never loaded")))}
+        with pytest.raises(ClusterSecurityError, match=r"a result of the op, which a worker has sent.*code=False"):
+            tasks.settle([None] * len(tasks.program.buffers), {}, values)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_parts_for_gpus_launch_what_the_op_launches(seed: int) -> None:
+    """A worker with a GPU packs the parameters of each kernel, scalars among them, as this process would."""
+    engine = Adversary(WORKERS, lambda n: 0, sent, 0, 0)
+    backend = ClusterBackend({each: ["cuda:0"] for each in WORKERS}, engine, CostModel(), 1e-9)
+    add_nodes(backend.nodes, backend)
+    try:
+        with interpreter(backend, seed):
+            program = program_of(plan_of(random_dag(seed, 12)))
+        tasks = backend.tasks_of(program).tasks
+        decoder = Decoder()
+        parts = [decoder.decode(task.blob.content, backend.codes) for task in tasks]
+    finally:
+        remove_nodes(backend.nodes)
+
+    def forms(instructions: Sequence[Any]) -> list[str]:
+        launches = [pack(each, LIMITS) for each in instructions if type(each) is Launch]
+        return sorted(
+            [repr((each.parameters, each.form.grid, each.form.block)) for each in launches if each is not None]
+        )
+
+    assert forms([each for part in parts for each in part.instructions]) == forms(program.instructions)
+
+
 def test_a_part_names_no_class_but_those_of_plans() -> None:
     """A blob that names anything else, or whose code is not what it names, is refused before it is loaded."""
     import pickle
-
-    from dagpu.cluster.parts.part_blobs import Decoder
 
     with pytest.raises(ClusterSecurityError, match=r"names posix\.system|names os\.system|no plan data"):
         Decoder().decode(pickle.dumps(__import__("os").system), {})

@@ -13,7 +13,7 @@ pytest.importorskip("cryptography", reason="certificates are made by it: pip ins
 from distributed import Scheduler, Security, Worker
 
 from dagpu import Cluster, ClusterError, ClusterLostError, ClusterSecurityError, Tls, full, use_interpreter, value
-from dagpu.cluster.bridge import Bridge
+from dagpu.cluster.connection.bridge import Bridge
 from tests.conftest import only_deep
 from tests.unit.cluster.certificates import certificates
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,12 +15,13 @@ from dagpu import CostModel, PlanError, Spread
 from dagpu.cluster.parts.cutting import cut
 from dagpu.cluster.parts.part import Part, Version
 from dagpu.cluster.parts.part_checks import verify_parts
-from dagpu.lowering.program import Buffer, CopyDtoD, Instruction, Launch, Program, Role
+from dagpu.common.layout import contiguous_layout
+from dagpu.lowering.program import HOST, Buffer, CopyDtoD, CopyDtoH, CopyHtoD, Instruction, Launch, Program, Role, View
 from dagpu.lowering.schedule.placing import place
 from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.lowering.verify.verifier import verify
 from tests.programs.meshes import EAGER, Scatter, unplaced, workers
-from tests.programs.plain_programs import launch
+from tests.programs.plain_programs import kernel, launch
 
 policies = st.builds(
     lambda count, each, seed: Scatter(workers(count, each), seed) if seed else Spread(workers(count), costs=EAGER),
@@ -27,8 +29,9 @@ policies = st.builds(
     st.integers(1, 2),
     st.integers(0, 3),
 )
-granularities = st.sampled_from([1e-9, 3e-3, 1.0])
-"""Predicted seconds of a part: each instruction for itself, about three of them, or all."""
+granularities = st.sampled_from([1e-9, 3e-3, 2e-2, 1.0])
+"""Predicted seconds of a part: each instruction for itself, about three of them, about twenty, of which each is short
+beside the part, or all."""
 
 
 def _step(instruction: Instruction, contents: list[Hashable], ran: Counter[Hashable]) -> None:
@@ -170,3 +173,49 @@ def test_chunks_are_as_long_as_asked() -> None:
     costs = CostModel(launch=1e-3)
     counts = [len(cut(program, workers(1), part_seconds=s, costs=costs)) for s in (1.0, 2e-3, 1e-9)]
     assert counts == [1, 5, 10]
+
+
+def test_short_instructions_do_not_chain_parts() -> None:
+    """Ten independent chains of an upload, a long launch and a download are ten parts that need nothing of each other,
+    in whatever order the program has them."""
+    count, view = 10, contiguous_layout((8,), np.dtype(np.uint8))
+    cells, blocks, results = range(count), range(count, 3 * count), range(3 * count, 4 * count)
+    buffers = (
+        *[Buffer(0, HOST, Role.INPUT) for _ in cells],
+        *[Buffer(8, 0, Role.TEMPORARY) for _ in blocks],
+        *[Buffer(0, HOST, Role.OUTPUT) for _ in results],
+    )
+    chains: list[list[Instruction]] = []
+    for at in range(count):
+        source, out, result = blocks[at], blocks[count + at], results[at]
+        up = CopyHtoD(View(source, view), cells[at], (cells[at],), (source,), 0, None)
+        down = CopyDtoH(result, View(out, view), (out,), (result,), 0, None)
+        chains.append([up, launch((source,), (out,)), down])
+    by_chain = [each for chain in chains for each in chain]
+    by_kind = [chain[at] for at in range(3) for chain in chains]
+    for instructions in (by_chain, by_kind):
+        program = Program(("w0/host:0",), buffers, tuple(instructions), (SingleStream(),), (0,) * len(instructions))
+        parts = cut(program, workers(1), part_seconds=0.05, costs=CostModel().declare({kernel().name: 0.1}))
+        verify_parts(program, parts)
+        assert [len(part.program.instructions) for part in parts] == [3] * count
+        assert not any(part.needs for part in parts)
+
+
+@pytest.mark.parametrize("target", [0, 1], ids=["the same device", "another device"])
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_version_may_go_to_another_worker_and_back(target: int, changed: bool) -> None:
+    """A part finds a version that it has made itself, also on another device of its worker, and after the buffer holds
+    the next one."""
+    buffers = (
+        Buffer(8, 0, Role.OUTPUT), Buffer(8, 2, Role.TEMPORARY), Buffer(8, target, Role.TEMPORARY),
+        Buffer(8, target, Role.OUTPUT),
+    )  # fmt: skip
+    view = contiguous_layout((8,), np.dtype(np.uint8))
+    there = CopyDtoD(View(1, view), View(0, view), (0,), (1,), 2, None)
+    back = CopyDtoD(View(2, view), View(1, view), (1,), (2,), target, None)
+    change = [launch((0,), (0,))] if changed else []
+    steps: tuple[Instruction, ...] = (launch((), (0,)), there, *change, back, launch((2,), (3,), target))
+    devices = ("w0/host:0", "w0/host:1", "w1/host:0")
+    program = Program(devices, buffers, steps, (SingleStream(),), (0,) * len(steps))
+    for seconds in (1e-9, 1.0):
+        verify_parts(program, cut(program, workers(2, 2), part_seconds=seconds))

@@ -1,11 +1,8 @@
 """Ops on a Dask cluster of two processes: the bits are those of one device, also if a process is killed on the way."""
 
 import gc
-import os
-import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ from dagpu import (
     empty,
     from_host,
     i32,
+    trace,
     use_interpreter,
     value,
     zip_ops,
@@ -33,45 +31,15 @@ from tests.conftest import DEEP, MARKS, only_deep
 from tests.programs.meshes import Scatter
 from tests.programs.named_kernels import step
 from tests.programs.trials import random_dag
-from tests.unit.cluster.cluster_programs import Await, add_one, die, fail
-
-SECONDS = 120.0
-"""The longest wait for a process, on a machine that is busy with other things."""
-
-
-def until(true: Callable[[], Any]) -> Any:
-    """Wait for other processes, and return what is true."""
-    deadline = time.monotonic() + SECONDS
-    while not (found := true()):
-        assert time.monotonic() < deadline, "a process did not do its part"
-        time.sleep(0.01)
-    return found
-
-
-def opened(release: threading.Event, found: list[Cluster]) -> threading.Thread:
-    """Open a cluster on a thread, and keep it open until `release` is set."""
-
-    async def hold() -> None:
-        async with Cluster.local(2, part_seconds=1e-9, allowed_failures=1, timeout=SECONDS) as cluster:
-            found.append(cluster)
-            await trio.to_thread.run_sync(release.wait)
-
-    thread = threading.Thread(target=trio.run, args=(hold,))
-    thread.start()
-    return thread
+from tests.unit.cluster.cluster_programs import Await, ReadSlowly, add_one, die, fail, folder_of, lose_device
+from tests.unit.cluster.running_cluster import SECONDS, kill, process_of, running, until
 
 
 @pytest.fixture(scope="module")
 def shared_cluster() -> Iterator[Cluster]:
     """A cluster for all tests of this module: starting one takes seconds."""
-    release, found = threading.Event(), list[Cluster]()
-    thread = opened(release, found)
-    until(lambda: found or not thread.is_alive())
-    try:
-        yield found[0]
-    finally:
-        release.set()
-        thread.join()
+    with running("host:0") as found:
+        yield found
 
 
 @pytest.fixture
@@ -80,23 +48,6 @@ def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
     until(lambda: len(shared_cluster.workers) == 2)
     with use_interpreter(shared_cluster):
         yield shared_cluster
-
-
-def process_of(worker: str) -> int:
-    """The process of a worker."""
-    found: int = value(0).host_map(process_number).on(f"{worker}/host:0").sync()
-    return found
-
-
-def process_number(_: object) -> int:
-    return os.getpid()
-
-
-def kill(cluster: Cluster, process: int) -> None:
-    """Kill a worker, and wait until the scheduler has seen it."""
-    before = cluster.workers
-    os.kill(process, signal.SIGKILL)
-    until(lambda: cluster.workers != before)
 
 
 @pytest.mark.deep
@@ -155,6 +106,26 @@ def test_errors_of_user_code_are_themselves(cluster: Cluster) -> None:
     assert "predicted" in cluster.explain(random_dag(1, 8))
 
 
+def test_a_trace_has_the_parts_and_the_instructions_of_workers(cluster: Cluster) -> None:
+    """Each worker is a process of the timeline, with its parts and the instructions on its device; each instruction is
+    within a part. Without a trace nothing is measured."""
+    op: Any = from_host(np.arange(4, dtype=i32)).on("w0/host:0")
+    for at in range(2):
+        op = add_one(empty((4,), i32).on(f"w{at}/host:0").partition((4,)), op).first().unpartition()
+    with trace() as found:
+        assert op.to_host().sync().tolist() == [2, 3, 4, 5]
+    by_place = {(track.process, track.name): track.spans for track in found.tracks}
+    assert set(by_place) == {(f"w{at}", name) for at in range(2) for name in ("parts", "host:0")}
+    for at in range(2):
+        parts, instructions = by_place[f"w{at}", "parts"], by_place[f"w{at}", "host:0"]
+        assert any(label.endswith("add_one") for label, *_ in parts)
+        assert "add_one" in {label for label, *_ in instructions}
+        for _, begin, end in instructions:
+            assert any(first <= begin <= end <= last for _, first, last in parts)
+    names = {each["args"]["name"] for each in found.events() if each["name"] == "process_name"}
+    assert names == {"w0", "w1"}
+
+
 def test_a_cancelled_run_ends_when_nothing_of_it_runs(cluster: Cluster, tmp_path: Path) -> None:
     """A cancellation waits for a function under way; parts that have not begun never do. Other runs go on."""
     ended: list[bool] = []
@@ -206,12 +177,46 @@ def test_a_worker_that_is_killed_while_it_runs_costs_only_time(cluster: Cluster,
 
 
 @only_deep
+def test_what_is_released_is_made_again_for_what_is_lost(cluster: Cluster, tmp_path: Path) -> None:
+    """A chain on one worker from a large array, which Dask cannot make again: its parts have released what they took,
+    and all of them run again when their worker is killed behind the last one."""
+    array, results = np.arange(1 << 19, dtype=i32), list[Any]()
+    op: Any = from_host(array).on("w1/host:0")
+    for _ in range(3):
+        y = empty(array.shape, i32).on("w1/host:0").partition(array.shape)
+        op = add_one(y, op).first().unpartition()
+    waiting = op.to_host().host_map(Await(tmp_path)).on("w1/host:0")
+    thread = threading.Thread(target=lambda: results.append(cluster.run_sync(waiting)))
+    thread.start()
+    (begun,) = until(lambda: [*tmp_path.glob("begun-*")])
+    kill(cluster, int(begun.name.partition("-")[2]))
+    (tmp_path / "go").touch()
+    thread.join()
+    assert results[0].tobytes() == (array + i32(3)).tobytes()
+
+
+@only_deep
+def test_a_worker_that_is_killed_while_it_fetches_costs_only_time(cluster: Cluster, tmp_path: Path) -> None:
+    """The value that it takes is still with the worker that has made it, and is fetched again."""
+    results: list[Any] = []
+    made = value(str(tmp_path)).host_map(ReadSlowly).on("w0/host:0")
+    read = made.host_map(folder_of).on("w1/host:0")
+    thread = threading.Thread(target=lambda: results.append(cluster.run_sync(read)))
+    thread.start()
+    (begun,) = until(lambda: [*tmp_path.glob("reading-*")])
+    kill(cluster, int(begun.name.partition("-")[2]))
+    (tmp_path / "go").touch()
+    thread.join()
+    assert results == [str(tmp_path)]
+
+
+@only_deep
 def test_a_tensor_whose_only_copy_is_lost_is_made_again(cluster: Cluster, tmp_path: Path) -> None:
     """By lineage, also after its run; one behind a checkpoint from the file, even if nothing else can be made again."""
     t = step(from_host(np.arange(4, dtype=i32)).on("w1/host:0").partition((4,)), 2, 1).first().unpartition().sync()
     large = np.arange(1 << 19, dtype=i32)
     saved = checkpoint(from_host(large).on("w1/host:0"), tmp_path / "large.npy").on("w1/host:0").sync()
-    kill(cluster, process_of("w1"))
+    kill(cluster, process_of("w1/host"))
     assert t.to_host().sync().tolist() == [1, 3, 5, 7]
     assert saved.to_host().sync().tobytes() == large.tobytes()
 
@@ -221,6 +226,15 @@ def test_a_part_that_kills_workers_is_given_up(cluster: Cluster) -> None:
     """The error names the op and the workers."""
     with pytest.raises(PartKilledWorkersError, match=r"2 workers died.*test_real_cluster\.py:\d+.*tcp://"):
         value(1).host_map(die).sync()
+
+
+@only_deep
+def test_a_part_that_loses_devices_is_given_up(cluster: Cluster) -> None:
+    """A worker whose device is lost ends, and another one begins; the part does not go on ending workers."""
+    with pytest.raises(PartKilledWorkersError, match=r"2 workers died.*test_real_cluster\.py:\d+"):
+        value(1).host_map(lose_device).sync()
+    until(lambda: len(cluster.workers) == 2)
+    assert value(1).host_map(str).on("w1/host:0").sync() == "1"
 
 
 @only_deep
@@ -264,7 +278,7 @@ def test_a_worker_may_be_killed_at_any_time(cluster: Cluster, tmp_path: Path, te
     if tenth % 2 == 0:  # the other one too, while the part runs again on the one or the other
         until(lambda: len(cluster.workers) == 2)
         running = until(lambda: {*tmp_path.glob("begun-*")} - {begun}).pop()
-        (other,) = {process_of("w0"), process_of("w1")} - {int(running.name.partition("-")[2])}
+        (other,) = {process_of("w0/host"), process_of("w1/host")} - {int(running.name.partition("-")[2])}
         kill(cluster, other)
     (tmp_path / "go").touch()
     thread.join()

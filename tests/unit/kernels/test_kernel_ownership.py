@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -13,7 +14,6 @@ from dagpu.common.dtypes import f32, f64
 from dagpu.common.errors import MovedError
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernels.call_arguments import arguments_fit, check_arguments
-from dagpu.kernels.decorator import check_launch
 from dagpu.ops.compose import value
 from dagpu.ops.launch import Launch
 from tests.unit.kernels.kernel_cases import add, alive, cut, lazily, lazy, refused, saxpy, split, tensor
@@ -80,9 +80,10 @@ def test_dead_borrow() -> None:
     assert alive(y)
 
 
-def test_check_launch() -> None:
+def test_check_of_a_launch() -> None:
     """The results of ops are checked by the same rules, and an op is not a value any more."""
     origin = here_origin()
+    check_launch = partial(check_arguments, ops=False)
     check_launch(saxpy.spec, (cut(), 2.0, tensor()), origin)
     for args, what in (
         ((tensor(), 2.0, tensor()), "Cut it into tiles"),

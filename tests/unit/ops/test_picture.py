@@ -14,9 +14,9 @@ from dagpu.lowering.program import Program
 from dagpu.lowering.report import plan_drawing as plan_picture
 from dagpu.lowering.report.prediction import forecast
 from dagpu.lowering.schedule.scheduler import schedule
-from dagpu.ops import op_drawing as dag_picture
-from dagpu.ops import svg
 from dagpu.ops.compose import nodes_of
+from dagpu.ops.drawing import op_drawing as dag_picture
+from dagpu.ops.drawing import svg
 from tests.programs.named_dags import NAMED
 from tests.programs.plain_programs import chain, fork_join, programs
 

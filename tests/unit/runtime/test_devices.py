@@ -174,7 +174,7 @@ def test_devices_are_all_that_is_here() -> None:
     """The host counts once, though more of it can be had by name."""
     found = devices()
     assert [d.name for d in found if d.kind == "host"] == ["host:0"]
-    assert found[0] is device("host")
+    assert any(d is device("host") for d in found)
 
 
 @pytest.mark.host_only("it puts simulated GPUs in the place of real ones")

@@ -1,11 +1,13 @@
 """How a task waits for a replay: first a turn for the other tasks, then a look, then sleep."""
 
 import os
+from itertools import count
 from typing import Any, final
 
 import pytest
 import trio
 
+from dagpu.runtime.calls.pace import LONGEST, Pace
 from dagpu.runtime.waiting import TrioWaits
 
 
@@ -112,3 +114,112 @@ def test_a_cancellation_in_the_turn_comes_after_the_replay() -> None:
 
     trio.run(main)
     assert events == ["look for 0.5", "asleep", "cancelled", "raised"]
+
+
+@final
+class Short:
+    """A replay that is done at the look of this number after the first, and that counts the looks."""
+
+    def __init__(self, done_at: int, cancellable: bool = False) -> None:
+        self._left = done_at
+        self.cancellable = cancellable
+        self.asleep = False
+
+    def poll(self, seconds: float) -> bool:
+        del seconds
+        return False
+
+    def done(self) -> bool:
+        self._left -= 1
+        return self._left <= 0
+
+    def readable(self) -> int:
+        self.asleep = True
+        reading, writing = os.pipe()
+        os.close(writing)
+        return reading
+
+    def woken(self) -> None:
+        return
+
+    def cancel(self) -> None:
+        return
+
+
+async def turns_of_others(replay: Short, pace: Pace | None) -> int:
+    """Wait for a replay, and return the number of turns that another task had meanwhile."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        waited: Any = replay
+        await TrioWaits(has_yielded=True).wait_for_replay(waited, 0.0, pace)
+        nursery.cancel_scope.cancel()
+    return turns
+
+
+@pytest.fixture(name="still_clock")
+def fixture_still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that stands still for those who poll."""
+    monkeypatch.setattr("dagpu.runtime.calls.pace.perf_counter", lambda: 0.0)
+
+
+def paced(seconds: float) -> Pace:
+    """Return a pace of which the last run took this number of seconds."""
+    pace = Pace()
+    pace.seconds = seconds
+    return pace
+
+
+def test_a_run_that_is_known_to_be_short_is_looked_at_between_the_turns_of_others(still_clock: None) -> None:
+    """Each look comes after a turn of the other tasks, and no descriptor is opened."""
+    replay = Short(9)
+    assert trio.run(turns_of_others, replay, paced(LONGEST)) >= 6
+    assert not replay.asleep
+
+
+@pytest.mark.parametrize("pace", [None, Pace(), paced(2 * LONGEST)], ids=["none", "unknown", "long"])
+def test_a_task_sleeps_on_a_run_that_is_not_known_to_be_short(pace: Pace | None) -> None:
+    """A run that has not been waited for before counts as long. How long it took is noted."""
+    replay = Short(1)
+    trio.run(turns_of_others, replay, pace)
+    assert replay.asleep
+    assert pace is None or pace.seconds < float("inf")
+
+
+def test_a_run_that_can_be_cancelled_is_slept_on() -> None:
+    """A cancellation reaches it at once, and not after a look."""
+    replay = Short(1, cancellable=True)
+    trio.run(turns_of_others, replay, paced(LONGEST))
+    assert replay.asleep
+
+
+def test_a_run_that_takes_longer_than_expected_is_slept_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polling ends after twice the time that the last run took."""
+    monkeypatch.setattr("dagpu.runtime.calls.pace.perf_counter", count(0.0).__next__)  # a second between two looks
+    replay = Short(1 << 60)
+    trio.run(turns_of_others, replay, paced(LONGEST))
+    assert replay.asleep
+
+
+def test_one_run_at_a_time_is_polled_in_turns(still_clock: None) -> None:
+    """The second one sleeps: looks of many would slow down each other."""
+    first, second = Short(3), Short(3)
+
+    async def main() -> None:
+        async with trio.open_nursery() as nursery:
+            for replay in (first, second):
+                waited: Any = replay
+                nursery.start_soon(TrioWaits(has_yielded=True).wait_for_replay, waited, 0.0, paced(LONGEST))
+
+    trio.run(main)
+    assert sorted([first.asleep, second.asleep]) == [False, True]
+    third = Short(3)
+    trio.run(turns_of_others, third, paced(LONGEST))
+    assert not third.asleep, "the place is free again"

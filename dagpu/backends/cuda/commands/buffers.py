@@ -13,9 +13,8 @@ from dagpu.backends.cuda.commands.staging import PROMPT_IN, StagedArrays, addres
 from dagpu.backends.cuda.commands.transfers import CopyIn
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
 from dagpu.backends.cuda.kernels.launch_params import REPORT
-from dagpu.backends.cuda.resources.locked_arrays import array_over
 from dagpu.backends.cuda.resources.other_allocators import free_idle_memory_of_others
-from dagpu.backends.cuda.resources.pools import MemoryBlock
+from dagpu.backends.cuda.resources.pools import MemoryBlock, array_over
 from dagpu.common.errors import DeviceError
 
 _ARENA: Final = "the temporaries of a run"

@@ -1,12 +1,17 @@
-"""Encodes a plan as commands. Every kernel of the plan must be compiled."""
+"""Encodes a plan as commands. Every kernel of the plan must be compiled.
 
+The commands of several lanes are interleaved for submission, round robin. A plan's own order may finish one branch
+before it begins the next. At some microseconds a launch, the last branch then begins late by the launches of all the
+others. An order is correct if it keeps each lane's own order and records each event before any wait for it.
+"""
+
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeAlias, assert_never, final
 
 from dagpu.backends.cuda.commands.command_list import Command, Do, Encoded, Kind
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.commands.interleave import round_robin
 from dagpu.backends.cuda.commands.relocation import BaseOffset, LaunchParameters, Relocations
 from dagpu.backends.cuda.driver.driver_protocol import KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, packed_seed
@@ -44,7 +49,7 @@ class SelectedCommand(NamedTuple):
 
     instruction: Instruction
     command: Do
-    kind: Kind
+    kind: Kind = Kind.DO
     """DO or HOST."""
 
 
@@ -71,9 +76,9 @@ def encode(compiled: CompiledPlan, steps: Sequence[Sequence[Selected]]) -> Encod
                     encoder.selected(each, lane)
             case Record(event=event, lane=lane):
                 device_of_event[event] = plan.lanes[lane].device
-                encoder.add(Command(Kind.RECORD, lane, None, event))
+                encoder.actions.append(Command(Kind.RECORD, lane, None, event))
             case Wait(event=event, lane=lane):
-                encoder.add(Command(Kind.WAIT, lane, None, event))
+                encoder.actions.append(Command(Kind.WAIT, lane, None, event))
             case _:
                 pass  # memory has its place already
     parameters = LaunchParameters(encoder.texts, encoder.relocations)
@@ -91,10 +96,6 @@ class _Encoder:
         self.launches: list[tuple[KernelLaunch, int]] = []
         self.relocations = Relocations([[] for _ in range(compiled.bases)])
         self.unmarked = [0] * len(compiled.plan.lanes)
-
-    def add(self, action: Command) -> None:
-        """Append a command."""
-        self.actions.append(action)
 
     def ordered_commands(self) -> list[Command]:
         """Return all commands in the order in which they are submitted, with switches between devices."""
@@ -119,7 +120,7 @@ class _Encoder:
             case SelectedBuiltin():
                 self._builtin(selected, lane)
             case SelectedCommand(instruction, command, kind):
-                self.add(Command(kind, lane, instruction, command))
+                self.actions.append(Command(kind, lane, instruction, command))
                 if kind is not Kind.HOST:  # a host function adds nothing to the stream
                     self._count(lane)
             case _:
@@ -179,7 +180,7 @@ class _Encoder:
         self._put(instruction, lane, KernelLaunch(function, builtin.grid, builtin.block, parameters, 0))
 
     def _put(self, instruction: Instruction, lane: int, launch: KernelLaunch) -> None:
-        self.add(Command(Kind.LAUNCH, lane, instruction, len(self.launches)))
+        self.actions.append(Command(Kind.LAUNCH, lane, instruction, len(self.launches)))
         self.launches.append((launch, lane))
         self.texts.append(launch.parameters)
         self._count(lane)
@@ -188,4 +189,34 @@ class _Encoder:
         self.unmarked[lane] += 1
         if self.unmarked[lane] == MARK_EVERY:
             self.unmarked[lane] = 0
-            self.add(Command(Kind.MARK, lane, None, MARK_EVERY))
+            self.actions.append(Command(Kind.MARK, lane, None, MARK_EVERY))
+
+
+def round_robin(actions: Sequence[Command], lanes: int) -> list[Command]:
+    """Return the same commands, interleaved: in each turn one instruction of a lane, and the events and marks around
+    it. A lane whose next command waits for an event is skipped until the event is recorded."""
+    queues: list[deque[Command]] = [deque() for _ in range(lanes)]
+    for action in actions:
+        queues[action.lane].append(action)
+    turns = deque(filter(None, queues))
+    recorded: set[int] = set()
+    blocked: dict[int, list[deque[Command]]] = {}
+    found: list[Command] = []
+    while turns:
+        queue = turns.popleft()
+        submitted = False
+        while queue:
+            action = queue[0]
+            if action.kind is Kind.WAIT and action.a not in recorded:
+                blocked.setdefault(action.a, []).append(queue)
+                break
+            if action.instruction is not None:
+                if submitted:
+                    turns.append(queue)
+                    break
+                submitted = True
+            found.append(queue.popleft())
+            if action.kind is Kind.RECORD:
+                recorded.add(action.a)
+                turns.extend(blocked.pop(action.a, ()))
+    return found

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from dagpu.backends.cuda.driver.driver_protocol import Gpu, RawStream
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.cuda.resources.locked_arrays import LockedMemory, array_over
-from dagpu.backends.cuda.resources.pools import GRAIN, MemoryBlock
+from dagpu.backends.cuda.resources.pools import GRAIN, LockedMemory, MemoryBlock, array_over
 
 PROMPT_IN: Final = 4 << 20
 """Bytes that the thread which starts a run stages for it, in up to half a millisecond.

@@ -23,7 +23,7 @@ from dagpu.backends.cuda.commands.staging import (
 )
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, CopyNode, RawStream
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.cuda.resources.locked_arrays import array_over
+from dagpu.backends.cuda.resources.pools import array_over
 from dagpu.common.errors import DeviceError, ShapeError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe

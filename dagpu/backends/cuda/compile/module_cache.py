@@ -1,7 +1,6 @@
 """The kernels of one device: compiled when they are first needed, loaded once, never unloaded."""
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Protocol, final
 
@@ -65,11 +64,10 @@ class Library:
             CompileError: the compiler refuses its source.
             KernelArgumentError: it is written in Python, and writes to an input.
         """
-        function = self.find_kernel(spec, variant)
+        key = kernel_key(spec, variant)
+        function = self._functions.get(key)
         if function is None and spec.python is not None:
-            compiled = self._compiler.compile_python(spec, variant, self._gpu.arch)
-            function = self._load(kernel_key(spec, variant), compiled)
-            self._remember(spec, variant, function)
+            function = self._load(key, self._compiler.compile_python(spec, variant, self._gpu.arch))
         elif function is None:
             file, line = split_source_name(spec.source_name)
             unit = Unit(
@@ -82,8 +80,8 @@ class Library:
                 options=spec.options,
                 arch=self._gpu.arch,
             )
-            function = self._load(kernel_key(spec, variant), self._compiler.compile(unit))
-            self._remember(spec, variant, function)
+            function = self._load(key, self._compiler.compile(unit))
+        self._remember(spec, variant, function)
         return function
 
     def find_builtin(self, builtin: BuiltinWork) -> Function | None:
@@ -99,18 +97,13 @@ class Library:
         return found
 
     def _load(self, key: object, compiled: Compiled) -> Function:
-        def load() -> Function:
-            with self._gpu.current():
-                function = self._gpu.load(compiled.cubin, compiled.symbol)
-            return replace(function, block=compiled.block, dynamic_shared=compiled.shared)
-
-        return self._once(key, load)
-
-    def _once(self, key: object, make: Callable[[], Function]) -> Function:
         with self._lock:
             function = self._functions.get(key)
             if function is None:
-                function = self._functions[key] = make()
+                with self._gpu.current():
+                    loaded = self._gpu.load(compiled.cubin, compiled.symbol)
+                function = replace(loaded, block=compiled.block, dynamic_shared=compiled.shared)
+                self._functions[key] = function
             return function
 
     def _remember(self, spec: KernelSpec, variant: int, function: Function) -> None:

@@ -170,7 +170,7 @@ class Launches(Protocol):
 @dataclass(frozen=True, slots=True, eq=False)
 class CopyNode:
     """A contiguous copy in a graph: `in` from page-locked memory to the device, `out` from the device to page-locked
-    memory, or `within` the device."""
+    memory, or `within` the memory of devices."""
 
     kind: Literal["in", "out", "within"]
     target: int
@@ -366,9 +366,9 @@ class Gpu(Protocol):
         """Write `value` to `count` elements of `width` (1, 2, 4) bytes."""
         ...
 
-    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]]) -> RawGraph:
+    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]], gpus: "Sequence[Gpu]" = ()) -> RawGraph:
         """Instantiate an executable graph of these nodes. Each node comes with the numbers of the earlier nodes on
-        which it depends.
+        which it depends. `gpus` has for each node the device that works on it; none if this device works on all.
 
         Raises:
             DeviceError: the driver refuses the graph; nothing of it remains.

@@ -117,7 +117,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
 )
 from dagpu.backends.cuda.driver.pycuda_capture import StreamCapture
 from dagpu.backends.cuda.driver.pycuda_context import Context
-from dagpu.backends.cuda.driver.pycuda_graphs import PyCudaGraph
+from dagpu.backends.cuda.driver.pycuda_graphs import GraphSite, PyCudaGraph
 from dagpu.backends.cuda.driver.pycuda_launches import PyCudaLaunches
 from dagpu.backends.cuda.driver.pycuda_streams import PyCudaEvent, PyCudaStream
 from dagpu.common.errors import DeviceError, NoDeviceError
@@ -389,9 +389,15 @@ class PyCudaGpu:
 
     # ---- graphs -----------------------------------------------------------------------------------------------------
 
-    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]]) -> PyCudaGraph:
-        context = self.current().context
-        return PyCudaGraph(self._bindings, context, self._checked, self._capture, nodes)
+    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]], gpus: Sequence[Gpu] = ()) -> PyCudaGraph:
+        here = GraphSite(self.current(), self._capture)
+        sites = [each.graph_site(here) for each in gpus if isinstance(each, PyCudaGpu)] or [here] * len(nodes)
+        return PyCudaGraph(self._bindings, self._checked, here, list(zip(nodes, sites, strict=True)))
+
+    def graph_site(self, launched: GraphSite) -> GraphSite:
+        """Return the site of this device's nodes in a graph: `launched`, if the graph is launched on this device."""
+        context = self.current()
+        return launched if context is launched.context else GraphSite(context, self._capture)
 
     def captured_work(self, node: CapturedNode) -> Sequence[EnqueuedWork]:
         return self._capture.work(node)

@@ -6,11 +6,13 @@ equally long.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from dagpu.backends.cuda.driver.driver_protocol import CapturedNode, CopyNode, FillNode, GraphNode, KernelLaunch
 from dagpu.backends.cuda.driver.pycuda_capture import StreamCapture
+from dagpu.backends.cuda.driver.pycuda_context import Context
 from dagpu.backends.cuda.driver.pycuda_launches import Extras
 from dagpu.backends.cuda.driver.pycuda_streams import Checked
 
@@ -56,30 +58,40 @@ class PyCudaUpdates:
 
 
 @final
+class GraphSite(NamedTuple):
+    """The device that works on a node of a graph."""
+
+    context: Context
+    capture: StreamCapture
+    """Captures a library's work on the device."""
+
+
+@final
 class PyCudaGraph:
     """An executable graph. Implements `dagpu.backends.cuda.driver.driver_protocol.RawGraph`."""
 
     __slots__ = (
-        "_bindings", "_capture", "_checked", "_context", "_copies", "_exec", "_extras", "_graph", "_kernels",
-        "_launch", "_nodes", "_set_copy", "_set_kernel", "_shapes", "_updates",
+        "_bindings", "_checked", "_copies", "_exec", "_extras", "_graph", "_here", "_kernels", "_launch", "_nodes",
+        "_set_copy", "_set_kernel", "_shapes", "_sites", "_updates",
     )  # fmt: skip
 
     def __init__(
         self,
         bindings: Any,
-        context: Any,
         checked: Checked,
-        capture: StreamCapture,
-        nodes: Sequence[tuple[GraphNode, Sequence[int]]],
+        here: GraphSite,
+        nodes: Sequence[tuple[tuple[GraphNode, Sequence[int]], GraphSite]],
     ) -> None:
+        """Instantiate a graph of these nodes, each with the site where it works. `here` is the site of the device in
+        whose streams the graph is launched. A kernel's node works in the context of the kernel's module."""
         self._bindings = bindings
-        self._capture = capture
-        self._context = context
         self._checked = checked
+        self._here = here
+        self._sites = [site for _, site in nodes]
         self._set_kernel: Callable[..., tuple[Any, ...]] = bindings.cuGraphExecKernelNodeSetParams
         self._set_copy: Callable[..., tuple[Any, ...]] = bindings.cuGraphExecMemcpyNodeSetParams
         self._launch: Callable[..., tuple[Any, ...]] = bindings.cuGraphLaunch
-        self._extras = Extras([node for node, _ in nodes if isinstance(node, KernelLaunch)])
+        self._extras = Extras([node for (node, _), _ in nodes if isinstance(node, KernelLaunch)])
         self._nodes: list[Any] = []
         self._kernels: dict[int, tuple[KernelLaunch, int]] = {}
         """For each kernel's node the launch, and the address of its `extra`."""
@@ -92,10 +104,10 @@ class PyCudaGraph:
         node."""
         self._graph: Any = checked("cuGraphCreate", bindings.cuGraphCreate(0))[0]
         try:
-            for node, needs in nodes:
-                early = isinstance(node, KernelLaunch) and node.early and len(needs) == 1 and needs[0] in self._kernels
+            for (node, needs), site in nodes:
+                early = isinstance(node, KernelLaunch) and node.early and self._follows_kernel(needs, site)
                 before = [self._nodes[number] for number in needs]
-                self._add(node, [] if early else before)
+                self._add(node, [] if early else before, site)
                 if early:
                     self._add_programmatic_edge(before[0], self._nodes[-1])
             self._exec: Any = checked("cuGraphInstantiate", bindings.cuGraphInstantiate(self._graph, 0))[0]
@@ -103,8 +115,12 @@ class PyCudaGraph:
             bindings.cuGraphDestroy(self._graph)
             raise
 
-    def _add(self, node: GraphNode, needs: list[Any]) -> None:
-        bindings = self._bindings
+    def _follows_kernel(self, needs: Sequence[int], site: GraphSite) -> bool:
+        """Return whether a node depends on one other node, which is a kernel of the same device."""
+        return len(needs) == 1 and needs[0] in self._kernels and self._sites[needs[0]].context is site.context
+
+    def _add(self, node: GraphNode, needs: list[Any], site: GraphSite) -> None:
+        bindings, context = self._bindings, site.context.context
         if isinstance(node, KernelLaunch):
             params = self._kernel_params(node)
             params.extra = extra = self._extras.addresses[len(self._kernels)]
@@ -113,17 +129,21 @@ class PyCudaGraph:
             call = "cuGraphAddKernelNode"
         elif isinstance(node, CopyNode):
             copy = self._copies[len(self._nodes)] = self._copy_params(node)
-            added = bindings.cuGraphAddMemcpyNode(self._graph, needs, len(needs), copy, self._context)
+            added = bindings.cuGraphAddMemcpyNode(self._graph, needs, len(needs), copy, context)
             call = "cuGraphAddMemcpyNode"
         elif isinstance(node, CapturedNode):
-            with self._capture.captured(node) as child:  # the node is a copy of it
+            with self._entered(site), site.capture.captured(node) as child:  # the node is a copy of it
                 added = bindings.cuGraphAddChildGraphNode(self._graph, needs, len(needs), child)
             call = "cuGraphAddChildGraphNode"
         else:
             fill = self._fill_params(node)
-            added = bindings.cuGraphAddMemsetNode(self._graph, needs, len(needs), fill, self._context)
+            added = bindings.cuGraphAddMemsetNode(self._graph, needs, len(needs), fill, context)
             call = "cuGraphAddMemsetNode"
         self._nodes += self._checked(call, added)
+
+    def _entered(self, site: GraphSite) -> AbstractContextManager[object]:
+        """Return a context manager in which the context of a site is current. That of `here` is current already."""
+        return nullcontext() if site is self._here else site.context
 
     def _add_programmatic_edge(self, before: Any, after: Any) -> None:
         """Let a kernel start as soon as all blocks of the kernel before it have permitted that, or have ended."""
@@ -187,17 +207,18 @@ class PyCudaGraph:
     def update_copy(self, node: int, to: CopyNode) -> None:
         params = self._copies[node]  # to create one takes longer than the driver takes for the node
         _set_addresses(params, to)
-        returned = self._set_copy(self._exec, self._nodes[node], params, self._context)
+        returned = self._set_copy(self._exec, self._nodes[node], params, self._sites[node].context.context)
         if returned[0]:
             self._checked("cuGraphExecMemcpyNodeSetParams", returned)
 
     def update_fill(self, node: int, to: FillNode) -> None:
         params, set_params = self._fill_params(to), self._bindings.cuGraphExecMemsetNodeSetParams
-        returned = set_params(self._exec, self._nodes[node], params, self._context)
+        returned = set_params(self._exec, self._nodes[node], params, self._sites[node].context.context)
         self._checked("cuGraphExecMemsetNodeSetParams", returned)
 
     def update_captured(self, node: int, to: CapturedNode) -> bool:
-        with self._capture.captured(to) as child:
+        site = self._sites[node]
+        with self._entered(site), site.capture.captured(to) as child:
             returned = self._bindings.cuGraphExecChildGraphNodeSetParams(self._exec, self._nodes[node], child)
         return not returned[0]
 

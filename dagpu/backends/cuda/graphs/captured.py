@@ -1,6 +1,7 @@
 """Captured graphs: a plan with memory of its own, which other plans launch."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -15,9 +16,11 @@ from dagpu.backends.cuda.commands.command_list import Encoded, RunBuffers
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.transfers import CopyIn
 from dagpu.backends.cuda.driver.driver_protocol import RawStream
-from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances, cannot_capture
+from dagpu.backends.cuda.graphs.graph_exec import GraphExec
+from dagpu.backends.cuda.graphs.instances import GraphInstances
+from dagpu.backends.cuda.graphs.obstacles import cannot_capture
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.cuda.resources.locked_arrays import array_over
+from dagpu.backends.cuda.resources.pools import array_over
 from dagpu.common.errors import CaptureError
 from dagpu.common.origin import describe
 from dagpu.lowering.arguments.scalar_params import drawn_cells, fresh_seed
@@ -33,10 +36,11 @@ class CapturedGraph:
     Only one launch may be under way at a time.
     """
 
-    __slots__ = ("_drawn", "_instance", "_launches", "_memory", "_plan", "_staged", "device", "staged_bytes")
+    __slots__ = ("_drawn", "_instance", "_launches", "_memory", "_plan", "_staged", "devices", "staged_bytes")
 
     def __init__(self, compiled: CompiledPlan, instance: GraphExec, memory: RunMemory, staged: "Staged") -> None:
-        self.device: CudaDevice = compiled.devices[0]
+        self.devices: Sequence[CudaDevice] = compiled.devices
+        """The devices that work on it. It may be launched in the streams of any of them."""
         self.staged_bytes = sum(target.nbytes for _, target in staged)
         """Bytes that each launch copies on the host."""
         self._plan: Plan = compiled.plan
@@ -47,17 +51,19 @@ class CapturedGraph:
         self._staged = staged
 
     def launch(self, stream: RawStream) -> None:
-        """Copy the current contents of the host's arrays to page-locked memory, and launch the graph. The context must
-        be current."""
-        bound, exchange = self._memory.bound, self.device.exchange
-        if exchange.arrivals:
-            exchange.delay_run(bound, (stream,))
+        """Copy the current contents of the host's arrays to page-locked memory, and launch the graph. The context of
+        the stream must be current."""
+        bound = self._memory.bound
+        for device in self.devices:
+            if device.exchange.arrivals:
+                device.exchange.delay_run(bound, (stream,))
         for copy, target in self._staged:
             np.copyto(target, source_array(copy.instruction, bound))
         if self._drawn:
             for cell in self._drawn:
                 bound[cell] = fresh_seed()
-            self._instance.update_nodes(self._memory.bases, bound)
+            with self.devices[0].gpu.current() if len(self.devices) > 1 else nullcontext():
+                self._instance.update_nodes(self._memory.bases, bound)
         assert self._instance.raw is not None
         self._instance.raw.launch(stream)
 
@@ -93,11 +99,12 @@ def capture(compiled: CompiledPlan, encoded: Encoded, graphs: GraphInstances, bo
     """
     if graphs.obstacle is not None:
         raise cannot_capture(*graphs.obstacle)
+    for device in compiled.devices:
+        device.refuse_if_lost()
     device = compiled.devices[0]
-    device.refuse_if_lost()
     with device.gpu.current():
         device.destroy_retired()
-        instance = GraphExec(device, graphs.find_topology(compiled, encoded))
+        instance = GraphExec(compiled.devices, graphs.find_topology(compiled, encoded))
         memory = RunMemory(compiled, bound)
         memory.allocate(instance.parameters.bases)
         memory.allocate_host_memory(instance.parameters.bases, instance.staged_arrays)

@@ -1,9 +1,7 @@
 """The executable CUDA graphs of one plan. A run borrows one, and then a single driver call launches the run.
 
-A graph owns none of a run's memory but what is small: page-locked memory for arrays from the host, and the temporaries
-of a plan that asks for that. Each run allocates the rest from the pools, as a run through streams does. Nodes whose
-addresses differ from the graph's last run are updated. Such updates are rare, because a run requests the addresses of
-the graph's last run from the pools, and because inputs that alternate between a few addresses get a graph for each.
+Updates of a graph's nodes are rare, because a run requests the addresses of the graph's last run from the pools, and
+because inputs that alternate between a few addresses get a graph for each.
 
 An executable graph must not be changed or launched while it runs. So a run keeps its graph until the run is over, and
 concurrent runs have one graph each.
@@ -12,40 +10,21 @@ concurrent runs have one graph each.
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 from dagpu.backends.common.checks.checked_bodies import is_checked
 from dagpu.backends.cuda.commands.command_list import Encoded
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.commands.staging import StagedArrays
-from dagpu.backends.cuda.driver.driver_protocol import (
-    OUT_OF_MEMORY,
-    CapturedNode,
-    CopyNode,
-    FillNode,
-    GraphNode,
-    KernelLaunch,
-    KernelUpdates,
-    RawGraph,
-)
-from dagpu.backends.cuda.graphs.topology import (
-    CommandNode,
-    GraphCommand,
-    GraphTopology,
-    LaunchTemplate,
-    Node,
-    build_topology,
-)
-from dagpu.backends.cuda.libraries.library_calls import BodyInGraph, LibraryCall, refused_capture
+from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
+from dagpu.backends.cuda.graphs.graph_exec import GraphExec
+from dagpu.backends.cuda.graphs.obstacles import body_of, cannot_capture, obstacle
+from dagpu.backends.cuda.graphs.topology import GraphTopology, build_topology
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError
-from dagpu.common.origin import describe
 from dagpu.handles.library_bodies import UserBody
 from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import GraphLaunch, HostCall, Instruction, Launch
+from dagpu.lowering.program import Instruction, Launch
 
 INSTANCES: Final = 4
 """The most executable graphs of one plan. Further concurrent runs go through streams. A few graphs are enough to keep a
@@ -59,279 +38,6 @@ SEEN: Final = 8
 
 PROMPT_NODES: Final = 100
 """The most nodes of a graph that the thread of an event loop instantiates: the driver takes 2 to 4 us for each node."""
-
-CHANGES: Final = 8
-"""The most sets of sources for which a graph has prepared updates. A plan's sources change in few combinations."""
-
-
-@final
-class _Updates(NamedTuple):
-    """The updates of a graph's nodes after a change of certain sources."""
-
-    kernels: KernelUpdates
-    others: list[tuple[int, CommandNode]]
-    """The copies, memsets and calls of libraries, each with its number."""
-
-
-@final
-class GraphExec:
-    """An executable graph, and the bases and numbers for which its nodes are written. One run at a time owns it."""
-
-    __slots__ = (
-        "__weakref__",
-        "_bodies",
-        "_device",
-        "_retired",
-        "_stage",
-        "_staging",
-        "_topology",
-        "_updates",
-        "arenas",
-        "broken",
-        "failed_node",
-        "parameters",
-        "raw",
-        "staged_arrays",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        device: CudaDevice,
-        topology: GraphTopology,
-        stage: Callable[[frozenset[int]], GraphTopology] | None = None,
-    ) -> None:
-        """`stage(bases)` returns the topology in which operands of users' bodies are staged that are counted from these
-        bases; None if no address changes."""
-        self._device = device
-        self._topology = topology
-        self._stage = stage
-        self._staging: list[MemoryBlock] = []
-        """The memory of the operands that are staged."""
-        self._bodies: dict[LibraryCall, BodyInGraph] = {}
-        """The places of the user's bodies in this graph, with the memory that their work needs."""
-        self.parameters = topology.parameters.copy()
-        """The parameters of the kernels' nodes, with the bases and numbers for which all nodes are written."""
-        self.staged_arrays = StagedArrays()
-        """The memory through which small arrays of the host pass."""
-        self._updates: dict[tuple[int, ...], _Updates] = {}
-        """The prepared updates, by the sources that have changed; see `Relocations`."""
-        self.raw: RawGraph | None = None
-        """The driver's graph; None until it is instantiated."""
-        self._retired = device.retired.watch(self, None)
-        """Registration with the device's queue of retired graphs. When this object is dropped, no run uses the raw
-        graph any more, and it may be destroyed."""
-        self.arenas: list[object] = []
-        """The memory of temporaries, if it stays between launches and there has been one."""
-        self.broken = False
-        """True if an update or a launch has failed."""
-        self.failed_node: Node | None = None
-        """The node whose update failed, if any."""
-
-    def update_nodes(self, bases: Sequence[int], memory: Sequence[object]) -> RawGraph:
-        """Update the nodes whose addresses, or numbers in the cells of this memory, differ, and return the driver's
-        graph. Instantiate it first if that has not been done. The context must be current."""
-        topology, raw = self._topology, self.raw
-        if topology.staging:
-            if not self._staging:
-                self._staging = [self._device.memory.take(nbytes) for nbytes in topology.staging]
-            bases = [*bases, *[block.address for block in self._staging]]
-        changed = self.parameters.relocate(bases, memory)
-        if raw is not None and self._stage is not None and not topology.movable.isdisjoint(changed):
-            staged = self._with_staging(raw, topology.movable.intersection(changed), bases, memory)
-            if staged is not None:
-                return staged
-        if raw is None:
-            self.raw = self._retired.resource = raw = self._instantiated(lambda each: self._node(each, bases, memory))
-            return raw
-        if not changed:
-            return raw
-        kernels, others = self._updates.get(tuple(changed)) or self._prepared_updates(raw, tuple(changed))
-        current: int | None = None
-        try:
-            for number, node in others:
-                current = number
-                made = self._node(node.command, bases, memory)
-                if type(made) is CopyNode:
-                    raw.update_copy(number, made)
-                elif type(made) is FillNode:
-                    raw.update_fill(number, made)
-                elif type(made) is CapturedNode and not self._captured(raw, number, made):
-                    return self._made_again(raw, bases, memory)
-            current = None  # the kernels' nodes say themselves which of them was refused
-            kernels.apply()
-        except BaseException:
-            refused = kernels.refused if current is None else current
-            self.failed_node = None if refused is None else topology.nodes[refused]
-            raise
-        return raw
-
-    def _with_staging(
-        self, raw: RawGraph, moved: frozenset[int], bases: Sequence[int], memory: Sequence[object]
-    ) -> RawGraph | None:
-        """Return a new graph in which the small operands of users' bodies are staged that have moved from these bases.
-        Return None if there is too little memory to stage them."""
-        assert self._stage is not None
-        topology = self._stage(self._topology.staged | moved)
-        held = self._bodies, self._staging  # the graph before has them until it is destroyed
-        try:
-            staging = [self._device.memory.take(nbytes) for nbytes in topology.staging]
-        except DeviceError as error:
-            if error.code != OUT_OF_MEMORY:
-                raise
-            self._stage = None
-            return None
-        own = bases[: len(bases) - len(self._staging)]
-        self._topology, self._staging, self._bodies = topology, staging, {}
-        self.parameters = topology.parameters.copy()
-        bases = [*own, *[block.address for block in staging]]
-        self.parameters.relocate(bases, memory)
-        found = self._made_again(raw, bases, memory)
-        del held
-        return found
-
-    def _node(self, command: GraphCommand, bases: Sequence[int], memory: Sequence[object]) -> GraphNode:
-        """Return the node of a command for these bases, and for the numbers in the cells of this memory."""
-        if not isinstance(command, LibraryCall):
-            return command.node(bases)
-        body, place = command.body, None
-        if body is not None:
-            place = self._bodies.get(command)
-            if place is None:
-                place = self._bodies[command] = BodyInGraph(command, body, self._device)
-        return command.node(bases, memory, place)
-
-    def _captured(self, raw: RawGraph, number: int, made: CapturedNode) -> bool:
-        """Put a new capture of a library's work in the place of a node. Return False if the driver refuses.
-
-        Raises:
-            CaptureError: a user's body cannot be captured.
-        """
-        try:
-            return raw.update_captured(number, made)
-        except DeviceError as error:
-            self._blame_bodies([self._topology.nodes[number]], error)
-            raise
-
-    def _blame_bodies(self, nodes: Sequence[Node], error: DeviceError) -> None:
-        """Raise a `CaptureError` if the error can come from a user's body that is captured for one of these nodes."""
-        commands = [node.command for node in nodes if not isinstance(node, LaunchTemplate)]
-        bodies = [each for each in commands if isinstance(each, LibraryCall) and each.body is not None]
-        if bodies and not isinstance(error, DeviceLostError) and error.code != OUT_OF_MEMORY:
-            raise refused_capture(bodies, str(error).rstrip(".")) from error
-
-    def _made_again(self, before: RawGraph, bases: Sequence[int], memory: Sequence[object]) -> RawGraph:
-        """Return a new graph for these bases in the place of `before`, which cannot be updated."""
-        raw = self._instantiated(lambda command: self._node(command, bases, memory))
-        self.raw = self._retired.resource = raw
-        self._updates.clear()
-        before.destroy()
-        return raw
-
-    def _prepared_updates(self, raw: RawGraph, changed: tuple[int, ...]) -> "_Updates":
-        """Prepare the updates after a change of these sources, and remember them."""
-        topology = self._topology
-        kernels: list[int] = []
-        others: list[tuple[int, CommandNode]] = []
-        for number in sorted(set().union(*[topology.dependents[source] for source in changed])):
-            node = topology.nodes[number]
-            if isinstance(node, LaunchTemplate):
-                kernels.append(number)
-            else:
-                others.append((number, node))
-        if len(self._updates) >= CHANGES:
-            self._updates.clear()
-        updates = self._updates[changed] = _Updates(raw.prepare_updates(kernels), others)
-        return updates
-
-    def keep_arenas(self, sizes: Sequence[tuple[int, int]]) -> list[object]:
-        """Take memory for temporaries of these devices and sizes, which stays between launches, and return it."""
-        taken: list[object] = [self._device.memory.take(size, is_counted=False) for _, size in sizes]
-        self.arenas = taken
-        return taken
-
-    def prepare(self) -> None:
-        """Instantiate the graph before its first run, with placeholder addresses. The context must be current."""
-        device, nodes = self._device, self._topology.nodes
-        sizes = [node.command.nbytes for node in nodes if not isinstance(node, LaunchTemplate)]
-        # The driver looks up the memory of a copy's addresses: they have to be real ones.
-        here, there = device.memory.take(max(sizes, default=0)), device.pinned.take(max(sizes, default=0))
-
-        def placeholder(command: GraphCommand) -> GraphNode:
-            return _moved(self._node(command, self.parameters.bases, ()), here.address, there.address)
-
-        self.raw = self._retired.resource = self._instantiated(placeholder)
-        idle = device.streams.take_exclusive()
-        try:
-            self.raw.upload(idle.raw)
-        finally:
-            device.streams.give_back_exclusive(idle)
-
-    def _instantiated(self, with_addresses: Callable[[GraphCommand], GraphNode]) -> RawGraph:
-        topology, texts = self._topology, self.parameters.texts
-
-        def made(node: Node) -> GraphNode:
-            if isinstance(node, LaunchTemplate):
-                return node.node(texts[node.launch])
-            return with_addresses(node.command)
-
-        try:
-            return self._device.gpu.make_graph(list(zip(map(made, topology.nodes), topology.needs, strict=True)))
-        except DeviceError as error:
-            self._blame_bodies(topology.nodes, error)
-            raise
-
-    def changed_bases(self, bases: Sequence[int]) -> list[int]:
-        """Return the numbers of these bases that differ from the nodes' bases. A base of 0 is not known yet, and does
-        not count."""
-        pairs = zip(bases, self.parameters.bases, strict=False)
-        return [number for number, (base, mine) in enumerate(pairs) if base != mine and base != 0]
-
-
-def _moved(node: GraphNode, device: int, host: int) -> GraphNode:
-    """Return the same node at these addresses of device memory and of page-locked memory."""
-    assert not isinstance(node, KernelLaunch)
-    if isinstance(node, CapturedNode):
-        return replace(node, addresses=(device,) * len(node.addresses), scratch=device)
-    if isinstance(node, FillNode):
-        return replace(node, address=device)
-    target, source = host if node.kind == "out" else device, host if node.kind == "in" else device
-    return replace(node, target=target, source=source)
-
-
-def obstacle(plan: Plan) -> tuple[Instruction | None, str] | None:
-    """Return the reason why a plan cannot be one graph: the instruction that prevents it, if there is one, and the
-    cause with its cure. None if the plan can be one graph."""
-    for step in plan.steps:
-        if isinstance(step, Execute):
-            instruction = step.instruction
-            if isinstance(instruction, HostCall):
-                return instruction, "it calls a function of the host. Take the host_map out of the captured op"
-            if isinstance(instruction, GraphLaunch):
-                return instruction, "it launches a graph itself. Launch both, one after the other"
-            body = body_of(instruction)
-            if body is not None and body.capture == "never":
-                return instruction, 'it is declared with capture="never". Declare it with @foreign(capture="auto")'
-            if len(plan.devices) > 1 and plan.lanes[step.lane].device:
-                here, there = plan.devices[0], plan.devices[plan.lanes[step.lane].device]
-                return instruction, f"it is on {there}, and others are on {here}. Use one device"
-    if len(plan.devices) > 1:
-        return None, f"it uses memory of {len(plan.devices)} devices. Use one"
-    if len({lane.key for lane in plan.lanes if not isinstance(lane.key, int)}) > 1:
-        return None, "it is on several streams of your own, and a graph is launched on one stream. Use only one of them"
-    return None
-
-
-def cannot_capture(instruction: Instruction | None, why: str) -> CaptureError:
-    """Return the error for a plan that cannot be one graph. The arguments are those that `obstacle` returns."""
-    where = f" at {describe(instruction.origin)}" if instruction is not None else ""
-    what = f"{type(instruction).__name__}{where}" if instruction is not None else "the op"
-    return CaptureError(f"{what} cannot be part of a CUDA graph: {why}.")
-
-
-def body_of(instruction: Instruction) -> UserBody | None:
-    """Return the user's body that an instruction calls; None if it calls none."""
-    body = instruction.kernel.library if isinstance(instruction, Launch) else None
-    return body if isinstance(body, UserBody) else None
 
 
 @final
@@ -350,7 +56,7 @@ class GraphInstances:
         self.keeps_arenas = False
         """True if each graph keeps the memory of its temporaries between its launches."""
         self._plan = plan
-        self._device = devices[0]
+        self._devices = devices
         self._topology: GraphTopology | None = None
         self._is_small = False
         """True if the graph has few nodes."""
@@ -443,7 +149,7 @@ class GraphInstances:
     def prepare_first(self, compiled: CompiledPlan, encoded: Encoded) -> None:
         """Instantiate the first graph ahead of its run."""
         self._prepared_first = True
-        with self._device.gpu.current():
+        with self._devices[0].gpu.current():
             instance = self.borrow(compiled, encoded, ())
             if instance is not None:
                 try:
@@ -481,7 +187,7 @@ class GraphInstances:
             self._count += 1
         try:
             topology = self.find_topology(compiled, encoded)
-            return GraphExec(self._device, topology, lambda staged: self._with_staged(compiled, encoded, staged))
+            return GraphExec(self._devices, topology, lambda staged: self._with_staged(compiled, encoded, staged))
         except BaseException as error:
             with self._lock:
                 self._count -= 1

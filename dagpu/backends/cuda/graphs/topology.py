@@ -16,7 +16,7 @@ from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
 from dagpu.backends.cuda.driver.driver_protocol import KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset, PlacedWork
 from dagpu.backends.cuda.libraries.library_calls import LibraryCall
-from dagpu.lowering.program import Instruction
+from dagpu.lowering.program import CopyDtoD, Instruction
 
 
 @final
@@ -29,6 +29,11 @@ class LaunchTemplate:
     """The launch. Its parameters are replaced by those of a graph."""
     launch: int
     """The number of the launch, which is the index of its parameters."""
+
+    @property
+    def device(self) -> int:
+        """The number in the plan of the device that works on it."""
+        return self.instruction.device
 
     def node(self, parameters: bytearray | memoryview) -> KernelLaunch:
         """Return the launch with these parameters."""
@@ -46,6 +51,11 @@ class CommandNode:
 
     instruction: Instruction
     command: GraphCommand
+    device: int = 0
+    """The number in the plan of the device that works on it. A copy between devices is pushed: a small one takes half
+    as long as one that its target pulls."""
+    target: int = 0
+    """The number of the device of the memory that it writes."""
 
 
 Node: TypeAlias = LaunchTemplate | CommandNode
@@ -67,8 +77,8 @@ class GraphTopology:
     """The bases of operands of users' bodies that may be staged, and are not."""
     staged: frozenset[int]
     """The bases of operands of users' bodies that are staged."""
-    staging: list[int]
-    """Bytes of each operand that is staged. Each has a base of its own, after those of the plan."""
+    staging: list[tuple[int, int]]
+    """The device and the bytes of each operand that is staged. Each has a base of its own, after those of the plan."""
 
 
 def build_topology(compiled: CompiledPlan, encoded: Encoded, staged: frozenset[int] = frozenset()) -> GraphTopology:
@@ -95,11 +105,12 @@ class _TopologyBuilder:
 
     def __init__(self, compiled: CompiledPlan, encoded: Encoded, staged: frozenset[int]) -> None:
         self._staged = staged
-        self._staging: list[int] = []
+        self._staging: list[tuple[int, int]] = []
         self._moving = {base for _, base in compiled.inputs} | {base for _, base, _, _ in compiled.outputs}
         """The bases that differ between runs, also where the pools give the same memory again."""
         self._movable: set[int] = set()
-        self._device = compiled.devices[0]
+        self._plan = compiled.plan
+        self._devices = compiled.devices
         self._launches = encoded.launches
         parameters = encoded.parameters
         self._texts = list(parameters.copy().texts)
@@ -122,7 +133,7 @@ class _TopologyBuilder:
         elif action.instruction is not None:
             node = self._node(action, action.instruction)
             if isinstance(node, CommandNode) and isinstance(node.command, LibraryCall):
-                self._call(node.command, action.lane)
+                self._call(node.command, action.lane, node.device)
             elif node is not None:
                 self._tails[action.lane] = frozenset((self._put(node, self._tails[action.lane]),))
 
@@ -132,7 +143,7 @@ class _TopologyBuilder:
         self._nodes.append(node)
         return len(self._nodes) - 1
 
-    def _call(self, call: LibraryCall, lane: int) -> None:
+    def _call(self, call: LibraryCall, lane: int, device: int) -> None:
         """Append the call of a library, between the copies of its staged operands."""
         instruction, needs, operands = call.instruction, self._tails[lane], list(call.operands)
         self._movable.update(operand.start.base for operand in call.staged_operands(self._moving - self._staged))
@@ -140,28 +151,33 @@ class _TopologyBuilder:
         for operand in call.staged_operands(self._staged):
             base = len(self._relocations.addresses)
             self._relocations.addresses.append([])
-            self._staging.append(operand.nbytes)
+            self._staging.append((device, operand.nbytes))
             operands[operand.number] = BaseOffset(base, operand.first)
             copy = Memcpy(operand.nbytes, 0, 0)
             if operand.reads:
-                node = CommandNode(instruction, copy.placed((base, 0), operand.start))
+                node = CommandNode(instruction, copy.placed((base, 0), operand.start), device, device)
                 needs |= {self._put(node, self._tails[lane])}
             if operand.writes:
                 copies.append(copy.placed(operand.start, (base, 0)))
         if operands != list(call.operands):
             call = replace(call, operands=operands)
-        tail = frozenset((self._put(CommandNode(instruction, call), needs),))
-        self._tails[lane] = frozenset([self._put(CommandNode(instruction, each), tail) for each in copies]) or tail
+        tail = frozenset((self._put(CommandNode(instruction, call, device, device), needs),))
+        puts = [self._put(CommandNode(instruction, each, device, device), tail) for each in copies]
+        self._tails[lane] = frozenset(puts) or tail
 
     def _node(self, action: Command, instruction: Instruction) -> Node | None:
         """Return the node of a command; None if it copies or writes no bytes."""
         if action.kind is Kind.LAUNCH:
             return LaunchTemplate(instruction, self._launches[action.a][0], action.a)
+        device = instruction.device
         match action.a:
             case Memcpy(by_kernel=PlacedWork(work=work, places=places)):
                 return self._builtin(instruction, work, places)
             case (CopyIn() | CopyOut() | Memcpy() | Memset() | LibraryCall()) as command:
-                return CommandNode(instruction, command) if command.nbytes else None
+                works = device
+                if isinstance(instruction, CopyDtoD):
+                    works = self._plan.buffers[instruction.source.buffer].device
+                return CommandNode(instruction, command, works, device) if command.nbytes else None
             case Memcpy2D(out=out, source=source, by_kernel=by_kernel):
                 assert by_kernel is not None
                 return self._builtin(instruction, by_kernel, (out, source))
@@ -172,7 +188,7 @@ class _TopologyBuilder:
         self, instruction: Instruction, builtin: BuiltinWork, places: Sequence[tuple[int, int]]
     ) -> LaunchTemplate:
         """Return the node of one of dagpu's own kernels in the place of a command."""
-        launch, function = len(self._texts), self._device.library.load_builtin(builtin)
+        launch, function = len(self._texts), self._devices[instruction.device].library.load_builtin(builtin)
         text = bytearray(builtin.arguments)
         self._texts.append(text)
         for at, (base, offset) in zip(builtin.pointers, places, strict=True):

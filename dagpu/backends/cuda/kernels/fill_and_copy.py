@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, assert_never, fi
 
 import numpy as np
 
-from dagpu.backends.common.numpy_initializers import write
+from dagpu.backends.common.numpy_initializers import write_constant
 from dagpu.backends.cuda.driver.driver_protocol import CopyNode, FillNode, Gpu, RawStream
 from dagpu.backends.cuda.kernels.strided_loop import Start, StridedLoop, choose_kernel, packed, reduce_loop
 from dagpu.common.dtypes import strides_of
@@ -329,7 +329,7 @@ def packed_seed(seed: int) -> bytes:
 
 def _bits(recipe: Constant, dtype: _DType) -> int:
     one = np.empty(1, dtype)
-    write(recipe, one)
+    write_constant(recipe.value, one)
     return int.from_bytes(one.tobytes(), "little")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import prod
+from operator import gt
 from typing import Any, Final, final
 
 import numpy as np
@@ -57,7 +58,7 @@ _MACROS: Final = {
 
 def macros(variant: int) -> tuple[str, ...]:
     """Return the prelude's macros for a variant, which is a sum of the flags above."""
-    return tuple(name for bit, name in _MACROS.items() if variant & bit)
+    return tuple([name for bit, name in _MACROS.items() if variant & bit])
 
 
 @final
@@ -151,12 +152,16 @@ def _form_by_value(launch: Launch, limits: Limits) -> LaunchForm:
     if len(_forms) > 4096:
         _forms.clear()
         _kept_alive.clear()
-    arguments = [argument for argument in launch.args if type(argument) is View or type(argument) is Tiles]
+    arguments: list[object] = []
+    shapes: list[object] = []
+    for argument in launch.args:
+        if type(argument) is View:
+            arguments.append(argument)
+            shapes.append(argument.layout)
+        elif type(argument) is Tiles:
+            arguments.append(argument)
+            shapes.append((argument.view.layout, argument.tile, argument.grid))
     _kept_alive.append((arguments, launch.tile_list))
-    shapes: list[object] = [
-        argument.layout if type(argument) is View else (argument.view.layout, argument.tile, argument.grid)
-        for argument in arguments
-    ]
     if launch.tile_list is not None:
         shapes.append(("list", launch.tile_list.layout))
     shapes.append(launch.scratch is not None)
@@ -184,7 +189,8 @@ def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
             template.extend(bytes(-len(template) % 8))
             pointers.append((len(template), number, view.layout.offset))
             if spec.abi == "views":
-                listing = launch.tile_list if _has_list(view.layout, kind is Tiles, variant) else None
+                has_list = variant & TILE_LIST and _has_list(view.layout, kind is Tiles, variant)
+                listing = launch.tile_list if has_list else None
                 template += _struct(launch, view.layout, argument if kind is Tiles else None, variant, number)
                 if listing is not None:
                     pointers.append((len(template) - (24 if variant & CHECKED else 8), LIST, listing.layout.offset))
@@ -291,7 +297,7 @@ def _grid(launch: Launch, limits: Limits) -> tuple[GridExtents, bool]:
     if launch.tile_list is not None:
         return (launch.tile_list.layout.shape[0], 1, 1), False
     given = launch.kernel.grid is not None
-    if given or (len(grid) <= 3 and all(n <= most for n, most in zip(grid, limits.grid, strict=False))):
+    if given or (len(grid) <= 3 and not any(map(gt, grid, limits.grid))):
         x, y, z = (*grid, 1, 1, 1)[:3]
         return (x, y, z), False
     if launch.kernel.abi == "pointers":
@@ -363,9 +369,14 @@ def _python_variant(launch: Launch, python: PythonKernel) -> int:
 
 def _reach(layout: Layout) -> int:
     """Return the largest number that is computed for an index of a layout, or is a field of its struct."""
-    size = layout.dtype.itemsize
-    steps = [abs(stride) // size for stride in layout.strides]
-    return max(layout.size, sum(map(int.__mul__, layout.shape, steps)), *layout.shape, *steps, 0)
+    itemsize = layout.dtype.itemsize
+    largest, elements, index = 0, 1, 0
+    for extent, stride in zip(layout.shape, layout.strides, strict=True):
+        step = abs(stride) // itemsize
+        largest = max(largest, extent, step)
+        elements *= extent
+        index += extent * step
+    return max(largest, elements, index)
 
 
 def _struct(launch: Launch, layout: Layout, tiles: Tiles | None, variant: int, argument: int) -> bytes:
@@ -383,7 +394,7 @@ def _struct(launch: Launch, layout: Layout, tiles: Tiles | None, variant: int, a
         numbers += _sight(launch, layout, argument)
     text = struct.pack(f"<q{len(numbers)}{'q' if variant & WIDE else 'i'}", 0, *numbers)
     text += bytes(-len(text) % 8)
-    if _has_list(layout, tiles is not None, variant):
+    if variant & TILE_LIST and _has_list(layout, tiles is not None, variant):
         text += bytes(8)
     if variant & CHECKED:
         text += struct.pack("<qii", 0, argument, 0)
@@ -391,8 +402,8 @@ def _struct(launch: Launch, layout: Layout, tiles: Tiles | None, variant: int, a
 
 
 def _has_list(layout: Layout, output: bool, variant: int) -> bool:
-    """Return true if the struct of an argument has the address of the list of tiles."""
-    return bool(variant & TILE_LIST and layout.shape and (output or variant & SEES))
+    """Return true if the struct of an argument has the address of the list of tiles, where the kernel has a list."""
+    return bool(layout.shape and (output or variant & SEES))
 
 
 def _sight(launch: Launch, layout: Layout, argument: int) -> list[int]:

@@ -7,6 +7,7 @@ merges neighbours that are contiguous in both arrays. Most loops have one or two
 
 from collections.abc import Sequence
 from math import prod
+from operator import attrgetter
 from struct import pack
 from typing import Final, NamedTuple, final
 
@@ -63,7 +64,7 @@ def reduce_loop(shape: Sequence[int], start: Start, out: Sequence[int], source: 
             out_start, source_start = out_start + (extent - 1) * a, source_start + (extent - 1) * b
         axes.append(Axis(extent, a, b) if a >= 0 else Axis(extent, -a, -b))
     merged: list[Axis] = []
-    for axis in sorted(axes, key=lambda axis: axis.out):
+    for axis in sorted(axes, key=attrgetter("out")):
         inner = merged[-1] if merged else None
         if inner is not None and axis[1:] == (inner.out * inner.extent, inner.source * inner.extent):
             merged[-1] = inner._replace(extent=inner.extent * axis.extent)

@@ -18,8 +18,7 @@ from dagpu.backends.common.checks.checked_bodies import (
 from dagpu.backends.cuda.driver.driver_protocol import RawStream
 from dagpu.backends.cuda.libraries.body_audit import OperandSpan, operand_spans
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.cuda.resources.locked_arrays import array_over
-from dagpu.backends.cuda.resources.pools import MemoryBlock
+from dagpu.backends.cuda.resources.pools import MemoryBlock, array_over
 from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.program import Launch
 

@@ -17,11 +17,11 @@ from dagpu.backends.cuda.commands.command_list import Command, CommandList
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
 from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream
-from dagpu.backends.cuda.graphs.instances import GraphExec
+from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.replay.timing import EventTiming
 from dagpu.backends.cuda.replay.wakeup import open_wakeup_pipe, signal_when_done
-from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.cuda.resources.locked_arrays import array_over
+from dagpu.backends.cuda.resources.cuda_device import CudaDevice, lose_devices
+from dagpu.backends.cuda.resources.pools import array_over
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import Failure
 from dagpu.common.errors import DeviceError, DeviceLostError
@@ -29,6 +29,9 @@ from dagpu.common.tracebacks import without_our_frames
 
 NAP: Final = 50e-6
 """Seconds between two polls while the run has no event to wait for."""
+
+PROMPT: Final = 1e-3
+"""Seconds for which a thread polls a run on several devices without naps, since many of these runs are short."""
 
 
 @final
@@ -43,8 +46,8 @@ class CudaReplay:
 
     __slots__ = (
         "__weakref__", "_release_command_list", "_release_graph", "actions", "buffers", "command_list", "compiled",
-        "devices", "ends", "exclusive", "finished", "finishing", "graph", "lock", "notifier", "outcome", "raw",
-        "streams", "submitted", "timing", "unmarked", "wakeup_fd",
+        "devices", "ends", "exclusive", "finished", "finishing", "graph", "guards", "lock", "notifier", "outcome",
+        "raw", "streams", "submitted", "timing", "unmarked", "wakeup_fd",
     )  # fmt: skip
 
     def __init__(
@@ -69,6 +72,9 @@ class CudaReplay:
         """The graph that was launched instead of a command list. The run owns it until it is over."""
         self.exclusive: CudaStream | None = None
         """The stream that the run returns to the pool of exclusive streams when it is over, if it uses one."""
+        self.guards: list[tuple[CudaDevice, CudaStream]] = []
+        """For a graph over several devices, an exclusive stream of each further device, in which the end of the run is
+        waited for: the device refuses to say whether it has come when it is lost."""
         self.timing: EventTiming | None = None
         self.unmarked: Sequence[int] = ()
         """For each lane the number of instructions after its last MARK."""
@@ -144,7 +150,7 @@ class CudaReplay:
         if not isinstance(error, DeviceError):
             self.outcome.fail(blamed, without_our_frames(error))
         elif isinstance(error, DeviceLostError):
-            self._lose(0, error)
+            self.mark_lost(error)
         else:
             whole = f"the CUDA graph of {len(instructions)} instructions, among them {describe_instruction(blamed)}"
             self.outcome.fail(blamed, type(error)(f"{whole}: {error}", error.code))
@@ -187,6 +193,9 @@ class CudaReplay:
                 while ends and ends[-1][1].query():
                     happened.append(ends.pop())
                 if ends:
+                    if len(self.devices) > 1:
+                        for _, event in ends:  # a device that is lost refuses, and others may wait for it for ever
+                            event.query()
                     return self.finished
         except BaseException as error:
             if not self.mark_lost(error, required=True):
@@ -200,11 +209,17 @@ class CudaReplay:
     def wait(self, timeout: float | None = None) -> bool:
         """Block until the run is over, at most `timeout` seconds. Return True if it is over. Other threads run
         meanwhile."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        begin = time.monotonic()
+        deadline = None if timeout is None else begin + timeout
         while not self.done():
-            if deadline is not None and time.monotonic() >= deadline:
+            now = time.monotonic()
+            if deadline is not None and now >= deadline:
                 return False
-            if self.submitted and deadline is None:
+            if not self.submitted:
+                time.sleep(NAP)
+            elif len(self.devices) > 1:  # one of them may be lost, for which the others would wait
+                time.sleep(NAP if now > begin + PROMPT else 0)
+            elif deadline is None:
                 self._synchronize()
             else:
                 time.sleep(NAP)
@@ -269,14 +284,7 @@ class CudaReplay:
         """
         if not isinstance(error, DeviceError) or not (required or isinstance(error, DeviceLostError)):
             return False
-        for device in self.devices if len(self.devices) > 1 else ():
-            try:  # find the lost device: it refuses every call
-                with device.gpu.current():
-                    device.gpu.memory_info()
-            except DeviceLostError as its_own:
-                device.lose(its_own, self._names())
-        if all(device.lost is None for device in self.devices):
-            self._lose(0, error)
+        lose_devices(self.devices, error, self._names())
         return True
 
     def _names(self) -> list[str]:
@@ -303,6 +311,10 @@ class CudaReplay:
     def _give_back(self, wakeup_fd: int | None) -> None:
         for stream in self.streams:
             stream.users.discard(self)
+        # When one of several devices is lost, the work of the others may wait for it for ever.
+        stuck = len(self.devices) > 1 and any(device.lost is not None for device in self.devices)
+        if stuck and self.graph is not None:
+            self.graph.abandon()
         self.return_graph()
         self.buffers.release()
         if wakeup_fd is not None:
@@ -314,9 +326,12 @@ class CudaReplay:
             notifier = self.notifier
         for device in self.devices:  # last: a thread that waits for the memory of live runs waits for this run too
             device.live.discard(self)
-        for idle in (notifier, self.exclusive):
-            if idle is not None:
-                self.devices[0].streams.give_back_exclusive(idle)
+        idle = [
+            *self.guards,
+            *[(self.devices[0], stream) for stream in (notifier, self.exclusive) if stream is not None],
+        ]
+        for device, stream in () if stuck else idle:
+            device.streams.give_back_exclusive(stream)
 
     def return_graph(self) -> None:
         """Return the run's graph. It must be complete, or not launched."""

@@ -12,10 +12,12 @@ from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
 from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream
 from dagpu.backends.cuda.graphs.captured import LaunchGraph
-from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances
+from dagpu.backends.cuda.graphs.graph_exec import GraphExec
+from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
 from dagpu.backends.cuda.replay.graph_replay import GraphReplay
 from dagpu.backends.cuda.replay.submit import follow_launch
+from dagpu.backends.cuda.resources.cuda_device import lose_devices
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import COMPLETED, Replay
@@ -123,7 +125,7 @@ def _give_up(compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExec | 
 def lose_device(compiled: CompiledPlan, error: BaseException) -> None:
     """Mark the device as lost, and end every run on it, if this error of a run that cannot begin says so."""
     if isinstance(error, DeviceLostError):
-        compiled.devices[0].lose(error, [describe_instruction(each) for each in instructions_of(compiled.plan)])
+        lose_devices(compiled.devices, error, [describe_instruction(each) for each in instructions_of(compiled.plan)])
 
 
 def launch_captured(
@@ -134,8 +136,11 @@ def launch_captured(
     Return None if the run must be started in another way; it has no effect then.
     """
     device = compiled.devices[0]
-    if device.lost is not None or device.retired.gone or current_recorder() is not None:
+    if device.retired.gone or current_recorder() is not None:
         return None
+    for used in compiled.devices:
+        if used.lost is not None:
+            return None
     with device.gpu.current():
         stream = device.streams.take(compiled.keys)[0]
         try:
@@ -229,7 +234,8 @@ def launch_graph(
         return None
     except BaseException as error:
         return run.follow(error)
-    if own is not None or compiled.reports:  # other work may follow in the stream, or reports have to be read
+    # Other work may follow in the stream, reports have to be read, or every device has to know the run.
+    if own is not None or compiled.reports or len(compiled.devices) > 1:
         return run.follow()
     device.live.add(run)  # now that an idle stream means that the run is over
     if spin:

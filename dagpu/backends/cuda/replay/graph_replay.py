@@ -12,7 +12,8 @@ from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.driver.driver_protocol import RawEvent
-from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances
+from dagpu.backends.cuda.graphs.graph_exec import GraphExec
+from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.replay.cuda_replay import NAP, CudaReplay
 from dagpu.backends.cuda.replay.submit import follow_launch
 from dagpu.backends.cuda.replay.wakeup import open_pipe_after

@@ -22,6 +22,7 @@ from dagpu.backends.cuda.driver.driver_protocol import LAUNCH, RawEvent
 from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.streams import CudaStream
+from dagpu.common.errors import DeviceError
 
 # As names of this module they cost one look-up each in the loop over all launches.
 _LAUNCH: Final = Kind.LAUNCH
@@ -82,15 +83,15 @@ def follow_launch(run: CudaReplay, stream: CudaStream, end: RawEvent | None = No
     device = run.devices[0]
     run.streams, run.raw, run.unmarked = [stream], [stream.raw], (1,)
     stream.users.add(run)
-    device.live.add(run)
+    for used in run.devices:
+        used.live.add(run)
     if end is not None:
         run.ends = [(0, end)]
-    if (
-        device.lost is not None
-    ):  # another run has lost it. To find that out by a call would lose each run inside another
-        run.lose(device.lost)
-        run.finish_submission()
-        return
+    for used in run.devices:
+        if used.lost is not None:  # by another run. To find that out by a call would lose each run inside another
+            run.lose(used.lost)
+            run.finish_submission()
+            return
     again = end is None
     while again:
         again = False
@@ -100,7 +101,27 @@ def follow_launch(run: CudaReplay, stream: CudaStream, end: RawEvent | None = No
             again = run.failed(Command(_RECORD, 0), refused)
     if run.ends and end is None:
         _end_lanes(run, (0,))
+    if run.ends and len(run.devices) > 1:
+        _guard_devices(run)
     run.finish_submission()
+
+
+def _guard_devices(run: CudaReplay) -> None:
+    """Let each further device of a graph's run wait for the end of the run, which the first device records."""
+    end = run.ends[0][1]
+    try:
+        for number, device in enumerate(run.devices[1:], 1):
+            with device.gpu.current():
+                stream = device.streams.take_exclusive()
+                run.guards.append((device, stream))
+                event = device.streams.take_event()
+                stream.raw.wait_for_event(end)
+                event.record(stream.raw)
+                run.ends.append((number, event))
+    except DeviceError as error:
+        run.mark_lost(error, required=True)
+    except BaseException as error:  # an interrupt: the run goes on, and is as good as lost without a guard
+        run.failed(Command(_RECORD, 0), error)
 
 
 def _leave(entered: AbstractContextManager[object] | None) -> None:

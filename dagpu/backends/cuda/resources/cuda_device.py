@@ -9,10 +9,9 @@ from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.cuda.compile.module_cache import CubinCompiler, Library
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, Gpu, RawEvent, RawGraph
 from dagpu.backends.cuda.resources.cuda_exchange import CudaExchange
-from dagpu.backends.cuda.resources.locked_arrays import array_over
 from dagpu.backends.cuda.resources.other_allocators import describe_memory_of_others
 from dagpu.backends.cuda.resources.part_writes import PartWrites
-from dagpu.backends.cuda.resources.pools import MemoryBlock, Pool, Slabs
+from dagpu.backends.cuda.resources.pools import MemoryBlock, Pool, Slabs, array_over
 from dagpu.backends.cuda.resources.streams import OwnedStream, Streams
 from dagpu.backends.cuda.resources.watchdog import Watchdog
 from dagpu.common.env_vars import PINNED_BYTES
@@ -194,7 +193,8 @@ class CudaDevice:
                 try:
                     graph.destroy()
                 except DeviceLostError:
-                    raise
+                    if all(device.lost is None for device in self.all_devices):
+                        raise
                 except DeviceError:
                     pass  # nothing refers to the graph
 
@@ -244,6 +244,19 @@ class CudaDevice:
         assert self.lost is not None
         for run in list(self.live):
             run.lose(self.lost)
+
+
+def lose_devices(devices: Sequence[CudaDevice], error: DeviceError, under_way: Sequence[str]) -> None:
+    """Mark those of a run's devices as lost that are, after this error of the run. A lost device refuses every call; if
+    none of several does, the first one counts as lost."""
+    for device in devices if len(devices) > 1 else ():
+        try:
+            with device.gpu.current():
+                device.gpu.memory_info()
+        except DeviceLostError as its_own:
+            device.lose(its_own, under_way)
+    if all(device.lost is None for device in devices):
+        devices[0].lose(error, under_way)
 
 
 def pinned_room() -> int:

@@ -6,8 +6,7 @@ import numpy as np
 
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, Gpu
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, copy
-from dagpu.backends.cuda.resources.locked_arrays import LockedMemory, array_over
-from dagpu.backends.cuda.resources.pools import MemoryBlock, Pool
+from dagpu.backends.cuda.resources.pools import LockedMemory, MemoryBlock, Pool, array_over
 from dagpu.backends.cuda.resources.streams import CudaStream, Streams
 from dagpu.common.errors import DeviceError
 from dagpu.common.layout import Layout, contiguous_layout

@@ -1,4 +1,4 @@
-"""Pools of device memory and of page-locked host memory.
+"""Pools of device memory and of page-locked host memory, and NumPy arrays over blocks of the latter.
 
 A pool does not track streams. A run allocates all of its memory when it is submitted and returns it when it is
 complete, and a handle's memory is complete before a caller gets the handle. So idle memory of a pool is unused on every
@@ -8,10 +8,15 @@ A block may be dropped on any thread at any point, even while that thread holds 
 enters a queue (dagpu.common.reference_queue), and the next call of the pool makes it idle.
 """
 
+import ctypes
+import sys
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
-from typing import Final, final
+from typing import Any, Final, final
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
 from dagpu.common.errors import DeviceError
@@ -56,6 +61,31 @@ class MemoryBlock:
 
     def __repr__(self) -> str:
         return f"<{self.nbytes} bytes at {self.address:#x}>"
+
+
+@final
+class LockedMemory(ctypes.Structure):
+    """The page-locked memory of one block, as the base of the arrays over it. It keeps the block alive.
+
+    The arrays know how long the memory is. One type serves all lengths, because ctypes takes a microsecond to make
+    another.
+    """
+
+    _fields_ = (("memory", ctypes.c_char * sys.maxsize),)
+    block: MemoryBlock
+
+
+def array_over(
+    block: MemoryBlock, shape: int | tuple[int, ...], dtype: DTypeLike = np.uint8, start: int = 0
+) -> NDArray[Any]:
+    """Return an array over the bytes of a block of pinned memory from byte `start` on. The block lives as long as the
+    array or any view of it."""
+    if not block.nbytes:
+        return np.empty(shape, dtype)  # its address is 0
+    memory = LockedMemory.from_address(block.address)
+    memory.block = block
+    buffer: Any = memory  # NumPy's stubs name a few types, and it takes any buffer
+    return np.ndarray(shape, dtype, buffer, start)
 
 
 def rounded(nbytes: int) -> int:
@@ -161,7 +191,7 @@ class Pool:
             elif size in self._idle:
                 address = self._pop(size, wanted)
             else:
-                address, size = self._fitting(size, wanted) or self._fresh(size, room)
+                address, size = (self._sizes and self._fitting(size, wanted)) or self._fresh(size, room)
             self._used += nbytes
         return MemoryBlock(self, address, nbytes, size)
 

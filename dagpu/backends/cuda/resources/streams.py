@@ -174,7 +174,7 @@ class Streams:
         try:
             return OwnedStream(self, self.returned.pop())
         except IndexError:
-            return OwnedStream(self, self._new())
+            return OwnedStream(self, self._over(self._gpu.new_stream()))
 
     def open_foreign(self, raw: RawStream, foreign: object) -> OwnedStream:
         """Return a stream of another library for a user, always the same object while that lives. The context must be
@@ -203,17 +203,14 @@ class Streams:
 
     def _least_busy(self, count: int) -> Iterator[CudaStream]:
         with self._lock:
-            idle = sum(not stream.users for stream in self._pool)
+            idle = len([stream for stream in self._pool if not stream.users])
             wanted = min(max(count - idle, 0), max(SPREAD, min(count, POOL)) - len(self._pool))
             self._pool += [self._new_for_runs() for _ in range(wanted)]
         chosen = sorted(self._pool, key=lambda stream: len(stream.users))[:count]
         return itertools.cycle(chosen)
 
-    def _new(self) -> CudaStream:
-        return self._over(self._gpu.new_stream())
-
     def _new_for_runs(self) -> CudaStream:
-        made = self._new()
+        made = self._over(self._gpu.new_stream())
         self._of_runs.add(made.raw.handle)  # atomic
         return made
 

@@ -38,9 +38,10 @@ from dagpu.kernels.generated.generated_launch import (
     tensor_input,
 )
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Cut, Map
+from dagpu.ops.compose import Map
 from dagpu.ops.creation import Alloc
 from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.ops.node_functions import Cut
 
 # Constrained, not bounded: handles are covariant.
 _C = TypeVar("_C", c64, c128)

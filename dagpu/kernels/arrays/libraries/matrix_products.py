@@ -35,10 +35,11 @@ from dagpu.kernels.generated.generated_launch import (
     tensor_input,
 )
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import FIRST, UNCUT, Map
+from dagpu.ops.compose import Map
 from dagpu.ops.creation import Alloc
 from dagpu.ops.initializers import Constant
 from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.ops.node_functions import FIRST, UNCUT
 
 # Constrained, not bounded: handles are covariant, so a bound would join f32 and f64 to np.generic, and refuse nothing.
 _M = TypeVar("_M", f16, bf16, f32, f64)

@@ -45,9 +45,10 @@ from dagpu.kernels.generated.generated_launch import (
     tensor_input,
 )
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import FIRST, UNCUT, Map
+from dagpu.ops.compose import Map
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
+from dagpu.ops.node_functions import FIRST, UNCUT
 
 # Constrained, not bounded: handles are covariant, and a bound would join f32 and i64 to np.generic.
 _V = TypeVar("_V", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_)

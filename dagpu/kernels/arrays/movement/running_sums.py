@@ -33,8 +33,9 @@ from dagpu.kernels.generated.generated_launch import (
     reshaped,
 )
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import UNCUT, Map, components_of
+from dagpu.ops.compose import Map, components_of
 from dagpu.ops.launch import Launch
+from dagpu.ops.node_functions import UNCUT
 
 # Constrained, not bounded: handles are covariant, and a bound would accept bool.
 _N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)

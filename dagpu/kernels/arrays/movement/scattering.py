@@ -53,8 +53,9 @@ from dagpu.kernels.generated.generated_launch import (
     tensor_input,
 )
 from dagpu.ops.base import Borrowed, DeviceOp
-from dagpu.ops.compose import Cut, Map, Value
+from dagpu.ops.compose import Map, Value
 from dagpu.ops.kernel_spec import Indexed, KernelSpec
+from dagpu.ops.node_functions import Cut
 
 # Constrained, not bounded: handles are covariant, and a bound would accept bool.
 _N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)

@@ -17,7 +17,7 @@ from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, here
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
-from dagpu.kernels.arrays.reducing.reduction_kernels import early_text, rows_of
+from dagpu.kernels.arrays.reducing.reduction_kernels import early_text
 from dagpu.kernels.arrays.reducing.reduction_order import (
     THREADS,
     ReducedAxes,
@@ -26,6 +26,7 @@ from dagpu.kernels.arrays.reducing.reduction_order import (
     reduction_order,
 )
 from dagpu.kernels.arrays.reducing.reduction_steps import identity_text
+from dagpu.kernels.arrays.reducing.reduction_twins import rows_of
 from dagpu.kernels.arrays.reducing.reductions import checked_input, kept_shape, no_elements, normal_axes
 from dagpu.kernels.arrays.reducing.row_walk import SIDE, RowWalk
 from dagpu.kernels.expressions.cuda_operations import memory_type, register_type
@@ -43,10 +44,11 @@ from dagpu.kernels.generated.generated_launch import (
 )
 from dagpu.kernels.generated.row_elements import array_elements
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import UNCUT, Map, components_of
+from dagpu.ops.compose import Map, components_of
 from dagpu.ops.creation import Alloc
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
+from dagpu.ops.node_functions import UNCUT
 
 # Constrained, not bounded: handles are covariant, and a bound would accept bool.
 _N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)
@@ -150,9 +152,9 @@ def _kernel(
     rows = range(order.beside if order.across else 1)
     results = []
     for n in rows:
-        writes = [f"out(out.origin(0) + row + {n}, out.origin(1)) = all_places[threadIdx.x + {n * THREADS}];"]
+        writes = [f"out(out.origin(0) + row + {n}, out.origin(1)) = all_places[{walk.result(n)}];"]
         if not last:
-            writes.append(f"best(out.origin(0) + row + {n}, out.origin(1)) = all_found[threadIdx.x + {n * THREADS}];")
+            writes.append(f"best(out.origin(0) + row + {n}, out.origin(1)) = all_found[{walk.result(n)}];")
         guard = f"if (row + {n} < out.tile_extent(0)) " if order.across else ""
         results.append(f"        {guard}{{ {' '.join(writes)} }}\n")
     register = register_type(number)

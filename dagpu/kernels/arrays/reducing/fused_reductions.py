@@ -13,9 +13,10 @@ import numpy as np
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin
 from dagpu.kernels.arrays.movement.fused_softmax import FUSED_SOFTMAX
-from dagpu.kernels.arrays.reducing.reduction_kernels import count_params, pass_text, pass_twin
+from dagpu.kernels.arrays.reducing.reduction_kernels import count_params, pass_text
 from dagpu.kernels.arrays.reducing.reduction_order import THREADS, ReducedAxes, ReductionOrder, reduction_order
 from dagpu.kernels.arrays.reducing.reduction_steps import REDUCTIONS, STEPS, number_type, result_type
+from dagpu.kernels.arrays.reducing.reduction_twins import pass_twin
 from dagpu.kernels.arrays.reducing.reductions import kept_shape, later_passes, normal_axes, of_nothing, with_shape
 from dagpu.kernels.expressions.element_operations import DOMAINS
 from dagpu.kernels.expressions.expression import Expression, passed_arguments, patterns_of, walk_of_kinds
@@ -31,9 +32,10 @@ from dagpu.kernels.generated.generated_launch import (
     with_layouts,
 )
 from dagpu.kernels.generated.row_elements import expression_elements, fused_name, with_elements
-from dagpu.ops.compose import UNCUT, Map, components_of
+from dagpu.ops.compose import Map, components_of
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
+from dagpu.ops.node_functions import UNCUT
 
 
 def _accepts(name: str, dtype: "np.dtype[Any]") -> bool:

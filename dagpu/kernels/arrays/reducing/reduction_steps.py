@@ -11,7 +11,7 @@ import numpy as np
 
 from dagpu.kernels.expressions.cuda_operations import constant_text, operation_text
 from dagpu.kernels.expressions.element_operations import Domain
-from dagpu.kernels.expressions.numpy_operations import numpy_function, register_dtype
+from dagpu.kernels.expressions.numpy_operations import register_dtype
 
 
 @final
@@ -101,8 +101,3 @@ def start_function(start: str) -> Callable[[Any], Any]:
     if start == "square":
         return np.square
     return (lambda x: x != 0) if start == "test" else (lambda x: x)
-
-
-def combine_function(operation: str, dtype: "np.dtype[Any]") -> Callable[..., Any]:
-    """Return the NumPy function that combines numbers of this type: `f(a, b, out=None)`."""
-    return numpy_function(operation, dtype, dtype)

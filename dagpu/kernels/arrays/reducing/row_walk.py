@@ -148,29 +148,53 @@ class RowWalk(NamedTuple):
     # ---- what the threads found
     def fold(self, found: Mapping[str, str], join: Join) -> str:
         """Return the text that combines the numbers of a block's threads. `found` has the names of the arrays in
-        registers, with their types. Lane 0 then has those of its rows in `all_NAME`, from index `threadIdx.x` on in
-        steps of `THREADS`."""
-        order, names = self.order, list(found)
-        rows, half = range(order.beside // order.own), order.own
-        step = THREADS // order.lanes if order.across else 1
-        shared = [f"all_{name}" for name in names]
-        lines = [f"__shared__ {found[name]} all_{name}[{len(rows) * THREADS}];" for name in names]
-        while half > 1:  # in registers
-            half //= 2
-            lines += [join(names, str(n), str(n + half)) for n in range(half)]
+        registers, with their types. Lane 0 then has that of row n of its rows in `all_NAME`, at `result(n)`."""
+        names = list(found)
+        lines = [f"__shared__ {found[name]} all_{name}[{self.order.beside * THREADS}];" for name in names]
         for name in names:
-            lines += [f"all_{name}[{_at(n, 'threadIdx.x')}] = {name}[{n}];" for n in rows]
-        lanes = order.lanes
-        while lanes > 1:
-            lines.append("__syncthreads();" if lanes * step > 32 else "__syncwarp();")
-            lanes //= 2
-            lines.append(f"if (lane < {lanes}) {{")
-            lines += [
-                "    " + join(shared, _at(n, "threadIdx.x"), _at(n, f"threadIdx.x + {lanes * step}")) for n in rows
-            ]
-            lines.append("}")
+            lines += [f"all_{name}[{self._at(n)}] = {name}[{n}];" for n in range(self.order.beside)]
+        shared = [f"all_{name}" for name in names]
+        lines += self._fold_across(shared, join) if self.order.across else self._fold_along(shared, join)
         return "".join([f"    {line}\n" for line in lines])
 
+    def result(self, n: int) -> str:
+        """Return the text of the index of the result of row n of a thread in lane 0."""
+        return self._at(n)
 
-def _at(n: int, index: str) -> str:
-    return index if n == 0 else f"{index} + {n * THREADS}"
+    def _at(self, n: int) -> str:
+        """Return the text of the index of number n of a thread: in the order of columns, or of threads for each of
+        several rows."""
+        if self.order.across:
+            return f"threadIdx.x + {n * THREADS}" if n else "threadIdx.x"
+        return f"threadIdx.x * {self.order.beside} + {n}"
+
+    def _fold_along(self, shared: Sequence[str], join: Join) -> list[str]:
+        """Return the lines that fold the columns of each row. A number takes the place of the first that it is made
+        of, which no other thread reads."""
+        width = left = self.order.width
+        lines: list[str] = []
+        for factor in self.order.folds:
+            left //= factor
+            row, column = (f"at / {left}", f" + at % {left}") if left > 1 else ("at", "")
+            lines += [
+                "__syncthreads();",
+                f"for (int at = threadIdx.x; at < {self.order.rows * left}; at += {THREADS}) {{",
+                f"    const int to = {row} * {width}{column};",
+            ]
+            lines += [f"    {join(shared, 'to', f'to + {k * left}')}" for k in range(1, factor)]
+            lines.append("}")
+        return [*lines, "__syncthreads();"]
+
+    def _fold_across(self, shared: Sequence[str], join: Join) -> list[str]:
+        """Return the lines that fold the columns of rows that lie side by side, whose threads do too."""
+        left, lines = self.order.lanes, list[str]()
+        step = THREADS // left
+        for factor in self.order.folds:
+            lines.append("__syncthreads();" if left * step > 32 else "__syncwarp();")
+            left //= factor
+            lines.append(f"if (lane < {left}) {{")
+            for n in range(self.order.beside):
+                at = self._at(n)
+                lines += [f"    {join(shared, at, f'{at} + {k * left * step}')}" for k in range(1, factor)]
+            lines.append("}")
+        return lines

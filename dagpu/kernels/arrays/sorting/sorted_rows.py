@@ -31,9 +31,10 @@ from dagpu.kernels.generated.generated_launch import (
     reshaped,
 )
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import UNCUT, Map, Zip, components_of
+from dagpu.ops.compose import Map, Zip, components_of
 from dagpu.ops.creation import Alloc
 from dagpu.ops.launch import Launch
+from dagpu.ops.node_functions import UNCUT
 
 # Constrained, not bounded: handles are covariant, and these types have an order.
 _V = TypeVar("_V", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_)

@@ -1,8 +1,9 @@
 """`CutoffComparisons`: the instructions by which an update compares tensors with those that cutoffs let through last.
 
-A comparison is a launch, behind what makes the tensor, and a copy of its flags to the host: 4 bytes for a small tensor,
-4 KB for the largest. The tensors stay where they are. The instructions are no part of the op: they stand behind those
-of its program, and the plan of an update takes those of the cutoffs that it decides.
+A comparison is a launch, behind what makes the tensor. It writes flags into memory of the host that the device reaches:
+4 bytes for a small tensor, 4 KB for the largest. The tensors stay where they are, and nothing is copied to the host, so
+the update is one launch of a graph on memory of the device. The launch is no part of the op: it stands behind the
+instructions of its program, and the plan of an update takes those of the cutoffs that it decides.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import Origin
 from dagpu.kernels.generated.bit_comparison import FLAG, bits_of, differ_kernel, flag_count
-from dagpu.lowering.program import HOST, Buffer, CopyDtoH, Instruction, Launch, Program, Role, Tiles, View
+from dagpu.lowering.program import Buffer, Instruction, Launch, Program, Role, Tiles, View
 from dagpu.lowering.updates.subprogram import Subprogram, extract
 
 _FLAG_TILE: Final = (1,)
@@ -43,10 +44,13 @@ class Comparison:
     """The buffer that the cutoff compares."""
     last: int
     """The buffer of the tensor that the cutoff let through last. The host binds it in each run."""
-    cell: int
-    """The cell that gets the flags: a NumPy array, in which one is set if the bits differ."""
-    chosen: tuple[int, int]
-    """The launch and the copy."""
+    flags: int
+    """The buffer of the flags, of which one is set if the bits differ. The host binds it in each run, and reads it."""
+    flags_layout: Layout
+    device: int
+    """The number of the device that compares."""
+    chosen: int
+    """The launch."""
 
 
 @final
@@ -59,24 +63,20 @@ class CutoffComparisons:
         policies = list(program.policy_of)
         for each in compared:
             about, last = program.buffers[each.buffer], len(buffers)
-            flags, cell, here = last + 1, last + 2, len(instructions)
+            flags, here = last + 1, len(instructions)
             count, bits = flag_count(each.layout), bits_of(each.layout)
             spec = differ_kernel(bits.dtype.itemsize, len(bits.shape), each.layout.contiguous)
             out = View(flags, contiguous_layout((count,), FLAG))
             buffers += [
                 Buffer(about.nbytes, about.device, Role.INPUT),
-                Buffer(out.layout.nbytes, about.device, Role.TEMPORARY),
-                Buffer(0, HOST, Role.OUTPUT),
+                Buffer(out.layout.nbytes, about.device, Role.OUTPUT),
             ]
             reads, device = (last, each.buffer), about.device
             arguments = (Tiles(out, _FLAG_TILE, (count,)), View(last, bits), View(each.buffer, bits))
-            instructions += [
-                Launch(spec, arguments, (count,), reads, (flags,), device, each.origin),
-                CopyDtoH(cell, out, (flags,), (cell,), device, each.origin),
-            ]
+            instructions.append(Launch(spec, arguments, (count,), reads, (flags,), device, each.origin))
             writer = max((i for i, made in enumerate(program.instructions) if each.buffer in made.writes), default=0)
-            policies += [program.policy_of[writer] if program.policy_of else 0] * 2
-            self.by_bit[each.bit] = Comparison(each.bit, each.buffer, last, cell, (here, here + 1))
+            policies.append(program.policy_of[writer] if program.policy_of else 0)
+            self.by_bit[each.bit] = Comparison(each.bit, each.buffer, last, flags, out.layout, device, here)
         self.program = replace(
             program, buffers=tuple(buffers), instructions=tuple(instructions), policy_of=tuple(policies)
         )
@@ -90,5 +90,5 @@ class CutoffComparisons:
         """Return the subprogram of these instructions of the op, and of the comparisons of these cutoffs. It leaves the
         targets that it makes, and the flags, in memory that stays."""
         added = self.of(bits)
-        behind = [index for each in added for index in each.chosen]
-        return extract(self.program, (*chosen, *behind), targets | {each.cell for each in added})
+        behind = [each.chosen for each in added]
+        return extract(self.program, (*chosen, *behind), targets | {each.flags for each in added})

@@ -47,11 +47,8 @@ case(
     ("a fill", lambda: ones((2,)).graph()),
 )
 case(
-    lambda: zip_ops(ones((2,)).on("host:0"), ones((2,)).on("host:1")).graph(),
-    (
-        "Capture what runs on each by itself, and compose the launches",
-        lambda: zip_ops(ones((2,)).on("host:0").graph().launch(), ones((2,)).on("host:1").graph().launch()).sync(),
-    ),
+    lambda: ones((2,)).on("host:0").graph_on(device("host:1").stream()),
+    ("Give a stream of host:0", lambda: ones((2,)).on("host:0").graph_on(device("host:0").stream())),
 )
 case(
     lambda: ones((2,)).to_host().host_map(len).graph(),

@@ -267,7 +267,7 @@ def test_a_trial_leaves_written_inputs_as_they_were() -> None:
 def submitted() -> Replay:
     """A run of a random DAG."""
     plan, inputs = planned(random_dag(0, 12), RoundRobin(3))
-    bindings = Bindings(len(plan.buffers))
+    bindings = Bindings([None] * len(plan.buffers))
     for buffer, held in inputs.items():
         bindings.memory[buffer] = held
     return backend("explore").prepare(plan).submit(bindings)

@@ -112,7 +112,7 @@ class Builder:
         return Plan(self.devices, lanes, buffers, steps, self.events, sum(ends), tuple(offsets), tuple(ends))
 
     def bindings(self) -> Bindings:
-        bindings = Bindings(len(self.buffers))
+        bindings = Bindings([None] * len(self.buffers))
         for buffer, value in self.given.items():
             bindings.memory[buffer] = value
         return bindings

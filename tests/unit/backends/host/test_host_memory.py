@@ -54,13 +54,13 @@ def test_memory_info_is_of_the_machine(backend: HostBackend) -> None:
 def test_a_plan_for_another_kind_is_refused(backend: HostBackend) -> None:
     """A device name that is not the host's is an error at once."""
     with pytest.raises(NoDeviceError, match="'cuda:0'"):
-        backend.prepare(Builder(devices=("cuda:0",)).plan()).submit(Bindings(0))
+        backend.prepare(Builder(devices=("cuda:0",)).plan()).submit(Bindings([]))
 
 
 def test_a_lane_of_another_device_is_refused(backend: HostBackend) -> None:
     """A user's stream works on its own device only."""
     with pytest.raises(PlanError, match="not a stream of that device"):
-        backend.prepare(Builder(backend.device(1).stream().lane).plan()).submit(Bindings(0))
+        backend.prepare(Builder(backend.device(1).stream().lane).plan()).submit(Bindings([]))
 
 
 # ---- memory and threads

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dagpu import array, bf16, bool_, f16, f32, f64, from_host, i8, i32, i64, u16
 from dagpu.backends.cuda.kernels.launch_params import NARROW
+from dagpu.kernels.arrays.reducing import reduction_twins
 from dagpu.kernels.arrays.reducing.reduction_order import ReducedAxes, ReductionOrder, merge_axes, reduction_order
 from dagpu.ops.compose import nodes_of
 from dagpu.ops.launch import Launch
@@ -84,18 +85,18 @@ def span(numbers: list[Any], order: ReductionOrder, combine: Any) -> Any:
     for n, number in enumerate(numbers):
         column = n % order.width
         columns[column] = number if columns[column] is None else combine(columns[column], number)
-    own = 1 if order.across else order.beside
-    threads = [by_halves(columns[at : at + own], combine) for at in range(0, order.width, own)]
-    return by_halves(threads, combine)
+    for left in (64, 8, 1):
+        if len(columns) > left:
+            columns = [in_turn(columns[at::left], combine) for at in range(left)]
+    return columns[0]
 
 
-def by_halves(numbers: list[Any], combine: Any) -> Any:
+def in_turn(numbers: list[Any], combine: Any) -> Any:
     """None stands for nothing, which changes no number."""
-    while len(numbers) > 1:
-        half = len(numbers) // 2
-        pairs = zip(numbers[:half], numbers[half:], strict=True)
-        numbers = [a if b is None else b if a is None else combine(a, b) for a, b in pairs]
-    return numbers[0]
+    found = None
+    for number in numbers:
+        found = number if found is None else found if number is None else combine(found, number)
+    return found
 
 
 def least(a: Any, b: Any) -> Any:
@@ -152,6 +153,19 @@ def test_values_are_those_of_numpy(case: Any, ranges: Any) -> None:
         np.testing.assert_allclose(found.astype(f64), exact, rtol=2e-2, atol=2e-2 * size)
 
 
+@settings(max_examples=60)
+@given(cases(), st.sampled_from((1, 100, 9000)), st.sampled_from((4, 40)))
+def test_the_parts_in_which_the_host_works_change_nothing(case: Any, part: int, many: int) -> None:
+    """Large inputs are reduced in parts of rows and of spans: the bits are those of the whole."""
+    name, x, axis, keepdims = case
+    t, reduce = from_host(x).sync().share(), getattr(array, name)
+    expected = reduce(t, axis, keepdims=keepdims).to_host().sync()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reduction_twins, "PART", part)
+        patch.setattr(reduction_twins, "MANY", many)
+        assert same_bits(reduce(t, axis, keepdims=keepdims).to_host().sync(), expected)
+
+
 @settings(max_examples=5, phases=(Phase.explicit, Phase.generate))
 @given(st.lists(cases(), min_size=8, max_size=8))
 def test_the_cuda_text_gives_the_bits_of_the_host_body(folder: Path, drawn: Any) -> None:
@@ -174,6 +188,27 @@ def test_the_cuda_text_gives_the_bits_of_the_host_body(folder: Path, drawn: Any)
             device.launch(launch.kernel, [out, now, *launch.args[2:]], [tile])
             now = out
         assert same_bits(now.reshape(expected.shape), expected), launches[0].kernel.cuda
+
+
+@pytest.mark.parametrize("reduced", [(True, False), (False, True)])
+@pytest.mark.parametrize(
+    "shape", [(16, 3), (16, 5), (300, 1), (1, 300), (31, 2), (3, 31), (300, 7), (7, 300), (64, 1000), (1000, 64)]
+)
+@pytest.mark.parametrize("many", [4, 8192])
+def test_the_order_of_memory_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], reduced: tuple[bool, bool], many: int
+) -> None:
+    """Along neighbours in memory NumPy would add in pairs: the host body has the bits of the rule there too."""
+    monkeypatch.setattr(reduction_twins, "MANY", many)
+    x = np.random.default_rng(0).standard_normal(shape, dtype=f32)
+    axes = ReducedAxes(shape, reduced)
+    order = reduction_order(axes.length, axes.neighbours)
+    assert axes.length <= order.span
+    body = reduction_twins.pass_twin("sum", np.dtype(f32), reduced, order, (True, True))
+    for array_of in (x, np.asfortranarray(x), x[::-1][::-1], np.repeat(x, 2, 1)[:, ::2]):
+        found = np.empty((axes.rows, 1), f32)
+        body(found, array_of)
+        assert same_bits(found[:, 0], by_the_rule("sum", x, axes))
 
 
 def test_a_sum_of_negative_zeros_is_one() -> None:

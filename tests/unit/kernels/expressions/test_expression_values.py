@@ -9,6 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dagpu import expr, from_host
+from dagpu.kernels.expressions import numpy_twin
 from dagpu.kernels.expressions.expression import Expression
 from dagpu.ops.compose import Map, nodes_of
 from dagpu.ops.launch import Launch
@@ -50,6 +51,20 @@ def test_the_host_gives_what_numpy_gives(case: tuple[tuple[Any, ...], Tree], see
     expected = np.broadcast_to(on_arrays(tree, arrays), (200,))
     found = made(types, tree)(*map(from_host, arrays)).to_host().sync()
     assert same_bits(found, np.asarray(expected).astype(np.dtype(tree.dtype))), (found, expected)
+
+
+@settings(max_examples=60)
+@given(cases(), st.integers(0, 99))
+def test_parts_and_kept_arrays_change_nothing(case: tuple[tuple[Any, ...], Tree], seed: int) -> None:
+    """Large outputs are computed in parts, in arrays that the thread keeps: the bits are those of one small part."""
+    types, tree = case
+    arrays = [samples(dtype, 200, seed + n) for n, dtype in enumerate(types)]
+    run = made(types, tree)
+    expected = run(*map(from_host, arrays)).to_host().sync()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numpy_twin, "FEW", 0)
+        patch.setattr(numpy_twin, "PART", 64)
+        assert same_bits(run(*map(from_host, arrays)).to_host().sync(), expected)
 
 
 # A counterexample of twelve would take minutes to shrink, since each try is compiled; the message has the one.

@@ -14,7 +14,8 @@ from dagpu.common.errors import DagpuError
 from dagpu.lowering.arguments.cache_key import flatten_op
 from dagpu.lowering.arguments.call_guard import CallGuard, LeafBinding, guard_call
 from dagpu.lowering.arguments.call_text import MISS, CallText
-from dagpu.ops.compose import Pure, Then, Value
+from dagpu.ops.compose import Then, Value
+from dagpu.ops.node_functions import Pure
 from tests.programs.arithmetic import scale
 from tests.unit.lowering.arguments.structure_keys import Colour, Pair, named, shared, tensor
 

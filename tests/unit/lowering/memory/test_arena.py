@@ -5,8 +5,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagpu.lowering.memory.arena import Arena
-from dagpu.lowering.memory.free_list import FreeList
+from dagpu.lowering.memory.arena import Arena, FreeList
 from dagpu.lowering.vector_clock import END, Clock
 
 ALONE: Clock = [END, -1]

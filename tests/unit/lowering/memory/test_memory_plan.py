@@ -259,7 +259,7 @@ def test_the_host_runs_in_the_arena() -> None:
     plan = plan_of(op.first().unpartition().to_host())
 
     def run(plan: Plan) -> Any:
-        bindings = Bindings(len(plan.buffers))
+        bindings = Bindings([None] * len(plan.buffers))
         arrays = iter([np.ones((4, 4), f32), np.full((4, 4), 2, f32)])
         for number, buffer in enumerate(plan.buffers):
             if buffer.role is Role.INPUT:

@@ -20,7 +20,7 @@ from dagpu.lowering.plan import Execute, Plan, Wait
 from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Fill, Instruction, Program, Role, View
 from dagpu.lowering.schedule.cost_model import COMPUTE, engine_of, simulate
 from dagpu.lowering.schedule.dependences import AccessHistory, Dependences
-from dagpu.lowering.schedule.list_simulation import ListSimulation
+from dagpu.lowering.schedule.list_schedule import ListSimulation
 from dagpu.lowering.schedule.policies import OnStream, Placement, SchedulingPolicy, place_program, reordered
 from dagpu.lowering.schedule.scheduler import schedule
 from dagpu.lowering.verify.verifier import verify

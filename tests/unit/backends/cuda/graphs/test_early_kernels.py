@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu import DeviceOp, In, Out, SharedTensor, Tile, f32, from_host, kernel, use_device, zeros
-from dagpu.backends.cuda.driver.driver_protocol import GraphNode, KernelLaunch, RawGraph
+from dagpu.backends.cuda.driver.driver_protocol import Gpu, GraphNode, KernelLaunch, RawGraph
 from tests.programs.graph_trials import contents, prepared, program_of, run
 from tests.simulated.cuda import installed
 from tests.simulated.gpu import SimulatedGpu
@@ -53,9 +53,11 @@ def recorded(patched: pytest.MonkeyPatch) -> Nodes:
     found: Nodes = []
     make = SimulatedGpu.make_graph
 
-    def recording(self: SimulatedGpu, nodes: Sequence[tuple[GraphNode, Sequence[int]]]) -> RawGraph:
+    def recording(
+        self: SimulatedGpu, nodes: Sequence[tuple[GraphNode, Sequence[int]]], gpus: Sequence[Gpu] = ()
+    ) -> RawGraph:
         found.append(nodes)
-        return make(self, nodes)
+        return make(self, nodes, gpus)
 
     patched.setattr(SimulatedGpu, "make_graph", recording)
     return found

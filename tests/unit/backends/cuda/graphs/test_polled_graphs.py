@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from dagpu import BorrowError, CudaGraph, DeviceError, DeviceLostError, MovedError, ones, pipeline, zeros
 from dagpu.backends.cuda.executable import Executable
 from dagpu.backends.cuda.graphs import instances
-from dagpu.backends.cuda.graphs.instances import GraphExec, GraphInstances
+from dagpu.backends.cuda.graphs.graph_exec import GraphExec
+from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.replay import graph_launches
 from dagpu.backends.protocol import Replay
 from tests.programs.arithmetic import axpy

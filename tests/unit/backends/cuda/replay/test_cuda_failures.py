@@ -99,12 +99,12 @@ def test_memory_of_a_run_that_is_just_ending_is_waited_for(monkeypatch: pytest.M
 
         monkeypatch.setattr(CudaReplay, "_read_reports", slowly)
         monkeypatch.setattr(CudaReplay, "_synchronize", waits)
-        first = prepared.submit(Bindings(len(plan.buffers)))
+        first = prepared.submit(Bindings([None] * len(plan.buffers)))
         watch = threading.Thread(target=first.wait)
         watch.start()
         try:
             assert ending.wait(PATIENCE)
-            second = prepared.submit(Bindings(len(plan.buffers)))
+            second = prepared.submit(Bindings([None] * len(plan.buffers)))
         finally:
             go_on.set()
             watch.join()

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.backends.cuda.commands.command_list import Command, Kind
-from dagpu.backends.cuda.commands.interleave import round_robin
+from dagpu.backends.cuda.commands.encoder import round_robin
 from dagpu.lowering.program import HostCall, Instruction
 
 WORK: Instruction = HostCall(id, None, 0, (), (0,), 0, None)

@@ -8,8 +8,9 @@ import numpy as np
 
 from dagpu.handles.device_handles import driver_of
 from dagpu.handles.storage import Storage
+from dagpu.lowering.updates.dirty.carried_dirt import LeafDirt
 from dagpu.lowering.updates.dirty.tile_lists import TiledProgram, shifted_lists
-from dagpu.lowering.updates.dirty.tile_updates import LeafDirt, TileUpdate
+from dagpu.lowering.updates.dirty.tile_updates import TileUpdate
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.verify.tile_shifts import Shifts, find_shifts

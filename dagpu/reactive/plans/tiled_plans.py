@@ -15,7 +15,7 @@ from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.verify.verify_tiles import TileVerifier
 from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.ops.live.parts import Box
-from dagpu.reactive.prepared_tiles import ChangedParts, PreparedTiles, ProvedShapes, TiledPlan
+from dagpu.reactive.plans.prepared_tiles import ChangedParts, PreparedTiles, ProvedShapes, TiledPlan
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.settings import Settings
 

@@ -13,12 +13,14 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.origin import place_of
-from dagpu.ops import svg
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Cut, HostCall, Item, Map, ToHost, Uncut, Unzip, label_of, nodes_of, sources_of
+from dagpu.ops.compose import HostCall, Map, ToHost, Unzip, nodes_of, sources_of
 from dagpu.ops.creation import Alloc, Copy, FromHost
+from dagpu.ops.drawing import svg
+from dagpu.ops.drawing.dot_text import label_of
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
+from dagpu.ops.node_functions import Cut, Item, Uncut
 
 MOST_OPS: Final = 150
 """The most ops in one picture, those nearest to the result. A larger picture is not legible."""

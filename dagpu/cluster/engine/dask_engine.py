@@ -1,0 +1,237 @@
+"""`DaskEngine`: runs the tasks of runs on the workers of a Dask cluster. It lives in Dask's event loop.
+
+Dask redoes what is lost with a worker, as long as something needs it. What Dask cannot redo is done here: arrays that
+were sent to a worker before the run are sent again. Dask submits what it gets at once; here a task is submitted when
+its worker has room for it: at most `window` tasks of a run, and no more bytes than its devices have.
+"""
+
+import asyncio
+import contextlib
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from distributed import Client
+from distributed.client import _wait as wait_for_futures
+
+from dagpu.cluster.cluster_runs import ClusterRun
+from dagpu.cluster.connection.bridge import Bridge
+from dagpu.cluster.engine.result_fetch import ResultFetch
+from dagpu.cluster.engine.run_ends import POLL_SECONDS, drain, error_of, send_again
+from dagpu.cluster.engine.run_state import DaskHold, RunState
+from dagpu.cluster.engine.task_graphs import GraphWriter
+from dagpu.cluster.engine.worker_clocks import add_spans
+from dagpu.cluster.tasks import Group, Task
+from dagpu.cluster.worker import dask_tasks
+from dagpu.cluster.worker.part_values import register_frames
+from dagpu.common.errors import ClusterError
+from dagpu.common.layout import Layout
+from dagpu.handles.library_bodies import LibraryBody
+
+register_frames()
+
+
+@final
+class DaskEngine:
+    """Implements `dagpu.cluster.cluster_runs.Engine`.
+
+    Args:
+        bridge: the thread of Dask's loop.
+        client: the client, which is asynchronous.
+        addresses: the address of each worker that is alive and may run tasks. It changes as workers come and go.
+        limits: the bytes of memory of each worker's devices.
+        excluded: the addresses of workers that get no tasks.
+        window: the most tasks of a run that a worker has at once.
+        allowed_failures: how often lost arrays are sent again.
+        drain_seconds: the time after which a cancelled run that does not end is an error.
+        direct: true if this process reaches the workers; otherwise results come through the scheduler.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        client: Client,
+        addresses: Mapping[str, str],
+        limits: Mapping[str, int],
+        excluded: Mapping[str, object],
+        *,
+        window: int,
+        allowed_failures: int,
+        drain_seconds: float,
+        direct: bool,
+    ) -> None:
+        self.graphs = GraphWriter(client, addresses, excluded)
+        self.closed = False
+        self.states: list[RunState] = []
+        """The runs under way."""
+        self.lost_workers: list[str] = []
+        self.listeners: set[asyncio.Event] = set()
+        """Events that are set when the progress of a run changes."""
+        self._bridge = bridge
+        self._client: Any = client
+        self._addresses = addresses
+        self._limits = limits
+        self._window = window
+        self._allowed_failures = allowed_failures
+        self._drain_seconds = drain_seconds
+        self._direct = direct
+        self._holds: weakref.WeakSet[DaskHold] = weakref.WeakSet()
+
+    # ---- for runs, on any thread
+
+    def start(self, run: ClusterRun) -> None:
+        """Begin a run; see `Engine.start`."""
+        if self.closed:
+            raise ClusterError("the cluster is closed. Run the op inside the block of Cluster.connect or .local.")
+        self._bridge.loop.call_soon_threadsafe(self._begin, run)
+
+    def cancel(self, run: ClusterRun) -> None:
+        """Cancel a run; see `Engine.cancel`."""
+        if not self.closed:
+            self._bridge.loop.call_soon_threadsafe(self._cancel_now, run)
+
+    def memory_info(self, worker: str, device: str) -> tuple[int, int]:
+        """Return the free and the total memory of a device of a worker, in bytes."""
+        found: tuple[int, int] = self._bridge.block(self._ask(worker, dask_tasks.memory_of, device))
+        return found
+
+    def memory_used(self, worker: str) -> int:
+        """Return the bytes of the tensors that a worker holds for this process."""
+        return sum([hold.nbytes for hold in list(self._holds) if hold.worker == worker])
+
+    def scratch_bytes(self, worker: str, device: str, body: LibraryBody, operands: Sequence[Layout]) -> int:
+        """Return the bytes of scratch memory that a library needs on a device of a worker."""
+        return int(self._bridge.block(self._ask(worker, dask_tasks.scratch_of, device, body, tuple(operands))))
+
+    async def _ask(self, worker: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        address = self._addresses.get(worker)
+        if address is None:
+            raise ClusterError(f"worker {worker} is gone. Ask another one: cluster.workers lists those that are alive.")
+        return (await self._client.run(function, *arguments, workers=[address]))[address]
+
+    # ---- in the loop
+
+    def _begin(self, run: ClusterRun) -> None:
+        state = RunState(run, len(self.lost_workers))
+        self.states.append(state)
+        state.task = asyncio.get_running_loop().create_task(self._run(state))
+
+    def _cancel_now(self, run: ClusterRun) -> None:
+        for state in self.states:
+            if state.run is run and not state.cancelled and state.task is not None:
+                state.cancelled = True
+                state.task.cancel()
+
+    async def _run(self, state: RunState) -> None:
+        """Run all tasks of a run. Whatever happens, the run is finished only when no worker is at a part of it."""
+        error: BaseException | None = None
+        fetch = ResultFetch(self._client, state, direct=self._direct)
+        try:
+            await self._drive(state, fetch)
+        except BaseException as failed:
+            error = failed
+        fetch.stop()
+        cancelled = state.cancelled and error is not None
+        if error is not None:
+            state.cancelled = True  # from now on a cancellation changes nothing
+            ending = drain(self._client, state, error, self._addresses, self._drain_seconds)
+            error = await asyncio.shield(ending)
+        if cancelled and isinstance(error, asyncio.CancelledError):
+            late = ClusterError("the cluster was closed while the op ran. Let runs end inside its block.")
+            error = late if self.closed else None
+            cancelled = error is None
+        elif cancelled:
+            cancelled = False
+        holds: dict[Group, DaskHold] = {}
+        if error is None and not cancelled:
+            for group in state.run.tasks.kept():
+                worker = state.tasks[group[0]].worker
+                holds[group] = hold = DaskHold(state.futures[group], worker, state.bytes_of(group))
+                self._holds.add(hold)
+        state.cancelled = True
+        if state.run.track is not None and self._addresses:
+            with contextlib.suppress(Exception):  # a trace lacks the workers that cannot be asked any more
+                await asyncio.shield(add_spans(self._client, state.run.name, self._addresses, state.run.track))
+        self.states.remove(state)
+        for watcher in state.watchers:
+            watcher.cancel()
+        state.futures.clear()
+        state.sent.clear()
+        self.changed()
+        state.run.finish(holds, fetch.values, error, cancelled=cancelled)
+
+    async def _drive(self, state: RunState, fetch: ResultFetch) -> None:
+        """Submit tasks as there is room, until all are done and the values that the caller gets are here."""
+        while True:
+            batch = state.admit(
+                Counter({worker: self.memory_used(worker) for worker in state.queues}), self._window, self._limits
+            )
+            if batch:
+                await self.graphs.submit(state, batch)
+                for task in batch:
+                    watcher = asyncio.get_running_loop().create_task(self._watch(state, task, fetch))
+                    state.watchers.add(watcher)
+                    watcher.add_done_callback(state.watchers.discard)
+            if len(state.done) == len(state.tasks) and fetch.is_complete():
+                return
+            await state.changed.wait()
+            state.changed.clear()
+            self.changed()
+            if state.errors:
+                raise state.errors[min(state.errors)]
+            if state.lost:
+                send_again(self._client, state, self._allowed_failures)
+
+    async def _watch(self, state: RunState, task: Task, fetch: ResultFetch) -> None:
+        """Wait for the values of a task, and note how it ended."""
+        futures = {group: state.futures[group] for group in state.values_of(task)}
+        while True:
+            with contextlib.suppress(asyncio.CancelledError, Exception):  # what it raises shows in the statuses
+                await wait_for_futures([*futures.values()])
+            if state.cancelled or any(state.futures.get(group) is not future for group, future in futures.items()):
+                return  # the run has ended, or the task was submitted again
+            statuses = {future.status for future in futures.values()}
+            if not statuses & {"pending", "lost"}:  # Dask makes lost values again
+                break
+            await asyncio.sleep(POLL_SECONDS)
+        if statuses == {"finished"}:
+            state.note_done(task)
+            fetch.note_done(task)
+        elif "error" in statuses:
+            failed = next(future for future in futures.values() if future.status == "error")
+            lost = self.lost_workers[state.lost_before :]
+            state.errors[task.index] = error_of(await failed.exception(), task, lost)
+        else:
+            state.lost = True
+        state.changed.set()
+
+    # ---- what happens on the cluster
+
+    def note_event(self, event: Any) -> None:
+        """Note an event of the scheduler: a worker that is gone, with the keys that are made again."""
+        _, message = event
+        if message.get("action") != "remove-worker":
+            return
+        if not message.get("expected"):
+            self.lost_workers.append(str(message.get("worker")))
+        again = {*message.get("processing-tasks", ()), *message.get("lost-computed-tasks", ())}
+        for state in self.states:
+            state.redone += sum([f"-{state.run.name}-" in str(key) for key in again])
+        self.changed()
+
+    def changed(self) -> None:
+        """Tell those who watch the progress."""
+        for event in self.listeners:
+            event.set()
+
+    async def close(self) -> None:
+        """Cancel all runs, and wait until they have ended."""
+        self.closed = True
+        for state in list(self.states):
+            if not state.cancelled and state.task is not None:
+                state.cancelled = True
+                state.task.cancel()
+        ending = [state.task for state in self.states if state.task is not None]
+        if ending:
+            await asyncio.wait(ending)

@@ -1,0 +1,147 @@
+"""`Encoder`: writes parts as blobs, and keeps the code that they name."""
+
+import hashlib
+import io
+import pickle
+from dataclasses import fields, replace
+from types import CodeType
+from typing import Any, Final, cast, final
+
+import numpy as np
+
+from dagpu.cluster.parts.part_blobs import FORMAT, Blob, Code, WriteCheckpoint, refused_code
+from dagpu.common.dtypes import element_type
+from dagpu.common.errors import ClusterError
+from dagpu.common.origin import describe, place_of
+from dagpu.kernels.declaration import ScalarCheck
+from dagpu.lowering.program import Cell, HostCall, Instruction, Items, Program
+from dagpu.ops.kernel_spec import KernelSpec
+
+_PLAIN: Final = frozenset((type(None), bool, int, float, complex, str, Cell, Code))
+"""Types of constants in the argument of a `HostCall` that are no code."""
+
+
+@final
+class Encoder:
+    """Writes blobs for the workers of one cluster, and keeps the code that they name.
+
+    Args:
+        on_host: true if the workers' devices are hosts, which run the host bodies of kernels.
+        code: false to refuse what has to be sent as Python code.
+    """
+
+    def __init__(self, *, on_host: bool, code: bool) -> None:
+        self._on_host = on_host
+        self.allowed = code
+        """False if no Python code is sent."""
+        self._digests: dict[int, tuple[object, str]] = {}
+        """The hashes of kernels and functions by their identity, with the objects, which this keeps alive."""
+        self.codes: dict[str, bytes] = {}
+        """What the blobs name, by its hash."""
+
+    def encode(self, program: Program) -> Blob:
+        """Return a program as bytes.
+
+        Raises:
+            ClusterSecurityError: it has code, which this cluster does not take.
+            ClusterError: its code cannot be sent.
+        """
+        file, used = io.BytesIO(), dict[str, None]()
+        pickler = _Pickler(file, self, used)
+        instructions = [self._coded(each, used) for each in program.instructions]
+        pickler.dump((FORMAT, program.devices, program.buffers, instructions))
+        content = file.getvalue()
+        return Blob(content, hashlib.sha256(content).hexdigest(), tuple(used))
+
+    def _coded(self, instruction: Instruction, used: dict[str, None]) -> Instruction:
+        """Return an instruction in which code is named by its hash."""
+        if type(instruction) is not HostCall or type(instruction.function) is WriteCheckpoint:
+            return instruction
+        where = f"the function of the host_map at {describe(instruction.origin)}"
+        function: Any = self._code(instruction.function, where, used)
+        return replace(instruction, function=function, argument=self._template(instruction.argument, where, used))
+
+    def _template(self, argument: Any, where: str, used: dict[str, None]) -> Any:
+        """Return the argument of a `HostCall` in which constants that are no plain data are named by their hash."""
+        if type(argument) is Items:
+            return Items(tuple([self._template(item, where, used) for item in argument.items]))
+        if type(argument) in _PLAIN or isinstance(argument, np.generic):
+            return argument
+        return self._code(argument, f"the argument of {where}", used)
+
+    def _code(self, thing: Any, what: str, used: dict[str, None]) -> Code:
+        """Return the name of a function or a constant."""
+        known = self._digests.get(id(thing))
+        digest = self._keep(thing, self._pickled(thing, what)) if known is None else known[1]
+        used[digest] = None
+        return Code(digest)
+
+    def kernel(self, spec: KernelSpec, used: dict[str, None]) -> str:
+        """Return the hash of a kernel."""
+        known = self._digests.get(id(spec))
+        digest = self._keep(spec, self._kernel_bytes(spec)) if known is None else known[1]
+        used[digest] = None
+        return digest
+
+    def _keep(self, thing: object, content: bytes) -> str:
+        digest = hashlib.sha256(content).hexdigest()
+        self._digests[id(thing)] = thing, digest
+        self.codes[digest] = content
+        return digest
+
+    def _kernel_bytes(self, spec: KernelSpec) -> bytes:
+        """Return a kernel as bytes: its fields, and the pickle of its Python code if it has to be sent."""
+        if spec.python is not None and not self._on_host:
+            raise ClusterError(
+                f"kernel {spec.name}, declared at {describe(spec.origin)}, is compiled by {spec.python.library} in "
+                "this process, and is not sent to a cluster. Write it in CUDA C++, or run it on a device of this "
+                "process."
+            )
+        body, library = (spec.host.function, None) if self._on_host else (None, spec.library)
+        code = None
+        if body is not None or library is not None:
+            whose = "host body" if self._on_host else "library's functions"
+            what = f"the {whose} of kernel {spec.name}, declared at {describe(spec.origin)},"
+            code = self._pickled((body, library), what)
+        dropped = {"host", "library", "python"}
+        data = {each.name: getattr(spec, each.name) for each in fields(spec) if each.init and each.name not in dropped}
+        file = io.BytesIO()
+        _Pickler(file, self, {}).dump((data, spec.host.whole, code))
+        return file.getvalue()
+
+    def _pickled(self, thing: Any, what: str) -> bytes:
+        """Return the pickle of code."""
+        if not self.allowed:
+            raise refused_code(what)
+        import cloudpickle
+
+        try:
+            return cast(bytes, cloudpickle.dumps(thing))
+        except Exception as error:
+            raise ClusterError(
+                f"{what} cannot be sent to a cluster: {type(error).__name__}: {error}. A function travels with the "
+                "values that it refers to; refer to plain data, and open files and connections inside of it."
+            ) from error
+
+
+@final
+class _Pickler(pickle.Pickler):
+    """Writes plan data. Kernels, element types, checks of scalars and places in the user's files are
+    written by name."""
+
+    def __init__(self, file: io.BytesIO, encoder: Encoder, used: dict[str, None]) -> None:
+        super().__init__(file, 5)
+        self._encoder = encoder
+        self._used = used
+
+    def persistent_id(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is KernelSpec:
+            return "kernel", self._encoder.kernel(obj, self._used)
+        if kind is tuple and len(obj) == 2 and type(obj[0]) is CodeType:
+            return ("place", *(place_of(obj) or ("", 0)))
+        if kind is ScalarCheck:
+            return "scalar", obj.dtype.name
+        if isinstance(obj, np.dtype) and element_type(obj) is not None:
+            return "dtype", obj.name
+        return None

@@ -1,0 +1,192 @@
+"""The NumPy twins of reductions: one pass over rows, with the bits of the CUDA text.
+
+Sums and products of floats follow the order of the kernel. Whatever has the same bits in any order is left to NumPy,
+which has a faster one: smallest and largest elements, tests, and the numbers of integers, which wrap.
+"""
+
+from collections.abc import Callable
+from functools import cache, partial
+from math import prod
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.kernels.arrays.reducing.reduction_order import QUICK, ReductionOrder
+from dagpu.kernels.arrays.reducing.reduction_steps import COUNTED, STEPS, identity, start_function
+from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.generated.scratch_arrays import SCRATCH, Bytes, shaped
+
+PART: Final = 1 << 18
+"""The number of elements that are reduced at a time: what lies between two additions stays in the processor's cache."""
+
+MANY: Final = 8192
+"""The most rows side by side that are reduced at a time."""
+
+Array: TypeAlias = NDArray[Any]
+
+
+@cache
+def _turned_axes(reduced: tuple[bool, ...]) -> tuple[int, ...]:
+    """Return the axes of an input, the reduced ones before the others."""
+    return tuple(sorted(range(len(reduced)), key=lambda axis: not reduced[axis]))
+
+
+def rows_of(x: Array, reduced: tuple[bool, ...]) -> Array:
+    """Return an input as an array of shape (length of a row, rows)."""
+    turned = x.transpose(_turned_axes(reduced))
+    return turned.reshape(prod(turned.shape[: sum(reduced)]), -1)
+
+
+def pass_twin(
+    name: str, number: "np.dtype[Any]", reduced: tuple[bool, ...], order: ReductionOrder, ends: tuple[bool, bool]
+) -> Callable[..., None]:
+    """Return the NumPy twin of a pass: `body(out, x, count=None)`. `ends` says whether it is the first pass, and the
+    last."""
+    step = STEPS[name]
+    start, finish = step.start if ends[0] else "itself", step.finish if ends[1] else "itself"
+    if step.operation in ("add", "multiply") and number.kind == "f":
+        combine = np.add if step.operation == "add" else np.multiply
+        reduce = partial(_in_order, combine, identity(step.operation, number), start_function(start), order)
+    else:
+        reduce = partial(_in_any_order, step.operation, start == "test", order.span)
+
+    def body(out: Any, x: Any, count: Any = None) -> None:
+        target, rows = out.view(np.ndarray), rows_of(x.view(np.ndarray), reduced)
+        with np.errstate(all="ignore"):
+            found = np.empty((rows.shape[1], -(-rows.shape[0] // order.span)), number)
+            reduce(rows, found)
+            if finish in COUNTED:
+                found /= number.type(count)
+            if finish in ("sqrt", "root"):
+                np.sqrt(found, out=found)
+            np.copyto(target, found, casting="unsafe")
+
+    return body
+
+
+# ---- in any order
+_WHOLE: Final[dict[str, "np.ufunc"]] = {
+    "add": np.add, "multiply": np.multiply, "minimum": np.minimum, "maximum": np.maximum,
+    "bitwise_or": np.logical_or, "bitwise_and": np.logical_and,
+}  # fmt: skip
+
+
+def _in_any_order(operation: str, test: bool, span: int, rows: Array, found: Array) -> None:
+    """Reduce rows of shape (length, rows) to the numbers of their spans, of shape (rows, spans). With `test`, or for
+    bools, an element counts as true unless it is 0."""
+    length, total = rows.shape
+    full = length // span
+    if full:
+        _reduce_whole(operation, test, rows[: full * span].reshape(full, span, total), found[:, :full].T)
+    if full * span < length:
+        _reduce_whole(operation, test, rows[full * span :].reshape(1, -1, total), found[:, full:].T)
+
+
+def _reduce_whole(operation: str, test: bool, block: Array, found: Array) -> None:
+    """Reduce elements of shape (spans, elements, rows) to (spans, rows)."""
+    function = _WHOLE[operation]
+    if test:
+        found[...] = function.reduce(block, axis=1)
+        return
+    numbers = block.astype(found.dtype, copy=False)
+    found[...] = function.reduce(numbers, axis=1, dtype=found.dtype)
+    zeros = found == 0
+    if found.dtype.kind == "f" and zeros.any():
+        # NumPy leaves open which of two zeros it gives. Among whole numbers with the same bits, -0 is the lowest, other
+        # negative numbers follow it, and 0 is the lowest of all others.
+        whole = function.reduce(numbers.view(f"i{numbers.itemsize}"), axis=1)
+        found[zeros] = np.where(whole[zeros] < 0, found.dtype.type(-0.0), found.dtype.type(0))
+
+
+# ---- in the order of the kernel
+def _in_order(
+    combine: "np.ufunc", nothing: Any, start: Callable[[Array], Array], order: ReductionOrder, rows: Array, found: Array
+) -> None:
+    """Reduce rows of shape (length, rows) to the numbers of their spans, of shape (rows, spans), in parts."""
+    (length, total), span = rows.shape, order.span
+    full = length // span
+    columns = MANY if order.across else max(1, PART // min(length, span))
+    parts = -(-total // columns)  # of equal size: neighbours that are reduced together are two at least
+    steps = max(1, PART // (span * min(total, columns)))
+    scratch = SCRATCH.take(), SCRATCH.take()
+    reduce = _reduce_across if order.across else _reduce_along
+
+    def numbers(part: Array) -> Array:
+        return start(part.astype(register_dtype(part.dtype), copy=False))
+
+    for n in range(parts):
+        chosen = slice(n * total // parts, (n + 1) * total // parts)
+        for begin in range(0, full, steps):
+            end = min(full, begin + steps)
+            part = numbers(rows[begin * span : end * span, chosen])
+            block = part.reshape(end - begin, order.each, order.width, part.shape[1])
+            reduce(combine, block, order, scratch, found[chosen, begin:end])
+        if full * span < length:
+            block = _filled(numbers(rows[full * span :, chosen]), nothing, order)
+            reduce(combine, block, order, scratch, found[chosen, full:])
+    for taken in scratch:
+        SCRATCH.give_back(taken)
+
+
+def _filled(rest: Array, nothing: Any, order: ReductionOrder) -> Array:
+    """Return the rest of rows, shorter than a span, as a block. What is missing after the ends would change nothing."""
+    length, columns = rest.shape
+    each = -(-length // order.width)
+    if each * order.width > length:
+        shape = (each * order.width, columns)
+        full = np.empty(shape, rest.dtype) if order.across else np.empty(shape[::-1], rest.dtype).T
+        full[:length] = rest
+        full[length:] = nothing
+        rest = full
+    return rest.reshape(1, each, order.width, columns)
+
+
+# NumPy combines numbers one after the other along each axis but its inner loop's, along which it adds them in pairs.
+# That is the axis of the nearest neighbours in memory, so it must not be the one that is reduced; columns are nearer to
+# each other than the elements of one, unless there is a single column. Without `initial=None` sums would begin with +0,
+# which is not neutral for -0.
+
+
+def _reduce_across(
+    combine: "np.ufunc", block: Array, order: ReductionOrder, scratch: tuple[Bytes, Bytes], target: Array
+) -> None:
+    """Reduce numbers of shape (spans, each, width, rows), of several rows that are neighbours, to (rows, spans)."""
+    if abs(block.strides[3]) > abs(block.strides[1]):
+        block = np.ascontiguousarray(block)
+    this, other = scratch
+    spans, _, left, rows = block.shape
+    found = combine.reduce(block, axis=1, initial=None, out=shaped(this, (spans, left, rows), block.dtype))
+    for factor in order.folds:
+        left //= factor
+        this, other = other, this
+        folded = shaped(this, (spans, left, rows), block.dtype)
+        found = combine.reduce(found.reshape(spans, factor, left, rows), axis=1, initial=None, out=folded)
+    target[...] = found[:, 0].T
+
+
+def _reduce_along(
+    combine: "np.ufunc", block: Array, order: ReductionOrder, scratch: tuple[Bytes, Bytes], target: Array
+) -> None:
+    """Reduce numbers of shape (spans, each, width, rows), whose columns are neighbours, to (rows, spans)."""
+    block = block.transpose(3, 0, 1, 2)
+    this, other = scratch
+    rows, spans, _, left = block.shape
+    found = combine.reduce(block, axis=2, initial=None, out=shaped(this, (rows, spans, left), block.dtype))
+    turned = False
+    for factor in order.folds:
+        if left <= QUICK and not turned:  # from here on, numbers of one column lie side by side
+            turned, (this, other) = True, (other, this)
+            found, before = shaped(this, (left, rows, spans), block.dtype), found
+            np.copyto(found, before.transpose(2, 0, 1))
+        left //= factor
+        this, other = other, this
+        if not turned:
+            folded = shaped(this, (rows, spans, left), block.dtype)
+            found = combine.reduce(found.reshape(rows, spans, factor, left), axis=2, initial=None, out=folded)
+        elif left * rows * spans == 1:
+            found = combine.accumulate(found.reshape(factor))[-1:].reshape(1, 1, 1)
+        else:
+            folded = shaped(this, (left, rows, spans), block.dtype)
+            found = combine.reduce(found.reshape(factor, left, rows, spans), axis=0, initial=None, out=folded)
+    target[...] = found[0]

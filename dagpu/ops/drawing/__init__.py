@@ -1,0 +1,1 @@
+"""Drawings of ops and plans, as SVG and in Graphviz DOT."""

@@ -1,0 +1,147 @@
+"""`StageCutoffs`: the cutoffs on the device of one stage, which compare tensors that it makes or is given.
+
+A run compares the tensor of a cutoff with the one that it let through last, and sets flags in memory of the host that
+the device reaches. After the run the cutoff is decided by them.
+"""
+
+from typing import Any, final
+
+from dagpu.common.layout import Layout
+from dagpu.handles import live_state
+from dagpu.handles.device_handles import MappedMemory, driver_of
+from dagpu.lowering.updates.comparing.cutoff_comparisons import ComparedBuffer, CutoffComparisons
+from dagpu.lowering.updates.leaf_values import LeafValues
+from dagpu.lowering.updates.live_inputs import LiveInput
+from dagpu.lowering.updates.live_result import TargetMemory
+from dagpu.lowering.updates.staleness import Change, Staleness
+from dagpu.lowering.updates.subprogram import Subprogram
+from dagpu.runtime.device_lookup import find_device
+
+
+@final
+class StageCutoffs:
+    """The cutoffs of one stage."""
+
+    def __init__(
+        self, staleness: Staleness, leaves: LeafValues, targets: TargetMemory, inputs: list[LiveInput]
+    ) -> None:
+        self.staleness = staleness
+        """The present analysis of the stage."""
+        self._leaves = leaves
+        self._targets = targets
+        self.inputs = inputs
+        """The cutoffs, in the order of the trace."""
+        self.comparisons = CutoffComparisons(staleness.program, list(map(_compared, inputs)))
+        self._flags: dict[int, MappedMemory] = {}
+        """The memory in which a run sets flags where tensors of cutoffs differ, by the numbers of its buffers."""
+        self._differing = 0
+        """The bits of the cutoffs whose tensors the last run has found to differ."""
+        self.cut_off = 0
+        """The bits of the cutoffs that did not let through the last tensor that they got."""
+
+    def watched_bits(self, cut: LiveInput) -> int:
+        """Return the bits of what a cutoff on the device compares."""
+        return self.staleness.bits_of(compared_buffer(cut))
+
+    def waiting_bits(self, undecided: list[LiveInput], mask: int, lost: frozenset[int]) -> int:
+        """Return the bits of the cutoffs that an update for the bits `mask` decides, and that are not decided yet. The
+        targets `lost` do not hold what they should."""
+        waiting = 0
+        for cut in undecided:  # in the order of the trace: a cutoff comes after those that it depends on
+            if self.watched_bits(cut) & (mask | waiting) or compared_buffer(cut) in lost or not cut.decided:
+                waiting |= cut.own
+        return waiting
+
+    @property
+    def bits(self) -> int:
+        """The bits of these cutoffs."""
+        return sum(cut.own for cut in self.inputs)
+
+    def compares(self, cut: LiveInput, change: Change) -> bool:
+        """Return true if an update for a change must compare the tensor of a cutoff with the one that it let through
+        last: both have the same layout, and they are not known to be the same."""
+        made = compared_buffer(cut) in self.staleness.stale_targets(change)
+        return (
+            _is_alike(cut)
+            and layout_of(cut).size > 0
+            and (made or self._memory_of(cut) is not live_state(cut.value).storage.memory)
+        )
+
+    def decide(self, cut: LiveInput, compared: int) -> bool:
+        """Decide a cutoff after the run that was to make its tensor, and return true if it lets the tensor through.
+
+        `compared` has the bits of the cutoffs whose tensors the run has compared. A tensor that is cut off is dropped:
+        the one that was let through last takes its place, at the address that it had.
+        """
+        differs = bool(self._differing & cut.own) if compared & cut.own else not _is_alike(cut)
+        if differs:
+            cut.value = self._tensor(cut)
+            self.cut_off &= ~cut.own
+        else:
+            self.cut_off |= cut.own
+            if compared_buffer(cut) in self.staleness.last:
+                self._targets.take_over(compared_buffer(cut), live_state(cut.value).storage.memory, cut.value)
+        cut.decided = True
+        return differs
+
+    def bind(self, compare: int, subprogram: Subprogram, memory: list[object]) -> None:
+        """Bind what the comparisons of the cutoffs `compare` read and write: what these have let through last, and the
+        memory of flags. One run of a stage ends before the next begins."""
+        let_through = {cut.own: live_state(cut.value).storage.memory for cut in self.inputs if cut.own & compare}
+        read, written = dict(subprogram.inputs), dict(subprogram.outputs)
+        for each in self.comparisons.of(compare):
+            memory[read[each.last]] = let_through[each.bit]
+            flags = self._flags.get(each.flags)
+            if flags is None:
+                device = find_device(self.comparisons.program.devices[each.device])
+                flags = self._flags[each.flags] = driver_of(device).mapped_memory(each.flags_layout.nbytes)
+            memory[written[each.flags]] = flags.memory
+
+    def read_flags(self, compare: int) -> set[int]:
+        """Note which of the cutoffs `compare` the last run has found to differ. Return the buffers of the flags."""
+        self._differing, read = 0, set[int]()
+        for each in self.comparisons.of(compare) if compare else ():
+            read.add(each.flags)
+            if self._flags[each.flags].content.any():
+                self._differing |= each.bit
+        return read
+
+    def _tensor(self, made: LiveInput) -> Any:
+        """Return a handle to what the buffer of a cutoff on the device holds now."""
+        buffer, storage = compared_buffer(made), made.storage
+        assert storage is not None
+        if buffer not in self.staleness.last:
+            return self._leaves.tensor(buffer)
+        return self._targets.shared(buffer, storage.device, storage.nbytes, layout_of(made), made.origin)
+
+    def _memory_of(self, cut: LiveInput) -> Any:
+        """Return the memory of what a cutoff on the device compares."""
+        buffer = compared_buffer(cut)
+        return self._targets.memory[buffer] if buffer in self.staleness.last else self._leaves.value(buffer)
+
+
+def compared_buffer(cut: LiveInput) -> int:
+    """Return the buffer that a cutoff on the device compares."""
+    assert cut.buffer is not None
+    return cut.buffer
+
+
+def layout_of(cut: LiveInput) -> Layout:
+    """Return the layout of the tensor that a cutoff on the device compares."""
+    assert cut.layout is not None
+    return cut.layout
+
+
+def _is_alike(cut: LiveInput) -> bool:
+    """Return true if the tensor of a cutoff has the device and the layout of the one that it let through last."""
+    if cut.value is None:
+        return False
+    old, storage = live_state(cut.value), cut.storage
+    assert storage is not None
+    return old.layout == cut.layout and old.storage.device is storage.device and old.storage.nbytes == storage.nbytes
+
+
+def _compared(cut: LiveInput) -> ComparedBuffer:
+    """Return the buffer that a cutoff on the device compares, with the place of the cutoff."""
+    assert cut.cutoff is not None
+    return ComparedBuffer(cut.own, compared_buffer(cut), layout_of(cut), cut.cutoff.origin)
