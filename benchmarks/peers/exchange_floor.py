@@ -3,7 +3,8 @@ driver's own: what remains of a row of `benchmarks.interop` is dagpu's.
 
     python -m benchmarks.peers.exchange_floor      prints a table; needs a GPU, PyTorch and CuPy
 
-A row of a graph is one launch and the wait for it: ten kernels as ten nodes, as ten child graphs, and as one.
+A row of a graph is one launch and the wait for it: ten kernels as ten nodes, as ten child graphs, and as one; and once
+more after the device has been idle for as long as a call of a pipeline takes in Python.
 """
 
 import importlib
@@ -12,10 +13,26 @@ from functools import partial
 from typing import Any
 
 from benchmarks.interop import CALLS, SHAPE, SMALL, TEN, chain_of, times
-from benchmarks.support.table import Table, machine, measure, show
+from benchmarks.support.table import Span, Table, machine, measure, now, show
 from dagpu import In, Tensor, device, f32, foreign, use_device
 from dagpu.handles.device_handles import driver_of
 from dagpu.interop import Lane, View, new
+
+IDLE_US = 20.0
+
+
+def times_after_idleness(name: str, call: Callable[[], object], count: int) -> dict[str, Span]:
+    """Return the seconds of one call, each of `count` made when nothing has run for `IDLE_US`."""
+    wall = cpu = 0.0
+    for _ in range(count):
+        before = now()
+        while now().since(before).wall * 1e6 < IDLE_US:
+            pass
+        begin = now()
+        call()
+        spent = now().since(begin)
+        wall, cpu = wall + spent.wall, cpu + spent.cpu
+    return {name: Span(wall / count, cpu / count)}
 
 
 def exchange_rows(torch: Any, cupy: Any) -> dict[str, Callable[[], object]]:
@@ -153,7 +170,10 @@ def main() -> None:
         for call in rows.values():
             for _ in range(50):
                 call()
-        samples = measure([partial(times, name, call, CALLS) for name, call in rows.items()], 7)
+        measured = [partial(times, name, call, CALLS) for name, call in rows.items()]
+        idle = {f"{name}, after {IDLE_US:g} us": call for name, call in rows.items() if name.startswith("a graph")}
+        measured += [partial(times_after_idleness, name, call, CALLS) for name, call in idle.items()]
+        samples = measure(measured, 7)
     table = Table("What is the libraries' and the driver's own", "us")
     for name, spans in samples.items():
         table.add(name, spans, 1e6)

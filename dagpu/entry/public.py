@@ -41,7 +41,8 @@ from dagpu.common.origin import record_origins
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.interop.foreign_arrays import stream_of
-from dagpu.interop.foreign_ops.foreign_declaration import Foreign, ForeignFunction, foreign
+from dagpu.interop.foreign_ops.foreign_calls import Foreign, ForeignFunction
+from dagpu.interop.foreign_ops.foreign_declaration import foreign
 from dagpu.interop.incoming import adopt, from_array, lend, lend_mut, share_array
 from dagpu.interop.lent_arrays import Lent, lent_out, unversioned
 from dagpu.interop.python_kernels.cutile_kernels import cutile_kernel

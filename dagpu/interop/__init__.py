@@ -7,7 +7,8 @@ from dagpu.common.errors import ExportError, ForeignError, InteropError
 from dagpu.handles import EXPORTS
 from dagpu.interop.foreign_arrays import ForeignArray, StreamLike, SupportsCudaArray, SupportsCudaStream, SupportsDLPack
 from dagpu.interop.foreign_ops.bodies import Body
-from dagpu.interop.foreign_ops.foreign_declaration import Foreign, ForeignFunction, foreign
+from dagpu.interop.foreign_ops.foreign_calls import Foreign, ForeignFunction
+from dagpu.interop.foreign_ops.foreign_declaration import foreign
 from dagpu.interop.foreign_ops.lane_views import BodyLane as Lane
 from dagpu.interop.foreign_ops.lane_views import OperandView as View
 from dagpu.interop.foreign_ops.lane_views import current_lane

@@ -7,7 +7,7 @@ libraries are found by the types of their arrays; none is imported.
 
 import sys
 from collections.abc import Callable, Hashable
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from dagpu.interop.capsules import CUDA, LEGACY, ArrayForm, ArrayMemory
 
@@ -15,18 +15,9 @@ MOST_FORMS: Final = 4096
 """The most forms of arrays that are remembered for one library."""
 
 
-@final
-class _Seen(NamedTuple):
-    """The attributes of an array."""
-
-    form: Hashable
-    address: int
-    device: int
-    stream: int
-    """The CUstream in which the library works there now; 0 for the default stream."""
-    owner: object
-    """An object that keeps the memory alive, whatever becomes of the array."""
-
+_Seen: TypeAlias = tuple[Hashable, int, tuple[int, int], int, object]
+"""The attributes of an array: its form; its address; its device as in DLPack; the CUstream in which the library works
+there now, 0 for the default stream; an object that keeps the memory alive, whatever becomes of the array."""
 
 _Look: TypeAlias = Callable[[Any], _Seen | None]
 """Returns the attributes of an array; None if the library's DLPack has to decide about it."""
@@ -39,7 +30,7 @@ def _torch_look(torch: Any) -> _Look:
         if not x.is_cuda or x.requires_grad or x.is_neg():
             return None
         index = x.get_device()
-        return _Seen((x.dtype, x.shape, x.stride()), x.data_ptr(), index, stream(index), x.detach())
+        return (x.dtype, x.shape, x.stride()), x.data_ptr(), (CUDA, index), stream(index), x.detach()
 
     return look
 
@@ -47,10 +38,10 @@ def _torch_look(torch: Any) -> _Look:
 def _cupy_look(cupy: Any) -> _Look:
     stream = cupy.cuda.get_current_stream
 
-    def look(x: Any) -> _Seen:
+    def look(x: Any) -> _Seen | None:
         memory = x.data
         index = memory.device_id
-        return _Seen((x.dtype, x.shape, x.strides), memory.ptr, index, stream(index).ptr, memory)
+        return (x.dtype, x.shape, x.strides), memory.ptr, (CUDA, index), stream(index).ptr, memory
 
     return look
 
@@ -103,11 +94,9 @@ def read_attributes(x: Any) -> tuple[ArrayMemory, int] | None:
         return None
     if seen is None:
         return None
-    form = reader.forms.get(seen.form)
-    if form is None:
-        return None
-    array = ArrayMemory(seen.address, form, (CUDA, seen.device), False, seen.owner)
-    return array, seen.stream or LEGACY
+    attributes, address, device, stream, owner = seen
+    form = reader.forms.get(attributes)
+    return None if form is None else (ArrayMemory(address, form, device, False, owner), stream or LEGACY)
 
 
 def remember_form(x: Any, array: ArrayMemory) -> None:
@@ -119,7 +108,7 @@ def remember_form(x: Any, array: ArrayMemory) -> None:
         seen = reader.look(x)
     except Exception:
         return
-    if seen is not None and (seen.address, (CUDA, seen.device)) == (array.address, array.device):
+    if seen is not None and seen[1:3] == (array.address, array.device):
         if len(reader.forms) >= MOST_FORMS:
             reader.forms.clear()
-        reader.forms[seen.form] = array.form
+        reader.forms[seen[0]] = array.form

@@ -118,5 +118,7 @@ class Executable:
         if len(actions) == 1 and isinstance(actions[0].a, LaunchGraph) and not compiled.blocking:
             starts_here = compiled.plan.lanes[actions[0].lane].device == 0
             self._captured = actions[0].a if starts_here and actions[0].a.frozen.cannot_fail else None
+        if compiled.calls_user:  # a captured body has the addresses of its temporaries
+            self.keep_memory()
         self._wanted.clear()
         self._selected = ()

@@ -152,6 +152,9 @@ class _TileCode(PythonKernel):
         try:
             with _LOCK:
                 compilation.export_kernel(self._kernel, [signature], made, gpu_code=arch, output_format="cubin")
+        except FileNotFoundError as error:
+            what = "cuTile finds no tileiras, its compiler. Install it: pip install 'cuda-tile[tileiras]'."
+            raise self._declaration.compile_error(what) from error
         except Exception as error:
             if not type(error).__module__.startswith(package):
                 raise

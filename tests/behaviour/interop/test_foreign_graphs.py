@@ -248,6 +248,24 @@ def test_never() -> None:
             adds(x, 1.0).graph()
 
 
+@pytest.mark.parametrize("capture", ["never", "auto"])
+def test_a_run_through_streams_takes_no_events(capture: str) -> None:
+    """A run for which a thread waits goes to one idle stream, and is over when that is idle: of a body that must not be
+    captured, and of one that cannot be."""
+    op, _ = waiting(capture)
+    with installed() as machine, array_libraries(machine, "torch"):
+        x, calls = from_host(A).sync().share(), machine.gpus[0].calls
+        step = pipeline(graph_from=2)(lambda t: op(op(t)))
+        for _ in range(3):
+            step(x).sync()
+        before = calls.copy()
+        result = step(x).sync()
+        done = calls - before
+        assert done["cuStreamQuery"]
+        assert not any(name.startswith("cuEvent") for name in done)
+        assert_array_equal(result.to_host().sync(), A + 2)
+
+
 def test_required() -> None:
     """The run that would become a graph raises, and so does each after it."""
     waits, _ = waiting("required")

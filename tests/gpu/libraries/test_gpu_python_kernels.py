@@ -26,6 +26,7 @@ from dagpu import (
     use_device,
     zeros,
 )
+from tests.behaviour.interop.python_kernels.stand_ins import need_cutile
 
 N = 10_000
 X = np.arange(N, dtype=f32) / f32(7)
@@ -76,7 +77,7 @@ def by_numba() -> Any:
 
 
 def by_cutile() -> Any:
-    pytest.importorskip("cuda.tile")
+    need_cutile()
 
     @cutile_kernel(import_module(f"{PROGRAMS}.cutile_programs").axpy, constants=lambda tile: {"T": tile[0]})
     def axpy(y: Out[f32], a: float, x: In[f32]) -> None: ...
@@ -137,7 +138,7 @@ def test_strides() -> None:
 
 def test_strides_of_cutile() -> None:
     """Numba and cuTile take views with strides."""
-    pytest.importorskip("cuda.tile")
+    need_cutile()
 
     @cutile_kernel(
         import_module(f"{PROGRAMS}.cutile_programs").swapped, constants=lambda tile: {"N": tile[0], "M": tile[1]}

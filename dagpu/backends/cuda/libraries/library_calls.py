@@ -214,11 +214,11 @@ class BodyInGraph:
 
 def refused_capture(calls: Sequence[LibraryCall], why: str) -> CaptureError:
     """Return the error for bodies of the user's, at least one of which cannot be captured. The bodies remember why."""
-    named: list[str] = []
+    named: dict[str, None] = {}
     for call in calls:
         if call.body is not None:
             call.body.refused = why
-            named.append(who(call.instruction))
+            named[who(call.instruction)] = None
     return CaptureError(
         f"{' or '.join(named)}: its body cannot be in a CUDA graph: {why}. Take out of it what waits for the device "
         '(.item(), .cpu()), or declare it with @foreign(capture="never").'

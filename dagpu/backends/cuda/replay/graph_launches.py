@@ -97,11 +97,21 @@ def _take_memory(
         arenas: list[object] = []
         allocate_blocks(compiled, memory, bases, graph.parameters.bases, arenas)
         return arenas
+    kept = _kept_arenas(compiled, graph, bases)
+    allocate_blocks(compiled, memory, bases, graph.parameters.bases, kept)
+    return kept
+
+
+def _kept_arenas(compiled: CompiledPlan, graph: GraphExec, bases: list[int]) -> list[object]:
+    """Return the memory of the temporaries that a graph keeps, which this takes at first, and set its bases.
+
+    Raises:
+        OutOfMemoryError: there is too little memory.
+    """
     kept = graph.arenas or graph.keep_arenas(compiled.arenas)
     for arena in kept:  # of one device
         assert isinstance(arena, MemoryBlock)
         bases[0] = arena.address
-    allocate_blocks(compiled, memory, bases, graph.parameters.bases, kept)
     return kept
 
 
@@ -204,6 +214,8 @@ def launch_graph(
         return None
     try:
         if compiled.allocates:
+            if graphs.keeps_arenas:
+                buffers.kept_alive += _kept_arenas(compiled, graph, buffers.bases)
             buffers.allocate(graph.parameters.bases)
         if (compiled.copies_host or graph.raw is None) and not _is_ready(graph, graphs, buffers):
             graphs.give_back(graph)

@@ -7,9 +7,11 @@ import base64
 import ctypes
 import inspect
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final, final
@@ -199,6 +201,16 @@ def installed_numba(recorded: Path) -> Iterator[list[tuple[Any, ...]]]:
         yield signatures
 
 
+def need_cutile() -> None:
+    """Skip a test where cuTile or its compiler is missing."""
+    pytest.importorskip("cuda.tile")
+    wheels = find_spec("nvidia")
+    folders = [] if wheels is None else wheels.submodule_search_locations or []
+    places = [None, *[f"{folder}/cu13/bin" for folder in folders]]
+    if not any(shutil.which("tileiras", path=place) for place in places):
+        pytest.skip("cuTile's compiler, tileiras, is not installed")
+
+
 @final
 class Tile:
     """What `@cuda.tile.kernel` makes."""
@@ -224,6 +236,8 @@ def installed_cutile(recorded: Path) -> Iterator[list[Any]]:
     def export(kernel: Any, given: Sequence[Any], output: Any, *, gpu_code: str, output_format: str) -> None:
         if "refused" in kernel._pyfunc.__name__:  # noqa: SLF001  # as cuTile names it
             raise Refusal("tile is not a power of two")
+        if "no_compiler" in kernel._pyfunc.__name__:  # noqa: SLF001
+            raise FileNotFoundError("'tileiras' compiler not found")
         assert (gpu_code, output_format, given[0][2]) == ("sm_90", "cubin", axpy["name"])
         signatures.append(given[0][0])
         output.write(base64.b64decode(axpy["cubin"]))

@@ -166,6 +166,10 @@ def refused(y: Any, x: Any) -> None:
     y[0] = x[0]
 
 
+def no_compiler(y: Any, x: Any) -> None:
+    y[0] = x[0]
+
+
 def test_the_libraries_refuse() -> None:
     """What a library says comes with the place of the declaration."""
 
@@ -180,6 +184,20 @@ def test_the_libraries_refuse() -> None:
             numba(zeros((4,), f32).partition((4,)), from_host(X)).sync()
         with installed_cutile(CUTILE), pytest.raises(CompileError, match=r"'cutile', declared at .*power of two"):
             cutile(zeros((4,), f32).partition((4,)), from_host(X)).sync()
+
+
+def test_cutile_without_its_compiler() -> None:
+    """cuTile is a package without tileiras. The error says what installs it."""
+
+    @cutile_kernel(stand_ins.Tile(no_compiler, ""))
+    def cutile(y: Out[f32], x: In[f32]) -> None: ...
+
+    with (
+        installed(0, 1),
+        installed_cutile(CUTILE),
+        pytest.raises(CompileError, match=r"'cutile', declared at .*pip install 'cuda-tile\[tileiras\]'"),
+    ):
+        cutile(zeros((4,), f32).partition((4,)), from_host(X)).sync()
 
 
 def test_other_parameters_than_the_machine_code() -> None:

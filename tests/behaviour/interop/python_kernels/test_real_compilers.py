@@ -27,6 +27,7 @@ from dagpu import (
 from dagpu.interop.python_kernels.triton_compiler import TritonCompiler
 from dagpu.interop.python_kernels.triton_stores import find_writes
 from tests.behaviour.interop.python_kernels.record import types_of
+from tests.behaviour.interop.python_kernels.stand_ins import need_cutile
 from tests.simulated.cuda import installed
 
 X = np.arange(12, dtype=f32)
@@ -108,7 +109,7 @@ def test_numba() -> None:
 
 def test_cutile() -> None:
     """The parameters of its machine code are those that a launch passes, for numbers and for strides."""
-    pytest.importorskip("cuda.tile")
+    need_cutile()
     programs = importlib.import_module(f"{PROGRAMS}.cutile_programs")
 
     @cutile_kernel(programs.swapped, constants=lambda tile: {"N": tile[0], "M": tile[1]})
