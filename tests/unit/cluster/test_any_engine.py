@@ -150,9 +150,9 @@ def test_runs_take_the_locks_of_this_process() -> None:
     runs once in a run and not again in the next: on a cluster as on a device of this process."""
 
     def errors_at(place: str) -> list[str]:
-        t = from_host(np.zeros(4, np.int32)).on(place).sync()
-        written = step(t.borrow_mut().partition((4,)), 2, 1).first()
-        twice = from_host(np.zeros(4, np.int32)).on(place)
+        t: Any = from_host(np.zeros(4, np.int32)).on(place).sync()
+        written: Any = step(t.borrow_mut().partition((4,)), 2, 1).first()
+        twice: Any = from_host(np.zeros(4, np.int32)).on(place)
         found = []
         for op in (zip_ops(written, t.borrow().to_host()), zip_ops(twice, twice)):
             with pytest.raises((BorrowError, MovedError)) as raised:
