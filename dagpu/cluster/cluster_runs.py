@@ -36,8 +36,8 @@ class Engine(Protocol):
         """Return the free and the total memory of a device of a worker, in bytes."""
         ...
 
-    def memory_used(self, worker: str) -> int:
-        """Return the bytes of the tensors that a worker holds for this process."""
+    def memory_used(self, device: str) -> int:
+        """Return the bytes of the tensors that are held for this process on a device, by its whole name."""
         ...
 
     def scratch_bytes(self, worker: str, device: str, body: LibraryBody, operands: Sequence[Layout]) -> int:

@@ -67,8 +67,8 @@ class RemoteDriver:
         return self._engine.memory_info(self._worker, self._name)
 
     def memory_used(self) -> int:
-        """Return the bytes of the tensors that the worker holds for this process."""
-        return self._engine.memory_used(self._worker)
+        """Return the bytes of the tensors on the device that are held for this process."""
+        return self._engine.memory_used(f"{self._worker}/{self._name}")
 
     def mapped_memory(self, nbytes: int) -> MappedMemory:
         """Refuse: this process and the worker have no memory in common.

@@ -1,5 +1,6 @@
 """`TaskList`: the parts of a program as tasks, for any number of runs, and what their values become."""
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any, Final, final
@@ -7,7 +8,7 @@ from typing import Any, Final, final
 from dagpu.cluster.parts.part import Part, Version
 from dagpu.cluster.parts.part_blobs import WriteCheckpoint, refused_code
 from dagpu.cluster.parts.part_encoder import Encoder
-from dagpu.cluster.tasks import Group, Hold, RemoteMemory, Task
+from dagpu.cluster.tasks import Group, Hold, RemoteMemory, Task, memory_of
 from dagpu.cluster.worker.part_values import Pickled, loaded
 from dagpu.common.origin import place_of
 from dagpu.lowering.program import HOST, CopyDtoH, HostCall, Instruction, Launch, Program, Role
@@ -174,7 +175,9 @@ def _task(
         else:
             buffers.append((local, version, group))
     blob = encoder.encode(part.program)
-    plan = part.plan
+    peaks: Counter[str] = Counter()
+    for device, nbytes in part.peak_bytes.items():
+        peaks[memory_of(f"{part.worker}/{device}")] += nbytes
     return Task(
         index,
         part.worker,
@@ -187,8 +190,7 @@ def _task(
         tuple(groups),
         part.needs,
         part.seconds,
-        plan.peak_bytes,
-        sum([plan.buffers[buffer].nbytes for buffer in part.gives]),
+        peaks,
         tuple(dict.fromkeys([_place(each) for each in part.program.instructions])),
     )
 

@@ -4,7 +4,7 @@ An engine has keys for values: each task makes the value of one key, or of sever
 the versions does not fetch all of them. What is here knows no engine.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias, final
 
 import numpy as np
@@ -19,6 +19,12 @@ INLINE: Final = 1 << 20
 
 Group: TypeAlias = tuple[int, int]
 """A value of a task: the index of the task, and that of the value among its values."""
+
+
+def memory_of(device: str) -> str:
+    """Return the name of the memory of a device: its own for a GPU, that of its worker for a host."""
+    worker, _, name = device.partition("/")
+    return f"{worker}/host" if name.startswith("host") else device
 
 
 class Hold(Protocol):
@@ -70,9 +76,8 @@ class Task:
     """The versions of each of its values."""
     needs: tuple[int, ...]
     seconds: float
-    peak_bytes: int
-    given_bytes: int
-    """The bytes of all that it exports, on devices."""
+    peak_bytes: Mapping[str, int]
+    """For each memory, the bytes that it allocates there beyond what it takes; see `memory_of`."""
     origins: tuple[str, ...]
     """The places of its instructions, for messages."""
 

@@ -212,6 +212,10 @@ class Trace:
         ]
         if len(self.runs) > _MOST_ROWS:
             lines.append(f"... {len(self.runs) - _MOST_ROWS:,} more runs")
+        for track in self.tracks:
+            if track.process != FEEDS:
+                work = duration(sum([end - begin for _, begin, end in track.spans]))
+                lines.append(f"{track.process} {track.name}: {len(track.spans):,} spans, {work} together")
         if self.unfinished:
             lines.append(f"{self.unfinished} runs had not ended with the block, and are left out")
         return "\n".join(lines)

@@ -12,6 +12,7 @@ from dagpu.cluster.connection.bridge import Bridge
 from dagpu.cluster.connection.members import Members, mismatch
 from dagpu.cluster.connection.security import Tls
 from dagpu.cluster.parts.part_times import CLUSTER_COSTS
+from dagpu.cluster.tasks import memory_of
 from dagpu.common.errors import ClusterError, ClusterSecurityError
 from dagpu.common.frozen import plain
 from dagpu.common.origin import Origin, describe
@@ -204,8 +205,7 @@ def _cluster_of(bridge: Bridge, connected: _Connected, options: Options) -> Open
             if about["error"]:
                 raise ClusterError(f"worker {name} ({about['host']}): {about['error']}")
             found[name] = about["devices"]
-            totals = [total for _, total in about["memory"].values()] or [0]
-            limits[name] = max(totals) if about["devices"][0].startswith("host") else sum(totals)
+            limits.update({memory_of(f"{name}/{device}"): total for device, (_, total) in about["memory"].items()})
     if not found:
         raise mismatch(members, options.origin)
     engine = DaskEngine(

@@ -22,7 +22,7 @@ from dagpu.cluster.engine.run_ends import POLL_SECONDS, drain, error_of, send_ag
 from dagpu.cluster.engine.run_state import DaskHold, RunState
 from dagpu.cluster.engine.task_graphs import GraphWriter
 from dagpu.cluster.engine.worker_clocks import add_spans
-from dagpu.cluster.tasks import Group, Task
+from dagpu.cluster.tasks import Group, Task, memory_of
 from dagpu.cluster.worker import dask_tasks
 from dagpu.cluster.worker.part_values import register_frames
 from dagpu.common.errors import ClusterError
@@ -40,7 +40,7 @@ class DaskEngine:
         bridge: the thread of Dask's loop.
         client: the client, which is asynchronous.
         addresses: the address of each worker that is alive and may run tasks. It changes as workers come and go.
-        limits: the bytes of memory of each worker's devices.
+        limits: the bytes of each memory; see `memory_of`.
         excluded: the addresses of workers that get no tasks.
         window: the most tasks of a run that a worker has at once.
         allowed_failures: how often lost arrays are sent again.
@@ -96,13 +96,21 @@ class DaskEngine:
         found: tuple[int, int] = self._bridge.block(self._ask(worker, dask_tasks.memory_of, device))
         return found
 
-    def memory_used(self, worker: str) -> int:
-        """Return the bytes of the tensors that a worker holds for this process."""
-        return sum([hold.nbytes for hold in list(self._holds) if hold.worker == worker])
+    def memory_used(self, device: str) -> int:
+        """Return the bytes of the tensors that are held for this process on a device, by its whole name."""
+        return sum([hold.nbytes.get(device, 0) for hold in list(self._holds)])
 
     def scratch_bytes(self, worker: str, device: str, body: LibraryBody, operands: Sequence[Layout]) -> int:
         """Return the bytes of scratch memory that a library needs on a device of a worker."""
         return int(self._bridge.block(self._ask(worker, dask_tasks.scratch_of, device, body, tuple(operands))))
+
+    def _memory_used(self) -> Counter[str]:
+        """Return the bytes of the tensors in each memory."""
+        found: Counter[str] = Counter()
+        for hold in list(self._holds):
+            for device, nbytes in hold.nbytes.items():
+                found[memory_of(device)] += nbytes
+        return found
 
     async def _ask(self, worker: str, function: Callable[..., Any], *arguments: Any) -> Any:
         address = self._addresses.get(worker)
@@ -164,9 +172,7 @@ class DaskEngine:
     async def _drive(self, state: RunState, fetch: ResultFetch) -> None:
         """Submit tasks as there is room, until all are done and the values that the caller gets are here."""
         while True:
-            batch = state.admit(
-                Counter({worker: self.memory_used(worker) for worker in state.queues}), self._window, self._limits
-            )
+            batch = state.admit(self._memory_used(), self._window, self._limits)
             if batch:
                 await self.graphs.submit(state, batch)
                 for task in batch:

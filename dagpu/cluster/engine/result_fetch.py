@@ -59,26 +59,34 @@ class ResultFetch:
     async def _fetch(self) -> None:
         """Fetch what is made, until nothing is left."""
         state, loop = self._state, asyncio.get_running_loop()
-        batch: dict[Group, Any] = {}
         try:
             while self._ready:
                 begun, ready, self._ready = loop.time(), self._ready, {}
-                batch = {group: future for group, future in ready.items() if state.futures.get(group) is future}
-                found = await self._client.gather([*batch.values()], direct=self._direct)
+                batch = {group: future for group, future in ready.items() if self._is_there(group, future)}
+                try:
+                    found = await self._client.gather([*batch.values()], direct=self._direct)
+                except Exception as error:
+                    left = {group: future for group, future in batch.items() if self._is_there(group, future)}
+                    if len(left) == len(batch):
+                        state.errors[-1] = error
+                        return
+                    self._ready |= left  # the others are fetched once they are made again
+                    state.lost |= state.is_lost()
+                    state.changed.set()
+                    continue
                 for group, content in zip(batch, found, strict=True):
                     self.values[group] = content
                     state.kept.discard(group)
                     state.release_unused(group[0])
                 if self.is_complete():
-                    break
+                    return
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout_at(begun + _FETCH_SECONDS):
                         await self._last.wait()
-        except Exception as error:
-            if not state.is_lost():
-                state.errors[-1] = error
-            self._ready |= batch  # those that are not lost are fetched when the next task is done
-            state.lost = True
         finally:
             self._fetching = None
             state.changed.set()
+
+    def _is_there(self, group: Group, future: Any) -> bool:
+        """Return whether a value is neither lost nor taken back by the run, to be made again."""
+        return future.status != "cancelled" and self._state.futures.get(group) is future

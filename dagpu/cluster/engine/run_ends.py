@@ -24,8 +24,8 @@ def error_of(error: BaseException, task: Task, lost_workers: Sequence[str]) -> B
     gone = ", ".join(dict.fromkeys([*lost_workers, str(last)]))
     return PartKilledWorkersError(
         f"{error.allowed_failures + 1} workers died while they ran the part of an op that was built at {places}: "
-        f"{gone}. Look for a crash or too little memory in the logs of these workers, or run that op alone on one "
-        "of them."
+        f"{gone}. Look for a crash, a lost GPU or too little memory in the logs of these workers, or run that op "
+        "alone on one of them."
     )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, final
 
 from dagpu.cluster.cluster_runs import ClusterRun
-from dagpu.cluster.tasks import Group, Task
+from dagpu.cluster.tasks import Group, Task, memory_of
+from dagpu.lowering.program import HOST
 
 
 @final
@@ -15,10 +16,11 @@ class DaskHold:
 
     __slots__ = ("__weakref__", "future", "nbytes", "worker")
 
-    def __init__(self, future: Any, worker: str, nbytes: int) -> None:
+    def __init__(self, future: Any, worker: str, nbytes: Mapping[str, int]) -> None:
         self.future = future
         self.worker = worker
         self.nbytes = nbytes
+        """The bytes that the value takes, by the names of devices."""
 
     @property
     def key(self) -> str:
@@ -39,7 +41,7 @@ class RunState:
         self.under_way: dict[str, set[int]] = {}
         """For each worker, its tasks that are submitted and not done."""
         self.held: Counter[str] = Counter()
-        """For each worker, the bytes of the values in `futures`."""
+        """For each memory, the bytes of the values in `futures`; see `memory_of`."""
         self.submitted: set[int] = set()
         self.done: set[int] = set()
         self.futures: dict[Group, Any] = {}
@@ -86,17 +88,24 @@ class RunState:
     def hold(self, group: Group, future: Any) -> None:
         """Keep a value alive."""
         self.futures[group] = future
-        self.held[self.tasks[group[0]].worker] += self.bytes_of(group)
+        for device, nbytes in self.bytes_of(group).items():
+            self.held[memory_of(device)] += nbytes
 
     def release(self, group: Group) -> None:
         """Let the engine free a value that nothing needs any more."""
         if self.futures.pop(group, None) is not None:
-            self.held[self.tasks[group[0]].worker] -= self.bytes_of(group)
+            for device, nbytes in self.bytes_of(group).items():
+                self.held[memory_of(device)] -= nbytes
 
-    def bytes_of(self, group: Group) -> int:
-        """Return the bytes of a value on devices."""
-        task, buffers = self.tasks[group[0]], self.run.tasks.program.buffers
-        return sum([buffers[version[0]].nbytes for version in task.groups[group[1]]]) if task.groups else 0
+    def bytes_of(self, group: Group) -> Counter[str]:
+        """Return the bytes of a value on each device."""
+        task, program = self.tasks[group[0]], self.run.tasks.program
+        found: Counter[str] = Counter()
+        for buffer, _ in task.groups[group[1]] if task.groups else ():
+            about = program.buffers[buffer]
+            if about.device != HOST:
+                found[program.devices[about.device]] += about.nbytes
+        return found
 
     # ---- tasks
 
@@ -104,9 +113,9 @@ class RunState:
         """Take from the queues the tasks that need nothing but submitted tasks, and for which their workers have room.
 
         Args:
-            used: for each worker, the bytes of the tensors that it holds besides those of this run.
+            used: for each memory, the bytes of the tensors in it besides those of this run.
             window: the most tasks that a worker has at once.
-            limits: the bytes of memory of each worker's devices.
+            limits: the bytes of each memory.
         """
         batch: list[Task] = []
         found = True
@@ -131,9 +140,12 @@ class RunState:
             return True
         if len(under_way) >= window:
             return False
-        peaks = sum([self.tasks[index].peak_bytes for index in under_way]) + task.peak_bytes
-        wanted = used[task.worker] + self.held[task.worker] + peaks
-        return wanted <= limits.get(task.worker, wanted)
+        for memory, peak in task.peak_bytes.items():
+            others = sum([self.tasks[index].peak_bytes.get(memory, 0) for index in under_way])
+            wanted = used[memory] + self.held[memory] + others + peak
+            if wanted > limits.get(memory, wanted):
+                return False
+        return True
 
     def note_done(self, task: Task) -> None:
         """Note that a task is done, and release the values that nothing needs any more."""

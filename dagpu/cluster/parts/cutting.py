@@ -52,7 +52,12 @@ def cut(program: Program, mesh: Mesh, *, part_seconds: float, costs: CostModel |
 def _assign(
     program: Program, versions: ProgramVersions, times: Sequence[float], part_seconds: float
 ) -> tuple[list[Draft], list[int]]:
-    """Return the drafts of the parts, each after those that it needs, and for each instruction the index of its own."""
+    """Return the drafts of the parts, each after those that it needs, and for each instruction the index of its own.
+
+    An instruction goes into the newest draft of its worker and epoch. But one that is short goes into the draft that
+    makes the last of what it uses, though that is full: in the newest one, which does other work, it would keep what
+    needs it waiting. And one that is short and uses nothing goes into the draft of the only one that uses it.
+    """
     nodes, maker = [versions.node_of[each.device] for each in program.instructions], versions.maker
     users = _only_users(program, versions)
     epochs = [0] * len(times)
@@ -60,27 +65,34 @@ def _assign(
     drafts: list[Draft] = []
     owner: list[Draft | None] = [None] * len(times)
     before: dict[int, list[int]] = {}
+    light = LIGHT * part_seconds
     for index, node in enumerate(nodes):
         if index in versions.passed:
             continue
-        makers = [maker[version] for _, version in versions.uses[index] if maker[version] >= 0]
-        user = users[index]
-        if not makers and user >= 0 and nodes[user] == node and times[index] <= LIGHT * part_seconds:
-            before.setdefault(user, []).append(index)
+        epoch, uses_none, latest = 0, True, None
+        for _, version in versions.uses[index]:
+            made = maker[version]
+            if made >= 0:
+                uses_none, near = False, nodes[made] == node
+                after = epochs[made] if near else epochs[made] + 1
+                if after > epoch:
+                    epoch, latest = after, None
+                if near and after == epoch:
+                    draft = owner[made]
+                    if latest is None or (draft is not None and draft.at[2] > latest.at[2]):
+                        latest = draft
+        if uses_none and users[index] >= 0 and times[index] <= light and nodes[users[index]] == node:
+            before.setdefault(users[index], []).append(index)
             continue
-        epoch = 0
-        for made in makers:
-            epoch = max(epoch, epochs[made] + (nodes[made] != node))
-        draft = _joined(makers, owner, (node, epoch), times[index])
-        if draft is None:
-            draft = newest.get((node, epoch))
-            if draft is None or draft.seconds >= part_seconds:
-                chunk = 0 if draft is None else draft.at[2] + 1
-                draft = newest[node, epoch] = Draft((node, epoch, chunk), part_seconds)
-                drafts.append(draft)
+        if latest is None or not latest.has_room(times[index]):
+            latest = newest.get((node, epoch))
+            if latest is None or latest.seconds >= part_seconds:
+                chunk = 0 if latest is None else latest.at[2] + 1
+                latest = newest[node, epoch] = Draft((node, epoch, chunk), part_seconds)
+                drafts.append(latest)
         for each in (*before.pop(index, ()), index):
-            epochs[each], owner[each] = epoch, draft
-            draft.add(each, times[each])
+            epochs[each], owner[each] = epoch, latest
+            latest.add(each, times[each])
     drafts.sort(key=lambda draft: (draft.at[1], draft.at[2], draft.at[0]))
     number = {draft.at: at for at, draft in enumerate(drafts)}
     return drafts, [-1 if draft is None else number[draft.at] for draft in owner]
@@ -98,18 +110,6 @@ def _only_users(program: Program, versions: ProgramVersions) -> list[int]:
             found[version] = -2
     made = [[version for _, _, version in makes] for makes in versions.makes]
     return [max(found[each[0]], -1) if len(each) == 1 else -1 for each in made]
-
-
-def _joined(makers: Sequence[int], owner: Sequence[Draft | None], at: tuple[str, int], seconds: float) -> Draft | None:
-    """Return the full draft of this worker and epoch that an instruction is added to: it makes the last of what the
-    instruction uses, and the instruction is short beside it. In the newest one, which does other work, it would keep
-    what needs it waiting for that."""
-    latest: Draft | None = None
-    for made in makers:
-        draft = owner[made]
-        if draft is not None and draft.at[:2] == at and (latest is None or draft.at[2] > latest.at[2]):
-            latest = draft
-    return latest if latest is not None and latest.has_room(seconds) else None
 
 
 def _wanted_versions(program: Program, versions: ProgramVersions, home: Sequence[int]) -> set[int]:

@@ -72,7 +72,8 @@ class PartWriter:
     def part(self, draft: Draft) -> Part:
         """Return the part of a draft."""
         for at, index in enumerate(draft.steps):
-            self._last_use.update([(version, at) for _, version in self._versions.uses[index]])
+            for _, version in self._versions.uses[index]:
+                self._last_use[version] = at
         for at, index in enumerate(draft.steps):
             self._write(at, index)
         for _, buffer in self._exports:

@@ -167,8 +167,9 @@ class Adversary:
         """Return numbers."""
         return 1 << 30, 1 << 31
 
-    def memory_used(self, worker: str) -> int:
-        """Return the bytes that a worker holds."""
+    def memory_used(self, device: str) -> int:
+        """Return the bytes that the worker of a device holds."""
+        worker = device.partition("/")[0]
         return sum(block.nbytes for value in self._stores[worker].values() for block in value.blocks.values())
 
     def scratch_bytes(self, worker: str, device: str, body: LibraryBody, operands: Sequence[Layout]) -> int:

@@ -13,11 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import (
+    BorrowError,
     CaptureError,
     ClusterError,
     ClusterSecurityError,
     CostModel,
     DeviceError,
+    MovedError,
     NoDeviceError,
     StreamInterpreter,
     Tensor,
@@ -141,6 +143,35 @@ def test_a_lent_tensor_is_changed_once_however_often_parts_are_run(seed: int) ->
             step(t.borrow_mut().partition((4,)), 2, 1).sync()
             expected = expected * 2 + 1
             assert t.borrow().to_host().sync().tolist() == [expected] * 4
+
+
+def test_runs_take_the_locks_of_this_process() -> None:
+    """A tensor that is lent for writing is not read by the same run, an op is not used twice, and one that is shared
+    runs once in a run and not again in the next: on a cluster as on a device of this process."""
+
+    def errors_at(place: str) -> list[str]:
+        t: Any = from_host(np.zeros(4, np.int32)).on(place).sync()
+        written: Any = step(t.borrow_mut().partition((4,)), 2, 1).first()
+        twice: Any = from_host(np.zeros(4, np.int32)).on(place)
+        found = []
+        for op in (zip_ops(written, t.borrow().to_host()), zip_ops(twice, twice)):
+            with pytest.raises((BorrowError, MovedError)) as raised:
+                op.sync()
+            found.append(type(raised.value).__name__)
+        assert t.borrow().to_host().sync().tolist() == [0] * 4
+        return found
+
+    with cluster(lambda n: 0, 1e-9) as (backend, engine):
+        here = errors_at("host:0")
+        with interpreter(backend, 0):
+            assert errors_at("w1/host:0") == here
+            shared = step(from_host(np.zeros(4, np.int32)).partition((4,)), 2, 1).first().unpartition().shared()
+            engine.executed = 0
+            both = [x.tolist() for x in zip_ops(shared.to_host(), shared.to_host()).sync()]
+            once = engine.executed
+            assert both == [[1] * 4] * 2
+            shared.to_host().sync()
+            assert engine.executed == once + 1
 
 
 def test_a_failed_run_leaves_lent_tensors_as_they_were() -> None:

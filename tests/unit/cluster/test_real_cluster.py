@@ -124,6 +124,7 @@ def test_a_trace_has_the_parts_and_the_instructions_of_workers(cluster: Cluster)
             assert any(first <= begin <= end <= last for _, first, last in parts)
     names = {each["args"]["name"] for each in found.events() if each["name"] == "process_name"}
     assert names == {"w0", "w1"}
+    assert f"w1 host:0: {len(by_place['w1', 'host:0'])} spans, " in str(found)
 
 
 def test_a_cancelled_run_ends_when_nothing_of_it_runs(cluster: Cluster, tmp_path: Path) -> None:

@@ -1,7 +1,10 @@
 """The clocks of workers, as this process sees them."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+pytest.importorskip("distributed", reason="a cluster needs Dask: pip install 'dagpu[cluster]'")
 
 from dagpu.cluster.engine.worker_clocks import offset_of
 
