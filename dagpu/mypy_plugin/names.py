@@ -111,6 +111,7 @@ STARTS_TASK: Final = frozenset({"trio._core._run.Nursery.start_soon", "trio._cor
 SETS_ATTRIBUTE: Final = "builtins.setattr"
 OPENS_NURSERY: Final = frozenset({"trio._core._run.open_nursery"})
 
+MAP: Final = "builtins.map"
 PARTIAL: Final = frozenset({"functools.partial"})
 """Callables that bind arguments to a function, which takes them when it is called later."""
 

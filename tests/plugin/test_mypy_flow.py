@@ -28,7 +28,7 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Store,
     reverse_postorder,
 )
-from dagpu.mypy_plugin.ownership.dataflow import Dataflow
+from dagpu.mypy_plugin.ownership.dataflow import Dataflow, WholeBody
 from dagpu.mypy_plugin.ownership.fixpoint import entry_states
 from dagpu.mypy_plugin.ownership.liveness import live_after_each, live_before, liveness
 from dagpu.mypy_plugin.shapes import shape_checks
@@ -169,11 +169,11 @@ def test_liveness_between_instructions_leads_to_that_of_the_block(body: Body) ->
 def test_what_holds_is_what_holds_on_some_way(body: Body) -> None:
     """Moves and loans at the beginning of a block are those of all ways to it, as far as the slot is live."""
     live = liveness(body)
-    lent = frozenset(i.place.slot for block in body.blocks for i in block.instructions if isinstance(i, Lend))
+    lent = sum({1 << i.place.slot for block in body.blocks for i in block.instructions if isinstance(i, Lend)})
     moved: dict[tuple[BasicBlock, int], set[object]] = {}
     held: dict[tuple[BasicBlock, int], set[object]] = {}
     for path in paths(body, rounds=3):
-        state = Dataflow(lent)
+        state = Dataflow(WholeBody(lent, {}))
         for block in path[:-1]:
             for i in block.instructions:
                 state.step(i)
@@ -193,7 +193,7 @@ def test_what_holds_is_what_holds_on_some_way(body: Body) -> None:
 @given(places(), places())
 def test_putting_something_into_a_place_makes_it_whole(moved: Place, stored: Place) -> None:
     """A move is forgotten exactly if what it took lies in what is made anew."""
-    state = Dataflow(frozenset())
+    state = Dataflow(WholeBody(0, {}))
     move = Move(HERE, moved, SLOTS, "share()")
     state.step(move)
     state.step(Store(HERE, stored, None, EVERYTHING))

@@ -2,22 +2,7 @@
 
 from collections.abc import Iterator
 
-from mypy.nodes import (
-    Block,
-    ClassDef,
-    Decorator,
-    ForStmt,
-    FuncDef,
-    IfStmt,
-    MatchStmt,
-    MypyFile,
-    OverloadedFuncDef,
-    Statement,
-    TryStmt,
-    TypeInfo,
-    WhileStmt,
-    WithStmt,
-)
+from mypy.nodes import ClassDef, Decorator, FuncDef, MypyFile, OverloadedFuncDef, Statement, TypeInfo
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.closure_facts import summarise
@@ -31,6 +16,7 @@ from dagpu.mypy_plugin.ownership.lower import (  # noqa: F401  # each registers 
 )
 from dagpu.mypy_plugin.ownership.lower.adopted_arrays import adopted_variables
 from dagpu.mypy_plugin.ownership.lower.lower_functions import bodies_of, effect_in, is_pipeline
+from dagpu.mypy_plugin.ownership.lower.suites import suites_of
 from dagpu.mypy_plugin.ownership.module_facts import Effect, ModuleFacts, Types
 from dagpu.mypy_plugin.ownership.reporting import Finding, check_body
 
@@ -102,26 +88,8 @@ def checked_functions(tree: MypyFile) -> Iterator[tuple[FuncDef, TypeInfo | None
                 case ClassDef():
                     yield from search(s.defs.body, s.info)
                 case _:
-                    for suite in _suites(s):
+                    for suite in suites_of(s):
                         if not suite.is_unreachable:
                             yield from search(suite.body, info)
 
     yield from search(tree.defs, None)
-
-
-def _suites(s: Statement) -> list[Block]:
-    """Return the suites of a compound statement; each may define functions."""
-    match s:
-        case IfStmt():
-            found = [*s.body, s.else_body]
-        case TryStmt():
-            found = [s.body, *s.handlers, s.else_body, s.finally_body]
-        case ForStmt() | WhileStmt():
-            found = [s.body, s.else_body]
-        case WithStmt():
-            found = [s.body]
-        case MatchStmt():
-            found = [*s.bodies]
-        case _:
-            found = []
-    return [suite for suite in found if suite is not None]

@@ -24,10 +24,11 @@ from mypy.typeops import get_type_vars
 from mypy.types import AnyType, CallableType, Instance, Type, TypeOfAny, get_proper_type
 
 from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.ownership.control_flow import Path
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.lower.lower_functions import effect_of, function_named
 from dagpu.mypy_plugin.ownership.lower.lower_places import function_of
-from dagpu.mypy_plugin.ownership.module_facts import Closure
+from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect
 from dagpu.mypy_plugin.typing.type_facts import MOVES, method_name, signatures
 
 
@@ -42,6 +43,8 @@ class Callee:
     closure: Closure | None = None
     runs: list[int] = field(default_factory=list)
     """Indices of the arguments that are ops which the callee runs."""
+    moved_parts: list[tuple[Expression, Path, str]] = field(default_factory=list)
+    """Attributes of the receiver and of arguments that the callee has moved, with the words for the move."""
     borrows: list[int] = field(default_factory=list)
     """Indices of the arguments that the callee only reads, but later: it is a generator, or it runs in a task."""
     is_ours: bool = field(init=False)
@@ -97,23 +100,19 @@ def describe_call(callee: Callee) -> str:
 def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
     """Return for each argument True if it is taken by value.
 
-    Record in `callee` the arguments that it runs, and those that it borrows for later.
+    Record in `callee` the arguments that it runs, those that it borrows for later, and attributes that it moves.
     """
-    if callee.name in (names.KERNEL_CALL, names.NEW_OUTPUT_CALL, names.PIPELINE_CALL, names.ZIP_OPS, names.EACH):
-        return [True] * len(e.args)
-    if callee.name in names.FOREIGN_CALLS or callee.name in names.EXPRESSION_CALLS:
-        return [True] * len(e.args)
-    if callee.name in names.PARTIAL or callee.name in names.STARTS_TASK:
-        return _flags_of_later_call(b, e, callee)
-    if callee.name.startswith("numpy."):
-        return [callee.name.endswith(f".{names.TAKES_MEMORY}")] * len(e.args)
-    if callee.name in names.READS_ONLY:
-        return [False] * len(e.args)
+    if (known := _known_flags(b, e, callee)) is not None:
+        return known
     flags = [False] * len(e.args)
-    if not any(map(_may_hold_facts, repeat(b), e.args)) and not any(kind.is_star() for kind in e.arg_kinds):
+    given = e.args if callee.receiver is None else [callee.receiver, *e.args]
+    owns = any(b.kinds.may_own(b.types.get(argument)) for argument in given)
+    if not owns and not any(map(_may_hold_facts, repeat(b), e.args)) and not any(k.is_star() for k in e.arg_kinds):
         return flags
     function = function_named(b, e.callee)
     effect = None if function is None else effect_of(b, function)
+    if function is not None and effect is not None and effect.parts:
+        _record_moved_parts(e, callee, function, effect)
     for signature in signatures(b.types.get(e.callee)):
         formals = map_actuals_to_formals(
             e.arg_kinds,
@@ -129,7 +128,8 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
             spared = effect is not None and name in effect.spares
             for i in actuals:
                 if effect is not None and form.is_star() and e.arg_kinds[i].is_star():
-                    continue  # the body does not show whether it moves them
+                    flags[i] = flags[i] or name in effect.empties
+                    continue
                 if effect is not None and name in effect.runs:
                     callee.runs.append(i)
                 kind = b.kind(e.args[i])
@@ -139,6 +139,50 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
                     callee.borrows.append(i)
                 flags[i] = flags[i] or (not (spared and kind & MOVES) and b.kinds.takes(formal, kind, result))
     return flags
+
+
+def _known_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool] | None:
+    """Return the flags for a function that the rules know by its name; None for another one."""
+    if callee.name in (names.KERNEL_CALL, names.NEW_OUTPUT_CALL, names.PIPELINE_CALL, names.ZIP_OPS, names.EACH):
+        return [True] * len(e.args)
+    if callee.name in names.FOREIGN_CALLS or callee.name in names.EXPRESSION_CALLS:
+        return [True] * len(e.args)
+    if callee.name in names.PARTIAL or callee.name in names.STARTS_TASK:
+        return _flags_of_later_call(b, e, callee)
+    if callee.name.startswith("numpy."):
+        return [callee.name.endswith(f".{names.TAKES_MEMORY}")] * len(e.args)
+    if callee.name in names.READS_ONLY:
+        return [False] * len(e.args)
+    return _flags_of_map(b, e) if callee.name == names.MAP else None
+
+
+def _flags_of_map(b: GraphBuilder, e: CallExpr) -> list[bool]:
+    """Return the flags for `map(f, ts)`: the items of an iterable are taken if `f` takes its argument."""
+    flags = [False] * len(e.args)
+    function = function_named(b, e.args[0]) if e.args else None
+    effect = None if function is None else effect_of(b, function)
+    for signature in signatures(b.types.get(e.args[0]))[:1] if e.args else []:
+        for i, (formal, name) in enumerate(zip(signature.arg_types, signature.arg_names, strict=True), start=1):
+            spared = effect is not None and name in effect.spares
+            if i < len(flags) and not spared and b.kinds.kind_of(formal) & MOVES:
+                flags[i] = True
+    return flags
+
+
+def _record_moved_parts(e: CallExpr, callee: Callee, function: FuncDef, effect: Effect) -> None:
+    """Record the attributes that a function has moved when it ends, for each object that is passed by place."""
+    parameters = [argument.variable.name for argument in function.arguments]
+    given: dict[str, Expression] = {}
+    if callee.receiver is not None and not function.is_static:
+        given[parameters.pop(0)] = callee.receiver
+    for value, kind, name in zip(e.args, e.arg_kinds, e.arg_names, strict=True):
+        if kind.is_star():
+            return
+        if name is not None:
+            given[name] = value
+        elif parameters:
+            given[parameters.pop(0)] = value
+    callee.moved_parts += [(given[name], path, how) for name, path, how in effect.parts if name in given]
 
 
 def _runs_later(function: FuncDef) -> bool:

@@ -11,8 +11,10 @@ from mypy.nodes import Context, FuncItem, Var
 
 from dagpu.mypy_plugin.ownership.control_flow import (
     EVERYTHING,
+    SPENDABLE,
     Body,
     Build,
+    Escape,
     Forget,
     Lend,
     Move,
@@ -53,17 +55,42 @@ def summarise(node: FuncItem, body: Body) -> Closure:
         if move.place.slot in free:
             _record_use(closure, body, move)
     if not closure.assigns.isdisjoint(closure.moves):
-        closure.moved_at_end.update((place, how) for place, how in _moved_at_end(body) if place in closure.assigns)
+        closure.moved_at_end.update((place, how) for place, how, _ in moved_at_end(body) if place in closure.assigns)
     for place in closure.assigns:
         if place not in first:
             closure.uses.pop(place, None)
         closure.lends.pop(place, None)
         closure.moves.pop(place, None)
+    closure.returns.update(_ops_in_result(body, free))
     return closure
 
 
-def _moved_at_end(body: Body) -> Iterator[tuple[Outside, str]]:
-    """Iterate over the enclosing places that may be moved where the body ends, with the words for the move."""
+def _ops_in_result(body: Body, free: set[Slot]) -> Iterator[Outside]:
+    """Iterate over the enclosing variables with ops that the result of a body is made of."""
+    made_of: dict[Slot, set[Slot]] = {}
+    for block in body.blocks:
+        for i in block.instructions:
+            match i:
+                case Read() if i.into is not None and not i.place.path and i.keeps & SPENDABLE:
+                    made_of[i.into] = {i.place.slot} if i.place.slot in free else made_of.get(i.place.slot, set())
+                case Build() if i.into is not None and i.single:
+                    made_of[i.into] = set().union(*(made_of.get(part, ()) for part in i.parts))
+                case Store() if not i.place.path and i.part is not None:
+                    made_of[i.place.slot] = made_of.get(i.part, set())
+                case Escape():
+                    for slot in made_of.get(i.part, ()):
+                        root = body.roots[slot]
+                        if root is not None:
+                            yield root, ()
+                case _:
+                    pass
+
+
+def moved_at_end(body: Body) -> Iterator[tuple[Outside, str, bool]]:
+    """Iterate over the named places that may be moved where the body ends, with the words for the move.
+
+    The flag is true for a move that only gives the handle another name.
+    """
     all_live = [-1] * len(body.blocks)
     for block, state in entry_states(body, all_live):
         for i in block.instructions:
@@ -73,7 +100,7 @@ def _moved_at_end(body: Body) -> Iterator[tuple[Outside, str]]:
                 for move in moves:
                     root = body.roots[move.place.slot]
                     if root is not None:
-                        yield (root, move.place.path), move.how
+                        yield (root, move.place.path), move.how, move.binds
 
 
 def _record_use(closure: Closure, body: Body, i: Read | Move | Lend | Touch | Store | Forget) -> None:
@@ -88,6 +115,8 @@ def _record_use(closure: Closure, body: Body, i: Read | Move | Lend | Touch | St
                 closure.assigns.add(place)
         case Touch():
             closure.uses.setdefault(place, i.inside)
+            if i.later:
+                closure.keeps.add(place)
         case Move():
             closure.uses.setdefault(place, i.node)
             closure.moves.setdefault(place, i.how)
@@ -109,10 +138,11 @@ def call_closure(b: GraphBuilder, closure: Closure, node: Context) -> Slot | Non
 
 
 def _emit_captures(b: GraphBuilder, closure: Closure, node: Context, *, later: bool) -> Slot | None:
+    at_any_time = later or closure.node.is_generator or closure.node.is_coroutine
     parts: list[Slot] = []
     for outside, inside in closure.uses.items():
         place = _place_of(b, outside)
-        b.emit(Touch(node, place, inside, closure.node))
+        b.emit(Touch(node, place, inside, closure.node, at_any_time or outside in closure.keeps))
         if outside in closure.assigns:
             continue
         into = b.temporary()
@@ -125,6 +155,11 @@ def _emit_captures(b: GraphBuilder, closure: Closure, node: Context, *, later: b
             b.emit(Lend(node, place, into, exclusive=False, captured=True, reads_only=True))
         else:
             b.emit(Read(node, place, into, EVERYTHING))
+            if b.in_then and closure.returns and outside not in closure.returns:  # no part of the op that `then` builds
+                parts[-1] = b.temporary()
+                b.emit(Build(node, parts[-1], (into,), EVERYTHING))
+    if closure.home is b.body:
+        parts += closure.defaults
     for outside in closure.assigns:
         place = _place_of(b, outside)
         b.emit(Forget(node, place, whole=True))
@@ -133,7 +168,8 @@ def _emit_captures(b: GraphBuilder, closure: Closure, node: Context, *, later: b
     if not parts:
         return None
     held = b.temporary()
-    b.emit(Build(node, held, tuple(parts), EVERYTHING, owner=later and bool(closure.moves)))
+    owner = later and bool(closure.moves)
+    b.emit(Build(node, held, tuple(parts), EVERYTHING, owner, single=b.in_then and bool(closure.returns)))
     return held
 
 

@@ -211,6 +211,8 @@ class Touch:
     inside: Context
     defined: Context
     """The closure's definition. A move before it makes the use inside an error, a later move makes the call one."""
+    later: bool = False
+    """True if the closure may run at any time from here on."""
 
 
 Instruction: TypeAlias = (
@@ -248,6 +250,12 @@ class Body:
     """Expression statements that build an op or a flow and drop it."""
     unfollowed: set[Root] = field(default_factory=set)
     """Variables that are named where their type does not show a handle or an op, for example one declared `Any`."""
+    indices: dict[Slot, str] = field(default_factory=dict)
+    """Variables that are used as an index, each with the step of a path to the item."""
+    assigned_inside: set[str] = field(default_factory=set)
+    """Names that a nested function declares `nonlocal`."""
+    opaque: set[Root] = field(default_factory=set)
+    """Variables that a closure uses whose calls are not followed: a method, or one that a decorator gets."""
     read_on_host: list[Expression] = field(default_factory=list)
     """Handles and ops of which NumPy is asked to make an array."""
 

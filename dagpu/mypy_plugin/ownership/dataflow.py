@@ -4,6 +4,7 @@ The three sets are joined by union: a handle counts as moved if it has moved on 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from dagpu.mypy_plugin.ownership.control_flow import (
@@ -39,16 +40,25 @@ Held: TypeAlias = frozenset[Lend | Build]
 NOTHING: Held = frozenset()
 
 
+@dataclass(eq=False, slots=True)
+class WholeBody:
+    """Facts about a whole body, which all of its states use."""
+
+    lent: int
+    """The slots that are borrowed anywhere in it, one bit for each."""
+    indices: dict[Slot, str]
+    """Variables that are used as an index, each with the step of a path to the item."""
+    derived: dict[tuple[Move, Place], Move] = field(default_factory=dict)
+    """The moves out of places that share a handle with the place of a move."""
+
+
 class Dataflow:
     """The facts at one point of a body."""
 
-    __slots__ = ("derived", "held", "lent", "moved", "sharing", "spent")
+    __slots__ = ("held", "moved", "sharing", "spent", "whole")
 
-    def __init__(self, lent: frozenset[Slot], derived: dict[tuple[Move, Place], Move] | None = None) -> None:
-        self.lent = lent
-        """Slots that are borrowed anywhere in the body."""
-        self.derived: dict[tuple[Move, Place], Move] = {} if derived is None else derived
-        """The moves out of places that share a handle with the place of a move. All states of a body use one table."""
+    def __init__(self, whole: WholeBody) -> None:
+        self.whole = whole
         self.sharing: dict[Slot, frozenset[tuple[Path, Place]]] = {}
         """For each slot: paths into it, each with another place that has the same value."""
         self.moved: dict[Slot, frozenset[Move]] = {}
@@ -57,10 +67,11 @@ class Dataflow:
 
     def pruned(self, live: int) -> "Dataflow":
         """Return a copy with the facts about these live slots; `live` has one bit for each slot."""
-        state = Dataflow(self.lent, self.derived)
+        state = Dataflow(self.whole)
         if self.sharing:
+            named = live | self.whole.lent  # a loan of one name is a loan of the others, also if that name is not used
             for slot, pairs in self.sharing.items():
-                if live >> slot & 1 and (left := frozenset(pair for pair in pairs if live >> pair[1].slot & 1)):
+                if named >> slot & 1 and (left := frozenset(pair for pair in pairs if named >> pair[1].slot & 1)):
                     state.sharing[slot] = left
         if self.moved:
             state.moved = {slot: moves for slot, moves in self.moved.items() if live >> slot & 1}
@@ -99,6 +110,8 @@ class Dataflow:
             self.held[i.slot] = facts
 
     def _forget_parts(self, i: Forget) -> None:
+        if i.place.slot in self.whole.indices and not i.place.path:
+            self._rebind(self.whole.indices[i.place.slot])
         self._forget(i.place.slot, i.place.path, i.whole)
         if i.place.slot in self.sharing:
             for other in self.shared_with(i.place):
@@ -152,6 +165,10 @@ class Dataflow:
                     found.append(inner)
         return found
 
+    def may_share_with(self, place: Place) -> list[Place]:
+        """Return the other places that may have the value of a place: a loop's variable was one of the items."""
+        return [other for path, other in self.sharing.get(place.slot, ()) if covers(path, place.path)]
+
     def _share(self, i: Share) -> None:
         slot, path = i.other
         if i.follows:
@@ -180,7 +197,7 @@ class Dataflow:
         pairs = self.sharing.get(slot)
         if pairs is None:
             return
-        gone = [pair for pair in pairs if pair[0][: len(path)] == path]
+        gone = [pair for pair in pairs if pair[0][: len(path)] == path or _may_be_item(pair[0], path)]
         for own, other in gone:
             back = self.sharing.get(other.slot, frozenset()) - {(other.path, Place(slot, own))}
             self._set_sharing(other.slot, back)
@@ -195,16 +212,18 @@ class Dataflow:
     def _add_move(self, move: Move, place: Place) -> None:
         """Record that a move has taken the handle of another place as well."""
         key = move, place
-        derived = self.derived.get(key)
+        derived = self.whole.derived.get(key)
         if derived is None:
-            derived = self.derived[key] = Move(move.node, place, move.into, move.how, silent=True)
+            derived = self.whole.derived[key] = Move(move.node, place, move.into, move.how, silent=True)
         self.moved[place.slot] = self.moved.get(place.slot, frozenset()) | {derived}
 
     # ---- further instructions
 
     def _store(self, i: Store) -> None:
         slot, path = i.place
-        if slot in self.lent:
+        if slot in self.whole.indices and not path:
+            self._rebind(self.whole.indices[slot])
+        if self.whole.lent >> slot & 1:
             for holder, facts in list(self.held.items()):  # loans of the old value are not loans of the new one
                 left = frozenset(
                     fact
@@ -221,6 +240,18 @@ class Dataflow:
             self._unlink(slot, path)
         if not path:
             self._set_held(slot, NOTHING if i.part is None else self.held.get(i.part, NOTHING), i.keeps)
+
+    def _rebind(self, step: str) -> None:
+        """A variable that is used as an index has another value now: `ts[i]` is another item."""
+        for slot, moves in list(self.moved.items()):
+            self._set_moved(slot, frozenset(m for m in moves if step not in m.place.path))
+        for slot, pairs in list(self.sharing.items()):
+            kept = frozenset(pair for pair in pairs if step not in pair[0] and step not in pair[1].path)
+            self._set_sharing(slot, kept)
+        for holder, facts in list(self.held.items()):
+            left = frozenset(fact for fact in facts if not (isinstance(fact, Lend) and step in fact.place.path))
+            if len(left) != len(facts):
+                self.held[holder] = left
 
     def _run(self, i: Run) -> None:
         for op in self.held.get(i.part, NOTHING):
@@ -243,10 +274,13 @@ class Dataflow:
             if (m.place.path[:n] != path and not _may_be_item(m.place.path, path))
             or (not whole and len(m.place.path) == n)
         )
-        if left:
-            self.moved[slot] = left
+        self._set_moved(slot, left)
+
+    def _set_moved(self, slot: Slot, moves: frozenset[Move]) -> None:
+        if moves:
+            self.moved[slot] = moves
         else:
-            del self.moved[slot]
+            self.moved.pop(slot, None)
 
     EFFECTS: ClassVar[dict[type[Instruction], Callable[["Dataflow", Any], None]]] = {
         Read: _read,
@@ -265,13 +299,15 @@ class Dataflow:
 
 
 def _may_be_item(moved: Path, stored: Path) -> bool:
-    """Return True if an item that is assigned may be the one that has moved: it was any of them, or counted from the
-    other end."""
+    """Return True if an item that is assigned may be the one that has moved: it was any of them, counted from the other
+    end, or has a variable for an index."""
     n = len(stored)
     if not n or len(moved) < n or moved[: n - 1] != stored[:-1] or moved[n - 1][0] != "[" or stored[-1][0] != "[":
         return False
     steps = moved[n - 1], stored[-1]
-    return ANY_ITEM in steps or (steps[0][1] == "-") != (steps[1][1] == "-")
+    if ANY_ITEM in steps or any(step[1].isidentifier() for step in steps):
+        return True
+    return (steps[0][1] == "-") != (steps[1][1] == "-")
 
 
 def _bit_of(fact: Lend | Build) -> int:

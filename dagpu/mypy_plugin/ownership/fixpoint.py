@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 
 from dagpu.mypy_plugin.ownership.control_flow import BasicBlock, Body, Lend, Move, Place, Share
-from dagpu.mypy_plugin.ownership.dataflow import Dataflow
+from dagpu.mypy_plugin.ownership.dataflow import Dataflow, WholeBody
 
 
 def derived_moves(body: Body) -> Iterable[Move]:
@@ -15,15 +15,19 @@ def derived_moves(body: Body) -> Iterable[Move]:
     for block, state in entry_states(body, [-1] * len(body.blocks)):
         for i in block.instructions:
             state.step(i)
-        derived = state.derived
+        derived = state.whole.derived
     return derived.values()
 
 
 def entry_states(body: Body, live: list[int]) -> Iterator[tuple[BasicBlock, Dataflow]]:
     """Iterate over the blocks, each with the state at its entry, which the caller must `step` through the block."""
-    lent = frozenset(i.place.slot for block in body.blocks for i in block.instructions if isinstance(i, Lend))
+    lent = 0
+    for block in body.blocks:
+        for i in block.instructions:
+            if isinstance(i, Lend):
+                lent |= 1 << i.place.slot
     states: list[Dataflow | None] = [None] * len(body.blocks)
-    states[0] = Dataflow(lent)
+    states[0] = Dataflow(WholeBody(lent, body.indices))
     if any(follower.index <= block.index for block in body.blocks for follower in block.next):
         _solve(body, live, states)
         for block in body.blocks:

@@ -86,6 +86,10 @@ class GraphBuilder:
         """The cause of the next move, in the words of the run-time error."""
         self.in_then = False
         """True while an argument of `then` is evaluated. The op borrows everything that such a closure borrows."""
+        self.read_by_generator: list[Slot] | None = None
+        """The values that the generator expression around this place reads when it is asked; None outside of one."""
+        self.fixed_lists: dict[Var, int] | None = None
+        """Lists of one known length, with this length; None until one is asked for."""
         self.body = Body(node, [], [], {}, set(), set(), [], [])
         self.current = self.block()
 

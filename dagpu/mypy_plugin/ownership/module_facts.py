@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 from mypy.nodes import Context, Expression, FuncDef, FuncItem, Var
 from mypy.types import Type
 
-from dagpu.mypy_plugin.ownership.control_flow import Body, Path, Root
+from dagpu.mypy_plugin.ownership.control_flow import Body, Path, Root, Slot
 from dagpu.mypy_plugin.ownership.rules.expected_errors import ExpectedErrors
 from dagpu.mypy_plugin.typing.type_facts import TypeFacts
 
@@ -34,6 +34,14 @@ class Closure:
     """Enclosing places that the closure reassigns. Uses count only before the first assignment."""
     moved_at_end: dict[Outside, str]
     """Reassigned enclosing places that may still be moved when the closure ends, with the words for the move."""
+    keeps: set[Outside] = field(default_factory=set)
+    """Enclosing places that may be used after a call: the closure passes on another one that uses them."""
+    returns: set[Outside] = field(default_factory=set)
+    """Enclosing places of ops that the closure's result is made of."""
+    defaults: tuple[Slot, ...] = ()
+    """Slots, in the body that defines the closure, of the values of its defaults."""
+    home: Body | None = None
+    """The body that defines the closure."""
 
 
 class Effect(NamedTuple):
@@ -46,6 +54,11 @@ class Effect(NamedTuple):
     """Parameters that the function does not move."""
     runs: frozenset[str]
     """Parameters that the function runs as ops, directly or as part of another op."""
+    empties: frozenset[str] = frozenset()
+    """Parameters with items that the function moves, such as those of `*tensors`."""
+    parts: tuple[tuple[str, Path, str], ...] = ()
+    """Attributes of parameters that are moved where the function ends: the parameter, the path, and the words for the
+    move."""
 
 
 @dataclass(eq=False, slots=True)

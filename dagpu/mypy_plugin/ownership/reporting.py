@@ -99,7 +99,9 @@ class _BodyChecker:
                     case AskFeed():
                         self._check_feed(i, state)
                     case Move() if not i.silent:
-                        if self._check_use(i, state) and (i.place.slot in state.lent or i.place.slot in state.sharing):
+                        if self._check_use(i, state) and (
+                            state.whole.lent >> i.place.slot & 1 or i.place.slot in state.sharing
+                        ):
                             after = after or live_after_each(block, live)
                             self._check_move(i, state, after[index])
                     case Lend() if not i.reads_only:
@@ -183,7 +185,7 @@ class _BodyChecker:
                         yield loan
 
     def _places_of_value(self, place: Place, state: Dataflow) -> list[Place]:
-        return [place, *state.shared_with(place)]
+        return [place, *state.shared_with(place), *state.may_share_with(place)]
 
     def _check_move(self, i: Move, state: Dataflow, live: int) -> None:
         places = [i.place] if i.binds else self._places_of_value(i.place, state)

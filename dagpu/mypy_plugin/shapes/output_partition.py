@@ -62,14 +62,15 @@ class OutputChecker:
             if len(ranks) == len(arguments):
                 given = result_of(value) if isinstance(value, Op) else value
                 if isinstance(given, Cut if outputs[index] else Array):
-                    self._check_rank(call, names[index], given, ranks[index], place)
+                    self._check_rank(call.callee, names[index], given, ranks[index], place)
             source = value.source if isinstance(value, Op) else None
             if source is None:
                 continue
             first = seen.setdefault(source, index)
             if first != index and (outputs[first] or outputs[index]):
                 self._report(
-                    f"{_describe_place(call, names[index])}: {_describe_alias(names, outputs, first, index)}", place
+                    f"{_describe_place(call.callee, names[index])}: {_describe_alias(names, outputs, first, index)}",
+                    place,
                 )
 
     def check_new(self, call: CallExpr, callee: Expression, kernel: Type, shape: Extents) -> None:
@@ -81,8 +82,21 @@ class OutputChecker:
             name = argument_forms.kernel_name(callee)
             self._report(f"{name}: {what}, but the CUDA declaration has rank {rank}. {cure}.", call)
 
+    def check_new_inputs(self, call: CallExpr, callee: Expression, kernel: Type, inputs: list[Value]) -> None:
+        """Report inputs of another rank than CUDA declares, in a call of what `kernel.new` returned."""
+        parameters = argument_forms.parameters_of(kernel)
+        ranks = kernel_facts.ranks_of(callee, kernel)[1:]
+        if parameters is None or len(ranks) != len(inputs):
+            return
+        names = parameters.arg_names[1:]
+        places = _arguments_in_order(call, [name or "" for name in names])
+        for name, value, rank, place in zip(names, inputs, ranks, places, strict=True):
+            given = result_of(value) if isinstance(value, Op) else value
+            if place is not None and isinstance(given, Array):
+                self._check_rank(callee, name, given, rank, place)
+
     def _check_rank(
-        self, call: CallExpr, name: str | None, given: Array | Cut, rank: int | None, place: Expression
+        self, callee: Expression, name: str | None, given: Array | Cut, rank: int | None, place: Expression
     ) -> None:
         if rank is None or len(given.shape) == rank:
             return
@@ -94,11 +108,11 @@ class OutputChecker:
             form, report, cut = argument_forms.describe_handle(type_), self._report_input, ""
         what = f"got {form}{elements} shape {format_extents(given.shape)}, so of rank {len(given.shape)}"
         cure = f"Reshape it{cut} with .reshape(shape), or declare that rank in CUDA"
-        report(f"{_describe_place(call, name)}: {what}, but the CUDA declaration has rank {rank}. {cure}.", place)
+        report(f"{_describe_place(callee, name)}: {what}, but the CUDA declaration has rank {rank}. {cure}.", place)
 
 
-def _describe_place(call: CallExpr, name: str | None) -> str:
-    return f"{argument_forms.kernel_name(call.callee)}, argument {name!r}"
+def _describe_place(callee: Expression, name: str | None) -> str:
+    return f"{argument_forms.kernel_name(callee)}, argument {name!r}"
 
 
 def _arguments_in_order(call: CallExpr, order: list[str]) -> list[Expression | None]:

@@ -34,6 +34,7 @@ class _ShapeChecks:
         self.check_partition = outputs.check_partition
         self.check_kernel = outputs.check_kernel
         self.check_new = outputs.check_new
+        self.check_new_inputs = outputs.check_new_inputs
 
     def check_write(self, call: CallExpr, callee: MemberExpr, at: Value, data: Value) -> None:
         """Report a part that does not lie in its source, and data of another shape."""

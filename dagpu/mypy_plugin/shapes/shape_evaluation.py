@@ -2,11 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol, final
+from typing import final
 
 from mypy.nodes import (
-    ARG_NAMED,
-    ARG_POS,
     GDEF,
     AssignmentExpr,
     AwaitExpr,
@@ -26,7 +24,6 @@ from mypy.nodes import (
     MemberExpr,
     NameExpr,
     OpExpr,
-    RefExpr,
     ReturnStmt,
     SetComprehension,
     SetExpr,
@@ -38,47 +35,25 @@ from mypy.nodes import (
     YieldExpr,
     YieldFromExpr,
 )
-from mypy.types import Instance, Type, get_proper_type
+from mypy.types import Type, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.shapes import shape_calls
+from dagpu.mypy_plugin.shapes.call_evaluation import CallChecker, CallEvaluator
 from dagpu.mypy_plugin.shapes.shape_values import (
     Array,
     Cut,
-    Extents,
     Made,
-    NewOutput,
     Nothing,
     Number,
     Op,
     Several,
     Table,
     Value,
-    as_extents,
     joined,
     result_of,
     value_of_type,
 )
-from dagpu.mypy_plugin.typing import argument_forms, op_parameters
-
-
-class CallChecker(Protocol):
-    """Receives the calls that the evaluator comes across, and the declarations of kernels, to check them."""
-
-    def check_partition(self, call: CallExpr, receiver: Value, tile: Value, partial: Expression | None) -> None:
-        """Check a call of `partition` on a handle or an op."""
-
-    def check_kernel(self, call: CallExpr, kernel: Type, arguments: list[Value]) -> None:
-        """Check a call of a kernel, with the arguments in the order of the parameters."""
-
-    def check_new(self, call: CallExpr, callee: Expression, kernel: Type, shape: Extents) -> None:
-        """Check the shape of a call of `kernel.new`."""
-
-    def check_write(self, call: CallExpr, callee: MemberExpr, at: Value, data: Value) -> None:
-        """Check a call of a method `write`, with the part and the data."""
-
-    def check_declaration(self, declared: Decorator, place: Expression, sees: Value) -> None:
-        """Check what a kernel declares to see in the decorator at `place`."""
+from dagpu.mypy_plugin.typing import op_parameters
 
 
 @final
@@ -98,8 +73,9 @@ class Evaluator:
         self.checking = True
         """False if a wrong call here may be unreachable or deliberate; then it is not reported."""
         self._in_function = in_function
-        self._type_of = type_of
-        self._call_checker = call_checker
+        self.type_of = type_of
+        self.call_checker = call_checker
+        self._calls = CallEvaluator(self)
         self._known_reads = 0
         """Number of reads of variables with a known value."""
         self.shared: set[SymbolNode] = set()
@@ -159,7 +135,7 @@ class Evaluator:
             case NameExpr():
                 return self._name(expression)
             case CallExpr():
-                return self._call(expression)
+                return self._calls.visit(expression)
             case MemberExpr():
                 return self._member(expression)
             case IntExpr():
@@ -169,7 +145,7 @@ class Evaluator:
                 return None if any(isinstance(item, StarExpr) for item in expression.items) else Several(items)
             case AwaitExpr():
                 value = result_of(self.visit(expression.expr))
-                return value_of_type(self._type_of(expression)) if value is None else value
+                return value_of_type(self.type_of(expression)) if value is None else value
             case IndexExpr():
                 return self._index(expression)
             case OpExpr(op="and" | "or"):
@@ -233,7 +209,7 @@ class Evaluator:
             return Nothing()
         node = name.node
         value = None if node is None else self.known.get(node)
-        type_ = get_proper_type(self._type_of(name)) if value is None else None
+        type_ = get_proper_type(self.type_of(name)) if value is None else None
         if type_ is not None:
             value = value_of_type(type_)
         if value is not None:
@@ -246,7 +222,7 @@ class Evaluator:
         base = self.visit(member.expr)
         if member.name == "shape" and isinstance(base, Array | Cut):
             return Several(tuple([None if extent is None else Number(extent) for extent in base.shape]))
-        return value_of_type(self._type_of(member))
+        return value_of_type(self.type_of(member))
 
     def _index(self, index: IndexExpr) -> Value:
         base, place = self.visit(index.base), self.visit(index.index)
@@ -263,8 +239,8 @@ class Evaluator:
         for place in declared.decorators:
             value = self.visit(place)
             is_kernel = isinstance(value, Made) and value.name == names.KERNEL_DECORATOR
-            if isinstance(value, Made) and is_kernel and self._call_checker is not None and self.checking:
-                self._call_checker.check_declaration(declared, place, value.arguments[0])
+            if isinstance(value, Made) and is_kernel and self.call_checker is not None and self.checking:
+                self.call_checker.check_declaration(declared, place, value.arguments[0])
 
     def apply(self, lambda_: LambdaExpr, argument: Value) -> Value:
         """Return the value of a call of a lambda with one parameter.
@@ -287,114 +263,6 @@ class Evaluator:
         decided = [self.decides(condition) for conditions in loops.condlists for condition in conditions]
         with self.silent(any(decided)):
             self.visit_all(elements)
-
-    # ---- calls
-
-    def _call(self, call: CallExpr) -> Value:
-        callee = call.callee
-        if isinstance(callee, RefExpr) and callee.node is not None:
-            name = callee.node.fullname
-            if name in shape_calls.FUNCTIONS:
-                parameters, function = shape_calls.FUNCTIONS[name]
-                return function(self._arguments(call, parameters), call)
-            if name in shape_calls.MADE:
-                return self._made(call, name)
-            if name == names.AROUND:
-                values = list(map(self.visit, call.args))
-                return Made(name, tuple(values)) if set(call.arg_kinds) <= {ARG_POS} else None
-            if name == names.ZIP_OPS:
-                values = list(map(self.visit, call.args))
-                return shape_calls.call_zip_ops(values, call) if set(call.arg_kinds) <= {ARG_POS} else None
-        type_ = get_proper_type(self._type_of(callee))
-        if isinstance(type_, Instance) and type_.type.fullname == names.KERNEL:
-            return self._call_kernel(call, type_)
-        if isinstance(type_, Instance) and type_.type.fullname == names.NEW_OUTPUT:
-            made = self.visit(callee)
-            self.visit_all(call.args)
-            return Op(Array(made.shape), call) if isinstance(made, NewOutput) else value_of_type(self._type_of(call))
-        if isinstance(callee, MemberExpr):
-            if callee.name == "new" and (kernel := self._kernel_type(callee.expr)) is not None:
-                return self._call_new(call, callee.expr, kernel)
-            return self._call_method(call, callee)
-        self.visit(callee)
-        self.visit_all(call.args)
-        return value_of_type(self._type_of(call))
-
-    def _arguments(self, call: CallExpr, parameters: tuple[str, ...]) -> dict[str, Value]:
-        """Visit all arguments. Return the values of those for the given first parameters, by name.
-
-        The result is empty for a call with `*args` or `**kwargs`.
-        """
-        given: dict[str, Value] = {}
-        for index, (argument, kind, name) in enumerate(zip(call.args, call.arg_kinds, call.arg_names, strict=True)):
-            value = self.visit(argument)
-            if kind == ARG_NAMED and name is not None:
-                given[name] = value
-            elif kind == ARG_POS and index < len(parameters):
-                given[parameters[index]] = value
-        return given if _is_plain(call) else {}
-
-    def _made(self, call: CallExpr, name: str) -> Value:
-        """Evaluate a call of a class; None for one with `*args` or `**kwargs`."""
-        parameters, defaults = shape_calls.MADE[name]
-        given = self._arguments(call, parameters if name != names.SLICE or len(call.args) > 1 else ("stop",))
-        return Made(name, tuple(map(given.get, parameters, defaults))) if _is_plain(call) else None
-
-    def _call_method(self, call: CallExpr, callee: MemberExpr) -> Value:
-        receiver = self.visit(callee.expr)
-        if callee.name in ("then", "map") and isinstance(receiver, Op):
-            return self._composed(call, callee.name, receiver)
-        given = self._arguments(call, shape_calls.PARAMETERS.get(callee.name, ()))
-        if callee.name == "partition" and self._call_checker is not None and self.checking:
-            whole = result_of(receiver) if isinstance(receiver, Op) else receiver
-            named = dict(zip(call.arg_names, call.args, strict=True))
-            self._call_checker.check_partition(call, whole, given.get("tile"), named.get("partial"))
-        if callee.name == "write" and self._call_checker is not None and self.checking:
-            self._call_checker.check_write(call, callee, given.get("at"), given.get("data"))
-        value = shape_calls.call_method(receiver, callee.name, given, call)
-        return value_of_type(self._type_of(call)) if value is None else value
-
-    def _composed(self, call: CallExpr, name: str, op: Op) -> Value:
-        """Evaluate `op.then(f)` and `op.map(f)`, where `f` is a lambda."""
-        if len(call.args) != 1 or not isinstance(call.args[0], LambdaExpr):
-            self.visit_all(call.args)
-            return value_of_type(self._type_of(call))
-        value = self.apply(call.args[0], op.result)
-        return Op(result_of(value) if name == "then" else value, call)
-
-    def _call_kernel(self, call: CallExpr, kernel: Instance) -> Value:
-        """Evaluate a kernel call: an op whose result is the tuple of all arguments, in the order of the parameters."""
-        self.visit(argument_forms.base_kernel(call.callee))
-        parameters = argument_forms.parameters_of(kernel)
-        order = () if parameters is None else tuple([name or "" for name in parameters.arg_names])
-        given = self._arguments(call, order)
-        arguments = [given.get(name) for name in order]
-        if self._call_checker is not None and self.checking and _is_plain(call):
-            self._call_checker.check_kernel(call, kernel, arguments)
-        parts = [result_of(value) if isinstance(value, Op) else value for value in arguments]
-        return Op(Several(tuple(parts)), call)
-
-    def _kernel_type(self, expression: Expression) -> Instance | None:
-        type_ = get_proper_type(self._type_of(expression))
-        return type_ if isinstance(type_, Instance) and type_.type.fullname == names.KERNEL else None
-
-    def _call_new(self, call: CallExpr, callee: Expression, kernel: Instance) -> Value:
-        """Evaluate `kernel.new(shape, tile)`."""
-        self.visit(argument_forms.base_kernel(callee))
-        given = self._arguments(call, shape_calls.PARAMETERS["new"])
-        shape = as_extents(given.get("shape"))
-        if shape is None:
-            return None
-        if self._call_checker is not None and self.checking:
-            named = dict(zip(call.arg_names, call.args, strict=True))
-            self._call_checker.check_partition(call, Array(shape), given.get("tile"), named.get("partial"))
-            self._call_checker.check_new(call, callee, kernel, shape)
-        return NewOutput(shape)
-
-
-def _is_plain(call: CallExpr) -> bool:
-    """Return True for a call without `*args` and `**kwargs`."""
-    return all(kind in (ARG_POS, ARG_NAMED) for kind in call.arg_kinds)
 
 
 def _compute(operator: str, left: Value, right: Value) -> Value:

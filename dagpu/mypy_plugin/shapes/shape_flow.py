@@ -44,7 +44,8 @@ from mypy.patterns import AsPattern, MappingPattern, Pattern, StarredPattern
 from mypy.types import Type, UninhabitedType, get_proper_type
 
 from dagpu.mypy_plugin.conditions import is_always_false
-from dagpu.mypy_plugin.shapes.shape_evaluation import CallChecker, Evaluator
+from dagpu.mypy_plugin.shapes.call_evaluation import CallChecker
+from dagpu.mypy_plugin.shapes.shape_evaluation import Evaluator
 from dagpu.mypy_plugin.shapes.shape_values import Value, joined, value_of_type
 
 _EXPECTED_ERRORS = frozenset(

@@ -6,6 +6,7 @@
 from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
+from mypy.nodes import Expression
 from mypy.types import Instance, LiteralType, TupleType, Type, get_proper_type
 
 from dagpu.mypy_plugin import names
@@ -64,9 +65,13 @@ class Op:
 @final
 @dataclass(frozen=True, slots=True)
 class NewOutput:
-    """A kernel whose calls write to a new tensor of this shape."""
+    """A kernel whose calls write to a new tensor."""
 
-    shape: Extents
+    shape: Extents | None
+    """The shape of the tensor; None if it is not known."""
+    kernel: Type
+    callee: Expression
+    """The expression that names the kernel."""
 
 
 @final

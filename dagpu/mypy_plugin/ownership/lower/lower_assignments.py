@@ -22,8 +22,8 @@ from mypy.nodes import (
 from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, Escape, Forget, Slot, Store
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
-from dagpu.mypy_plugin.ownership.lower.lower_places import place_of
-from dagpu.mypy_plugin.ownership.lower.shared_places import origin_of, share
+from dagpu.mypy_plugin.ownership.lower.lower_places import has_variable_index, place_of
+from dagpu.mypy_plugin.ownership.lower.shared_places import origin_of, origin_of_target, share
 from dagpu.mypy_plugin.ownership.rules.unused import built_in
 
 
@@ -129,7 +129,7 @@ def _assignment(b: GraphBuilder, s: AssignmentStmt) -> None:
         assign(b, target, held, s, s.rvalue)
         share(b, target, origin, s)
         if len(s.lvalues) > 1:
-            origin = origin_of(b, target, moves=False)
+            origin = origin_of_target(b, target, b.types.get(s.rvalue))
 
 
 def _is_kept_elsewhere(b: GraphBuilder, rvalue: Expression) -> bool:
@@ -163,13 +163,19 @@ def _assign_items(b: GraphBuilder, s: AssignmentStmt, target: TupleExpr | ListEx
         for item, single in zip(rvalue.items, target.items, strict=True):
             b.how = _describe_target(single)
             held.append(b.value(item))
-        origins = [origin_of(b, item, moves=True) for item in rvalue.items]
+        origins = [None if _is_at_variable(b, item) else origin_of(b, item, moves=True) for item in rvalue.items]
         for single, one, item in zip(target.items, held, rvalue.items, strict=True):
             assign(b, single, one, s, item)
         for single, origin in zip(target.items, origins, strict=True):
             share(b, single, origin, s)
         return True
     return False
+
+
+def _is_at_variable(b: GraphBuilder, e: Expression) -> bool:
+    """Return True for an item at a variable index. `ts[i], ts[j] = ts[j], ts[i]` gives each place another item."""
+    place = place_of(b, e)
+    return place is not None and has_variable_index(place)
 
 
 @statement(OperatorAssignmentStmt)

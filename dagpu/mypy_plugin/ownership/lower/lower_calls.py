@@ -27,6 +27,7 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Escape,
     Forget,
     Lend,
+    Move,
     Place,
     Run,
     Slot,
@@ -45,7 +46,7 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
     callee = callee_of(b, e)
     operands = Operands(b)
     operands.keeps = callee.name in names.ADDS_TO_SELF or (
-        isinstance(e.callee, RefExpr) and isinstance(e.callee.node, TypeInfo)
+        isinstance(e.callee, RefExpr) and isinstance(e.callee.node, TypeInfo) and callee.name != names.MAP
     )
     parts: list[Slot | None] = []
     if callee.receiver is not None:
@@ -61,7 +62,7 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
         else:
             adopts = i == 0 and callee.name == names.ADOPT and getattr(e.args[0], "node", None) in b.module.adopted
             arguments.append(operands.evaluate(e.args[i], taken or adopts, always=adopts))
-            if taken and e.arg_kinds[i].is_star():
+            if taken and (e.arg_kinds[i].is_star() or callee.name == names.MAP):
                 operands.move_items(e.args[i])
     b.in_then = outer
     if callee.leaves_unmoved and callee.name not in names.NEVER_RAISES:
@@ -74,6 +75,7 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
         b.body.read_on_host.append(e.args[0])
     if not callee.leaves_unmoved:
         _forget_moves(b, e, callee)
+        _move_parts(b, e, callee)
         b.may_raise()
     held = [slot for slot in (*parts, *arguments) if slot is not None]
     return _build_result(b, e, callee, held, arguments, operands.owns)
@@ -112,6 +114,8 @@ def _evaluate_receiver(
             b.body.local.add(place.slot)
     into = b.temporary()
     b.emit(Lend(e, place, into, exclusive))
+    if b.read_by_generator is not None:
+        b.read_by_generator.append(into)
     return into
 
 
@@ -173,6 +177,15 @@ def _forget_moves(b: GraphBuilder, e: CallExpr, callee: Callee) -> None:
             place = place_of(b, argument)
             if place is not None:
                 b.emit(Forget(e, place, whole=False))
+
+
+def _move_parts(b: GraphBuilder, e: CallExpr, callee: Callee) -> None:
+    """Record the attributes that the callee has moved: `box.drain()` moves `box.first`."""
+    for value, path, how in callee.moved_parts:
+        base = place_of(b, value)
+        place = None if base is None else base.inside(path)
+        if place is not None:
+            b.emit(Move(e, place, b.temporary(), how, silent=True))
 
 
 def _build_result(

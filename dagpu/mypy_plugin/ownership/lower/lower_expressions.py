@@ -213,7 +213,18 @@ def _set_comprehension(b: GraphBuilder, e: SetComprehension, by_value: bool) -> 
 
 @expression(GeneratorExpr)
 def _generator(b: GraphBuilder, e: GeneratorExpr, by_value: bool) -> Slot | None:
-    return _comprehension(b, e, [e.left_expr])
+    """Lower a generator expression. It reads when it is asked, so until then it holds what it reads."""
+    outer, read = b.read_by_generator, list[Slot]()
+    b.read_by_generator = read
+    held = _comprehension(b, e, [e.left_expr])
+    b.read_by_generator = outer
+    if not read or not b.kind(e) & LOANS:
+        return held
+    if outer is not None:
+        outer += read
+    into = b.temporary()
+    b.emit(Build(e, into, tuple(read) if held is None else (held, *read), EVERYTHING))
+    return into
 
 
 @expression(DictionaryComprehension)

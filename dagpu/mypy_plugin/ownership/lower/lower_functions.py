@@ -1,5 +1,7 @@
 """Lowers functions to bodies, summarises nested functions as closures, and derives effects on parameters."""
 
+from typing import Final
+
 from mypy.nodes import (
     CallExpr,
     Decorator,
@@ -17,12 +19,15 @@ from mypy.semanal import is_trivial_body
 from mypy.types import Instance, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.closure_facts import summarise
-from dagpu.mypy_plugin.ownership.control_flow import SPENDABLE, Body, Build, Escape, Move, Read, Run, Slot, Store
+from dagpu.mypy_plugin.ownership.closure_facts import moved_at_end, summarise
+from dagpu.mypy_plugin.ownership.control_flow import SPENDABLE, Body, Build, Escape, Move, Path, Read, Run, Slot, Store
 from dagpu.mypy_plugin.ownership.fixpoint import derived_moves
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect, ModuleFacts
 from dagpu.mypy_plugin.typing.type_facts import MOVES
+
+_STAYS: Final = ("being returned", "being entered")
+"""The words of moves of an attribute that an object keeps: a method that returns one may be called again."""
 
 
 def lower_function(b: GraphBuilder, node: FuncItem) -> Body:
@@ -43,16 +48,22 @@ def lower_function(b: GraphBuilder, node: FuncItem) -> Body:
 
 def closure_of(b: GraphBuilder, node: FuncItem) -> Closure:
     """Lower a nested function and return its summary. Its default values are evaluated here."""
+    defaults: list[Slot] = []
     for argument in node.arguments:
         if argument.initializer is not None:
             b.how = "being made a default"
-            b.value(argument.initializer)
+            if (held := b.value(argument.initializer)) is not None:
+                defaults.append(held)
     b.module.in_work.add(node)
     checked = node.expanded[0] if isinstance(node, FuncDef) and node.expanded else node
-    body = lower_function(b.nested(checked), checked)
+    inner = b.nested(checked)
+    body = lower_function(inner, checked)
     b.body.children.append(body)
+    b.body.assigned_inside |= inner.foreign | body.assigned_inside
     b.module.in_work.discard(node)
-    return summarise(node, body)
+    closure = summarise(node, body)
+    closure.defaults, closure.home = tuple(defaults), b.body
+    return closure
 
 
 def bodies_of(module: ModuleFacts, function: FuncDef) -> list[Body]:
@@ -138,13 +149,15 @@ def _effect(module: ModuleFacts, body: Body) -> Effect:
         for argument in node.arguments
         if argument.kind.is_star() or not module.kinds.kind_of(argument.variable.type) & MOVES
     }
-    takes.update(named[m.place.slot] for m in derived_moves(body) if not m.place.path and m.place.slot in named)
+    moves = list(derived_moves(body))
+    takes.update(named[m.place.slot] for m in moves if not m.place.path and m.place.slot in named)
     runs: set[str] = set()
     made_of: dict[Slot, set[str]] = {slot: {name} for slot, name in named.items()}
     for block in body.blocks:
         for i in block.instructions:
             match i:
                 case Move():
+                    moves.append(i)
                     if not i.place.path and i.place.slot in named:
                         takes.add(named[i.place.slot])
                 case Read() if i.into is not None:
@@ -157,4 +170,17 @@ def _effect(module: ModuleFacts, body: Body) -> Effect:
                     runs |= made_of.get(i.part, set())
                 case _:
                     pass
-    return Effect(frozenset(takes), frozenset(named.values()) - takes, frozenset(runs))
+    empties = {named[m.place.slot] for m in moves if m.place.path and m.place.slot in named}
+    parts = _moved_parts(body, named) if empties else ()
+    return Effect(frozenset(takes), frozenset(named.values()) - takes, frozenset(runs), frozenset(empties), parts)
+
+
+def _moved_parts(body: Body, named: dict[Slot, str]) -> tuple[tuple[str, Path, str], ...]:
+    """Return the attributes of parameters that have moved where a body ends, and not only to another name."""
+    parts = {
+        (root.name, path, how)
+        for (root, path), how, binds in moved_at_end(body)
+        if path and body.slots.get(root) in named and not binds and not how.startswith(_STAYS)
+        if all(step[0] == "." for step in path)
+    }
+    return tuple(sorted(parts))

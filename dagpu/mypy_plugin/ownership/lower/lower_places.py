@@ -1,5 +1,7 @@
 """Lowers names, attributes and constant indices: reads of handles, and moves."""
 
+from typing import TypeGuard
+
 from mypy.nodes import (
     Decorator,
     Expression,
@@ -21,6 +23,8 @@ from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
 from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, EVERYTHING, FEED, AskFeed, Build, Move, Place, Read, Slot
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
+from dagpu.mypy_plugin.ownership.lower.fixed_lists import fixed_lists
+from dagpu.mypy_plugin.ownership.module_facts import Closure
 from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, class_variable, is_stored, method_name
 
 _BINDS = ("being assigned", "being put into", "being made a default", "being yielded")
@@ -46,8 +50,11 @@ def place_of(b: GraphBuilder, e: Expression) -> Place | None:
                 return Place(b.slot(variable))
             return _extend_place(b, e.expr, f".{e.name}") if is_stored(b.types.get(e.expr), e.name) else None
         case IndexExpr():
-            step = step_of(b, e.index, b.types.get(e.base)) if _has_stable_items(b, e.base) else None
-            return None if step is None else _extend_place(b, e.base, step)
+            step = step_of(b, e.index, b.types.get(e.base), e.base) if _has_stable_items(b, e.base) else None
+            place = None if step is None and not _is_index(b, e.index) else place_of(b, e.base)
+            if place is None:
+                return None
+            return place.inside((step,)) if step is not None else _item_at_variable(b, place, e.index)
         case _:
             return None
 
@@ -57,10 +64,35 @@ def _extend_place(b: GraphBuilder, e: Expression, step: str) -> Place | None:
     return None if base is None else base.inside((step,))
 
 
-def step_of(b: GraphBuilder, index: Expression, base: Type | None) -> str | None:
+def _is_index(b: GraphBuilder, index: Expression) -> TypeGuard[NameExpr]:
+    """Return True for a variable of this body that only this body assigns, with a number or a text."""
+    if not isinstance(index, NameExpr) or not isinstance(index.node, Var) or b.slot(index.node) not in b.body.local:
+        return False
+    if index.name in b.foreign or index.name in b.body.assigned_inside:
+        return False
+    t = get_proper_type(b.types.get(index))
+    return isinstance(t, Instance) and t.type.fullname in ("builtins.int", "builtins.str")
+
+
+def _item_at_variable(b: GraphBuilder, base: Place, index: Expression) -> Place | None:
+    """Return the place of an item at the index that a variable has now. It is another one once that is assigned."""
+    if base.slot not in b.body.local or not isinstance(index, NameExpr) or not isinstance(index.node, Var):
+        return None
+    step = f"[{index.name}]"
+    b.body.indices[b.slot(index.node)] = step
+    return base.inside((step,))
+
+
+def has_variable_index(place: Place) -> bool:
+    """Return True if a variable is the index of an item on the way to a place."""
+    return any(step[0] == "[" and step[1].isidentifier() for step in place.path)
+
+
+def step_of(b: GraphBuilder, index: Expression, base: Type | None, named: Expression | None = None) -> str | None:
     """Return the step of a path for a constant index; None for one that is not known.
 
-    A component of a tuple has one step, whether it is counted from the front, from the end, or named.
+    A component of a tuple has one step, whether it is counted from the front, from the end, or named; an item of a list
+    has one if the length of `named`, the list, is known.
     """
     if isinstance(index, StrExpr):
         return f"[{index.value!r}]"
@@ -70,7 +102,17 @@ def step_of(b: GraphBuilder, index: Expression, base: Type | None) -> str | None
     proper = get_proper_type(base)
     if isinstance(proper, TupleType) and -len(proper.items) <= number < len(proper.items):
         return item_step(proper, number % len(proper.items))
-    return f"[{number}]"
+    length = length_of(b, named) if number < 0 and named is not None else None
+    return f"[{number if length is None or number < -length else number + length}]"
+
+
+def length_of(b: GraphBuilder, e: Expression) -> int | None:
+    """Return the length of a list, if the text of the function shows it."""
+    if not isinstance(e, NameExpr) or not isinstance(e.node, Var):
+        return None
+    if b.fixed_lists is None:
+        b.fixed_lists = fixed_lists(b.module, b.body.node)
+    return b.fixed_lists.get(e.node)
 
 
 def integer_of(b: GraphBuilder, e: Expression) -> int | None:
@@ -127,13 +169,16 @@ def _has_stable_items(b: GraphBuilder, e: Expression) -> bool:
 
 def move_or_read(b: GraphBuilder, e: Expression, place: Place, kind: int, by_value: bool) -> Slot | None:
     """Move the handle out of a place, or read it, and return the slot with its facts."""
-    if by_value and kind & MOVES:
+    binds = b.how.startswith(_BINDS)
+    if by_value and kind & MOVES and not (binds and has_variable_index(place)):
         into = b.temporary()
-        b.emit(Move(e, place, into, b.how, binds=b.how.startswith(_BINDS)))
+        b.emit(Move(e, place, into, b.how, binds=binds))
         return into
     keeps = kind & EVERYTHING
     looked = b.temporary() if keeps else None
     b.emit(Read(e, place, looked, keeps))
+    if looked is not None and b.read_by_generator is not None:
+        b.read_by_generator.append(looked)
     return looked
 
 
@@ -158,12 +203,13 @@ class Operands:
             return b.evaluate(e, by_value)
         self.owns = True
         place = place_of(b, e) if isinstance(e, NameExpr | MemberExpr | IndexExpr) else None
-        if place is None:
-            return b.value(e)
+        binds = self.keeps or b.how.startswith(_BINDS)
+        if place is None or (binds and has_variable_index(place)):
+            return b.evaluate(e, place is None)
         if place.path:
             b.read(e.base if isinstance(e, IndexExpr) else e.expr if isinstance(e, MemberExpr) else e)
         into = b.temporary()
-        self._moves.append(Move(e, place, into, b.how, binds=self.keeps or b.how.startswith(_BINDS)))
+        self._moves.append(Move(e, place, into, b.how, binds=binds))
         return into
 
     def move_items(self, e: Expression) -> None:
@@ -192,7 +238,7 @@ def _name(b: GraphBuilder, e: NameExpr, by_value: bool) -> Slot | None:
     root = e.node
     if isinstance(root, Var):
         if (closure := b.closures.get(root)) is not None:
-            return pass_closure_on(b, closure, e) if by_value else None
+            return _closure(b, closure, e, by_value)
         kind = b.kind(e)
         if kind or root in b.module.adopted:
             return move_or_read(b, e, Place(b.slot(root)), kind, by_value)
@@ -200,7 +246,15 @@ def _name(b: GraphBuilder, e: NameExpr, by_value: bool) -> Slot | None:
         return None
     function = function_of(root)
     if function is not None and (closure := b.closures.get(function)) is not None:
-        return pass_closure_on(b, closure, e) if by_value else None
+        return _closure(b, closure, e, by_value)
+    return None
+
+
+def _closure(b: GraphBuilder, closure: Closure, e: NameExpr, by_value: bool) -> Slot | None:
+    """Lower the name of a closure: it is passed on, or to something of a type that says nothing about it."""
+    if by_value:
+        return pass_closure_on(b, closure, e)
+    b.body.opaque.update(root for root, _ in closure.uses)
     return None
 
 

@@ -111,6 +111,8 @@ def _decorated(b: GraphBuilder, s: Decorator) -> None:
     if is_pipeline(s):
         b.module.continuations.add(s.func)
     _function(b, s.func)
+    if s.decorators and (closure := b.closures.get(s.func)) is not None:
+        b.body.opaque.update(root for root, _ in closure.uses)
 
 
 @statement(OverloadedFuncDef)
@@ -127,6 +129,8 @@ def _class(b: GraphBuilder, s: ClassDef) -> None:
         if isinstance(symbol.node, Var):
             b.declare(symbol.node)
     b.suite(s.defs)
+    for root in b.closures.keys() - closures.keys():
+        b.body.opaque.update(used for used, _ in b.closures[root].uses)
     b.closures = closures
 
 

@@ -35,7 +35,15 @@ from mypy.types import Instance, TupleType, Type, get_proper_type
 
 from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, Place, Share
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.lower_places import integer_of, item_step, match_arguments, place_of, step_of
+from dagpu.mypy_plugin.ownership.lower.lower_places import (
+    has_variable_index,
+    integer_of,
+    item_step,
+    length_of,
+    match_arguments,
+    place_of,
+    step_of,
+)
 from dagpu.mypy_plugin.typing.type_facts import MOVES, attribute_type, method_name
 
 
@@ -47,6 +55,8 @@ class Known:
     type: Type | None
     itself: bool = True
     """False for a handle that has moved out of the place on the way."""
+    length: int | None = None
+    """The number of items of a list, where it is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,8 @@ class Choice:
     """One of several values, another one in each round of a loop."""
 
     options: tuple["Origin | None", ...]
+    evaluated: bool = False
+    """True for the items of a display, whose evaluation has read them."""
 
 
 Origin: TypeAlias = Known | Components | Choice
@@ -105,7 +117,18 @@ def _origin_of_place(b: GraphBuilder, e: Expression, moves: bool) -> Known | Non
     if not b.kinds.may_own(t):
         return None
     place = place_of(b, e)
-    return None if place is None else Known(place, t, not (moves and b.kind(e) & MOVES))
+    if place is None:
+        return None
+    moved = moves and b.kind(e) & MOVES and not has_variable_index(place)
+    return Known(place, t, not moved, length_of(b, e))
+
+
+def origin_of_target(b: GraphBuilder, target: Expression, value: Type | None) -> Origin | None:
+    """Return the places of an assigned target. mypy has no type for an assigned item: it is that of the value."""
+    if not isinstance(target, IndexExpr):
+        return origin_of(b, target, moves=False)
+    place, t = place_of(b, target), b.types.get(target, value)
+    return Known(place, t) if place is not None and b.kinds.may_own(t) else None
 
 
 def _slice_of(b: GraphBuilder, e: IndexExpr, index: SliceExpr, moves: bool) -> Origin | None:
@@ -126,6 +149,8 @@ def items_of(origin: Origin | None) -> list[Origin | None] | None:
             t = get_proper_type(origin.type)
             if isinstance(t, TupleType):
                 return [_part(origin, item_step(t, i), item) for i, item in enumerate(t.items)]
+            if origin.length is not None and isinstance(t, Instance) and t.args:
+                return [_part(origin, f"[{i}]", t.args[0]) for i in range(origin.length)]
             return None
         case Choice():
             found = [items_of(option) for option in origin.options]
@@ -162,13 +187,11 @@ def element_of(b: GraphBuilder, e: Expression) -> Origin | None:
     if isinstance(e, CallExpr):
         return _element_of_call(b, e)
     origin = origin_of(b, e, moves=False)
-    items = items_of(origin)
-    if items is not None:
-        return Choice(tuple(items)) if any(items) else None
     t = get_proper_type(origin.type) if isinstance(origin, Known) else None
     if isinstance(origin, Known) and isinstance(t, Instance) and t.type.fullname in _CONTAINERS and t.args:
         return _part(origin, ANY_ITEM, t.args[0])
-    return None
+    items = items_of(origin)
+    return Choice(tuple(items), isinstance(origin, Components)) if items is not None and any(items) else None
 
 
 def _element_of_call(b: GraphBuilder, e: CallExpr) -> Origin | None:
@@ -204,8 +227,8 @@ def remember(b: GraphBuilder, node: Context, origin: Origin | None) -> Origin | 
             return replace(origin, place=copy)
         case Components():
             return Components(tuple([remember(b, node, item) for item in origin.items]))
-        case Choice():
-            return None  # a display: its evaluation reads the handles
+        case Choice() if not origin.evaluated:
+            return Choice(tuple([remember(b, node, option) for option in origin.options]))
         case _:
             return None
 

@@ -17,7 +17,7 @@ from mypy.nodes import (
     Var,
 )
 
-from dagpu.mypy_plugin.ownership.control_flow import Body, Store
+from dagpu.mypy_plugin.ownership.control_flow import BasicBlock, Body, Forget, Root, Store, Touch
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.liveness import live_after_each
 from dagpu.mypy_plugin.typing.type_facts import CONTAINS_FLOWS, CONTAINS_OPS, FLOW, OP, method_name
@@ -58,28 +58,64 @@ def unused_stores(body: Body, live_at_entry: list[int]) -> list[Expression]:
     if isinstance(body.node, MypyFile):
         return []
     read: dict[Expression, bool] = {}
+    kept: dict[BasicBlock, int] | None = None
     for block in body.blocks:
         if not any(isinstance(i, Store) and i.built is not None for i in block.instructions):
             continue
         for i, live in zip(block.instructions, live_after_each(block, live_at_entry), strict=True):
             if isinstance(i, Store) and i.built is not None:
                 used = bool(live >> i.place.slot & 1) or not _is_private(body, i)
+                if not used and body.children:
+                    kept = _kept_by_closures(body) if kept is None else kept
+                    used = bool(_kept_before(i, block, kept[block]) >> i.place.slot & 1)
                 read[i.built] = read.get(i.built, False) or used
     return [e for e, used in read.items() if not used]
 
 
 def _is_private(body: Body, i: Store) -> bool:
-    """Return True if only this body sees the assigned variable, and its name does not say that it is unused."""
+    """Return True if the body shows all uses of the assigned variable, and its name does not say that it is unused."""
     root = body.roots[i.place.slot]
     if not isinstance(root, Var) or i.place.path or i.place.slot not in body.local:
         return False
-    if root.fullname != root.name or root.name.startswith("_") or root in body.unfollowed:
+    if root.fullname != root.name or root.name.startswith("_") or root in body.unfollowed or root in body.opaque:
         return False
-    return not _is_captured(body, root)
+    return not any(_changes(child, root) for child in body.children)
 
 
-def _is_captured(body: Body, root: Var) -> bool:
-    return any(root in child.slots or root in child.unfollowed or _is_captured(child, root) for child in body.children)
+def _changes(child: Body, root: Root) -> bool:
+    """Return True if a closure assigns a variable, or uses it where its calls do not show the use."""
+    if root in child.unfollowed or root in child.opaque:
+        return True
+    slot = child.slots.get(root)
+    if slot is not None:
+        for block in child.blocks:
+            if any(isinstance(i, Store | Forget) and i.place.slot == slot for i in block.instructions):
+                return True
+    return any(_changes(inner, root) for inner in child.children)
+
+
+def _kept_by_closures(body: Body) -> dict[BasicBlock, int]:
+    """Return for each block the variables that a closure may use at any time, because it was passed on before."""
+    kept = dict.fromkeys(body.blocks, 0)
+    todo = list(body.blocks)
+    while todo:
+        block = todo.pop()
+        after = _kept_before(None, block, kept[block])
+        for follower in block.next:
+            if after | kept[follower] != kept[follower]:
+                kept[follower] |= after
+                todo.append(follower)
+    return kept
+
+
+def _kept_before(stop: Store | None, block: BasicBlock, kept: int) -> int:
+    """Return the variables that a closure may use at any time before an instruction of a block, or at its end."""
+    for i in block.instructions:
+        if i is stop:
+            break
+        if isinstance(i, Touch) and i.later:
+            kept |= 1 << i.place.slot
+    return kept
 
 
 def _takes_out(b: GraphBuilder, e: Expression) -> bool:

@@ -32,3 +32,13 @@ def loan_of_a_view() -> None:
 def shape_is_a_tuple_of_numbers() -> None:
     shape = (8,)
     add(zeros(shape).partition((4,)), zeros(shape), vector()).sync()
+
+
+def new_of_these_ranks() -> None:
+    gemm.new((4, 4), (2, 2))(zeros((4, 4)), matrix()).sync()
+    add.new((8,), (4,))(vector(), y=zeros((8,))).sync()
+
+
+def new_in_a_variable() -> None:
+    make = add.new((8,), (4,)) if yes() else add.new((8,), (2,))
+    make(vector(), vector()).sync()

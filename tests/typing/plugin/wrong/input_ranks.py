@@ -30,3 +30,29 @@ def shared_tensor_of_another_rank() -> None:
 def named_argument_of_another_rank() -> None:
     x = zeros((8,)).sync().reshape((2, 4))
     add(vector().partition((4,)), y=x, x=zeros((8,))).sync()  # E: dagpu-input-rank
+
+
+# ---- of what kernel.new returns
+
+
+def new_of_another_rank() -> None:
+    gemm.new((4, 4), (2, 2))(zeros((4,)), zeros((4, 4))).sync()  # E: dagpu-input-rank
+
+
+def new_in_a_variable() -> None:
+    make = gemm.new((4, 4), (2, 2))
+    make(zeros((4,)), zeros((4, 4))).sync()  # E: dagpu-input-rank
+
+
+def new_of_a_tensor() -> None:
+    x = vector()
+    add.new((8,), (4,))(x, zeros((4, 4))).sync()  # E: dagpu-input-rank
+
+
+def new_by_name() -> None:
+    add.block(64).new((8,), (4,))(vector(), y=zeros((4, 4))).sync()  # E: dagpu-input-rank
+
+
+def new_of_an_unknown_shape() -> None:
+    n = int("8")
+    add.new((n,), (4,))(vector(), zeros((4, 4))).sync()  # E: dagpu-input-rank

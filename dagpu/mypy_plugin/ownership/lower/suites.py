@@ -1,0 +1,21 @@
+"""The suites of compound statements."""
+
+from mypy.nodes import Block, ForStmt, IfStmt, MatchStmt, Statement, TryStmt, WhileStmt, WithStmt
+
+
+def suites_of(s: Statement) -> list[Block]:
+    """Return the suites of a compound statement; each may define functions."""
+    match s:
+        case IfStmt():
+            found = [*s.body, s.else_body]
+        case TryStmt():
+            found = [s.body, *s.handlers, s.else_body, s.finally_body]
+        case ForStmt() | WhileStmt():
+            found = [s.body, s.else_body]
+        case WithStmt():
+            found = [s.body]
+        case MatchStmt():
+            found = [*s.bodies]
+        case _:
+            found = []
+    return [suite for suite in found if suite is not None]
