@@ -7,7 +7,7 @@ are the same on all devices and in all runs.
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Final, overload
+from typing import Any, Final, Literal, TypeAlias, overload
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -36,6 +36,7 @@ from dagpu.sharding.assembling import (
 )
 from dagpu.sharding.device_boxes import FIRST_AXIS, DeviceLayout
 from dagpu.sharding.laying_out import Together, sources_of_whole
+from dagpu.sharding.nccl import check_nccl, reduced_by_nccl
 from dagpu.sharding.part_geometry import PartShape, part_of
 from dagpu.sharding.reducing import Reduction, check_element, check_reduction, reduced
 from dagpu.sharding.spread_values import (
@@ -52,6 +53,9 @@ from dagpu.sharding.spread_values import (
 
 _N = TypeVar("_N", bound=np.generic)
 _L = TypeVar("_L", bound=Borrowed)
+
+Engine: TypeAlias = Literal["direct", "nccl"]
+"""What combines summands: kernels of dagpu's, or NCCL."""
 
 SMALL: Final = 256 << 10
 """The most bytes of a summand that every device reads whole. On four H200s two steps, each through a part, are sooner
@@ -156,12 +160,14 @@ def all_gather(s: Any, *, axis: str | None = None) -> Any:
 
 
 @overload
-def all_reduce(p: Partials[_N], how: Reduction = ..., *, axis: str | None = ...) -> DeviceOp[Replicated[_N]]: ...
+def all_reduce(
+    p: Partials[_N], how: Reduction = ..., *, axis: str | None = ..., engine: Engine = ...
+) -> DeviceOp[Replicated[_N]]: ...
 @overload
 def all_reduce(
-    p: DeviceOp[Partials[_N], _L, Any], how: Reduction = ..., *, axis: str | None = ...
+    p: DeviceOp[Partials[_N], _L, Any], how: Reduction = ..., *, axis: str | None = ..., engine: Engine = ...
 ) -> DeviceOp[Replicated[_N], _L]: ...
-def all_reduce(p: Any, how: Reduction = "sum", *, axis: str | None = None) -> Any:
+def all_reduce(p: Any, how: Reduction = "sum", *, axis: str | None = None, engine: Engine = "direct") -> Any:
     """Combine the summands of all devices, element by element, and put the result on every device.
 
     The order is that of the devices in the mesh, so all devices and all runs have the same bits. Each device reduces
@@ -172,23 +178,31 @@ def all_reduce(p: Any, how: Reduction = "sum", *, axis: str | None = None) -> An
         how: "sum", "mean", "max", "min" or "prod".
         axis: an axis of the mesh. Each device gets the result of the devices in its row along this axis alone, and the
             replicas are equal along it alone.
+        engine: "direct", or "nccl" for NVIDIA's library (the extra `nccl`), on GPUs alone. NCCL adds in an order of its
+            own, so the bits may differ from those of "direct". The run waits for the summands before it, and the op
+            cannot be captured in a graph.
 
     Raises:
+        DeviceError: NCCL is not installed, or refuses the call.
         MeshError: the mesh has no such axis, or elements of this type have no such result.
         MovedError: the value has been moved before.
-        TypeError, ValueError: an argument is of a wrong type, or no reduction has the name.
+        TypeError, ValueError: an argument is of a wrong type, or no reduction or engine has the name.
     """
     where = here()
     check_reduction(how, "all_reduce", where)
+    if engine not in ("direct", "nccl"):
+        cure = 'Leave it out, or write engine="nccl"'
+        raise wrong_argument("all_reduce", where, "engine", engine, "'direct' or 'nccl'", cure, ValueError)
 
     def reduce(summands: Any) -> AnyOp:
         about, handles = spreading_of(summands), parts_of(summands)
         check_element(how, about.dtype, "all_reduce", where)
+        if engine == "nccl":
+            check_nccl(about, where)
+        combine = reduced_by_nccl if engine == "nccl" else _reduced_everywhere
         rows = _rows(about.mesh, axis, "all_reduce", where)
         ops = [
-            _reduced_everywhere(
-                how, about, [handles[rank] for rank in row], [about.mesh.devices[rank] for rank in row], where
-            )
+            combine(how, about, [handles[rank] for rank in row], [about.mesh.devices[rank] for rank in row], where)
             for row in rows
         ]
         made = copied_on(about.mesh, about.shape, about.dtype, axis if len(rows) > 1 else None)

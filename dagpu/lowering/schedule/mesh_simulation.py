@@ -24,6 +24,7 @@ from dagpu.lowering.program import (
     GraphLaunch,
     HostCall,
     Instruction,
+    Launch,
     Program,
     Role,
     label,
@@ -107,30 +108,31 @@ class Versions:
                 if version >= 0 and version not in uses:
                     uses.append(version)
             makes: list[int] = []
-            fixed, changes = place_of[instruction.device], False
+            fixed, changes, stays = place_of[instruction.device], False, True
             is_graph = type(instruction) is GraphLaunch
             if is_graph:
                 self.in_place.add(index)
             for written in instruction.writes:
                 if not on_device[written]:
                     continue
-                version = newest[written]
+                version, at = newest[written], home[written]
                 if version >= 0 and not _covers(instruction, program):
                     changes = True
                     if version not in uses:
                         uses.append(version)
-                if home[written] >= 0 and fixed != home[written] and not is_graph:
+                if at < 0:
+                    stays = False
+                elif fixed != at and not is_graph:
                     if fixed >= 0:
-                        raise _two_homes(instruction, self.places[fixed], self.places[home[written]])
-                    fixed = home[written]
-                newest[written] = self._new(written, -1, index)
-                makes.append(newest[written])
+                        raise _two_homes(instruction, self.places[fixed], self.places[at])
+                    fixed = at
+                newest[written] = version = self._new(written, -1, index)
+                makes.append(version)
             self.uses.append(uses)
             self.makes.append(makes)
             self.fixed.append(fixed)
             # What is changed in part has to be there before: in memory that has its place, it is.
-            stays = not changes or all(home[written] >= 0 for written in instruction.writes if on_device[written])
-            self.anywhere.append(reads_peers(instruction) and stays)
+            self.anywhere.append((stays or not changes) and reads_peers(instruction))
 
     def _new(self, buffer: int, start: int, maker: int) -> int:
         self.buffer.append(buffer)
@@ -182,7 +184,9 @@ class Versions:
 
 def _covers(instruction: Instruction, program: Program) -> bool:
     """Return whether an instruction writes every byte of its output, and so uses nothing of what was there."""
-    if isinstance(instruction, Fill | CopyHtoD | CopyDtoD):
+    if type(instruction) is Launch:  # most instructions are launches
+        return False
+    if isinstance(instruction, (Fill, CopyHtoD, CopyDtoD)):
         return instruction.out.layout.nbytes == program.buffers[instruction.out.buffer].nbytes
     return False
 
@@ -213,18 +217,16 @@ class SimulatedRun(NamedTuple):
 def _link_table(places: Sequence[str], costs: CostModel) -> LinkTable:
     """Return the links between places."""
     links = costs.links
+    nodes = [node_of(name) for name in places]
+    devices = [None if node else FIND_DEVICE.value(name) for name, node in zip(places, nodes, strict=True)]
     table: LinkTable = []
-    for source in places:
+    for source, source_node in zip(devices, nodes, strict=True):
         row: list[tuple[float, float, bool]] = []
-        for target in places:
+        for target, target_node in zip(devices, nodes, strict=True):
             link, peers = links.peer, True
-            if node_of(source) != node_of(target):
+            if source_node != target_node:
                 link, peers = links.node, False
-            elif (
-                not node_of(source)
-                and source != target
-                and not reaches(FIND_DEVICE.value(target), FIND_DEVICE.value(source))
-            ):
+            elif source and target and source is not target and not reaches(target, source):
                 link, peers = links.host, False
             row.append((link.latency, 1 / link.bandwidth, peers))
         table.append(row)
