@@ -12,14 +12,14 @@ from dagpu.lowering.program import Program
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.list_schedule import ListSchedule, place_on_streams
 from dagpu.lowering.schedule.mesh import Mesh, chosen_mesh
-from dagpu.lowering.schedule.mesh_simulation import MeshSimulation
+from dagpu.lowering.schedule.mesh_placement.mesh_simulation import MeshSimulation
 from dagpu.lowering.schedule.placing import Assignment, DevicePolicy, place
 from dagpu.lowering.schedule.policies import Placement, placed_by
 
 _GOOD: Final = 1.05
 """Factor of the lower bound within which a placement needs no further attempt."""
 
-_MANY: Final = 8
+_MANY: Final = 4
 """The number of devices from which on the longest paths are tried before program order. On fewer devices program order
 is often good enough, and moves less: tiled Cholesky of 20 x 20 tiles takes 2,181 and 2,838 instructions on 2."""
 

@@ -21,7 +21,7 @@ SIMULATED: Final = int(os.environ.get("DAGPU_TEST_SIMULATED", "0"))
 @contextmanager
 def several_gpus(count: int) -> Iterator[Sequence[Device]]:
     """Give the first `count` GPUs, and skip the test where there are fewer."""
-    with installed(0, SIMULATED, memory=1 << 28) if SIMULATED else nullcontext():
+    with installed(0, SIMULATED, memory=1 << 29) if SIMULATED else nullcontext():
         found = [each for each in devices() if each.kind == "cuda"]
         if len(found) < count:
             pytest.skip(f"the test needs {count} GPUs, and here are {len(found)}")
