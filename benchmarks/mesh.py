@@ -227,8 +227,8 @@ def scaling_table(bench: Bench, mesh: Mesh, load: Load) -> Table:
     table = Table(f"A data-parallel step, {load.name}", "us", ratio_to="one device", remarks="efficiency")
     table.note = (
         f"The same {load.rows:,} rows on each device, of {load.features:,} floats in each of {load.layers} layers: "
-        f"{WORK} element-wise kernels, a sum over the rows, and the mean over all devices; layers do not depend on each other."
-        f"{bench.missing()}"
+        f"{WORK} element-wise kernels, a sum over the rows, the mean over all devices. Layers are independent of each "
+        f"other.{bench.missing()}"
     )
     base = samples[_on(1)]
     for name, spans in samples.items():

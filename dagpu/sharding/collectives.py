@@ -192,7 +192,8 @@ def all_reduce(p: Any, how: Reduction = "sum", *, axis: str | None = None, engin
     """
     where = here()
     check_reduction(how, "all_reduce", where)
-    if engine not in ("direct", "nccl"):
+    chosen: Any = engine  # whatever the user gave
+    if not isinstance(chosen, str) or chosen not in ("direct", "nccl"):
         cure = 'Leave it out, or write engine="nccl"'
         raise wrong_argument("all_reduce", where, "engine", engine, "'direct' or 'nccl'", cure, ValueError)
 
