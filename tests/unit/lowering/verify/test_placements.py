@@ -14,6 +14,7 @@ from dagpu import Mesh, PlanError, Spread
 from dagpu.lowering.plan import peak_bytes_on
 from dagpu.lowering.program import Buffer, CopyDtoD, Instruction, Launch, Program, Role, View
 from dagpu.lowering.schedule.mesh_placement.owner_placement import OwnerPlacement
+from dagpu.lowering.schedule.mesh_placement.program_versions import Versions
 from dagpu.lowering.schedule.placing import Assignment, DevicePolicy, place
 from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.lowering.schedule.scheduler import schedule
@@ -138,6 +139,31 @@ def test_a_choice_outside_of_the_mesh_is_refused() -> None:
     program = Program(("host:auto",), (), (launch((), ()),), (), (0,))
     with pytest.raises(PlanError, match="Return a list of indices"):
         place(program, Wrong(), mesh(2))
+
+
+# ---- the order by longest paths
+
+
+@settings(max_examples=60)
+@given(unplaced(), st.integers(0, 99))
+def test_the_order_by_longest_paths_is_one_in_which_the_program_may_run(before: Program, seed: int) -> None:
+    """Whatever the instructions cost: each comes after those that make what it uses, and before those that write over
+    that."""
+    random, versions = Random(seed), Versions(before, mesh(3))
+    order, path = versions.by_path([random.choice((0.0, 1.0, 50.0)) for _ in before.instructions])
+    at = {instruction: position for position, instruction in enumerate(order)}
+    assert sorted(order) == list(range(len(before.instructions)))
+    assert path >= 0
+    following = {}
+    newest: dict[int, int] = {}
+    for version, buffer in enumerate(versions.buffer):
+        if buffer in newest:
+            following[newest[buffer]] = versions.maker[version]
+        newest[buffer] = version
+    for instruction, uses in enumerate(versions.uses):
+        for version in uses:
+            assert at[instruction] > at.get(versions.maker[version], -1)
+            assert instruction == following.get(version, instruction) or at[instruction] < at[following[version]]
 
 
 # ---- by owner
