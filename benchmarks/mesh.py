@@ -1,6 +1,7 @@
-"""Several devices: copies between them, collectives, rims, and weak scaling of a data-parallel step.
+"""Several devices: copies, collectives, rims, weak scaling of a data-parallel step, graphs and a factorisation.
 
-    python -m benchmarks.mesh [--devices cuda:0 cuda:1]     all GPUs by default; keeps results/mesh.json and mesh.md
+    python -m benchmarks.mesh [--devices cuda:0 cuda:1]     all GPUs by default; keeps results/mesh.json and mesh.md.
+                                                            With one GPU: graphs and the factorisation, not kept
     python -m benchmarks.mesh --device host                 a dry run on four host devices: keeps nothing
 
 Each contender is timed on the host's clock from the call to the end of the wait, in steady state. dagpu's are
@@ -15,13 +16,14 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.support.gpu import Bench, Measure, medians, optional, rounds, start
-from benchmarks.support.table import Span, Table
+from benchmarks.support.mesh_graphs import chain_table, factorisation_table
+from benchmarks.support.table import Span, Table, show
 from dagpu import (
     Blocks,
     Device,
@@ -51,6 +53,7 @@ from dagpu import (
     pipeline,
     shard_host,
     use_device,
+    zip_ops,
 )
 
 KIB: Final = 1 << 10
@@ -60,8 +63,27 @@ COPIES: Final = (64 * KIB, 64 << 20, 1 << 30)
 """Bytes of a copy."""
 PLATE: Final = 8192
 """Extent of the plate of the rims."""
-ROWS, FEATURES, WORK = 1 << 14, 1 << 10, 8
-"""The data-parallel step: rows on each device, elements of a row and of the gradient, and rounds of its work."""
+WORK: Final = 8
+"""Rounds of element-wise work of the data-parallel step."""
+
+
+@final
+class Load(NamedTuple):
+    """The sizes of a data-parallel step."""
+
+    name: str
+    rows: int
+    """Rows on each device."""
+    features: int
+    """Elements of a row and of the gradient of a layer."""
+    layers: int
+
+
+LOADS: Final = (
+    Load("mostly work", 1 << 14, 1 << 10, 1),
+    # On four H200s two rows of a feature take 32 ps of work, and the exchange of its gradient 16 ps.
+    Load("with an exchange of half of the work's time", 2, 2 << 20, 8),
+)
 
 busy = expr(f32, f32)(lambda x, w: array.tanh(x * w) + x)
 
@@ -194,19 +216,19 @@ def _copied(part: TensorRef[f32], rank: Rank) -> DeviceOp[Any, Any]:
 # ---- weak scaling
 
 
-def scaling_table(bench: Bench, mesh: Mesh) -> Table:
+def scaling_table(bench: Bench, mesh: Mesh, load: Load) -> Table:
     """Measure one data-parallel step with the same rows on each device, on one device and on more of them."""
     bench.left_out.clear()
-    rows = ROWS if bench.floor is not None and not bench.quick else 64
+    if bench.floor is None or bench.quick:
+        load = load._replace(rows=min(load.rows, 64), features=1 << 10)
     times = bench.many(20)
-    contenders = [partial(_scaled, mesh.devices[:count], rows, times) for count in _counts(len(mesh))]
+    contenders = [partial(_scaled, mesh.devices[:count], load, times) for count in _counts(len(mesh))]
     samples = bench.measure(contenders, 7)
-    table = Table(
-        "A data-parallel step, the same rows on each device", "us", ratio_to="one device", remarks="efficiency"
-    )
+    table = Table(f"A data-parallel step, {load.name}", "us", ratio_to="one device", remarks="efficiency")
     table.note = (
-        f"{rows:,} rows of {FEATURES:,} floats on each device: {WORK} element-wise kernels, a sum over the rows, and "
-        f"the mean over all devices.{bench.missing()}"
+        f"The same {load.rows:,} rows on each device, of {load.features:,} floats in each of {load.layers} layers: "
+        f"{WORK} element-wise kernels, a sum over the rows, the mean over all devices. Layers are independent of each "
+        f"other.{bench.missing()}"
     )
     base = samples[_on(1)]
     for name, spans in samples.items():
@@ -224,10 +246,11 @@ def _on(count: int) -> str:
     return f"dagpu, {count} device{'s' if count > 1 else ''}"
 
 
-def _scaled(names: Sequence[Device], rows: int, times: int) -> dict[str, Span]:
+def _scaled(names: Sequence[Device], load: Load, times: int) -> dict[str, Span]:
     mesh = Mesh(names)
-    batch = shard_host(np.ones((rows * len(mesh), FEATURES), f32), mesh).sync()
-    weights = broadcast(from_host(np.full(FEATURES, 0.5, f32)), mesh).sync()
+    rows = load.rows * len(mesh)
+    batches = [shard_host(np.ones((rows, load.features), f32), mesh).sync() for _ in range(load.layers)]
+    weights = [broadcast(from_host(np.full(load.features, 0.5, f32)), mesh).sync() for _ in range(load.layers)]
 
     def gradient(part: TensorRef[f32], w: SharedTensor[f32], rank: Rank) -> DeviceOp[Any, Any]:
         op = busy(part, w)
@@ -236,10 +259,11 @@ def _scaled(names: Sequence[Device], rows: int, times: int) -> dict[str, Span]:
         return op.then(lambda t: array.sum(t, 0))
 
     @pipeline
-    def step(xs: ShardedRef[f32], w: Replicated[f32]) -> DeviceOp[Replicated[f32], Any]:
-        return all_reduce(as_partials(each(gradient, xs, w)), "mean")
+    def step(*given: Any) -> DeviceOp[Any, Any]:
+        pairs = zip(given[: load.layers], given[load.layers :], strict=True)
+        return zip_ops(*[all_reduce(as_partials(each(gradient, xs, w)), "mean") for xs, w in pairs])
 
-    return rounds(_on(len(mesh)), lambda: step(batch.borrow(), weights).sync(), times)
+    return rounds(_on(len(mesh)), lambda: step(*[batch.borrow() for batch in batches], *weights).sync(), times)
 
 
 # ---- the tables
@@ -281,11 +305,16 @@ def main() -> None:
     bench = start("mesh", "Several devices: copies, collectives, rims and scaling. --devices names them.", rest)
     mesh = Mesh([device(name) for name in chosen.devices or _all_of(bench.where.kind)])
     if len(mesh) < 2:
-        sys.exit("benchmarks.mesh needs two devices of one kind, and found one. --device host makes a dry run.")
+        if mesh.devices[0].kind == "host":
+            sys.exit("benchmarks.mesh needs two devices of one kind, and found one. --device host makes a dry run.")
+        print(show([chain_table(bench, mesh), factorisation_table(bench, mesh)], bench.about))
+        print("\none GPU: its part alone, of which nothing is kept. Several GPUs have the other tables.")
+        return
     with use_device(mesh.devices[0]):
         tables = [copy_table(bench, mesh.devices[0], mesh.devices[1], nbytes) for nbytes in small(bench, COPIES)]
         tables += [reduce_table(bench, mesh, nbytes) for nbytes in small(bench, SIZES)]
-        tables += [halo_table(bench, mesh), scaling_table(bench, mesh)]
+        tables += [halo_table(bench, mesh), *[scaling_table(bench, mesh, load) for load in LOADS]]
+        tables += [chain_table(bench, mesh), factorisation_table(bench, mesh)]
     bench.finish("Several devices", tables)
 
 

@@ -99,9 +99,10 @@ from dagpu.runtime.timeline import Trace, trace
 from dagpu.sharding.collectives import all_gather, all_reduce, broadcast, reduce_scatter
 from dagpu.sharding.device_boxes import Blocks, Cyclic
 from dagpu.sharding.device_boxes import DeviceLayout as Layout
+from dagpu.sharding.each_results import as_partials, as_shards, unzip_each
 from dagpu.sharding.halos import halo
 from dagpu.sharding.laying_out import gather, reshard, shard, shard_host, sharded_empty
-from dagpu.sharding.per_device import as_partials, as_shards, each, unzip_each
+from dagpu.sharding.per_device import each
 from dagpu.sharding.reducing import Reduction
 from dagpu.sharding.spread_values import Each, Haloed, Partials, PerDevice, Rank, Replicated, Sharded, ShardedRef
 

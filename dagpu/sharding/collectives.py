@@ -6,15 +6,14 @@ are the same on all devices and in all runs.
 """
 
 from collections.abc import Sequence
-from math import prod
-from typing import Any, Final, overload
+from typing import Any, Final, Literal, TypeAlias, overload
 
 import numpy as np
 from typing_extensions import TypeVar
 
 from dagpu.common.errors import MeshError
 from dagpu.common.frozen import plain
-from dagpu.common.layout import Layout, contiguous_layout
+from dagpu.common.layout import contiguous_layout
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import wrong_argument
 from dagpu.handles import SharedTensor, Tensor, TensorRef, share_tensor
@@ -31,11 +30,19 @@ from dagpu.sharding.assembling import (
     layout_of,
     pieces_between,
     then_of,
-    view_of,
     whole_part,
+)
+from dagpu.sharding.chunk_exchange import (
+    even_chunks,
+    exchanged,
+    flat_view,
+    pulled_parts,
+    replicated,
+    rows_along,
 )
 from dagpu.sharding.device_boxes import FIRST_AXIS, DeviceLayout
 from dagpu.sharding.laying_out import Together, sources_of_whole
+from dagpu.sharding.nccl import check_nccl, reduced_by_nccl
 from dagpu.sharding.part_geometry import PartShape, part_of
 from dagpu.sharding.reducing import Reduction, check_element, check_reduction, reduced
 from dagpu.sharding.spread_values import (
@@ -53,13 +60,12 @@ from dagpu.sharding.spread_values import (
 _N = TypeVar("_N", bound=np.generic)
 _L = TypeVar("_L", bound=Borrowed)
 
+Engine: TypeAlias = Literal["direct", "nccl"]
+"""What combines summands: kernels of dagpu's, or NCCL."""
+
 SMALL: Final = 256 << 10
 """The most bytes of a summand that every device reads whole. On four H200s two steps, each through a part, are sooner
 from there on."""
-
-
-ALIGNED: Final = 128
-"""The multiple of elements at which chunks begin."""
 
 
 # ---- replicas
@@ -93,16 +99,16 @@ def broadcast(t: Any, mesh: Mesh) -> Any:
         ranks = [rank for rank, device in enumerate(mesh.devices) if not kept or device != whole.device]
         devices = [mesh.devices[rank] for rank in ranks]
         if len(devices) > 2 and contiguous and whole.nbytes > SMALL:
-            flat = _flat(whole, where)
-            chunks = _chunks(whole.size, len(devices))
-            pulled = _pulled([(flat, whole_part(flat.shape))], devices, chunks, where)
-            copies = _exchanged(about, pulled, chunks, devices, where)
+            flat = flat_view(whole, where)
+            chunks = even_chunks(whole.size, len(devices))
+            pulled = pulled_parts([(flat, whole_part(flat.shape))], devices, chunks, where)
+            copies = exchanged(about, pulled, chunks, devices, where)
         else:
             part = whole_part(whole.shape)
-            copies = Zip(tuple(_pulled([(whole, part)], devices, [part] * len(devices), where)), where)
+            copies = Zip(tuple(pulled_parts([(whole, part)], devices, [part] * len(devices), where)), where)
         home = [rank for rank, device in enumerate(mesh.devices) if kept and device == whole.device]
         there: AnyOp = Value((whole,) if home else (), where)
-        return _replicated(about, [copies, there], [ranks, home], where)
+        return replicated(about, [copies, there], [ranks, home], where)
 
     return then_of(t, (Tensor, SharedTensor, TensorRef), copy, "broadcast", "t", where)
 
@@ -132,7 +138,7 @@ def all_gather(s: Any, *, axis: str | None = None) -> Any:
 
     def join(whole: Any) -> AnyOp:
         about, sources = spreading_of(whole), sources_of_whole(whole)
-        rows = _rows(about.mesh, axis, "all_gather", where)
+        rows = rows_along(about.mesh, axis, "all_gather", where)
         boxes = [tuple([box for rank in row for box in about.boxes[rank]]) for row in rows]
         one = whole_part(about.shape)
         parts = [one] if len(rows) == 1 else [part_of(mine, len(about.shape)) for mine in boxes]
@@ -145,9 +151,9 @@ def all_gather(s: Any, *, axis: str | None = None) -> Any:
         ops: list[AnyOp] = []
         for row, part in zip(rows, parts, strict=True):
             mine, devices = [sources[rank] for rank in row], [about.mesh.devices[rank] for rank in row]
-            ops.append(Zip(tuple(_pulled(mine, devices, [part] * len(row), where)), where))
+            ops.append(Zip(tuple(pulled_parts(mine, devices, [part] * len(row), where)), where))
         made = copied_on(about.mesh, shape, about.dtype, axis if len(rows) > 1 else None)
-        return _replicated(made, ops, rows, where)
+        return replicated(made, ops, rows, where)
 
     return then_of(s, (Sharded, ShardedRef), join, "all_gather", "s", where)
 
@@ -156,12 +162,14 @@ def all_gather(s: Any, *, axis: str | None = None) -> Any:
 
 
 @overload
-def all_reduce(p: Partials[_N], how: Reduction = ..., *, axis: str | None = ...) -> DeviceOp[Replicated[_N]]: ...
+def all_reduce(
+    p: Partials[_N], how: Reduction = ..., *, axis: str | None = ..., engine: Engine = ...
+) -> DeviceOp[Replicated[_N]]: ...
 @overload
 def all_reduce(
-    p: DeviceOp[Partials[_N], _L, Any], how: Reduction = ..., *, axis: str | None = ...
+    p: DeviceOp[Partials[_N], _L, Any], how: Reduction = ..., *, axis: str | None = ..., engine: Engine = ...
 ) -> DeviceOp[Replicated[_N], _L]: ...
-def all_reduce(p: Any, how: Reduction = "sum", *, axis: str | None = None) -> Any:
+def all_reduce(p: Any, how: Reduction = "sum", *, axis: str | None = None, engine: Engine = "direct") -> Any:
     """Combine the summands of all devices, element by element, and put the result on every device.
 
     The order is that of the devices in the mesh, so all devices and all runs have the same bits. Each device reduces
@@ -172,27 +180,36 @@ def all_reduce(p: Any, how: Reduction = "sum", *, axis: str | None = None) -> An
         how: "sum", "mean", "max", "min" or "prod".
         axis: an axis of the mesh. Each device gets the result of the devices in its row along this axis alone, and the
             replicas are equal along it alone.
+        engine: "direct", or "nccl" for NVIDIA's library (the extra `nccl`), on GPUs alone. NCCL adds in an order of its
+            own, so the bits may differ from those of "direct". The run waits for the summands before it, and the op
+            cannot be captured in a graph.
 
     Raises:
+        DeviceError: NCCL is not installed, or refuses the call.
         MeshError: the mesh has no such axis, or elements of this type have no such result.
         MovedError: the value has been moved before.
-        TypeError, ValueError: an argument is of a wrong type, or no reduction has the name.
+        TypeError, ValueError: an argument is of a wrong type, or no reduction or engine has the name.
     """
     where = here()
     check_reduction(how, "all_reduce", where)
+    chosen: Any = engine  # whatever the user gave
+    if not isinstance(chosen, str) or chosen not in ("direct", "nccl"):
+        cure = 'Leave it out, or write engine="nccl"'
+        raise wrong_argument("all_reduce", where, "engine", engine, "'direct' or 'nccl'", cure, ValueError)
 
     def reduce(summands: Any) -> AnyOp:
         about, handles = spreading_of(summands), parts_of(summands)
         check_element(how, about.dtype, "all_reduce", where)
-        rows = _rows(about.mesh, axis, "all_reduce", where)
+        if engine == "nccl":
+            check_nccl(about, where)
+        combine = reduced_by_nccl if engine == "nccl" else _reduced_everywhere
+        rows = rows_along(about.mesh, axis, "all_reduce", where)
         ops = [
-            _reduced_everywhere(
-                how, about, [handles[rank] for rank in row], [about.mesh.devices[rank] for rank in row], where
-            )
+            combine(how, about, [handles[rank] for rank in row], [about.mesh.devices[rank] for rank in row], where)
             for row in rows
         ]
         made = copied_on(about.mesh, about.shape, about.dtype, axis if len(rows) > 1 else None)
-        return _replicated(made, ops, rows, where)
+        return replicated(made, ops, rows, where)
 
     return then_of(p, (Partials,), reduce, "all_reduce", "p", where)
 
@@ -236,10 +253,10 @@ def _reduced_everywhere(
     if len(devices) <= 2 or nbytes <= SMALL or not all(layout_of(handle).contiguous for handle in handles):
         whole = whole_part(about.shape)
         return Zip(tuple(_reduced(how, handles, whole, devices, [whole] * len(devices), where)), where)
-    flat = [_flat(handle, where) for handle in handles]
-    chunks = _chunks(flat[0].size, len(devices))
+    flat = [flat_view(handle, where) for handle in handles]
+    chunks = even_chunks(flat[0].size, len(devices))
     made = _reduced(how, flat, whole_part(flat[0].shape), devices, chunks, where)
-    return _exchanged(about, made, chunks, devices, where)
+    return exchanged(about, made, chunks, devices, where)
 
 
 def _reduced(
@@ -276,88 +293,3 @@ class _Combine:
 
     def __call__(self, tensors: tuple[Any, ...]) -> AnyOp:
         return reduced(self.how, tensors, self.where)
-
-
-# ---- building blocks
-
-
-def _rows(mesh: Mesh, axis: Any, call: str, where: Origin) -> list[list[int]]:
-    """Return the rows of devices along an axis, each by the numbers of its devices; one row of all without an axis."""
-    if axis is None:
-        return [list(range(len(mesh)))]
-    if not isinstance(axis, str) or axis not in mesh.axes:
-        names = " or ".join(map(repr, mesh.axes))
-        raise wrong_argument(call, where, "axis", axis, names, f"Write axis={mesh.axes[0]!r}", MeshError)
-    number = {device: rank for rank, device in enumerate(mesh.devices)}
-    return [[number[device] for device in row.devices] for row in mesh.along(axis)]
-
-
-def _chunks(size: int, count: int) -> list[PartShape]:
-    """Return `count` ranges of about the same length that cover `size` elements, as parts of one axis. They begin where
-    a block of memory may be read with the widest loads."""
-    step = -(-size // (count * ALIGNED)) * ALIGNED
-    ranges = [(min(number * step, size), min((number + 1) * step, size)) for number in range(count)]
-    return [part_of(((each,),), 1) for each in ranges]
-
-
-def _flat(handle: Readable, where: Origin) -> Readable:
-    """Return a handle that reads a contiguous tensor in one axis."""
-    layout = layout_of(handle)
-    return view_of(handle, Layout(layout.dtype, (layout.size,), (layout.dtype.itemsize,), layout.offset), where)
-
-
-def _pulled(
-    sources: Sequence[tuple[Readable, PartShape]], devices: list[Device], parts: list[PartShape], where: Origin
-) -> list[AnyOp]:
-    """Return for each device the op that copies its part from the sources."""
-    dtype, ops = sources[0][0].dtype, []
-    for device, part in zip(devices, parts, strict=True):
-        copies = pieces_between(sources, part, contiguous_layout(part.shape, dtype), where)
-        ops.append(assembled(device, part.shape, dtype, copies, where))
-    return ops
-
-
-def _exchanged(
-    about: Spreading, chunks: list[AnyOp], parts: list[PartShape], devices: list[Device], where: Origin
-) -> AnyOp:
-    """Return the op of the whole on each device, as a tuple, from a chunk of its elements on each device."""
-    return Then(Zip(tuple(chunks), where), _Exchange(about, tuple(parts), tuple(devices), where), where)
-
-
-@plain
-class _Exchange:
-    """Copies all chunks to every device."""
-
-    about: Spreading
-    parts: tuple[PartShape, ...]
-    devices: tuple[Device, ...]
-    where: Origin
-
-    def __call__(self, chunks: tuple[Any, ...]) -> AnyOp:
-        shape, dtype, where = self.about.shape, self.about.dtype, self.where
-        flat = contiguous_layout((prod(shape),), dtype)
-        sources = list(zip(chunks, self.parts, strict=True))
-        copies = [pieces_between(sources, whole_part(flat.shape), flat, where) for _ in self.devices]
-        ops = [assembled(at, shape, dtype, each, where) for at, each in zip(self.devices, copies, strict=True)]
-        return Zip(tuple(ops), where)
-
-
-def _replicated(about: Spreading, rows: list[AnyOp], ranks: list[list[int]], where: Origin) -> AnyOp:
-    """Return the op of a `Replicated`, from ops of the tensors of several devices each; `ranks` are their numbers."""
-    return Map(Zip(tuple(rows), where), _Share(about, tuple(map(tuple, ranks)), where), where)
-
-
-@plain
-class _Share:
-    """Makes a `Replicated` of the tensors of rows of devices."""
-
-    about: Spreading
-    ranks: tuple[tuple[int, ...], ...]
-    where: Origin
-
-    def __call__(self, rows: tuple[tuple[Any, ...], ...]) -> Replicated[Any]:
-        found: dict[int, Any] = {}
-        for row, ranks in zip(rows, self.ranks, strict=True):
-            for handle, rank in zip(row, ranks, strict=True):
-                found[rank] = share_tensor(handle, self.where) if isinstance(handle, Tensor) else handle
-        return Replicated(self.about, tuple([found[rank] for rank in range(len(found))]))

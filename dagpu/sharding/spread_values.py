@@ -170,9 +170,8 @@ class SpreadValue(Composite, Generic[_D_co]):
         return f"{type(self).__name__}({about.dtype.name}, {about.shape}{how}{along}, on {devices})"
 
 
-@final
-class Sharded(SpreadValue[_D_co]):
-    """A whole that a layout cuts into parts: each device owns its boxes. Passing it on moves it, like a `Tensor`."""
+class CutValue(SpreadValue[_D_co]):
+    """The base class of values that a layout cuts into parts."""
 
     __slots__ = ()
 
@@ -182,6 +181,13 @@ class Sharded(SpreadValue[_D_co]):
         layout = self._about.layout
         assert layout is not None
         return layout
+
+
+@final
+class Sharded(CutValue[_D_co]):
+    """A whole that a layout cuts into parts: each device owns its boxes. Passing it on moves it, like a `Tensor`."""
+
+    __slots__ = ()
 
     def _on(self, rank: int, /) -> Tensor[_D_co]:
         return cast("Tensor[_D_co]", self._items[rank])
@@ -196,17 +202,10 @@ class Sharded(SpreadValue[_D_co]):
 
 
 @final
-class ShardedRef(SpreadValue[_D_co]):
+class ShardedRef(CutValue[_D_co]):
     """A `Sharded` that is lent for reading. An op that holds one cannot outlive it."""
 
     __slots__ = ()
-
-    @property
-    def layout(self) -> DeviceLayout:
-        """The layout that cuts the whole."""
-        layout = self._about.layout
-        assert layout is not None
-        return layout
 
     def _on(self, rank: int, /) -> TensorRef[_D_co]:
         return cast("TensorRef[_D_co]", self._items[rank])

@@ -6,18 +6,20 @@ memory that a run hands out, cells and inputs are found where they were. Replica
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, final, overload
 
 import numpy as np
 
 from dagpu.common.errors import PlanError
-from dagpu.common.layout import contiguous_layout
+from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import Origin
 from dagpu.handles.device_handles import is_automatic
 from dagpu.lowering.program import HOST, Buffer, CopyDtoD, GraphLaunch, Instruction, Program, Role, View
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.mesh import Mesh
-from dagpu.lowering.schedule.mesh_simulation import MeshSimulation, Move, SimulatedRun, Versions
+from dagpu.lowering.schedule.mesh_placement.mesh_simulation import MeshSimulation, Move, SimulatedRun
+from dagpu.lowering.schedule.mesh_placement.program_versions import Versions
 from dagpu.lowering.updates.subprogram import Renumbering
 
 
@@ -133,9 +135,7 @@ class _Placing:
             for buffer in instruction.writes:
                 newest[buffer] = {self._versions.home[buffer]: buffer}
                 self._last[buffer] = buffer
-            self._steps.append(
-                (instruction, _Numbers({b: b for b in (*instruction.reads, *instruction.writes)}), place, policy)
-            )
+            self._steps.append((instruction, replicas, place, policy))  # it uses the buffers themselves
             return
         for buffer in instruction.reads:
             there = newest[buffer]
@@ -163,29 +163,29 @@ class _Placing:
         buffers = self._buffers(number, device)
         instructions: list[Instruction] = []
         policy_of: list[int] = []
+        whole = _WholeViews()
         for step, replicas, place, policy in self._steps:
             policy_of.append(policy)
             if isinstance(step, _Copy):
-                instructions.append(step.instruction(number, device[place]))
+                instructions.append(step.instruction(number, device[place], whole))
                 continue
             for buffer, replica in replicas.items():
-                replicas[buffer] = number.get(replica, replica)
+                replicas[buffer] = number[replica]
             instructions.append(self._renumbering.instruction(step, replicas, device[place]))
         devices = tuple(sorted(device, key=device.__getitem__))
         names_of = tuple([self._versions.places[place] for place in devices])
         return Program(names_of, tuple(buffers), tuple(instructions), self._program.policies, tuple(policy_of))
 
-    def _number_replicas(self) -> dict[int, int]:
-        """Return the new number of each replica that is no buffer of the program. The last one of a buffer that is on
-        no device before gets that buffer's number."""
-        number: dict[int, int] = {}
-        following = self._next
-        for at, (buffer, _) in enumerate(self._made):
-            replica = self._next + at
-            if self._last[buffer] == replica and self._versions.home[buffer] < 0:
-                number[replica] = buffer
+    def _number_replicas(self) -> list[int]:
+        """Return the new number of each replica. A buffer of the program keeps its number, and the last replica of one
+        that is on no device before gets that buffer's number."""
+        number = list(range(self._next))
+        last, home, following = self._last, self._versions.home, self._next
+        for replica, (buffer, _) in enumerate(self._made, self._next):
+            if last[buffer] == replica and home[buffer] < 0:
+                number.append(buffer)
             else:
-                number[replica] = following
+                number.append(following)
                 following += 1
         return number
 
@@ -197,14 +197,14 @@ class _Placing:
         used += sorted({place for _, _, place, _ in self._steps} | {place for _, place in self._made})
         return {place: number for number, place in enumerate(dict.fromkeys(used or [0]))}
 
-    def _buffers(self, number: dict[int, int], device: dict[int, int]) -> list[Buffer]:
+    def _buffers(self, number: Sequence[int], device: dict[int, int]) -> list[Buffer]:
         """Return the buffers of the placed program."""
         program, first = self._program, next(iter(device.values()))
         found: list[Any] = [
             buffer if buffer.device == HOST else Buffer(buffer.nbytes, device.get(home, first), buffer.role)
             for buffer, home in zip(program.buffers, self._versions.home, strict=True)
         ]
-        found += [None] * (max(number.values(), default=-1) + 1 - len(found))
+        found += [None] * (max(number, default=-1) + 1 - len(found))
         for at, (buffer, place) in enumerate(self._made):
             old, new = program.buffers[buffer], number[self._next + at]
             role = old.role if new == buffer else Role.TEMPORARY
@@ -221,8 +221,22 @@ class _Copy(NamedTuple):
     nbytes: int
     origin: Origin
 
-    def instruction(self, number: dict[int, int], device: int) -> Instruction:
+    def instruction(self, number: Sequence[int], device: int, whole: "_WholeViews") -> Instruction:
         """Return the copy with the new numbers of the replicas, as an instruction of the device that it goes to."""
-        whole = contiguous_layout((self.nbytes,), np.dtype(np.uint8))
-        source, into = number.get(self.source, self.source), number[self.into]
-        return CopyDtoD(View(into, whole), View(source, whole), (source,), (into,), device, self.origin)
+        source, into = number[self.source], number[self.into]
+        views = whole[into, self.nbytes], whole[source, self.nbytes]
+        return CopyDtoD(*views, (source,), (into,), device, self.origin)
+
+
+@final
+class _WholeViews(dict[tuple[int, int], View]):
+    """Views of all bytes of buffers, by number and size."""
+
+    def __missing__(self, key: tuple[int, int]) -> View:
+        view = self[key] = View(key[0], _bytes_layout(key[1]))
+        return view
+
+
+@lru_cache(maxsize=256)
+def _bytes_layout(nbytes: int) -> Layout:
+    return contiguous_layout((nbytes,), np.dtype(np.uint8))

@@ -12,12 +12,16 @@ from dagpu.lowering.program import Program
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.list_schedule import ListSchedule, place_on_streams
 from dagpu.lowering.schedule.mesh import Mesh, chosen_mesh
-from dagpu.lowering.schedule.mesh_simulation import MeshSimulation
+from dagpu.lowering.schedule.mesh_placement.mesh_simulation import MeshSimulation
 from dagpu.lowering.schedule.placing import Assignment, DevicePolicy, place
 from dagpu.lowering.schedule.policies import Placement, placed_by
 
 _GOOD: Final = 1.05
 """Factor of the lower bound within which a placement needs no further attempt."""
+
+_MANY: Final = 4
+"""The number of devices from which on the longest paths are tried before program order. On fewer devices program order
+is often good enough, and moves less: tiled Cholesky of 20 x 20 tiles takes 2,181 and 2,838 instructions on 2."""
 
 _makespan: Final = attrgetter("makespan")
 
@@ -87,14 +91,16 @@ class Spread:
         """
         simulation = MeshSimulation(program, mesh, self.costs, self.streams)
         versions, order = simulation.versions, range(len(program.instructions))
-        best = simulation.run(order, shun=self.shun_moves)
-        if len(mesh) > 1:
-            work = simulation.work()
-            ranked, path = versions.by_path(simulation.times)
-            if best.makespan > _GOOD * max(path, work / len(mesh)):
-                best = min(best, simulation.run(ranked, shun=self.shun_moves), key=_makespan)
-            if best.makespan >= work:
-                best = min(simulation.run(order, only=versions.start_place()), best, key=_makespan)
+        if len(mesh) == 1:
+            return Assignment(versions, simulation.run(order, shun=self.shun_moves))
+        work = simulation.work()
+        ranked, path = versions.by_path(simulation.times)
+        first, second = (order, ranked) if len(mesh) < _MANY else (ranked, order)
+        best = simulation.run(first, shun=self.shun_moves)
+        if best.makespan > _GOOD * max(path, work / len(mesh)):
+            best = min(best, simulation.run(second, shun=self.shun_moves), key=_makespan)
+        if best.makespan >= work:
+            best = min(simulation.run(order, only=versions.start_place()), best, key=_makespan)
         return Assignment(versions, best)
 
     def limit_on(self, device: str) -> int | None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, final
+from typing import Any, Final, final
 
 from dagpu.common.frozen import plain
 from dagpu.lowering.program import (
@@ -24,6 +24,9 @@ from dagpu.lowering.program import (
     View,
 )
 from dagpu.lowering.updates.staleness import buffers_read
+
+_NUMBERS: Final = (int, float)
+"""Types of most operands that name no buffer."""
 
 
 @final
@@ -85,7 +88,7 @@ class Renumbering:
         writes = tuple([buffers[b] for b in old.writes])
         if type(old) is Launch:  # most instructions are launches
             operand = self._operand
-            args = tuple([operand(buffers, each) for each in old.args])
+            args = tuple([each if type(each) in _NUMBERS else operand(buffers, each) for each in old.args])
             scratch, tiles = old.scratch, old.tile_list
             if scratch is not None:
                 scratch = operand(buffers, scratch)

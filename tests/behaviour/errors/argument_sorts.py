@@ -237,7 +237,7 @@ MESH_OPS: dict[str, Public] = {
     "all_gather": Public(all_gather, lambda: {"s": shards(), "axis": "devices"}, {"axis": ("None",)}),
     "all_reduce": Public(
         all_reduce,
-        lambda: {"p": as_partials(each(given_back, shards())), "how": "max", "axis": None},
+        lambda: {"p": as_partials(each(given_back, shards())), "how": "max", "axis": None, "engine": "direct"},
         {"axis": ("None",)},
     ),
     "reduce_scatter": Public(

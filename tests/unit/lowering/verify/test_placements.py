@@ -1,10 +1,10 @@
 """Placements on a mesh: every one computes the same, and the verifier of placements finds every one that does not."""
 
 from collections import Counter
-from collections.abc import Hashable
-from dataclasses import replace
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
+from typing import Any, final
 
 import pytest
 from hypothesis import given, settings
@@ -12,19 +12,41 @@ from hypothesis import strategies as st
 
 from dagpu import Mesh, PlanError, Spread
 from dagpu.lowering.plan import peak_bytes_on
-from dagpu.lowering.program import CopyDtoD, Instruction, Launch, Program, Role, View
-from dagpu.lowering.schedule.placing import DevicePolicy, place
+from dagpu.lowering.program import Buffer, CopyDtoD, Instruction, Launch, Program, Role, View
+from dagpu.lowering.schedule.mesh_placement.owner_placement import OwnerPlacement
+from dagpu.lowering.schedule.mesh_placement.program_versions import Versions
+from dagpu.lowering.schedule.placing import Assignment, DevicePolicy, place
+from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.lowering.schedule.scheduler import schedule
 from dagpu.lowering.verify.placed_values import verify_placement
 from dagpu.lowering.verify.verifier import verify
 from tests.programs.meshes import EAGER, Scatter, mesh, unplaced
 from tests.programs.plain_programs import launch
 
-placements = st.builds(
-    lambda count, seed: Scatter(mesh(count), seed) if seed else Spread(mesh(count), costs=EAGER),
-    st.integers(1, 5),
-    st.integers(0, 3),
-)
+
+@final
+@dataclass(frozen=True)
+class Owned:
+    """A policy by which buffers have owners by chance, and instructions run where they write."""
+
+    mesh: Mesh
+    seed: int
+
+    def assign(self, program: Program, mesh: Mesh, /) -> Assignment:
+        random = Random(self.seed)
+        return OwnerPlacement(mesh, [random.randrange(len(mesh)) for _ in program.buffers]).assign(program, mesh)
+
+    def place(self, program: Program) -> Sequence[Hashable]:
+        return Scatter(self.mesh, self.seed).place(program)
+
+
+def _policy(count: int, seed: int) -> DevicePolicy:
+    if not seed:
+        return Spread(mesh(count), costs=EAGER)
+    return Owned(mesh(count), seed) if seed > 2 else Scatter(mesh(count), seed)
+
+
+placements = st.builds(_policy, st.integers(1, 5), st.integers(0, 4))
 
 
 def origins(program: Program, outside: int) -> tuple[Counter[Hashable], list[Hashable]]:
@@ -117,3 +139,68 @@ def test_a_choice_outside_of_the_mesh_is_refused() -> None:
     program = Program(("host:auto",), (), (launch((), ()),), (), (0,))
     with pytest.raises(PlanError, match="Return a list of indices"):
         place(program, Wrong(), mesh(2))
+
+
+# ---- the order by longest paths
+
+
+@settings(max_examples=60)
+@given(unplaced(), st.integers(0, 99))
+def test_the_order_by_longest_paths_is_one_in_which_the_program_may_run(before: Program, seed: int) -> None:
+    """Whatever the instructions cost: each comes after those that make what it uses, and before those that write over
+    that."""
+    random, versions = Random(seed), Versions(before, mesh(3))
+    order, path = versions.by_path([random.choice((0.0, 1.0, 50.0)) for _ in before.instructions])
+    at = {instruction: position for position, instruction in enumerate(order)}
+    assert sorted(order) == list(range(len(before.instructions)))
+    assert path >= 0
+    following = {}
+    newest: dict[int, int] = {}
+    for version, buffer in enumerate(versions.buffer):
+        if buffer in newest:
+            following[newest[buffer]] = versions.maker[version]
+        newest[buffer] = version
+    for instruction, uses in enumerate(versions.uses):
+        for version in uses:
+            assert at[instruction] > at.get(versions.maker[version], -1)
+            assert instruction == following.get(version, instruction) or at[instruction] < at[following[version]]
+
+
+# ---- by owner
+
+
+@settings(max_examples=40)
+@given(unplaced(), st.integers(1, 5), st.integers(0, 99))
+def test_a_plan_by_owner_counts_what_the_placed_program_does(before: Program, count: int, seed: int) -> None:
+    """Each instruction runs on the owner of what it writes, unless that has its place. Each version is copied to a
+    device once, and no device passes one on more than twice."""
+    there, random = mesh(count), Random(seed)
+    policy = OwnerPlacement(there, [random.randrange(count) for _ in before.buffers])
+    plan = policy.plan(before)
+    copies = [i for i in place(before, policy, there).instructions if isinstance(i, CopyDtoD)]
+    assert len(copies) == len(plan.first) == len({*zip(plan.version.tolist(), plan.target.tolist(), strict=True)})
+    assert sum(plan.sent) == sum(plan.received) == sum(i.source.layout.nbytes for i in copies)
+    passed = Counter(zip(plan.version.tolist(), plan.source.tolist(), strict=True))
+    assert all(times <= 2 for times in passed.values())
+    for instruction, at in zip(before.instructions, plan.devices, strict=True):
+        written = instruction.writes[0]
+        if before.buffers[written].role is not Role.INPUT and all(
+            before.buffers[each].role is not Role.INPUT for each in instruction.writes
+        ):
+            assert at == policy.owners[written]
+    assert plan.makespan >= max(plan.work, default=0.0) * (1 - 1e-9)
+
+
+def test_owners_are_devices_of_the_mesh() -> None:
+    """One for each buffer."""
+    before = launch_chain()
+    for owners in ([0], [0] * len(before.buffers) + [1], [2] * len(before.buffers)):
+        with pytest.raises(PlanError, match="Give each buffer the index of its device"):
+            OwnerPlacement(mesh(2), owners).plan(before)
+
+
+def launch_chain() -> Program:
+    """Two launches, the second of which reads what the first writes."""
+    buffers = tuple(Buffer(8, 0, Role.TEMPORARY) for _ in range(2))
+    first, second = launch((), (0,)), launch((0,), (1,))
+    return Program(("host:auto",), buffers, (first, second), (SingleStream(),), (0, 0))

@@ -342,6 +342,14 @@ case(
     ("Leave it out for a sum", lambda: all_reduce(summands()).sync()),
 )
 case(
+    lambda: all_reduce(summands(), engine=anything("gloo")),
+    ("Leave it out", lambda: all_reduce(summands()).sync()),
+)
+case(
+    lambda: all_reduce(summands(), engine="nccl").sync(),
+    ("Leave engine out", lambda: all_reduce(summands()).sync()),
+)
+case(
     lambda: halo(shards(), -1),
     ("Write 1", lambda: halo(shards(), 1).sync()),
     ("(1, 0)", lambda: halo(shards(), (1, 0)).sync()),

@@ -3,6 +3,7 @@
 import gc
 import importlib
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -28,7 +29,6 @@ from dagpu import (
     as_partials,
     broadcast,
     convert,
-    devices,
     dup,
     each,
     expr,
@@ -52,6 +52,7 @@ from dagpu import (
 from dagpu.sharding import assembling
 from dagpu.sharding.spread_values import parts_of
 from tests.gpu.support.gpu_kernels import add
+from tests.gpu.support.several import several_gpus
 from tests.programs.expressions import bits
 from tests.programs.meshes import EAGER, Scatter
 from tests.programs.trials import random_dag
@@ -61,12 +62,10 @@ weigh = expr(f32, f32)(lambda x, by: x * by)
 
 
 @pytest.fixture
-def two(cuda: Device) -> tuple[Device, Device]:
+def two() -> Iterator[tuple[Device, Device]]:
     """The first two GPUs."""
-    found = [each for each in devices() if each.kind == "cuda"]
-    if len(found) < 2:
-        pytest.skip("there is one GPU here")
-    return found[0], found[1]
+    with several_gpus(2) as found:
+        yield found[0], found[1]
 
 
 def test_copies_between_them(two: tuple[Device, Device]) -> None:
@@ -283,36 +282,3 @@ def test_heat_on_both(
     script.main()
     assert "on 2 devices" in capsys.readouterr().out
     del sys.modules["heat"]
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_one_graph_over_both_has_the_bits_of_the_host(two: tuple[Device, Device], seed: int) -> None:
-    """Random DAGs as graphs over both: launched again and again while their memory moves, and captured."""
-    wanted = list(map(bits, random_dag(seed).on("host").sync()))
-    with use_interpreter(StreamInterpreter(policy=Scatter(Mesh(list(two)), seed), graph_from=2)):
-        kept = [random_dag(seed).sync() for _ in range(50)]
-        graph = random_dag(seed).graph()
-        for _ in range(1000):
-            graph.launch().sync()
-    assert all(list(map(bits, result)) == wanted for result in (*kept, graph.take_output()))
-
-
-def test_a_graph_is_launched_from_either(two: tuple[Device, Device]) -> None:
-    """Copies that are pushed to a device which does nothing else, and strided ones that it pulls."""
-    first, second = two
-    array = np.arange(1 << 12, dtype=f32).reshape(64, 64)
-    for place in two:
-        x = from_host(array).on(first).sync()
-        pushed, pulled = zeros((64, 64)).on(second).sync(), zeros((32, 64)).on(second).sync()
-        graphs = [
-            memcpy(pushed.borrow_mut(), x.borrow()).on(second).graph_on(place.stream()),
-            zip_ops(
-                memcpy(pulled.borrow_mut(), x.slice(slice(0, 64, 2), slice(0, 64))).on(second),
-                dup(x.borrow()).on(first),
-            ).graph_on(place.stream()),
-        ]
-        memcpy(x.borrow_mut(), full((64, 64), 7).on(first).sync().borrow()).on(first).sync()
-        for graph in graphs:
-            graph.launch().sync()
-        assert (pushed.to_host().sync() == 7).all()
-        assert (pulled.to_host().sync() == 7).all()

@@ -1,8 +1,7 @@
 """A simulation of a program on the devices of a mesh, in the cost model, which chooses devices as it goes.
 
-What crosses from device to device is a *version*: the contents of a buffer between two writes. A *replica* is a copy of
-a version on another device, and is never written. A copy takes a port of its link at both ends, and comes from the
-replica that can have it there first; so a version that many devices need spreads as a tree.
+A copy of a version takes a port of its link at both ends, and comes from the replica that can have it there first; so a
+version that many devices need spreads as a tree.
 
 A device works as one queue here, since kernels that are worth a device of their own fill it. But its streams launch at
 once, so the overhead of launches is shared out over them.
@@ -12,26 +11,12 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final, NamedTuple, TypeAlias, final
 
-from dagpu.common.errors import PlanError
-from dagpu.common.origin import describe
-from dagpu.handles.device_handles import is_automatic, reaches
-from dagpu.lowering.program import (
-    HOST,
-    CopyDtoD,
-    CopyDtoH,
-    CopyHtoD,
-    Fill,
-    GraphLaunch,
-    HostCall,
-    Instruction,
-    Program,
-    Role,
-    label,
-    reads_peers,
-)
+from dagpu.handles.device_handles import reaches
+from dagpu.lowering.program import CopyDtoH, CopyHtoD, HostCall, Program
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.links import node_of
 from dagpu.lowering.schedule.mesh import FIND_DEVICE, Mesh
+from dagpu.lowering.schedule.mesh_placement.program_versions import Versions
 
 _COMPUTE: Final = 0
 _UPLOAD: Final = 1
@@ -55,146 +40,6 @@ class Move(NamedTuple):
 
 
 @final
-class Versions:
-    """The versions of a program's device memory, and the places that may run its instructions.
-
-    A *place* is the number of a device: those of the mesh come first, in its order, then the program's other devices.
-    """
-
-    def __init__(self, program: Program, mesh: Mesh) -> None:
-        names = [device.name for device in mesh.devices]
-        self.free = len(names)
-        """The number of places that an instruction without a device may run on: 0 to `free - 1`."""
-        self.places: list[str] = list(dict.fromkeys([*names, *[n for n in program.devices if not is_automatic(n)]]))
-        """The name of the device of each place."""
-        number = {name: place for place, name in enumerate(self.places)}
-        self.place_of = [number.get(name, -1) for name in program.devices]
-        """For each device of the program, its place; -1 for an automatic device."""
-        self.home = [-1 if buffer.device == HOST else self.place_of[buffer.device] for buffer in program.buffers]
-        """For each buffer, the place of its device; -1 for a cell, and for memory without a device."""
-        self.buffer: list[int] = []
-        """For each version, its buffer."""
-        self.nbytes: list[int] = []
-        self.start: list[int] = []
-        """For each version, the place that has it before the program starts; -1 if an instruction makes it."""
-        self.maker: list[int] = []
-        """For each version, the instruction that makes it; -1 if it exists before."""
-        self.uses: list[list[int]] = []
-        """For each instruction, the versions that it reads, and those that it changes."""
-        self.makes: list[list[int]] = []
-        """For each instruction, the versions that it makes."""
-        self.fixed: list[int] = []
-        """For each instruction, the place where it has to run; -1 if any place of the mesh will do."""
-        self.in_place: set[int] = set()
-        """The launches of captured graphs, which use their memory where it is."""
-        self.anywhere: list[bool] = []
-        """For each instruction, whether it reads what it uses on other devices too, as copies do."""
-        self._program = program
-        self._scan()
-
-    def _scan(self) -> None:
-        """Fill in the versions and the tables of instructions."""
-        program, home, place_of = self._program, self.home, self.place_of
-        on_device = [buffer.device != HOST for buffer in program.buffers]
-        newest = [-1] * len(home)
-        for number, buffer in enumerate(program.buffers):
-            if buffer.role is Role.INPUT and on_device[number]:
-                newest[number] = self._new(number, home[number], -1)
-        for index, instruction in enumerate(program.instructions):
-            uses: list[int] = []
-            for read in instruction.reads:
-                version = newest[read]
-                if version >= 0 and version not in uses:
-                    uses.append(version)
-            makes: list[int] = []
-            fixed, changes = place_of[instruction.device], False
-            is_graph = type(instruction) is GraphLaunch
-            if is_graph:
-                self.in_place.add(index)
-            for written in instruction.writes:
-                if not on_device[written]:
-                    continue
-                version = newest[written]
-                if version >= 0 and not _covers(instruction, program):
-                    changes = True
-                    if version not in uses:
-                        uses.append(version)
-                if home[written] >= 0 and fixed != home[written] and not is_graph:
-                    if fixed >= 0:
-                        raise _two_homes(instruction, self.places[fixed], self.places[home[written]])
-                    fixed = home[written]
-                newest[written] = self._new(written, -1, index)
-                makes.append(newest[written])
-            self.uses.append(uses)
-            self.makes.append(makes)
-            self.fixed.append(fixed)
-            # What is changed in part has to be there before: in memory that has its place, it is.
-            stays = not changes or all(home[written] >= 0 for written in instruction.writes if on_device[written])
-            self.anywhere.append(reads_peers(instruction) and stays)
-
-    def _new(self, buffer: int, start: int, maker: int) -> int:
-        self.buffer.append(buffer)
-        self.nbytes.append(self._program.buffers[buffer].nbytes)
-        self.start.append(start)
-        self.maker.append(maker)
-        return len(self.buffer) - 1
-
-    def by_path(self, times: Sequence[float]) -> tuple[list[int], float]:
-        """Return the instructions by descending longest path from their start (upward rank), then in program order, and
-        the longest path in seconds.
-
-        Each instruction comes after all that make what it uses, and after all that use what it writes over: so the
-        order is one in which the program may run.
-        """
-        readers: list[list[int]] = [[] for _ in self.buffer]
-        before: list[list[int]] = []
-        newest: dict[int, int] = {}
-        for index, uses in enumerate(self.uses):
-            needs = [self.maker[version] for version in uses if self.maker[version] >= 0]
-            for version in self.makes[index]:
-                buffer = self.buffer[version]
-                old = newest.get(buffer, -1)
-                if old >= 0:
-                    needs += readers[old]
-                    needs.append(self.maker[old])
-                newest[buffer] = version
-            for version in uses:
-                readers[version].append(index)
-                newest.setdefault(self.buffer[version], version)
-            before.append(needs)
-        rest = list(times)
-        for index in range(len(rest) - 1, -1, -1):
-            length = rest[index]
-            for earlier in before[index]:
-                if earlier >= 0 and rest[earlier] < times[earlier] + length:
-                    rest[earlier] = times[earlier] + length
-        order = sorted(range(len(rest)), key=rest.__getitem__, reverse=True)  # the sort is stable
-        return order, max(rest, default=0.0)
-
-    def start_place(self) -> int:
-        """Return the place of the mesh that has most of the inputs' bytes."""
-        held = [0] * self.free
-        for version, place in enumerate(self.start):
-            if 0 <= place < self.free:
-                held[place] += self.nbytes[version]
-        return max(range(self.free), key=held.__getitem__)
-
-
-def _covers(instruction: Instruction, program: Program) -> bool:
-    """Return whether an instruction writes every byte of its output, and so uses nothing of what was there."""
-    if isinstance(instruction, Fill | CopyHtoD | CopyDtoD):
-        return instruction.out.layout.nbytes == program.buffers[instruction.out.buffer].nbytes
-    return False
-
-
-def _two_homes(instruction: Instruction, one: str, other: str) -> PlanError:
-    return PlanError(
-        f"{label(instruction)}, built at {describe(instruction.origin)}, writes memory of {one} and of {other}: a "
-        f'kernel runs on one device. Copy one of the tensors to the other device first: dup(t).on("{one}").'
-    )
-
-
-@final
 class SimulatedRun(NamedTuple):
     """The outcome of a simulation."""
 
@@ -210,21 +55,19 @@ class SimulatedRun(NamedTuple):
     """For each instruction that reads replicas of other places, these places by buffer."""
 
 
-def _link_table(places: Sequence[str], costs: CostModel) -> LinkTable:
+def link_table(places: Sequence[str], costs: CostModel) -> LinkTable:
     """Return the links between places."""
     links = costs.links
+    nodes = [node_of(name) for name in places]
+    devices = [None if node else FIND_DEVICE.value(name) for name, node in zip(places, nodes, strict=True)]
     table: LinkTable = []
-    for source in places:
+    for source, source_node in zip(devices, nodes, strict=True):
         row: list[tuple[float, float, bool]] = []
-        for target in places:
+        for target, target_node in zip(devices, nodes, strict=True):
             link, peers = links.peer, True
-            if node_of(source) != node_of(target):
+            if source_node != target_node:
                 link, peers = links.node, False
-            elif (
-                not node_of(source)
-                and source != target
-                and not reaches(FIND_DEVICE.value(target), FIND_DEVICE.value(source))
-            ):
+            elif source and target and source is not target and not reaches(target, source):
                 link, peers = links.host, False
             row.append((link.latency, 1 / link.bandwidth, peers))
         table.append(row)
@@ -247,7 +90,7 @@ class MeshSimulation:
         ]
         """Seconds for which each instruction occupies the queue of its device."""
         self._ports = costs.links.peer.ports
-        self._links = _link_table(self.versions.places, costs)
+        self._links = link_table(self.versions.places, costs)
 
     def work(self) -> float:
         """Return the seconds that one device takes at least for all instructions."""

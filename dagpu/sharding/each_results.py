@@ -1,0 +1,255 @@
+"""The results of `each`, put together: tuples taken apart, parts of a whole, and summands."""
+
+from typing import Any, get_args, get_origin, get_type_hints, overload
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from dagpu.common.dtypes import Shape
+from dagpu.common.errors import MeshError, ShapeError
+from dagpu.common.frozen import plain
+from dagpu.common.layout import as_shape
+from dagpu.common.origin import Origin, describe, here
+from dagpu.common.wrong_arguments import add_call_place, as_whole_number, wrong_argument
+from dagpu.handles import Tensor
+from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc
+from dagpu.ops.compose import Map, On, Then, unzip
+from dagpu.sharding.assembling import AnyOp, check_layout, check_result, op_of
+from dagpu.sharding.device_boxes import FIRST_AXIS, DeviceLayout, show_box
+from dagpu.sharding.per_device import CallEach
+from dagpu.sharding.spread_values import Each, Partials, Sharded, copied_on, cut_at, parts_of
+
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+_C = TypeVar("_C")
+_D = TypeVar("_D")
+_E = TypeVar("_E")
+_F = TypeVar("_F")
+_H = TypeVar("_H")
+_I = TypeVar("_I")
+_N = TypeVar("_N", bound=np.generic)
+_L = TypeVar("_L", bound=Borrowed)
+_G = TypeVar("_G", bound=MayAlloc)
+
+
+@overload
+def unzip_each(e: DeviceOp[Each[tuple[_A]], _L, _G], n: int | None = None) -> tuple[DeviceOp[Each[_A], _L, _G]]: ...
+@overload
+def unzip_each(
+    e: DeviceOp[Each[tuple[_A, _B]], _L, _G], n: int | None = None
+) -> tuple[DeviceOp[Each[_A], _L, _G], DeviceOp[Each[_B], _L, _G]]: ...
+@overload
+def unzip_each(
+    e: DeviceOp[Each[tuple[_A, _B, _C]], _L, _G], n: int | None = None
+) -> tuple[DeviceOp[Each[_A], _L, _G], DeviceOp[Each[_B], _L, _G], DeviceOp[Each[_C], _L, _G]]: ...
+@overload
+def unzip_each(
+    e: DeviceOp[Each[tuple[_A, _B, _C, _D]], _L, _G], n: int | None = None
+) -> tuple[
+    DeviceOp[Each[_A], _L, _G], DeviceOp[Each[_B], _L, _G], DeviceOp[Each[_C], _L, _G], DeviceOp[Each[_D], _L, _G]
+]: ...
+@overload
+def unzip_each(
+    e: DeviceOp[Each[tuple[_A, _B, _C, _D, _E]], _L, _G], n: int | None = None
+) -> tuple[
+    DeviceOp[Each[_A], _L, _G],
+    DeviceOp[Each[_B], _L, _G],
+    DeviceOp[Each[_C], _L, _G],
+    DeviceOp[Each[_D], _L, _G],
+    DeviceOp[Each[_E], _L, _G],
+]: ...
+@overload
+def unzip_each(
+    e: DeviceOp[Each[tuple[_A, _B, _C, _D, _E, _F]], _L, _G], n: int | None = None
+) -> tuple[
+    DeviceOp[Each[_A], _L, _G],
+    DeviceOp[Each[_B], _L, _G],
+    DeviceOp[Each[_C], _L, _G],
+    DeviceOp[Each[_D], _L, _G],
+    DeviceOp[Each[_E], _L, _G],
+    DeviceOp[Each[_F], _L, _G],
+]: ...
+@overload
+def unzip_each(
+    e: DeviceOp[Each[tuple[_A, _B, _C, _D, _E, _F, _H]], _L, _G], n: int | None = None
+) -> tuple[
+    DeviceOp[Each[_A], _L, _G],
+    DeviceOp[Each[_B], _L, _G],
+    DeviceOp[Each[_C], _L, _G],
+    DeviceOp[Each[_D], _L, _G],
+    DeviceOp[Each[_E], _L, _G],
+    DeviceOp[Each[_F], _L, _G],
+    DeviceOp[Each[_H], _L, _G],
+]: ...
+@overload
+def unzip_each(
+    e: DeviceOp[Each[tuple[_A, _B, _C, _D, _E, _F, _H, _I]], _L, _G], n: int | None = None
+) -> tuple[
+    DeviceOp[Each[_A], _L, _G],
+    DeviceOp[Each[_B], _L, _G],
+    DeviceOp[Each[_C], _L, _G],
+    DeviceOp[Each[_D], _L, _G],
+    DeviceOp[Each[_E], _L, _G],
+    DeviceOp[Each[_F], _L, _G],
+    DeviceOp[Each[_H], _L, _G],
+    DeviceOp[Each[_I], _L, _G],
+]: ...
+def unzip_each(e: Any, n: int | None = None) -> Any:
+    """Return an op for each component of the tuples that a function of `each` has made on the devices.
+
+    Args:
+        e: the op of `each`.
+        n: the number of components. By default it is that of the function's return annotation.
+
+    Raises:
+        ShapeError: the number of components is not known, or not that of the tuples.
+        TypeError: `e` is not an op.
+    """
+    where = here()
+    source = op_of(e, (Each,), "unzip_each", "e", where)
+    count = _components(source) if n is None else as_whole_number(n)
+    if count is None or count < 1:
+        wrong = f"n is {n!r}" if n is not None else "no annotation shows how many components the results have"
+        raise ShapeError(f"unzip_each at {describe(where)}: {wrong}. Say how many: unzip_each(e, 2).")
+    return unzip(Map(source, _Transposed(count, where), where), count, where)
+
+
+def _components(op: AnyOp) -> int | None:
+    """Return the number of components that the return annotation of the function of `each` shows."""
+    while isinstance(op, On):
+        op = op.source
+    if not isinstance(op, Then) or not isinstance(op.f, CallEach):
+        return None
+    try:
+        annotation = get_type_hints(op.f.f).get("return")
+    except Exception:  # a text annotation is code, and may raise anything
+        return None
+    arguments = get_args(annotation)
+    result = arguments[0] if arguments and get_origin(annotation) is DeviceOp else None
+    items = get_args(result) if get_origin(result) is tuple else ()
+    return None if not items or Ellipsis in items else len(items)
+
+
+@plain
+class _Transposed:
+    """Makes a tuple of `Each` of an `Each` of tuples."""
+
+    count: int
+    where: Origin
+
+    def __call__(self, each: Any) -> tuple[Each[Any], ...]:
+        check_result(each, (Each,), "unzip_each", "e", self.where)
+        for result in parts_of(each):
+            if not isinstance(result, tuple) or len(result) != self.count:
+                found = f"{len(result)} components" if isinstance(result, tuple) else "no components"
+                raise ShapeError(
+                    f"unzip_each at {describe(self.where)}: {self.count} components are wanted, and a result of the "
+                    f"function has {found}. Say how many it has: unzip_each(e, n)."
+                )
+        return tuple([Each(each.mesh, tuple(component)) for component in zip(*parts_of(each), strict=True)])
+
+
+@overload
+def as_shards(e: Each[Tensor[_N]], shape: Shape, layout: DeviceLayout = ...) -> DeviceOp[Sharded[_N]]: ...
+@overload
+def as_shards(
+    e: DeviceOp[Each[Tensor[_N]], _L, _G], shape: Shape, layout: DeviceLayout = ...
+) -> DeviceOp[Sharded[_N], _L, _G]: ...
+def as_shards(e: Any, shape: Shape, layout: DeviceLayout = FIRST_AXIS) -> Any:
+    """Take the results of `each` as the parts of a whole of this shape, which the layout cuts.
+
+    The tensor of a device has the elements of its boxes: one block in the block's shape; tiles of `Cyclic` in the order
+    of the whole, packed along the axes. No data moves.
+
+    Raises:
+        MeshError: the layout does not fit, or a tensor has another shape or element type than its part.
+        MovedError: `e` has been moved before.
+        ShapeError: `shape` is not a shape.
+        TypeError: an argument is of a wrong type.
+    """
+    where = here()
+    try:
+        whole = as_shape(shape)
+    except ShapeError as error:
+        raise add_call_place("as_shards", where, error) from None
+    check_layout(layout, "as_shards", where)
+    return Map(op_of(e, (Each,), "as_shards", "e", where), _Joined(whole, layout, where), where)
+
+
+@plain
+class _Joined:
+    """Makes a `Sharded` of an `Each` of tensors."""
+
+    shape: Shape
+    layout: DeviceLayout
+    where: Origin
+
+    def __call__(self, each: Any) -> Sharded[Any]:
+        check_result(each, (Each,), "as_shards", "e", self.where)
+        tensors = _tensors_of(each, "as_shards", self.where)
+        about = cut_at(self.layout, each.mesh, self.shape, tensors[0].dtype, "as_shards", self.where)
+        for device, tensor, part, boxes in zip(about.mesh.devices, tensors, about.parts, about.boxes, strict=True):
+            if tensor.shape != part.shape:
+                of = show_box(boxes[0]) if len(boxes) == 1 else f"{len(boxes)} boxes"
+                raise MeshError(
+                    f"as_shards at {describe(self.where)}: the tensor on {device.name} has the shape {tensor.shape}, "
+                    f"and {self.layout!r} of {self.shape} gives that device {of}, in a tensor of shape {part.shape}. "
+                    "Let the function return that shape."
+                )
+        return Sharded(about, tensors)
+
+
+@overload
+def as_partials(e: Each[Tensor[_N]]) -> DeviceOp[Partials[_N]]: ...
+@overload
+def as_partials(e: DeviceOp[Each[Tensor[_N]], _L, _G]) -> DeviceOp[Partials[_N], _L, _G]: ...
+def as_partials(e: Any) -> Any:
+    """Take the results of `each` as summands, for `all_reduce` or `reduce_scatter`. No data moves.
+
+    Raises:
+        MeshError: the tensors differ in shape or element type.
+        MovedError: `e` has been moved before.
+        TypeError: `e` is neither an `Each` nor an op.
+    """
+    where = here()
+    return Map(op_of(e, (Each,), "as_partials", "e", where), _Summands(where), where)
+
+
+@plain
+class _Summands:
+    """Makes `Partials` of an `Each` of tensors."""
+
+    where: Origin
+
+    def __call__(self, each: Any) -> Partials[Any]:
+        check_result(each, (Each,), "as_partials", "e", self.where)
+        tensors = _tensors_of(each, "as_partials", self.where)
+        first = tensors[0]
+        for device, tensor in zip(each.mesh.devices, tensors, strict=True):
+            if tensor.shape != first.shape:
+                raise MeshError(
+                    f"as_partials at {describe(self.where)}: the summands have different shapes, {first.shape} on "
+                    f"{each.mesh.devices[0].name} and {tensor.shape} on {device.name}. Let the function return one "
+                    "shape."
+                )
+        return Partials(copied_on(each.mesh, first.shape, first.dtype), tensors)
+
+
+def _tensors_of(each: Each[Any], call: str, where: Origin) -> tuple[Tensor[Any], ...]:
+    """Return the results of `each`, which must be tensors of one element type, each on its device."""
+    found = parts_of(each)
+    for device, tensor in zip(each.mesh.devices, found, strict=True):
+        if type(tensor) is not Tensor:
+            cure = "Let the function return an op of a Tensor; unzip_each(e) takes tuples apart"
+            raise wrong_argument(call, where, f"the result on {device.name}", tensor, "a Tensor", cure)
+        if tensor.dtype != found[0].dtype:
+            raise MeshError(
+                f"{call} at {describe(where)}: the results have different element types, {found[0].dtype.name} and "
+                f"{tensor.dtype.name}. Let the function return one type."
+            )
+        if tensor.device != device:
+            raise MeshError(
+                f"{call} at {describe(where)}: the result for {device.name} is on {tensor.device.name}. Leave the "
+                "placement to each, or copy the result: .then(dup)."
+            )
+    return found

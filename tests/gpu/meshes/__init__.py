@@ -1,0 +1,1 @@
+"""Tests on several GPUs; they are skipped where there is one."""
