@@ -17,6 +17,7 @@ from dagpu import DagpuError, SharedTensor, from_host, full, observe, source, zi
 from dagpu import value as shared_value
 from dagpu.handles.handle_trees import storage_of
 from dagpu.handles.storage import Locks
+from dagpu.reactive.latest_update import LatestUpdate
 from dagpu.reactive.live_stage import LiveStage
 from dagpu.runtime.calls.direct_call import OFTEN, DirectCall
 from tests.behaviour.live.live_kernels import array, blended, flipped
@@ -378,3 +379,32 @@ def test_a_result_that_nothing_has_stays_at_its_address() -> None:
             seen.append([block.address for block in memory])
             del value, memory
         assert all(each == seen[-1] for each in seen)
+
+
+def test_a_tensor_that_is_written_as_an_update_begins_is_not_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update that comes again holds an instant before it looks at its sources. So a write after that look, by
+    another thread, leaves the memory as it is that the update reads."""
+    with installed(3, gpus=1):
+        level, tensor = source(1.0), source(full((8,), 2.0).sync())
+        op = blended(tensor, tensor, level).share()
+        find = LatestUpdate.newer
+
+        def written_after(latest: LatestUpdate) -> object:
+            found = find(latest)
+            monkeypatch.undo()
+            tensor.write((slice(0, 8),), np.full(8, 7.0, np.float32))
+            return found
+
+        async def main() -> None:
+            async with observe(op) as feed:
+                for number in range(WARM):
+                    level.set(float(number))
+                    await feed.next()
+                level.set(0.5)
+                before = await (await op).to_host()
+                monkeypatch.setattr(LatestUpdate, "newer", written_after)
+                assert np.array_equal(await (await feed.next()).to_host(), before)
+                assert tensor.revision == 1
+                assert np.array_equal(await (await feed.next()).to_host(), await (await op).to_host())
+
+        trio.run(main)
