@@ -40,7 +40,7 @@ class LatestUpdate:
         memory = stage.leaves.bits_of_sources()
         self.reads_sources = any(buffer in memory for buffer, _ in update.subprogram.inputs)
         """True if the update reads memory of a source, a part of which may be written in place while no snapshot
-        exists."""
+        exists. Then one must exist before `newer` is called, until the update is over."""
 
     def newer(self) -> Version | None:
         """Return the newest version of the number if that alone has changed since the last update; else None.

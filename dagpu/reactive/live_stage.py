@@ -50,7 +50,7 @@ class LiveStage:
     ) -> None:
         """With `keeps_memory` the plans of updates may keep a little memory of their own."""
         self.staleness = staleness
-        self._kept_on_devices = _kept_on_devices(staleness)
+        self._targets_on_devices = _targets_on_devices(staleness)
         self.leaves = leaves
         self.cutoffs = StageCutoffs(staleness, leaves, memory, cutoffs)
         self.targets = memory
@@ -76,7 +76,7 @@ class LiveStage:
         nodes `common` are results. What was not kept before is lost."""
         before, targets = self.staleness.targets, staleness.targets
         self.staleness, self.common = staleness, common
-        self._kept_on_devices = _kept_on_devices(staleness)
+        self._targets_on_devices = _targets_on_devices(staleness)
         buffers = frozenset([each.buffer for each in common])
         self.cutoffs.staleness = staleness
         compare, keeps = self.cutoffs.comparisons, self._keeps_memory
@@ -177,7 +177,7 @@ class LiveStage:
             text.cells[here] = f"{memory}[{text.constant('AT', buffer)}]" if kept else self.leaves.write(text, buffer)
         publish: list[str] = []
         for buffer, here in subprogram.outputs:
-            if buffer in self._kept_on_devices:
+            if buffer in self._targets_on_devices:
                 text.cells[here] = f"{text.constant('OWN', targets.own_memory)}({text.constant('AT', buffer)})"
             made = f"memory[{text.constant('AT', here)}]"
             if buffers[buffer].device == HOST:
@@ -238,9 +238,9 @@ class LiveStage:
             memory[here] = targets.memory[buffer] if buffer in last else leaves.value(buffer)
         if compare:
             self.cutoffs.bind(compare, subprogram, memory)
-        kept = self._kept_on_devices
+        on_devices = self._targets_on_devices
         for buffer, here in subprogram.outputs:
-            if buffer in kept:
+            if buffer in on_devices:
                 memory[here] = targets.own_memory(buffer)
         if type(update) is TiledPlan:
             for here in update.fresh:
@@ -262,6 +262,6 @@ class LiveStage:
             self.targets.replace(buffer, make_unwritable(made) if buffers[buffer].device == HOST else made)
 
 
-def _kept_on_devices(staleness: Staleness) -> set[int]:
-    """Return the kept buffers in memory of devices."""
-    return {buffer for buffer in staleness.kept if staleness.program.buffers[buffer].device != HOST}
+def _targets_on_devices(staleness: Staleness) -> set[int]:
+    """Return the targets in memory of devices, which an update makes where they are if nothing else reads them."""
+    return {buffer for buffer in staleness.targets if staleness.program.buffers[buffer].device != HOST}

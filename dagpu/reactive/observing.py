@@ -20,6 +20,7 @@ from dagpu.ops.live.versions import Snapshot, Version
 from dagpu.reactive.flows.flow_class import Flow
 from dagpu.reactive.flows.stage import End, FlowStage, Opening
 from dagpu.reactive.incremental import IncrementalRun
+from dagpu.reactive.latest_update import LatestUpdate
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.execute import execute
@@ -120,12 +121,19 @@ class Observed(FlowStage[Any]):
 
     async def next(self) -> Any:
         refuse_nested(self._op)
-        if not (self._due or self._check) and (version := self._run.newer_number()) is not None:
-            self._due = True  # until the value is handed out: a cancelled call loses nothing
-            value = await await_steps(protected(self._update_again(version), "an update was run"))
-            if value is not MISS:
-                self._due = False
-                return value
+        latest = self._run.latest
+        if latest is not None and not (self._due or self._check):
+            held = (
+                Snapshot() if latest.reads_sources else None
+            )  # from here on no memory of a source is written in place
+            version = self._run.newer_number()
+            if version is not None:
+                self._due = True  # until the value is handed out: a cancelled call loses nothing
+                value = await await_steps(protected(self._update_again(latest, version), "an update was run"))
+                if value is not MISS:
+                    self._due = False
+                    return value
+            del held
         snapshot = self._changed_snapshot() or await self._next_snapshot()
         self._due = True
         value = await await_steps(protected(self._update(snapshot), "an update was run"))
@@ -190,24 +198,20 @@ class Observed(FlowStage[Any]):
         self._count(snapshot)
         return value
 
-    async def _update_again(self, version: Version) -> Any:
+    async def _update_again(self, latest: LatestUpdate, version: Version) -> Any:
         """Make the value by the update that was made last, with a newer version of the same number. Return `MISS` if
         the general way must make it. A checkpoint, as `_update`.
 
         It does what `_update` does, without a look at what cannot have changed.
         """
         run, stats = self._run, self._stats
-        latest = run.latest
-        assert latest is not None
         loaded, again = latest.loaded, latest.loaded.again
-        snapshot = Snapshot() if latest.reads_sources else None
         run.begin_again(latest, version)
         try:
             value = await again.in_task(loaded, None, None, self._settings, self._where)
         except BaseException:
             run.end_again(latest, failed=True)
             raise
-        del snapshot
         if value is MISS:
             return MISS
         launched, reused = run.launched, run.reused

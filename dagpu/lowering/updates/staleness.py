@@ -84,7 +84,7 @@ class Staleness:
         self.results = {
             b for b in self.last if program.buffers[b].role is Role.OUTPUT
         } | self.compared & self.last.keys()
-        """The buffers that others may hold: each update makes them in new memory."""
+        """The buffers that others may hold: an update makes them in new memory while something else reads them."""
         self.also_kept = frozenset(also_kept)
         """Buffers that are kept so that launches may run in tiles."""
         self.kept = (self._versions_needed_again() | self.also_kept) - self.results - set(dropped)

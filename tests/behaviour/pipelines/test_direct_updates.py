@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import DagpuError, SharedTensor, from_host, full, observe, source, zip_ops
+from dagpu import value as shared_value
 from dagpu.handles.handle_trees import storage_of
 from dagpu.handles.storage import Locks
+from dagpu.reactive.latest_update import LatestUpdate
 from dagpu.reactive.live_stage import LiveStage
 from dagpu.runtime.calls.direct_call import OFTEN, DirectCall
 from tests.behaviour.live.live_kernels import array, blended, flipped
@@ -327,4 +329,82 @@ def test_an_update_that_comes_again_shares_with_a_later_feed() -> None:
                     assert (await second.to_host())[0] == (await blended(node, ones, 2.0).to_host())[0]
 
     with installed(3, gpus=1):
+        trio.run(main)
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["drop", "keep", "keep an op of it", "forget"]), st.integers(1, 7)),
+        min_size=1,
+        max_size=8,
+    ),
+    st.booleans(),
+)
+def test_a_result_is_written_only_if_nothing_has_it(steps: list[tuple[str, int]], tiles: bool) -> None:
+    """What a program keeps of a value, itself or an op of it, has the bits with which it was handed out, whatever is
+    updated later; and each value is that of a run."""
+    with installed(3, gpus=1):
+        made = scene_in_tiles(home=False) if tiles else scene(home=False, plain=True)
+        made.trial.update()
+        for number in range(WARM):
+            made.change(1, number)
+            made.trial.update()
+        kept: list[tuple[Any, list[bytes]]] = []
+        for number, (then, which) in enumerate(steps, WARM):
+            made.change(which, number)
+            value = made.trial.update()
+            bits = bits_of(value)
+            assert bits == bits_of(made.trial.op.sync())
+            if then == "keep":
+                kept.append((value, bits))
+            if then == "keep an op of it":
+                kept.append((zip_ops(*map(shared_value, value)), bits))
+            if then == "forget":
+                kept.clear()
+            del value
+        for found, bits in kept:
+            assert bits_of(found if isinstance(found, tuple) else found.sync()) == bits
+
+
+def test_a_result_that_nothing_has_stays_at_its_address() -> None:
+    """While its handles are dropped before the next update, each result is made where the last one was."""
+    with installed(3, gpus=1):
+        made = scene(home=False, plain=True)
+        seen = []
+        for number in range(2 * WARM):
+            made.change(1, number)
+            value: Any = made.trial.update()
+            memory: list[Any] = [storage_of(each).memory for each in value]
+            seen.append([block.address for block in memory])
+            del value, memory
+        assert all(each == seen[-1] for each in seen)
+
+
+def test_a_tensor_that_is_written_as_an_update_begins_is_not_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An update that comes again holds an instant before it looks at its sources. So a write after that look, by
+    another thread, leaves the memory as it is that the update reads."""
+    with installed(3, gpus=1):
+        level, tensor = source(1.0), source(full((8,), 2.0).sync())
+        op = blended(tensor, tensor, level).share()
+        find = LatestUpdate.newer
+
+        def written_after(latest: LatestUpdate) -> object:
+            found = find(latest)
+            monkeypatch.undo()
+            tensor.write((slice(0, 8),), np.full(8, 7.0, np.float32))
+            return found
+
+        async def main() -> None:
+            async with observe(op) as feed:
+                for number in range(WARM):
+                    level.set(float(number))
+                    await feed.next()
+                level.set(0.5)
+                before = await (await op).to_host()
+                monkeypatch.setattr(LatestUpdate, "newer", written_after)
+                assert np.array_equal(await (await feed.next()).to_host(), before)
+                assert tensor.revision == 1
+                assert np.array_equal(await (await feed.next()).to_host(), await (await op).to_host())
+
         trio.run(main)
