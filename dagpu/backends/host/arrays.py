@@ -62,7 +62,7 @@ class HostMemory:
             raw = np.empty(nbytes + ALIGNMENT, np.uint8)
         except (ValueError, OverflowError) as error:  # larger than an array can be
             raise MemoryError(str(error)) from None
-        start = -addressof(c_char.from_buffer(raw)) % ALIGNMENT  # a quarter of the time of `__array_interface__`
+        start = -addressof(c_char.from_buffer(raw.data)) % ALIGNMENT  # a quarter of the time of `__array_interface__`
         self.block = raw[start : start + nbytes]
         """The bytes, as the array that other arrays view."""
         self.nbytes = nbytes
