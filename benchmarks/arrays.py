@@ -5,18 +5,22 @@
     python -m benchmarks.arrays --dry              keeps nothing, and measures small sizes alone
     python -m benchmarks.arrays --only softmax     measures the computations whose names have it; keeps nothing
     python -m benchmarks.arrays --only sum,amax --keep     keeps these in the place of those that were kept before
+    python -m benchmarks.arrays --keep --seconds 60        begins no table after a minute, and keeps what it has
 
 Each contender computes one result from the same contents, from the call to its end. dagpu's calls are those of a
-pipeline, on tensors that are on the device already; the result stays there. Every result is compared with NumPy's
-before it is timed. Peers are given the text that their users write. Below 2^20 the time on the host is that of a run.
+pipeline, on tensors that are on the device already; the result stays there. Results of up to 2^22 elements, and those
+of products, are compared with NumPy's before they are timed; the contents of larger inputs repeat. Peers are given the
+text that their users write. Below 2^20 the time on the host is that of a run. Tables are printed and kept one by one.
 
 On a GPU, the share of the copy's bandwidth is that of the fastest copy of a tensor of this size, among those of the
 contenders: the bytes that the computation must read and write, in a second, beside the bytes that the copy does.
 """
 
 import argparse
+import math
 import statistics
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
@@ -37,6 +41,8 @@ attend = expr(f32, f32)(lambda x, y: x * 0.125 + y).softmax(1)
 
 ON_HOST: Final = (1 << 16, 1 << 20, 1 << 24)
 ON_GPU: Final = (1 << 20, 1 << 24, 1 << 28)
+CHECKED: Final = 1 << 22
+"""The most elements of an input whose result is compared: NumPy takes seconds for more in twice the precision."""
 ROW: Final = 1024
 SIGNAL: Final = 4096
 
@@ -114,11 +120,15 @@ CASES: Final = (
 
 
 def contents(case: Case, size: int) -> list[Array]:
-    """Return the inputs of a computation."""
+    """Return the inputs of a computation. Beyond `CHECKED` elements they repeat, which takes less time to make."""
     generator, shape = np.random.default_rng(0), case.shape(size)
-    parts = [generator.standard_normal(shape, dtype=np.float32) for _ in range(case.inputs)]
+
+    def normal() -> Array:
+        return np.resize(generator.standard_normal(min(CHECKED, math.prod(shape)), dtype=np.float32), shape)
+
+    parts = [normal() for _ in range(case.inputs)]
     if np.dtype(case.dtype).kind == "c":
-        return [part + 1j * generator.standard_normal(shape, dtype=np.float32) for part in parts]
+        return [part + np.complex64(1j) * normal() for part in parts]
     return [part.astype(case.dtype, copy=False) for part in parts]
 
 
@@ -137,7 +147,8 @@ def contenders(case: Case, given: list[Array], on_gpu: bool) -> list[Measure]:
     run = pipeline(case.ours)
     tensors = [from_host(x).sync().share() for x in given]
     count = 3 if given[0].size >= 1 << 24 else 20
-    check(case, given, run(*tensors).sync().to_host().sync())
+    if given[0].size <= CHECKED or case.shape is matrix:
+        check(case, given, run(*tensors).sync().to_host().sync())
     found: list[Measure] = [partial(rounds, "dagpu", lambda: run(*tensors).sync(), count)]
     if not on_gpu:
         return [*found, partial(rounds, "NumPy", lambda: case.theirs(np, *given), count)]
@@ -174,8 +185,8 @@ def copy(m: Any, x: Any) -> Any:
     return x.clone() if m.__name__ == "torch" else x.copy()
 
 
-COPIES: Final = Case("copy", line, dup, copy, 1.0, 2, on_gpu=(1 << 20, 1 << 21, 1 << 24, 1 << 25, 1 << 28))
-"""Of the sizes in bytes of all other computations."""
+COPIES: Final = Case("copy", line, dup, copy, 1.0, 2)
+"""Measured for the sizes in bytes of the others."""
 
 
 def median(spans: list[Span]) -> float:
@@ -203,11 +214,11 @@ def compare(case: Case, size: int, on_gpu: bool, copies: Mapping[int, float]) ->
     return table
 
 
-def merged(kept: list[Table], made: list[Table]) -> list[Table]:
-    """Return the tables that are kept, with those of the same title from this run in their places, and its others."""
-    new = {table.title: table for table in made}
-    known = {table.title for table in kept}
-    return [*[new.get(table.title, table) for table in kept], *[table for table in made if table.title not in known]]
+def merged(kept: list[Table], made: Table) -> list[Table]:
+    """Return the tables that are kept, with one of this run in the place of that with its title, or at the end."""
+    if all(table.title != made.title for table in kept):
+        return [*kept, made]
+    return [made if table.title == made.title else table for table in kept]
 
 
 def main() -> None:
@@ -217,28 +228,44 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="keep nothing, and measure small sizes alone")
     parser.add_argument("--only", default="", help="measure the computations whose names have one of these texts")
     parser.add_argument("--keep", action="store_true", help="keep what --only measures, beside what is kept of others")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no table after this time")
     arguments = parser.parse_args()
+    until = time.monotonic() + arguments.seconds
     on_gpu = arguments.device.startswith("cuda")
     about = machine(("numpy", "pycuda", "cupy-cuda13x", "torch"))
-    tables: list[Table] = []
-    copies: dict[int, float] = {}
-    with use_device(arguments.device):
-        for case in (COPIES, *CASES) if on_gpu else CASES:
-            if case is not COPIES and not any(text in case.name for text in arguments.only.split(",")):
-                continue
-            sizes = case.on_gpu if on_gpu else case.on_host
-            for size in sizes[:1] if arguments.dry else sizes:
-                table = compare(case, size, on_gpu, copies)
-                tables.append(table)
-                if case is COPIES:
-                    copies[size * 4] = min(row.median for row in table.rows) / 1e6
-    about["load average after"] = load_average()
-    print(show(tables, about))
     name = "arrays_gpu" if on_gpu else "arrays"
-    if arguments.only and arguments.keep:
-        tables = merged(kept_tables(name), tables)
-    if not arguments.dry and (arguments.keep or not arguments.only):
-        save(name, "Functions of arrays", tables, about)
+    tables = kept_tables(name) if arguments.keep else []
+    with use_device(arguments.device):
+        for table in measured(arguments.only.split(","), on_gpu, arguments.dry, until):
+            print(table.text(), end="\n\n", flush=True)
+            tables = merged(tables, table)
+            if not arguments.dry and (arguments.keep or not arguments.only):
+                save(name, "Functions of arrays", tables, about | {"load average after": load_average()})
+    print(show([], about | {"load average after": load_average()}))
+
+
+def measured(wanted: list[str], on_gpu: bool, dry: bool, until: float) -> Iterator[Table]:
+    """Yield the tables of the computations whose names have one of these texts, in the order of the texts. None is
+    begun after the time `until`."""
+    cases = [case for n in range(len(wanted)) for case in CASES if first_text(case, wanted) == n]
+    copies: dict[int, float] = {}
+    for case in cases:
+        sizes = case.on_gpu if on_gpu else case.on_host
+        for size in sizes[:1] if dry else sizes:
+            if on_gpu and case.moved:
+                copied = math.prod(case.shape(size)) * np.dtype(case.dtype).itemsize
+                if copied not in copies and time.monotonic() < until:
+                    table = compare(COPIES, copied // 4, on_gpu, {})
+                    copies[copied] = min(row.median for row in table.rows) / 1e6
+                    yield table
+            if time.monotonic() >= until:
+                return
+            yield compare(case, size, on_gpu, copies)
+
+
+def first_text(case: Case, wanted: list[str]) -> int | None:
+    """Return the number of the first text that the name of a computation has; None if it has none of them."""
+    return next((n for n, text in enumerate(wanted) if text in case.name), None)
 
 
 if __name__ == "__main__":

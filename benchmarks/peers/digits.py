@@ -21,19 +21,15 @@ from benchmarks.support.gpu import Bench, Measure, medians, rounds
 from benchmarks.support.rehearsal import start_or_rehearse
 from benchmarks.support.table import Span, Table
 from dagpu import use_device
+from examples.digits.batches import Batch, Digits, Options, load, prepared
+from examples.digits.command import parsed
 from examples.digits.numpy_training import train_in_numpy
 from examples.digits.training import (
     DECAY,
     MOMENTUM,
-    Batch,
-    Digits,
     Model,
-    Options,
     fresh_model,
     fresh_on_host,
-    load,
-    parsed,
-    prepared,
     rate_of,
     train_step,
 )

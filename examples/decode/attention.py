@@ -274,12 +274,12 @@ class Attention(Generic[W]):
     """The three kernels of attention, for weights and cache of type `W`."""
 
     def __init__(self, element: type[W], sizes: Sizes, early: bool = True) -> None:
-        head, group, turns, found = (
-            sizes.head,
-            sizes.group,
-            sizes.turns,
-            sizes.head + PADDING,
-        )
+        self._declare_project_qkv(element, sizes, early)
+        self._declare_attend(element, sizes, early)
+        self._declare_add_attention(element, sizes, early)
+
+    def _declare_project_qkv(self, element: type[W], sizes: Sizes, early: bool) -> None:
+        group = sizes.group
         of_qkv = ("gains", "w", "frequencies") if early else None
 
         @kernel(
@@ -312,6 +312,11 @@ class Attention(Generic[W]):
             cache[layer, :, 0, position] = turned(rows[:, group], frequencies, position)
             cache[layer, :, 1, position] = rows[:, group + 1]
 
+        self.project_qkv = project_qkv.shared_memory(4 * sizes.hidden)
+
+    def _declare_attend(self, element: type[W], sizes: Sizes, early: bool) -> None:
+        head, group, turns = sizes.head, sizes.group, sizes.turns
+        found = head + PADDING
         of_attend = () if early else None
 
         @kernel(
@@ -352,6 +357,13 @@ class Attention(Generic[W]):
                 weights = np.exp(scores - out[:, head, None])
                 out[:, :head], out[:, head + 1] = weights @ values, weights.sum(axis=1)
 
+        self.attend = attend.shared_memory(4 * turns * group * found)
+
+    def _declare_add_attention(
+        self, element: type[W], sizes: Sizes, early: bool
+    ) -> None:
+        head, group, found = sizes.head, sizes.group, sizes.head + PADDING
+
         @kernel(
             cuda=head_of(element) + ADD_ATTENTION,
             block=512,
@@ -371,6 +383,4 @@ class Attention(Generic[W]):
             )
             x += single(w[layer]) @ merged.reshape(-1)
 
-        self.project_qkv = project_qkv.shared_memory(4 * sizes.hidden)
-        self.attend = attend.shared_memory(4 * turns * group * found)
         self.add_attention = add_attention.shared_memory(4 * sizes.heads * head)

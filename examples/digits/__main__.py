@@ -2,7 +2,7 @@
 
 import sys
 
-from examples.digits.training import main
+from examples.digits.command import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

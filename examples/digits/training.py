@@ -14,31 +14,17 @@ thread. Exits with status 1 if the accuracy on images that were never trained on
 under 95 % (90 % with --quick).
 """
 
-import argparse
 import math
 import statistics
-import sys
 import time
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import TypeAlias, final
 
 import numpy as np
-from numpy.typing import NDArray
-from rich.console import Console
 from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
     Progress,
-    TextColumn,
-    TimeElapsedColumn,
 )
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from dagpu import (
     Borrowed,
@@ -57,6 +43,15 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.lowering.plan import Plan
+from examples.digits.batches import (
+    SIDE,
+    Digits,
+    Floats,
+    Ints,
+    Options,
+    epochs_ahead,
+    prepared,
+)
 from examples.digits.kernels import (
     biased,
     biased_relu,
@@ -67,54 +62,15 @@ from examples.digits.kernels import (
     sgd,
 )
 from examples.digits.numpy_training import HostModel, train_in_numpy
-from examples.digits.report import accuracy_table, picture, plan_table
 
-SIDE, CLASSES = 8, 10
+CLASSES = 10
 TILE = (16, 16)
 RATE, MOMENTUM, DECAY = 0.1, 0.9, 1e-4  # the rate falls to 0 along a half cosine
-SHIFT = 0.8  # pixels; images are moved by up to this much, at random
 
-Floats: TypeAlias = NDArray[np.float32]
-Ints: TypeAlias = NDArray[np.int32]
 Op: TypeAlias = DeviceOp[Tensor[f32]]
 Layer: TypeAlias = tuple[Tensor[f32], Tensor[f32], Tensor[f32], Tensor[f32]]
 """Weights (k, m), bias (1, m), and the velocity of each, of the same shapes."""
 Model: TypeAlias = tuple[Layer, Layer]
-Batch: TypeAlias = tuple[Floats, Ints]
-"""Images (n, 64), normalised, and labels (n,).
-
-Of an epoch: (batches, n, 64) and (batches, n).
-"""
-
-
-@final
-@dataclass(frozen=True)
-class Options:
-    epochs: int
-    hidden: int
-    batch: int
-    seed: int
-    bar: float
-    out: Path
-
-
-@final
-@dataclass(frozen=True)
-class Digits:
-    """Images as rows of 64 in [0, 1], labels 0 to 9.
-
-    `mean` and `scale` normalise, and are those of `train`.
-    """
-
-    train: Floats
-    train_labels: Ints
-    test: Floats
-    test_labels: Ints
-    mean: float
-    scale: float
-
-    def normalised(self, images: Floats) -> Floats:
-        return np.asarray((images - np.float32(self.mean)) * np.float32(self.scale))
 
 
 @final
@@ -259,83 +215,6 @@ def probabilities(model: Model, images: Floats) -> DeviceOp[Floats, Borrowed]:
     return array.softmax(biased(product, b2.borrow())).to_host()
 
 
-# ---- batches, on the host ---------------------------------------------------
-
-
-def shifted(images: Floats, random: np.random.Generator) -> Floats:
-    """Return images (n, 64), each moved by up to `SHIFT` pixels along both axes, with
-    zeros at the edges.
-
-    Fractions of a pixel are interpolated bilinearly.
-    """
-    moved = images.reshape(-1, SIDE, SIDE)
-    for axis in (1, 2):
-        by = random.uniform(-SHIFT, SHIFT, (len(moved), 1, 1)).astype(np.float32)
-        framed = np.zeros((len(moved), SIDE + 2, SIDE + 2), np.float32)
-        framed[:, 1:-1, 1:-1] = moved
-        before, after = (framed[:, :-2, 1:-1], framed[:, 2:, 1:-1])
-        if axis == 2:
-            before, after = (framed[:, 1:-1, :-2], framed[:, 1:-1, 2:])
-        moved = (1 - np.abs(by)) * moved + np.abs(by) * np.where(by > 0, before, after)
-    return np.asarray(moved.reshape(images.shape))
-
-
-@lru_cache(maxsize=2)
-def order_of(images: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return the order of the images in an epoch."""
-    return np.random.default_rng((seed, epoch)).permutation(images)
-
-
-def prepared(digits: Digits, options: Options, number: int) -> Batch:
-    """Return batch `number` of the whole training.
-
-    It depends only on the arguments, so threads cannot change it.
-    """
-    epoch, place = divmod(number, len(digits.train) // options.batch)
-    order = order_of(len(digits.train), options.seed, epoch)
-    chosen = order[place * options.batch : (place + 1) * options.batch]
-    random = np.random.default_rng((options.seed, epoch, place))
-    return digits.normalised(
-        shifted(digits.train[chosen], random)
-    ), digits.train_labels[chosen]
-
-
-def fill_epoch(digits: Digits, options: Options, epoch: int, into: Batch) -> Batch:
-    """Write all batches of an epoch to `into`, and return it."""
-    images, labels = into
-    for place in range(len(images)):
-        images[place], labels[place] = prepared(
-            digits, options, epoch * len(images) + place
-        )
-    return into
-
-
-def epochs_ahead(digits: Digits, options: Options) -> Generator[Batch]:
-    """Yield the batches of each epoch. While the caller uses them, a worker thread
-    prepares those of the next epoch.
-
-    Two pairs of arrays take turns, so those of an epoch are valid until the next one is
-    asked for. On a GPU a result of `to_host` is page-locked memory: a large batch is
-    copied from it directly, a small one through a buffer of dagpu.
-    """
-    shape = (len(digits.train) // options.batch, options.batch)
-    turns = [
-        zip_ops(
-            empty((*shape, SIDE * SIDE), f32).to_host(), empty(shape, i32).to_host()
-        ).sync()
-        for _ in range(2)
-    ]
-    with ThreadPoolExecutor(1, thread_name_prefix="batches") as worker:
-        upcoming = worker.submit(fill_epoch, digits, options, 0, turns[0])
-        for epoch in range(options.epochs):
-            current = upcoming.result()
-            if epoch + 1 < options.epochs:
-                upcoming = worker.submit(
-                    fill_epoch, digits, options, epoch + 1, turns[(epoch + 1) % 2]
-                )
-            yield current
-
-
 # ---- training ---------------------------------------------------------------
 
 
@@ -414,140 +293,3 @@ def time_numpy(digits: Digits, options: Options) -> float:
         train_in_numpy(model, images, labels, (rate_of(number, steps), MOMENTUM, DECAY))
         seconds.append(time.perf_counter() - begun)
     return statistics.median(seconds)
-
-
-# ---- the job ----------------------------------------------------------------
-
-
-def load() -> Digits:
-    """Load the images.
-
-    A fifth is held out, equally from each digit. The split does not depend on options.
-    """
-    source: Any = load_digits()
-    images, labels = (
-        (source.data / 16).astype(np.float32),
-        source.target.astype(np.int32),
-    )
-    parts: Any = train_test_split(
-        images, labels, test_size=0.2, random_state=0, stratify=labels
-    )
-    train_images, test_images, train_labels, test_labels = parts
-    mean, scale = float(train_images.mean()), float(1 / train_images.std())
-    return Digits(train_images, train_labels, test_images, test_labels, mean, scale)
-
-
-def job(options: Options) -> int:
-    """Train, print the results, write the picture.
-
-    Return 0 if the accuracy on held-out images suffices, else 1.
-    """
-    digits, console = load(), Console()
-    if options.batch > len(digits.train):
-        return complain(
-            f"--batch {options.batch} is more than the {len(digits.train)} images "
-            "to train on",
-            2,
-        )
-    if not options.out.absolute().parent.is_dir():
-        return complain(
-            f"--out {options.out}: there is no folder {options.out.parent} to "
-            "write it to",
-            2,
-        )
-    with Progress(
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.4f}, held out {task.fields[test]:.2%}"),
-        TimeElapsedColumn(),
-        console=console,
-    ) as progress:
-        trained = train(digits, options, progress)
-    on_train = accuracy(
-        trained.model, digits.normalised(digits.train), digits.train_labels
-    )
-    answers = probabilities(trained.model, digits.normalised(digits.test)).sync()
-    on_test = float(np.mean(answers.argmax(axis=1) == digits.test_labels))
-    right = {
-        "trained on": (len(digits.train), on_train),
-        "held out": (len(digits.test), on_test),
-    }
-    step = statistics.median(trained.seconds)
-    costs = {
-        "a step, with upload and loss": f"{1e6 * step:,.0f} us",
-        "the same step in NumPy": f"{1e6 * time_numpy(digits, options):,.0f} us",
-    }
-    console.print(
-        accuracy_table(right), plan_table(trained.plan, trained.run | costs), sep="\n"
-    )
-    picture(digits.test.reshape(-1, SIDE, SIDE), digits.test_labels, answers).save(
-        options.out, format="PNG"
-    )
-    console.print(f"wrote {options.out}")
-    if on_test < options.bar:
-        return complain(
-            f"{on_test:.2%} of the held-out images are right, under the bar of "
-            f"{options.bar:.0%}: "
-            "train for longer (--epochs) or with a wider hidden layer (--hidden)",
-            1,
-        )
-    return 0
-
-
-def complain(what: str, code: int) -> int:
-    print(f"digits: {what}", file=sys.stderr)
-    return code
-
-
-def at_least(least: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if int(text) < least:
-            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
-        return int(text)
-
-    return number
-
-
-def parsed(arguments: Sequence[str]) -> Options:
-    parser = argparse.ArgumentParser(
-        prog="python -m examples.digits",
-        description="Train on handwritten digits with dagpu kernels.",
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="6 epochs, 32 hidden units, a bar of 90 %%"
-    )
-    parser.add_argument(
-        "--epochs", type=at_least(1), help="passes over the training images (40)"
-    )
-    parser.add_argument(
-        "--hidden", type=at_least(1), help="units of the hidden layer (128)"
-    )
-    parser.add_argument(
-        "--batch", type=at_least(1), default=64, help="images in a batch (64)"
-    )
-    parser.add_argument(
-        "--seed",
-        type=at_least(0),
-        default=0,
-        help="of the weights, the shuffles and the shifts (0)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=Path("digits.png"),
-        help="picture to write (digits.png)",
-    )
-    given = parser.parse_args(arguments)
-    return Options(
-        epochs=given.epochs or (6 if given.quick else 40),
-        hidden=given.hidden or (32 if given.quick else 128),
-        batch=given.batch,
-        seed=given.seed,
-        bar=0.90 if given.quick else 0.95,
-        out=given.out,
-    )
-
-
-def main(arguments: Sequence[str]) -> int:
-    return job(parsed(arguments))

@@ -42,8 +42,9 @@ from dagpu import (
     from_host,
     zip_ops,
 )
+from examples.digits.batches import Digits, Options, load
 from examples.digits.kernels import biased, biased_relu, gemm
-from examples.digits.training import TILE, Digits, Options, load, train
+from examples.digits.training import TILE, train
 from examples.server.service import (
     ANSWER_BYTES,
     CLASSES,

@@ -192,7 +192,7 @@ class SimulatedCublasLt:
 
 @final
 class SimulatedCufft:
-    """Replaces `nvmath.bindings.cufft`, version 1.0, for rows."""
+    """Replaces `nvmath.bindings.cufft`, version 1.0, for the rows and the columns of matrices."""
 
     def __init__(self, machine: Machine, calls: FailingCalls) -> None:
         self._machine = machine
@@ -223,12 +223,15 @@ class SimulatedCufft:
         ostride: int, odist: int, type: int, batch: int,  # noqa: A002  # the binding's name
     ) -> int:  # fmt: skip
         self._call("make_plan_many64")
-        assert (rank, istride, ostride) == (1, 1, 1)
-        assert (inembed, onembed) == ([idist], [odist])
+        assert (rank, istride) == (1, ostride)
+        if istride == 1:
+            assert (inembed, onembed) == ([idist], [odist])
+        else:
+            assert (idist, odist, istride) == (1, 1, batch)
         about = self._plans[plan]
         assert not about["automatic"], "the library would allocate memory itself"
         assert about["gpu"] is current_gpu(self._machine)
-        about |= {"n": n[0], "given": idist, "made": odist, "type": type, "batch": batch}
+        about |= {"n": n[0], "given": inembed[0], "made": onembed[0], "type": type, "batch": batch, "by": istride}
         return 512 * n[0] if n[0] > 1 else 0
 
     def set_stream(self, plan: int, stream: int) -> None:
@@ -271,7 +274,10 @@ class SimulatedCufft:
                 bytes_on(gpu, about["area"], 512 * about["n"])[...] = 0xEE
             x = bytes_on(gpu, source, about["batch"] * about["given"] * given.itemsize).view(given)
             y = bytes_on(gpu, target, about["batch"] * about["made"] * made.itemsize).view(made)
-            y[...] = transform(x.reshape(about["batch"], -1), about["n"]).astype(made).reshape(-1)
+            by_rows = about["by"] == 1
+            rows = x.reshape(about["batch"], -1) if by_rows else x.reshape(-1, about["batch"]).T
+            transformed = transform(rows, about["n"]).astype(made)
+            y[...] = (transformed if by_rows else transformed.T).reshape(-1)
             if made.kind == "f":  # cuFFT overwrites the input of a transform to real elements
                 x[...] = np.nan
 

@@ -17,8 +17,10 @@ from dagpu.backends.protocol import Bindings, LaunchedReplay, Replay
 from dagpu.lowering.plan import Plan
 
 MOST_KEPT: Final = 64 << 10
-"""The most bytes of temporaries that a graph keeps between its launches. To take a block from the pool, and to return
-it, takes as long as a kernel that fills it."""
+"""The most bytes of temporaries that a graph of a plan that keeps memory has between its launches. To take a block from
+the pool, and to return it, takes as long as a kernel that fills it."""
+KEPT: Final = 32 << 10
+"""The most bytes of temporaries that any graph keeps. The numbers between the passes of a reduction are not more."""
 
 
 @final
@@ -37,6 +39,7 @@ class Executable:
             compiled.copies_host or compiled.reports or len(devices) > 1 or self.graphs.own is not None
         )
         """True if all memory of a run is that of one device, and a graph of it may run in any stream."""
+        self._keep_arenas(KEPT)
         self._captured: LaunchGraph | None = None
         """The launch of a captured graph that is all of the plan; None for any other plan."""
         self._is_one_lane = False
@@ -82,9 +85,13 @@ class Executable:
         return None
 
     def keep_memory(self) -> None:
-        """Let each graph keep small temporaries between its launches; see `Prepared.keep_memory`."""
+        """Let each graph keep larger temporaries between its launches; see `Prepared.keep_memory`."""
+        self._keep_arenas(MOST_KEPT)
+
+    def _keep_arenas(self, most: int) -> None:
+        """Let each graph keep its temporaries between its launches if they are of at most this number of bytes."""
         nbytes = sum([size for _, size in self.compiled.arenas])
-        self.graphs.keeps_arenas = self._is_on_device and 0 < nbytes <= MOST_KEPT
+        self.graphs.keeps_arenas = self._is_on_device and 0 < nbytes <= most
 
     def freeze(self, bindings: Bindings) -> CapturedGraph:
         """Return a graph that is bound to this memory permanently; see `Prepared.freeze`."""

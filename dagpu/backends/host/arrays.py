@@ -1,5 +1,6 @@
 """Memory of host devices, and NumPy arrays that view it."""
 
+from ctypes import addressof, c_char
 from operator import index
 from typing import Any, Final, final
 
@@ -61,7 +62,7 @@ class HostMemory:
             raw = np.empty(nbytes + ALIGNMENT, np.uint8)
         except (ValueError, OverflowError) as error:  # larger than an array can be
             raise MemoryError(str(error)) from None
-        start = -raw.__array_interface__["data"][0] % ALIGNMENT
+        start = -addressof(c_char.from_buffer(raw.data)) % ALIGNMENT  # a quarter of the time of `__array_interface__`
         self.block = raw[start : start + nbytes]
         """The bytes, as the array that other arrays view."""
         self.nbytes = nbytes

@@ -1,11 +1,18 @@
 """Broadcasting by NumPy's rules, and the fewest axes with which a kernel computes a call."""
 
+from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple, TypeVar, final
+from typing import Any, Final, NamedTuple, TypeVar, final
 
 from dagpu.common.dtypes import Shape
+from dagpu.common.layout import Layout
+from dagpu.common.origin import Origin
+from dagpu.kernels.expressions.expression_text import ArgumentPattern
+from dagpu.kernels.generated.generated_launch import reshaped
 
 _K = TypeVar("_K", bound=int)
+
+NUMBER: Final = ArgumentPattern("number")
 
 
 @final
@@ -73,3 +80,31 @@ def tile_of(shape: Shape, most: int) -> Shape:
         tile.append(step)
         most //= step
     return tuple(reversed(tile))
+
+
+# ---- arguments
+def patterns_of(layouts: Sequence[Layout | None], walk: Walk) -> tuple[ArgumentPattern, ...]:
+    """Return the patterns of arguments: a number has no layout."""
+    axes = iter(walk.axes)
+    return tuple([NUMBER if layout is None else ArgumentPattern("array", next(axes)) for layout in layouts])
+
+
+def walk_of_kinds(layouts: Sequence[Layout | None], whole: Shape, kinds: tuple[_K, ...]) -> tuple[Walk, tuple[_K, ...]]:
+    """Return the walk of arguments with these layouts that broadcast to `whole`, and the kind of each of its axes.
+
+    `kinds` are those of the axes of `whole`. Axes of one kind are merged where all arguments are contiguous.
+    """
+    known = [layout for layout in layouts if layout is not None]
+    shapes = [layout.shape for layout in known]
+    if all(layout.contiguous for layout in known):
+        return merged_walk_of_kinds(whole, shapes, kinds)
+    return direct_walk(whole, shapes), kinds
+
+
+def passed_arguments(moved: Sequence[Any], layouts: Sequence[Layout | None], walk: Walk, origin: Origin) -> list[Any]:
+    """Return arguments that have moved as the kernel of a walk takes them. A number has no layout."""
+    given = iter(walk.arrays)
+    return [
+        arg if layout is None else reshaped(arg, layout, next(given), origin)
+        for arg, layout in zip(moved, layouts, strict=True)
+    ]

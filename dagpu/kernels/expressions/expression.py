@@ -14,7 +14,14 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In, Lazy, Out
 from dagpu.kernels.decorator import compile_ahead
-from dagpu.kernels.expressions.broadcasting import Walk, broadcast_shape, direct_walk, merged_walk_of_kinds, tile_of
+from dagpu.kernels.expressions.broadcasting import (
+    broadcast_shape,
+    direct_walk,
+    passed_arguments,
+    patterns_of,
+    tile_of,
+    walk_of_kinds,
+)
 from dagpu.kernels.expressions.element import Elem
 from dagpu.kernels.expressions.element_operations import type_name
 from dagpu.kernels.expressions.expression_text import ArgumentPattern, kernel_text, parameter_names, safe_name
@@ -46,7 +53,6 @@ _R = TypeVar("_R", bound=np.generic)
 # Constrained, as for `array.sum` and `array.mean`.
 _N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)
 _F = TypeVar("_F", f16, bf16, f32, f64)
-_K = TypeVar("_K", bound=int)
 
 Argument: TypeAlias = In[_R] | Lazy[float]
 """An argument of an expression: a tensor or an op of one, a number, or a source of numbers."""
@@ -54,7 +60,6 @@ Argument: TypeAlias = In[_R] | Lazy[float]
 TILE: Final = 1024
 """The number of elements of a block's tile: four for each of its 256 threads."""
 
-NUMBER: Final = ArgumentPattern("number")
 OUTPUT: Final = ArgumentPattern("output")
 
 
@@ -341,30 +346,3 @@ class Expression(Generic[_P, _R]):
             in_place=True,
             source_name=traced.place,
         )
-
-
-def patterns_of(layouts: Sequence[Layout | None], walk: Walk) -> tuple[ArgumentPattern, ...]:
-    """Return the patterns of arguments: a number has no layout."""
-    axes = iter(walk.axes)
-    return tuple([NUMBER if layout is None else ArgumentPattern("array", next(axes)) for layout in layouts])
-
-
-def walk_of_kinds(layouts: Sequence[Layout | None], whole: Shape, kinds: tuple[_K, ...]) -> tuple[Walk, tuple[_K, ...]]:
-    """Return the walk of arguments with these layouts that broadcast to `whole`, and the kind of each of its axes.
-
-    `kinds` are those of the axes of `whole`. Axes of one kind are merged where all arguments are contiguous.
-    """
-    known = [layout for layout in layouts if layout is not None]
-    shapes = [layout.shape for layout in known]
-    if all(layout.contiguous for layout in known):
-        return merged_walk_of_kinds(whole, shapes, kinds)
-    return direct_walk(whole, shapes), kinds
-
-
-def passed_arguments(moved: Sequence[Any], layouts: Sequence[Layout | None], walk: Walk, origin: Origin) -> list[Any]:
-    """Return arguments that have moved as the kernel of a walk takes them. A number has no layout."""
-    given = iter(walk.arrays)
-    return [
-        arg if layout is None else reshaped(arg, layout, next(given), origin)
-        for arg, layout in zip(moved, layouts, strict=True)
-    ]

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagpu import (
@@ -28,7 +30,7 @@ from dagpu import (
     pipeline,
     zeros,
 )
-from tests.behaviour.arrays.array_places import cut
+from tests.behaviour.arrays.array_places import cut, steps
 from tests.behaviour.arrays.library_places import libraries_on_each_device as libraries_on_each_device
 from tests.behaviour.arrays.library_places import where as where
 
@@ -126,12 +128,31 @@ def test_transforms_along_any_axis_are_numpys(with_libraries: Any, name: str) ->
         part = cut(x, (slice(None),) * (len(shape) - 1) + (slice(None, None, -1),))
         single = f32 if name == "irfft" else c64
         t = from_host(x).sync()
-        for given, array_of in ((t.borrow(), x), (part.lent(), part.array)):
+        for handle, array_of in ((t.borrow(), x), (part.lent(), part.array)):
             expected = getattr(np.fft, name)(array_of.astype(np.result_type(x, f64)), n, axis)
-            found = getattr(anyhow, name)(given, n, axis).to_host().sync()
+            found = getattr(anyhow, name)(handle, n, axis).to_host().sync()
             check(np.moveaxis(found, axis, -1), np.moveaxis(expected, axis, -1), single)
         assert t.to_host().sync().tobytes() == x.tobytes()
     assert getattr(anyhow, name)(zeros((0, 4, 3), CALLS[name][0]), None, 1).to_host().sync().size == 0
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_transform_is_numpys(with_libraries: Any, data: st.DataObject) -> None:
+    """Of inputs with gaps and of reversed ones, along any axis, cut and lengthened, with the same bits as of a copy."""
+    name = data.draw(st.sampled_from(tuple(CALLS)))
+    shape = tuple(data.draw(st.lists(st.sampled_from((1, 2, 3, 8, 13)), min_size=1, max_size=3)))
+    axis = data.draw(st.integers(-len(shape), len(shape) - 1))
+    n = data.draw(st.sampled_from((None, 1, 5, 16)))
+    part = cut(normal(shape, CALLS[name][0]), tuple([data.draw(steps) for _ in shape]))
+    if not part.array.size or (name == "irfft" and n is None and part.array.shape[axis] == 1):
+        return
+    transform = getattr(anyhow, name)
+    found = transform(part.lent(), n, axis).to_host().sync()
+    expected = getattr(np.fft, name)(part.array.astype(np.result_type(part.array, f64)), n, axis)
+    check(np.moveaxis(found, axis, -1), np.moveaxis(expected, axis, -1), f32 if name == "irfft" else c64)
+    copied = transform(from_host(np.array(part.array, order="C")), n, axis).to_host().sync()
+    assert copied.tobytes() == found.tobytes()
 
 
 def test_a_signal_comes_back(with_libraries: Any) -> None:

@@ -56,12 +56,38 @@ def test_transforms_along_another_axis(cuda: Device, name: str) -> None:
     """By transposition of elements of 4, 8 and 16 bytes: the bits of the transform of the transposed tensor."""
     pytest.importorskip("nvmath", reason="nvmath-python is not installed")
     for dtype in CALLS[name]:
-        x = normal((33, 70, 45), dtype)
-        for axis in (0, 1):
+        for shape, axis in (((33, 70, 45), 1), ((5000, 3), 0)):
+            x = normal(shape, dtype)
             found = getattr(array, name)(from_host(x), None, axis).to_host().sync()
             rows = from_host(np.ascontiguousarray(np.moveaxis(x, axis, -1)))
             expected = np.moveaxis(getattr(array, name)(rows).to_host().sync(), -1, axis)
             assert found.tobytes() == np.ascontiguousarray(expected).tobytes()
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_transforms_of_columns_are_within_the_tolerance(cuda: Device, name: str) -> None:
+    """Which cuFFT reads and writes as they lie, cut and lengthened too; the same bits in each call, and the input stays
+    as it was."""
+    pytest.importorskip("nvmath", reason="nvmath-python is not installed")
+    for dtype in CALLS[name]:
+        for shape, n in (
+            ((2, 3), None),
+            ((33, 70, 45), None),
+            ((1000, 100), 700),
+            ((1024, 7), 1500),
+            ((1, 2000, 5), None),
+        ):
+            x = normal(shape, dtype)
+            axis = 1 if shape[0] == 1 else 0
+            t = from_host(x).sync()
+            found = getattr(array, name)(t.borrow(), n, axis).to_host().sync()
+            expected = getattr(np.fft, name)(x.astype(np.result_type(dtype, f64)), n, axis)
+            eps = np.finfo(found.dtype).eps
+            size = np.linalg.norm(expected, axis=axis, keepdims=True) + 1
+            assert found.shape == expected.shape
+            assert (abs(found - expected) <= 8 * eps * np.log2(shape[axis] + 8) * size).all()
+            assert getattr(array, name)(t.borrow(), n, axis).to_host().sync().tobytes() == found.tobytes()
+            assert t.to_host().sync().tobytes() == x.tobytes()
 
 
 def test_transforms_in_a_graph(cuda: Device) -> None:

@@ -21,8 +21,20 @@ Arrays = list[NDArray[np.float64]]
 
 @pytest.fixture(scope="module")
 def digits() -> Any:
-    """The module that the example runs."""
+    """The module that trains."""
     return example("digits.training")
+
+
+@pytest.fixture(scope="module")
+def batches() -> Any:
+    """The module of the images and their batches."""
+    return example("digits.batches")
+
+
+@pytest.fixture(scope="module")
+def command() -> Any:
+    """The module of the command line."""
+    return example("digits.command")
 
 
 def loss_of(parameters: Arrays, images: NDArray[np.float64], labels: NDArray[np.int32]) -> float:
@@ -139,15 +151,15 @@ def test_steps_in_a_row_are_those_of_the_numpy_baseline(digits: Any) -> None:
 
 @pytest.mark.host_only("it brings a GPU of its own")
 @pytest.mark.usefixtures("machine")
-def test_a_later_step_is_one_launch_of_a_graph(digits: Any) -> None:
+def test_a_later_step_is_one_launch_of_a_graph(digits: Any, batches: Any, command: Any) -> None:
     """On a GPU (a simulated one) the first step is traced and the second makes the graph. Each later step launches it
     once, sets the new rate in the four updates, and makes no other change, allocation or launch."""
     with use_device("cuda:0"):
-        data, options = digits.load(), digits.parsed(["--quick"])
+        data, options = batches.load(), command.parsed(["--quick"])
         gpu: Any = driver(0).gpu
         digits.train_step.cache_clear()
         model = digits.fresh_model(32, 0).sync()
-        with closing(digits.epochs_ahead(data, options)) as ahead:
+        with closing(batches.epochs_ahead(data, options)) as ahead:
             images, labels = next(ahead)
             for number in range(8):
                 earlier = gpu.calls.copy()
@@ -174,54 +186,54 @@ def test_probabilities_do_not_overflow(digits: Any) -> None:
     np.testing.assert_allclose(p, exact / exact.sum(axis=1, keepdims=True), atol=1e-6)
 
 
-def test_batches_cover_an_epoch_once(digits: Any) -> None:
+def test_batches_cover_an_epoch_once(batches: Any, command: Any) -> None:
     """A batch depends on its number alone, and those of one epoch have no image in common."""
-    data, options = digits.load(), digits.parsed(["--batch", "50"])
-    once, again = digits.prepared(data, options, 3), digits.prepared(data, options, 3)
+    data, options = batches.load(), command.parsed(["--batch", "50"])
+    once, again = batches.prepared(data, options, 3), batches.prepared(data, options, 3)
     for first, second in zip(once, again, strict=True):
         np.testing.assert_array_equal(first, second)
     assert once[0].shape == (50, 64)
     unmoved = pytest.MonkeyPatch()
-    unmoved.setattr(digits, "shifted", lambda images, random: images)
-    rows = np.concatenate([digits.prepared(data, options, n)[0] for n in range(len(data.train) // 50)])
+    unmoved.setattr(batches, "shifted", lambda images, random: images)
+    rows = np.concatenate([batches.prepared(data, options, n)[0] for n in range(len(data.train) // 50)])
     unmoved.undo()
     known = {row.tobytes() for row in data.normalised(data.train)}
     assert len({row.tobytes() for row in rows}) == len(rows)
     assert {row.tobytes() for row in rows} <= known
 
 
-def test_epochs_are_prepared_ahead(digits: Any) -> None:
+def test_epochs_are_prepared_ahead(batches: Any, command: Any) -> None:
     """The arrays of each epoch hold its batches, also while the worker thread fills those of the next one."""
-    data, options = digits.load(), digits.parsed(["--batch", "300", "--epochs", "5"])
-    with closing(digits.epochs_ahead(data, options)) as ahead:
+    data, options = batches.load(), command.parsed(["--batch", "300", "--epochs", "5"])
+    with closing(batches.epochs_ahead(data, options)) as ahead:
         seen = [(images.copy(), labels.copy()) for images, labels in ahead]
     assert len(seen) == 5
     for number in range(5 * 4):
-        images, labels = digits.prepared(data, options, number)
+        images, labels = batches.prepared(data, options, number)
         epoch, place = divmod(number, 4)
         np.testing.assert_array_equal(seen[epoch][0][place], images)
         np.testing.assert_array_equal(seen[epoch][1][place], labels)
 
 
-def test_a_shift_blends_with_the_neighbour(digits: Any) -> None:
+def test_a_shift_blends_with_the_neighbour(batches: Any) -> None:
     """A lone pixel keeps its sum when it moves, and moves by less than a pixel along each axis."""
     image = np.zeros((200, 8, 8), np.float32)
     image[:, 4, 3] = 1
-    moved = digits.shifted(image.reshape(-1, 64), np.random.default_rng(0)).reshape(-1, 8, 8)
+    moved = batches.shifted(image.reshape(-1, 64), np.random.default_rng(0)).reshape(-1, 8, 8)
     np.testing.assert_allclose(moved.sum(axis=(1, 2)), 1, atol=1e-6)
     row, column = (moved.sum(axis=axis) @ np.arange(8) for axis in (2, 1))
-    assert np.abs(row - 4).max() <= digits.SHIFT + 1e-5
-    assert np.abs(column - 3).max() <= digits.SHIFT + 1e-5
+    assert np.abs(row - 4).max() <= batches.SHIFT + 1e-5
+    assert np.abs(column - 3).max() <= batches.SHIFT + 1e-5
     assert row.std() > 0.2
     assert column.std() > 0.2
 
 
-def test_the_short_form(digits: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_short_form(command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`--quick` ends with 0, shows both tables with an accuracy over 90 %, and writes the picture."""
     from PIL import Image
 
     out = tmp_path / "some.png"
-    assert digits.main(["--quick", "--out", str(out)]) == 0
+    assert command.main(["--quick", "--out", str(out)]) == 0
     shown = capsys.readouterr().out
     held_out = re.search(r"│ held out +│ +360 │ ([\d.]+)% │", shown)
     assert held_out, shown
@@ -237,23 +249,23 @@ def test_the_short_form(digits: Any, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert picture.getcolors(2) is None
 
 
-def test_training_is_deterministic(digits: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_is_deterministic(command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two runs with one seed write the same picture, probabilities included."""
     outs = [tmp_path / name for name in ("a.png", "b.png")]
     for out in outs:
-        digits.main(["--quick", "--epochs", "2", "--seed", "7", "--out", str(out)])
+        command.main(["--quick", "--epochs", "2", "--seed", "7", "--out", str(out)])
     capsys.readouterr()
     assert outs[0].read_bytes() == outs[1].read_bytes()
 
 
-def test_under_the_bar(digits: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_under_the_bar(command: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Too short a training ends with 1 and says what is missing and what to do."""
-    code = digits.main(["--quick", "--epochs", "1", "--hidden", "1", "--out", str(tmp_path / "x.png")])
+    code = command.main(["--quick", "--epochs", "1", "--hidden", "1", "--out", str(tmp_path / "x.png")])
     assert code == 1
     assert re.search(r"under the bar of 90%: train for longer \(--epochs\)", capsys.readouterr().err)
 
 
-def test_too_large_a_batch(digits: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_too_large_a_batch(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """A batch of more images than there are is refused before anything is trained."""
-    assert digits.main(["--batch", "5000"]) == 2
+    assert command.main(["--batch", "5000"]) == 2
     assert "--batch 5000 is more than the 1437 images" in capsys.readouterr().err

@@ -1,6 +1,8 @@
 """The executable CUDA graphs of one plan. A run borrows one, and then a single driver call launches the run.
 
-Updates of a graph's nodes are rare, because a run requests the addresses of the graph's last run from the pools, and
+A graph owns none of a run's memory but what is small: page-locked memory for arrays of the host, and temporaries. Each
+run allocates the rest from the pools, as a run through streams does. Nodes whose addresses differ from the graph's last
+run are updated. Such updates are rare, because a run requests the addresses of the graph's last run from the pools, and
 because inputs that alternate between a few addresses get a graph for each.
 
 An executable graph must not be changed or launched while it runs. So a run keeps its graph until the run is over, and
@@ -54,7 +56,7 @@ class GraphInstances:
         self.own = next((lane.key for lane in plan.lanes if not isinstance(lane.key, int)), None)
         """The key of the user's stream on which the graphs are launched; None if each run takes a stream."""
         self.keeps_arenas = False
-        """True if each graph keeps the memory of its temporaries between its launches."""
+        """True if each graph keeps the memory of its temporaries, which is little, between its launches."""
         self._plan = plan
         self._devices = devices
         self._topology: GraphTopology | None = None

@@ -10,7 +10,7 @@ from dagpu.backends.cuda.commands.buffers import RunMemory, allocate_blocks, bas
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
-from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream
+from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, RawEvent, RawStream
 from dagpu.backends.cuda.graphs.captured import LaunchGraph
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances
@@ -21,7 +21,7 @@ from dagpu.backends.cuda.resources.cuda_device import lose_devices
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import COMPLETED, LaunchedReplay
-from dagpu.common.errors import CaptureError, DagpuError, DeviceLostError, ForeignError
+from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError
 
 
 def launch_idle_graph(
@@ -93,22 +93,22 @@ def _take_memory(
     Raises:
         OutOfMemoryError: there is too little memory.
     """
+    arenas = _kept_arenas(compiled, graphs, graph, bases)
+    allocate_blocks(compiled, memory, bases, graph.parameters.bases, arenas)
+    return arenas
+
+
+def _kept_arenas(compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExec, bases: list[int]) -> list[object]:
+    """Return the memory of temporaries that a graph keeps, and set their bases. It is empty if the graph keeps none, or
+    if there is too little memory for them now: then they are allocated for this run, which may make room."""
     if not graphs.keeps_arenas:
-        arenas: list[object] = []
-        allocate_blocks(compiled, memory, bases, graph.parameters.bases, arenas)
-        return arenas
-    kept = _kept_arenas(compiled, graph, bases)
-    allocate_blocks(compiled, memory, bases, graph.parameters.bases, kept)
-    return kept
-
-
-def _kept_arenas(compiled: CompiledPlan, graph: GraphExec, bases: list[int]) -> list[object]:
-    """Return the memory of the temporaries that a graph keeps, which this takes at first, and set its bases.
-
-    Raises:
-        OutOfMemoryError: there is too little memory.
-    """
-    kept = graph.arenas or graph.keep_arenas(compiled.arenas)
+        return []
+    try:
+        kept = graph.arenas or graph.keep_arenas(compiled.arenas)
+    except DeviceError as error:
+        if error.code != OUT_OF_MEMORY:
+            raise
+        return []
     for arena in kept:  # of one device
         assert isinstance(arena, MemoryBlock)
         bases[0] = arena.address
@@ -214,8 +214,7 @@ def launch_graph(
         return None
     try:
         if compiled.allocates:
-            if graphs.keeps_arenas:
-                buffers.kept_alive += _kept_arenas(compiled, graph, buffers.bases)
+            buffers.kept_alive += _kept_arenas(compiled, graphs, graph, buffers.bases)
             buffers.allocate(graph.parameters.bases)
         if (compiled.copies_host or graph.raw is None) and not _is_ready(graph, graphs, buffers):
             graphs.give_back(graph)

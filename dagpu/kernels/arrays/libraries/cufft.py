@@ -1,5 +1,5 @@
-"""Fourier transforms along contiguous rows by cuFFT, by address. One plan is made for each shape, and kept for its next
-use.
+"""Fourier transforms of the rows or the columns of contiguous matrices by cuFFT, by address. One plan is made for each
+shape, and kept for its next use.
 
 A plan holds a stream and a work area. Both are set at each call, under a lock, so one plan serves all lanes: what a
 call has enqueued refers to the stream and the work area of that call.
@@ -8,7 +8,7 @@ call has enqueued refers to the stream and the work area of that call.
 import threading
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.layout import Layout
 from dagpu.handles.library_bodies import Enqueue
@@ -28,14 +28,23 @@ _DIRECTIONS: Final = {False: -1, True: 1}
 
 
 @final
-class CufftRows:
-    """The device body of a transform of each row: its operands are the result and the input, of shape (rows, elements).
+class Direction(NamedTuple):
+    """What a transform is beside its shapes: the inverse or not, and the axis of a matrix along which it is."""
+
+    inverse: bool
+    axis: int
+
+
+@final
+class CufftTransforms:
+    """The device body of a transform of each row, or with axis 0 of each column, of a contiguous matrix: its operands
+    are the result and the input.
 
     The inverse is not scaled. A transform from complex to real elements overwrites its input. Implements `LibraryBody`.
     """
 
-    def __init__(self, inverse: bool) -> None:
-        self._inverse = inverse
+    def __init__(self, inverse: bool, axis: int) -> None:
+        self._how = Direction(inverse, axis)
 
     def scratch_bytes(self, operands: Sequence[Layout], device: int) -> int:
         return self._plan(operands, device).scratch
@@ -45,11 +54,11 @@ class CufftRows:
 
     def is_known(self, operands: Sequence[Layout], device: int) -> bool:
         out, x = operands
-        return PLANS.is_known(device, out, x, self._inverse)
+        return PLANS.is_known(device, out, x, self._how)
 
     def _plan(self, operands: Sequence[Layout], device: int) -> "TransformPlan":
         out, x = operands
-        return PLANS.find(device, out, x, self._inverse)
+        return PLANS.find(device, out, x, self._how)
 
 
 @final
@@ -58,7 +67,7 @@ class TransformPlan:
 
     __slots__ = ("__weakref__", "_bindings", "_call", "_direction", "_lock", "_plan", "release", "scratch")
 
-    def __init__(self, bindings: Any, plan: int, out: Layout, x: Layout, inverse: bool) -> None:
+    def __init__(self, bindings: Any, plan: int, out: Layout, x: Layout, how: Direction) -> None:
         self._bindings = bindings
         self._plan = plan
         self.release: partial[object] = partial(bindings.destroy, plan)
@@ -66,13 +75,15 @@ class TransformPlan:
         self._lock = threading.Lock()
         kind, call = _TYPES[x.dtype.name, out.dtype.name]
         self._call: Any = getattr(bindings, call)
-        self._direction = (_DIRECTIONS[inverse],) if x.dtype.kind == out.dtype.kind else ()
-        rows, given = x.shape
-        made = out.shape[1]
+        self._direction = (_DIRECTIONS[how.inverse],) if x.dtype.kind == out.dtype.kind else ()
+        given, made, batch = x.shape[how.axis], out.shape[how.axis], x.shape[1 - how.axis]
         count = max(given, made)  # the real side has the elements of the transform
+        stride, distances = (1, (given, made)) if how.axis else (batch, (1, 1))
         try:
             bindings.set_auto_allocation(plan, 0)
-            size = bindings.make_plan_many64(plan, 1, [count], [given], 1, given, [made], 1, made, kind, rows)
+            size = bindings.make_plan_many64(
+                plan, 1, [count], [given], stride, distances[0], [made], stride, distances[1], kind, batch
+            )
         except BaseException as error:
             self.release()
             if not isinstance(error, Exception):
@@ -82,7 +93,7 @@ class TransformPlan:
         """Bytes of the work area."""
 
     def enqueue(self, stream: int, addresses: Sequence[int], scratch: int) -> None:
-        """Enqueue the transforms of all rows. `addresses` are those of the result and of the input.
+        """Enqueue all transforms. `addresses` are those of the result and of the input.
 
         Raises:
             DeviceError: the library refuses it.
@@ -105,22 +116,22 @@ class TransformPlans:
     def __init__(self, most: int = MOST) -> None:
         self._made = KeptPlans[TransformPlan](most)
 
-    def is_known(self, device: int, out: Layout, x: Layout, inverse: bool) -> bool:
+    def is_known(self, device: int, out: Layout, x: Layout, how: Direction) -> bool:
         """True if `find` returns at once."""
-        return self._made.get(device, _key(out, x, inverse)) is not None
+        return self._made.get(device, _key(out, x, how)) is not None
 
-    def find(self, device: int, out: Layout, x: Layout, inverse: bool) -> TransformPlan:
+    def find(self, device: int, out: Layout, x: Layout, how: Direction) -> TransformPlan:
         """Return the plan of a transform. The context of the device must be current."""
 
         def make() -> TransformPlan:
             bindings = import_bindings("cufft", "cuFFT")
-            return TransformPlan(bindings, open_handle(bindings, "cuFFT"), out, x, inverse)
+            return TransformPlan(bindings, open_handle(bindings, "cuFFT"), out, x, how)
 
-        return self._made.find(device, _key(out, x, inverse), make)
+        return self._made.find(device, _key(out, x, how), make)
 
 
-def _key(out: Layout, x: Layout, inverse: bool) -> tuple[object, ...]:
-    return out.dtype, out.shape, x.dtype, x.shape, inverse
+def _key(out: Layout, x: Layout, how: Direction) -> tuple[object, ...]:
+    return out.dtype, out.shape, x.dtype, x.shape, how
 
 
 PLANS: Final = TransformPlans()

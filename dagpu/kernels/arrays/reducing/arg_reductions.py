@@ -148,6 +148,19 @@ def _kernel(
     params.append(tensor_input("x", source, len(reduced)))
     if not first:
         params.append(tensor_input("before", _I64, 2))
+    text = _pass_text(name, source, reduced, order, (first, last))
+    place = (_kernel.__wrapped__.__code__, 0)
+    twin = _twin(name, reduced, order, first, last)
+    return generated_kernel(name, params, text, twin, place, block=(THREADS,), early_reads=None if first else ())
+
+
+def _pass_text(
+    name: str, source: "np.dtype[Any]", reduced: tuple[bool, ...], order: ReductionOrder, ends: tuple[bool, bool]
+) -> str:
+    """Return the text of a pass over elements of the type `source`; `ends` says whether it is the first pass, and the
+    last."""
+    (first, last), number = ends, register_dtype(source)
+    register = register_type(number)
     walk = RowWalk(order, reduced, array_elements("x", source, len(reduced)).operands)
     rows = range(order.beside if order.across else 1)
     results = []
@@ -157,7 +170,6 @@ def _kernel(
             writes.append(f"best(out.origin(0) + row + {n}, out.origin(1)) = all_found[{walk.result(n)}];")
         guard = f"if (row + {n} < out.tile_extent(0)) " if order.across else ""
         results.append(f"        {guard}{{ {' '.join(writes)} }}\n")
-    register = register_type(number)
 
     def visit(values: Sequence[str], position: str) -> list[str]:
         return [
@@ -173,7 +185,7 @@ def _kernel(
             f"{found}[{a}] = {found}[{b}], {places}[{a}] = {places}[{b}];"
         )
 
-    text = SIDE + TEXT.format(
+    return SIDE + TEXT.format(
         name=name,
         sign="<" if name == "argmin" else ">",
         best="" if last else f", Tile<{register}, 2> best",
@@ -190,9 +202,6 @@ def _kernel(
         fold=walk.fold({"found": register, "places": "long long"}, join),
         results="".join(results),
     )
-    place = (_kernel.__wrapped__.__code__, 0)
-    twin = _twin(name, reduced, order, first, last)
-    return generated_kernel(name, params, text, twin, place, block=(THREADS,), early_reads=None if first else ())
 
 
 def _twin(name: str, reduced: tuple[bool, ...], order: ReductionOrder, first: bool, last: bool) -> Callable[..., None]:

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dagpu import array, bf16, c64, c128, f32, f64, from_host, zeros
-from dagpu.kernels.arrays.libraries.row_kernels import resize_kernel, scale_kernel
+from dagpu.kernels.arrays.libraries.matrix_kernels import resize_kernel, scale_kernel
 from dagpu.ops.compose import nodes_of
 from dagpu.ops.creation import Alloc
 from dagpu.ops.kernel_spec import KernelSpec
@@ -58,8 +58,8 @@ CASES: Any = [
 
 
 def test_the_cuda_text_gives_the_bits_of_the_host(folder: Path) -> None:
-    """Of every pass of a sort, with the threads of a block in two orders, and of rows of complex elements that are cut,
-    lengthened by zeros, and multiplied: each part of an element rounds once. Of their transposition, too."""
+    """Of every pass of a sort, with the threads of a block in two orders, and of matrices of complex elements that are
+    cut, lengthened by zeros, and multiplied: each part of an element rounds once. Of their transposition, too."""
     found = []
     for number, (name, dtype, shape, k) in enumerate(CASES):
         x = samples(dtype, int(np.prod(shape)), number).reshape(shape)
@@ -76,6 +76,7 @@ def test_the_cuda_text_gives_the_bits_of_the_host(folder: Path) -> None:
     rows = (np.random.default_rng(4).standard_normal((3, 10, 2)) @ [1, 1j]).astype(c64)
     for length in (1, 7, 10, 25):
         assert same(device, resize, length, [rows])
+        assert same(device, resize, length, [np.ascontiguousarray(rows.T)])
     assert same(device, scale, 10, [rows, 1 / 7])
     target: Any = turn.args[0]
     x, y = rows.astype(c128).reshape(3, 5, 2), np.zeros((3, 2, 5), c128)

@@ -167,6 +167,34 @@ def test_what_has_not_moved_is_not_written(machine: Machine) -> None:
     assert graph_calls(machine) == (1, 4, 1)
 
 
+def test_small_temporaries_stay_with_the_graph(machine: Machine) -> None:
+    """Whatever others allocate between two runs, the temporaries lie where they were, and do not count as used."""
+    program, inputs = program_of(chain(5))
+    plan, taken, places = prepared(program), list[MemoryBlock](), set[int]()
+    ((_, size),) = plan.compiled.arenas
+    before = driver().memory.used
+    for _ in range(4):
+        found = texts(run(plan, inputs))
+        assert driver().memory.used == before
+        taken.append(block(np.zeros(size, np.uint8), machine))
+        before += taken[-1].nbytes
+        (graph,) = plan.graphs.idle
+        places |= {arena.address for arena in graph.arenas if isinstance(arena, MemoryBlock)}
+    assert found == texts(run(plan, inputs, graph=False))
+    assert len(places) == 1
+
+
+def test_a_graph_that_finds_no_memory_to_keep_runs_all_the_same(machine: Machine) -> None:
+    """Its run allocates the temporaries, for which room is made; a later run keeps them."""
+    program, inputs = program_of(chain(5))
+    plan, gpu = prepared(program), machine.gpus[0]
+    gpu.fail("cuMemAlloc", 2)
+    found = texts(run(plan, inputs))
+    assert not plan.graphs.idle[0].arenas
+    assert texts(run(plan, inputs)) == found
+    assert plan.graphs.idle[0].arenas
+
+
 def test_copies_follow_what_they_copy(machine: Machine) -> None:
     """Within the device and to the host, from wherever the source lies."""
     lent = ones((2, 2)).sync()

@@ -1,4 +1,4 @@
-"""Generated kernels of rows of real or complex elements: with another length, and multiplied by a number."""
+"""Generated kernels of matrices of real or complex elements: with another shape, and multiplied by a number."""
 
 from functools import cache
 from typing import Any, Final
@@ -23,16 +23,16 @@ __device__ __forceinline__ Element zero() {{ return 0; }}
 """
 _RESIZE: Final = """\
 
-__global__ void resize_rows(Tile<Element, 2> out, View<const Element, 2> x) {{
+__global__ void resize_matrix(Tile<Element, 2> out, View<const Element, 2> x) {{
     for (auto i : out) {{
-        const dagpu::index_t row = i[0], at = i[1];
-        out[i] = at < x.extent(1) ? x(row, at) : zero();
+        const bool there = i[0] < x.extent(0) && i[1] < x.extent(1);
+        out[i] = there ? x(i[0], i[1]) : zero();
     }}
 }}
 """
 _SCALE: Final = """\
 
-__global__ void scale_rows(Tile<Element, 2> out, View<const Element, 2> x, {part} factor) {{
+__global__ void scale_matrix(Tile<Element, 2> out, View<const Element, 2> x, {part} factor) {{
     for (auto i : out) out[i] = times(x[i], factor);
 }}
 """
@@ -52,16 +52,17 @@ def _text(dtype: "np.dtype[Any]", kernel: str) -> str:
 
 @cache
 def resize_kernel(dtype: "np.dtype[Any]") -> KernelSpec:
-    """Return the kernel that cuts rows off, or adds zeros at their ends."""
+    """Return the kernel that cuts rows and columns off, or adds zeros at their ends."""
 
     def body(out: NDArray[Any], x: NDArray[Any]) -> None:
-        length = min(out.shape[1], x.shape[1])
-        out[:, :length] = x[:, :length]
-        out[:, length:] = 0
+        rows, columns = min(out.shape[0], x.shape[0]), min(out.shape[1], x.shape[1])
+        out[:rows, :columns] = x[:rows, :columns]
+        out[rows:] = 0
+        out[:, columns:] = 0
 
     params = [output("out", dtype, 2), tensor_input("x", dtype, 2)]
     place = (resize_kernel.__wrapped__.__code__, 0)
-    return generated_kernel("resize_rows", params, _text(dtype, _RESIZE), body, place)
+    return generated_kernel("resize_matrix", params, _text(dtype, _RESIZE), body, place)
 
 
 @cache
@@ -72,6 +73,6 @@ def scale_kernel(dtype: "np.dtype[Any]") -> KernelSpec:
     def body(out: NDArray[Any], x: NDArray[Any], factor: Any) -> None:
         np.multiply(np.asarray(x).view(part), part.type(factor), out=np.asarray(out).view(part))
 
-    params = [output("out", dtype, 2), tensor_input("x", dtype, 2), number_input("factor", part, "scale_rows")]
+    params = [output("out", dtype, 2), tensor_input("x", dtype, 2), number_input("factor", part, "scale_matrix")]
     place = (scale_kernel.__wrapped__.__code__, 0)
-    return generated_kernel("scale_rows", params, _text(dtype, _SCALE), body, place, in_place=True)
+    return generated_kernel("scale_matrix", params, _text(dtype, _SCALE), body, place, in_place=True)
