@@ -262,8 +262,8 @@ def test_attributes_give_the_memory_and_take_it_back(name: str, monkeypatch: pyt
 
 
 def test_what_attributes_do_not_decide_goes_by_dlpack() -> None:
-    """A tensor with gradients gets PyTorch's own words. One whose attributes cannot be read, or that names no memory, is
-    read by DLPack."""
+    """A tensor with gradients gets PyTorch's own words. One whose attributes cannot be read, or name no memory, is read
+    by DLPack."""
     with installed() as machine:
         library = Library(machine)
         with imported_libraries(library) as makers:
