@@ -96,7 +96,9 @@ def read_attributes(x: Any) -> tuple[ArrayMemory, int] | None:
         return None
     attributes, address, device, stream, owner = seen
     form = reader.forms.get(attributes)
-    return None if form is None else (ArrayMemory(address, form, device, False, owner), stream or LEGACY)
+    if form is None or not (address or not form.nbytes):  # a tensor without memory, as those of PyTorch's transforms
+        return None
+    return ArrayMemory(address, form, device, False, owner), stream or LEGACY
 
 
 def remember_form(x: Any, array: ArrayMemory) -> None:

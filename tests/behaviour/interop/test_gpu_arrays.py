@@ -262,7 +262,8 @@ def test_attributes_give_the_memory_and_take_it_back(name: str, monkeypatch: pyt
 
 
 def test_what_attributes_do_not_decide_goes_by_dlpack() -> None:
-    """A tensor with gradients gets PyTorch's own words; so does one whose attributes cannot be read."""
+    """A tensor with gradients gets PyTorch's own words. One whose attributes cannot be read, or name no memory, is read
+    by DLPack."""
     with installed() as machine:
         library = Library(machine)
         with imported_libraries(library) as makers:
@@ -274,6 +275,9 @@ def test_what_attributes_do_not_decide_goes_by_dlpack() -> None:
             y.requires_grad = False
             del y.shape
             assert_array_equal(plus_one(share_array(y, f32)).to_host().sync(), CONTENTS + 1)
+            z = makers["PyTorch"](library.array(CONTENTS))
+            z.data_ptr = lambda: 0
+            assert_array_equal(plus_one(share_array(z, f32)).to_host().sync(), CONTENTS + 1)
 
 
 def test_attributes_that_disagree_with_dlpack_are_not_read() -> None:
