@@ -20,8 +20,9 @@ from dagpu.common.frozen import plain
 from dagpu.common.origin import Origin, describe
 from dagpu.handles import Tensor, live_state
 from dagpu.handles.device_handles import Device, Stream, driver_of
-from dagpu.ops.compose import FIRST, HostCall, Map, On, Then, Value, Zip
+from dagpu.ops.compose import HostCall, Map, On, Then, Value, Zip
 from dagpu.ops.creation import Alloc, Copy
+from dagpu.ops.node_functions import FIRST
 from dagpu.sharding.assembling import AnyOp, layout_of
 from dagpu.sharding.spread_values import Spreading
 

@@ -22,6 +22,7 @@ from dagpu import (
     zeros,
 )
 from dagpu.ops.live import changes
+from dagpu.ops.live.open_batches import Put
 from tests.simulated.cuda import installed
 
 
@@ -63,7 +64,7 @@ def test_a_ctrl_c_amid_the_writes_is_raised_after_them(
     presses = list[int]()
 
     def interrupted(announced: "changes._Announced") -> None:
-        def pressed(put: changes.Put) -> changes.Put:
+        def pressed(put: Put) -> Put:
             def once(value: object, in_place: bool) -> object:
                 if not presses:
                     presses.append(1)

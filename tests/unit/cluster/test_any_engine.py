@@ -42,7 +42,7 @@ from dagpu.cluster.tasks import RemoteMemory
 from dagpu.cluster.worker.part_runs import PartRunner
 from dagpu.cluster.worker.part_values import PartValue, Pickled, loaded, read_value, write_value
 from dagpu.handles import live_state
-from dagpu.handles.device_handles import LibraryBody
+from dagpu.handles.library_bodies import LibraryBody
 from dagpu.lowering.program import Launch
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.runtime.device_lookup import add_nodes, find_device, remove_nodes
