@@ -55,7 +55,7 @@ def chain_table(bench: Bench, mesh: Mesh) -> Table:
     for devices in sorted({1, len(mesh)}):
         graph = zip_ops(*[chain(number) for number in range(devices)]).graph()
         name = f"dagpu graph, {devices} device{'s' if devices > 1 else ''}"
-        contenders.append(partial(rounds, name, lambda graph=graph: graph.launch().sync(), bench.many(20)))
+        contenders.append(partial(rounds, name, partial(_launched, graph), bench.many(20)))
     samples = bench.measure(contenders, 7)
     table = Table(
         f"One graph, a chain of {count:,} small kernels on each device: a kernel", "us", ratio_to="one device"
