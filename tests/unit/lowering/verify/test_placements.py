@@ -6,13 +6,15 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, final
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import Mesh, PlanError, Spread
+from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.plan import peak_bytes_on
-from dagpu.lowering.program import Buffer, CopyDtoD, Instruction, Launch, Program, Role, View
+from dagpu.lowering.program import Buffer, CopyDtoD, Fill, Instruction, Launch, Program, Role, View
 from dagpu.lowering.schedule.mesh_placement.owner_placement import OwnerPlacement
 from dagpu.lowering.schedule.mesh_placement.program_versions import Versions
 from dagpu.lowering.schedule.placing import Assignment, DevicePolicy, place
@@ -20,6 +22,7 @@ from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.lowering.schedule.scheduler import schedule
 from dagpu.lowering.verify.placed_values import verify_placement
 from dagpu.lowering.verify.verifier import verify
+from dagpu.ops.initializers import Constant
 from tests.programs.meshes import EAGER, Scatter, mesh, unplaced
 from tests.programs.plain_programs import launch
 
@@ -139,6 +142,31 @@ def test_a_choice_outside_of_the_mesh_is_refused() -> None:
     program = Program(("host:auto",), (), (launch((), ()),), (), (0,))
     with pytest.raises(PlanError, match="Return a list of indices"):
         place(program, Wrong(), mesh(2))
+
+
+@final
+@dataclass(frozen=True)
+class Given:
+    """A policy that has been told the devices."""
+
+    devices: Sequence[int]
+
+    def assign(self, program: Program, mesh: Mesh, /) -> Sequence[int]:
+        return list(self.devices)
+
+
+def test_a_copy_to_a_part_brings_the_rest_along() -> None:
+    """A copy reads its source on any device. What is in the rest of its target has to be where it writes."""
+    whole, half = contiguous_layout((16,), np.dtype(np.uint8)), contiguous_layout((8,), np.dtype(np.uint8))
+    buffers = (Buffer(8, 0, Role.INPUT), Buffer(16, 1, Role.OUTPUT))
+    fill = Fill(View(1, whole), Constant(7), (), (1,), 1, None)
+    copy = CopyDtoD(View(1, half), View(0, half), (0, 1), (1,), 1, None)
+    before = Program(("host:0", "host:auto"), buffers, (fill, copy), (SingleStream(),), (0, 0))
+    for devices in ([0, 1], [1, 0], [1, 1], [0, 0]):
+        after = place(before, Given(devices), mesh(2))
+        verify_placement(before, after)
+        copies = [each.source.layout.nbytes for each in after.instructions if isinstance(each, CopyDtoD)]
+        assert copies.count(16) == len({*devices}) - 1
 
 
 # ---- the order by longest paths
