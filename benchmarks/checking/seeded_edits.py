@@ -23,7 +23,7 @@ def _look(t: "_dagpu.TensorRef[_typing.Any]") -> None:
 """
 """Appended to each module. `_spend` and `_spent` take a tensor by value."""
 
-INSERTED: Final = ("_spend(", "_spent(", ".borrow_mut()", "_r = ", "_look(", "_box", "_g = ", "_other")
+INSERTED: Final = ("_spend(", "_spent", "_n.start_soon", ".borrow_mut()", "_r = ", "_look(", "_box", "_g = ", "_other")
 """Texts of the inserted lines, which mypy must accept without the plugin."""
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
@@ -227,10 +227,10 @@ def used_twice(function: Function) -> Iterator[Edit]:
 
 
 def await_dropped(function: Function) -> Iterator[Edit]:
-    """A variable gets an op or a coroutine in place of its result."""
+    """A variable gets an op or a coroutine in place of its result, and is used as the result."""
     for number, (suite, index) in enumerate(places(function)):
         match suite[index]:
-            case ast.Assign(value=ast.Await()):
+            case ast.Assign(targets=[ast.Name()], value=ast.Await()):
 
                 def edit(other: Function, number: int = number) -> None:
                     inside, at = places(other)[number]
@@ -238,6 +238,7 @@ def await_dropped(function: Function) -> Iterator[Edit]:
                     assert isinstance(changed, ast.Assign)
                     assert isinstance(changed.value, ast.Await)
                     changed.value = changed.value.value
+                    inside.insert(at + 1, written(f"print({ast.unparse(changed.targets[0])}.shape)"))
 
                 yield edit
             case _:
@@ -304,7 +305,7 @@ FOLLOWING: Final = {
     ),
     "a data class keeps a borrow": ("_box = _Box({name}.borrow())", "_spend({name})", "_look(_box.item)"),
     "a data class keeps a moved tensor": ("_box = _Box({name})", "_spend(_box.item)", "print(_box.item.shape)"),
-    "a move into a data class": ("_box = _Box({name})", "print(_box)", _READ),
+    "a move into a data class": ("_box = _Box({name})", "_spend(_box.item)", _READ),
     "a move in a loop": ("for _ in range(2):\n    _spend({name})",),
     "a move in a handler": ("try:\n    print()\nexcept ValueError:\n    _spend({name})", _READ),
     "a move in finally": ("try:\n    print()\nfinally:\n    _spend({name})", _READ),
@@ -312,7 +313,7 @@ FOLLOWING: Final = {
     "a move in a case": ("match len('a'):\n    case 1:\n        _spend({name})\n    case _:\n        pass", _READ),
     "a move in a comprehension's condition": ("print([_i for _i in range(3) if _spent({name})])",),
     "a move in a generator": ("print(list(_spent({name}) for _ in range(2)))",),
-    "a move by a walrus": ("print((_other := {name}).shape)", _READ),
+    "a move by a walrus": ("_spend((_other := {name}))", _READ),
     "a move in a condition": ("if len('a') and _spent({name}):\n    pass", _READ),
     "a move of one of two": ("_other = {name} if len('a') else {name}", "_spend(_other)", _READ),
     "a move by a starred argument": ("_spend(*({name},))", _READ),
@@ -336,8 +337,12 @@ FOLLOWING: Final = {
         "_take()",
         _READ,
     ),
-    "a move by a lambda": ("print(sorted([2, 1], key=lambda _i: _spent({name})))", _READ),
-    "a move by a function that is mapped": ("print(list(map(_spent, [{name}])))", _READ),
+    "a move by a lambda": ("print(list(map(lambda _i: _spent({name}), [2, 1])))", _READ),
+    "a move by a function that is mapped": (
+        "_other = [{name}]",
+        "print(list(map(_spent, _other)))",
+        "print(_other[0].shape)",
+    ),
     "a move in a with block": ("with _contextlib.nullcontext():\n    _spend({name})", _READ),
 }
 """Statements that are inserted behind an assignment of a tensor."""
@@ -364,7 +369,7 @@ def following(texts: tuple[str, ...], *, asynchronous: bool = False) -> Finder:
         if asynchronous and not isinstance(function, ast.AsyncFunctionDef):
             return
         for number, (suite, index) in enumerate(places(function)):
-            if name := assigned(suite[index]):
+            if (name := assigned(suite[index])) and "np." not in ast.unparse(suite[index]):
                 yield after(number, *(text.format(name=name) for text in texts))
 
     return find

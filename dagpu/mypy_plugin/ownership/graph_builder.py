@@ -294,7 +294,7 @@ def _is_global(root: Root) -> bool:
 
 def _spelt_out(i: Instruction, shared: list[Slot]) -> list[Instruction]:
     if isinstance(i, Forget) and i.place.slot == ANY_GLOBAL:
-        return [Forget(i.node, Place(slot), whole=True) for slot in shared]
+        return [Forget(i.node, Place(slot), whole=True) for slot in shared] or [i]
     return [i]
 
 

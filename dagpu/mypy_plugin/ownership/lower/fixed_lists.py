@@ -53,15 +53,17 @@ def fixed_lists(module: ModuleFacts, node: FuncItem | MypyFile) -> dict[Var, int
     if not isinstance(node, FuncDef):
         return {}
     lengths: dict[Var, int] = {}
-    uses = _Uses(module)
-    for s in _statements(node.body.body):
+    statements = list(_statements(node.body.body))
+    for s in statements:
         if isinstance(s, AssignmentStmt) and len(s.lvalues) == 1:
             target, length = s.lvalues[0], _length_of(s.rvalue)
             if isinstance(target, NameExpr) and isinstance(target.node, Var) and length is not None:
                 lengths[target.node] = length
-        uses.record(s)
     if not lengths:
         return {}
+    uses = _Uses(module)
+    for s in statements:
+        uses.record(s)
     names = [e for e in module.types if isinstance(e, NameExpr) and e.node in lengths]
     others = Counter(e.node for e in names if e not in uses.harmless)
     return {variable: length for variable, length in lengths.items() if others[variable] == 1}  # its assignment

@@ -110,6 +110,9 @@ def length_of(b: GraphBuilder, e: Expression) -> int | None:
     """Return the length of a list, if the text of the function shows it."""
     if not isinstance(e, NameExpr) or not isinstance(e.node, Var):
         return None
+    t = get_proper_type(b.types.get(e))
+    if not isinstance(t, Instance) or t.type.fullname != "builtins.list":
+        return None
     if b.fixed_lists is None:
         b.fixed_lists = fixed_lists(b.module, b.body.node)
     return b.fixed_lists.get(e.node)

@@ -17,7 +17,7 @@ from mypy.nodes import (
     Var,
 )
 
-from dagpu.mypy_plugin.ownership.control_flow import BasicBlock, Body, Forget, Root, Store, Touch
+from dagpu.mypy_plugin.ownership.control_flow import BasicBlock, Body, Build, Forget, Root, Store, Touch
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.liveness import live_after_each
 from dagpu.mypy_plugin.typing.type_facts import CONTAINS_FLOWS, CONTAINS_OPS, FLOW, OP, method_name
@@ -58,28 +58,59 @@ def unused_stores(body: Body, live_at_entry: list[int]) -> list[Expression]:
     if isinstance(body.node, MypyFile):
         return []
     read: dict[Expression, bool] = {}
-    kept: dict[BasicBlock, int] | None = None
+    closures = _Closures(body)
     for block in body.blocks:
         if not any(isinstance(i, Store) and i.built is not None for i in block.instructions):
             continue
         for i, live in zip(block.instructions, live_after_each(block, live_at_entry), strict=True):
             if isinstance(i, Store) and i.built is not None:
                 used = bool(live >> i.place.slot & 1) or not _is_private(body, i)
-                if not used and body.children:
-                    kept = _kept_by_closures(body) if kept is None else kept
-                    used = bool(_kept_before(i, block, kept[block]) >> i.place.slot & 1)
+                if not used and not _is_overwritten_next(i, block):
+                    used = closures.may_use(i, block)
                 read[i.built] = read.get(i.built, False) or used
     return [e for e, used in read.items() if not used]
 
 
+def _is_overwritten_next(stored: Store, block: BasicBlock) -> bool:
+    """Return True if the variable gets another op before anything runs that could use this one."""
+    after = block.instructions[block.instructions.index(stored) + 1 :]
+    for i in after:
+        match i:
+            case Store() if i.place == stored.place:
+                return i.built is not None
+            case Build() if i.single:
+                pass
+            case _:
+                return False
+    return False
+
+
 def _is_private(body: Body, i: Store) -> bool:
-    """Return True if the body shows all uses of the assigned variable, and its name does not say that it is unused."""
+    """Return True if the variable is the function's own, and its name does not say that it is unused."""
     root = body.roots[i.place.slot]
     if not isinstance(root, Var) or i.place.path or i.place.slot not in body.local:
         return False
-    if root.fullname != root.name or root.name.startswith("_") or root in body.unfollowed or root in body.opaque:
-        return False
-    return not any(_changes(child, root) for child in body.children)
+    return root.fullname == root.name and not root.name.startswith("_")
+
+
+class _Closures:
+    """The uses of variables that liveness does not show: those of closures that run at any time, and of other types."""
+
+    def __init__(self, body: Body) -> None:
+        self._body = body
+        self._kept: dict[BasicBlock, int] | None = None
+
+    def may_use(self, i: Store, block: BasicBlock) -> bool:
+        """Return True if an assigned variable may be used although no later instruction reads it."""
+        body, root = self._body, self._body.roots[i.place.slot]
+        assert root is not None, "an assigned variable has a name"
+        if root in body.unfollowed or root in body.opaque or any(_changes(child, root) for child in body.children):
+            return True
+        if not body.children:
+            return False
+        if self._kept is None:
+            self._kept = _kept_by_closures(body)
+        return bool(_kept_before(i, block, self._kept[block]) >> i.place.slot & 1)
 
 
 def _changes(child: Body, root: Root) -> bool:
