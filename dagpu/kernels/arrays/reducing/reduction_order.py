@@ -14,6 +14,7 @@ where its blocks start early. The ticket's fence and atomic operation take 1.1 u
 for 2^28 in spans of `BLOCK`; and a ticket must be zero before each run, which takes a memset.
 """
 
+from functools import cache
 from math import prod
 from typing import Final, NamedTuple, final
 
@@ -58,16 +59,21 @@ class ReductionOrder(NamedTuple):
     @property
     def folds(self) -> tuple[int, ...]:
         """The factors by which the columns of a row become fewer, until one is left: over 64, over 8, and one."""
-        found, rest = list[int](), self.width
-        while rest > 8:
-            found.append(rest // (QUICK if rest > QUICK else 8))
-            rest //= found[-1]
-        return (*found, rest)
+        return _folds(self.width)
 
     @property
     def rows(self) -> int:
         """The number of rows of one block."""
         return THREADS // self.lanes * (self.beside if self.across else 1)
+
+
+@cache
+def _folds(width: int) -> tuple[int, ...]:
+    found, rest = list[int](), width
+    while rest > 8:
+        found.append(rest // (QUICK if rest > QUICK else 8))
+        rest //= found[-1]
+    return (*found, rest)
 
 
 def reduction_order(length: int, neighbours: int) -> ReductionOrder:
