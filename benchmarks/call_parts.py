@@ -116,7 +116,9 @@ def graph_launch(plan: Any, *, sets_all: bool = False) -> Call:
 
 def launches(plan: Any) -> Call:
     """Return a function that submits the launches of a plan one by one."""
-    commands = plan.command_lists.borrow().copy()
+    borrowed = plan.command_lists.borrow()
+    commands = borrowed.copy()
+    plan.command_lists.give_back(borrowed)
 
     def submit(stream: Any) -> None:
         commands.launches.set_streams([stream])
