@@ -19,7 +19,7 @@ from dagpu.lowering.program import HOST, Buffer, CopyDtoD, GraphLaunch, Instruct
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.mesh import Mesh
 from dagpu.lowering.schedule.mesh_placement.mesh_simulation import MeshSimulation, Move, SimulatedRun
-from dagpu.lowering.schedule.mesh_placement.program_versions import Versions
+from dagpu.lowering.schedule.mesh_placement.memory_versions import Versions
 from dagpu.lowering.updates.subprogram import Renumbering
 
 

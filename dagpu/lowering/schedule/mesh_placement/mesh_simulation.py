@@ -16,7 +16,7 @@ from dagpu.lowering.program import CopyDtoH, CopyHtoD, HostCall, Program
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.links import node_of
 from dagpu.lowering.schedule.mesh import FIND_DEVICE, Mesh
-from dagpu.lowering.schedule.mesh_placement.program_versions import Versions
+from dagpu.lowering.schedule.mesh_placement.memory_versions import Versions
 
 _COMPUTE: Final = 0
 _UPLOAD: Final = 1

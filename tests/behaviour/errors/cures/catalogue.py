@@ -266,7 +266,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "kernels/arrays/libraries/cublaslt.py": "a library must refuse: test_library_calls.py",
     "kernels/arrays/libraries/nvmath_bindings.py library_error": "a library must refuse: test_library_calls.py",
     "lowering/schedule/mesh_placement/owner_placement.py": "no user gives owners: test_placements.py",
-    "lowering/schedule/mesh_placement/program_versions.py _two_homes": "a trace refuses it before",
+    "lowering/schedule/mesh_placement/memory_versions.py _two_homes": "a trace refuses it before",
     "sharding/nccl.py": "GPUs with a library that refuses, or without: test_nccl.py",
     "lowering/verify/placed_values.py": "no program is placed wrongly: test_placements.py breaks placements",
     "lowering/verify/tables.py": AT_FAULT,
