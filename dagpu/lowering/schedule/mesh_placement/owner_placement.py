@@ -18,8 +18,8 @@ from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.links import node_of
 from dagpu.lowering.schedule.list_schedule import place_on_streams
 from dagpu.lowering.schedule.mesh import Mesh
-from dagpu.lowering.schedule.mesh_placement.mesh_simulation import Move, SimulatedRun, link_table
 from dagpu.lowering.schedule.mesh_placement.memory_versions import Versions
+from dagpu.lowering.schedule.mesh_placement.mesh_simulation import Move, SimulatedRun, link_table
 from dagpu.lowering.schedule.placing import Assignment
 from dagpu.lowering.schedule.policies import Placement, placed_by
 
