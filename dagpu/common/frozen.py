@@ -54,7 +54,7 @@ def _refuse_change(self: object, name: str, _value: object = None) -> NoReturn:
 
 def _with_fast_init(cls: type[Any]) -> type[Any]:
     """Generate an `__init__` that sets each field through the descriptor of its slot, and the slots that the class
-    names in `empty_slots` to None."""
+    names in `_empty_slots` to None."""
     scope: dict[str, Any] = {}
     formals: list[str] = []
     body: list[str] = []
@@ -66,7 +66,7 @@ def _with_fast_init(cls: type[Any]) -> type[Any]:
         else:
             formals.append(field.name)
         body.append(f" _set_{field.name}(self, {field.name})")
-    for name in getattr(cls, "empty_slots", ()):
+    for name in getattr(cls, "_empty_slots", ()):
         scope[f"_empty_{name}"] = getattr(cls, name).__set__
         body.append(f" _empty_{name}(self, None)")
     source = f"def __init__(self, {', '.join(formals)}):\n" + ("\n".join(body) or " pass")

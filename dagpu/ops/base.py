@@ -151,7 +151,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     origin: Origin
     _plans: Any
     """The plans that runs of this op leave for its later runs; None until `attach_plans` sets it."""
-    empty_slots: ClassVar = ("_plans",)
+    _empty_slots: ClassVar = ("_plans",)
     """The slots that are no fields. `frozen` sets them to None: to read a slot that is not set takes a microsecond."""
 
     # ---- running
