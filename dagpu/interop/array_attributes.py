@@ -27,7 +27,7 @@ def _torch_look(torch: Any) -> _Look:
     stream = torch._C._cuda_getCurrentRawStream  # noqa: SLF001  # the way of code that PyTorch compiles
 
     def look(x: Any) -> _Seen | None:
-        if not x.is_cuda or x.requires_grad or x.is_neg():
+        if not x.is_cuda or x.requires_grad or x.is_neg() or x.is_conj():
             return None
         index = x.get_device()
         return (x.dtype, x.shape, x.stride()), x.data_ptr(), (CUDA, index), stream(index), x.detach()
@@ -40,8 +40,8 @@ def _cupy_look(cupy: Any) -> _Look:
 
     def look(x: Any) -> _Seen | None:
         memory = x.data
-        index = memory.device_id
-        return (x.dtype, x.shape, x.strides), memory.ptr, (CUDA, index), stream(index).ptr, memory
+        device = x.__dlpack_device__()  # other kinds of memory, such as managed memory, have the same attributes
+        return (x.dtype, x.shape, x.strides, device[0]), memory.ptr, device, stream(device[1]).ptr, memory
 
     return look
 

@@ -90,8 +90,7 @@ class Blocks:
             if shape[axis] % count and not self._partial:
                 raise MeshError(
                     f"{self!r} does not cut the shape {shape}: axis {axis} has {shape[axis]} elements, which is not a "
-                    f"multiple of {count}. Say partial=True to allow smaller blocks at the "
-                    "end."
+                    f"multiple of {count}. Say {repr(self)[:-1]}, partial=True) to allow smaller blocks at the end."
                 )
             cuts[axis] = of, count
         used = {of for of, _ in cuts.values()}

@@ -137,6 +137,9 @@ class TorchArray:
     def is_neg(self) -> bool:
         return False
 
+    def is_conj(self) -> bool:
+        return False
+
     def get_device(self) -> int:
         return self.array.library.gpu.index
 

@@ -258,7 +258,7 @@ def _build(operation: str, arguments: tuple[Any, ...], layouts: tuple[Layout | N
     ]
     if dtype not in domain:
         what = f"it does not take elements of {type_name(dtype)}"
-        raise refused_call(operation, origin, what, "Convert the tensor before: convert(t, f32), say")
+        raise refused_call(operation, origin, what, "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))")
     condition = [np.dtype(np.bool_)] if operation == "where" else []
     wanted = (*condition, *[dtype] * (len(arguments) - len(condition)))
     return _expression(operation, wanted).build(arguments, origin)

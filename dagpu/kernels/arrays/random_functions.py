@@ -86,7 +86,7 @@ def dropout(x: In[_F], p: float, *, seed: int | None = None) -> DeviceOp[Tensor[
         check_range(arguments[1])
         if layout.dtype not in DOMAINS["float"]:
             what = f"it does not take elements of {type_name(layout.dtype)}"
-            raise refused_call("dropout", origin, what, "Convert the tensor before: convert(t, f32), say")
+            raise refused_call("dropout", origin, what, "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))")
         chances: AnyOp = Alloc(layout.shape, _F32, recipe, origin)
         return _kept(layout.dtype).build((arguments[0], chances, arguments[1]), origin)
 

@@ -30,8 +30,8 @@ class _Spare(NamedTuple):
 
     memory: _Array
     """The array that owns it."""
-    read: "ref[_Array]"
-    """The array of which the version is a view, as long as something reads the version."""
+    read: "ref[Any]"
+    """The buffer on which all arrays of the version are based, as long as something reads the version."""
     boxes: tuple[Box, ...]
     """The parts in which it differs from the newest version."""
 
@@ -81,10 +81,11 @@ class ArrayParts:
                 memory[part] = array[part]
         memory[slices_of(box)] = data
         whole = np.frombuffer(memory.reshape(-1).view(np.uint8).data.toreadonly(), array.dtype)
+        lowest: Any = whole.base
         made = whole.reshape(array.shape)
         kept = [each._replace(boxes=(*each.boxes, box)) for each in spare if each is not free]
         if last is not None and is_of_last:
             kept.append(last.own._replace(boxes=(box,)))
         kept = [each for each in kept[-_MOST_SPARE:] if len(each.boxes) <= _MOST_BOXES]
-        self._made = [_Made(ref(made), _Spare(memory, ref(whole), ()), kept)]
+        self._made = [_Made(ref(made), _Spare(memory, ref(lowest), ()), kept)]
         return made

@@ -19,9 +19,10 @@ LONGEST: Final = 2e-3
 _LATE: Final = 50e-6
 """Seconds for which a run is polled beyond twice the time that the last one took."""
 
-_PLACES: Final[list[None]] = [None]
-"""One element for each run of the process that may be polled in turns at the same time. Each of many would be slowed
-down by the looks of all others, and a pipe wakes each alone. Popping and appending are atomic."""
+_TAKEN: Final[list[float]] = [0.0]
+"""The time until which one run of the process is polled in turns. Others sleep meanwhile: each of many would be slowed
+down by the looks of all others, and a pipe wakes each alone. At that time the next may be polled, also if a Ctrl-C has
+ended the polling before its last line."""
 
 
 @final
@@ -37,18 +38,15 @@ class Pace:
     async def poll_in_turns(self, replay: Replay) -> bool:
         """Poll a run that is expected to be short, and give the other tasks their turn before each look. Return True if
         it is over; False if the task is to sleep."""
-        if self.seconds > LONGEST:
+        now = perf_counter()
+        if self.seconds > LONGEST or now < _TAKEN[0]:
             return False
+        deadline = _TAKEN[0] = now + 2 * self.seconds + _LATE
         try:
-            _PLACES.pop()
-        except IndexError:
-            return False
-        try:
-            deadline = perf_counter() + 2 * self.seconds + _LATE
             while perf_counter() < deadline:
                 await cancel_shielded_checkpoint()
                 if replay.done():
                     return True
         finally:
-            _PLACES.append(None)
+            _TAKEN[0] = 0.0
         return False

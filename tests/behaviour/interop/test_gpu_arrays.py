@@ -280,6 +280,43 @@ def test_what_attributes_do_not_decide_goes_by_dlpack() -> None:
             assert_array_equal(plus_one(share_array(z, f32)).to_host().sync(), CONTENTS + 1)
 
 
+@pytest.mark.parametrize("bit", ["is_neg", "is_conj"])
+def test_a_lazy_view_goes_by_dlpack(bit: str) -> None:
+    """PyTorch's views that negate or conjugate when they are read have the memory and the attributes of the tensor
+    itself. PyTorch's own words refuse them."""
+
+    def refuse(**_: object) -> None:
+        raise BufferError(f"{bit} is set")
+
+    with installed() as machine:
+        library = Library(machine)
+        with imported_libraries(library) as makers:
+            x, y = [makers["PyTorch"](library.array(CONTENTS)) for _ in range(2)]
+            share_array(x, f32)
+            setattr(y, bit, lambda: True)
+            y.array.__dlpack__ = refuse
+            with pytest.raises(InteropError, match=f"{bit} is set"):
+                share_array(y, f32)
+
+
+def test_managed_memory_is_refused_by_its_own_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CuPy's managed memory has the attributes of memory of a device. It is refused before and after another array of
+    its form."""
+    kinds: dict[int, int] = {}
+    monkeypatch.setattr(LibraryArray, "__dlpack_device__", lambda array: (kinds.get(array.address, 2), 0))
+    with installed() as machine:
+        library = Library(machine)
+        with imported_libraries(library) as makers:
+            managed, plain = [makers["CuPy"](library.array(CONTENTS)) for _ in range(2)]
+            kinds[managed.array.address] = 13
+            for array in (managed, plain, managed):
+                if array is plain:
+                    assert_array_equal(plus_one(share_array(array, f32)).to_host().sync(), CONTENTS + 1)
+                else:
+                    with pytest.raises(InteropError, match="managed memory"):
+                        share_array(array, f32)
+
+
 def test_attributes_that_disagree_with_dlpack_are_not_read() -> None:
     """An array that says another address than its capsule is read by DLPack each time."""
     with installed() as machine:

@@ -106,6 +106,19 @@ def test_each_element_type_is_written(dtype: Any) -> None:
     ]
 
 
+def test_the_buffer_below_a_version_keeps_its_memory() -> None:
+    """A reader that has found the buffer of which NumPy made the arrays reads what the version had."""
+    parts, array = ArrayParts(), start()
+    array = parts.with_part(array, ((0, 1), (0, 1)), np.full((1, 1), 1, np.float32))
+    lowest: Any = array
+    while isinstance(lowest, np.ndarray):
+        lowest = lowest.base
+    held = np.frombuffer(lowest, np.float32)
+    for number in range(2, 8):
+        array = parts.with_part(array, ((0, 1), (0, 1)), np.full((1, 1), number, np.float32))
+    assert held[0] == 1
+
+
 def test_nobody_can_write_a_version() -> None:
     """Its memory is lent for reading alone."""
     made = ArrayParts().with_part(start(), ((0, 1), (0, 1)), np.zeros((1, 1), np.float32))

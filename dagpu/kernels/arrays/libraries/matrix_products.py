@@ -134,7 +134,7 @@ def _checked(
     for layout in (left, right):
         if layout.dtype not in DOMAINS["float"]:
             what = f"it does not take elements of {type_name(layout.dtype)}"
-            raise refused_call("matmul", origin, what, "Convert the tensor before: convert(t, f32), say")
+            raise refused_call("matmul", origin, what, "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))")
     if left.dtype != right.dtype:
         what = f"operands of {type_name(left.dtype)} and {type_name(right.dtype)}"
         raise refused_call("matmul", origin, what, "Convert one: convert(t, f32), say")

@@ -141,7 +141,7 @@ def checked_input(name: str, layout: Layout | None, domain: Domain, origin: Orig
         raise refused_call(name, origin, f"{param} is a number", "Pass a tensor: full((1,), x), say")
     if layout.dtype not in DOMAINS[domain]:
         what = f"it does not take elements of {type_name(layout.dtype)}"
-        raise refused_call(name, origin, what, "Convert the tensor before: convert(t, f32), say")
+        raise refused_call(name, origin, what, "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))")
     return layout
 
 

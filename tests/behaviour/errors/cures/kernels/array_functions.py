@@ -76,7 +76,7 @@ case(
 case(
     lambda: anyhow.matmul(zeros((3, 8), i32), zeros((8, 3), i32)),
     (
-        "Convert the tensor before: convert(t, f32), say",
+        "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))",
         lambda: array.matmul(zeros((3, 8), i32).then(lambda t: convert(t, f32)), zeros((8, 3))).sync(),
     ),
 )
@@ -126,7 +126,7 @@ case(
 case(
     lambda: anyhow.dropout(zeros((3,), i32), 0.5),
     (
-        "Convert the tensor before: convert(t, f32), say",
+        "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))",
         lambda: array.dropout(zeros((3,), i32).then(lambda t: convert(t, f32)), 0.5).sync(),
     ),
 )

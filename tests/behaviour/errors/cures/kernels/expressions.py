@@ -212,7 +212,7 @@ def anyhow_update(out: Any) -> Any:
 case(
     lambda: anyhow.sqrt(from_host(np.arange(4)).sync()),
     (
-        "Convert the tensor before: convert(t, f32), say",
+        "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))",
         lambda: array.sqrt(from_host(np.arange(4)).then(lambda t: convert(t, f32))).sync(),
     ),
 )
@@ -247,7 +247,7 @@ case(
 case(
     lambda: anyhow.sum(ones((4,), bool_)),
     (
-        "Convert the tensor before: convert(t, f32), say",
+        "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))",
         lambda: array.sum(ones((4,), bool_).then(lambda t: convert(t, i32))).sync(),
     ),
 )

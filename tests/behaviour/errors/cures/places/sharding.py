@@ -81,7 +81,7 @@ case(lambda: cut(Blocks(2)), ("Cut one of these: Blocks(0)", lambda: cut(Blocks(
 case(lambda: cut(Blocks({0: "rows"})), ("Name one of these", lambda: cut(Blocks({0: "devices"}))))
 case(
     lambda: cut(Blocks(0), (5, 4)),
-    ("Say partial=True to allow smaller blocks at the end", lambda: cut(Blocks(0, partial=True), (5, 4))),
+    ("Say Blocks(0, partial=True) to allow smaller blocks at the end", lambda: cut(Blocks(0, partial=True), (5, 4))),
 )
 case(
     lambda: cut(Blocks({0: "rows"}), mesh=SQUARE),
