@@ -16,7 +16,7 @@ from dagpu.kernels.expressions.element import Elem, as_elements, constant, dtype
 from dagpu.kernels.expressions.element_operations import DOMAINS, OPERATIONS, type_name
 from dagpu.kernels.expressions.expression import Expression
 from dagpu.kernels.expressions.traced_expression import trace_expression
-from dagpu.kernels.generated.generated_launch import AnyOp, array_call, refused_call
+from dagpu.kernels.generated.generated_launch import CONVERT_FIRST, AnyOp, array_call, refused_call
 from dagpu.ops.base import DeviceOp
 
 _D = TypeVar("_D", bound=np.generic)
@@ -258,7 +258,7 @@ def _build(operation: str, arguments: tuple[Any, ...], layouts: tuple[Layout | N
     ]
     if dtype not in domain:
         what = f"it does not take elements of {type_name(dtype)}"
-        raise refused_call(operation, origin, what, "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))")
+        raise refused_call(operation, origin, what, CONVERT_FIRST)
     condition = [np.dtype(np.bool_)] if operation == "where" else []
     wanted = (*condition, *[dtype] * (len(arguments) - len(condition)))
     return _expression(operation, wanted).build(arguments, origin)

@@ -21,7 +21,7 @@ from dagpu.kernels.expressions.element_operations import DOMAINS, type_name
 from dagpu.kernels.expressions.expression import Expression
 from dagpu.kernels.expressions.numpy_operations import register_dtype
 from dagpu.kernels.expressions.traced_expression import trace_expression
-from dagpu.kernels.generated.generated_launch import AnyOp, array_call, refused_call
+from dagpu.kernels.generated.generated_launch import CONVERT_FIRST, AnyOp, array_call, refused_call
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.creation import Alloc, check_seed, rand
 from dagpu.ops.initializers import Uniform
@@ -86,7 +86,7 @@ def dropout(x: In[_F], p: float, *, seed: int | None = None) -> DeviceOp[Tensor[
         check_range(arguments[1])
         if layout.dtype not in DOMAINS["float"]:
             what = f"it does not take elements of {type_name(layout.dtype)}"
-            raise refused_call("dropout", origin, what, "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))")
+            raise refused_call("dropout", origin, what, CONVERT_FIRST)
         chances: AnyOp = Alloc(layout.shape, _F32, recipe, origin)
         return _kept(layout.dtype).build((arguments[0], chances, arguments[1]), origin)
 

@@ -211,6 +211,10 @@ def array_call(name: str, names: Sequence[str], arguments: tuple[Any, ...], buil
     return with_layouts(name, arguments, check, build, origin)
 
 
+CONVERT_FIRST: Final = "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))"
+"""The cure for a tensor of a wrong element type."""
+
+
 def refused_call(name: str, origin: Origin, what: str, cure: str) -> KernelArgumentError:
     """Return the error for wrong arguments of a function of tensors. `cure` is a sentence without its full stop."""
     return KernelArgumentError(f"{name} at {describe(origin)}: {what}. {cure}.")

@@ -28,6 +28,10 @@ class ScratchArrays(threading.local):
     def __init__(self) -> None:
         self._free: list[Bytes] = []
 
+    def __reduce__(self) -> str:
+        """A function that is sent to another process uses the arrays there."""
+        return "SCRATCH"
+
     def take(self) -> Bytes:
         """Return `NBYTES` bytes that nothing else uses. Without `give_back` they are freed with the last reference."""
         try:

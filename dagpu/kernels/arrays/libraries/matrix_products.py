@@ -22,6 +22,7 @@ from dagpu.kernels.expressions.element_operations import DOMAINS, type_name
 from dagpu.kernels.expressions.expression import TILE, Expression
 from dagpu.kernels.expressions.traced_expression import trace_expression
 from dagpu.kernels.generated.generated_launch import (
+    CONVERT_FIRST,
     AnyOp,
     array_call,
     contiguous_copy,
@@ -134,7 +135,7 @@ def _checked(
     for layout in (left, right):
         if layout.dtype not in DOMAINS["float"]:
             what = f"it does not take elements of {type_name(layout.dtype)}"
-            raise refused_call("matmul", origin, what, "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))")
+            raise refused_call("matmul", origin, what, CONVERT_FIRST)
     if left.dtype != right.dtype:
         what = f"operands of {type_name(left.dtype)} and {type_name(right.dtype)}"
         raise refused_call("matmul", origin, what, "Convert one: convert(t, f32), say")

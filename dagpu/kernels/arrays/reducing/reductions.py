@@ -21,6 +21,7 @@ from dagpu.kernels.arrays.reducing.reduction_order import ReducedAxes, merge_axe
 from dagpu.kernels.arrays.reducing.reduction_steps import COUNTED, STEPS, identity, number_type, result_type
 from dagpu.kernels.expressions.element_operations import DOMAINS, Domain, type_name
 from dagpu.kernels.generated.generated_launch import (
+    CONVERT_FIRST,
     AnyOp,
     array_call,
     first_output,
@@ -141,7 +142,7 @@ def checked_input(name: str, layout: Layout | None, domain: Domain, origin: Orig
         raise refused_call(name, origin, f"{param} is a number", "Pass a tensor: full((1,), x), say")
     if layout.dtype not in DOMAINS[domain]:
         what = f"it does not take elements of {type_name(layout.dtype)}"
-        raise refused_call(name, origin, what, "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))")
+        raise refused_call(name, origin, what, CONVERT_FIRST)
     return layout
 
 

@@ -1,5 +1,6 @@
 """Random expressions: the host body gives what NumPy gives, and the CUDA text gives the bits of the host body."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from dagpu import expr, from_host
+from dagpu import expr, f32, from_host
 from dagpu.kernels.expressions import numpy_twin
 from dagpu.kernels.expressions.expression import Expression
+from dagpu.kernels.generated.scratch_arrays import SCRATCH
 from dagpu.ops.compose import Map, nodes_of
 from dagpu.ops.launch import Launch
 from tests.emulation import shared_folder
@@ -85,3 +87,14 @@ def test_the_cuda_text_gives_the_bits_of_the_host_body(folder: Path, drawn: Any)
         found = np.zeros_like(expected)
         device.launch(spec, [found, *arrays], [(64,)])
         assert same_bits(found, expected), f"{spec.cuda}\n{found}\n{expected}"
+
+
+def test_a_host_body_can_be_sent_to_another_process() -> None:
+    """Its temporary arrays stay at home: it uses those of the process in which it runs."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    op = expr(f32)(lambda x: x / (1 + x * x))(from_host(np.ones(8, f32)))
+    bodies = [node.kernel.host.function for node in nodes_of(op) if isinstance(node, Launch)]
+    assert len(bodies) == 1
+    arrived = cloudpickle.loads(cloudpickle.dumps(bodies[0]))
+    assert callable(arrived)
+    assert pickle.loads(pickle.dumps(SCRATCH)) is SCRATCH
