@@ -33,7 +33,7 @@ settings.load_profile("dagpu")
 
 DEEP = os.environ.get("DAGPU_DEEP") == "1"
 """True where properties are tried on all of their examples, and more ways of running are interrupted at each line."""
-MANY, SHARE = 25, 0.4
+MANY, SHARE = 25, 0.3
 """A property with so many examples or more is otherwise tried on this share of them."""
 
 
