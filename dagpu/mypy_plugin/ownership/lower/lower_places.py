@@ -1,7 +1,5 @@
 """Lowers names, attributes and constant indices: reads of handles, and moves."""
 
-from typing import TypeGuard
-
 from mypy.nodes import (
     Decorator,
     Expression,
@@ -64,7 +62,7 @@ def _extend_place(b: GraphBuilder, e: Expression, step: str) -> Place | None:
     return None if base is None else base.inside((step,))
 
 
-def _is_index(b: GraphBuilder, index: Expression) -> TypeGuard[NameExpr]:
+def _is_index(b: GraphBuilder, index: Expression) -> bool:
     """Return True for a variable of this body that only this body assigns, with a number or a text."""
     if not isinstance(index, NameExpr) or not isinstance(index.node, Var) or b.slot(index.node) not in b.body.local:
         return False
