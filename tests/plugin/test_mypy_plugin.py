@@ -18,6 +18,7 @@ from typing import TypeAlias
 import pytest
 from mypy import api
 
+from tests.conftest import only_deep
 from tests.plugin.plugin_corpus import AWAITS_GRAPHS, CORPUS, EXPECTED, programs
 from tests.support.mypy_checks import CONFIGURATION, dependencies
 from tests.support.paths import ROOT
@@ -101,6 +102,7 @@ def test_cold_and_warm(folder: Path) -> None:
     assert differences(reported(folder)) == []
 
 
+@only_deep
 def test_in_parallel(folder: Path) -> None:
     """Two worker processes find the same."""
     assert differences(reported(folder, "-n", "2")) == []

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from dagpu.backends.host.tiles import TilePlace, places
 from dagpu.common.layout import check_tiling, contiguous_layout
 from dagpu.lowering.program import Tiles, View
+from tests.conftest import only_deep
 from tests.emulation import Emulation, emulation, shared_folder
 from tests.support.paths import ROOT
 from tests.unit.backends.cuda.kernels.emulated_prelude import PRELUDE, VARIANTS, in_namespace, nvcc, packed
@@ -229,6 +230,7 @@ __global__ void names(Tile<uint8_t, 1> y, View<const int64_t, 3> x, size_t n) {
 # ---- compiling for the GPU
 
 
+@only_deep
 def test_every_kernel_in_the_project_compiles(tmp_path: Path) -> None:
     """nvcc compiles every kernel in the project, in four variants of the parameters."""
     texts = list(dict.fromkeys(kernel_texts()))
