@@ -232,7 +232,7 @@ def main() -> None:
     arguments = parser.parse_args()
     until = time.monotonic() + arguments.seconds
     on_gpu = arguments.device.startswith("cuda")
-    about = machine(("numpy", "pycuda", "cupy-cuda13x", "torch"))
+    about = machine(("numpy", "pycuda", "cupy-cuda13x", "torch"), arguments.device)
     name = "arrays_gpu" if on_gpu else "arrays"
     tables = kept_tables(name) if arguments.keep else []
     with use_device(arguments.device):

@@ -262,7 +262,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer rounds; keep nothing")
     parser.add_argument("--device", default="host", help="where the frames are computed (host)")
     given = parser.parse_args()
-    about = machine(("numpy", "trio", "aiostream"))
+    about = machine(("numpy", "trio", "aiostream"), given.device)
     repeats = 3 if given.quick else 11
     tables = [
         item_table(1_000 if given.quick else 5_000, repeats),

@@ -208,7 +208,7 @@ def main() -> None:
             exports = export_table({"NumPy": np.from_dlpack}, {"NumPy to NumPy": partial(np.from_dlpack, array)})
             imports = import_table({"NumPy": array}, None, {})
             ops = foreign_table(("host",))
-    about = machine(("numpy", "torch", "cupy-cuda13x", "pycuda"))
+    about = machine(("numpy", "torch", "cupy-cuda13x", "pycuda"), device)
     about["device"] = device
     about["load average after"] = load_average()
     print(show([exports, imports, ops], about))

@@ -97,7 +97,7 @@ def main() -> None:
     for name, spans in samples.items():
         goal = None if base is None or name != STREAM else TARGET * statistics.median(each.wall for each in base) * 1e6
         table.add(name, spans, 1e6, target=goal, base=base)
-    about = machine(("numpy", "torch", "triton", "pycuda"))
+    about = machine(("numpy", "torch", "triton", "pycuda"), device)
     about["device"] = device
     about["load average after"] = load_average()
     print(show([table], about))

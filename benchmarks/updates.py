@@ -406,7 +406,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few samples, and nothing is kept")
     arguments = parser.parse_args()
     count, repeats = (5, 2) if arguments.quick else (100, 7)
-    about = machine(("numpy", "trio", "reaktiv"))
+    about = machine(("numpy", "trio", "reaktiv"), arguments.device)
     about["device"] = arguments.device
     with use_device(arguments.device):
         gpu = not arguments.device.startswith("host")  # the goal is that of a GPU

@@ -165,11 +165,12 @@ def uv(*arguments: str | Path) -> list[str | Path]:
 
 
 def found(python: str, folder: Path) -> str | None:
-    """Return the path of this machine's Python of a version; None if there is none."""
+    """Return the path of this machine's Python of a version, also of one of pyenv's; None if there is none."""
     try:
         return run([sys.executable, "-m", "uv", "python", "find", "--no-python-downloads", python], folder).strip()
     except Failed:
-        return None
+        pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+        return next((str(path) for path in sorted(pyenv.glob(f"versions/{python}*/bin/python{python}"))), None)
 
 
 def requirements() -> list[str]:
@@ -187,10 +188,10 @@ def build(source: Path, folder: Path) -> tuple[Path, Path]:
 
 
 def environment(
-    python: str, packages: Sequence[str | Path], resolution: str, folder: Path
+    interpreter: str, packages: Sequence[str | Path], resolution: str, folder: Path
 ) -> tuple[Path, dict[str, str]]:
     """Make an environment with these packages. Return its Python, and the versions of all packages in it."""
-    run(uv("venv", "--python", python, folder / "env"), folder)
+    run(uv("venv", "--python", interpreter, folder / "env"), folder)
     inside = folder / "env" / "bin" / "python"
     wheels_only = [part for name in ("numpy", "ml-dtypes", "mypy") for part in ("--only-binary", name)]
     run([*uv("pip"), "install", "--python", inside, "--resolution", resolution, *wheels_only, *packages], folder)
@@ -230,22 +231,22 @@ def try_stubs(inside: Path, folder: Path) -> None:
         raise Failed(f"the stubs did not report the mistake:\n{said}")
 
 
-def trials(wheels: dict[str, Path], stubs: dict[str, Path], python: str) -> Iterator[Outcome]:
-    """Iterate over the rows of one Python that this machine has."""
+def trials(wheels: dict[str, Path], stubs: dict[str, Path], python: str, interpreter: str) -> Iterator[Outcome]:
+    """Iterate over the rows of one Python that this machine has, at the path `interpreter`."""
     for kind, package in wheels.items():
-        for which, resolution in RESOLUTIONS.items():
-            yield trial(python, f"dagpu, {kind}", which, [package, *requirements()], resolution)
+        for which in RESOLUTIONS:
+            yield trial(python, interpreter, f"dagpu, {kind}", which, [package, *requirements()])
     for kind, package in stubs.items():
-        yield trial(python, f"pycuda-stubs, {kind}", "newest", [package, requirements()[-1]], "highest")
+        yield trial(python, interpreter, f"pycuda-stubs, {kind}", "newest", [package, requirements()[-1]])
 
 
-def trial(python: str, name: str, which: str, packages: Sequence[str | Path], resolution: str) -> Outcome:
+def trial(python: str, interpreter: str, name: str, which: str, packages: Sequence[str | Path]) -> Outcome:
     """Install and try one combination."""
     versions: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         try:
-            inside, versions = environment(python, packages, resolution, folder)
+            inside, versions = environment(interpreter, packages, RESOLUTIONS[which], folder)
             (try_dagpu if name.startswith("dagpu") else try_stubs)(inside, folder)
         except Failed as error:
             print(f"{python}, {name}, {which}: {error}", file=sys.stderr)
@@ -277,7 +278,7 @@ def matrix(folder: Path) -> list[Outcome]:
     rows: list[Outcome] = []
     for python in PYTHONS:
         here = found(python, folder)
-        rows += looked_up(python, folder) if here is None else trials(parts["dagpu"], parts["stubs"], python)
+        rows += looked_up(python, folder) if here is None else trials(parts["dagpu"], parts["stubs"], python, here)
     return rows
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.support.gpu_kernels import FLOOR, check_dagpu
-from benchmarks.support.table import Grid, Span, Table, load_average, machine, measure, now, save, show
+from benchmarks.support.table import Grid, Span, Table, load_average, machine, measure, now, query_gpu, save, show
 from dagpu import DagpuError, Device, device, f32
 from dagpu.handles.device_handles import INSTALL_CUDA
 
@@ -138,7 +138,7 @@ def _answer(text: bytes) -> list[float]:
 
 def _build(nvcc: str) -> tuple[Path, Path]:
     """Return the library and the kernels' cubin, built if needed. One process at a time may build."""
-    capability = _query_gpu("compute_cap")
+    capability = query_gpu("compute_cap")
     arch = f"sm_{capability.replace('.', '')}" if capability else "native"
     sources = [FLOOR / name for name in ("floor.cu", "driver.h", "kernels.cu")]
     key = hashlib.sha256(b"".join(source.read_bytes() for source in sources) + arch.encode()).hexdigest()[:12]
@@ -165,16 +165,6 @@ def _find_nvcc() -> str | None:
     """Return $NVCC, otherwise nvcc on the path, otherwise in the folder of NVIDIA's installer."""
     home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     return os.environ.get("NVCC") or shutil.which("nvcc") or shutil.which(f"{home}/bin/nvcc")
-
-
-def _query_gpu(what: str) -> str:
-    """Return one property of the first GPU by nvidia-smi; an empty string if it reports none."""
-    command = ["nvidia-smi", "--id=0", f"--query-gpu={what}", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 # ---- a benchmark
@@ -242,9 +232,9 @@ def start(name: str, description: str, argv: Sequence[str] | None = None) -> Ben
                 _refuse(name, "there is no nvcc: it is not on the path, nor in $CUDA_HOME/bin, nor named by $NVCC")
             floor = Floor(nvcc)
             about = {
-                "gpu": _query_gpu("name"),
-                "gpu memory": _query_gpu("memory.total"),
-                "driver": _query_gpu("driver_version"),
+                "gpu": query_gpu("name"),
+                "gpu memory": query_gpu("memory.total"),
+                "driver": query_gpu("driver_version"),
                 "nvcc": _release(nvcc),
             } | about
     except DagpuError as error:

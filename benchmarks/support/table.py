@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import textwrap
 import time
@@ -201,9 +202,11 @@ def measure(
     return samples
 
 
-def machine(packages: Iterable[str]) -> dict[str, str]:
-    """Describe the machine: processor, system, Python, the versions of these packages, and the load."""
+def machine(packages: Iterable[str], device: str = "host") -> dict[str, str]:
+    """Describe the machine: processor, system, Python, the versions of these packages, and the load; and the GPU if the
+    work is measured on one."""
     found = {
+        **({"gpu": query_gpu("name")} if device.startswith("cuda") else {}),
         "cpu": _cpu(),
         "cores": str(os.cpu_count()),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -217,6 +220,16 @@ def machine(packages: Iterable[str]) -> dict[str, str]:
     found["date"] = time.strftime("%Y-%m-%d")
     found["load average before"] = load_average()
     return found
+
+
+def query_gpu(what: str) -> str:
+    """Return one property of the first GPU by nvidia-smi; an empty string if it reports none."""
+    command = ["nvidia-smi", "--id=0", f"--query-gpu={what}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def load_average() -> str:

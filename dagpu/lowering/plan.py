@@ -26,7 +26,7 @@ from dagpu.lowering.program import (
     buffer_table,
     label,
 )
-from dagpu.lowering.text import OriginColumn, name_at, table
+from dagpu.lowering.text import OriginColumn, counted, name_at, table
 from dagpu.ops.drawing.svg import in_page
 
 ALIGNMENT: Final = 512
@@ -197,7 +197,8 @@ def show_plan(plan: Plan) -> str:
     return "\n".join(
         [
             (
-                f"Plan: {len(plan.steps)} steps, {len(plan.lanes)} lanes, {plan.events} events, "
+                f"Plan: {counted(len(plan.steps), 'step')}, {counted(len(plan.lanes), 'lane')}, "
+                f"{counted(plan.events, 'event')}, "
                 f"{plan.peak_bytes:,} bytes beyond its inputs, devices: {', '.join(plan.devices) or 'none'}"
             ),
             *table(("step", "#", "does", "lane", "buffers", "bytes", "origin"), rows),

@@ -44,3 +44,8 @@ class OriginColumn:
 def name_at(names: Sequence[str], number: int) -> str:
     """Return the name with that index. An index out of range is printed as `?7`, because the plan may be wrong."""
     return names[number] if 0 <= number < len(names) else f"?{number}"
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number with its noun: `1 lane`, `2,000 lanes`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

@@ -18,7 +18,7 @@ from dagpu.lowering.report.explanation import duration
 from dagpu.lowering.report.missed_overlap import branches_apart
 from dagpu.lowering.report.prediction import PredictedStep, forecast, overlap_of
 from dagpu.lowering.schedule.cost_model import CostModel
-from dagpu.lowering.text import table
+from dagpu.lowering.text import counted, table
 from dagpu.ops.drawing.svg import text_in_page
 
 _MOST_NAMED: Final = 5
@@ -206,7 +206,7 @@ class Trace:
         count = sum([len(run.predicted.pieces) - run.skipped for run in self.runs])
         allowed = f"the plans allow {self.planned_overlap:.0%}"
         lines = [
-            f"Trace: {len(self.runs)} runs, {count:,} instructions",
+            f"Trace: {counted(len(self.runs), 'run')}, {counted(count, 'instruction')}",
             f"Overlap, measured: {self.overlap:.0%} of the work was hidden behind other work, {allowed}",
             *(table(heads, rows) if rows else []),
         ]
@@ -217,7 +217,7 @@ class Trace:
                 work = duration(sum([end - begin for _, begin, end in track.spans]))
                 lines.append(f"{track.process} {track.name}: {len(track.spans):,} spans, {work} together")
         if self.unfinished:
-            lines.append(f"{self.unfinished} runs had not ended with the block, and are left out")
+            lines.append(f"{counted(self.unfinished, 'run')} had not ended with the block, and are left out")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:

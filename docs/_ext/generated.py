@@ -18,7 +18,14 @@ from docutils import nodes
 from sphinx import addnodes
 
 from tests.project.docs import benchmark_pages, gallery_page, notebooks
-from tests.support.doc_pages import DOCS, GENERATED, draw, pages, pictures
+from tests.support.doc_pages import (
+    DOCS,
+    GENERATED,
+    draw,
+    pages,
+    pictures,
+    with_made_pages,
+)
 
 ROOT = DOCS.parent
 
@@ -86,6 +93,11 @@ def _write(file: Path, text: str) -> None:
         file.write_text(text, encoding="utf-8")
 
 
+def lead_to_pages(_app: Any, name: str, source: list[str]) -> None:
+    """Let links to files lead to the pages that are made of them."""
+    source[0] = with_made_pages(DOCS / f"{name}.md", source[0])
+
+
 def include_pictures(_app: Any, page: nodes.document) -> None:
     """Replace each generated picture by its SVG."""
     for image in list(page.findall(nodes.image)):
@@ -94,15 +106,6 @@ def include_pictures(_app: Any, page: nodes.document) -> None:
             image.parent.replace(
                 image, nodes.raw("", file.read_text(encoding="utf-8"), format="html")
             )
-
-
-def trim_code(_app: Any, page: nodes.document) -> None:
-    """Remove the blank lines at the end of each block of code: a piece of a script ends
-    in those before the next."""
-    for block in page.findall(nodes.literal_block):
-        text = block.astext().rstrip("\n")
-        block.rawsource = text
-        block[:] = [nodes.Text(text)]
 
 
 def fold_overloads(_app: Any, page: nodes.document) -> None:
@@ -125,8 +128,8 @@ def fold_overloads(_app: Any, page: nodes.document) -> None:
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx's entry."""
     app.connect("builder-inited", write_all)
+    app.connect("source-read", lead_to_pages)
     # before Sphinx collects the files of images
     app.connect("doctree-read", include_pictures, priority=400)
-    app.connect("doctree-read", trim_code)
     app.connect("doctree-read", fold_overloads)
     return {"parallel_read_safe": True}

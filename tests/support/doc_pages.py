@@ -5,7 +5,9 @@
   ```` ```text ```` block after it is the message; for a group, also the messages of its parts, as `told` formats them.
   A block below `<!-- not run: why -->` is only shown. A ```` ```text ```` block below `<!-- mypy -->` is the report of
   mypy, with the plugin, on the block of code before it.
-- A page of the tutorial also includes, piece by piece, a script `NN_name.py` in the same folder. The ```` ```text ````
+- A page of the tutorial also shows, piece by piece, a script `NN_name.py` in the same folder. A block below
+  `<!-- 01_hello.py: describe -->` is the piece of that script from its line `# docs: describe` to its next line
+  `# docs: `; `python -m tests.support.doc_pages` writes the pieces of the scripts into the pages. The ```` ```text ````
   blocks below `<!-- prints -->` are together the output of that script. Below `<!-- prints, measured -->`, times and
   percentages match any others.
 - A picture `_static/generated/name.svg` of a page is written by its code, or its script, with `save_svg("name.svg")`.
@@ -16,6 +18,7 @@ the page or the script is named without its folder.
 
 import contextlib
 import io
+import os
 import re
 import runpy
 import sys
@@ -31,21 +34,49 @@ DOCS = ROOT / "docs"
 GENERATED = DOCS / "_static" / "generated"
 
 
-_MADE = [DOCS / "benchmarks.md", DOCS / "examples.md", DOCS / "parity.md", DOCS / "tutorial" / "notebook.md"]
+_MADE_OF = {
+    ROOT / "benchmarks" / "results": DOCS / "benchmarks.md",
+    ROOT / "examples" / "README.md": DOCS / "examples.md",
+    ROOT / "tests" / "project" / "parity" / "rows.py": DOCS / "parity.md",
+    DOCS / "tutorial" / "12_notebook.ipynb": DOCS / "tutorial" / "notebook.md",
+}
+"""The files and folders of which docs/_ext/generated.py makes a page, and that page."""
+
+LINK = re.compile(r"(?P<text>\[[^\]]*\])\((?P<target>[^)\s#]+)(?P<part>#[^)\s]*)?\)")
+
+
+def page_of(file: Path) -> Path | None:
+    """Return the page that the documentation makes of a file or folder; None if there is none."""
+    if file.parent == ROOT / "benchmarks" / "results" and file.suffix == ".md":
+        return DOCS / "benchmarks" / file.name
+    return _MADE_OF.get(file)
 
 
 def is_made(page: Path) -> bool:
     """Return true for a page that docs/_ext/generated.py writes. It exists once the documentation has been built."""
-    return page in _MADE or page.parent == DOCS / "benchmarks"
+    return page in _MADE_OF.values() or page.parent == DOCS / "benchmarks"
+
+
+def with_made_pages(page: Path, text: str) -> str:
+    """Return the text of a page whose links to files lead to the pages made of them.
+
+    The links of a page lead to what a clone has, so that they work where nothing has been built.
+    """
+
+    def led(match: re.Match[str]) -> str:
+        made = page_of(Path(os.path.normpath(page.parent / match["target"])))
+        if made is None:
+            return match[0]
+        return f"{match['text']}({os.path.relpath(made, page.parent)}{match['part'] or ''})"
+
+    return LINK.sub(led, text)
 
 
 _BLOCK = re.compile(
     r"^(?P<mark>(?:<!--[^\n]*-->\n)?)```(?P<kind>python|text)\b[^\n]*\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )
-_INCLUDE = re.compile(
-    r"^```\{literalinclude\} (?P<file>\S+)\n:language: python\n"
-    r':start-after: "(?P<after>.*)"\n:end-before: "(?P<before>.*)"\n```$',
-    re.MULTILINE,
+_PIECE = re.compile(
+    r"^(?P<mark><!-- (?P<file>\S+\.py): (?P<name>[^\n]+) -->\n```python\n)(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 _PICTURE = re.compile(r"_static/generated/(?P<name>[\w-]+\.svg)")
 
@@ -91,11 +122,11 @@ def pages() -> list[Path]:
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Iterate over the Python blocks of a page."""
+    """Iterate over the Python blocks of a page, without the pieces of scripts."""
     text = page.read_text(encoding="utf-8")
     found = list(_BLOCK.finditer(text))
     for number, match in enumerate(found):
-        if match["kind"] != "python":
+        if match["kind"] != "python" or ".py: " in match["mark"]:
             continue
         raises = re.search(r"raises: (\w+)", match["mark"])
         message: str | None = None
@@ -135,17 +166,43 @@ def told(error: BaseException) -> str:
     return "\n".join([f"{type(error).__name__}: {error}", *map(told, parts)])
 
 
-def included(page: Path) -> Iterator[tuple[Path, str]]:
-    """Iterate over the pieces of scripts that a page includes: the script, and the piece."""
-    for match in _INCLUDE.finditer(page.read_text(encoding="utf-8")):
-        script = page.parent / match["file"]
-        _, _, rest = script.read_text(encoding="utf-8").partition(f"# {match['after']}\n")
-        yield script, rest.partition(f"# {match['before']}\n")[0]
+@final
+@dataclass(frozen=True)
+class Piece:
+    """One piece of a script that a page shows."""
+
+    script: Path
+    name: str
+    """The name in the line `# docs: ` above the piece, in the script."""
+    code: str
+    """The piece as the page shows it."""
+
+
+def pieces(page: Path) -> list[Piece]:
+    """Return the pieces of scripts that a page shows."""
+    found = _PIECE.finditer(page.read_text(encoding="utf-8"))
+    return [Piece(page.parent / match["file"], match["name"], match["code"]) for match in found]
+
+
+def pieces_of(script: Path) -> dict[str, str]:
+    """Return the pieces of a script by their names, without blank lines around them. The checks at its end are none."""
+    _, *parts = re.split(r"^# docs: (.*)\n", script.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    named = zip(parts[::2], parts[1::2], strict=True)
+    return {name: code.strip("\n") + "\n" for name, code in named if name != "end"}
+
+
+def with_pieces(page: Path) -> str:
+    """Return the text of a page with each piece as its script has it."""
+
+    def filled(match: re.Match[str]) -> str:
+        return f"{match['mark']}{pieces_of(page.parent / match['file'])[match['name']]}```"
+
+    return _PIECE.sub(filled, page.read_text(encoding="utf-8"))
 
 
 def script_of(page: Path) -> Path | None:
     """Return the script that a page of the tutorial shows, or None."""
-    return next((script for script, _ in included(page) if script.name[0].isdigit()), None)
+    return next((piece.script for piece in pieces(page) if piece.script.name[0].isdigit()), None)
 
 
 def printed(page: Path) -> re.Pattern[str]:
@@ -181,3 +238,8 @@ def draw(page: Path) -> dict[str, str]:
                     if not block.skipped:
                         block.run(page, names)
         return {file.name: file.read_text(encoding="utf-8") for file in Path(folder).glob("*.svg")}
+
+
+if __name__ == "__main__":
+    for written in pages():
+        written.write_text(with_pieces(written), encoding="utf-8")

@@ -8,6 +8,7 @@ import fcntl
 import os
 import re
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple, final
@@ -17,10 +18,11 @@ from mypy import api
 
 from tests.support.paths import ROOT
 
+# NumPy's stubs are read for the Python that it is installed in: below Python 3.12, those of NumPy 2.5 lose overloads.
 CONFIGURATION = f"""
 [mypy]
 strict = true
-python_version = 3.11
+python_version = {sys.version_info.major}.{sys.version_info.minor}
 plugins = dagpu.mypy_plugin
 mypy_path = {ROOT}
 explicit_package_bases = true

@@ -12,7 +12,7 @@ from dagpu.lowering.report.memory_bound import least_bytes
 from dagpu.lowering.report.missed_overlap import MOST_BRANCHES, Branch, Branches, branches_apart
 from dagpu.lowering.report.prediction import PredictedStep, Prediction, forecast
 from dagpu.lowering.schedule.cost_model import CostModel
-from dagpu.lowering.text import OriginColumn, table
+from dagpu.lowering.text import OriginColumn, counted, table
 
 MOST_ROWS: Final = 400
 """Most instructions in the table, by default."""
@@ -51,7 +51,11 @@ def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS
       shown, those that lose most time first.
     """
     found = forecast(plan, costs)
-    parts = [_count(len(found.pieces), "instruction"), _count(len(found.lanes), "lane"), _count(plan.events, "event")]
+    parts = [
+        counted(len(found.pieces), "instruction"),
+        counted(len(found.lanes), "lane"),
+        counted(plan.events, "event"),
+    ]
     lines = [f"Plan: {', '.join(parts)}, devices: {', '.join(plan.devices) or 'none'}"]
     if found.pieces:
         lines += [
@@ -101,7 +105,7 @@ def _time(found: Prediction) -> list[str]:
     path, work, bound = (duration(t) for t in (found.critical_seconds, found.work_seconds, found.bound))
     against = f"{_ratio(found.makespan, found.bound)} the lower bound {bound}"
     return [
-        *_wrapped(f"Critical path, predicted: {path} in {_count(len(steps), 'instruction')}:", _ends_of(steps), " ->"),
+        *_wrapped(f"Critical path, predicted: {path} in {counted(len(steps), 'instruction')}:", _ends_of(steps), " ->"),
         f"Makespan, predicted: {duration(found.makespan)}, {against}",
         f"  (critical path {path}, work / lanes {work})",
     ]
@@ -280,10 +284,6 @@ def _wrapped(title: str, parts: Sequence[str], between: str) -> list[str]:
             lines.append(" ")
         lines[-1] += f" {words}"
     return lines
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _ratio(amount: float, least: float) -> str:

@@ -8,6 +8,7 @@ from dagpu.lowering.plan import DRAWING, Plan
 from dagpu.lowering.report.explanation import duration
 from dagpu.lowering.report.prediction import PredictedStep, Prediction, forecast
 from dagpu.lowering.schedule.cost_model import CostModel
+from dagpu.lowering.text import counted
 from dagpu.ops.drawing import svg
 
 MOST_PIECES: Final = 400
@@ -46,16 +47,20 @@ def picture(plan: Plan, costs: CostModel | None = None) -> str:
         *[_bar(found, piece, scale) for piece in shown],
     ]
     total = max(_LEFT + width + _RIGHT, 24 + len(_headline(plan, found)) * svg.LETTER)
-    return svg.document(total, height, f"Plan of {len(found.pieces):,} instructions on {len(found.lanes)} lanes", body)
+    return svg.document(total, height, f"Plan of {_size(found, ' on ')}", body)
 
 
 def _headline(plan: Plan, found: Prediction) -> str:
     cut = len(found.pieces) - MOST_PIECES
     return (
-        f"{len(found.pieces):,} instructions, {len(found.lanes)} lanes: predicted {duration(found.makespan)}, at least "
-        f"{duration(found.bound)}; {plan.peak_bytes:,} bytes"
-        + (f"; the {cut:,} instructions after these are not drawn" if cut > 0 else "")
+        f"{_size(found, ', ')}: predicted {duration(found.makespan)}, at least {duration(found.bound)}; "
+        f"{plan.peak_bytes:,} bytes" + (f"; the {cut:,} instructions after these are not drawn" if cut > 0 else "")
     )
+
+
+def _size(found: Prediction, between: str) -> str:
+    """Return how many instructions and lanes there are: `7 instructions, 1 lane`."""
+    return between.join([counted(len(found.pieces), "instruction"), counted(len(found.lanes), "lane")])
 
 
 def _longest_lane(found: Prediction, count: int) -> int:

@@ -138,7 +138,7 @@ class Flow(Generic[_T_co]):
 
         Args:
             f: makes the op of a value. The op may hold no borrow.
-            in_flight: the maximum number of items in flight, 1 or more.
+            in_flight: the number of permits, 1 or more: the maximum number of items in flight.
             memory: bytes of device memory for the items in flight. An item begins only if its plan's peak and those of
                 the items in flight before it fit together; an item that does not fit by itself runs alone. This plans
                 each op one more time.
@@ -168,7 +168,8 @@ class Flow(Generic[_T_co]):
         Args:
             state: the op of the first state. It runs each time the flow is opened, with the first value.
             f: makes the op of a step. The op may hold no borrow.
-            in_flight: the maximum number of values that are pulled and whose output is not handed out, 1 or more.
+            in_flight: the number of permits, 1 or more: the maximum number of values that are pulled and whose output
+                is not handed out.
         """
         origin = here()
         check_op(state, "fold")

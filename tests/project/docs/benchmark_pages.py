@@ -146,7 +146,8 @@ def _drawn(figure: Figure) -> str:
     medians = {row["name"]: row["median"] for row in table["rows"]}
     longest = max(medians[name] for name, _ in figure.bars)
     about = found["machine"]
-    where = f"[{about.get('gpu', 'GPU')}, {about['date']}](benchmarks/{figure.result}.md)"
+    measured_on = about.get("gpu") or f"the host, {about['cpu'].partition(' (cpu family')[0]}"
+    where = f"[{measured_on}, {about['date']}](benchmarks/{figure.result}.md)"
     bars = [_bar(label, medians[name], longest, table["unit"]) for name, label in figure.bars]
     return "\n".join(
         [

@@ -99,7 +99,7 @@ def _time(entry: Entry) -> str:
 
 
 def _section(entry: Entry, pictured: bool) -> str:
-    needs = f" It needs: {entry.extra}." if entry.extra else ""
+    needs = f" It needs the extra {entry.extra}." if entry.extra else ""
     parts = [
         f"({_anchor(entry)})=",
         f"## {entry.name}\n",

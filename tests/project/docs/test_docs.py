@@ -14,18 +14,22 @@ import dagpu
 from tests.support.doc_pages import (
     DOCS,
     GENERATED,
+    LINK,
     blocks,
-    included,
     is_made,
     pages,
     pictures,
+    pieces,
+    pieces_of,
     printed,
     run_script,
     said,
     script_of,
     told,
+    with_made_pages,
 )
 from tests.support.mypy_checks import Checker, Message, dependencies
+from tests.support.paths import ROOT
 
 PAGES = pages()
 GUIDES = [page for page in PAGES if page.parent.name == "guides" and any(blocks(page))]
@@ -33,11 +37,17 @@ TUTORIAL = [page for page in PAGES if script_of(page) is not None]
 
 pytestmark = pytest.mark.host_only("the pages show what is printed on the host")
 
-LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+READ_FIRST = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "README.md"]
 
 
 def name(page: Path) -> str:
-    return str(page.relative_to(DOCS))
+    return str(page.relative_to(DOCS if DOCS in page.parents else ROOT))
+
+
+def linked(page: Path) -> list[Path]:
+    """Return the files and folders that a page links, without addresses."""
+    targets = [match["target"] for match in LINK.finditer(page.read_text(encoding="utf-8"))]
+    return [(page.parent / target).resolve() for target in targets if not re.match(r"https?://|mailto:", target)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -87,27 +97,46 @@ def test_every_script_of_the_tutorial_has_a_page() -> None:
 
 
 @pytest.mark.parametrize("page", TUTORIAL, ids=name)
-def test_the_pieces_that_a_page_includes_make_the_whole_script(page: Path) -> None:
-    """In order, with nothing left out but the checks at its end: whoever pastes them has a program that runs."""
+def test_the_pieces_that_a_page_shows_make_the_whole_script(page: Path) -> None:
+    """In order, with nothing left out but the checks at its end: whoever pastes them has a program that runs.
+
+    Where a piece is another one than in the script: `python -m tests.support.doc_pages` writes it into the page.
+    """
     script = script_of(page)
     assert script is not None
-    pieces = list(included(page))
-    assert page.read_text(encoding="utf-8").count("{literalinclude}") == len(pieces)
-    _, _, rest = script.read_text(encoding="utf-8").partition("# docs: imports\n")
-    whole = re.sub(r"^# docs: .*\n", "", rest.partition("# docs: end\n")[0], flags=re.MULTILINE)
-    assert whole == "".join([piece for source, piece in pieces if source == script])
+    for piece in pieces(page):
+        assert piece.code == pieces_of(piece.script)[piece.name]
+    assert [piece.name for piece in pieces(page) if piece.script == script] == list(pieces_of(script))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", [*PAGES, *READ_FIRST], ids=name)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
-    """To a file of the project, to what is made when the documentation is built, or to an address."""
-    text = page.read_text(encoding="utf-8")
-    for match in LINK.finditer(text):
-        target = match["target"].partition("#")[0]
-        if target and not re.match(r"https?://|mailto:", target):
-            file = (page.parent / target).resolve()
-            made = is_made(file) or file.parent == GENERATED
-            assert made or file.exists(), f"{page.name} leads to {target}"
+    """To a file or folder of a clone in which nothing has been built, or to an address. Pictures alone are made."""
+    for file in linked(page):
+        assert file.exists() or file.parent == GENERATED, f"{page.name} leads to {file}"
+        assert not is_made(file), f"{page.name} leads to {file}, which only the built documentation has"
+
+
+def test_a_reader_of_a_clone_reaches_every_page() -> None:
+    """By links, from the README."""
+    seen: set[Path] = set()
+    ahead = [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        if page not in seen and page.suffix == ".md" and page.exists():
+            seen.add(page)
+            ahead += linked(page)
+    assert set(PAGES) <= seen
+
+
+def test_links_to_files_lead_to_the_pages_made_of_them() -> None:
+    """In the built documentation: relative to the page, with the part that the link names."""
+    page = DOCS / "guides" / "graphs.md"
+    text = "[a](../../benchmarks/results/launch.md#launches) [b](../../benchmarks/results) [c](memory.md) [d](#here)"
+    assert (
+        with_made_pages(page, text)
+        == "[a](../benchmarks/launch.md#launches) [b](../benchmarks.md) [c](memory.md) [d](#here)"
+    )
 
 
 def module_name(page: Path) -> str:

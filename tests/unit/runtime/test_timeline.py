@@ -193,7 +193,7 @@ def test_a_run_that_outlasts_the_block_is_left_out_and_counted() -> None:
 
     found = trio.run(main)
     assert (len(found.runs), found.unfinished) == (0, 1)
-    assert "1 runs had not ended" in str(found)
+    assert "1 run had not ended" in str(found)
 
 
 def test_of_two_blocks_the_inner_one_measures() -> None:

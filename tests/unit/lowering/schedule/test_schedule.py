@@ -337,7 +337,7 @@ def test_plans_print_without_recursion_and_in_full() -> None:
         Keys((0, "mine")),
     )
     text = str(schedule(source))
-    assert text.startswith("Plan: 6 steps, 2 lanes, 1 events, 2,048 bytes beyond its inputs, devices: host:0\n")
+    assert text.startswith("Plan: 6 steps, 2 lanes, 1 event, 2,048 bytes beyond its inputs, devices: host:0\n")
     for part in (
         "Launch step",
         "HostCall len",
