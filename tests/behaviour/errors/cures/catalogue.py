@@ -278,7 +278,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "ops/initializers.py _floor": INTERNAL,
     "ops/initializers.py check_recipe": INTERNAL,
     "runtime/graphs/capture.py capture": "why a handle is void, in the message of a later use: `escaped` above",
-    "runtime/waiting.py drive": INTERNAL,
+    "runtime/waiting/waits.py drive": INTERNAL,
     "common/slot.py __getattr__": INTERNAL,
     "common/wrong_arguments.py no_attribute": "Python's own words for a name that is nothing's",
     "runtime/timeline.py assert_overlap": "a machine must be too busy to overlap: test_overlap.py",
