@@ -251,7 +251,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "backends/cuda/compile/nvrtc.py": COMPILER,
     "backends/cuda/compile/python_code.py": COMPILER,
     "interop/python_kernels/triton_kernels.py compile_for": COMPILER,
-    "backends/cuda/kernels/launch_params.py check_limits": "limits like that of shared memory: test_cuda_packing.py",
+    "backends/cuda/kernels/launch_limits.py check_limits": "limits like that of shared memory: test_cuda_packing.py",
     "backends/cuda/driver/pycuda_driver.py": NO_GPU,
     "backends/cuda/driver/pycuda_capture.py": NO_GPU,
     "backends/cuda/commands/transfers.py": INTERNAL,
