@@ -22,7 +22,7 @@ from benchmarks.support.gpu import Bench, Measure, start
 from benchmarks.support.gpu_kernels import BLOCK, FACTOR, SIZE, Op, scale
 from benchmarks.support.table import Grid, Span, now
 from dagpu import Tensor, empty, f32, from_host, ones, use_device
-from dagpu.runtime.plan_cache import direct_call
+from dagpu.runtime.plan_lookup import direct_call
 
 WHOLE, DRIVER, TRIO, CHECKS, BUILD, MEMORY = "whole", "driver", "trio", "checks", "build", "memory"
 PARTS: Final = (DRIVER, TRIO, CHECKS, BUILD, MEMORY)

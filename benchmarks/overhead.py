@@ -31,7 +31,7 @@ from dagpu.lowering.schedule.scheduler import schedule
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.lowering.verify.verifier import verify
 from dagpu.runtime.device_lookup import backend
-from dagpu.runtime.waiting import BlockingWaits
+from dagpu.runtime.waiting.waits import BlockingWaits
 
 TOTAL, BUILD, AWAIT, IMPORT = 40.0, 6.0, 30.0, 0.3
 """Targets: us a launch in total, us a launch for the construction, us for an await, s for the import."""

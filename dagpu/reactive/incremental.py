@@ -35,7 +35,7 @@ from dagpu.reactive.stage_maker import StageMaker
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import next_stage
-from dagpu.runtime.waiting import Waits
+from dagpu.runtime.waiting.waits import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]
 

@@ -27,7 +27,7 @@ from dagpu.runtime.calls.direct_call import OFTEN, DirectCall, write_update_call
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import run_call, settle
 from dagpu.runtime.calls.settings import Settings
-from dagpu.runtime.waiting import Waits
+from dagpu.runtime.waiting.waits import Waits
 
 Contents: TypeAlias = dict[int, tuple[object, Any]]
 """Memory by the value number of its contents, with the handle that was handed out for it, or None."""

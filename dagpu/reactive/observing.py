@@ -26,9 +26,9 @@ from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.execute import execute
 from dagpu.runtime.interpreter import current_settings
 from dagpu.runtime.nesting import refuse_nested
-from dagpu.runtime.protected import await_steps, protected
 from dagpu.runtime.spawning import borrows_in
-from dagpu.runtime.waiting import TrioWaits
+from dagpu.runtime.waiting.protected import await_steps, protected
+from dagpu.runtime.waiting.trio_waits import TrioWaits
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", bound=np.generic)

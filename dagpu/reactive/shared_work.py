@@ -32,7 +32,7 @@ from dagpu.ops.node_functions import BUILT_IN
 from dagpu.ops.single_flight import NOTHING, Once
 from dagpu.reactive.live_stage import LiveStage
 from dagpu.reactive.plans.prepared_tiles import ChangedParts
-from dagpu.runtime.waiting import Waits
+from dagpu.runtime.waiting.waits import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]
 

@@ -21,8 +21,8 @@ from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
 from dagpu.runtime.calls.run_call import run_bound, run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.plan_cache import PlanLookup, direct_call
-from dagpu.runtime.waiting import BlockingWaits, Waits, drive
+from dagpu.runtime.plan_lookup import PlanLookup, direct_call
+from dagpu.runtime.waiting.waits import BlockingWaits, Waits, drive
 
 _T = TypeVar("_T")
 _blocking: Final = BlockingWaits()

@@ -32,9 +32,9 @@ from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import chosen_device, current_device, find_device
 from dagpu.runtime.graphs import updating
 from dagpu.runtime.nesting import outside_trio, recording_block, refuse_nested, warn_in_task
-from dagpu.runtime.plan_cache import direct_call
-from dagpu.runtime.protected import await_steps, protected
-from dagpu.runtime.waiting import TrioWaits
+from dagpu.runtime.plan_lookup import direct_call
+from dagpu.runtime.waiting.protected import await_steps, protected
+from dagpu.runtime.waiting.trio_waits import TrioWaits
 
 _T = TypeVar("_T")
 _RUN: Final = "an op was run"

@@ -1,26 +1,23 @@
-"""Caches of plans for later runs: of the same op, of ops of the same structure, and of a pipeline or graph."""
+"""`PlanCache`, a cache of plans by the structure of their ops, and `plans`, the cache of plain ops.
 
-import warnings
+A pipeline has a cache of its own, and so has a graph, for the ops that launch it. dagpu.runtime.plan_lookup asks them.
+"""
+
 from collections import OrderedDict
-from collections.abc import Hashable, Sequence
-from types import CodeType, EllipsisType
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from collections.abc import Hashable
+from types import EllipsisType
+from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping
-from dagpu.common.origin import Origin, describe, place_of
-from dagpu.lowering.arguments.cache_key import MOST_NODES, flatten_op
+from dagpu.common.origin import Origin
 from dagpu.lowering.arguments.flattened import Flattened
-from dagpu.lowering.reuse.bound_arguments import BoundArguments
-from dagpu.lowering.reuse.signature import Signature
-from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
-from dagpu.ops.compose import Then, Value
+from dagpu.ops.base import DeviceOp
 from dagpu.ops.graph import GraphLaunch
-from dagpu.ops.node_functions import Pure
-from dagpu.runtime.calls.direct_call import OFTEN, write_call_again, write_direct_call, write_fresh_call
-from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
+from dagpu.runtime.calls.direct_call import write_call_again, write_direct_call, write_fresh_call
+from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 
-_KEPT_PER_OP: Final = 8
+KEPT_PER_OP: Final = 8
 """The most plans, for different devices and policies, that an op keeps, or a cache for one structure."""
 
 
@@ -111,7 +108,7 @@ class PlanCache:
             kept, removed = [new], list[LoadedPlan]()
             before, _ = self._plans.pop(inputs.key, ([], None))
             for loaded in before:
-                fits = len(kept) < _KEPT_PER_OP and not loaded.suits(settings, inputs.leaves)
+                fits = len(kept) < KEPT_PER_OP and not loaded.suits(settings, inputs.leaves)
                 (kept if fits else removed).append(loaded)
             self._plans[inputs.key] = kept, inputs.named
             while len(self._plans) > self._maxsize:
@@ -139,216 +136,3 @@ _PLANS: Final = 256
 
 plans: Final = PlanCache(_PLANS)
 """The plans of plain ops, which are outside pipelines and graphs."""
-
-
-_FEW_NODES: Final = 64
-"""The most nodes of an op that is looked up although no op from its place in the code has run yet."""
-
-_MOST_PLACES: Final = 4096
-"""The most places that are remembered."""
-
-_places: dict[tuple[int, int], CodeType] = {}
-"""The places where ops that have run were built: id of the code object and offset. The value keeps the code alive."""
-
-
-def _most_nodes(op: DeviceOp[Any, Any, Any]) -> int:
-    """Return the most nodes that a DAG may have to be looked up in a cache.
-
-    Most large DAGs are built once, and a cache key costs nearly as much as a trace. So an op from a place in the code
-    from which none has run yet gets a key only if it is small.
-    """
-    if op.origin is None:
-        return MOST_NODES
-    code, at = op.origin
-    place = id(code), at
-    if place in _places:
-        return MOST_NODES
-    if len(_places) >= _MOST_PLACES:
-        _places.clear()
-    _places[place] = code
-    return _FEW_NODES
-
-
-_warned: set[object] = set()
-
-
-def _warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
-    """Warn, once for each place, that a pipeline was called with an argument by which no plan can be found."""
-    place = place_of(origin)
-    if place in _warned:
-        return
-    _warned.add(place)
-    file, line = ("dagpu", 0) if place is None else place
-    message = (
-        f"{owner!r}, called at {describe(origin)}, got {what}, by which no plan can be found: its function is called "
-        "again in each run. Pass handles, NumPy arrays, numbers, texts, and tuples, lists and dicts of these. Let the "
-        "function close over a value that is the same in all calls, and make a pipeline for each such value."
-    )
-    warnings.warn_explicit(message, RuntimeWarning, file, line)
-
-
-# ---- the plan of one run
-
-
-def pipeline_call(op: DeviceOp[Any, Any, Any]) -> "tuple[PlanCache, Any] | None":
-    """Return the plans and the arguments of the pipeline of which this op is a call; None if it is another op."""
-    if type(op) is Then and isinstance(f := op.f, Pure) and type(source := op.source) is Value:
-        return f.plans, source.content
-    return None
-
-
-DirectRun: TypeAlias = tuple[LoadedPlan, Any, Any, Any, PlanCache | None]
-"""A plan, its `DirectCall`, the arguments and the keyword arguments for that, and the cache that counts the hit."""
-
-
-def direct_call(op: DeviceOp[Any, Any, Any]) -> DirectRun | None:
-    """Return the plan that serves this op if its direct call accepts it. None if the op needs the general way."""
-    if type(op) is Then and isinstance(f := op.f, Pure) and type(source := op.source) is Value:
-        cache = f.plans
-        loaded = cache.latest  # one read: another thread may clear the cache
-        return None if loaded is None else (loaded, loaded.direct, *source.content, cache)
-    if type(op) is GraphLaunch:
-        cache = op.captured.plans
-        loaded = cache.latest
-        if loaded is None or loaded.launched_at != op.origin:
-            return None
-        return loaded, loaded.again, (op.captured,), (), cache
-    attached = attached_plans(op)
-    if attached is None:
-        loaded = plans.latest_at(op.origin)
-        return None if loaded is None else (loaded, loaded.fresh, op, (), plans)
-    loaded, leaves = attached[0]
-    return None if loaded.again is None else (loaded, loaded.again, leaves, (), None)
-
-
-@final
-class PlanLookup:
-    """The search for a plan that serves one run, and the store of the plan that the run makes if there is none.
-
-    The slot on the op is an inline cache: it has the plans of earlier runs of the same op object, and needs no key. All
-    other plans are in the cache of the pipeline that is called, of the graph that is launched, or of the process. With
-    `cache`, only that cache is used.
-    """
-
-    __slots__ = ("_cache", "_inline", "_op", "_settings", "inputs")
-
-    def __init__(self, op: DeviceOp[Any, Any, Any], settings: Settings, cache: PlanCache | None = None) -> None:
-        self._op = op
-        self._settings = settings
-        self._inline = cache is None
-        """True if the slot on the op is used."""
-        self._cache = cache
-        self.inputs: Flattened | None = None
-        """The leaves of the op, once `bind` has looked for a key; None if the op has no key."""
-
-    def bind(self) -> tuple[LoadedPlan, BoundArguments | None] | None:
-        """Return a plan with the inputs of this run bound to it; None if the run needs a trace.
-
-        Nothing is bound if the plan has a direct call for the leaves in `inputs`. If that refuses them, `bind_again`
-        binds them.
-        """
-        op, settings = self._op, self._settings
-        if not self._inline:
-            self.inputs = inputs = flatten_op(op)
-        elif (call := pipeline_call(op)) is not None:
-            return self._bind_call(call[0], *call[1])
-        else:
-            attached = self._bind_attached()
-            if attached is not None:
-                return attached
-            self.inputs = inputs = flatten_op(op, _most_nodes(op), _warn_uncacheable)
-            self._cache = None if inputs is None else _cache_of(inputs, settings)
-        cache = self._cache
-        if inputs is None or cache is None:
-            return None
-        found = cache.find(inputs, settings)
-        if found is None:
-            return None
-        if type(op) is GraphLaunch:
-            cache.remember_launch(found, op)
-        if self._inline:
-            self._attach(found, found.signature)  # the next run of this op object needs no key
-            if settings.direct and found.runs >= OFTEN:
-                if cache is plans:
-                    cache.remember_place(found, op, inputs)
-                if not found.again_is_known:
-                    write_call_again(found, inputs.leaves)
-            if settings.direct and found.again is not None:
-                return found, None
-        bound = found.bind(inputs.leaves)
-        return None if bound is None else (found, bound)
-
-    def _bind_attached(self) -> tuple[LoadedPlan, BoundArguments] | None:
-        """Return a plan of an earlier run of the same op object, with the leaves of that run bound to it; None if the
-        op has none that suits."""
-        attached: Any = attached_plans(self._op) or ()
-        for entry in attached:
-            loaded, leaves = entry
-            if loaded.suits(self._settings):
-                bound = loaded.bind(leaves)
-                if bound is None:
-                    break
-                if entry is not attached[0]:  # the first one may have a direct call
-                    attach_plans(self._op, (entry, *(other for other in attached if other is not entry)))
-                if loaded.runs >= OFTEN and not loaded.again_is_known:
-                    write_call_again(loaded, leaves)
-                return loaded, bound
-        return None
-
-    def bind_again(self, found: LoadedPlan) -> BoundArguments | None:
-        """Bind the leaves to the plan whose direct call has refused them; None if the run needs a trace."""
-        assert self.inputs is not None
-        return found.bind(self.inputs.leaves)
-
-    def _bind_call(
-        self, cache: PlanCache, arguments: tuple[Any, ...], named: tuple[Any, ...]
-    ) -> tuple[LoadedPlan, BoundArguments | None] | None:
-        """Return a plan for one call of a pipeline, with these arguments bound to it; None if the run needs a trace."""
-        self.inputs = inputs = flatten_op(self._op, refused=_warn_uncacheable)
-        self._cache = cache
-        self._inline = False
-        found = None if inputs is None else cache.find(inputs, self._settings)
-        if found is None or inputs is None:
-            return None
-        cache.remember(found, arguments, named, inputs)
-        bound = found.bind(inputs.leaves)
-        return None if bound is None else (found, bound)
-
-    def store(self, new: LoadedPlan, signature: Signature | None, reads: set[int]) -> None:
-        """Store the plan of this run for later runs. It holds only for the values of the leaves `reads`.
-
-        Does nothing if `signature` is None, since a later run needs a trace then.
-        """
-        if signature is None:
-            return
-        inputs, settings = self.inputs, self._settings
-        new.keep(signature, settings.graph_from)
-        if inputs is not None and self._cache is not None:
-            self._cache.store(inputs, new, reads, settings)
-        if self._inline:
-            self._attach(new, signature)
-
-    def _attach(self, loaded: LoadedPlan, signature: Signature | None) -> None:
-        """Put a plan into the slot of the op, unless the same op has other leaves in its next run, or it has none."""
-        op, inputs, settings = self._op, self.inputs, self._settings
-        if signature is None or (inputs is not None and (inputs.changeable or signature.moves)):
-            return
-        # Of two first runs at once, the plan of the later one is kept: there is one plan for each of the settings.
-        before = attached_plans(op)
-        others = [kept for kept in before if not kept[0].suits(settings)] if before else ()
-        leaves: Sequence[Any] = () if inputs is None else inputs.leaves
-        attach_plans(op, ((loaded, leaves), *others[: _KEPT_PER_OP - 1]))
-
-
-def _cache_of(inputs: Flattened, settings: Settings) -> PlanCache | None:
-    """Return the cache of the pipeline that is called, or of the graph that is launched, else the global cache.
-
-    Returns None if a cached plan would keep another object alive: a second pipeline or graph, a stream, a policy.
-    """
-    owners: set[Any] = {*inputs.graphs, *inputs.owners}
-    if len(owners) > 1:
-        return None
-    for owner in owners:
-        cache: PlanCache = owner.plans
-        return cache
-    return plans if type(settings.policy) in VALUE_POLICIES and not inputs.streams else None

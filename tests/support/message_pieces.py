@@ -21,6 +21,7 @@ BUILDERS = {"refuse_call", "declaration_error", "wrong_argument", "_refuse", "re
 MESSAGE_MODULES = {
     "backends/cuda/compile/diagnostics.py",
     "backends/cuda/graphs/obstacles.py",
+    "backends/cuda/kernels/launch_limits.py",
     "backends/cuda/kernels/launch_params.py",
     "kernels/cuda_scalars.py",
     "kernels/cuda_signature.py",

@@ -132,12 +132,6 @@ set_recorder = _recorder.set
 reset_recorder = _recorder.reset
 
 
-def recording(plan: Plan, streams: Sequence[object]) -> MeasuredRun | None:
-    """Return the measurement of a run that begins, its lanes on these streams; None if no recorder is set."""
-    recorder = _recorder.get()
-    return None if recorder is None else recorder.begin(plan, streams)
-
-
 class TrackMaker(Protocol):
     """Returns the track of a name, under a process of a timeline."""
 

@@ -6,7 +6,7 @@ from typing import ClassVar, Final, Literal, final
 
 from dagpu.backends.common.device_registry import DeviceRegistry
 from dagpu.backends.common.lanes import streams_by_device, streams_of_lanes
-from dagpu.backends.common.measuring import current_recorder, recording
+from dagpu.backends.common.measuring import current_recorder
 from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.common.worker_threads import WorkerStream, enqueue, process
 from dagpu.backends.host.arrays import NO_MEMORY, HostMemory
@@ -148,14 +148,16 @@ class PreparedHostPlan:
         for number, device, nbytes in self._outputs:
             if bindings.memory[number] is None:
                 bindings.memory[number] = self._take(device, nbytes)
-        if spin and self._prompt and current_recorder() is None and not process.over:
+        recorder = current_recorder()
+        if spin and self._prompt and recorder is None and not process.over:
             replay = HostReplay(plan, bindings, arenas, 1)
             del arenas
             Batch(replay, plan.steps).run()
             return replay
         streams = _streams(plan, drivers)
         work = _by_stream(plan.steps, streams)
-        replay = HostReplay(plan, bindings, arenas, len(work), recording(plan, streams))
+        measured = None if recorder is None else recorder.begin(plan, streams)
+        replay = HostReplay(plan, bindings, arenas, len(work), measured)
         del arenas
         enqueue({stream: Batch(replay, steps) for stream, steps in work.items()})
         if spin:

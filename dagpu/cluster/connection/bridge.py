@@ -1,6 +1,7 @@
 """The bridge between Dask's event loop, on a thread of its own, and the tasks of trio and the threads that wait for it.
 
-A wait takes no thread: one call goes to the loop, and one call comes back, by the pipe of `dagpu.runtime.waiting`.
+A wait takes no thread: one call goes to the loop, and one call comes back, by the pipe of
+`dagpu.runtime.waiting.trio_waits`.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar, final
 
 from dagpu.backends.protocol import Failure
-from dagpu.runtime.waiting import TrioWaits
+from dagpu.runtime.waiting.trio_waits import TrioWaits
 
 _T = TypeVar("_T")
 

@@ -127,6 +127,18 @@ class ArrayGuard:
 
 @final
 @frozen
+class RepeatedGuard:
+    """Accepts the object itself that is an earlier leaf, such as a tensor that a call has twice."""
+
+    leaf: int
+    """The index of that leaf."""
+
+    def write(self, text: CallText, value: str) -> None:
+        text.refuse_if(f"{value} is not {text.leaves[self.leaf]}")
+
+
+@final
+@frozen
 class TokenGuard:
     """Accepts an equal value that is in the key itself. An object that is in the key by its identity is its own token,
     and may have an `__eq__` of its own."""
@@ -237,7 +249,7 @@ def guard_call(
     """Return the guard of a call with these positional and keyword arguments, whose leaves are `leaves`. `bindings` has
     the use of each leaf.
 
-    Return None if it has no guard: an argument that appears twice, or that is deeply nested, is left to the key.
+    Return None if it has no guard: an argument that is deeply nested, or of a kind without guard, is left to the key.
     """
     walk = ArgumentWalk(iter(bindings))
     guards = walk.guard_items(arguments, 0)
@@ -249,11 +261,13 @@ def guard_call(
 
 @final
 class ArgumentWalk:
-    """The walk over the arguments of the call that is guarded."""
+    """The walk over the arguments of the call that is guarded. The guards are written in the order of the walk."""
 
     def __init__(self, bindings: Iterator[LeafBinding]) -> None:
         self.leaves: list[Any] = []
         """The leaves so far, in the order of the key."""
+        self._known: dict[int, int] = {}
+        """The indices of the handles and arrays so far, by their ids. Each of these objects is one leaf."""
         self._storages: dict[Storage, int] = {}
         self._bindings = bindings
 
@@ -283,6 +297,10 @@ class ArgumentWalk:
         if isinstance(value, Composite):
             items = None if depth == _DEEPEST else self.guard_items(items_of(value), depth + 1)
             return None if items is None else CompositeGuard(type(value), about_of(value), items)
+        if kind in HANDLES or kind is np.ndarray:
+            index = self._known.setdefault(id(value), len(self.leaves))
+            if index < len(self.leaves):
+                return RepeatedGuard(index)
         if kind in HANDLES:
             return self._guard_handle(value, kind)
         if kind is np.ndarray:

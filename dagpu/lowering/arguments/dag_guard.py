@@ -48,8 +48,6 @@ class _DagWalk:
         self._text = text
         self._todo: list[tuple[Any, str]] = []
         """The nodes to write, each with its name in the text."""
-        self._leaves: dict[int, str] = {}
-        """The names of the handles and arrays so far, by their ids."""
         self._names: dict[tuple[type[Any], Origin], list[str]] = {}
         """The names of the nodes so far by type and place. Only nodes with the same ones can be one node."""
 
@@ -102,11 +100,6 @@ class _DagWalk:
 
     def _write_value(self, value: Any, name: str) -> bool:
         """Write the lines of a handle, an array, a number or another argument."""
-        if type(value) in HANDLES or type(value) is np.ndarray:
-            known = self._leaves.setdefault(id(value), name)
-            if known is not name:  # one leaf, that is used several times
-                self._text.refuse_if(f"{name} is not {known}")
-                return True
         guard = self.values.guard(value)
         if guard is not None:
             guard.write(self._text, name)

@@ -16,29 +16,18 @@ from functools import lru_cache, partial
 from types import CodeType
 from typing import Any, Final, Protocol, final
 
-from trio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
-
-from dagpu.backends.protocol import COMPLETED, Bindings, Replay
-from dagpu.common.critical import BOOKKEEPING, INTERRUPT
 from dagpu.common.origin import Origin
 from dagpu.lowering.arguments.call_guard import guard_call
-from dagpu.lowering.arguments.call_text import CallText, HandleNames
+from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.arguments.dag_guard import guard_dag
 from dagpu.lowering.arguments.exact_tokens import exact_token
 from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.reuse.result_template import result_expression
 from dagpu.lowering.reuse.signature import Signature
-from dagpu.lowering.tracing.undo_log import TAKEN
 from dagpu.ops.base import DeviceOp, attach_plans
+from dagpu.runtime.calls.direct_call_body import DirectCallBody
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
-from dagpu.runtime.calls.run_call import settle
 from dagpu.runtime.calls.settings import Settings
-from dagpu.runtime.waiting import BlockingWaits, TrioWaits, drive
-
-_blocking: Final = BlockingWaits()
-
-_FEW_CELLS: Final = 16
-"""The most buffers whose list is written out."""
 
 OFTEN: Final = 6
 """The number of runs of a plan after which the call of a plain op is written: to write it takes as long as ten runs
@@ -187,7 +176,7 @@ def write_update_call(
     loaded.again_is_known = True
     if len(text.lines) + len(text.locks) + len(text.cells) + len(publish) <= _LONGEST:
         result = f"{text.constant('BUILD', build)}()"
-        loaded.again = _direct_call(_Body(text, loaded, cells, result, publish))
+        loaded.again = _direct_call(DirectCallBody(text, loaded, cells, result, publish))
 
 
 def _finished(
@@ -203,155 +192,9 @@ def _finished(
     if result is None:
         leaves = ", ".join(text.leaf_in_run(index) for index in range(len(text.leaves)))
         result = f"{text.constant('RESULT', signature.result)}(memory, [{leaves}])"
-    return _direct_call(_Body(text, loaded, signature.buffers, result, after))
+    return _direct_call(DirectCallBody(text, loaded, signature.buffers, result, after))
 
 
-def _direct_call(body: "_Body") -> DirectCall:
+def _direct_call(body: DirectCallBody) -> DirectCall:
     """Return the direct call with this body."""
     return DirectCall(body.write(in_task=False), partial(body.write, in_task=True), body.constants)
-
-
-@final
-class _Body:
-    """Writes the functions of a direct call around the guards of its text."""
-
-    def __init__(
-        self, text: CallText, loaded: LoadedPlan, cells: int, result: str, publish: Sequence[str] = ()
-    ) -> None:
-        """`cells` is the number of the plan's buffers and cells, `result` the expression of the result, before which
-        come the lines `publish`."""
-        memory = [text.cells.get(buffer, "None") for buffer in range(cells)]
-        self._text = text
-        self._result = result
-        self._publish = publish
-        self.constants = text.constants
-        if len(memory) <= _FEW_CELLS:
-            self._memory = [f"memory = [{', '.join(memory)}]"]
-        else:
-            bound = [f"memory[{cell}] = {name}" for cell, name in text.cells.items()]
-            self._memory = [f"memory = [None] * {len(memory)}", *bound]
-        text.constants.update(
-            BINDINGS=Bindings, CANCELLED=checkpoint_if_cancelled, COMPLETED=COMPLETED, END=_end, FINISH=_finish,
-            GATE=BOOKKEEPING, INTERRUPT=INTERRUPT, SETTLE=settle,
-            SUBMIT=loaded.prepared.submit, TAKEN=TAKEN, TURN=cancel_shielded_checkpoint, WAITS=TrioWaits,
-        )  # fmt: skip
-        launch = loaded.prepared.launch_again
-        self._launches = launch is not None
-        """True if the plan may run by one launch of a graph."""
-        if launch is not None:
-            text.constants["LAUNCH"] = launch
-
-    def write(self, *, in_task: bool) -> str:
-        """Return the text of a function that makes the functions, with the constants as arguments."""
-        lines = [f"def make({', '.join(self._text.constants)}):", *_indented(self._function(in_task), 1)]
-        return "\n".join([*lines, "    return call", ""])
-
-    def _function(self, in_task: bool) -> list[str]:
-        refuse = "return MISS"
-        if in_task:
-            head = ["async def call(loaded, arguments, named, settings, origin):", "    await CANCELLED()"]
-        else:
-            head = ["def call(loaded, arguments, named, settings, origin):"]
-        return [
-            *head,
-            "    # ---- is it a call of this plan?",
-            *_indented(self._text.lines, 1),
-            "    # ---- may it run now?",
-            f"    if settings is not loaded.settings and not loaded.suits(settings): {refuse}",
-            "    graph = loaded.runs + 1 >= loaded.graph_from",
-            f"    if not (loaded.graph_is_ready if graph else loaded.is_compiled): {refuse}",
-            *([] if in_task else [f"    if INTERRUPT.raised is not None: {refuse}"]),
-            "    # ---- the run",
-            "    replay = None",
-            "    begun = False",
-            "    try:",
-            *_indented(self._begin(), 2),
-            "        loaded.runs += 1",
-            *_indented([*self._memory, *self._run(in_task), *self._publish, f"return {self._result}"], 2),
-            "    except BaseException:",
-            "        if replay is not None: END(replay)",
-            *[f"        elif begun: {'; '.join(undo)}" for undo in [self._undo()] if undo],
-            "        raise",
-            *(["    finally:", f"        if begun: {'; '.join(self._unlock())}"] if self._text.locks else []),
-        ]  # fmt: skip
-
-    def _run(self, in_task: bool) -> list[str]:
-        """Return the lines that submit the work and wait for it. They return the result if they have built it.
-
-        A launch has given memory to all outputs, so the result is built while the device works. A failure drops it.
-        """
-        lines = ["spin = loaded.spin if settings.spin is None else settings.spin"]
-        early = "0.0" if in_task else "spin"
-        submit = f"replay = SUBMIT(BINDINGS(memory), {early}, graph=graph)"
-        pace = "None if settings.spin is not None else loaded.pace"
-        settle = (
-            f"await SETTLE(replay, WAITS(), spin, {pace})" if in_task else "if replay is not COMPLETED: FINISH(replay)"
-        )
-        if not self._launches:
-            return [*lines, submit, settle]
-        lines += [
-            f"replay = LAUNCH(memory, {early}, graph)",
-            "if replay is None:", f"    {submit}", f"    {settle}",
-        ]  # fmt: skip
-        made = [*self._publish, f"result = {self._result}"]
-        if in_task:
-            wait = [
-                "await TURN()",
-                f"if not replay.succeeds(spin): await SETTLE(replay, WAITS(has_yielded=True), 0.0, {pace})",
-            ]
-            return [*lines, "else:", *_indented([*made, *wait, "return result"], 1)]
-        return [*lines, "elif replay is not COMPLETED:", *_indented([*made, "FINISH(replay)", "return result"], 1)]
-
-    def _moved(self) -> list[HandleNames]:
-        """Return the names of the handles that move into the run."""
-        return [self._text.handles[index] for index in self._text.taken]
-
-    def _begin(self) -> list[str]:
-        """Return the lines that lock the memory, and move the handles into the run, if no other run is in the way.
-
-        All is on one line. On one line without calls, no other thread and no signal handler comes in between.
-        """
-        free = []
-        for lock, exclusive in self._text.locks:
-            free.append(f"{lock}.writer is None" + (f" and not {lock}.readers" if exclusive else ""))
-        free += [f"{names.value}._state is {names.state}" for names in self._moved()]
-        if not free:
-            return []
-        locked = [
-            f"{lock}.writer = loaded" if exclusive else f"{lock}.readers += 1" for lock, exclusive in self._text.locks
-        ]
-        locked += [f"{lock}.holder = origin" for lock, _ in self._text.locks]
-        locked += [
-            f"{n.value}._moved = TAKEN, origin, {n.state}.layout, {n.state}.origin; {n.value}._state = None"
-            for n in self._moved()
-        ]
-        return [
-            "with GATE:",
-            f"    if {' and '.join(free)}: {'; '.join(locked)}; begun = True",
-            "if not begun: return MISS",
-        ]  # fmt: skip
-
-    def _undo(self) -> list[str]:
-        """Return the statements that move the handles back."""
-        return [f"{names.value}._state = {names.state}" for names in self._moved()]
-
-    def _unlock(self) -> list[str]:
-        """Return the statements that release the locks. Each is one step for other threads, so it needs no gate."""
-        return [
-            f"{lock}.writer = None" if exclusive else f"{lock}.readers -= 1" for lock, exclusive in self._text.locks
-        ]
-
-
-def _indented(lines: list[str], depth: int) -> list[str]:
-    return ["    " * depth + line for line in lines]
-
-
-def _finish(replay: Replay) -> None:
-    """Block this thread until a replay is done, and raise its failures."""
-    drive(settle(replay, _blocking, 0.0))
-
-
-def _end(replay: Replay) -> None:
-    """Cancel a replay, and block this thread until it is done: its call ends by an error."""
-    replay.cancel()
-    drive(_blocking.drain_replay(replay))

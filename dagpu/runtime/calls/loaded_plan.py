@@ -20,9 +20,9 @@ from dagpu.lowering.schedule.spread import Spread
 from dagpu.lowering.tracing.tracer import Stage
 from dagpu.lowering.verify.placed_values import verify_placement
 from dagpu.lowering.verify.verifier import verify
-from dagpu.runtime.calls.pace import Pace
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import backend
+from dagpu.runtime.waiting.pace import Pace
 
 _UPDATE_GRAPH_FROM: Final = 2
 """The update by one plan, counted from 1, from which on it is launched as one CUDA graph."""

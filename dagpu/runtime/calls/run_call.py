@@ -9,10 +9,10 @@ from dagpu.common.tracebacks import passes_on
 from dagpu.handles.storage import Locks
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
-from dagpu.runtime.calls.pace import Pace
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.graphs.graph_updates import EnqueuedUpdate
-from dagpu.runtime.waiting import Waits
+from dagpu.runtime.waiting.pace import Pace
+from dagpu.runtime.waiting.waits import Waits
 
 
 async def run_bound(loaded: LoadedPlan, bound: BoundArguments, settings: Settings, waits: Waits, origin: Origin) -> Any:

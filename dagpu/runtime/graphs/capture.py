@@ -27,7 +27,7 @@ from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import call_on_plan, execute_now, quiet_collector
 from dagpu.runtime.graphs.graph_updates import GraphUpdates
 from dagpu.runtime.plan_cache import PlanCache
-from dagpu.runtime.waiting import BlockingWaits, drive
+from dagpu.runtime.waiting.waits import BlockingWaits, drive
 
 _LAUNCHERS = 16
 """The most structures of updates, and of ops that launch it, for which a graph keeps plans."""

@@ -26,7 +26,7 @@ from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.graphs.capture import ScopeRecording, capture
 from dagpu.runtime.nesting import RecordingBlock, enter_recording, leave_recording, refuse_nested
-from dagpu.runtime.plan_cache import PlanLookup
+from dagpu.runtime.plan_lookup import PlanLookup
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")

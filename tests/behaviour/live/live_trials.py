@@ -16,7 +16,7 @@ from dagpu.lowering.program import label
 from dagpu.ops.live.source_op import Source, cutoff, source
 from dagpu.ops.live.versions import Snapshot
 from dagpu.reactive.incremental import IncrementalRun
-from dagpu.runtime.waiting import BlockingWaits, drive
+from dagpu.runtime.waiting.waits import BlockingWaits, drive
 from tests.behaviour.live.live_kernels import Op, array, blended, flipped, gathered
 from tests.simulated.cuda import installed
 

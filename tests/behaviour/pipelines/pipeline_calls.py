@@ -7,7 +7,7 @@ import pytest
 
 from dagpu import empty, full, pipeline
 from dagpu.handles.handle_trees import storage_of
-from dagpu.runtime import plan_cache
+from dagpu.runtime import plan_lookup
 from dagpu.runtime.plan_cache import plans
 from tests.programs.arithmetic import add, scale
 from tests.programs.expressions import Op
@@ -19,7 +19,7 @@ S = (2, 2)
 def no_plans_yet() -> Iterator[None]:
     """Whatever ran before has left nothing that an op of the same structure would find, and warned of nothing."""
     plans.clear()
-    plan_cache._warned.clear()  # noqa: SLF001  # a warning comes once in a process
+    plan_lookup._warned.clear()  # noqa: SLF001  # a warning comes once in a process
     yield
     plans.clear()
 

@@ -16,7 +16,7 @@ from dagpu.handles import HandleBase, state_of
 from dagpu.handles.handle_trees import storage_of
 from dagpu.handles.storage import Locks, Storage
 from dagpu.runtime.calls.direct_call import OFTEN
-from dagpu.runtime.plan_cache import PlanLookup
+from dagpu.runtime.plan_lookup import PlanLookup
 from tests.programs.arithmetic import axpy, scale
 from tests.simulated.cuda import driver, installed
 

@@ -11,7 +11,7 @@ import trio.testing
 
 from dagpu import DeviceOp, ones, value, zeros
 from dagpu.common.critical import in_section
-from dagpu.runtime import waiting
+from dagpu.runtime.waiting import trio_waits
 from tests.behaviour.promises.interrupting import (
     PATIENCE,
     SHAPE,
@@ -95,7 +95,7 @@ def test_an_interrupt_between_two_closures_is_raised_at_the_next(way: Any) -> No
 
 def test_other_tasks_have_turns_between_the_closures_of_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     """A trace that takes long pauses before a closure: the loop runs other tasks, which may cancel it."""
-    monkeypatch.setattr(waiting, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(trio_waits, "TURN_SECONDS", 0.0)
     chain = Chain()
     seen: set[int] = set()
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from dagpu import DagpuError, PlanError
 from dagpu.backends.protocol import Replay
 from dagpu.ops.single_flight import Once
-from dagpu.runtime.calls.pace import Pace
-from dagpu.runtime.waiting import BlockingWaits
+from dagpu.runtime.waiting.pace import Pace
+from dagpu.runtime.waiting.waits import BlockingWaits
 from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
 from tests.behaviour.tiles.mixed_feeds import (
     Ends,

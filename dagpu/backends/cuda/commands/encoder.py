@@ -15,7 +15,8 @@ from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.relocation import BaseOffset, LaunchParameters, Relocations
 from dagpu.backends.cuda.driver.driver_protocol import KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, packed_seed
-from dagpu.backends.cuda.kernels.launch_params import LIST, REPORT, PackedLaunch, block_for, check_limits
+from dagpu.backends.cuda.kernels.launch_limits import block_for, check_limits
+from dagpu.backends.cuda.kernels.launch_params import LIST, REPORT, PackedLaunch
 from dagpu.backends.cuda.resources.streams import MARK_EVERY
 from dagpu.lowering.plan import Execute, Record, Wait
 from dagpu.lowering.program import Instruction, Launch, View

@@ -1,4 +1,4 @@
-"""Prepares kernel launches: chooses the kernel's variant and the grid, and packs the parameters.
+"""Packs the parameters of kernel launches, and chooses their grids and blocks.
 
 The layout of the parameters matches `kernels/prelude/dagpu.cuh` and C's alignment rules. Offset and size of a dagpu
 struct are multiples of 8; the offset of a scalar is a multiple of its size.
@@ -15,26 +15,25 @@ from typing import Any, Final, final
 import numpy as np
 
 from dagpu.backends.cuda.driver.driver_protocol import Function, GridExtents, Limits
+from dagpu.backends.cuda.kernels.kernel_variants import (
+    CHECKED,
+    LINEAR_GRID,
+    SEES,
+    STRIDED,
+    TILE_LIST,
+    WIDE,
+    variant_for,
+)
 from dagpu.common.dtypes import bf16
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import Cell, Launch, Tiles, View
-from dagpu.ops.kernel_spec import Field, KernelSpec, PythonKernel
-
-NARROW: Final = 2**31 - 2048
-"""Indices of this many elements or more need 64 bits. The limit is below 2**31 because a block steps up to 1,024 past
-the end of its tile."""
+from dagpu.ops.kernel_spec import Field
 
 THREADS: Final = 256
 """The default number of threads in a block. A smaller tile has fewer."""
-
-FEW_TILES: Final = 512
-"""The most blocks with a list of tiles that have `FEW_TILES_THREADS` threads. Of 4,096 tiles of 64 KB, 40 took 8 us
-with 512 threads and 14 with 256 on an H200, 409 took 24 and 36, and 1,024 as long with both."""
-
-FEW_TILES_THREADS: Final = 512
 
 REPORT: Final = 4 * 4 + 8 * 8 + 8 * 8
 """The size of the prelude's `Report` in bytes: state, argument, rank, kind; index[8]; extent[8]."""
@@ -43,22 +42,6 @@ REPORT: Final = 4 * 4 + 8 * 8 + 8 * 8
 LIST: Final = -1
 SCRATCH: Final = -2
 """In place of the number of an argument: the list of tiles."""
-
-STRIDED: Final = 1
-WIDE: Final = 2
-LINEAR_GRID: Final = 4
-CHECKED: Final = 8
-TILE_LIST: Final = 16
-SEES: Final = 32
-_MACROS: Final = {
-    STRIDED: "DAGPU_STRIDED", WIDE: "DAGPU_WIDE", LINEAR_GRID: "DAGPU_LINEAR_GRID", CHECKED: "DAGPU_CHECKED",
-    TILE_LIST: "DAGPU_TILE_LIST", SEES: "DAGPU_SEES",
-}  # fmt: skip
-
-
-def macros(variant: int) -> tuple[str, ...]:
-    """Return the prelude's macros for a variant, which is a sum of the flags above."""
-    return tuple([name for bit, name in _MACROS.items() if variant & bit])
 
 
 @final
@@ -79,7 +62,7 @@ class LaunchForm:
     reports: tuple[int, ...]
     """The places of the address of a launch's `Report`: bytes in the parameters."""
     accepted: set[Function] = field(default_factory=set)
-    """Functions for which `check_limits` has accepted this form."""
+    """Functions for which `check_limits` (launch_limits) has accepted this form."""
 
 
 @final
@@ -175,7 +158,7 @@ def _form_by_value(launch: Launch, limits: Limits) -> LaunchForm:
 def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
     spec = launch.kernel
     grid, linear = _grid(launch, limits)
-    variant = _variant(launch, linear)
+    variant = variant_for(launch, linear)
     template = bytearray()
     pointers, scalars, reports = [], [], []
     for number, (param, argument) in enumerate(zip(spec.params, launch.args, strict=True)):
@@ -226,70 +209,6 @@ def _put_fields(template: bytearray, fields: Sequence[Field]) -> int:
     return address
 
 
-def block_for(launch: Launch, form: LaunchForm, function: Function) -> GridExtents:
-    """Return the block of a launch of this function. Where dagpu chooses it, it has no more threads than the function
-    allows. Where a few tiles run, it has more than by default: they leave most of a GPU idle, and a tile's time is that
-    of the elements of one thread, one after the other. A kernel with shared memory keeps the default, for which that
-    may be cut."""
-    block, spec = function.block or form.block, launch.kernel
-    if spec.block is not None or spec.python is not None:
-        return block
-    threads = prod(block)
-    shared = spec.shared_bytes or function.static_shared or function.dynamic_shared
-    if launch.tile_list is not None and form.grid[0] <= FEW_TILES and threads == THREADS and not shared:
-        tile = next(prod(argument.tile) for argument in launch.args if type(argument) is Tiles)
-        threads = min(FEW_TILES_THREADS, -(-tile // 32) * 32)
-    if threads == prod(block) and threads <= function.max_threads:
-        return block
-    return max(min(threads, function.max_threads) // 32, 1) * 32, 1, 1
-
-
-def check_limits(
-    launch: Launch, form: LaunchForm, block: GridExtents, function: Function, limits: Limits, device: str
-) -> None:
-    """Raise if the device cannot run a launch. Allow the kernel more dynamic shared memory if it needs that.
-
-    Raises:
-        KernelArgumentError: the block, the grid or the shared memory exceeds the device's limit.
-    """
-    if function in form.accepted:
-        return
-    spec = launch.kernel
-    threads = prod(block)
-    if threads > function.max_threads:
-        why = (
-            f"it takes {function.registers} registers for each thread" if function.max_threads < limits.threads else ""
-        )
-        raise _refusal(launch, f"a block of {threads} threads", f"at most {function.max_threads}", device, why, "block")
-    for axis, (count, most) in enumerate(zip(block, limits.block, strict=True)):
-        if count > most:
-            raise _refusal(launch, f"{count} threads along axis {'xyz'[axis]}", f"at most {most}", device, "", "block")
-    for axis, (blocks, most) in enumerate(zip(form.grid, limits.grid, strict=True)):
-        if blocks > most:
-            raise _refusal(launch, f"{blocks} blocks along axis {'xyz'[axis]}", f"at most {most}", device, "", "grid")
-    dynamic = spec.shared_bytes + function.dynamic_shared
-    shared = dynamic + function.static_shared
-    if shared > limits.shared:
-        why = f"{dynamic} dynamic and {function.static_shared} of its own"
-        what = f"{shared} bytes of shared memory for each block"
-        raise _refusal(launch, what, f"at most {limits.shared}", device, why, "shared_memory")
-    if shared > limits.default_shared:
-        function.allow_shared(limits.shared - function.static_shared)
-    form.accepted.add(function)
-
-
-def _refusal(launch: Launch, what: str, most: str, device: str, why: str, method: str) -> KernelArgumentError:
-    spec = launch.kernel
-    because = f" ({why})" if why else ""
-    cure = f"{spec.name}.{method}(...), or another tile"
-    if spec.python is not None and method != "grid":
-        cure = f"smaller tiles, num_warps or num_stages, as {spec.python.library} says"
-    return KernelArgumentError(
-        f"kernel {spec.name!r}, launched at {describe(launch.origin)}: {what}{because}, but {device} allows it {most}. "
-        f"Give fewer: {cure}."
-    )
-
-
 def _grid(launch: Launch, limits: Limits) -> tuple[GridExtents, bool]:
     """Return the grid, and True if it is linear. In a linear grid all blocks are along x: the tiles' grid has more than
     three axes, or too many blocks along one of them."""
@@ -320,63 +239,6 @@ def _block(launch: Launch) -> GridExtents:
                 return x, y, z
             return max(32, min(THREADS, -(-prod(argument.tile) // 32) * 32)), 1, 1
     return THREADS, 1, 1
-
-
-def _variant(launch: Launch, linear: bool) -> int:
-    spec = launch.kernel
-    if spec.python is not None:
-        return _python_variant(launch, spec.python)
-    if spec.abi == "pointers":
-        return 0
-    variant = CHECKED if spec.checked else 0
-    if linear:
-        variant |= LINEAR_GRID
-    if launch.tile_list is not None:
-        variant |= TILE_LIST
-    if spec.checked and spec.sees is not None and spec.grid is None:
-        variant |= SEES
-    for argument in launch.args:
-        kind = type(argument)
-        if kind is View or kind is Tiles:
-            layout: Layout = argument.layout if kind is View else argument.view.layout
-            if not layout.contiguous:
-                variant |= STRIDED
-            if _reach(layout) >= NARROW:
-                variant |= WIDE
-    return variant
-
-
-def usual_variant(spec: KernelSpec) -> int:
-    """Return the variant that is compiled ahead of the first launch: that for contiguous tensors.
-
-    Raises:
-        KernelArgumentError: it depends on the arguments of a launch.
-    """
-    if spec.python is not None:
-        return spec.python.usual_variant()
-    return CHECKED if spec.checked and spec.abi == "views" else 0
-
-
-def _python_variant(launch: Launch, python: PythonKernel) -> int:
-    tiles = [argument for argument in launch.args if type(argument) is Tiles]
-    arguments = [launch.args[index] for index, _ in launch.kernel.tensors]
-    layouts = [argument.view.layout if type(argument) is Tiles else argument.layout for argument in arguments]
-    try:
-        return python.variant(layouts, tiles[0].tile if tiles else None)
-    except KernelArgumentError as error:
-        raise KernelArgumentError(f"{error} It is launched at {describe(launch.origin)}.") from error.__cause__
-
-
-def _reach(layout: Layout) -> int:
-    """Return the largest number that is computed for an index of a layout, or is a field of its struct."""
-    itemsize = layout.dtype.itemsize
-    largest, elements, index = 0, 1, 0
-    for extent, stride in zip(layout.shape, layout.strides, strict=True):
-        step = abs(stride) // itemsize
-        largest = max(largest, extent, step)
-        elements *= extent
-        index += extent * step
-    return max(largest, elements, index)
 
 
 def _struct(launch: Launch, layout: Layout, tiles: Tiles | None, variant: int, argument: int) -> bytes:
@@ -452,10 +314,3 @@ def _converter(dtype: "np.dtype[Any]") -> Callable[[Any], bytes]:
             return by_numpy(value)
 
     return by_struct
-
-
-def kernel_key(spec: KernelSpec, variant: int) -> tuple[object, ...]:
-    """Return the key of a compiled kernel: everything in its spec that the compilation depends on, and the variant."""
-    if spec.python is not None:
-        return spec.python, variant
-    return spec.cuda, spec.name, spec.options, spec.abi, variant

@@ -191,18 +191,22 @@ class CudaReplay:
 
     def _poll_ends(self) -> bool:
         happened = []
+        asked = 0
         try:
             with self.lock:
                 ends = self.ends
-                while ends and ends[-1][1].query():
+                while ends:
+                    asked, event = ends[-1]
+                    if not event.query():
+                        break
                     happened.append(ends.pop())
                 if ends:
-                    if len(self.devices) > 1:
-                        for _, event in ends:  # a device that is lost refuses, and others may wait for it for ever
+                    if len(self.devices) > 1:  # a device that is lost refuses, and others may wait for it for ever
+                        for asked, event in ends:  # noqa: B007  # it says whose query has failed
                             event.query()
                     return self.finished
         except BaseException as error:
-            if not self.mark_lost(error, required=True):
+            if not self.mark_lost(error, needs=asked):
                 raise
         finally:
             for number, event in happened:
@@ -231,14 +235,14 @@ class CudaReplay:
 
     def _synchronize(self) -> None:
         try:
-            end = self.ends[-1][1]
+            asked, end = self.ends[-1]
         except IndexError:
             return
         with self.devices[0].gpu.current():
             try:
                 end.synchronize()
             except BaseException as error:
-                if not self.mark_lost(error, required=True):
+                if not self.mark_lost(error, needs=asked):
                     raise
 
     @property
@@ -281,14 +285,15 @@ class CudaReplay:
         self.outcome.cancel()
         self._finish()
 
-    def mark_lost(self, error: BaseException, *, required: bool = False) -> bool:
+    def mark_lost(self, error: BaseException, *, needs: int | None = None) -> bool:
         """Mark a device as lost, and end every run on it, if `error` says that it is lost. Return True then.
 
-        With `required`, the run cannot end without the call that failed: any DeviceError counts as a loss.
+        With `needs`, the run cannot end without the call that failed, which was one of its device with this number: any
+        DeviceError counts as the loss of that device.
         """
-        if not isinstance(error, DeviceError) or not (required or isinstance(error, DeviceLostError)):
+        if not isinstance(error, DeviceError) or (needs is None and not isinstance(error, DeviceLostError)):
             return False
-        lose_devices(self.devices, error, self._names())
+        lose_devices(self.devices, error, self._names(), needs or 0)
         return True
 
     def _names(self) -> list[str]:

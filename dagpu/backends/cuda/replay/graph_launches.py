@@ -67,7 +67,7 @@ def launch_idle_graph(
                 return None
             run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas)
             followed = run.follow(None if launched else error)
-            if launched and not followed.mark_lost(error, required=True):
+            if launched and not followed.mark_lost(error, needs=0):
                 followed.wait()  # an interrupt: no caller has the run to wait for it
                 raise
             return followed

@@ -176,7 +176,7 @@ class GraphReplay:
         """Return True if the error of a look or a wait says that the device is lost, and end the run then. The context
         must be current."""
         followed = self._follow()
-        if followed is None or not followed.mark_lost(error, required=True):
+        if followed is None or not followed.mark_lost(error, needs=0):
             return False
         self.finished = followed.finished
         return True

@@ -102,7 +102,7 @@ def _followed(
     if not waited:
         number += not run.failed(actions[number], error)
     submit_commands(run, number, may_block=True)
-    if waited and not run.mark_lost(error, required=True):
+    if waited and not run.mark_lost(error, needs=0):
         run.wait()  # an interrupt: no caller has the run to wait for it
         raise error
     return run

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 
 from dagpu.backends.common.lanes import streams_by_device
-from dagpu.backends.common.measuring import recording
+from dagpu.backends.common.measuring import current_recorder
 from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
@@ -95,7 +95,8 @@ def _take_streams(run: CudaReplay) -> None:
                 return devices[number].streams.take(keys)
 
         run.streams = streams_by_device(lanes, len(devices), take)
-    measured = recording(compiled.plan, run.streams)
+    recorder = current_recorder()
+    measured = None if recorder is None else recorder.begin(compiled.plan, run.streams)
     if measured is not None:
         run.timing = EventTiming(measured, devices, [lane.device for lane in lanes])
 

@@ -109,6 +109,7 @@ def follow_launch(run: CudaReplay, stream: CudaStream, end: RawEvent | None = No
 def _guard_devices(run: CudaReplay) -> None:
     """Let each further device of a graph's run wait for the end of the run, which the first device records."""
     end = run.ends[0][1]
+    number = 0
     try:
         for number, device in enumerate(run.devices[1:], 1):
             with device.gpu.current():
@@ -119,7 +120,7 @@ def _guard_devices(run: CudaReplay) -> None:
                 event.record(stream.raw)
                 run.ends.append((number, event))
     except DeviceError as error:
-        run.mark_lost(error, required=True)
+        run.mark_lost(error, needs=number)
     except BaseException as error:  # an interrupt: the run goes on, and is as good as lost without a guard
         run.failed(Command(_RECORD, 0), error)
 

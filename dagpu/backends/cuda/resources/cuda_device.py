@@ -246,9 +246,9 @@ class CudaDevice:
             run.lose(self.lost)
 
 
-def lose_devices(devices: Sequence[CudaDevice], error: DeviceError, under_way: Sequence[str]) -> None:
+def lose_devices(devices: Sequence[CudaDevice], error: DeviceError, under_way: Sequence[str], asked: int = 0) -> None:
     """Mark those of a run's devices as lost that are, after this error of the run. A lost device refuses every call; if
-    none of several does, the first one counts as lost."""
+    none of several does, the one with the number `asked` counts as lost, whose call failed."""
     for device in devices if len(devices) > 1 else ():
         try:
             with device.gpu.current():
@@ -256,7 +256,7 @@ def lose_devices(devices: Sequence[CudaDevice], error: DeviceError, under_way: S
         except DeviceLostError as its_own:
             device.lose(its_own, under_way)
     if all(device.lost is None for device in devices):
-        devices[0].lose(error, under_way)
+        devices[asked].lose(error, under_way)
 
 
 def pinned_room() -> int:

@@ -1,7 +1,7 @@
 """A watchdog thread that polls the runs for which tasks sleep.
 
 The driver calls no host function once a context is lost, so a task that sleeps on a pipe would sleep for ever. The
-watchdog closes the pipe then. If very many tasks sleep at once, there are not enough pipes and streams; the watchdog
+watchdog ends the pipe then. If very many tasks sleep at once, there are not enough pipes and streams; the watchdog
 wakes the tasks without a pipe.
 """
 
@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
+from dagpu.backends.cuda.driver.driver_protocol import STICKY
 from dagpu.common.critical import enter_section
+from dagpu.common.errors import DeviceLostError
 
 PERIOD: Final = 0.1
 """Seconds between two polls of the runs with a pipe: the delay until a lost device is noticed."""
@@ -36,7 +38,7 @@ class MayBeLost(Protocol):
     """The part of a device that the watchdog reads."""
 
     @property
-    def lost(self) -> object:
+    def lost(self) -> DeviceLostError | None:
         """The error with which the device was lost; None while it works."""
         ...
 
@@ -62,6 +64,7 @@ class _Sleeper:
     """The run. The reference is weak, because the run's errors keep all its results alive; the sleeping task has a
     strong one."""
     devices: Sequence[MayBeLost]
+    """The devices of the run. The driver closes the pipe in a stream of the first one."""
     pipe: tuple[int, int]
     """Device and inode of the pipe. They show whether the descriptor is still the pipe's end."""
 
@@ -117,7 +120,7 @@ class Watchdog:
         # The driver is about to close the pipe, unless a device is lost.
         is_open = identity(wakeup_fd) == sleeper.pipe
         if is_open and any(device.lost is not None for device in sleeper.devices):
-            os.close(wakeup_fd)
+            _end_pipe(wakeup_fd, sleeper.devices[0].lost)
             is_open = False
         with self._lock:
             if not is_open and self._sleepers.get(wakeup_fd) is sleeper:
@@ -148,6 +151,26 @@ class Watchdog:
                 elif now - busy > PATIENCE:
                     self._thread = None
                     return
+
+
+def _end_pipe(wakeup_fd: int, lost: DeviceLostError | None) -> None:
+    """End a pipe that the driver has not closed, and wake the task that reads it. `lost` is the error of the device in
+    whose stream the driver closes it.
+
+    The driver never closes it in a context with an error. If the device counts as lost for another reason, or if only
+    another device of the run is lost, the driver may still close the descriptor. So its number stays taken, by a file
+    that nothing reads: otherwise the driver might close a file of the program's that has got the number.
+    """
+    if lost is None or lost.code not in STICKY:
+        try:
+            taken = os.open(os.devnull, os.O_RDONLY)
+        except OSError:  # the process has too many files open
+            pass
+        else:
+            os.dup2(taken, wakeup_fd, inheritable=False)
+            os.close(taken)
+            return
+    os.close(wakeup_fd)
 
 
 def _ended(run: SleptOn) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagpu import array, bf16, bool_, f16, f32, f64, from_host, i8, i32, i64, u16
-from dagpu.backends.cuda.kernels.launch_params import NARROW
+from dagpu.backends.cuda.kernels.kernel_variants import NARROW
 from dagpu.kernels.arrays.reducing import reduction_twins
 from dagpu.kernels.arrays.reducing.reduction_order import ReducedAxes, ReductionOrder, merge_axes, reduction_order
 from dagpu.ops.compose import nodes_of

@@ -16,7 +16,7 @@ from dagpu.lowering.arguments.call_guard import CallGuard, LeafBinding, guard_ca
 from dagpu.lowering.arguments.call_text import MISS, CallText
 from dagpu.ops.compose import Then, Value
 from dagpu.ops.node_functions import Pure
-from tests.programs.arithmetic import scale
+from tests.programs.arithmetic import add, scale
 from tests.unit.lowering.arguments.structure_keys import Colour, Pair, named, shared, tensor
 
 
@@ -234,3 +234,30 @@ def test_a_guard_calls_no_comparison_of_the_users() -> None:
             for mode in (one, one, one, other, one, other):
                 assert (f(shared(), mode).sync() == 2).all()
             assert f.cache_info().misses == 2
+
+
+def test_a_call_with_one_object_twice_has_a_guard_that_refuses_two_objects() -> None:
+    """A shared tensor and an array that a call has twice are one leaf each, and another call needs the same pattern."""
+    with use_device("host"):
+        one, other, array = shared(), shared(), np.ones(2, np.float32)
+        call: tuple[Any, ...] = one, [array, one], array, other
+        flat = _flat(call, ())
+        guard = guard_call(call, (), flat.leaves, [LeafBinding()] * len(flat.leaves))
+        assert guard is not None
+        accept = written(guard)
+        assert list(map(id, accept(call, ()))) == list(map(id, (one, array, other)))
+        assert accept((other, [array, other], array, one), ()) is not MISS
+        assert accept((one, [array, other], array, one), ()) is MISS
+        assert accept((one, [array, one], array.copy(), other), ()) is MISS
+        assert accept((one, [array, one], array, one), ()) is MISS
+
+
+def test_a_pipeline_that_gets_one_tensor_twice_is_called_directly() -> None:
+    """The plan of such calls has a direct call, and calls with two tensors have a plan of their own."""
+    with use_device("host"):
+        twice = pipeline(lambda x, y: add(empty((2, 2)).partition((2, 2)), x, y).first().unpartition().to_host())
+        one, other = full((2, 2), 3).share().sync(), full((2, 2), 4).share().sync()
+        for x, y, total in ((one, one, 6), (other, other, 8), (one, other, 7), (one, one, 6), (other, other, 8)):
+            assert (twice(x, y).sync() == total).all()
+        assert twice.source
+        assert twice.cache_info().misses == 2

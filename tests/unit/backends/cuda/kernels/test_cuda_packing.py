@@ -12,18 +12,9 @@ from dagpu import KernelArgumentError, bf16
 from dagpu.backends.cuda.commands.bounds_reports import LAYOUT, violations
 from dagpu.backends.cuda.commands.relocation import LaunchParameters, Relocations
 from dagpu.backends.cuda.driver.driver_protocol import Function, GridExtents, Limits
-from dagpu.backends.cuda.kernels.launch_params import (
-    CHECKED,
-    LINEAR_GRID,
-    NARROW,
-    REPORT,
-    STRIDED,
-    WIDE,
-    PackedLaunch,
-    check_limits,
-    macros,
-    pack,
-)
+from dagpu.backends.cuda.kernels.kernel_variants import CHECKED, LINEAR_GRID, NARROW, STRIDED, WIDE, macros
+from dagpu.backends.cuda.kernels.launch_limits import check_limits
+from dagpu.backends.cuda.kernels.launch_params import REPORT, PackedLaunch, pack
 from dagpu.common.dtypes import Shape
 from dagpu.common.layout import Layout, check_tiling, contiguous_layout, slice_layout
 from dagpu.kernels.cuda_scalars import CudaParam

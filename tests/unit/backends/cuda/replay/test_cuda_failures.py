@@ -43,7 +43,7 @@ from dagpu.runtime.device_lookup import backend
 from tests.programs.arithmetic import add, axpy, scale
 from tests.simulated.cuda import driver, installed
 from tests.simulated.machine import PATIENCE, Machine, SimulatedEvent
-from tests.simulated.runs import awaited, chain, fresh_machine, sleepy_tasks, stray, wild  # noqa: F401  # fixtures
+from tests.simulated.runs import awaited, chain, descriptors, fresh_machine, sleepy_tasks, stray, wild  # noqa: F401  # fixtures
 
 
 # ---- memory ---------------------------------------------------------------------------------------------------------
@@ -261,6 +261,48 @@ def test_a_run_on_two_devices_names_the_one_that_was_lost(machine: Machine) -> N
     with pytest.raises(DeviceLostError, match="cuda:1 was lost"):
         op.sync()
     assert driver(0).lost is None
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_refused_query_counts_against_its_own_device(number: int) -> None:
+    """A run on two devices cannot end without the query that one of them refuses, though its context still works. That
+    device counts as lost, and the other one goes on."""
+    with installed() as machine:
+        op = zip_ops(chain(2).on("cuda:0"), chain(2).on("cuda:1"))
+        op.sync()
+        machine.gpus[number].fail("cuEventQuery", 1)
+        with pytest.raises(DeviceLostError, match=f"cuda:{number} was lost .* cuEventQuery failed"):
+            op.sync()
+        assert driver(1 - number).lost is None
+        assert (chain(2).on(f"cuda:{1 - number}").to_host().sync() == 2).all()
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_pipe_of_a_working_driver_is_closed_once(sleepy: None, devices: int) -> None:
+    """The watchdog wakes the task of a run whose query a device has refused. The driver, whose context still works,
+    closes the pipe later, under a number that no other file has meanwhile."""
+    with installed() as machine:
+        op = zip_ops(*[chain(2).on(f"cuda:{number}") for number in range(devices)])
+        op.sync()
+        before = descriptors()
+
+        async def compute() -> None:
+            with pytest.raises(DeviceLostError, match="cuEventQuery failed"):
+                await op
+
+        async def main() -> None:
+            with machine.hold():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(compute)
+                    await wait_all_tasks_blocked()
+                    machine.gpus[devices - 1].fail("cuEventQuery", 1)
+                    await trio.to_thread.run_sync(driver().watchdog.poll_all)
+
+        trio.run(main)
+        with machine.changed:
+            while machine.step():
+                pass
+        assert descriptors() == before
 
 
 @pytest.mark.parametrize("moment", [1, 2, 3, 4, 5, 6])

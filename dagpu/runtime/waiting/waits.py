@@ -1,0 +1,170 @@
+"""`Waits`, the ways in which a run waits for a device or for another run, and `BlockingWaits`, which blocks the thread.
+
+A run is one coroutine, which waits by the methods of a `Waits`. `BlockingWaits`, for programs without trio, never
+suspends, so one `send` drives the coroutine to its end. `TrioWaits` (dagpu.runtime.waiting.trio_waits) suspends the
+trio task.
+"""
+
+import threading
+from collections.abc import Callable, Coroutine
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol, TypeVar, final
+
+from dagpu.backends.protocol import Replay
+from dagpu.common.critical import CURRENT_THREAD, SIGNALS_SECONDS, deferred_interrupt
+from dagpu.common.errors import NestedRunError
+from dagpu.common.origin import describe, here
+from dagpu.ops.single_flight import Once
+from dagpu.runtime.waiting.pace import Pace
+
+_T = TypeVar("_T")
+
+
+class Waits(Protocol):
+    """The ways in which a run waits: by blocking its thread, or by suspending its trio task."""
+
+    @property
+    def polls_at_submit(self) -> bool:
+        """True if a run polls its replay in the submission; false if other tasks may have a turn before."""
+        ...
+
+    async def run_slow_work(self, work: Callable[[], None]) -> None:
+        """Do work that takes long, such as compilation, without blocking other tasks."""
+        ...
+
+    def pause_is_due(self) -> bool:
+        """True if a trace must pause before it calls the next user function."""
+        ...
+
+    async def pause(self) -> None:
+        """Let other tasks run in the middle of a trace. Raises if the run is cancelled or interrupted."""
+        ...
+
+    def must_end(self) -> bool:
+        """True if the run is cancelled or interrupted. A run asks before it submits work."""
+        ...
+
+    async def raise_reason(self) -> None:
+        """Raise the cancellation or interrupt for which `must_end` is true."""
+        ...
+
+    async def wait_for_replay(self, replay: Replay, spin: float, pace: Pace | None = None) -> None:
+        """Wait until the replay is done. If cancelled, skip steps that have not begun, drain the rest, and raise.
+
+        `pace` tells how long such replays take, and learns it from this one.
+        """
+        ...
+
+    async def drain_replay(self, replay: Replay) -> None:
+        """Wait until a replay of another run is done. A cancellation skips none of its steps."""
+        ...
+
+    async def wait_for_any(self, onces: list[Once]) -> None:
+        """Wait until at least one of these values is not being computed by a run."""
+        ...
+
+    async def finish_run(self, waited: bool) -> None:
+        """End a run: execute a checkpoint, unless the run `waited` and so has executed one."""
+        ...
+
+
+@final
+class BlockingWaits:
+    """Waits by blocking the thread, for `sync()`.
+
+    On the main thread a critical section defers Ctrl-C (dagpu.common.critical). These methods raise it: before work is
+    submitted, and during a wait, which it ends early.
+    """
+
+    polls_at_submit: bool = True
+
+    async def run_slow_work(self, work: Callable[[], None]) -> None:
+        work()
+
+    def pause_is_due(self) -> bool:
+        return False  # no other task has this thread; dagpu.common.critical.call_user raises interrupts
+
+    async def pause(self) -> None:
+        return
+
+    def must_end(self) -> bool:
+        hold = CURRENT_THREAD.state.hold
+        return hold is not None and hold.raised is not None
+
+    async def raise_reason(self) -> None:
+        if (hold := deferred_interrupt()) is not None:
+            hold.check()
+
+    async def wait_for_replay(self, replay: Replay, spin: float, pace: Pace | None = None) -> None:
+        del pace  # the driver polls for a thread that it blocks
+        hold = deferred_interrupt()
+        try:
+            if hold is not None:
+                hold.set_cancel(replay.cancel)
+            if not replay.poll(spin):
+                replay.wait()
+        except BaseException:  # the work under way uses memory that is about to be freed
+            replay.cancel()
+            block_until_done(replay)
+            raise
+        finally:
+            if hold is not None:
+                hold.set_cancel(None)
+        if hold is not None:
+            hold.check()  # if interrupted, the replay was cancelled and has no result
+
+    async def drain_replay(self, replay: Replay) -> None:
+        block_until_done(replay)
+
+    async def wait_for_any(self, onces: list[Once]) -> None:
+        # A queue, not an Event: a signal handler may put an item while this thread is waking up.
+        settled: SimpleQueue[None] = SimpleQueue()
+        for once in onces:
+            owner = once.owner
+            if getattr(owner, "thread", None) == threading.get_ident():
+                raise NestedRunError(
+                    f"sync() at {describe(here())} needs the result of a shared() or unzip() op that a run "
+                    "in this same thread is making, "
+                    "and would block it forever. Use await here."
+                )
+            once.when_settled(lambda: settled.put(None))
+        hold = deferred_interrupt()
+        if hold is not None:
+            hold.set_cancel(lambda: settled.put(None))
+        while True:
+            try:
+                settled.get(timeout=SIGNALS_SECONDS)
+                break
+            except Empty:
+                continue
+        if hold is not None:
+            hold.set_cancel(None)
+            hold.check()
+
+    async def finish_run(self, waited: bool) -> None:
+        return
+
+
+def block_until_done(replay: Replay) -> None:
+    """Block until a replay is done. Of the errors that user signal handlers raise meanwhile, raise the last one."""
+    raised: BaseException | None = None
+    while not replay.done():
+        try:
+            replay.wait()
+        except BaseException as error:
+            raised = error
+    if raised is not None:
+        try:
+            raise raised
+        finally:
+            del raised
+
+
+def drive(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine that waits by `BlockingWaits`, which never suspends, and return its result."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        result: _T = end.value
+        return result
+    raise AssertionError("BlockingWaits never suspends")
