@@ -55,8 +55,8 @@ class Storage:
 _loans: Final[ReferenceQueue["Visit"]] = ReferenceQueue()
 """The loans to other libraries, whose locks are released when the library has dropped what it took."""
 
-_lent: Final["weakref.WeakKeyDictionary[Storage, list[Locks]]"] = weakref.WeakKeyDictionary()
-"""For each storage that has been lent to another library, the locks of its loans."""
+_lent: Final[set["Locks"]] = set()
+"""The locks of loans that other libraries have not returned. Adding and discarding are atomic."""
 
 
 @final
@@ -71,10 +71,7 @@ class Visit:
         _loans.watch(token, self)
         self.is_late = True
         """True if the library may have enqueued work after the end of the loan's block."""
-        for storage in locks.held:
-            loans = _lent.setdefault(storage, [])
-            loans[:] = [each for each in loans if each.held]
-            loans.append(locks)
+        _lent.add(locks)
 
     @property
     def has_ended(self) -> bool:
@@ -87,11 +84,12 @@ class Visit:
             for storage in self._locks.held:
                 driver_of(storage.device).exchange.await_visitors(storage.memory)
         self._locks.release()
+        _lent.discard(self._locks)
 
 
 def find_loan(storage: Storage) -> "Locks | None":
     """Return the locks of a loan of the storage that another library has not returned; None if there is none."""
-    return next((each for each in _lent.get(storage, ()) if each.held), None)
+    return next((each for each in tuple(_lent) if storage in each.held), None)
 
 
 def release_returned_loans() -> bool:

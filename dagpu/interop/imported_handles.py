@@ -138,15 +138,15 @@ class ArrayLoan(AbstractContextManager[_B_co]):
 
 def _wrap(arrival: Arrival) -> tuple[Storage, Layout]:
     """Return a storage for the memory of an array, and the array's layout in it."""
-    array, device, stream = arrival
-    form, exchange = array.form, driver_of(device).exchange
+    (address, form, _, _, owner), device, stream = arrival
+    exchange = driver_of(device).exchange
     layout, nbytes = form.layout, form.nbytes
-    start = array.start
+    start = address - layout.offset if nbytes else 0  # as `ArrayMemory.start`
     shift = start % exchange.alignment
     if shift:  # the block begins where one of the backend's could
         start, nbytes = start - shift, nbytes + shift
         layout = Layout(layout.dtype, layout.shape, layout.strides, layout.offset + shift)
-    return Storage(device, nbytes, exchange.wrap(start, nbytes, array.owner, stream)), layout
+    return Storage(device, nbytes, exchange.wrap(start, nbytes, owner, stream)), layout
 
 
 def check_type(have: "np.dtype[Any]", wanted: Any, call: str, where: Origin) -> None:

@@ -3,6 +3,7 @@
 from typing import Final, NoReturn, final
 
 from dagpu.backends.host.arrays import ArenaRange, HostMemory, bytes_at
+from dagpu.common.layout import address_of
 
 
 @final
@@ -26,8 +27,7 @@ class HostExchange:
     def address_of(self, memory: object) -> int:
         """Return the address of a block of host memory."""
         assert isinstance(memory, HostMemory | ArenaRange), f"{memory!r} is not memory of the host"
-        address: int = memory.block.__array_interface__["data"][0]
-        return address
+        return address_of(memory.block)
 
     def device_of(self, address: int) -> int:
         """Return 0: every host device has the whole memory."""

@@ -187,7 +187,7 @@ class CudaDevice:
     def destroy_retired(self) -> None:
         """Destroy the graphs that are no longer referenced, of which none runs, and release the owners of imported
         memory that is dropped. The context must be current."""
-        while self.retired:
+        while self.retired.gone:
             try:
                 dropped = self.retired.pop()
             except IndexError:  # another thread was quicker

@@ -77,7 +77,9 @@ class CudaExchange:
         with self._gpu.current():
             if self._retired.gone:
                 self._destroy_retired()
-            self._record_arrival(memory, ordered, is_ours=stream is None)
+            # The streams of others get an event in any case: a query may break a capture that is under way there.
+            if stream is not None or not ordered.query():
+                self._wait_behind(ordered, memory)
         return memory
 
     def address_of(self, memory: object) -> int:
@@ -122,12 +124,10 @@ class CudaExchange:
         ordered = self._arriving() if stream is None else self._gpu.foreign_stream(stream)
         self._refuse_if_lost()
         with self._gpu.current():
-            self._record_arrival(memory, ordered, is_ours=stream is None)
+            if stream is not None or not ordered.query():
+                self._wait_behind(ordered, memory)
 
-    def _record_arrival(self, memory: MemoryBlock, stream: "RawStream", *, is_ours: bool) -> None:
-        # The streams of others get an event in any case: a query may break a capture that is under way there.
-        if is_ours and stream.query():
-            return
+    def _wait_behind(self, stream: "RawStream", memory: MemoryBlock) -> None:
         event = self._streams.take_event()
         event.record(stream)
         if event.query():
