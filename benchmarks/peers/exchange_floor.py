@@ -51,7 +51,7 @@ def exchange_rows(torch: Any, cupy: Any) -> dict[str, Callable[[], object]]:
         index = data.device_id
         return y.dtype, y.shape, y.strides, data.ptr, cupy.cuda.get_current_stream(index).ptr
 
-    block = exchange.wrap(x.data_ptr(), 1024, x)
+    block = exchange.wrap(x.data_ptr(), 1024, x, 1)
     return {
         "PyTorch: __dlpack__ for a stream": lambda: x.__dlpack__(stream=stream, max_version=(1, 0)),
         "PyTorch: __dlpack__ for no stream": lambda: x.__dlpack__(stream=-1, max_version=(1, 0)),

@@ -5,6 +5,7 @@ This module does not depend on devices.
 
 import operator
 from collections.abc import Sequence
+from ctypes import c_size_t
 from functools import lru_cache
 from math import prod
 from typing import Any, Final, final
@@ -15,6 +16,10 @@ from dagpu.common.dtypes import Shape, strides_of
 from dagpu.common.errors import PartitionError, ShapeError
 from dagpu.common.frozen import plain
 from dagpu.common.wrong_arguments import format_value
+
+_DATA_AT: Final = object.__basicsize__
+"""The offset of the field `data` in NumPy's struct of an array, its first after the head that all objects have. The
+macro PyArray_DATA of NumPy's C API reads it in place, so it stays where it is."""
 
 MOST_ELEMENTS: Final = 2**63 // 16 - 1
 """The largest product of the extents of an array, except extents of 0. Byte offsets have 64 bits, elements at most 16
@@ -214,3 +219,12 @@ def _check_extents(shape: Shape, cut: Shape, partial: bool) -> tuple[Shape, Shap
             )
         grid.append(-(-extent // step))
     return cut, tuple(grid)
+
+
+def address_of(array: "np.ndarray[Any, Any]") -> int:
+    """Return the address of an array's first element.
+
+    `__array_interface__`, which makes a dict, and `array.ctypes` take four times as long. The buffer protocol does not
+    know bfloat16.
+    """
+    return c_size_t.from_address(id(array) + _DATA_AT).value

@@ -36,8 +36,9 @@ class Exchange(Protocol):
         """
         ...
 
-    def wrap(self, address: int, nbytes: int, owner: object) -> object:
-        """Return a memory object of the backend for memory of another library. It keeps `owner` alive."""
+    def wrap(self, address: int, nbytes: int, owner: object, stream: int | None) -> object:
+        """Return a memory object of the backend for memory of another library. It keeps `owner` alive. Runs that use it
+        wait for the work of `stream` as `await_work` says."""
         ...
 
     def address_of(self, memory: object) -> int:
@@ -68,8 +69,13 @@ class Exchange(Protocol):
         itself."""
         ...
 
+    def await_visitors(self, memory: object) -> None:
+        """Make the next run that uses `memory` wait for all work of other libraries that have been given it, which may
+        be any work of the device."""
+        ...
+
     def is_parked(self, memory: object) -> bool:
-        """Return true if `memory` was given to `park`, so that nothing may write it in place of what it holds."""
+        """Return true if `memory` has been given out, so that nothing may write it in place of what it holds."""
         ...
 
 

@@ -9,7 +9,7 @@ from dagpu.common.critical import BOOKKEEPING
 from dagpu.common.errors import BorrowError
 from dagpu.common.origin import Origin, describe
 from dagpu.common.reference_queue import ReferenceQueue
-from dagpu.handles.device_handles import Device
+from dagpu.handles.device_handles import Device, driver_of
 
 
 @final
@@ -52,20 +52,44 @@ class Storage:
         """A function that returns the captured graph whose launches write the block; None if that graph is gone."""
 
 
-_loans: Final[ReferenceQueue["Locks"]] = ReferenceQueue()
-"""The locks of loans to other libraries, which are released when the library has dropped what it took."""
+_loans: Final[ReferenceQueue["Visit"]] = ReferenceQueue()
+"""The loans to other libraries, whose locks are released when the library has dropped what it took."""
 
-_lent: Final["weakref.WeakKeyDictionary[Storage, list[Locks]]"] = weakref.WeakKeyDictionary()
-"""For each storage that has been lent to another library, the locks of its loans."""
+_lent: Final[set["Locks"]] = set()
+"""The locks of loans that other libraries have not returned. Adding and discarding are atomic."""
 
 
-def watch_loan(visit: object, locks: "Locks") -> None:
-    """Release the locks of a loan to another library when `visit` is gone, which the library keeps alive."""
-    _loans.watch(visit, locks)
-    for storage in locks.held:
-        loans = _lent.setdefault(storage, [])
-        loans[:] = [each for each in loans if each.held]
-        loans.append(locks)
+@final
+class Visit:
+    """A loan to another library, which holds `locks` until the library has dropped `token`."""
+
+    __slots__ = ("_locks", "_token", "is_late")
+
+    def __init__(self, token: object, locks: "Locks") -> None:
+        self._locks = locks
+        self._token = weakref.ref(token)
+        _loans.watch(token, self)
+        self.is_late = True
+        """True if the library may have enqueued work after the end of the loan's block."""
+        _lent.add(locks)
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the library has dropped what it took."""
+        return self._token() is None
+
+    def release(self) -> None:
+        """Release the locks."""
+        if self.is_late:
+            for storage in self._locks.held:
+                driver_of(storage.device).exchange.await_visitors(storage.memory)
+        self._locks.release()
+        _lent.discard(self._locks)
+
+
+def find_loan(storage: Storage) -> "Locks | None":
+    """Return the locks of a loan of the storage that another library has not returned; None if there is none."""
+    return next((each for each in tuple(_lent) if storage in each.held), None)
 
 
 def release_returned_loans() -> bool:
@@ -186,12 +210,12 @@ class Locks:
             taken = lock.writer is not None or (exclusive and lock.readers > mine)
         if taken:
             does = "is being written" if lock.writer is not None else "is being read"
-            lent = next((each.origin for each in _lent.get(storage, ()) if each.held), None)
+            lent = find_loan(storage)
             if lent is not None:
                 raise BorrowError(
                     f"{describe(self.origin)} wants to {'write' if exclusive else 'read'} a tensor of {storage.nbytes} "
-                    f"bytes on {storage.device.name} that is lent out to another library, at {describe(lent)}. End the "
-                    "block of lent_out() first, and drop what the other library took in it (del x)."
+                    f"bytes on {storage.device.name} that is lent out to another library, at {describe(lent.origin)}. "
+                    "End the block of lent_out() first, and drop what the other library took in it (del x)."
                 )
             raise BorrowError(
                 f"a run started at {describe(self.origin)} wants to {'write' if exclusive else 'read'} a tensor of "

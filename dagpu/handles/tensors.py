@@ -10,10 +10,12 @@ from dagpu.common.layout import Layout, reshape_layout, slice_layout
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
 from dagpu.handles.array_handle import EXPORTS, ArrayHandle, D_co, DLPackExport, S_co
+from dagpu.handles.device_handles import driver_of
 from dagpu.handles.handle_errors import wrong_kind
 from dagpu.handles.handle_state import HandleState, Loan, live_state, origin_of, restore_state, take_state
 from dagpu.handles.holders import Holders
 from dagpu.handles.partitions import Partition, partition_tensor
+from dagpu.handles.storage import release_returned_loans
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -103,7 +105,9 @@ class SharedTensor(ArrayHandle[D_co, S_co], DLPackExport):
     def try_unwrap(self) -> "Tensor[D_co, S_co]":
         """Return an owned `Tensor` if this is the last handle to its memory. Moves the handle.
 
-        It is safe against a concurrent `clone()` in another thread: one of the two calls is refused.
+        It is safe against a concurrent `clone()` in another thread: one of the two calls is refused. If another library
+        has had the memory, the next run that uses the tensor begins when the device is idle, since work of that library
+        may still read it.
 
         Raises:
             OwnershipError: the memory is held by a clone, by a `shared()` op, by a run that reads it, or by another
@@ -112,11 +116,16 @@ class SharedTensor(ArrayHandle[D_co, S_co], DLPackExport):
         where = here()
         with Bookkeeping():
             state, alive = self._unmoved_state(), self._holders.alive
-            if len(alive) == 1 and not state.storage.lock.readers:
+            storage = state.storage
+            if storage.lock.readers:
+                release_returned_loans()
+            if len(alive) == 1 and not storage.lock.readers:
                 take_state(self, "try_unwrap()", where)
                 if len(alive) == 1:  # else another thread gives the handle out: it counts first, and then looks
                     alive.discard(self._counted)
-                    return Tensor(HandleState(Tensor, state.storage, state.layout, state.origin))
+                    if storage.memory is not None:
+                        driver_of(storage.device).exchange.await_visitors(storage.memory)
+                    return Tensor(HandleState(Tensor, storage, state.layout, state.origin))
                 restore_state(self, state)
             others = len(alive) - 1
         who = "a run that is reading it, or by the library whose array it is"

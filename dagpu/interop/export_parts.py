@@ -48,7 +48,7 @@ def hand_over(exchange: Exchange, storage: Storage, stream: int | None) -> int |
     none: on the host, and for a consumer that wants no order, -1."""
     if exchange.dlpack_device[0] != CUDA:
         return None
-    consumer = LEGACY if stream is None else int(stream) if stream >= 0 else None
+    consumer = None if stream is not None and stream < 0 else int(stream or LEGACY)  # 0 is the legacy stream too
     exchange.give_out(storage.memory, consumer)
     return consumer
 

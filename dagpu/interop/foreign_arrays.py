@@ -4,6 +4,7 @@ DLPack is asked first, then the CUDA array interface. The CUDA array interface o
 consumers in CuPy and Numba block the host on one.
 """
 
+import operator
 from collections.abc import Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -11,13 +12,13 @@ import numpy as np
 
 from dagpu.backends.host.arrays import array_at
 from dagpu.common.dtypes import byte_order_cure, strides_of
-from dagpu.common.errors import InteropError
+from dagpu.common.errors import DeviceError, DeviceLostError, InteropError
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import HANDLES
 from dagpu.handles.device_handles import Device, Stream, driver_of
 from dagpu.interop.array_attributes import read_attributes, remember_form
-from dagpu.interop.capsules import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, ArrayMemory, form_of, read_capsule
+from dagpu.interop.capsules import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, LEGACY, ArrayMemory, form_of, read_capsule
 from dagpu.runtime.device_lookup import current_device, find_device, numbered_device
 
 
@@ -49,13 +50,15 @@ _NAMES: Final = {CPU: "the host", CUDA: "cuda", CUDA_HOST: "page-locked host mem
 
 
 def stream_handle(stream: StreamLike | None, call: str, where: Origin) -> int | None:
-    """Return the CUstream of a stream as an integer; None for None.
+    """Return the CUstream of a stream as an integer, 1 for 0, which is the same stream; None for None.
 
     Raises:
         InteropError: it is no stream.
     """
-    if stream is None or (isinstance(stream, int) and not isinstance(stream, bool)):
-        return stream
+    if stream is None:
+        return None
+    if isinstance(stream, int) and not isinstance(stream, bool):
+        return stream or LEGACY
     ask = getattr(stream, "__cuda_stream__", None)
     if ask is None:
         cure = "Pass an object with __cuda_stream__, or the CUstream as an integer"
@@ -63,7 +66,7 @@ def stream_handle(stream: StreamLike | None, call: str, where: Origin) -> int | 
             if isinstance(getattr(stream, named, None), int):
                 cure = f"Pass its CUstream: stream=s.{named}"
         raise InteropError(f"{call} at {describe(where)}: stream is {format_value(stream)}, not a stream. {cure}.")
-    return int(ask()[1])
+    return int(ask()[1]) or LEGACY
 
 
 def stream_of(x: StreamLike, place: str | Device | None = None) -> Stream:
@@ -200,14 +203,37 @@ def _by_interface(x: Any, call: str, where: Origin, stream: int | None) -> tuple
             f"{call} at {describe(where)}: version {interface.get('version', 0)} of the CUDA array interface does not "
             "say which stream still writes the array. Name it: stream=..., 1 for the default stream."
         )
-    dtype = np.dtype(interface["typestr"])
-    shape = tuple(interface["shape"])
-    strides = interface.get("strides")
-    address, read_only = interface["data"]
-    found = tuple(strides) if strides is not None else strides_of(shape, dtype.itemsize)
-    index = driver_of(numbered_device("cuda", 0)).exchange.device_of(address) if address else 0
-    form = form_of(dtype, shape, found)
-    return ArrayMemory(address, form, (CUDA, index), bool(read_only), x), interface.get("stream")
+    try:
+        dtype = np.dtype(interface["typestr"])
+        shape = tuple([operator.index(extent) for extent in interface["shape"]])  # plain integers: NumPy's overflow
+        strides, producer = interface.get("strides"), interface.get("stream")
+        address, read_only = interface["data"]
+        steps = strides_of(shape, dtype.itemsize) if strides is None else strides
+        found = tuple([operator.index(step) for step in steps])
+        if len(found) != len(shape) or min(shape, default=0) < 0:
+            raise ValueError(f"shape {shape} and strides {strides}")
+        form, address = form_of(dtype, shape, found), operator.index(address or 0)
+        stream = None if producer is None else operator.index(producer) or LEGACY
+    except (KeyError, TypeError, ValueError) as error:
+        raise InteropError(
+            f"{call} at {describe(where)}: the CUDA array interface of {type(x).__name__} describes no array "
+            f"({type(error).__name__}: {error}). Ask its library for a plain array first."
+        ) from error
+    index = _device_of(address, x, call, where) if address else 0
+    return ArrayMemory(address, form, (CUDA, index), bool(read_only), x), stream
+
+
+def _device_of(address: int, x: object, call: str, where: Origin) -> int:
+    """Return the index of the GPU that has this address."""
+    try:
+        return driver_of(numbered_device("cuda", 0)).exchange.device_of(address)
+    except DeviceLostError:
+        raise
+    except DeviceError as error:
+        raise InteropError(
+            f"{call} at {describe(where)}: the CUDA array interface of {type(x).__name__} names the address "
+            f"{address:#x}, which is no memory of a GPU. An array of the host goes by numpy.asarray(x)."
+        ) from error
 
 
 def _wrong_elements(array: ArrayMemory, call: str, where: Origin) -> InteropError:

@@ -70,7 +70,7 @@ def add_memory(array: ArrayMemory, storage: Storage, call: str, where: Origin, *
         if before.start <= start and stop <= before.stop:
             return
         start, stop = min(start, before.start), max(stop, before.stop)
-    new = _Range(start, stop, writable, weakref.ref(storage), where)
+    new: _Range = tuple.__new__(_Range, (start, stop, writable, weakref.ref(storage), where))  # half of the time
     (table.writers if writable else table.readers)[key] = new
     if before is not None and before.writable != writable:
         (table.writers if before.writable else table.readers).pop(key, None)

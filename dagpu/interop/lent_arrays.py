@@ -21,7 +21,7 @@ from dagpu.handles import (
     live_state,
 )
 from dagpu.handles.device_handles import Device, driver_of
-from dagpu.handles.storage import Locks, Storage, release_returned_loans, watch_loan
+from dagpu.handles.storage import Locks, Storage, Visit, release_returned_loans
 from dagpu.interop.capsules import LEGACY, make_capsule
 from dagpu.interop.export_parts import cuda_interface, hand_over, memory_of, refuse_copies, unversioned_readers
 from dagpu.interop.foreign_arrays import StreamLike, stream_handle
@@ -32,7 +32,7 @@ _D_co = TypeVar("_D_co", bound=np.generic, covariant=True)
 
 
 @final
-class _Visit:
+class _Token:
     """One loan to other libraries: the lender's block and each capsule refer to it. The lock of the loan is released
     when the last of them is gone."""
 
@@ -119,14 +119,17 @@ class Lent(DLPackExport, Generic[_D_co]):
             )
         return self._storage
 
-    def _end(self) -> None:
-        """End the loan: what other libraries have enqueued so far comes before later runs."""
+    def _end(self, visit: Visit) -> None:
+        """End the loan: what other libraries have enqueued so far comes before later runs. If one of them has not
+        dropped what it took, it may enqueue more."""
         storage = self._storage
         self._storage = self._owner = self._handle = None
         assert storage is not None  # a loan ends once
+        has_ended = visit.has_ended  # before the events
         exchange = driver_of(self._device).exchange
         for stream in self._streams:
             exchange.await_work(storage.memory, stream)
+        visit.is_late = not has_ended
 
 
 def lent_out(t: TensorRef[_D] | TensorMut[_D], *, stream: StreamLike | None = None) -> AbstractContextManager[Lent[_D]]:
@@ -134,7 +137,8 @@ def lent_out(t: TensorRef[_D] | TensorMut[_D], *, stream: StreamLike | None = No
 
     A `TensorRef` goes out read-only, a `TensorMut` writable. Runs that conflict with the loan are refused until the
     block has ended and consumers have dropped what they took. Work that consumers have enqueued by the end of the block
-    comes before later runs on the tensor: the device waits, no thread does.
+    comes before later runs on the tensor: the device waits, no thread does. Drop what they took inside of the block:
+    else they may have enqueued more, and the next run waits until the device is idle.
 
     Args:
         t: the borrow. A kernel or op can use it again after the block.
@@ -161,9 +165,10 @@ def _lending_out(t: TensorRef[_D] | TensorMut[_D], stream: int | None, where: Or
     storage, writes = state.storage, isinstance(t, TensorMut)
     locks = Locks(where)
     locks.acquire({storage: writes})
-    visit = _Visit(storage)
-    watch_loan(visit, locks)
-    lent: Lent[_D] = Lent(t, visit, read_only=not writes, versioned=True)
+    token = _Token(storage)
+    visit = Visit(token, locks)
+    lent: Lent[_D] = Lent(t, token, read_only=not writes, versioned=True)
+    del token
     exchange = driver_of(storage.device).exchange
     array = memory_of(exchange, storage, state.layout, None, read_only=not writes)
     add_memory(array, storage, "__dlpack__", where, writable=writes)  # so that it cannot come back as a second handle
@@ -172,8 +177,7 @@ def _lending_out(t: TensorRef[_D] | TensorMut[_D], stream: int | None, where: Or
     try:
         yield lent
     finally:
-        lent._end()  # noqa: SLF001
-        del visit
+        lent._end(visit)  # noqa: SLF001
         release_returned_loans()
 
 
@@ -186,9 +190,15 @@ def unversioned(t: SharedTensor[_D]) -> Lent[_D]:
         OwnershipError: `t` is not a `SharedTensor`.
         MovedError: `t` has been moved.
     """
+    where = here()
     if not isinstance(t, SharedTensor):
         raise OwnershipError(
-            f"unversioned at {describe(here())}: t is {format_value(t)}, but a SharedTensor is wanted. Share it first: "
+            f"unversioned at {describe(where)}: t is {format_value(t)}, but a SharedTensor is wanted. Share it first: "
             "unversioned(t.share())."
         )
-    return Lent(t, clone_shared(t), read_only=True, versioned=False)
+    holder = clone_shared(t)
+    state = live_state(holder)
+    exchange = driver_of(state.storage.device).exchange
+    array = memory_of(exchange, state.storage, state.layout, None, read_only=True)
+    add_memory(array, state.storage, "unversioned", where, writable=False)  # an array of it does not say so itself
+    return Lent(t, holder, read_only=True, versioned=False)

@@ -13,7 +13,7 @@ that is itself still arriving makes the consumer's stream wait.
 from typing import Any, final
 
 from dagpu.common.errors import ExportError
-from dagpu.common.origin import Origin
+from dagpu.common.origin import Origin, here
 from dagpu.handles import (
     ExportRequest,
     HandleBase,
@@ -81,7 +81,11 @@ class HandleExports:
             AttributeError: the tensor is on the host.
         """
         state = live_state(handle)
-        return cuda_interface(state.storage, state.layout, type(handle).__name__, read_only=True)
+        storage, layout = state.storage, state.layout
+        found = cuda_interface(storage, layout, type(handle).__name__, read_only=True)
+        array = memory_of(driver_of(storage.device).exchange, storage, layout, None, read_only=True)
+        add_memory(array, storage, "__cuda_array_interface__", here(), writable=False)
+        return found
 
 
 @final

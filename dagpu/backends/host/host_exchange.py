@@ -3,6 +3,7 @@
 from typing import Final, NoReturn, final
 
 from dagpu.backends.host.arrays import ArenaRange, HostMemory, bytes_at
+from dagpu.common.layout import address_of
 
 
 @final
@@ -15,7 +16,7 @@ class HostExchange:
     dlpack_device = 1, 0
     """The type of the host in DLPack's numbers, and 0."""
 
-    def wrap(self, address: int, nbytes: int, owner: object) -> HostMemory:
+    def wrap(self, address: int, nbytes: int, owner: object, stream: int | None) -> HostMemory:
         """Return memory of another library as memory of a host device. It does not count as used by dagpu."""
         return HostMemory.over(bytes_at(address, nbytes, owner))
 
@@ -26,8 +27,7 @@ class HostExchange:
     def address_of(self, memory: object) -> int:
         """Return the address of a block of host memory."""
         assert isinstance(memory, HostMemory | ArenaRange), f"{memory!r} is not memory of the host"
-        address: int = memory.block.__array_interface__["data"][0]
-        return address
+        return address_of(memory.block)
 
     def device_of(self, address: int) -> int:
         """Return 0: every host device has the whole memory."""
@@ -45,8 +45,11 @@ class HostExchange:
     def give_out(self, memory: object, stream: int | None) -> None:
         """Do nothing: arrays of the host are complete, and no work uses the memory of one that is gone."""
 
+    def await_visitors(self, memory: object) -> None:
+        """Do nothing: see `give_out`."""
+
     def is_parked(self, memory: object) -> bool:
-        """Return False: see `park`."""
+        """Return False: see `give_out`."""
         return False
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, final
 
 import numpy as np
 
+from dagpu.common.layout import address_of
 from dagpu.handles.library_bodies import Capturing, TemporaryMemory
 from dagpu.interop.capsules import CPU, ArrayMemory, form_of, make_capsule
 from dagpu.interop.foreign_ops.lane_views import BodyLane, OperandView
@@ -191,7 +192,7 @@ class Torch:
 
     def host_array(self, array: "np.ndarray[Any, Any]") -> Any:
         form = form_of(array.dtype, array.shape, array.strides)
-        memory = ArrayMemory(array.__array_interface__["data"][0], form, (CPU, 0), False, array)
+        memory = ArrayMemory(address_of(array), form, (CPU, 0), False, array)
         return self.module.from_dlpack(make_capsule(memory, versioned=False))
 
     def entered_on_host(self) -> AbstractContextManager[object]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from dagpu.common.dtypes import Shape
 from dagpu.common.errors import KernelBoundsError
+from dagpu.common.layout import address_of
 
 _LOCK: Final = Lock()
 """The interpreter has one program at a time: its place in the grid is a global of the module."""
@@ -80,7 +81,7 @@ def is_interpreted(jit: object) -> bool:
 def _as_tensor(module: Any, argument: object) -> object:
     """Return an argument as a tensor of the interpreter's; a constexpr as it is."""
     if type(argument) is Pointed:
-        contents = np.array([argument.array.__array_interface__["data"][0]], np.uint64)
+        contents = np.array([address_of(argument.array)], np.uint64)
     elif type(argument) is Typed:
         contents = np.array(argument.value, argument.dtype)
     else:
@@ -148,5 +149,5 @@ class _CheckedMemory:
 
 
 def _span(array: NDArray[Any]) -> tuple[int, int]:
-    start: int = array.__array_interface__["data"][0]
+    start = address_of(array)
     return start, start + array.nbytes

@@ -1,10 +1,15 @@
-"""Arrays that are shared with another library: no handle of dagpu becomes their owner, and nothing writes them."""
+"""Arrays that are shared with another library: no handle of dagpu becomes their owner, and nothing writes them as long
+as that library may use them."""
 
+import gc
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
@@ -16,15 +21,23 @@ from dagpu import (
     adopt,
     dup,
     f32,
+    fill,
     from_host,
+    full,
+    lend,
+    lend_mut,
     lent_out,
     share_array,
     source,
+    unversioned,
     use_device,
+    value,
     zeros,
 )  # fmt: skip
 from dagpu.backends.host.arrays import bytes_at
 from dagpu.handles import Holders, take_state
+from tests.simulated.cuda import installed
+from tests.simulated.foreign_arrays import Library, Taken
 
 
 def fixed() -> NDArray[f32]:
@@ -147,3 +160,105 @@ def test_all_parts_that_went_out_are_remembered() -> None:
             writable = bytes_at(array[4:].__array_interface__["data"][0], 16, array)  # as CuPy takes it
             with pytest.raises(InteropError, match="known to dagpu already"):
                 adopt(writable)
+
+
+@pytest.mark.usefixtures("on_host")
+@pytest.mark.parametrize("block", [lend, lend_mut])
+def test_a_loan_that_came_back_ends_with_its_block(block: Any) -> None:
+    """What a consumer took of a lent array, and has dropped since, does not use the array any more."""
+    with block(np.zeros(8, f32)) as borrow:
+        with lent_out(borrow) as x:
+            taken = np.from_dlpack(x)
+        del taken
+
+
+@pytest.mark.usefixtures("on_host")
+def test_a_loan_that_came_back_has_no_reader() -> None:
+    """A tensor that was lent out before it was shared gets its owner back."""
+    tensor = zeros((8,), f32).sync()
+    with lent_out(tensor.borrow()) as x:
+        taken = np.from_dlpack(x)
+    shared = tensor.share()
+    del taken
+    shared.try_unwrap()
+
+
+@pytest.mark.parametrize("way", ["unversioned", "interface"])
+def test_an_array_that_does_not_say_that_it_is_read_only(way: str) -> None:
+    """CuPy ignores that memory is read-only, and a capsule before DLPack 1.0 cannot say it. Such an array of a
+    `SharedTensor` is refused where dagpu could write it, and taken where it is read."""
+    with installed() as machine:
+        shared = full((8,), 3.0).sync().share()
+        if way == "unversioned":
+            address = Library(machine).take(unversioned(shared), max_version=None).memory.address
+        else:
+            address = shared.__cuda_array_interface__["data"][0]
+        interface = {"shape": (8,), "typestr": "<f4", "data": (address, False), "version": 3, "stream": None}
+        array = SimpleNamespace(__cuda_array_interface__=interface)
+        for writer in (adopt, lambda x: lend_mut(x).__enter__()):
+            with pytest.raises(InteropError, match="known to dagpu already"):
+                writer(array)
+        assert_array_equal(dup(share_array(array, f32)).to_host().sync(), np.full(8, 3, f32))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    memory=st.sampled_from(["own", "adopted"]),
+    way=st.sampled_from(["DLPack", "unversioned", "interface", "closure", "loan"]),
+)
+def test_no_run_writes_what_a_late_consumer_reads(seed: int, memory: str, way: str) -> None:
+    """A consumer has dropped its array, and its stream still reads it. The handle is writable again, and a run that
+    writes it comes after that read."""
+    ones = np.ones(8, f32)
+    with installed(seed=seed) as machine:
+        library = Library(machine)
+        tensor = full((8,), 1.0).sync() if memory == "own" else adopt(library.array(ones), f32)
+        if way == "loan":
+            with lent_out(tensor.borrow()) as x:
+                taken = library.take(x)
+            seen = taken.read_later()  # after the block
+            del taken
+            fill(tensor.borrow_mut(), 2.0).sync()
+        else:
+            shared = tensor.share()
+            if way == "interface":
+                address = shared.__cuda_array_interface__["data"][0]
+                seen = []
+                library.enqueue(address, 32, lambda raw: seen.append(raw.view(f32).copy()))
+            else:
+                out: Any = unversioned(shared) if way == "unversioned" else shared
+                taken = Taken(library, out.__dlpack__(stream=library.stream.handle, max_version=(1, 0)))
+                seen = taken.read_later()
+                del taken, out
+            gc.collect()
+            if way == "closure":
+                op = value(shared).then(lambda x: fill(x.try_unwrap().borrow_mut(), 2.0))
+                del shared
+                op.sync()
+            else:
+                fill(shared.try_unwrap().borrow_mut(), 2.0).sync()
+        with library.gpu.current():
+            library.gpu.synchronize()
+        assert_array_equal(seen[0], ones)
+
+
+def test_the_wait_for_a_late_consumer_is_for_its_memory_and_once() -> None:
+    """Runs on other memory do not wait for the device, and the run that did has waited for those after it."""
+    with installed() as machine:
+        library = Library(machine)
+        tensor, other = full((8,), 1.0).sync(), full((8,), 1.0).sync()
+        waits = library.gpu.calls
+        before = waits["cuCtxSynchronize"]
+        with lent_out(tensor.borrow()) as x:
+            taken = library.take(x)
+        del taken
+        fill(other.borrow_mut(), 2.0).sync()
+        assert waits["cuCtxSynchronize"] == before
+        for _ in range(3):
+            fill(tensor.borrow_mut(), 2.0).sync()
+        assert waits["cuCtxSynchronize"] == before + 1
+        with lent_out(tensor.borrow_mut()) as x:
+            library.take(x)  # and dropped in the block
+        fill(tensor.borrow_mut(), 3.0).sync()
+        assert waits["cuCtxSynchronize"] == before + 1

@@ -111,12 +111,6 @@ class StagedArrays:
         return copies
 
 
-def address_of(array: NDArray[Any]) -> int:
-    """Return the address of an array's first element."""
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
 def stage(array: NDArray[Any], block: MemoryBlock, address: int, gpu: Gpu, stream: RawStream) -> None:
     """Copy an array to the device through a block of pinned memory of its size, piece by piece. The block must live
     until the copies are complete."""

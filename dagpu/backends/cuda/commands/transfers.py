@@ -15,7 +15,6 @@ from dagpu.backends.cuda.commands.relocation import BaseOffset
 from dagpu.backends.cuda.commands.staging import (
     PROMPT_IN,
     LockedArray,
-    address_of,
     is_copied_in_place,
     is_locked,
     stage,
@@ -25,7 +24,7 @@ from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, CopyNode, 
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import array_over
 from dagpu.common.errors import DeviceError, ShapeError
-from dagpu.common.layout import Layout
+from dagpu.common.layout import Layout, address_of
 from dagpu.common.origin import describe
 from dagpu.lowering.program import CopyDtoH, CopyHtoD, HostCall
 

@@ -121,6 +121,7 @@ from dagpu.backends.cuda.driver.pycuda_graphs import GraphSite, PyCudaGraph
 from dagpu.backends.cuda.driver.pycuda_launches import PyCudaLaunches
 from dagpu.backends.cuda.driver.pycuda_streams import PyCudaEvent, PyCudaStream
 from dagpu.common.errors import DeviceError, NoDeviceError
+from dagpu.common.layout import address_of
 from dagpu.handles.device_handles import INSTALL_CUDA
 
 if TYPE_CHECKING:
@@ -337,19 +338,21 @@ class PyCudaGpu:
 
     def is_pinned(self, array: np.ndarray[Any, Any]) -> bool:
         wanted = self._bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        found = self._bindings.cuPointerGetAttribute(wanted, array.__array_interface__["data"][0])
+        found = self._bindings.cuPointerGetAttribute(wanted, address_of(array))
         return int(found[0]) == 0 and int(found[1]) == int(self._bindings.CUmemorytype.CU_MEMORYTYPE_HOST)
 
     # ---- copies ---------------------------------------------------------------------------------------------------
 
     def copy_in(self, address: int, source: NDArray[Any], stream: Any) -> None:
-        returned = self._bindings.cuMemcpyHtoDAsync(address, _start_of(source), source.nbytes, stream.cu)
+        # cuda.bindings takes an array too, but not one without the buffer protocol, such as one of bfloat16: of that it
+        # takes the value of a single element for the address.
+        returned = self._bindings.cuMemcpyHtoDAsync(address, address_of(source), source.nbytes, stream.cu)
         self._checked("cuMemcpyHtoDAsync", returned)
 
     copy_in_and_wait = copy_in  # the driver itself stages what is not page-locked, before the call returns
 
     def copy_out(self, target: NDArray[Any], address: int, stream: Any) -> None:
-        returned = self._bindings.cuMemcpyDtoHAsync(_start_of(target), address, target.nbytes, stream.cu)
+        returned = self._bindings.cuMemcpyDtoHAsync(address_of(target), address, target.nbytes, stream.cu)
         self._checked("cuMemcpyDtoHAsync", returned)
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
@@ -427,16 +430,6 @@ class PyCudaGpu:
 
     def prepare_launches(self, launches: Sequence[tuple[KernelLaunch, int]]) -> PyCudaLaunches:
         return PyCudaLaunches(self._libraries.launch_kernel, launches)
-
-
-def _start_of(array: NDArray[Any]) -> int:
-    """Return the address of an array's first byte.
-
-    cuda.bindings takes an array too, but not one without the buffer protocol, such as one of bfloat16: of that it takes
-    the value of a single element for the address.
-    """
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def _limits_of(device: "cuda.Device") -> Limits:

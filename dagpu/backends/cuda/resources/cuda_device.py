@@ -11,7 +11,7 @@ from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, Gpu, RawEv
 from dagpu.backends.cuda.resources.cuda_exchange import CudaExchange
 from dagpu.backends.cuda.resources.other_allocators import describe_memory_of_others
 from dagpu.backends.cuda.resources.part_writes import PartWrites
-from dagpu.backends.cuda.resources.pools import MemoryBlock, Pool, Slabs, array_over
+from dagpu.backends.cuda.resources.pools import ForeignOwner, MemoryBlock, Pool, Slabs, array_over
 from dagpu.backends.cuda.resources.streams import OwnedStream, Streams
 from dagpu.backends.cuda.resources.watchdog import Watchdog
 from dagpu.common.env_vars import PINNED_BYTES
@@ -70,11 +70,14 @@ class CudaDevice:
         self.watchdog = Watchdog()
         self.arch = gpu.arch
         """The architecture for which its kernels are compiled."""
-        self.exchange = CudaExchange(gpu, self.streams, self.memory, self.refuse_if_lost)
+        self.retired: ReferenceQueue[RawGraph | ForeignOwner | None] = ReferenceQueue()
+        """Graphs that are no longer referenced, and the owners of imported memory that is dropped. The next thread that
+        starts a run or imports an array destroys and releases them."""
+        self.exchange = CudaExchange(
+            gpu, self.streams, self.memory, self.retired, self.destroy_retired, self.refuse_if_lost
+        )
         """The exchange of the device's memory with other libraries."""
         self.live: set[LiveRun] = set()
-        self.retired: ReferenceQueue[RawGraph | None] = ReferenceQueue()
-        """Graphs that are no longer referenced. The next thread that starts a run destroys them."""
         self.lost: DeviceLostError | None = None
         self.all_devices: Sequence[CudaDevice] = (self,)
         """The CUDA devices of the process, by their numbers."""
@@ -168,7 +171,6 @@ class CudaDevice:
             if not run.done() and run.finishing:
                 run.wait()  # another thread is returning its memory
         self.destroy_retired()
-        self.exchange.release_owners()
         self.memory.trim()
 
     def out_of_memory(self, plan: Plan, number: int, nbytes: int, purpose: str) -> OutOfMemoryError:
@@ -183,15 +185,16 @@ class CudaDevice:
         )
 
     def destroy_retired(self) -> None:
-        """Destroy the graphs that are no longer referenced. None of them runs. The context must be current."""
-        while self.retired:
+        """Destroy the graphs that are no longer referenced, of which none runs, and release the owners of imported
+        memory that is dropped. The context must be current."""
+        while self.retired.gone:
             try:
-                graph = self.retired.pop()
+                dropped = self.retired.pop()
             except IndexError:  # another thread was quicker
                 return
-            if graph is not None and self.lost is None:
+            if dropped is not None and not isinstance(dropped, tuple) and self.lost is None:
                 try:
-                    graph.destroy()
+                    dropped.destroy()
                 except DeviceLostError:
                     if all(device.lost is None for device in self.all_devices):
                         raise

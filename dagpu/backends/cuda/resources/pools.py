@@ -13,7 +13,7 @@ import sys
 import threading
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -36,6 +36,10 @@ WASTE: Final = 8
 """An idle block serves a request if it is larger by at most the request divided by this."""
 
 
+ForeignOwner: TypeAlias = tuple[object]
+"""The object of another library that keeps imported memory alive."""
+
+
 @final
 class MemoryBlock:
     """A block of memory in use. It goes back to its pool when its last reference is dropped."""
@@ -51,12 +55,12 @@ class MemoryBlock:
         pool.dropped.watch(self, (address, nbytes, size))
 
     @classmethod
-    def over(cls, address: int, nbytes: int, owner: object, owners: "ReferenceQueue[object]") -> "MemoryBlock":
-        """Return memory of another library as a block. No pool counts it. Its owner enters `owners` when it is
-        dropped."""
+    def over(cls, address: int, nbytes: int, owner: object, retired: "ReferenceQueue[Any]") -> "MemoryBlock":
+        """Return memory of another library as a block. No pool counts it. Its owner, as a `ForeignOwner`, enters
+        `retired` when it is dropped."""
         made = cls.__new__(cls)
         made.address, made.nbytes, made.size = address, nbytes, 0
-        owners.watch(made, owner)
+        retired.watch(made, (owner,))
         return made
 
     def __repr__(self) -> str:

@@ -15,6 +15,8 @@ class Temporaries:
     when this object and its temporaries are gone. A run keeps the object until it is over, a graph until it is dropped.
     """
 
+    __slots__ = ("_idle", "_pool", "_spans")
+
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._idle: dict[int, deque[MemoryBlock]] = {}

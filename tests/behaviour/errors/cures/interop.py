@@ -229,6 +229,29 @@ def left_running(*, await_it: bool = False) -> None:
 
 case(left_running, ("Await that run in the block", partial(left_running, await_it=True)))
 
+
+def left_with_another_library(*, drop_it: bool = False) -> object:
+    with lend(array()) as lent:
+        taken = inside(lent_out(lent), np.from_dlpack)
+        if drop_it:
+            del taken
+            return None
+    return taken
+
+
+case(left_with_another_library, ("Drop what the other library took", partial(left_with_another_library, drop_it=True)))
+
+
+def in_blocks(*blocks: AbstractContextManager[Any]) -> None:
+    for block in blocks:
+        inside(block, lambda x: x.to_host().sync())
+
+
+case(
+    lambda: in_blocks(*[lend(array())] * 2),
+    ("Call lend(x) for each block", lambda: in_blocks(lend(array()), lend(array()))),
+)
+
 # ---- in, on a GPU
 
 
@@ -240,6 +263,18 @@ case(
 case(
     lambda: share_array(on_gpu(version=2, stream=None)),
     ("Name it: stream=..., 1 for the default stream", lambda: share_array(on_gpu(version=2, stream=None), stream=1)),
+    simulated=True,
+)
+
+
+case(
+    lambda: share_array(on_gpu(shape=(-1,))),
+    ("Ask its library for a plain array first", lambda: share_array(on_gpu())),
+    simulated=True,
+)
+case(
+    lambda: share_array(on_gpu(data=(array().ctypes.data, False))),
+    ("An array of the host goes by numpy.asarray(x)", lambda: from_array(np.asarray(array())).sync()),
     simulated=True,
 )
 

@@ -13,8 +13,9 @@ import pytest
 from dagpu.backends.host import HostBackend, HostMemory
 from dagpu.backends.host.backend import SPREAD
 from dagpu.backends.protocol import Backend, Bindings
+from dagpu.common.dtypes import bf16
 from dagpu.common.errors import NoDeviceError, PlanError
-from dagpu.common.layout import contiguous_layout
+from dagpu.common.layout import address_of, contiguous_layout
 from dagpu.handles.device_handles import Driver, driver_of
 from dagpu.kernels.tile import Tile
 from dagpu.lowering.program import Cell, CopyHtoD, Instruction, View
@@ -260,3 +261,22 @@ def test_many_plans_at_once(backend: HostBackend, seed: int) -> None:
     assert errors == []
     assert threading.active_count() <= before + SPREAD
     assert used(backend) == 0
+
+
+class _Subclass(np.ndarray[Any, Any]):
+    pass
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((2, 3)), np.zeros((2, 3))[::-1, 1:], np.zeros(()), np.zeros(0)[0:], np.zeros(4, bf16)[1:],
+        np.frombuffer(b"abcd", np.uint8, offset=1), np.broadcast_to(np.ones(1), (9,)), np.zeros(4).view(_Subclass)[2:],
+        np.arange(6, dtype=">i2"), np.array([object()]), np.zeros(3, "U4"),
+        np.zeros(2, [("a", "u1"), ("b", "f8")])["b"],
+    ],
+    ids=lambda array: f"{array.dtype}{array.shape}{array.strides}",
+)  # fmt: skip
+def test_the_address_of_an_array(array: "np.ndarray[Any, Any]") -> None:
+    """It is the one that the array itself says, whatever its elements, strides and type."""
+    assert address_of(array) == array.__array_interface__["data"][0]
