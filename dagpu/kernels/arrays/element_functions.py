@@ -199,7 +199,11 @@ def pow(a: In[_M], b: In[_M] | float, /) -> DeviceOp[Tensor[_M], Any]: ...
 @overload
 def pow(a: float, b: In[_M], /) -> DeviceOp[Tensor[_M], Any]: ...
 def pow(a: Any, b: Any, /) -> Any:
-    """Return a to the power of b, within 2 ulp. `x ** 2` in an expression is `x * x`."""
+    """Return a to the power of b, within 2 ulp; of infinities and zeros as C's `pow`.
+
+    In an expression `x ** 2` is `x * x`, and `x ** 0.5` is `sqrt(x)`. That differs for -inf and -0: `pow(-inf, 0.5)` is
+    inf and `pow(-0.0, 0.5)` is 0, where the square root is NaN and -0.
+    """
     return _apply("power", a, b)
 
 

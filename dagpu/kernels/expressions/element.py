@@ -33,7 +33,8 @@ class Elem(Generic[_D]):
     Operations on it build the expression and compute nothing. Both operands have one element type: it is not converted,
     so write `x.to(f32)`. A number among the operands is a constant of the element type of the other one.
 
-    Integer `+ - *`, `<<` and `abs` wrap; `//` and `%` round down, and give 0 for a division by 0. `x ** 2` is `x * x`.
+    Integer `+ - *`, `<<` and `abs` wrap; `//` and `%` round down, and give 0 for a division by 0. `x ** 2` is `x * x`,
+    and `x ** 0.5` of a float is `sqrt(x)`, so that it is NaN for -inf and -0 for -0, as with NumPy's operator.
     """
 
     __slots__ = ("_dtype", "_operands", "_operation", "_value")
@@ -287,11 +288,11 @@ def _as_float(number: float) -> float:
 
 def _power(base: Elem[Any], exponent: Any) -> Elem[Any]:
     """Return `base ** exponent`: a whole power of an integer, and 2, 1, 0.5 and -1 of a float, without `pow`."""
-    plain = read_value(exponent)
-    if isinstance(plain, _NUMBERS):
-        plain = plain.item() if isinstance(plain, np.generic) else plain
-        if dtype_of(base).kind in "iu" and isinstance(plain, int) and plain >= 0:
-            return _whole_power(base, plain)
+    plain, dtype = read_value(exponent), dtype_of(base)
+    plain = plain.item() if isinstance(plain, np.generic) else plain
+    if dtype.kind in "iu" and type(plain) is int and plain >= 0:
+        return _whole_power(base, plain)
+    if dtype in FLOATING and type(plain) in (int, float):
         if plain == 2:
             return operate("multiply", base, base)
         if plain == 0.5:

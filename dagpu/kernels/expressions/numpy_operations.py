@@ -98,9 +98,21 @@ def _extremum(choose: Any, combine: Any) -> NumpyFunction:
     return extremum
 
 
+def _power(a: Any, b: Any, out: Any = None) -> Any:
+    """Return `np.power`, with 0 for -0 and infinity for -infinity to the power of 0.5, as C and IEEE 754 have it.
+
+    NumPy takes a square root where the exponents are one number, and `pow` where they are an array.
+    """
+    roots = np.equal(b, 0.5)
+    if roots.any():
+        a = np.where(roots & (np.equal(a, 0) | np.equal(a, -np.inf)), np.abs(a), a)
+    return np.power(a, b, out=out)
+
+
 _OWN: Final[dict[str, NumpyFunction]] = {
     "minimum": _extremum(np.minimum, np.bitwise_or),
     "maximum": _extremum(np.maximum, np.bitwise_and),
     "erf": erf,
+    "power": _power,
 }
 """The operations that NumPy lacks or leaves open; all others are its functions of the same name."""

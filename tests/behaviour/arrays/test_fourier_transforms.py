@@ -190,3 +190,14 @@ def test_what_a_transform_refuses(where: Any) -> None:
     for empty in (zeros((2, 0)), zeros(())):
         with pytest.raises(ShapeError, match=r"nothing to transform|no axis"):
             array.rfft(empty)
+
+
+def test_rows_without_elements_are_lengthened_by_zeros() -> None:
+    """With a number of elements, as shorter rows are; the transform of zeros is zeros."""
+    for name, dtype, made in (("fft", c64, c64), ("ifft", c128, c128), ("rfft", f32, c64), ("irfft", c64, f32)):
+        for shape, axis in (((0,), 0), ((3, 0), 1), ((0, 3), 0)):
+            found = getattr(anyhow, name)(zeros(shape, dtype), 4, axis).to_host().sync()
+            wanted = list(shape)
+            wanted[axis] = 3 if name == "rfft" else 4
+            assert found.tobytes() == np.zeros(wanted, made).tobytes()
+            assert (found.shape, found.dtype) == (tuple(wanted), made)

@@ -44,6 +44,7 @@ from dagpu.kernels.generated.generated_launch import (
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map
 from dagpu.ops.creation import Alloc
+from dagpu.ops.initializers import Constant
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.node_functions import Cut
 
@@ -81,7 +82,8 @@ def fft(x: In[_C], n: int | None = None, axis: int = -1) -> DeviceOp[Tensor[_C],
 
     Raises:
         KernelArgumentError: x has other elements.
-        ShapeError: x has no such axis, n is not a whole number of 1 or more, or there is nothing to transform.
+        ShapeError: x has no such axis, n is not a whole number of 1 or more, or rows without elements are to
+            be transformed without n.
         DeviceError: the run raises it if cuFFT is missing or refuses.
     """
     return _transform("fft", x, n, axis)
@@ -129,7 +131,7 @@ def _transform(name: str, x: Any, n: object, axis: object) -> AnyOp:
         place = one_axis(axis, len(layout.shape), name, origin)
         extent = layout.shape[place]
         count = asked if asked is not None else _count(name, extent)
-        if count < 1 or not extent:
+        if count < 1:
             raise ShapeError(
                 f"{name} at {describe(origin)}: a row of {layout.shape} along axis {place} gives {max(count, 0)} "
                 "elements, so there is nothing to transform. Give n, or longer rows."
@@ -167,8 +169,8 @@ def _along(name: str, x: Any, layout: Layout, result: "np.dtype[Any]", count: in
     """Return the op of the transforms of all rows along an axis, of an argument that has moved."""
     made = count // 2 + 1 if name == "rfft" else count
     shape: Shape = (*layout.shape[:axis], made, *layout.shape[axis + 1 :])
-    if 0 in shape:
-        return Alloc(shape, result, None, origin)
+    if 0 in shape or not layout.size:  # a row without elements becomes one of zeros
+        return Alloc(shape, result, Constant(0), origin)
     size = prod(shape[axis + 1 :])
     if size > 1 and prod(shape[:axis]) == 1 and _fits_column(layout, result, count):
         given = contiguous_layout((layout.shape[axis], size), layout.dtype)

@@ -90,7 +90,8 @@ def take(x: In[_D], indices: In[_I], axis: int = 0) -> DeviceOp[Tensor[_D], Any]
 
     With `axis=0` and one axis of indices, row k of the result is row `indices[k]` of `x`. A negative index counts from
     the end. An index beyond the axis is a `KernelBoundsError` with the line of this call: always on the host, and on a
-    GPU if DAGPU_CHECKED is 1; without it the GPU reads nothing there, and the elements are 0.
+    GPU if DAGPU_CHECKED is 1; without it the GPU reads nothing there, and the elements are 0. A result without elements
+    reads no index, and checks none.
 
     Args:
         x: a tensor, or an op whose result is one.

@@ -139,7 +139,8 @@ def scatter_add(
     broadcast and not converted.
 
     A negative index counts from the end. An index beyond `into` is a `KernelBoundsError` with the line of this call:
-    always on the host, and on a GPU if DAGPU_CHECKED is 1; without it the GPU leaves the value out.
+    always on the host, and on a GPU if DAGPU_CHECKED is 1; without it the GPU leaves the value out. If rows have no
+    elements, no index is read or checked.
 
     Cost: one launch. Each of its blocks owns a tile of `into`, of up to 4,096 elements, and of fewer while there are
     less than 256 blocks. It reads all indices, and each value of its own rows once. An element that gets many values

@@ -162,6 +162,8 @@ def test_the_parts_in_which_the_host_works_change_nothing(case: Any, part: int, 
     expected = reduce(t, axis, keepdims=keepdims).to_host().sync()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reduction_twins, "PART", part)
+        patch.setattr(reduction_twins, "FEWER", part)
+        patch.setattr(reduction_twins, "FEW", many)
         patch.setattr(reduction_twins, "MANY", many)
         assert same_bits(reduce(t, axis, keepdims=keepdims).to_host().sync(), expected)
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagpu import Elem, array, bf16, expr, f16, f32, f64, from_host, i32, u8
+from dagpu import Elem, array, bf16, bool_, expr, f16, f32, f64, from_host, i32, u8
 from dagpu.kernels.arrays import element_functions
 from dagpu.kernels.cuda_signature import parse_cuda_signature
 from dagpu.kernels.expressions.cuda_operations import HELPERS, helper_texts
@@ -109,6 +109,46 @@ def test_every_operation_has_its_text_and_its_function(folder: Path) -> None:
         wide = np.where(np.isinf(wide), np.sign(wide) * 1e300, wide)
         unit = np.exp2(np.floor(np.log2(np.maximum(np.abs(want), 1e-30))) + 1 - digits)
         assert (np.isnan(want) | (np.abs(wide - want) <= 2 * unit) | (wide == want)).all(), (name, wide, want)
+
+
+def test_powers_of_special_numbers_are_those_of_c(folder: Path) -> None:
+    """On the host too, where NumPy computes with one number for an exponent otherwise than with an array of them."""
+    numbers = np.array([0.0, -0.0, 1, -1, 0.5, -0.5, 2, -2, 3, np.inf, -np.inf, np.nan])
+    cases = []
+    for dtype in (f16, bf16, f32, f64):
+        exponent, base = map(np.ravel, np.meshgrid(numbers.astype(dtype), numbers.astype(dtype), indexing="ij"))
+        cases.append((base, exponent, array.pow(from_host(base), from_host(exponent))))
+    device = EmulatedKernels([spec_of(whole) for _, _, whole in cases], folder)
+    for base, exponent, whole in cases:
+        found = np.zeros_like(base)
+        device.launch(spec_of(whole), [found, base, exponent], [(8,)])
+        assert_same_kinds(found, whole.to_host().sync())
+        for n, number in enumerate(numbers):
+            part = slice(n * len(numbers), (n + 1) * len(numbers))
+            one = array.pow(from_host(base[part]), float(number))
+            assert_same_kinds(found[part], one.to_host().sync())
+
+
+def assert_same_kinds(found: Any, expected: Any) -> None:
+    """Assert that NaNs, infinities, zeros and signs are at the same places, and the rest within 2 ulp of bf16."""
+    wide, want = found.astype(np.float64), expected.astype(np.float64)
+    np.testing.assert_allclose(wide, want, rtol=2**-6, atol=0)
+    np.testing.assert_array_equal(np.signbit(wide)[~np.isnan(wide)], np.signbit(want)[~np.isnan(want)])
+
+
+def test_a_power_is_of_the_type_of_its_base() -> None:
+    """So a fraction is no exponent of a whole number, nor is a bool, or a negative number."""
+    x = from_host(np.array([-3, 2], i32))
+    assert expr(i32)(lambda x: x**3)(x).to_host().sync().tolist() == [-27, 8]
+    assert expr(f32)(lambda x: x**2.0)(from_host(np.array([-3, 2], f32))).to_host().sync().tolist() == [9, 4]
+    refused: Any = [(dtype, n) for dtype in (i32, bool_) for n in (2.0, 1.0, 0.5, True, -1)] + [(f32, True)]
+    for dtype, n in refused:
+        with pytest.raises(TypeError, match=r"^\*\* at"):
+            expr(dtype)(to_the(n))
+
+
+def to_the(n: Any) -> Any:
+    return lambda x: x**n
 
 
 def single(name: str, dtype: Any) -> Expression[..., Any]:
