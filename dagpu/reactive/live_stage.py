@@ -125,8 +125,14 @@ class LiveStage:
         if update.loaded is None:
             self.lost = change.lost
             return 0
-        memory = self._bind(update, change.compare)
-        await self._launch(update, update.loaded, memory, waits, origin, change.compare)
+        loaded, compare = update.loaded, change.compare
+        done = MISS
+        if self.cutoffs.inputs:  # else `repeat` has the direct calls, which build the value too
+            done = await self._call_directly(update, loaded, _nothing, waits, origin, compare)
+        if done is MISS:
+            await self._launch(update, loaded, self._bind(update, compare), waits, origin, compare)
+        else:
+            self.cutoffs.read_flags(compare)
         self.lost -= update.targets
         return len(chosen) - change.compare.bit_count()
 
@@ -142,29 +148,46 @@ class LiveStage:
         self, update: UpdatePlan | TiledPlan, build: Callable[[], Any], waits: Waits, origin: Origin
     ) -> Any:
         """Do what `run` does, for a plan of `find_repeated`, and return the value that `build` makes then."""
-        loaded, settings = update.loaded, self._settings
+        loaded = update.loaded
         assert loaded is not None
-        if settings.direct and loaded.runs >= OFTEN:
-            if not loaded.again_is_known:
-                self._write_call(update, loaded, build)
-            if loaded.again is not None:
-                again: DirectCall = loaded.again
-                try:
-                    if waits.polls_at_submit:
-                        value = again.now(loaded, None, None, settings, origin)
-                    else:
-                        value = await again.in_task(loaded, None, None, settings, origin)
-                except BaseException:
-                    self.lost |= update.targets
-                    raise
-                if value is not MISS:
-                    return value
+        value = await self._call_directly(update, loaded, build, waits, origin)
+        if value is not MISS:
+            return value
         await self._launch(update, loaded, self._bind(update), waits, origin)
         return build()
 
-    def _write_call(self, update: UpdatePlan | TiledPlan, loaded: LoadedPlan, build: Callable[[], Any]) -> None:
-        """Write the direct call of an update: what `_bind`, `_launch` and `_replace` do, without a cutoff, and what
-        `build` does.
+    async def _call_directly(
+        self,
+        update: UpdatePlan | TiledPlan,
+        loaded: LoadedPlan,
+        build: Callable[[], Any],
+        waits: Waits,
+        origin: Origin,
+        compare: int = 0,
+    ) -> Any:
+        """Run an update by the direct call of its plan, which is written if the plan has run often. Return what `build`
+        returns, or `MISS` if `_launch` must run it."""
+        settings = self._settings
+        if not settings.direct or loaded.runs < OFTEN:
+            return MISS
+        if not loaded.again_is_known:
+            self._write_call(update, loaded, build, compare)
+        again: DirectCall | None = loaded.again
+        if again is None:
+            return MISS
+        try:
+            if waits.polls_at_submit:
+                return again.now(loaded, None, None, settings, origin)
+            return await again.in_task(loaded, None, None, settings, origin)
+        except BaseException:
+            self.lost |= update.targets
+            raise
+
+    def _write_call(
+        self, update: UpdatePlan | TiledPlan, loaded: LoadedPlan, build: Callable[[], Any], compare: int
+    ) -> None:
+        """Write the direct call of an update: what `_bind`, `_launch` and `_replace` do, but for the reading of flags,
+        and what `build` does.
 
         If the update is one launch of a graph, the last two are done while the device works. Then all that it makes is
         in memory of the device, so `build` calls no closure. A failure loses the targets all the same.
@@ -176,7 +199,10 @@ class LiveStage:
             kept = buffer in self.staleness.last
             text.cells[here] = f"{memory}[{text.constant('AT', buffer)}]" if kept else self.leaves.write(text, buffer)
         publish: list[str] = []
+        flags = self.cutoffs.write_bindings(text, compare, subprogram)
         for buffer, here in subprogram.outputs:
+            if buffer in flags:
+                continue
             if buffer in self._targets_on_devices:
                 text.cells[here] = f"{text.constant('OWN', targets.own_memory)}({text.constant('AT', buffer)})"
             made = f"memory[{text.constant('AT', here)}]"
@@ -265,3 +291,7 @@ class LiveStage:
 def _targets_on_devices(staleness: Staleness) -> set[int]:
     """Return the targets in memory of devices, which an update makes where they are if nothing else reads them."""
     return {buffer for buffer in staleness.targets if staleness.program.buffers[buffer].device != HOST}
+
+
+def _nothing() -> None:
+    """Build no value: the parts of an update with cutoffs leave that to its end."""
