@@ -19,6 +19,7 @@ from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.updates.value_numbers import ValueNumbers
+from dagpu.reactive.plans.plan_maker import PlanMaker
 from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
 from dagpu.reactive.plans.tiled_plans import TiledPlans
 from dagpu.reactive.plans.update_plans import UpdatePlan, UpdatePlans
@@ -61,12 +62,9 @@ class LiveStage:
         self.common: list[SharedBuffer] = []
         """Those that another feed observes too. Their tensors are results."""
         self._settings = settings
-        self._on_plan = on_plan
-        self._keeps_memory = keeps_memory
-        self.plans = UpdatePlans(
-            staleness, self.cutoffs.comparisons, frozenset(), leaves.locks, settings, on_plan, keeps_memory
-        )
-        self.tiles = TiledPlans(staleness, self.cutoffs.comparisons, leaves, settings, on_plan, keeps_memory)
+        self._maker = PlanMaker(staleness, self.cutoffs.comparisons, settings, on_plan, keeps_memory)
+        self.plans = UpdatePlans(self._maker, frozenset(), leaves.locks)
+        self.tiles = TiledPlans(self._maker, leaves)
         """The plans in which launches run lists of tiles."""
         self.written_bits = 0
         """The bits of the sources of which parts have been written: what launches in tiles need is kept for these."""
@@ -79,9 +77,9 @@ class LiveStage:
         self._targets_on_devices = _targets_on_devices(staleness)
         buffers = frozenset([each.buffer for each in common])
         self.cutoffs.staleness = staleness
-        compare, keeps = self.cutoffs.comparisons, self._keeps_memory
-        self.plans = UpdatePlans(staleness, compare, buffers, self.leaves.locks, self._settings, self._on_plan, keeps)
-        self.tiles = TiledPlans(staleness, compare, self.leaves, self._settings, self._on_plan, keeps)
+        self._maker = self._maker.with_staleness(staleness)
+        self.plans = UpdatePlans(self._maker, buffers, self.leaves.locks)
+        self.tiles = TiledPlans(self._maker, self.leaves)
         self.lost = (self.lost & targets) | (targets - before)
         for buffer in before - targets:
             self.targets.drop(buffer)
