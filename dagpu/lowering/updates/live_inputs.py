@@ -255,7 +255,7 @@ class LiveInputs:
             return SymbolicArray(index, value, self.reads)
         if kind is SharedTensor:
             state = live_state(value)
-            # Memory of its own, so that two sources that hold one tensor stay two inputs. The source holds it too, so no
+            # Memory of its own, so that two sources that hold one tensor stay two inputs. The source holds it too: no
             # closure can become its owner.
             made.storage = Storage(state.storage.device, state.storage.nbytes, memory=_NO_VALUE)
             made.layout, made.origin = state.layout, state.origin
