@@ -96,7 +96,7 @@ class SharedTensor(ArrayHandle[D_co, S_co], DLPackExport):
         assert state.holders is not None
         self._state = state
         self._holders = state.holders
-        self._counted = state.holders.add(self)
+        self._counted = state.holders.add()
 
     def clone(self) -> "SharedTensor[D_co, S_co]":
         """Return another handle to the same memory."""
@@ -115,19 +115,19 @@ class SharedTensor(ArrayHandle[D_co, S_co], DLPackExport):
         """
         where = here()
         with Bookkeeping():
-            state, alive = self._unmoved_state(), self._holders.alive
+            state, holders = self._unmoved_state(), self._holders
             storage = state.storage
             if storage.lock.readers:
                 release_returned_loans()
-            if len(alive) == 1 and not storage.lock.readers:
+            if holders.count == 1 and not storage.lock.readers:
                 take_state(self, "try_unwrap()", where)
-                if len(alive) == 1:  # else another thread gives the handle out: it counts first, and then looks
-                    alive.discard(self._counted)
+                if holders.count == 1:  # else another thread gives the handle out: it counts first, and then looks
+                    self._counted = None  # it counts no longer
                     if storage.memory is not None:
                         driver_of(storage.device).exchange.await_visitors(storage.memory)
                     return Tensor(HandleState(Tensor, storage, state.layout, state.origin))
                 restore_state(self, state)
-            others = len(alive) - 1
+            others = holders.count - 1
         who = "a run that is reading it, or by the library whose array it is"
         if others:
             who = "1 more handle" if others == 1 else f"{others} more handles"

@@ -92,10 +92,11 @@ class HandleExports:
 class _ForeignReader:
     """A reader of shared memory in another library. `try_unwrap()` counts it, as it counts handles."""
 
-    __slots__ = ("__weakref__", "_storage")
+    __slots__ = ("__weakref__", "_counted", "_storage")
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, counted: object) -> None:
         self._storage = storage
+        self._counted = counted
 
 
 def _add_reader(shared: SharedTensor[Any], state: HandleState) -> object:
@@ -108,8 +109,7 @@ def _add_reader(shared: SharedTensor[Any], state: HandleState) -> object:
         MovedError: the tensor has been moved.
     """
     assert state.holders is not None
-    reader = _ForeignReader(state.storage)
-    state.holders.add(reader)
+    reader = _ForeignReader(state.storage, state.holders.add())
     return reader if state_of(shared) is state else clone_shared(shared)  # which takes the lock
 
 

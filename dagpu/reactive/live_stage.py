@@ -19,6 +19,7 @@ from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.updates.value_numbers import ValueNumbers
+from dagpu.reactive.plans.plan_maker import PlanMaker
 from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
 from dagpu.reactive.plans.tiled_plans import TiledPlans
 from dagpu.reactive.plans.update_plans import UpdatePlan, UpdatePlans
@@ -61,12 +62,9 @@ class LiveStage:
         self.common: list[SharedBuffer] = []
         """Those that another feed observes too. Their tensors are results."""
         self._settings = settings
-        self._on_plan = on_plan
-        self._keeps_memory = keeps_memory
-        self.plans = UpdatePlans(
-            staleness, self.cutoffs.comparisons, frozenset(), leaves.locks, settings, on_plan, keeps_memory
-        )
-        self.tiles = TiledPlans(staleness, self.cutoffs.comparisons, leaves, settings, on_plan, keeps_memory)
+        self._maker = PlanMaker(staleness, self.cutoffs.comparisons, settings, on_plan, keeps_memory)
+        self.plans = UpdatePlans(self._maker, frozenset(), leaves.locks)
+        self.tiles = TiledPlans(self._maker, leaves)
         """The plans in which launches run lists of tiles."""
         self.written_bits = 0
         """The bits of the sources of which parts have been written: what launches in tiles need is kept for these."""
@@ -79,9 +77,9 @@ class LiveStage:
         self._targets_on_devices = _targets_on_devices(staleness)
         buffers = frozenset([each.buffer for each in common])
         self.cutoffs.staleness = staleness
-        compare, keeps = self.cutoffs.comparisons, self._keeps_memory
-        self.plans = UpdatePlans(staleness, compare, buffers, self.leaves.locks, self._settings, self._on_plan, keeps)
-        self.tiles = TiledPlans(staleness, compare, self.leaves, self._settings, self._on_plan, keeps)
+        self._maker = self._maker.with_staleness(staleness)
+        self.plans = UpdatePlans(self._maker, buffers, self.leaves.locks)
+        self.tiles = TiledPlans(self._maker, self.leaves)
         self.lost = (self.lost & targets) | (targets - before)
         for buffer in before - targets:
             self.targets.drop(buffer)
@@ -125,8 +123,14 @@ class LiveStage:
         if update.loaded is None:
             self.lost = change.lost
             return 0
-        memory = self._bind(update, change.compare)
-        await self._launch(update, update.loaded, memory, waits, origin, change.compare)
+        loaded, compare = update.loaded, change.compare
+        done = MISS
+        if self.cutoffs.inputs:  # else `repeat` has the direct calls, which build the value too
+            done = await self._call_directly(update, loaded, _nothing, waits, origin, compare)
+        if done is MISS:
+            await self._launch(update, loaded, self._bind(update, compare), waits, origin, compare)
+        else:
+            self.cutoffs.read_flags(compare)
         self.lost -= update.targets
         return len(chosen) - change.compare.bit_count()
 
@@ -142,29 +146,46 @@ class LiveStage:
         self, update: UpdatePlan | TiledPlan, build: Callable[[], Any], waits: Waits, origin: Origin
     ) -> Any:
         """Do what `run` does, for a plan of `find_repeated`, and return the value that `build` makes then."""
-        loaded, settings = update.loaded, self._settings
+        loaded = update.loaded
         assert loaded is not None
-        if settings.direct and loaded.runs >= OFTEN:
-            if not loaded.again_is_known:
-                self._write_call(update, loaded, build)
-            if loaded.again is not None:
-                again: DirectCall = loaded.again
-                try:
-                    if waits.polls_at_submit:
-                        value = again.now(loaded, None, None, settings, origin)
-                    else:
-                        value = await again.in_task(loaded, None, None, settings, origin)
-                except BaseException:
-                    self.lost |= update.targets
-                    raise
-                if value is not MISS:
-                    return value
+        value = await self._call_directly(update, loaded, build, waits, origin)
+        if value is not MISS:
+            return value
         await self._launch(update, loaded, self._bind(update), waits, origin)
         return build()
 
-    def _write_call(self, update: UpdatePlan | TiledPlan, loaded: LoadedPlan, build: Callable[[], Any]) -> None:
-        """Write the direct call of an update: what `_bind`, `_launch` and `_replace` do, without a cutoff, and what
-        `build` does.
+    async def _call_directly(
+        self,
+        update: UpdatePlan | TiledPlan,
+        loaded: LoadedPlan,
+        build: Callable[[], Any],
+        waits: Waits,
+        origin: Origin,
+        compare: int = 0,
+    ) -> Any:
+        """Run an update by the direct call of its plan, which is written if the plan has run often. Return what `build`
+        returns, or `MISS` if `_launch` must run it."""
+        settings = self._settings
+        if not settings.direct or loaded.runs < OFTEN:
+            return MISS
+        if not loaded.again_is_known:
+            self._write_call(update, loaded, build, compare)
+        again: DirectCall | None = loaded.again
+        if again is None:
+            return MISS
+        try:
+            if waits.polls_at_submit:
+                return again.now(loaded, None, None, settings, origin)
+            return await again.in_task(loaded, None, None, settings, origin)
+        except BaseException:
+            self.lost |= update.targets
+            raise
+
+    def _write_call(
+        self, update: UpdatePlan | TiledPlan, loaded: LoadedPlan, build: Callable[[], Any], compare: int
+    ) -> None:
+        """Write the direct call of an update: what `_bind`, `_launch` and `_replace` do, but for the reading of flags,
+        and what `build` does.
 
         If the update is one launch of a graph, the last two are done while the device works. Then all that it makes is
         in memory of the device, so `build` calls no closure. A failure loses the targets all the same.
@@ -176,7 +197,10 @@ class LiveStage:
             kept = buffer in self.staleness.last
             text.cells[here] = f"{memory}[{text.constant('AT', buffer)}]" if kept else self.leaves.write(text, buffer)
         publish: list[str] = []
+        flags = self.cutoffs.write_bindings(text, compare, subprogram)
         for buffer, here in subprogram.outputs:
+            if buffer in flags:
+                continue
             if buffer in self._targets_on_devices:
                 text.cells[here] = f"{text.constant('OWN', targets.own_memory)}({text.constant('AT', buffer)})"
             made = f"memory[{text.constant('AT', here)}]"
@@ -265,3 +289,7 @@ class LiveStage:
 def _targets_on_devices(staleness: Staleness) -> set[int]:
     """Return the targets in memory of devices, which an update makes where they are if nothing else reads them."""
     return {buffer for buffer in staleness.targets if staleness.program.buffers[buffer].device != HOST}
+
+
+def _nothing() -> None:
+    """Build no value: the parts of an update with cutoffs leave that to its end."""

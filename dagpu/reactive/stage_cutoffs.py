@@ -9,6 +9,7 @@ from typing import Any, final
 from dagpu.common.layout import Layout
 from dagpu.handles import live_state
 from dagpu.handles.device_handles import MappedMemory, driver_of
+from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.updates.comparing.cutoff_comparisons import ComparedBuffer, CutoffComparisons
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
@@ -96,6 +97,17 @@ class StageCutoffs:
                 device = find_device(self.comparisons.program.devices[each.device])
                 flags = self._flags[each.flags] = driver_of(device).mapped_memory(each.flags_layout.nbytes)
             memory[written[each.flags]] = flags.memory
+
+    def write_bindings(self, text: CallText, compare: int, subprogram: Subprogram) -> set[int]:
+        """Write what `bind` does, in the text of a direct call. `bind` has been called before. Return the buffers of
+        the flags."""
+        cuts = {cut.own: cut for cut in self.inputs}
+        read, written = dict(subprogram.inputs), dict(subprogram.outputs)
+        found = self.comparisons.of(compare)
+        for each in found:
+            text.cells[read[each.last]] = f"{text.constant('CUT', cuts[each.bit])}.value._state.storage.memory"
+            text.cells[written[each.flags]] = text.constant("FLAGS", self._flags[each.flags].memory)
+        return {each.flags for each in found}
 
     def read_flags(self, compare: int) -> set[int]:
         """Note which of the cutoffs `compare` the last run has found to differ. Return the buffers of the flags."""

@@ -255,12 +255,15 @@ class LiveInputs:
             return SymbolicArray(index, value, self.reads)
         if kind is SharedTensor:
             state = live_state(value)
-            # Memory of its own, so that two sources that hold one tensor stay two inputs.
+            # Memory of its own, so that two sources that hold one tensor stay two inputs. The source holds it too: no
+            # closure can become its owner.
             made.storage = Storage(state.storage.device, state.storage.nbytes, memory=_NO_VALUE)
             made.layout, made.origin = state.layout, state.origin
             self.storages[made.storage] = index
             return SharedTensor(
-                HandleState(SharedTensor, made.storage, state.layout, state.origin, holders=_held_elsewhere())
+                HandleState(
+                    SharedTensor, made.storage, state.layout, state.origin, holders=Holders(held_elsewhere=True)
+                )
             )
         return LiveValue(index, value)
 
@@ -283,19 +286,3 @@ def _own_call(node: Map[Any], call: Call) -> Call:
 def _same(value: Any) -> Any:
     """Return the value: the function of a cutoff of host values."""
     return value
-
-
-class _Holder:
-    """A holder of a tensor that no one can give up."""
-
-    __slots__ = ("__weakref__",)
-
-
-_HOLDER: Final = _Holder()
-
-
-def _held_elsewhere() -> Holders:
-    """Return the holders of a tensor that something else holds too, so that no closure can become its owner."""
-    holders = Holders()
-    holders.add(_HOLDER)
-    return holders

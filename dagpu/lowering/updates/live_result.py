@@ -118,7 +118,7 @@ def _is_read(handle: Any, memory: object) -> bool:
     run, or another library."""
     state = live_state(handle)
     lock, holders = state.storage.lock, state.holders
-    if (holders is not None and len(holders.alive) > 1) or lock.readers or lock.writer is not None:
+    if (holders is not None and holders.count > 1) or lock.readers or lock.writer is not None:
         return True
     return driver_of(state.storage.device).exchange.is_parked(memory)
 

@@ -273,7 +273,7 @@ def _is_alone(tensor: Any) -> bool:
     """Return true if there is no other handle to the memory of a tensor, and no run or other library that uses it."""
     state = live_state(tensor)
     storage = state.storage
-    if state.holders is None or len(state.holders.alive) > 1 or storage.lock.readers or storage.lock.writer is not None:
+    if state.holders is None or state.holders.count > 1 or storage.lock.readers or storage.lock.writer is not None:
         return False
     return not driver_of(storage.device).exchange.is_parked(storage.memory)
 

@@ -1,23 +1,19 @@
 """`TiledPlans`: the plans of one stage after changes of parts of sources, in which launches run lists of tiles."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from math import ceil
 from typing import Final, final
 
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
 from dagpu.lowering.updates.dirty.tile_lists import lengths_of, list_array, with_lists
 from dagpu.lowering.updates.dirty.tile_updates import COPIED_WHOLE_FROM, WHOLE_FROM, TileCount, TileUpdate, TileUpdates
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_result import TargetMemory
-from dagpu.lowering.updates.staleness import Change, Staleness
+from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.verify.verify_tiles import TileVerifier
-from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.ops.live.parts import Box
+from dagpu.reactive.plans.plan_maker import PlanMaker
 from dagpu.reactive.plans.prepared_tiles import ChangedParts, PreparedTiles, ProvedShapes, TiledPlan
-from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
-from dagpu.runtime.calls.settings import Settings
 
 MOST_TILED_PLANS: Final = 32
 """The most plans with lists of tiles that a feed keeps, those used last."""
@@ -28,27 +24,14 @@ MOST_PREPARED: Final = 256
 
 @final
 class TiledPlans:
-    """The plans with lists of tiles of one stage. `on_plan` is called with each new one. With `keeps_memory` each
-    may keep a little memory of its own between updates."""
+    """The plans with lists of tiles of one stage."""
 
-    def __init__(
-        self,
-        staleness: Staleness,
-        comparisons: CutoffComparisons,
-        leaves: LeafValues,
-        settings: Settings,
-        on_plan: Callable[[Plan], None],
-        keeps_memory: bool,
-    ) -> None:
-        self._staleness = staleness
-        self._comparisons = comparisons
+    def __init__(self, maker: PlanMaker, leaves: LeafValues) -> None:
+        self._maker = maker
+        self._staleness = staleness = maker.staleness
         self._leaves = leaves
-        self._settings = settings
-        self._on_plan = on_plan
-        self._keeps_memory = keeps_memory
         self._tiles = TileUpdates(staleness)
         self._totals = self._tiles.totals
-        self._verifier: UpdateVerifier | None = None
         self._tile_verifier = TileVerifier(staleness)
         self._plans: dict[Hashable, TiledPlan] = {}
         self._used: OrderedDict[TiledPlan, Hashable] = OrderedDict()
@@ -125,7 +108,7 @@ class TiledPlans:
         dirt = self._leaves.dirt(parts)
         update = self._tiles.update(change, dirt)
         unchanged: frozenset[int] = frozenset()
-        if self._settings.verify:
+        if self._maker.settings.verify:
             unchanged = self._tile_verifier.verify(change, dirt, update)
         instructions = self._staleness.program.instructions
         written = tuple(dict.fromkeys([buffer for index in update.lists for buffer in instructions[index].writes]))
@@ -144,10 +127,8 @@ class TiledPlans:
             self._used[plan] = key
             if len(self._used) > MOST_TILED_PLANS:
                 self._drop_oldest()
-        if self._settings.verify and prepared.unchanged not in plan.proved:
-            if self._verifier is None:
-                self._verifier = UpdateVerifier(self._staleness, self._comparisons)
-            self._verifier.verify(change, plan.whole, prepared.unchanged)
+        if prepared.unchanged not in plan.proved:
+            self._maker.verify(change, plan.whole, prepared.unchanged)
             plan.proved.add(prepared.unchanged)
         return plan
 
@@ -161,12 +142,9 @@ class TiledPlans:
 
     def _make(self, change: Change, prepared: PreparedTiles, held: tuple[int, ...]) -> TiledPlan:
         """Return a new plan. Outputs that something else holds begin as copies."""
-        whole = self._comparisons.extract(prepared.update.chosen, change.compare, self._staleness.targets)
-        tiled, loaded = with_lists(whole, prepared.lengths, held), None
-        if whole.chosen:
-            made = plan_program(tiled.subprogram.program, self._settings.verify)
-            self._on_plan(made)
-            loaded = LoadedPlan(made, self._settings)
-            loaded.keep_for_updates(self._keeps_memory)
+        comparisons, targets = self._maker.comparisons, self._staleness.targets
+        whole = comparisons.extract(prepared.update.chosen, change.compare, targets)
+        tiled = with_lists(whole, prepared.lengths, held)
+        loaded = self._maker.prepare(tiled.subprogram)
         locks = [self._leaves.locks[b] for b, _ in whole.inputs if b in self._leaves.locks]
-        return TiledPlan(whole, tiled, self._staleness.targets, frozenset(prepared.written), held, loaded, locks)
+        return TiledPlan(whole, tiled, targets, frozenset(prepared.written), held, loaded, locks)

@@ -8,20 +8,16 @@ when it waits for the next change, and at the latest when this change is there a
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple, final
 
 from dagpu.handles.storage import Storage
-from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import Program
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.list_schedule import ListSchedule
-from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
-from dagpu.lowering.updates.staleness import Change, Staleness
+from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.subprogram import Subprogram
-from dagpu.lowering.verify.verify_update import UpdateVerifier
-from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
-from dagpu.runtime.calls.settings import Settings
+from dagpu.reactive.plans.plan_maker import PlanMaker
+from dagpu.runtime.calls.loaded_plan import LoadedPlan
 
 MOST_PLANS: Final = 32
 """The most sets of changed sources whose plans a feed keeps, those used last."""
@@ -84,34 +80,20 @@ class NewSet(NamedTuple):
 
 @final
 class UpdatePlans:
-    """The plans of one stage, those used last. `on_plan` is called with each new one. With `keeps_memory` each
-    may keep a little memory of its own between updates.
+    """The plans of one stage, those used last.
 
     No larger plan serves a change if it makes one of the buffers `common` that the change does not make stale: these
     are computed once, for several feeds.
     """
 
-    def __init__(
-        self,
-        staleness: Staleness,
-        comparisons: CutoffComparisons,
-        common: frozenset[int],
-        locks: dict[int, Storage],
-        settings: Settings,
-        on_plan: Callable[[Plan], None],
-        keeps_memory: bool,
-    ) -> None:
-        self._staleness = staleness
-        self._comparisons = comparisons
+    def __init__(self, maker: PlanMaker, common: frozenset[int], locks: dict[int, Storage]) -> None:
+        self._maker = maker
+        self._staleness = maker.staleness
         self._common = common
         self._locks = locks
-        self._settings = settings
-        self._on_plan = on_plan
-        self._keeps_memory = keeps_memory
         self._plans: OrderedDict[Change, UpdatePlan] = OrderedDict()
         self._owed: OrderedDict[Change, None] = OrderedDict()
         """The changes that a larger plan has served, and whose own plans are not made yet."""
-        self._verifier: UpdateVerifier | None = None
         self.newest: NewSet | None = None
         """The last change that was new and that a larger plan covered."""
         self.latest: tuple[int, UpdatePlan] | None = None
@@ -161,7 +143,7 @@ class UpdatePlans:
 
     def _compare(self, change: Change, larger: Subprogram) -> NewSet:
         """Compare a change with the subprogram of a larger one."""
-        staleness, policy = self._staleness, self._settings.policy
+        staleness, policy = self._staleness, self._maker.settings.policy
         own = staleness.instructions_for(staleness.stale_targets(change))
         whole = staleness.program.instructions  # after these come comparisons, which both plans make
         more = [whole[each] for each in set(larger.chosen) - set(own) if each < len(whole)]
@@ -189,21 +171,12 @@ class UpdatePlans:
         """Make the plan of a change, and store it."""
         self._owed.pop(change, None)
         self.latest = None
-        staleness, comparisons = self._staleness, self._comparisons
+        staleness, maker = self._staleness, self._maker
         chosen = staleness.instructions_for(staleness.stale_targets(change))
-        subprogram = comparisons.extract(chosen, change.compare, staleness.targets)
-        if self._settings.verify:
-            if self._verifier is None:
-                self._verifier = UpdateVerifier(staleness, comparisons)
-            self._verifier.verify(change, subprogram)
-        loaded = None
-        if subprogram.chosen:
-            plan = plan_program(subprogram.program, self._settings.verify)
-            self._on_plan(plan)
-            loaded = LoadedPlan(plan, self._settings)
-            loaded.keep_for_updates(self._keeps_memory)
+        subprogram = maker.comparisons.extract(chosen, change.compare, staleness.targets)
+        maker.verify(change, subprogram)
         locks = [self._locks[b] for b, _ in subprogram.inputs if b in self._locks]
-        return self._keep(change, UpdatePlan(subprogram, staleness.targets, loaded, locks))
+        return self._keep(change, UpdatePlan(subprogram, staleness.targets, maker.prepare(subprogram), locks))
 
     def _keep(self, change: Change, plan: UpdatePlan) -> UpdatePlan:
         """Store the plan of a change, and return it."""

@@ -93,15 +93,15 @@ def test_a_handle_goes_out_or_gets_an_owner(monkeypatch: pytest.MonkeyPatch, cou
     same = shared  # which a refused call leaves as it is
     count = Holders.add
 
-    def count_amid(holders: Holders, holder: object) -> Any:
+    def count_amid(holders: Holders) -> object:
         """Count the reader, and do what another thread might do before or after it."""
         monkeypatch.undo()
-        counted = count(holders, holder) if counted_first else None
+        counted = count(holders) if counted_first else None
         try:
             owners.append(same.try_unwrap())
         except OwnershipError:
             pass
-        return count(holders, holder) if counted is None else counted
+        return count(holders) if counted is None else counted
 
     monkeypatch.setattr(Holders, "add", count_amid)
     if counted_first:

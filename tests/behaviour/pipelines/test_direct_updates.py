@@ -10,10 +10,21 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pytest
 import trio
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dagpu import DagpuError, SharedTensor, from_host, full, observe, source, zip_ops
+from dagpu import (
+    DagpuError,
+    DeviceLostError,
+    OwnershipError,
+    SharedTensor,
+    cutoff,
+    from_host,
+    full,
+    observe,
+    source,
+    zip_ops,
+)
 from dagpu import value as shared_value
 from dagpu.handles.handle_trees import storage_of
 from dagpu.handles.storage import Locks
@@ -381,6 +392,44 @@ def test_a_result_that_nothing_has_stays_at_its_address() -> None:
         assert all(each == seen[-1] for each in seen)
 
 
+class SavesItself:
+    """An object in a cycle of references, which a finalizer puts back into the world with the value that it has."""
+
+    def __init__(self, value: object, saved: list[object]) -> None:
+        self.value = value
+        self._saved = saved
+        self._itself = self
+
+    def __del__(self) -> None:
+        self._saved.append(self.value)
+
+
+def test_a_result_that_a_finalizer_brings_back_is_not_written() -> None:
+    """The collector clears weak references to what it finds before it calls finalizers. A handle that one of these
+    saves still counts as a holder: its bits stay, and no other handle can become the owner."""
+    with installed(3, gpus=1):
+        made = scene(home=False, plain=True)
+        for number in range(WARM):
+            made.change(1, number)
+            made.trial.update()
+        made.change(1, WARM)
+        value, saved = made.trial.update(), list[Any]()
+        bits = bits_of(value)
+        SavesItself(value, saved)
+        del value
+        gc.collect()
+        (found,) = saved
+        for number in range(3):
+            made.change(7, 100 + number)
+            made.trial.update()
+            assert bits_of(found) == bits
+        shared = full((8,), 1.0).sync().share()
+        SavesItself(shared.clone(), saved)
+        gc.collect()
+        with pytest.raises(OwnershipError, match="1 more handle"):
+            shared.try_unwrap()
+
+
 def test_a_tensor_that_is_written_as_an_update_begins_is_not_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """An update that comes again holds an instant before it looks at its sources. So a write after that look, by
     another thread, leaves the memory as it is that the update reads."""
@@ -408,3 +457,51 @@ def test_a_tensor_that_is_written_as_an_update_begins_is_not_written_in_place(mo
                 assert np.array_equal(await (await feed.next()).to_host(), await (await op).to_host())
 
         trio.run(main)
+
+
+CUT_CHANGES: Final = ("equal", "different", "level", "both", "refused launch", "device lost")
+
+
+def cut_updates(changes: list[str], *, direct: bool) -> list[object]:
+    """All that updates of an op with a cutoff on a tensor let a program see, after some that make direct calls."""
+    seen: list[object] = []
+    with pytest.MonkeyPatch.context() as patch, installed(3, gpus=1) as machine:
+        patch.setenv("DAGPU_DIRECT", "1" if direct else "0")
+        level, tensor, held = source(1.0), source(full((8,), 2.0).sync()), full((8,), 3.0).sync().share()
+        cut: Any = cutoff(blended(tensor, held, 0.5))
+        trial = Trial(zip_ops(blended(cut, held, level).share(), flipped(cut).share()), [level, tensor])
+        trial.update()
+        content = 2.0
+        for number, change in enumerate([*("equal", "different", "level") * WARM, *changes]):
+            if change in ("different", "both"):
+                content += 1.0
+            if change != "level":
+                tensor.set(full((8,), content).sync())
+            if change in ("level", "both"):
+                level.set(float(number))
+            if change == "refused launch":
+                machine.gpus[0].fail("cuGraphLaunch", 1, 1)
+            if change == "device lost":
+                machine.gpus[0].lose(700)
+                with pytest.raises(DeviceLostError):
+                    trial.update()
+                return seen
+            with suppress(DagpuError):
+                bits = bits_of(trial.update())
+                seen.append((bits, trial.ran))
+                assert direct or bits == bits_of(trial.op.sync())
+            machine.gpus[0].heal()
+        if direct and not changes:
+            stage = stage_of(trial)
+            written = [plan.loaded.again for plan in stage.plans._plans.values() if plan.loaded]  # noqa: SLF001
+            assert len([each for each in written if each is not None]) == 3, "compared, let through, and level"
+    return seen
+
+
+@settings(max_examples=12)
+@example([])
+@given(st.lists(st.sampled_from(CUT_CHANGES), max_size=8))
+def test_direct_calls_of_cutoffs_are_no_different(changes: list[str]) -> None:
+    """The parts of an update with a cutoff, which makes a tensor and compares it, and what comes after, run by direct
+    calls, with the values, the numbers of instructions and the errors of the general way."""
+    assert cut_updates(changes, direct=True) == cut_updates(changes, direct=False)
