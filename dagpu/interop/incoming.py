@@ -18,9 +18,10 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.common.errors import BorrowError, InteropError
+from dagpu.common.errors import BorrowError, InteropError, ShapeError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.wrong_arguments import add_call_place
 from dagpu.handles import (
     HandleState,
     Holders,
@@ -69,7 +70,10 @@ def from_array(x: Any, dtype: Any = None, *, stream: StreamLike | None = None) -
     have = read_array(x, "from_array", where, stream)[0].form.layout.dtype if on_host is None else on_host.dtype
     _check_type(have, dtype, "from_array", where)
     if on_host is not None:
-        return from_host(on_host)
+        try:
+            return from_host(on_host)
+        except ShapeError as error:
+            raise add_call_place("from_array", where, error) from None
     return value(_Unread(x, dtype, stream, where)).then(_copy_now)
 
 
