@@ -137,7 +137,7 @@ class Cluster:
         """The address of Dask's dashboard; None if there is none. The names of tasks are places in your files."""
         return self._dashboard
 
-    def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
+    def explain(self, op: DeviceOp[Any, Any, Any]) -> str:
         """Describe how an op would run on the cluster: its parts, the bytes between workers, the predicted time, and
         what holds it up. Nothing is run."""
         program = program_of(self.plan_of(op))

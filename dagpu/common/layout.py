@@ -21,6 +21,8 @@ _DATA_AT: Final = object.__basicsize__
 """The offset of the field `data` in NumPy's struct of an array, its first after the head that all objects have. The
 macro PyArray_DATA of NumPy's C API reads it in place, so it stays where it is."""
 
+MOST_AXES: Final = 64
+"""The most axes of an array of NumPy (NPY_MAXDIMS), and so of a tensor, whose contents are such an array."""
 MOST_ELEMENTS: Final = 2**63 // 16 - 1
 """The largest product of the extents of an array, except extents of 0. Byte offsets have 64 bits, elements at most 16
 bytes."""
@@ -81,6 +83,8 @@ def as_shape(shape: Any, what: str = "shape") -> Shape:
         else:
             if 0 in shape:
                 _check_empty(shape, what)
+            if len(shape) > MOST_AXES:
+                raise _too_many_axes(shape, what)
             return shape
     listed = isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str | bytes | bytearray)
     try:
@@ -95,7 +99,14 @@ def as_shape(shape: Any, what: str = "shape") -> Shape:
         raise ShapeError(f"{what} {shape!r} has a negative extent. Extents count elements: 0 or more.")
     if 0 in extents:
         _check_empty(extents, what)
+    if len(extents) > MOST_AXES:
+        raise _too_many_axes(extents, what)
     return extents
+
+
+def _too_many_axes(extents: Shape, what: str) -> ShapeError:
+    """Return the error for a shape that no array of NumPy can have."""
+    return ShapeError(f"{what} has {len(extents)} axes; arrays have at most {MOST_AXES}. Combine axes into one.")
 
 
 def _check_empty(extents: Shape, what: str) -> None:

@@ -1,6 +1,7 @@
 """`Slot`: a holder for a value that a lower module uses and a higher module sets when it is loaded.
 
-Imports have one direction, so the lower module cannot import the value (dependency inversion). All slots:
+Imports have one direction, so the lower module cannot import the value (dependency inversion). The first read of a
+value that is not set loads the module that sets it. All slots:
 
 | slot | used by | set by |
 | --- | --- | --- |
@@ -18,7 +19,8 @@ Imports have one direction, so the lower module cannot import the value (depende
 | `dagpu.kernels.decorator.ARCH_COMPILER` | `compile(arch=)` of a kernel | dagpu.runtime.device_lookup |
 """
 
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar, final
+from importlib import import_module
+from typing import TYPE_CHECKING, Generic, TypeVar, final
 
 _T = TypeVar("_T")
 
@@ -41,7 +43,8 @@ class Slot(Generic[_T]):
 
     if not TYPE_CHECKING:  # hidden from type checkers, which must report unknown attributes themselves
 
-        def __getattr__(self, name: str) -> NoReturn:
-            if name == "value":
-                raise RuntimeError(f"{self._setter} is not loaded, and this needs it. Load it: import {self._setter}")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        def __getattr__(self, name: str) -> object:
+            if name != "value":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            import_module(self._setter)  # the program has imported a part of dagpu alone, `dagpu.interop` say
+            return object.__getattribute__(self, "value")

@@ -5,6 +5,9 @@ from dagpu.cluster.cluster_interpreter import Cluster
 from dagpu.cluster.connection.members import WorkerInfo
 from dagpu.cluster.connection.security import Tls
 from dagpu.cluster.engine.run_progress import Progress
+from dagpu.cluster.parts.cutting import cut
+from dagpu.cluster.parts.part import Part
+from dagpu.cluster.parts.part_checks import verify_parts
 from dagpu.common.dtypes import Shape, bf16, bool_, c64, c128, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.errors import (
     BorrowError,
@@ -55,12 +58,15 @@ from dagpu.kernels.expressions.expr_decorator import expr
 from dagpu.kernels.expressions.expression import Expression
 from dagpu.kernels.sees import Along, Around, Columns, Here, Rows
 from dagpu.kernels.tile import Tile
+from dagpu.lowering.plan import peak_bytes_on
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.links import Link, Links
 from dagpu.lowering.schedule.list_schedule import ListSchedule
 from dagpu.lowering.schedule.mesh import Mesh, use_mesh
+from dagpu.lowering.schedule.placing import DevicePolicy, place
 from dagpu.lowering.schedule.policies import RoundRobin, SchedulingPolicy, SingleStream
 from dagpu.lowering.schedule.spread import Spread
+from dagpu.lowering.verify.placed_values import verify_placement
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
 from dagpu.ops.compose import value, zip_ops
 from dagpu.ops.creation import (
@@ -82,6 +88,7 @@ from dagpu.ops.creation import (
 from dagpu.ops.graph import CudaGraph, Module, Scope
 from dagpu.ops.launch import KernelOp
 from dagpu.ops.live.changes import batch
+from dagpu.ops.live.parts import Region
 from dagpu.ops.live.source_op import Source, cutoff, source
 from dagpu.reactive.flows.asking import Ask, batching
 from dagpu.reactive.flows.feed import Feed
@@ -109,22 +116,22 @@ from dagpu.sharding.spread_values import Each, Haloed, Partials, PerDevice, Rank
 __all__ = [
     "Along", "Around", "Ask", "Blocks", "BorrowError", "Borrowed", "CaptureError", "Cluster", "ClusterError",
     "ClusterLostError", "ClusterSecurityError", "Columns", "CompileError", "CostModel", "CudaGraph", "Cyclic",
-    "DagpuError", "Device", "DeviceError", "DeviceLostError", "DeviceOp", "Each", "Elem", "ExportError", "Expression",
-    "Feed", "Flow", "Foreign", "ForeignError", "ForeignFunction", "Haloed", "Here", "In", "InteropError", "Interpreter",
-    "Kernel", "KernelArgumentError", "KernelBoundsError", "KernelOp", "Layout", "Lazy", "Lent", "Link", "Links",
-    "ListSchedule", "MayAlloc", "Mesh", "MeshError", "Module", "MovedError", "NestedRunError", "NoAlloc",
-    "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError",
+    "DagpuError", "Device", "DeviceError", "DeviceLostError", "DeviceOp", "DevicePolicy", "Each", "Elem", "ExportError",
+    "Expression", "Feed", "Flow", "Foreign", "ForeignError", "ForeignFunction", "Haloed", "Here", "In", "InteropError",
+    "Interpreter", "Kernel", "KernelArgumentError", "KernelBoundsError", "KernelOp", "Layout", "Lazy", "Lent", "Link",
+    "Links", "ListSchedule", "MayAlloc", "Mesh", "MeshError", "Module", "MovedError", "NestedRunError", "NoAlloc",
+    "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError", "Part",
     "PartKilledWorkersError", "Partials", "Partition", "PartitionError", "Pending", "PerDevice", "Pipeline",
-    "PlanError", "Progress", "Rank", "Reduction", "Replicated", "RoundRobin", "Rows", "SchedulingPolicy", "Scope",
-    "Shape", "ShapeError", "Sharded", "ShardedRef", "SharedTensor", "SingleStream", "Source", "SourceError", "Spread",
-    "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Tls", "Trace",
-    "UpdateError", "VersionMismatchError", "WorkerInfo", "adopt", "all_gather", "all_reduce", "arange", "array",
-    "as_partials", "as_shards", "batch", "batching", "bf16", "bool_", "broadcast", "c64", "c128", "checkpoint",
-    "convert", "current_device", "cutile_kernel", "cutoff", "device", "devices", "dup", "each", "empty", "every",
+    "PlanError", "Progress", "Rank", "Reduction", "Region", "Replicated", "RoundRobin", "Rows", "SchedulingPolicy",
+    "Scope", "Shape", "ShapeError", "Sharded", "ShardedRef", "SharedTensor", "SingleStream", "Source", "SourceError",
+    "Spread", "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Tls",
+    "Trace", "UpdateError", "VersionMismatchError", "WorkerInfo", "adopt", "all_gather", "all_reduce", "arange",
+    "array", "as_partials", "as_shards", "batch", "batching", "bf16", "bool_", "broadcast", "c64", "c128", "checkpoint",
+    "convert", "current_device", "cut", "cutile_kernel", "cutoff", "device", "devices", "dup", "each", "empty", "every",
     "expr", "eye", "f16", "f32", "f64", "fill", "flow", "foreign", "from_array", "from_host", "full", "gather", "halo",
     "i8", "i16", "i32", "i64", "kernel", "lend", "lend_mut", "lent_out", "linspace", "memcpy", "merge", "numba_kernel",
-    "observe", "ones", "pipeline", "plan_of", "rand", "randn", "record_origins", "reduce_scatter", "reshard", "shard",
-    "shard_host", "sharded_empty", "share_array", "source", "spawn", "stream_of", "trace", "triton_kernel", "u8", "u16",
-    "u32", "u64", "unversioned", "unzip_each", "use_device", "use_interpreter", "use_mesh", "value", "watch", "zeros",
-    "zip_flows", "zip_ops",
+    "observe", "ones", "peak_bytes_on", "pipeline", "place", "plan_of", "rand", "randn", "record_origins",
+    "reduce_scatter", "reshard", "shard", "shard_host", "sharded_empty", "share_array", "source", "spawn", "stream_of",
+    "trace", "triton_kernel", "u8", "u16", "u32", "u64", "unversioned", "unzip_each", "use_device", "use_interpreter",
+    "use_mesh", "value", "verify_parts", "verify_placement", "watch", "zeros", "zip_flows", "zip_ops",
 ]  # fmt: skip

@@ -161,6 +161,11 @@ def read_host_array(x: Any, call: str, where: Origin) -> "np.ndarray[Any, Any] |
 
 
 def _by_dlpack(x: Any, call: str, where: Origin) -> ArrayMemory:
+    if isinstance(x, np.ma.MaskedArray):
+        raise InteropError(
+            f"{call} at {describe(where)}: the array is a masked array, and its mask would be lost. Fill the masked "
+            "elements first: x.filled(0)."
+        )
     kind, index = x.__dlpack_device__()
     # Of a stream that is asked for, the producer makes it wait for its own work. Only CUDA arrays know streams.
     options: dict[str, object] = {}

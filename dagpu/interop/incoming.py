@@ -17,7 +17,9 @@ from typing import Any, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from dagpu.common.errors import ShapeError
 from dagpu.common.origin import Origin, here
+from dagpu.common.wrong_arguments import add_call_place
 from dagpu.handles import SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.interop.foreign_arrays import ForeignArray, StreamLike, read_array, read_host_array
 from dagpu.interop.imported_handles import ArrayLoan, check_type, own_array, share_memory
@@ -55,7 +57,10 @@ def from_array(x: Any, dtype: Any = None, *, stream: StreamLike | None = None) -
     if dtype is not None:
         check_type(have, dtype, "from_array", where)
     if on_host is not None:
-        return from_host(on_host)
+        try:
+            return from_host(on_host)
+        except ShapeError as error:
+            raise add_call_place("from_array", where, error) from None
     return value(_Unread(x, dtype, stream, where)).then(_copy_now)
 
 

@@ -101,8 +101,10 @@ RUNS: Final = frozenset({f"{DEVICE_OP}.sync", f"{DEVICE_OP}.sync_on", f"{DEVICE_
 
 REMEMBERS: Final = frozenset({f"{DEVICE_OP}.shared", f"{DEVICE_OP}.unzip", f"{KERNEL_OP}.unzip"})
 """Methods that return ops which remember: they run their source once, and may themselves run several times."""
+RUN_AGAIN: Final = REMEMBERS | {MAKE_SOURCE}
+"""Functions whose ops may run several times, whatever moves into them."""
 
-USED_AGAIN: Final = REMEMBERS | {VALUE, MAKE_SOURCE, PIPELINE_CALL, "dagpu.ops.live.source_op.cutoff"}
+USED_AGAIN: Final = RUN_AGAIN | {VALUE, PIPELINE_CALL, "dagpu.ops.live.source_op.cutoff"}
 """Functions whose ops may be used several times in one run, or that give back an op of their argument."""
 
 SYSTEM_TASKS: Final = frozenset({"trio._core._generated_run.spawn_system_task"})

@@ -124,10 +124,13 @@ def _check_recipe(recipe: Recipe, dtype: "np.dtype[Any]", shape: Shape, origin: 
 
 
 def _check_number(value: Any, what: str, name: str) -> Any:
-    """Return a number for a recipe, or raise a ShapeError. `_check_recipe` refuses complex numbers."""
+    """Return a number of Python's own for a recipe, or raise a ShapeError. `_check_recipe` refuses complex numbers."""
     number = read_value(value)
     if isinstance(number, NUMBERS):
-        return number
+        found: Any = number.item() if isinstance(number, np.generic) else number
+        if isinstance(found, np.inexact):  # a long double has no number of Python's own
+            return float(found) if isinstance(found, np.floating) else complex(found)
+        return found
     cure = cure_by_await(value) or f"Write {name}=1.5, say"
     raise wrong_argument(what, here(), name, value, "a number", cure, ShapeError)
 

@@ -135,13 +135,13 @@ def _without_types(signature: inspect.Signature) -> inspect.Signature:
 
 
 @overload
-def pipeline(f: Callable[_P, DeviceOp[_T, Any, Any]], /) -> Pipeline[_P, _T]: ...
+def pipeline(f: Callable[_P, DeviceOp[_T, Any, Any]]) -> Pipeline[_P, _T]: ...
 @overload
 def pipeline(
     *, cache_size: int = ..., graph_from: int | None = ...
 ) -> Callable[[Callable[_P, DeviceOp[_T, Any, Any]]], Pipeline[_P, _T]]: ...
 def pipeline(
-    f: Callable[_P, DeviceOp[_T, Any, Any]] | None = None, /, *, cache_size: int = 32, graph_from: int | None = 2
+    f: Callable[_P, DeviceOp[_T, Any, Any]] | None = None, *, cache_size: int = 32, graph_from: int | None = 2
 ) -> Pipeline[_P, _T] | Callable[[Callable[_P, DeviceOp[_T, Any, Any]]], Pipeline[_P, _T]]:
     """Decorate a typed function from inputs to an op, to trace and plan it once for each combination of shapes, types
     and devices of its arguments.

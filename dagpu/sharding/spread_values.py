@@ -7,7 +7,7 @@ results of runs as its handles are.
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, cast, final
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -21,6 +21,7 @@ from dagpu.common.slot import Slot
 from dagpu.common.wrong_arguments import add_call_place, wrong_argument
 from dagpu.handles import SharedTensor, Tensor, TensorRef
 from dagpu.handles.device_handles import Device
+from dagpu.handles.handle_errors import copy_error
 from dagpu.lowering.schedule.mesh import Mesh
 from dagpu.sharding.device_boxes import Blocks, Box, Cyclic, DeviceLayout, as_slices, dealt_boxes
 from dagpu.sharding.part_geometry import PartShape, part_of
@@ -125,6 +126,12 @@ class PerDevice(Protocol[_T_co]):
         ...
 
 
+def _refuse_copy(spread: Composite, _protocol: object = None) -> NoReturn:
+    """Raise for a copy or pickle of a value on several devices: a copy would be a second owner of its tensors."""
+    why = "A copy would be a second owner of the tensors on its devices"
+    raise copy_error(repr(spread), f"{why}. Use the value itself wherever it is wanted")
+
+
 class SpreadValue(Composite, Generic[_D_co]):
     """The base class of values with one tensor on each device of a mesh."""
 
@@ -161,6 +168,9 @@ class SpreadValue(Composite, Generic[_D_co]):
         layout = about.layout if isinstance(about.layout, Blocks | Cyclic | None) else identity(about.layout)
         whole = about.shape, identity(about.dtype), about.axis, about.width
         return (*mesh_tokens(about.mesh, identity), layout, *whole)
+
+    if not TYPE_CHECKING:
+        __reduce_ex__ = _refuse_copy  # copy, deepcopy and pickle call it
 
     def __repr__(self) -> str:
         about = self._about
@@ -282,6 +292,9 @@ class Each(Composite, Generic[_T_co]):
 
     def __iter__(self) -> Iterator[_T_co]:
         return iter(self._items)
+
+    if not TYPE_CHECKING:
+        __reduce_ex__ = _refuse_copy  # copy, deepcopy and pickle call it
 
     def __repr__(self) -> str:
         return f"Each({', '.join(map(repr, self._items))})"

@@ -37,7 +37,7 @@ CLASSES: dict[str, str] = {
         __call__(*args, **kwargs); host(body, /); grid(*grid); block(*block); shared_memory(nbytes); compile()
     """,
     "Expression": "cuda; __call__(*args, **kwargs); into(out, /, *args, **kwargs); update(out, /, *args, **kwargs)",
-    "Elem": "to(dtype, /)",
+    "Elem": "to(dtype, /); equals(other, /)",
     "Tile": "at; index",
     "Interpreter": "run(op, /); run_sync(op, /)",
     "StreamInterpreter": "__init__(device=..., policy=...); run(op, /); run_sync(op, /)",
@@ -65,6 +65,30 @@ CLASSES: dict[str, str] = {
     "Partials": "mesh; dtype; shape; nbytes",
     "Haloed": "mesh; dtype; shape; nbytes; width",
     "Each": "mesh; __iter__()",
+    "DevicePolicy": "assign(program, mesh, /)",
+    "Spread": "assign(program, mesh, /); place(program)",
+    "Link": "__init__(latency, bandwidth, ports=...)",
+    "Links": "__init__(peer=..., host=..., node=...); between(one, other); measured(mesh)",
+    "Part": "worker; plan; imports; exports; seconds; peak_bytes",
+    "Progress": "done; running; total; redone; lost_workers",
+    "Tls": "__init__(ca, certificate, key)",
+    "WorkerInfo": "address; devices; versions",
+    "Cluster": """
+        connect(address, *, tls=..., part_seconds=..., window=..., allowed_failures=..., timeout=..., code=...);
+        local(workers=..., devices=..., *, part_seconds=..., code=...); workers; mesh; dashboard; run(op, /);
+        run_sync(op, /); explain(op); progress()
+    """,
+    "Source": "revision; get(); set(x, /); change(f, /); write(at, data, /)",
+    "CudaGraph": "take_output(); update(op); launch(); stream; scope(stream)",
+    "Scope": "record(op); graph",
+    "Module": "forward(input, /)",
+    "Pipeline": "__call__(*args, **kwargs)",
+    "Lent": """
+        __dlpack__(*, stream=..., max_version=..., dl_device=..., copy=...); __dlpack_device__();
+        __cuda_array_interface__; shape; dtype
+    """,
+    "Foreign": "on(library, /, *, host=...); raw(body, /); host(body, /); __call__(*args, **kwargs)",
+    "ForeignFunction": "on(library, /, *, host=...); raw(body, /); host(body, /); __call__(*args, **kwargs)",
     "Rank": "number; device; boxes; coordinate(axis)",
     "Borrowed": "",
     "Static": "",
@@ -81,6 +105,14 @@ FUNCTIONS = """
     expr(*types_or_function); kernel(*, cuda, block=..., abi=..., options=..., checked=...);
     use_interpreter(interpreter); device(name=...); current_device(); devices(); use_device(place);
     spawn(nursery, op);
+    pipeline(f=...); source(x, /, *, equal=...); batch(); cutoff(op, /, equal=...);
+    observe(op, /, *, memory=..., check=...); stream_of(x, place=...); from_array(x, dtype=..., *, stream=...);
+    adopt(x, dtype=..., *, stream=...); share_array(x, dtype=..., *, stream=...); lend(x, dtype=..., *, stream=...);
+    lend_mut(x, dtype=..., *, stream=...); lent_out(t, *, stream=...); unversioned(t);
+    triton_kernel(jit, /, *, num_warps=..., num_stages=..., constexprs=...);
+    numba_kernel(function, /, *, block=..., fastmath=...); cutile_kernel(function, /, *, constants=...);
+    use_mesh(mesh); place(program, policy, mesh); verify_placement(before, after); peak_bytes_on(plan);
+    cut(program, mesh, *, part_seconds, costs=...); verify_parts(program, parts); checkpoint(t, store);
     flow(items, /); every(seconds, /); merge(*flows); zip_flows(*flows);
     shard(t, mesh, layout=...); shard_host(array, mesh, layout=...); sharded_empty(shape, dtype, mesh, layout=...);
     gather(s, on=...); reshard(s, layout, mesh=...); each(function, /, *args); unzip_each(e, n=...);

@@ -34,7 +34,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"reactive"}),
     frozenset({"cluster"}),
     frozenset({"entry.public"}),
-    frozenset({"__init__", "__main__", "entry"}),
+    frozenset({"__init__", "__main__", "array", "entry"}),
 )
 
 # What runs inside mypy, and so knows no other layer, and is known to none.
@@ -321,3 +321,21 @@ def test_importing_dagpu_loads_no_gpu_library_no_checker_and_no_engine() -> None
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.split() == []
+
+
+def test_a_part_of_dagpu_is_enough() -> None:
+    """A program that imports `dagpu.interop` or `dagpu.array` alone can run what they give."""
+    program = (
+        "import numpy as np\n"
+        "from dagpu.interop import from_array\n"
+        "tensor = from_array(np.arange(3, dtype=np.float32)).sync()\n"
+        "import dagpu.array as named\n"
+        "from dagpu.array import sum\n"
+        "import dagpu\n"
+        "assert named is dagpu.array and sum is named.sum\n"
+        "print(sum(tensor).to_host().sync())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.stdout, done.stderr) == ("3.0\n", "")

@@ -35,6 +35,7 @@ def positive(x: Elem[f64], low: Elem[f64]) -> Elem[bool_]:
     assert_type(x + 1, Elem[f64])
     assert_type(2.0 / x, Elem[f64])
     assert_type(x == low, Elem[bool_])
+    assert_type(x.equals(low), Elem[bool_])
     assert_type((x > 0) & (x != low), Elem[bool_])
     assert_type(x.to(i64) << 3, Elem[i64])
     assert_type(array.minimum(x, 0.0), Elem[f64])

@@ -125,6 +125,10 @@ class Elem(Generic[_D]):
     def __ne__(self, other: "Elem[_D] | float", /) -> "Elem[bool_]":  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # reason: as for `==`
         return operate("not_equal", self, other)
 
+    def equals(self, other: "Elem[_D] | float", /) -> "Elem[bool_]":
+        """Return `self == other`."""
+        return operate("equal", self, other)
+
     # ---- bits
 
     def __and__(self: "Elem[_B]", other: "Elem[_B] | int", /) -> "Elem[_B]":

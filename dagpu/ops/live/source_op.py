@@ -190,6 +190,8 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
                 f"{self._written(origin)} with {format_value(data)}. Give {what} of shape {wanted} and "
                 f"{held.dtype.name}."
             )
+        if isinstance(data, np.ndarray):
+            _refuse_mask(data, f"{self._written(origin)} with")
         if data.shape != wanted or data.dtype != held.dtype:
             raise SourceError(
                 f"{self._written(origin)} with {data.dtype.name} of shape {data.shape}, but the part has "
@@ -295,6 +297,7 @@ def _own(x: Any, kind: type[Any], made: Origin, verb: str) -> Any:
     if given is SharedTensor:
         return x.clone()
     if isinstance(x, np.ndarray):
+        _refuse_mask(x, _was(made, verb))
         copy = np.array(x, copy=True, subok=False)
         copy.flags.writeable = False
         return copy
@@ -318,11 +321,20 @@ def _own(x: Any, kind: type[Any], made: Origin, verb: str) -> Any:
     return x
 
 
+def _refuse_mask(array: "np.ndarray[Any, Any]", begin: str) -> None:
+    """Raise a `SourceError` that begins like this for a masked array."""
+    if isinstance(array, np.ma.MaskedArray):
+        raise SourceError(
+            f"{begin} a masked array at {describe(here())}, whose mask would be lost. Fill the masked elements first: "
+            "array.filled(0)."
+        )
+
+
 def _is_hashable(x: object) -> bool:
     """Return true if nothing in a value says that it can be changed in place."""
     try:
         hash(x)
-    except TypeError:
+    except (TypeError, ValueError):  # ValueError: a memoryview of bytes that can be written
         return False
     return True
 

@@ -29,6 +29,7 @@ steps = st.sampled_from((slice(None), slice(None), slice(None, None, 2), slice(1
 
 ARRAY_CALLS: Final = {
     **dict.fromkeys(("expr", "Elem.to", "Expression.__call__"), "test_wrong_array_arguments tries them"),
+    "Elem.equals": "it is ==, an operator",
     **dict.fromkeys(("Expression.into", "Expression.update"), "test_wrong_array_arguments tries them"),
     **dict.fromkeys(
         ("Expression.build", "Expression.broadcast", "Expression.by_position", "Expression.check"),

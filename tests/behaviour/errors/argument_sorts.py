@@ -124,7 +124,7 @@ ELSEWHERE = {
     "Link.seconds": "the cost model calls it",
     **dict.fromkeys(("Blocks.boxes", "Cyclic.boxes"), "ops over a mesh call it"),
     **dict.fromkeys(("each", "unzip_each"), "tests/behaviour/errors/cures/places/sharding.py has each refusal"),
-    **dict.fromkeys(("Layout", "Layout.boxes", "PerDevice"), "a protocol"),
+    **dict.fromkeys(("DevicePolicy", "DevicePolicy.assign", "Layout", "Layout.boxes", "PerDevice"), "a protocol"),
     **dict.fromkeys(
         ("Each", "Haloed", "Partials", "Rank", "Replicated", "Sharded", "ShardedRef"), "ops over a mesh make them"
     ),
@@ -144,6 +144,11 @@ ELSEWHERE = {
         "it needs a cluster: tests/unit/cluster, and cures for what needs none",
     ),
     **dict.fromkeys(("Progress", "WorkerInfo"), "clusters make them"),
+    "Part": "cut() makes them",
+    **dict.fromkeys(
+        ("place", "verify_placement", "peak_bytes_on", "cut", "verify_parts"),
+        "policies and their tests call it with what planning has made",
+    ),
     "Tls": "tests/unit/cluster/test_cluster_security.py",
     **dict.fromkeys(("Stats.hand_over", "Stats.wait_for_producer", "Stats.wait_for_consumer"), "feeds call it"),
     "Ask.__call__": "its argument is that of the user's function",

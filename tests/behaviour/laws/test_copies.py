@@ -16,6 +16,7 @@ import trio
 from dagpu import (
     CudaGraph,
     DeviceOp,
+    Mesh,
     MovedError,
     OwnershipError,
     SharedTensor,
@@ -23,11 +24,13 @@ from dagpu import (
     current_device,
     cutoff,
     dup,
+    each,
     fill,
     from_host,
     full,
     ones,
     pipeline,
+    shard,
     source,
     spawn,
     value,
@@ -93,6 +96,18 @@ def test_a_handle_is_not_copied(kind: str, way: str) -> None:
     assert said.count(f"{__file__}:") == 2
     assert "was to be copied or pickled at" in said
     assert handle.shape == S
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_value_on_several_devices_is_not_copied(way: str) -> None:
+    """A copy of shards, or of the results of `each`, would be a second owner of the tensors."""
+    mesh = Mesh(["host:0", "host:1"])
+    shards = shard(ones(S), mesh).sync()
+    results = each(lambda part, _: dup(part), shard(ones(S), mesh)).sync()
+    for spread in (shards, results):
+        with pytest.raises(OwnershipError, match=rf"was to be copied or pickled at {__file__}:\d+\. A copy would"):
+            WAYS[way](spread)
+    assert shards.to_host().sync().tolist() == np.ones(S).tolist()
 
 
 @pytest.mark.parametrize("way", WAYS)

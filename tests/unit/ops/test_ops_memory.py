@@ -130,6 +130,16 @@ def test_eye_is_numpys(n: int, m: int | None, dtype: Any) -> None:
     same(contents(eye(n, m, dtype)), np.eye(n, m, dtype=dtype))
 
 
+@pytest.mark.parametrize("number", [np.int8(2), np.uint64(2), np.float32(2), np.float64(2), np.longdouble(2), bf16(2)])
+@pytest.mark.parametrize("dtype", [u8, i64, f16, bf16])
+def test_numbers_of_numpy(number: Any, dtype: Any) -> None:
+    """A scalar of NumPy is the number that it has, whatever the element type."""
+    same(contents(full((3,), number, dtype)), np.full(3, 2, dtype))
+    same(contents(fill(zeros((3,), dtype).sync(), number)), np.full(3, 2, dtype))
+    anyhow: Any = arange  # its annotations know Python's numbers
+    same(contents(anyhow(number, 5, number, dtype)), np.array([2, 4], dtype))
+
+
 def test_f32_unless_said() -> None:
     """Every creation op."""
     plain = [make((2,)) for make in (empty, zeros, ones, rand, randn)]

@@ -205,7 +205,7 @@ def _build_result(
         keeps &= ~LOANS
     if callee.name.startswith(f"{names.FEED}."):
         keeps &= ~FEED  # a value does not depend on the feed that gave it
-    if callee.name in names.REMEMBERS or not callee.is_ours:
+    if callee.name in names.RUN_AGAIN or not callee.is_ours:
         keeps &= ~SPENDABLE
     owner = owns and callee.is_ours and bool(keeps & SPENDABLE)
     followed = not captures or callee.name == names.THEN

@@ -11,7 +11,9 @@ import trio
 
 from dagpu import (
     CudaGraph,
+    Mesh,
     OwnershipError,
+    broadcast,
     device,
     dup,
     fill,
@@ -24,6 +26,8 @@ from tests.behaviour.errors.cures.catalogue import TILE, Catalogue, N, Program, 
 
 CATALOGUE = Catalogue()
 case = CATALOGUE.add
+
+PAIR = Mesh(["host:0", "host:1"])
 
 
 def lent_twice() -> None:
@@ -117,6 +121,10 @@ case(
     lambda: copy.copy(new().partition(TILE)),
     ("Put it together with .unpartition()", lambda: new().partition(TILE).unpartition()),
     ("can be copied with dup(t.borrow())", lambda: dup(new().partition(TILE).unpartition().borrow()).sync()),
+)
+case(
+    lambda: copy.copy(broadcast(new(), PAIR).sync()),
+    ("Use the value itself wherever it is wanted", lambda: broadcast(new(), PAIR).sync().to_host().sync()),
 )
 case(
     lambda: copy.deepcopy(ones((N,))),

@@ -127,6 +127,10 @@ case(
     ("array.astype(np.float32)", lambda: from_host(np.array([1, 2], object).astype(np.float32)).sync()),
 )
 case(
+    lambda: zeros((1,) * 65),
+    ("Combine axes into one", lambda: zeros((1,) * 64).to_host().sync()),
+)
+case(
     lambda: from_host(np.zeros(2, "M8[s]")),
     ("array.astype(np.int64)", lambda: from_host(np.zeros(2, "M8[s]").astype(np.int64)).sync()),
 )

@@ -167,6 +167,16 @@ case(
 )
 
 
+def masked() -> Any:
+    return np.ma.masked_array(np.zeros(3, f32), [False, True, False])
+
+
+case(
+    lambda: share_array(masked()),
+    ("Fill the masked elements first: x.filled(0)", lambda: share_array(masked().filled(0))),
+)
+
+
 def unaligned() -> Any:
     return np.zeros(9, np.uint8)[1:].view(f32)
 

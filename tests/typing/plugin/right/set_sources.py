@@ -81,3 +81,10 @@ def lent_before_it_is_set() -> None:
     lent = t.borrow()
     print(lent.to_host().sync())
     s.set(t)
+
+
+def ops_of_a_source_run_twice() -> None:
+    s = source(vector())
+    contents = s.to_host()
+    print(contents.sync(), contents.sync())
+    print(s.to_host().sync(), s.sync().shape)

@@ -89,6 +89,12 @@ def test_the_cuda_text_gives_the_bits_of_the_host_body(folder: Path, drawn: Any)
         assert same_bits(found, expected), f"{spec.cuda}\n{found}\n{expected}"
 
 
+def test_equals_is_the_operator() -> None:
+    """`x.equals(y)` and `x == y` are one expression, between elements and with a number."""
+    same = expr(f32, f32)(lambda x, y: x.equals(y) | x.equals(2.0))
+    assert same.cuda == expr(f32, f32)(lambda x, y: (x == y) | (x == 2.0)).cuda
+
+
 def test_a_host_body_can_be_sent_to_another_process() -> None:
     """Its temporary arrays stay at home: it uses those of the process in which it runs."""
     cloudpickle = pytest.importorskip("cloudpickle")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import trio
 
 from dagpu import (
@@ -102,6 +103,21 @@ case(
     ("or a tensor", lambda: held().set(tensor())),
 )
 case(lambda: source(anything([1])), ("Set a tuple", lambda: source((1,))))
+case(lambda: source(anything(memoryview(bytearray(2)))), ("an array", lambda: source(np.zeros(2, np.uint8))))
+
+
+def masked() -> Any:
+    return np.ma.masked_array(np.zeros(N, f32), np.arange(N) == 1)
+
+
+case(
+    lambda: source(masked()),
+    ("Fill the masked elements first: array.filled(0)", lambda: source(masked().filled(0))),
+)
+case(
+    lambda: held().write(slice(0, N), masked()),
+    ("Fill the masked elements first: array.filled(0)", lambda: held().write(slice(0, N), masked().filled(0))),
+)
 
 
 def set_to_a_loan() -> None:
