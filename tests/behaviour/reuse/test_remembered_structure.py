@@ -28,7 +28,7 @@ from dagpu import (
     zip_ops,
 )  # fmt: skip
 from dagpu.handles.handle_trees import handles_in, storage_of
-from dagpu.runtime import plan_cache
+from dagpu.runtime import plan_lookup
 from dagpu.runtime.plan_cache import plans
 from tests.behaviour.laws.marked_ops import Op, marked
 from tests.behaviour.laws.marked_ops import no_marks as no_marks
@@ -324,7 +324,7 @@ def told_of(nodes: tuple[Node, ...], runs: list[Uses]) -> list[Any]:
 @contextmanager
 def no_keys() -> Iterator[None]:
     """Trace every run."""
-    with patch.object(plan_cache, "flatten_op", lambda *_: None):
+    with patch.object(plan_lookup, "flatten_op", lambda *_: None):
         yield
 
 

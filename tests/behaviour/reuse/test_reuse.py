@@ -34,7 +34,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.runtime import plan_cache
+from dagpu.runtime import plan_lookup
 from dagpu.runtime.plan_cache import plans
 from tests.programs.arithmetic import add, scale
 from tests.programs.expressions import Building, Evaluation, Expr, Op, bits, build
@@ -230,7 +230,7 @@ def outcomes(e: Expr, *, reuse: bool) -> list[Any]:
     b = Building()
     op = build(e, b).to_host()
     found: list[Any] = []
-    kept = nullcontext() if reuse else patch.multiple(plan_cache, attached_plans=forget, _cache_of=forget)
+    kept = nullcontext() if reuse else patch.multiple(plan_lookup, attached_plans=forget, _cache_of=forget)
     with kept:
         for _ in range(3):
             try:
