@@ -120,8 +120,8 @@ def summary() -> str:
         "times: machines differ by half. Shorter bars are better.\n",
         *map(_drawn, FIGURES),
         "## All results\n",
-        "Each page has its machine, its targets, and the text of what was measured.\n",
-        "| results | measured on | date | again |",
+        "Each page has its machine and its targets. `python -m` with the last column measures a result again.\n",
+        "| results | measured on | date | module |",
         "| --- | --- | --- | --- |",
         *map(_row, files),
         "\n```{toctree}\n:maxdepth: 1\n:hidden:\n",
@@ -137,10 +137,10 @@ def details() -> dict[str, str]:
 
 
 def command(name: str) -> str:
-    """Return the command that measures a file of results again."""
+    """Return the arguments of `python -m` that measure a file of results again."""
     module, device = name.removesuffix("_gpu"), " --device cuda:0" * name.endswith("_gpu")
     (found,) = [*(ROOT / "benchmarks").rglob(f"{module}.py"), *(ROOT / "benchmarks").rglob(f"{module}_campaign.py")]
-    return f"python -m {'.'.join(found.relative_to(ROOT).with_suffix('').parts)}{device}"
+    return f"{'.'.join(found.relative_to(ROOT).with_suffix('').parts)}{device}"
 
 
 def _row(file: Path) -> str:
@@ -148,8 +148,13 @@ def _row(file: Path) -> str:
     text = file.read_text(encoding="utf-8")
     facts = dict(re.findall(r"^- (\w[\w ]*): (.*)$", text, re.MULTILINE))
     title = text.partition("\n")[0].removeprefix("# ")
-    where = facts.get("gpu") or facts.get("cpu", "none: counts").partition(" (cpu family")[0]
+    where = facts.get("gpu") or _processor(facts.get("cpu", "none: counts"))
     return f"| [{title}](benchmarks/{file.name}) | {where} | {facts['date']} | `{command(file.stem)}` |"
+
+
+def _processor(cpu: str) -> str:
+    """Return the name of a processor, without the details of its model."""
+    return cpu.partition(" (cpu family")[0].replace("(R)", "").removesuffix(" Processor")
 
 
 def _details(file: Path) -> str:
@@ -167,7 +172,7 @@ def _drawn(figure: Figure) -> str:
     medians = {row["name"]: row["median"] for row in table["rows"]}
     longest = max(medians[name] for name, _ in figure.bars)
     about = found["machine"]
-    measured_on = about.get("gpu") or f"the host, {about['cpu'].partition(' (cpu family')[0]}"
+    measured_on = about.get("gpu") or f"the host, {_processor(about['cpu'])}"
     where = f"[{measured_on}, {about['date']}](benchmarks/{figure.result}.md)"
     bars = [_bar(label, medians[name], longest, table["unit"]) for name, label in figure.bars]
     return "\n".join(

@@ -36,7 +36,7 @@ def test_each_result_says_how_and_when_it_was_measured() -> None:
         (row,) = re.findall(rf"^\|.*\(benchmarks/{file.name}\).*$", page, re.MULTILINE)
         (date,) = re.findall(r"^- date: (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
         assert f"| {date} | `{command(file.stem)}` |" in row
-        module = command(file.stem).split()[2].replace(".", "/")
+        module = command(file.stem).split()[0].replace(".", "/")
         assert (ROOT / f"{module}.py").exists()
 
 
