@@ -29,6 +29,9 @@ html_css_files = ["dagpu.css"]
 myst_enable_extensions = ["colon_fence", "deflist", "attrs_block"]
 myst_heading_anchors = 3
 
+# names in docstrings stand between single backticks
+default_role = "literal"
+
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 # most classes are made by functions and methods, not by their users

@@ -33,7 +33,9 @@ if find_spec("triton") is not None:
     import triton.language as tl
 
     @triton.jit  # type: ignore[untyped-decorator]  # reason: Triton ships no types
-    def softmax_rows(y, x, COLUMNS: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, N803  # reason: the language is Triton's
+    def softmax_rows(  # type: ignore[no-untyped-def]  # reason: it is Triton's language
+        y, x, COLUMNS: tl.constexpr, BLOCK: tl.constexpr
+    ):
         row = tl.program_id(0)
         column = tl.arange(0, BLOCK)
         inside = column < COLUMNS

@@ -39,6 +39,7 @@ FIGURES: Final = (
         1,
         (
             ("C++, CUDA graph", "C++"),
+            ("cuda.core graph", "cuda.core graph"),
             ("CuPy CUDA graph", "CuPy graph"),
             ("PyTorch CUDA graph", "PyTorch graph"),
             ("dagpu: pipeline, nothing changed", "dagpu pipeline"),
@@ -53,6 +54,7 @@ FIGURES: Final = (
         (
             ("C++, CUDA graph", "C++ graph"),
             ("C++, CUDA graph, every node set anew", "C++ graph, new inputs"),
+            ("cuda.core launch", "cuda.core, one by one"),
             ("CuPy RawKernel", "CuPy, one by one"),
             ("PyTorch eager mul(out=)", "PyTorch, one by one"),
             ("PyTorch CUDA graph", "PyTorch graph"),
@@ -111,16 +113,19 @@ FIGURES: Final = (
 
 def summary() -> str:
     """Return the page with a figure for each question, and links to all results."""
+    files = sorted(RESULTS.glob("*.md"))
     parts = [
         "# Benchmarks\n",
         "Every number is the median of one run, in which all rows of its figure were measured. Ratios count more than",
         "times: machines differ by half. Shorter bars are better.\n",
         *map(_drawn, FIGURES),
         "## All results\n",
-        "Each page names its machine, its date and its targets. A module of the same name measures it again:",
-        "`python -m benchmarks.launch`.\n",
-        "```{toctree}\n:maxdepth: 1\n",
-        *[f"benchmarks/{file.stem}" for file in sorted(RESULTS.glob("*.md"))],
+        "Each page has its machine and its targets. `python -m` with the last column measures a result again.\n",
+        "| results | measured on | date | module |",
+        "| --- | --- | --- | --- |",
+        *map(_row, files),
+        "\n```{toctree}\n:maxdepth: 1\n:hidden:\n",
+        *[f"benchmarks/{file.stem}" for file in files],
         "```\n",
     ]
     return "\n".join(parts)
@@ -129,6 +134,27 @@ def summary() -> str:
 def details() -> dict[str, str]:
     """Return the page of each file of results, by its name."""
     return {file.name: _details(file) for file in sorted(RESULTS.glob("*.md"))}
+
+
+def command(name: str) -> str:
+    """Return the arguments of `python -m` that measure a file of results again."""
+    module, device = name.removesuffix("_gpu"), " --device cuda:0" * name.endswith("_gpu")
+    (found,) = [*(ROOT / "benchmarks").rglob(f"{module}.py"), *(ROOT / "benchmarks").rglob(f"{module}_campaign.py")]
+    return f"{'.'.join(found.relative_to(ROOT).with_suffix('').parts)}{device}"
+
+
+def _row(file: Path) -> str:
+    """Return the row of a file of results in the table of all."""
+    text = file.read_text(encoding="utf-8")
+    facts = dict(re.findall(r"^- (\w[\w ]*): (.*)$", text, re.MULTILINE))
+    title = text.partition("\n")[0].removeprefix("# ")
+    where = facts.get("gpu") or _processor(facts.get("cpu", "none: counts"))
+    return f"| [{title}](benchmarks/{file.name}) | {where} | {facts['date']} | `{command(file.stem)}` |"
+
+
+def _processor(cpu: str) -> str:
+    """Return the name of a processor, without the details of its model."""
+    return cpu.partition(" (cpu family")[0].replace("(R)", "").removesuffix(" Processor")
 
 
 def _details(file: Path) -> str:
@@ -146,7 +172,7 @@ def _drawn(figure: Figure) -> str:
     medians = {row["name"]: row["median"] for row in table["rows"]}
     longest = max(medians[name] for name, _ in figure.bars)
     about = found["machine"]
-    measured_on = about.get("gpu") or f"the host, {about['cpu'].partition(' (cpu family')[0]}"
+    measured_on = about.get("gpu") or f"the host, {_processor(about['cpu'])}"
     where = f"[{measured_on}, {about['date']}](benchmarks/{figure.result}.md)"
     bars = [_bar(label, medians[name], longest, table["unit"]) for name, label in figure.bars]
     return "\n".join(

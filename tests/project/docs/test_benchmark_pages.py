@@ -4,7 +4,7 @@ import json
 import re
 
 from benchmarks.checking.packages import PYTHONS, RESOLUTIONS, SHOWN, requirements
-from tests.project.docs.benchmark_pages import FIGURES, RESULTS, details, summary
+from tests.project.docs.benchmark_pages import FIGURES, RESULTS, command, details, summary
 from tests.support.paths import ROOT
 
 
@@ -27,6 +27,17 @@ def test_each_result_has_a_page() -> None:
         assert sorted(filter(None, kept.splitlines())) == sorted(
             line for line in page.splitlines() if line and line != "## Machine"
         )
+
+
+def test_each_result_says_how_and_when_it_was_measured() -> None:
+    """Every row of the table of all results has the date of the result, and a module that there is."""
+    page = summary()
+    for file in RESULTS.glob("*.md"):
+        (row,) = re.findall(rf"^\|.*\(benchmarks/{file.name}\).*$", page, re.MULTILINE)
+        (date,) = re.findall(r"^- date: (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+        assert f"| {date} | `{command(file.stem)}` |" in row
+        module = command(file.stem).split()[0].replace(".", "/")
+        assert (ROOT / f"{module}.py").exists()
 
 
 def test_the_first_page_says_what_was_measured() -> None:

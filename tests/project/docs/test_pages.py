@@ -1,4 +1,4 @@
-"""Code fits the pages: a window of 1280 pixels shows 88 characters of it in a line."""
+"""Code fits the pages: a window of 1280 pixels shows 88 characters of it in a line. Tables are whole."""
 
 import re
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.doc_pages import DOCS, pages
+from tests.support.example_scripts import EXAMPLES
 from tests.support.paths import ROOT
 
 WIDEST = 88
@@ -28,7 +29,19 @@ def test_the_code_of_a_page_fits(page: Path) -> None:
 def test_the_lines_of_a_program_fit(program: Path) -> None:
     """In the examples and in the scripts of the tutorial."""
     lines = program.read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if len(line) > WIDEST and "noqa" not in line] == []
+    assert [line for line in lines if len(line) > WIDEST] == []
+
+
+@pytest.mark.parametrize("page", [*pages(), *ROOT.glob("*.md"), EXAMPLES / "README.md"], ids=lambda page: page.name)
+def test_every_table_has_a_head(page: Path) -> None:
+    """A blank line inside a table cuts it in two, and the second one is shown as text. All rows have as many cells."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for match in re.finditer(r"^\|.*\n(?:\|.*\n)*", text, re.MULTILINE):
+        rows = match[0].splitlines()
+        assert len(rows) > 2, rows
+        assert re.fullmatch(r"\|(?: :?-+:? \|)+", rows[1]), rows[:2]
+        cells = {len(re.sub(r"`[^`]*`|\\\|", "", row).split("|")) for row in rows}
+        assert len(cells) == 1, rows
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
