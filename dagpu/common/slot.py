@@ -14,8 +14,8 @@ Imports have one direction, so the lower module cannot import the value (depende
 | `dagpu.kernels.expressions.reduced_expression.FUSED` | `f.sum()` | dagpu.kernels.arrays.reducing.fused_reductions |
 | `dagpu.lowering.schedule.mesh.FIND_DEVICE` | `Mesh` of devices' names | dagpu.runtime.device_lookup |
 | `dagpu.sharding.spread_values.TO_ARRAY` | `to_host()` of a value of a mesh | dagpu.sharding.laying_out |
-| `dagpu.kernels.decorator.COMPILER` | `compile()` of a kernel | dagpu.backends.cuda.backend |
-| `dagpu.kernels.decorator.ARCH_COMPILER` | `compile(arch=)` of a kernel | dagpu.runtime.device_lookup |
+| `dagpu.kernels.compiling.COMPILER` | `compile()` of a kernel | dagpu.backends.cuda.backend |
+| `dagpu.kernels.compiling.ARCH_COMPILER` | `compile(arch=)` of a kernel | dagpu.runtime.device_lookup |
 """
 
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar, final

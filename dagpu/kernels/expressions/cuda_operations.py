@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from dagpu.kernels.cuda_scalars import SPELLINGS
+from dagpu.kernels.cuda_source.cuda_scalars import SPELLINGS
 
 
 class CudaText(NamedTuple):

@@ -13,7 +13,7 @@ from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In, Lazy, Out
-from dagpu.kernels.decorator import compile_ahead
+from dagpu.kernels.compiling import compile_ahead
 from dagpu.kernels.expressions.broadcasting import (
     broadcast_shape,
     direct_walk,

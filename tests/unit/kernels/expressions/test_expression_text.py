@@ -8,7 +8,7 @@ import pytest
 
 from dagpu import Elem, array, bf16, bool_, expr, f16, f32, f64, from_host, i32, u8
 from dagpu.kernels.arrays import element_functions
-from dagpu.kernels.cuda_signature import parse_cuda_signature
+from dagpu.kernels.cuda_source.cuda_signature import parse_cuda_signature
 from dagpu.kernels.expressions.cuda_operations import HELPERS, helper_texts
 from dagpu.kernels.expressions.element import operate
 from dagpu.kernels.expressions.element_operations import OPERATIONS, TRANSCENDENTAL
