@@ -15,8 +15,8 @@ value that is not set loads the module that sets it. All slots:
 | `dagpu.kernels.expressions.reduced_expression.FUSED` | `f.sum()` | dagpu.kernels.arrays.reducing.fused_reductions |
 | `dagpu.lowering.schedule.mesh.FIND_DEVICE` | `Mesh` of devices' names | dagpu.runtime.device_lookup |
 | `dagpu.sharding.spread_values.TO_ARRAY` | `to_host()` of a value of a mesh | dagpu.sharding.laying_out |
-| `dagpu.kernels.decorator.COMPILER` | `compile()` of a kernel | dagpu.backends.cuda.backend |
-| `dagpu.kernels.decorator.ARCH_COMPILER` | `compile(arch=)` of a kernel | dagpu.runtime.device_lookup |
+| `dagpu.kernels.compiling.COMPILER` | `compile()` of a kernel | dagpu.backends.cuda.backend |
+| `dagpu.kernels.compiling.ARCH_COMPILER` | `compile(arch=)` of a kernel | dagpu.runtime.device_lookup |
 """
 
 from importlib import import_module

@@ -18,7 +18,7 @@ from dagpu.common.dtypes import FLOATING, is_supported
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import describe
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
-from dagpu.kernels.cuda_scalars import ScalarKind
+from dagpu.kernels.cuda_source.cuda_scalars import ScalarKind
 from dagpu.ops.base import Borrowed, DeviceOp
 
 _T = TypeVar("_T")

@@ -1,23 +1,26 @@
 """The declaration of a kernel: its CUDA source, the parameters that Python and CUDA agree on, and its settings."""
 
 import dataclasses
+import inspect
 import linecache
 import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, cast, final
+from typing import Any, Literal, cast, final
 
 import numpy as np
 
-from dagpu.common.dtypes import FLOATING
-from dagpu.common.errors import KernelArgumentError
-from dagpu.common.wrong_arguments import as_whole_number, format_value
+from dagpu.common.dtypes import FLOATING, Shape
+from dagpu.common.errors import KernelArgumentError, NotReadyError, PartitionError, ShapeError
+from dagpu.common.layout import as_shape, check_tiling
+from dagpu.common.origin import Origin, describe
+from dagpu.common.wrong_arguments import add_call_place, as_whole_number, format_value, suspended_result
 from dagpu.handles.symbolic import SymbolicNumber
-from dagpu.kernels.annotations import PySignature, declaration_error, declared_at
-from dagpu.kernels.cuda_scalars import CudaParam, check_scalar
-from dagpu.kernels.cuda_signature import PyParam, check_signature, parse_cuda_signature
-from dagpu.ops.kernel_spec import Param
+from dagpu.kernels.annotations import PySignature, declaration_error, declared_at, takes_by_position
+from dagpu.kernels.cuda_source.cuda_scalars import CudaParam, check_scalar
+from dagpu.kernels.cuda_source.cuda_signature import PyParam, check_signature, parse_cuda_signature
+from dagpu.ops.kernel_spec import KernelSpec, Param
 
 
 # ---- the source ---------------------------------------------------------------------------
@@ -190,3 +193,79 @@ def check_extents(
             kernel, place, threads, f"A block has at most {MAX_THREADS}, all its extents multiplied"
         )
     return found
+
+
+def check_settings(name: str, place: str, abi: Any, options: Any, **flags: Any) -> None:
+    """Raise a `KernelArgumentError` for a wrong `abi`, `options` or flag of `@kernel`."""
+    if not isinstance(abi, str) or abi not in ("views", "pointers"):
+        raise declaration_error(name, place, f"abi={format_value(abi)}", "Give 'views' or 'pointers'")
+    listed = isinstance(options, Sequence) and not isinstance(options, str | bytes)
+    if not listed or not all(isinstance(option, str) for option in options):
+        what = f"options={format_value(options)}"
+        raise declaration_error(name, place, what, 'Give a sequence of texts: ("-lineinfo",)')
+    for flag, given in flags.items():
+        if not isinstance(given, bool | np.bool_) and not (given is None and flag == "checked"):
+            raise declaration_error(name, place, f"{flag}={format_value(given)}", f"Say {flag}=True, or leave it out")
+
+
+def check_body(spec: KernelSpec, names: Sequence[str], body: Callable[..., None]) -> None:
+    """Raise a `KernelArgumentError` unless the function can be the host body of the kernel, whose parameters have these
+    names."""
+    name, place = spec.name, describe(spec.origin)
+    if not callable(body):
+        what = f"its host body is of type {type(body).__name__}"
+        raise declaration_error(name, place, what, "Decorate a function with @kernel.host or @kernel.host(whole=True)")
+    if (gives := suspended_result(body)) is not None:
+        what = f"a call of its host body {format_value(body)} gives {gives} and runs nothing"
+        raise declaration_error(name, place, what, "Write a plain function: def, with no await and no yield")
+    code = getattr(body, "__code__", None)
+    where = "" if code is None else f" at {describe((code, 0))}"
+    if (before := spec.host.function) is not None:
+        code = getattr(before, "__code__", None)
+        first = "an unknown place" if code is None else describe((code, 0))
+        what = f"a second host body is set{where}; the first is at {first}"
+        raise declaration_error(name, place, what, "Keep one of them")
+    try:
+        parameters = list(inspect.signature(body).parameters.values())
+    except (TypeError, ValueError) as error:
+        what = f"the parameters of its host body {body!r} cannot be read"
+        raise declaration_error(name, place, what, "Wrap it in a Python function") from error
+    if not takes_by_position(parameters, names):
+        got = ", ".join(str(p.replace(annotation=p.empty)) for p in parameters)
+        what = f"its host body{where} takes ({got}), but it is called with ({', '.join(names)}) by position"
+        cure = "Give the body the kernel's parameters in their order; one it does not use may begin with _"
+        raise declaration_error(name, place, what, cure)
+
+
+def checked_output(
+    spec: KernelSpec, shape: object, tile: object, partial: object, origin: Origin
+) -> tuple[Shape, Shape]:
+    """Return the shape and the tile of the new tensor that a kernel writes, of the arguments of `kernel.new`.
+
+    Raises:
+        KernelArgumentError: the kernel has several outputs, its first parameter is not one, or the shape has another
+            rank than CUDA declares.
+        PartitionError: the tile has another rank than the shape, or does not divide it.
+        ShapeError: `shape` is not a tuple of extents.
+    """
+    outputs = [param.name for param in spec.params if param.form == "out"]
+    if len(outputs) != 1 or spec.params[0].form != "out":
+        listed = ", ".join(map(repr, outputs)) or "none"
+        what = f"new() at {describe(origin)} is for one output, which comes first; its outputs: {listed}"
+        cure = "Pass a partition for each, empty(shape).partition(tile), and take the results with .unzip()"
+        raise declaration_error(spec.name, describe(spec.origin), what, cure)
+    try:
+        extents = as_shape(shape)
+    except (ShapeError, NotReadyError) as error:
+        raise add_call_place("new", origin, error) from None
+    rank = spec.params[0].rank
+    if rank is not None and len(extents) != rank:
+        what = f"new() at {describe(origin)} has the shape {extents}, so a rank of {len(extents)}"
+        cure = "Give that many extents, or declare that rank in CUDA"
+        what = f"{what}, but the CUDA declaration has rank {rank}"
+        raise declaration_error(spec.name, describe(spec.origin), what, cure)
+    try:
+        tiles, _ = check_tiling(extents, tile, partial)
+    except PartitionError as error:
+        raise PartitionError(f"new() at {describe(origin)}: {error}") from None
+    return extents, tiles

@@ -16,16 +16,12 @@ from weakref import WeakSet
 
 import numpy as np
 
-from dagpu.common.critical import Section
 from dagpu.common.dtypes import Shape
 from dagpu.common.env_vars import CHECKED
-from dagpu.common.errors import KernelArgumentError, NoDeviceError, NotReadyError, PartitionError, ShapeError
-from dagpu.common.layout import as_shape, check_tiling
+from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import Origin, describe, here
-from dagpu.common.slot import Slot
-from dagpu.common.wrong_arguments import add_call_place, as_whole_number, format_value, suspended_result
+from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
-from dagpu.handles.device_handles import INSTALL_CUDA
 from dagpu.handles.handle_trees import move_handles
 from dagpu.kernels.annotations import In as In
 from dagpu.kernels.annotations import Lazy as Lazy
@@ -35,12 +31,16 @@ from dagpu.kernels.annotations import (
     declaration_error,
     declared_at,
     read_signature,
-    takes_by_position,
 )
-from dagpu.kernels.call_arguments import check_arguments, format_param, refuse_call
+from dagpu.kernels.argument_binding import bind_arguments
+from dagpu.kernels.call_arguments import check_arguments, format_param
+from dagpu.kernels.compiling import compile_ahead
 from dagpu.kernels.declaration import (
     ScalarCheck,
+    check_body,
     check_extents,
+    check_settings,
+    checked_output,
     early_inputs,
     params_of,
     read_source,
@@ -58,11 +58,6 @@ _Q = ParamSpec("_Q")
 _D = TypeVar("_D", bound=np.generic)
 _F = TypeVar("_F", bound=Callable[..., object])
 
-COMPILER: Final = Slot[Callable[[KernelSpec], None] | None]("dagpu.backends.cuda.backend")
-"""Compiles a kernel ahead of its first launch, for `kernel.compile()`; None until a backend that compiles is loaded."""
-COMPILER.set(None)
-ARCH_COMPILER: Final = Slot[Callable[[KernelSpec, str], object]]("dagpu.runtime.device_lookup")
-"""Compiles a kernel for an architecture by its name, for `kernel.compile(arch=)`."""
 DECLARED: Final[WeakSet[Any]] = WeakSet()
 """The kernels and expressions that are declared now, each a `Kernel` or an `Expression`."""
 
@@ -159,42 +154,13 @@ class Kernel(Generic[_P]):
         """
 
         def decorate(body: Callable[..., None]) -> None:
-            self._check_body(body)
+            check_body(self.spec, self._signature.names, body)
             self.spec.host.function, self.spec.host.whole = body, whole
 
         if body is None:
             return decorate
         decorate(body)
         return None
-
-    def _check_body(self, body: Callable[..., None]) -> None:
-        """Raise a `KernelArgumentError` unless the function can be the host body of this kernel."""
-        name, place, names = self.spec.name, describe(self.spec.origin), self._signature.names
-        if not callable(body):
-            what = f"its host body is of type {type(body).__name__}"
-            raise declaration_error(
-                name, place, what, "Decorate a function with @kernel.host or @kernel.host(whole=True)"
-            )
-        if (gives := suspended_result(body)) is not None:
-            what = f"a call of its host body {format_value(body)} gives {gives} and runs nothing"
-            raise declaration_error(name, place, what, "Write a plain function: def, with no await and no yield")
-        code = getattr(body, "__code__", None)
-        where = "" if code is None else f" at {describe((code, 0))}"
-        if (before := self.spec.host.function) is not None:
-            code = getattr(before, "__code__", None)
-            first = "an unknown place" if code is None else describe((code, 0))
-            what = f"a second host body is set{where}; the first is at {first}"
-            raise declaration_error(name, place, what, "Keep one of them")
-        try:
-            parameters = list(inspect.signature(body).parameters.values())
-        except (TypeError, ValueError) as error:
-            what = f"the parameters of its host body {body!r} cannot be read"
-            raise declaration_error(name, place, what, "Wrap it in a Python function") from error
-        if not takes_by_position(parameters, names):
-            got = ", ".join(str(p.replace(annotation=p.empty)) for p in parameters)
-            what = f"its host body{where} takes ({got}), but it is called with ({', '.join(names)}) by position"
-            cure = "Give the body the kernel's parameters in their order; one it does not use may begin with _"
-            raise declaration_error(name, place, what, cure)
 
     def grid(self, *grid: int) -> "Kernel[_P]":
         """Return a copy that launches this grid of blocks, 1 to 3 extents, instead of the partition's tile grid."""
@@ -260,26 +226,7 @@ class NewOutput(Generic[_Q, _D]):
 
     def __init__(self, kernel: Kernel[Any], shape: object, tile: object, partial: object, origin: Origin) -> None:
         spec = kernel.spec
-        outputs = [param.name for param in spec.params if param.form == "out"]
-        if len(outputs) != 1 or spec.params[0].form != "out":
-            listed = ", ".join(map(repr, outputs)) or "none"
-            what = f"new() at {describe(origin)} is for one output, which comes first; its outputs: {listed}"
-            cure = "Pass a partition for each, empty(shape).partition(tile), and take the results with .unzip()"
-            raise declaration_error(spec.name, describe(spec.origin), what, cure)
-        try:
-            self._shape = as_shape(shape)
-        except (ShapeError, NotReadyError) as error:
-            raise add_call_place("new", origin, error) from None
-        rank = spec.params[0].rank
-        if rank is not None and len(self._shape) != rank:
-            what = f"new() at {describe(origin)} has the shape {self._shape}, so a rank of {len(self._shape)}"
-            cure = "Give that many extents, or declare that rank in CUDA"
-            what = f"{what}, but the CUDA declaration has rank {rank}"
-            raise declaration_error(spec.name, describe(spec.origin), what, cure)
-        try:
-            tiles, _ = check_tiling(self._shape, tile, partial)
-        except PartitionError as error:
-            raise PartitionError(f"new() at {describe(origin)}: {error}") from None
+        self._shape, tiles = checked_output(spec, shape, tile, partial, origin)
         self._cut = Cut(tiles, bool(partial))
         self._kernel = kernel
         self._dtype = spec.params[0].dtype
@@ -299,21 +246,6 @@ class NewOutput(Generic[_Q, _D]):
 
     def __repr__(self) -> str:
         return f"<kernel {self._kernel.spec.name} into a new tensor {self._shape}, tile {self._cut.tile}>"
-
-
-def compile_ahead(spec: KernelSpec, arch: str | None, origin: Origin) -> None:
-    """Compile a kernel for an architecture, or for the GPU that is here. See `Kernel.compile`."""
-    if arch is None and COMPILER.value is None:
-        raise NoDeviceError(
-            f"kernel {spec.name!r}, declared at {describe(spec.origin)}: it cannot be compiled at {describe(origin)}, "
-            "because no CUDA backend is loaded here. Leave compile() out on the host, which compiles nothing; for "
-            f"CUDA, on a machine with a GPU: {INSTALL_CUDA}."
-        )
-    with Section("compile() was called"):
-        if arch is not None:
-            ARCH_COMPILER.value(spec, arch)
-        elif COMPILER.value is not None:
-            COMPILER.value(spec)
 
 
 def _by_name_alone(declare: _F) -> _F:
@@ -377,7 +309,7 @@ def kernel(
             )
         name, place = function.__name__, declared_at(function)
         signature = read_signature(function, sys._getframe(1).f_locals)
-        _check_settings(name, place, abi, options, checked=checked, in_place=in_place)
+        check_settings(name, place, abi, options, checked=checked, in_place=in_place)
         threads = block if block is None or isinstance(block, tuple) else (block,)
         source, source_name = read_source(cuda, function)
         params = params_of(function, signature, source, abi)
@@ -401,45 +333,3 @@ def kernel(
         return made
 
     return decorate
-
-
-def bind_arguments(
-    spec: KernelSpec, signature: PySignature, args: Sequence[object], kwargs: dict[str, Any], origin: Origin
-) -> list[Any]:
-    """Return the arguments of a call in the order of the parameters, with defaults.
-
-    Raises:
-        KernelArgumentError: the arguments do not match the parameters.
-    """
-    names = signature.names
-    takes = f"it takes ({', '.join(names)})"
-    if len(args) > signature.positional:
-        many = f"{len(args)} arguments by position, but at most {signature.positional} are wanted: {takes}"
-        refuse_call(spec, origin, many, "Leave the rest out, or pass it by name")
-    bound = dict(zip(names, args, strict=False))
-    for name, value in kwargs.items():
-        if name not in signature.keywords:
-            how = "by name, but it goes by position" if name in names else "which it does not have"
-            refuse_call(spec, origin, f"got argument {name!r} {how}: {takes}", "Match the call to the declaration")
-        if name in bound:
-            refuse_call(spec, origin, f"got argument {name!r} twice, by position and by name", "Pass it once")
-        bound[name] = value
-    missing = [repr(name) for name in names if name not in bound and name not in signature.defaults]
-    if missing:
-        plural = "s" * (len(missing) > 1)
-        what = f"lacks argument{plural} {', '.join(missing)}: {takes}"
-        refuse_call(spec, origin, what, "Pass an argument for every parameter without a default")
-    return [bound[name] if name in bound else signature.defaults[name] for name in names]
-
-
-def _check_settings(name: str, place: str, abi: Any, options: Any, **flags: Any) -> None:
-    """Raise a `KernelArgumentError` for a wrong `abi`, `options` or flag of `@kernel`."""
-    if not isinstance(abi, str) or abi not in ("views", "pointers"):
-        raise declaration_error(name, place, f"abi={format_value(abi)}", "Give 'views' or 'pointers'")
-    listed = isinstance(options, Sequence) and not isinstance(options, str | bytes)
-    if not listed or not all(isinstance(option, str) for option in options):
-        what = f"options={format_value(options)}"
-        raise declaration_error(name, place, what, 'Give a sequence of texts: ("-lineinfo",)')
-    for flag, given in flags.items():
-        if not isinstance(given, bool | np.bool_) and not (given is None and flag == "checked"):
-            raise declaration_error(name, place, f"{flag}={format_value(given)}", f"Say {flag}=True, or leave it out")

@@ -29,7 +29,7 @@ from dagpu.backends.cuda.resources.pools import Pool
 from dagpu.common.errors import CompileError
 from dagpu.common.layout import Layout
 from dagpu.common.reference_queue import Reference, ReferenceQueue
-from dagpu.kernels.decorator import COMPILER
+from dagpu.kernels.compiling import COMPILER
 from dagpu.lowering.program import Launch
 from dagpu.ops.initializers import with_seed
 from dagpu.ops.kernel_spec import KernelSpec

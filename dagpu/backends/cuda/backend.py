@@ -16,7 +16,7 @@ from dagpu.backends.cuda.kernels.launch_factories import LAUNCH_FACTORIES, Launc
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import Device
-from dagpu.kernels.decorator import COMPILER
+from dagpu.kernels.compiling import COMPILER
 from dagpu.lowering.plan import Plan
 from dagpu.ops.kernel_spec import KernelSpec
 

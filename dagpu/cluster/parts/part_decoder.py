@@ -13,7 +13,7 @@ from dagpu.cluster.parts.part_blobs import CLASSES, FORMAT, Code, WriteCheckpoin
 from dagpu.common.dtypes import element_type
 from dagpu.common.errors import ClusterError, ClusterSecurityError
 from dagpu.common.origin import Origin
-from dagpu.kernels.cuda_scalars import CudaParam
+from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import HostCall, Instruction, Items, Program
 from dagpu.lowering.schedule.list_schedule import ListSchedule

@@ -22,7 +22,7 @@ from dagpu.interop.foreign_ops.bodies import BodyDecorators, BodyList
 from dagpu.interop.foreign_ops.shape_rules import Declared, DeclaredOperand, run_declaration
 from dagpu.interop.foreign_ops.user_bodies import DeclaredBody
 from dagpu.kernels.annotations import Annotation, PySignature
-from dagpu.kernels.decorator import bind_arguments
+from dagpu.kernels.argument_binding import bind_arguments
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     check_call,

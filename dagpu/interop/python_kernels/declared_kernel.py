@@ -13,7 +13,7 @@ from dagpu.common.errors import CompileError, KernelArgumentError
 from dagpu.common.origin import describe, here
 from dagpu.common.wrong_arguments import format_value
 from dagpu.kernels.annotations import Annotation, PySignature, declaration_error, declared_at, read_signature
-from dagpu.kernels.cuda_scalars import CudaParam
+from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
 from dagpu.kernels.declaration import ScalarCheck, check_default
 from dagpu.kernels.decorator import DECLARED, Kernel
 from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param, PythonKernel

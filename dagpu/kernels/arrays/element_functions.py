@@ -13,8 +13,8 @@ from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
 from dagpu.kernels.expressions.element import Elem, as_elements, constant, dtype_of, operate
-from dagpu.kernels.expressions.element_operations import DOMAINS, OPERATIONS, type_name
 from dagpu.kernels.expressions.expression import Expression
+from dagpu.kernels.expressions.operations.element_operations import DOMAINS, OPERATIONS, type_name
 from dagpu.kernels.expressions.traced_expression import trace_expression
 from dagpu.kernels.generated.generated_launch import CONVERT_FIRST, AnyOp, array_call, refused_call
 from dagpu.ops.base import DeviceOp

@@ -17,9 +17,9 @@ from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.element_functions import where
 from dagpu.kernels.arrays.sorting.sorted_rows import argsort
 from dagpu.kernels.expressions.element import Elem
-from dagpu.kernels.expressions.element_operations import DOMAINS, type_name
 from dagpu.kernels.expressions.expression import Expression
-from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.expressions.operations.element_operations import DOMAINS, type_name
+from dagpu.kernels.expressions.operations.numpy_operations import register_dtype
 from dagpu.kernels.expressions.traced_expression import trace_expression
 from dagpu.kernels.generated.generated_launch import CONVERT_FIRST, AnyOp, array_call, refused_call
 from dagpu.ops.base import DeviceOp

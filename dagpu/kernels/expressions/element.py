@@ -11,7 +11,7 @@ from dagpu.common.dtypes import FLOATING, bool_
 from dagpu.common.origin import describe, here
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles.symbolic import read_value
-from dagpu.kernels.expressions.element_operations import DOMAINS, OPERATIONS, dtype_of_type, type_name
+from dagpu.kernels.expressions.operations.element_operations import DOMAINS, OPERATIONS, dtype_of_type, type_name
 from dagpu.kernels.generated.element_errors import (
     refuse_choice,
     refuse_element_name,

@@ -13,8 +13,8 @@ from dagpu.common.origin import describe, here
 from dagpu.common.wrong_arguments import format_value
 from dagpu.kernels.decorator import DECLARED
 from dagpu.kernels.expressions.element import Elem
-from dagpu.kernels.expressions.element_operations import dtype_of_type
 from dagpu.kernels.expressions.expression import Argument, Expression
+from dagpu.kernels.expressions.operations.element_operations import dtype_of_type
 from dagpu.kernels.expressions.traced_expression import trace_expression
 
 _A = TypeVar("_A", bound=np.generic)

@@ -2,39 +2,40 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Concatenate, Final, Generic, NoReturn, ParamSpec, TypeAlias, cast, final
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeAlias, cast, final
 
 import numpy as np
 from typing_extensions import TypeVar
 
 from dagpu.common.dtypes import Shape, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
-from dagpu.common.errors import KernelArgumentError, ShapeError
 from dagpu.common.layout import Layout
-from dagpu.common.origin import Origin, describe, here
+from dagpu.common.origin import Origin, here
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In, Lazy, Out
-from dagpu.kernels.decorator import compile_ahead
+from dagpu.kernels.compiling import compile_ahead
 from dagpu.kernels.expressions.broadcasting import (
-    broadcast_shape,
     direct_walk,
     passed_arguments,
     patterns_of,
     tile_of,
     walk_of_kinds,
 )
-from dagpu.kernels.expressions.element import Elem
-from dagpu.kernels.expressions.element_operations import type_name
+from dagpu.kernels.expressions.expression_arguments import (
+    argument_params,
+    arguments_by_position,
+    broadcast_arguments,
+    refuse_arguments,
+)
 from dagpu.kernels.expressions.expression_text import ArgumentPattern, kernel_text, parameter_names, safe_name
 from dagpu.kernels.expressions.numpy_twin import numpy_twin
+from dagpu.kernels.expressions.operations.element_operations import type_name
 from dagpu.kernels.expressions.reduced_expression import ReducedExpression
 from dagpu.kernels.expressions.traced_expression import TracedExpression
-from dagpu.kernels.generated.element_errors import refuse_call_in_expression
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     check_call,
     first_output,
     generated_kernel,
-    is_number,
     move_arguments,
     new_output,
     number_input,
@@ -44,7 +45,7 @@ from dagpu.kernels.generated.generated_launch import (
     with_layouts,
 )
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.kernel_spec import KernelSpec, Param
+from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import KernelOp, Launch
 
 _P = ParamSpec("_P")
@@ -104,9 +105,11 @@ class Expression(Generic[_P, _R]):
 
     def check(self, args: tuple[Any, ...], origin: Origin) -> tuple[Any, ...]:
         """Check the arguments of a call, and return them with numbers as the kernel takes them. Moves nothing."""
-        params = self._check_count(args, origin, self.traced.names)
+        params = argument_params(self.traced, args, origin, self.traced.names)
         if all(param.form == "scalar" for param in params):
-            self._refuse("all arguments are numbers", "Make one of them a tensor: full((1,), x), say", origin)
+            refuse_arguments(
+                self.traced, "all arguments are numbers", "Make one of them a tensor: full((1,), x), say", origin
+            )
         return check_call(self._name, params, args, self.origin, origin)
 
     def into(self, out: Out[_R], /, *args: _P.args, **kwargs: _P.kwargs) -> KernelOp:
@@ -139,7 +142,7 @@ class Expression(Generic[_P, _R]):
         origin, traced = here(), self.traced
         if traced.dtypes[0] != traced.dtype:
             what = f"its result is of {type_name(traced.dtype)}, its first parameter of {type_name(traced.dtypes[0])}"
-            self._refuse(what, "Write to memory of its own, .into(partition, ...)", origin)
+            refuse_arguments(self.traced, what, "Write to memory of its own, .into(partition, ...)", origin)
         return self._write(out, self.by_position(args, kwargs, 1), (OUTPUT,), origin)
 
     # ---- reductions
@@ -239,53 +242,11 @@ class Expression(Generic[_P, _R]):
 
     def by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any], first: int = 0) -> tuple[Any, ...]:
         """Return the arguments of a call in the order of the parameters, from number `first` on."""
-        if not kwargs:
-            return args
-        parameters = list(self.__signature__.parameters.values())[first:]
-        try:
-            return self.__signature__.replace(parameters=parameters).bind(*args, **kwargs).args
-        except TypeError as error:
-            what = f"{error}; it takes ({', '.join([each.name for each in parameters])})"
-            self._refuse(what, "Pass one for each parameter, by position or by name", here())
-
-    def _check_count(self, args: Sequence[Any], origin: Origin, names: tuple[str, ...]) -> list[Param]:
-        """Return the parameters that check these arguments: of numbers, and of tensors of any shape."""
-        if any(isinstance(arg, Elem) for arg in args):
-            cure = (
-                "Expressions do not call one another. Keep its Python function, f = lambda x: x * x, call f(x) here, "
-                "and make that expression of it too: expr(f32)(f)"
-            )
-            refuse_call_in_expression(f"expression {self._name!r}", origin, cure)
-        if len(args) != len(names):
-            what = f"got {len(args)} arguments; it takes ({', '.join(names)})"
-            self._refuse(what, "Pass one for each parameter, by position", origin)
-        dtypes = self.traced.dtypes[len(self.traced.dtypes) - len(names) :]
-        return [
-            number_input(name, dtype, self._name, lazy=True) if is_number(arg) else tensor_input(name, dtype, None)
-            for name, dtype, arg in zip(names, dtypes, args, strict=True)
-        ]
-
-    def _refuse(self, what: str, cure: str, origin: Origin) -> NoReturn:
-        raise KernelArgumentError(
-            f"expression {self._name!r}: {what}. Called at {describe(origin)}; it is declared at {self.traced.place}. "
-            f"{cure}."
-        )
+        return arguments_by_position(self.traced, args, kwargs, first) if kwargs else args
 
     def broadcast(self, out: Shape | None, layouts: Sequence[Layout | None], origin: Origin) -> Shape:
-        """Return the shape of the output.
-
-        Raises:
-            ShapeError: the shapes of the arguments do not broadcast, or not to `out`.
-        """
-        shapes = [layout.shape for layout in layouts if layout is not None]
-        found = broadcast_shape(shapes if out is None else [out, *shapes])
-        if found is None or (out is not None and found != out):
-            target = "" if out is None else f" to the output's {out}"
-            raise ShapeError(
-                f"expression {self._name!r} at {describe(origin)}: shapes {', '.join(map(str, shapes))} do not "
-                f"broadcast{target}. Extents must be equal, or 1; reshape one: x.reshape((n, 1)), say."
-            )
-        return found
+        """Return the shape of the output, as `broadcast_arguments` does."""
+        return broadcast_arguments(self.traced, out, layouts, origin)
 
     # ---- launches
 
@@ -304,7 +265,7 @@ class Expression(Generic[_P, _R]):
         """Return the op that writes to `out`. `before` are the patterns of the parameters before those of `args`."""
 
         def check(given: tuple[Any, ...]) -> tuple[Any, ...]:
-            inputs = self._check_count(given[1:], origin, self.traced.names[len(before) :])
+            inputs = argument_params(self.traced, given[1:], origin, self.traced.names[len(before) :])
             params = [output("out", self.traced.dtype, None), *inputs]
             return check_call(self._name, params, given, self.origin, origin)
 

@@ -3,10 +3,10 @@
 import re
 from typing import Final, NamedTuple, final
 
-from dagpu.kernels.expressions.cuda_operations import (
+from dagpu.kernels.expressions.operations.cuda_helpers import helper_texts
+from dagpu.kernels.expressions.operations.cuda_operations import (
     cast_text,
     constant_text,
-    helper_texts,
     load_text,
     memory_type,
     operation_text,

@@ -13,9 +13,9 @@ from typing import Any, Final, final
 import numpy as np
 
 from dagpu.common.dtypes import Shape
-from dagpu.kernels.expressions.cuda_operations import is_half
 from dagpu.kernels.expressions.expression_text import ArgumentPattern
-from dagpu.kernels.expressions.numpy_operations import (
+from dagpu.kernels.expressions.operations.cuda_operations import is_half
+from dagpu.kernels.expressions.operations.numpy_operations import (
     Array,
     NumpyFunction,
     cast_function,

@@ -11,7 +11,7 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
 from dagpu.common.wrong_arguments import check_flag
 from dagpu.handles import Tensor
-from dagpu.kernels.decorator import compile_ahead
+from dagpu.kernels.compiling import compile_ahead
 from dagpu.kernels.expressions.element import Elem
 from dagpu.kernels.generated.element_errors import REDUCE, refuse_call_in_expression
 from dagpu.ops.base import DeviceOp

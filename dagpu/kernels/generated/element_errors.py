@@ -7,7 +7,7 @@ from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import no_attribute
 from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES
-from dagpu.kernels.expressions.element_operations import OPERATIONS
+from dagpu.kernels.expressions.operations.element_operations import OPERATIONS
 
 _REDUCTIONS: Final = frozenset(
     ("all", "amax", "amin", "any", "argmax", "argmin", "cumsum", "max", "mean", "min", "norm", "prod", "softmax", "std",

@@ -18,7 +18,7 @@ from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef,
 from dagpu.handles.handle_trees import move_handles
 from dagpu.handles.library_bodies import LibraryBody
 from dagpu.kernels.call_arguments import check_arguments
-from dagpu.kernels.cuda_scalars import CudaParam
+from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.kernels.expressions.element import Elem
 from dagpu.kernels.generated.element_errors import REDUCE, refuse_call_in_expression

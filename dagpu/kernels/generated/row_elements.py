@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.kernels.expressions.cuda_operations import load_text, memory_type
 from dagpu.kernels.expressions.expression_text import ArgumentPattern, element_function, parameter_names, safe_name
 from dagpu.kernels.expressions.numpy_twin import numpy_twin
+from dagpu.kernels.expressions.operations.cuda_operations import load_text, memory_type
 from dagpu.kernels.expressions.traced_expression import TracedExpression
 from dagpu.kernels.generated.generated_launch import number_input, tensor_input
 from dagpu.ops.kernel_spec import Param

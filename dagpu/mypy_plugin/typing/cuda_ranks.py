@@ -1,8 +1,8 @@
 """Parses the ranks of the kernel parameters from a literal CUDA source.
 
-It parses far less than the run time does in `dagpu.kernels.cuda_signature`, which the plugin may not import. The run
-time refuses a source that it cannot parse; this module ignores it. Only a parameter that is written out as `Tile<T, 2>`
-or `View<const T, 2>` has a known rank. A parameter behind an alias or a macro has none.
+It parses far less than the run time does in `dagpu.kernels.cuda_source.cuda_signature`, which the plugin may not
+import. The run time refuses a source that it cannot parse; this module ignores it. Only a parameter that is written out
+as `Tile<T, 2>` or `View<const T, 2>` has a known rank. A parameter behind an alias or a macro has none.
 """
 
 import re

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.common.errors import DagpuError, KernelArgumentError
-from dagpu.kernels.cuda_scalars import CudaParam
-from dagpu.kernels.cuda_signature import CudaSignature, PyParam, check_signature
+from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
+from dagpu.kernels.cuda_source.cuda_signature import CudaSignature, PyParam, check_signature
 from tests.support.cuda_text import Abi, only, parse, refusal
 
 Form = Literal["tile", "view", "pointer", "scalar"]
@@ -232,7 +232,8 @@ def test_the_module_does_not_import_numpy() -> None:
     """The reader is light: it needs the standard library alone."""
     code = (
         "import sys, types; package = types.ModuleType('dagpu'); package.__path__ = ['dagpu'];"
-        "sys.modules['dagpu'] = package; import dagpu.kernels.cuda_signature; sys.exit('numpy' in sys.modules)"
+        "sys.modules['dagpu'] = package; import dagpu.kernels.cuda_source.cuda_signature;"
+        "sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -8,7 +8,8 @@ import pytest
 
 from dagpu.common.dtypes import f32
 from dagpu.common.errors import NoDeviceError
-from dagpu.kernels.decorator import COMPILER, In, Kernel, Out, kernel
+from dagpu.kernels.compiling import COMPILER
+from dagpu.kernels.decorator import In, Kernel, Out, kernel
 from dagpu.ops.launch import Launch
 from tests.unit.kernels import kernel_cases
 from tests.unit.kernels.kernel_cases import SAXPY, lazy, refused, saxpy

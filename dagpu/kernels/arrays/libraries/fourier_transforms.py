@@ -26,8 +26,8 @@ from dagpu.kernels.arrays.libraries.matrix_kernels import resize_kernel, scale_k
 from dagpu.kernels.arrays.movement.axis_groups import one_axis
 from dagpu.kernels.arrays.movement.rows_along_axis import from_rows, rows_along
 from dagpu.kernels.expressions.broadcasting import tile_of
-from dagpu.kernels.expressions.element_operations import type_name
 from dagpu.kernels.expressions.expression import TILE
+from dagpu.kernels.expressions.operations.element_operations import type_name
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.kernels.expressions.cuda_operations import complex_struct, memory_type
+from dagpu.kernels.expressions.operations.cuda_operations import complex_struct, memory_type
 from dagpu.kernels.generated.generated_launch import generated_kernel, number_input, output, tensor_input
 from dagpu.ops.kernel_spec import KernelSpec
 

@@ -18,8 +18,8 @@ from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.libraries.cublaslt import CublasLtProduct
 from dagpu.kernels.arrays.libraries.gemm_layouts import gemm_operand, matrix_shape
 from dagpu.kernels.expressions.broadcasting import broadcast_shape, tile_of
-from dagpu.kernels.expressions.element_operations import DOMAINS, type_name
 from dagpu.kernels.expressions.expression import TILE, Expression
+from dagpu.kernels.expressions.operations.element_operations import DOMAINS, type_name
 from dagpu.kernels.expressions.traced_expression import trace_expression
 from dagpu.kernels.generated.generated_launch import (
     CONVERT_FIRST,

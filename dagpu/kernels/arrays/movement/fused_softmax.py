@@ -16,9 +16,9 @@ from dagpu.kernels.arrays.movement.normalising import normalise
 from dagpu.kernels.arrays.movement.softmax_kernels import SoftmaxInput, softmax_params, softmax_text
 from dagpu.kernels.arrays.movement.softmax_twins import SoftmaxOrder, softmax_order, softmax_twin
 from dagpu.kernels.expressions.broadcasting import passed_arguments, patterns_of, walk_of_kinds
-from dagpu.kernels.expressions.element_operations import DOMAINS
 from dagpu.kernels.expressions.expression import Expression
 from dagpu.kernels.expressions.expression_text import ArgumentPattern
+from dagpu.kernels.expressions.operations.element_operations import DOMAINS
 from dagpu.kernels.expressions.reduced_expression import ROW, FusedCall, FusedFunction
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,

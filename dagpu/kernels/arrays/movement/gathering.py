@@ -27,9 +27,9 @@ from dagpu.kernels.arrays.movement.axis_groups import (
 )
 from dagpu.kernels.arrays.reducing.reductions import checked_input
 from dagpu.kernels.expressions.broadcasting import tile_of
-from dagpu.kernels.expressions.cuda_operations import memory_type, store_text
-from dagpu.kernels.expressions.element_operations import dtype_of_type, type_name
 from dagpu.kernels.expressions.expression import TILE
+from dagpu.kernels.expressions.operations.cuda_operations import memory_type, store_text
+from dagpu.kernels.expressions.operations.element_operations import dtype_of_type, type_name
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,

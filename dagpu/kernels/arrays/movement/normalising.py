@@ -20,7 +20,7 @@ from dagpu.kernels.arrays.movement.axis_groups import around_axis, one_axis
 from dagpu.kernels.arrays.movement.softmax_kernels import softmax_kernel
 from dagpu.kernels.arrays.movement.softmax_twins import SoftmaxOrder, softmax_order
 from dagpu.kernels.arrays.reducing.reductions import checked_input
-from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.expressions.operations.numpy_operations import register_dtype
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,

@@ -9,15 +9,15 @@ from numpy.typing import NDArray
 
 from dagpu.kernels.arrays.movement.axis_groups import GroupPattern, element_text, extent_text, grouped_array
 from dagpu.kernels.arrays.reducing.reduction_steps import identity, identity_text
-from dagpu.kernels.expressions.cuda_operations import (
-    helper_texts,
+from dagpu.kernels.expressions.operations.cuda_helpers import helper_texts
+from dagpu.kernels.expressions.operations.cuda_operations import (
     load_text,
     memory_type,
     operation_text,
     register_type,
     store_text,
 )
-from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.expressions.operations.numpy_operations import register_dtype
 from dagpu.kernels.generated.generated_launch import generated_kernel, output, tensor_input
 from dagpu.ops.kernel_spec import KernelSpec
 

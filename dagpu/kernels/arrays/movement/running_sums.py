@@ -23,7 +23,7 @@ from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.movement.axis_groups import AxisGroups, GroupPattern, around_axis, one_axis
 from dagpu.kernels.arrays.movement.running_sum_kernels import BLOCK, RUN, ScanShape, prefix_kernel, total_kernel
 from dagpu.kernels.arrays.reducing.reductions import checked_input
-from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.expressions.operations.numpy_operations import register_dtype
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,

@@ -31,16 +31,16 @@ from dagpu.kernels.arrays.movement.axis_groups import (
 from dagpu.kernels.arrays.movement.gathering import checked_indices, checked_places
 from dagpu.kernels.arrays.reducing.reduction_order import power_of_two
 from dagpu.kernels.arrays.reducing.reductions import checked_input
-from dagpu.kernels.expressions.cuda_operations import (
-    helper_texts,
+from dagpu.kernels.expressions.operations.cuda_helpers import helper_texts
+from dagpu.kernels.expressions.operations.cuda_operations import (
     load_text,
     memory_type,
     operation_text,
     register_type,
     store_text,
 )
-from dagpu.kernels.expressions.element_operations import type_name
-from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.expressions.operations.element_operations import type_name
+from dagpu.kernels.expressions.operations.numpy_operations import register_dtype
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,

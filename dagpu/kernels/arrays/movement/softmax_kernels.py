@@ -11,14 +11,9 @@ from dagpu.kernels.arrays.movement.axis_groups import (
 )
 from dagpu.kernels.arrays.movement.softmax_twins import EACH, SoftmaxOrder, softmax_twin
 from dagpu.kernels.arrays.reducing.reduction_steps import identity_text
-from dagpu.kernels.expressions.cuda_operations import (
-    helper_texts,
-    memory_type,
-    operation_text,
-    register_type,
-    store_text,
-)
-from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.expressions.operations.cuda_helpers import helper_texts
+from dagpu.kernels.expressions.operations.cuda_operations import memory_type, operation_text, register_type, store_text
+from dagpu.kernels.expressions.operations.numpy_operations import register_dtype
 from dagpu.kernels.generated.generated_launch import generated_kernel, output, tensor_input
 from dagpu.kernels.generated.row_elements import Elements, array_elements, coordinate_texts
 from dagpu.ops.kernel_spec import KernelSpec, Param

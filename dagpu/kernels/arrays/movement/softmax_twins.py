@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dagpu.kernels.arrays.movement.axis_groups import GroupPattern, grouped_array
 from dagpu.kernels.arrays.reducing.reduction_order import power_of_two
-from dagpu.kernels.expressions.numpy_operations import numpy_function, register_dtype
+from dagpu.kernels.expressions.operations.numpy_operations import numpy_function, register_dtype
 
 EACH: Final = 16
 """The elements that a thread keeps."""

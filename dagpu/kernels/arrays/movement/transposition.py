@@ -23,8 +23,8 @@ from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.reducing.reduction_order import power_of_two
 from dagpu.kernels.arrays.reducing.reductions import checked_input
 from dagpu.kernels.expressions.broadcasting import tile_of
-from dagpu.kernels.expressions.cuda_operations import complex_struct, memory_type
 from dagpu.kernels.expressions.expression import TILE
+from dagpu.kernels.expressions.operations.cuda_operations import complex_struct, memory_type
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,

@@ -29,8 +29,8 @@ from dagpu.kernels.arrays.reducing.reduction_steps import identity_text
 from dagpu.kernels.arrays.reducing.reduction_twins import rows_of
 from dagpu.kernels.arrays.reducing.reductions import checked_input, kept_shape, no_elements, normal_axes
 from dagpu.kernels.arrays.reducing.row_walk import SIDE, RowWalk
-from dagpu.kernels.expressions.cuda_operations import memory_type, register_type
-from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.expressions.operations.cuda_operations import memory_type, register_type
+from dagpu.kernels.expressions.operations.numpy_operations import register_dtype
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,

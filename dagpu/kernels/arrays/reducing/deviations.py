@@ -30,7 +30,7 @@ from dagpu.kernels.arrays.reducing.reductions import (
 from dagpu.kernels.expressions.element import Elem
 from dagpu.kernels.expressions.expression import Expression
 from dagpu.kernels.expressions.expression_text import ArgumentPattern
-from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.expressions.operations.numpy_operations import register_dtype
 from dagpu.kernels.expressions.traced_expression import trace_expression
 from dagpu.kernels.generated.generated_launch import AnyOp, array_call, move_arguments, refused_call, reshaped
 from dagpu.ops.base import DeviceOp

@@ -19,9 +19,9 @@ from dagpu.kernels.arrays.reducing.reduction_steps import REDUCTIONS, STEPS, num
 from dagpu.kernels.arrays.reducing.reduction_twins import pass_twin
 from dagpu.kernels.arrays.reducing.reductions import kept_shape, later_passes, normal_axes, of_nothing, with_shape
 from dagpu.kernels.expressions.broadcasting import passed_arguments, patterns_of, walk_of_kinds
-from dagpu.kernels.expressions.element_operations import DOMAINS
 from dagpu.kernels.expressions.expression import Expression
 from dagpu.kernels.expressions.expression_text import ArgumentPattern
+from dagpu.kernels.expressions.operations.element_operations import DOMAINS
 from dagpu.kernels.expressions.reduced_expression import FUSED, ROW, FusedCall, FusedFunction
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,

@@ -18,14 +18,9 @@ from dagpu.kernels.arrays.reducing.reduction_steps import (
 )
 from dagpu.kernels.arrays.reducing.reduction_twins import pass_twin
 from dagpu.kernels.arrays.reducing.row_walk import SIDE, RowWalk
-from dagpu.kernels.expressions.cuda_operations import (
-    helper_texts,
-    memory_type,
-    operation_text,
-    register_type,
-    store_text,
-)
 from dagpu.kernels.expressions.expression_text import safe_name
+from dagpu.kernels.expressions.operations.cuda_helpers import helper_texts
+from dagpu.kernels.expressions.operations.cuda_operations import memory_type, operation_text, register_type, store_text
 from dagpu.kernels.generated.generated_launch import generated_kernel, number_input, output, tensor_input
 from dagpu.kernels.generated.row_elements import Elements, array_elements
 from dagpu.ops.kernel_spec import KernelSpec, Param

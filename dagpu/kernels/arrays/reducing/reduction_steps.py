@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
-from dagpu.kernels.expressions.cuda_operations import constant_text, operation_text
-from dagpu.kernels.expressions.element_operations import Domain
-from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.expressions.operations.cuda_operations import constant_text, operation_text
+from dagpu.kernels.expressions.operations.element_operations import Domain
+from dagpu.kernels.expressions.operations.numpy_operations import register_dtype
 
 
 @final

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dagpu.kernels.arrays.reducing.reduction_order import QUICK, ReductionOrder
 from dagpu.kernels.arrays.reducing.reduction_steps import COUNTED, STEPS, identity, start_function
-from dagpu.kernels.expressions.numpy_operations import register_dtype
+from dagpu.kernels.expressions.operations.numpy_operations import register_dtype
 from dagpu.kernels.generated.scratch_arrays import SCRATCH, Bytes, shaped
 
 PART: Final = 1 << 18

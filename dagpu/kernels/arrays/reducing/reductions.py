@@ -19,7 +19,7 @@ from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.reducing.reduction_kernels import reduction_kernel
 from dagpu.kernels.arrays.reducing.reduction_order import ReducedAxes, merge_axes, reduction_order
 from dagpu.kernels.arrays.reducing.reduction_steps import COUNTED, STEPS, identity, number_type, result_type
-from dagpu.kernels.expressions.element_operations import DOMAINS, Domain, type_name
+from dagpu.kernels.expressions.operations.element_operations import DOMAINS, Domain, type_name
 from dagpu.kernels.generated.generated_launch import (
     CONVERT_FIRST,
     AnyOp,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, final
 
 from dagpu.kernels.arrays.reducing.reduction_order import THREADS, ReductionOrder
-from dagpu.kernels.expressions.cuda_operations import load_text, memory_type
+from dagpu.kernels.expressions.operations.cuda_operations import load_text, memory_type
 from dagpu.kernels.generated.row_elements import Operand, coordinate_texts, extent_along
 
 SIDE = """\

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.kernels.arrays.sorting.merge_passes import EACH
-from dagpu.kernels.expressions.cuda_operations import load_text, memory_type, register_type
+from dagpu.kernels.expressions.operations.cuda_operations import load_text, memory_type, register_type
 from dagpu.kernels.generated.generated_launch import generated_kernel, number_input, output, tensor_input
 from dagpu.ops.kernel_spec import KernelSpec
 

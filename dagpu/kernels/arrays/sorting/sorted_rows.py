@@ -20,7 +20,7 @@ from dagpu.kernels.arrays.movement.axis_groups import one_axis
 from dagpu.kernels.arrays.movement.rows_along_axis import from_rows, rows_along
 from dagpu.kernels.arrays.sorting.merge_passes import EACH, merge_passes, threads_of
 from dagpu.kernels.arrays.sorting.sort_kernels import PassKernel, sort_kernel
-from dagpu.kernels.expressions.element_operations import type_name
+from dagpu.kernels.expressions.operations.element_operations import type_name
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,

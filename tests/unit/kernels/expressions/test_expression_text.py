@@ -8,11 +8,11 @@ import pytest
 
 from dagpu import Elem, array, bf16, bool_, expr, f16, f32, f64, from_host, i32, u8
 from dagpu.kernels.arrays import element_functions
-from dagpu.kernels.cuda_signature import parse_cuda_signature
-from dagpu.kernels.expressions.cuda_operations import HELPERS, helper_texts
+from dagpu.kernels.cuda_source.cuda_signature import parse_cuda_signature
 from dagpu.kernels.expressions.element import operate
-from dagpu.kernels.expressions.element_operations import OPERATIONS, TRANSCENDENTAL
 from dagpu.kernels.expressions.expression import Expression
+from dagpu.kernels.expressions.operations.cuda_helpers import HELPERS, helper_texts
+from dagpu.kernels.expressions.operations.element_operations import OPERATIONS, TRANSCENDENTAL
 from dagpu.ops.compose import nodes_of
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch

@@ -17,7 +17,7 @@ from dagpu.backends.cuda.kernels.launch_limits import check_limits
 from dagpu.backends.cuda.kernels.launch_params import REPORT, PackedLaunch, pack
 from dagpu.common.dtypes import Shape
 from dagpu.common.layout import Layout, check_tiling, contiguous_layout, slice_layout
-from dagpu.kernels.cuda_scalars import CudaParam
+from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import Cell, Launch, Tiles, View
 from dagpu.ops.kernel_spec import KernelSpec, Param

@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.kernels.expressions.cuda_operations import is_half
-from dagpu.kernels.expressions.error_function import erf
+from dagpu.kernels.expressions.operations.cuda_operations import is_half
+from dagpu.kernels.expressions.operations.error_function import erf
 
 Array: TypeAlias = "NDArray[Any]"
 NumpyFunction: TypeAlias = Callable[..., Any]

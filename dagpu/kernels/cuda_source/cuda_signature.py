@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Literal, NoReturn, TypeAlias, final
 
 from dagpu.common.errors import KernelArgumentError
-from dagpu.kernels.cuda_lexer import (
+from dagpu.kernels.cuda_source.cuda_lexer import (
     IGNORED,
     Aliases,
     Declaration,
@@ -27,7 +27,7 @@ from dagpu.kernels.cuda_lexer import (
     tokenize,
     without_attributes,
 )
-from dagpu.kernels.cuda_scalars import SPELLINGS, CudaParam, ScalarKind, c_text, dtype_of, kind_of
+from dagpu.kernels.cuda_source.cuda_scalars import SPELLINGS, CudaParam, ScalarKind, c_text, dtype_of, kind_of
 
 Abi: TypeAlias = Literal["views", "pointers"]
 """The form of tensor parameters in CUDA: `Tile` and `View`, or plain pointers."""
