@@ -13,7 +13,7 @@ value that is not set loads the module that sets it. All slots:
 | `dagpu.ops.live.open_batches.FIND_TASK` | `batch()` | dagpu.runtime.waiting.trio_waits |
 | `dagpu.lowering.plan.DRAWING` | `to_svg()` of a plan | dagpu.lowering.report.plan_drawing |
 | `dagpu.kernels.expressions.reduced_expression.FUSED` | `f.sum()` | dagpu.kernels.arrays.reducing.fused_reductions |
-| `dagpu.lowering.schedule.mesh.FIND_DEVICE` | `Mesh` of devices' names | dagpu.runtime.device_lookup |
+| `dagpu.handles.device_handles.FIND_DEVICE` | `Mesh` of names, copies of a device | dagpu.runtime.device_lookup |
 | `dagpu.sharding.spread_values.TO_ARRAY` | `to_host()` of a value of a mesh | dagpu.sharding.laying_out |
 | `dagpu.kernels.compiling.COMPILER` | `compile()` of a kernel | dagpu.backends.cuda.backend |
 | `dagpu.kernels.compiling.ARCH_COMPILER` | `compile(arch=)` of a kernel | dagpu.runtime.device_lookup |

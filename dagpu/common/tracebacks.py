@@ -46,6 +46,8 @@ def without_our_frames(error: BaseException) -> BaseException:
     return error
 
 
+_NO_LINE: Final = -1
+"""The line for which a traceback gives None."""
 _passing: Final[set[CodeType]] = set()
 
 
@@ -103,7 +105,8 @@ def _joined(entries: list[TracebackType]) -> TracebackType | None:
     """Return a new traceback of these entries."""
     later: TracebackType | None = None
     for entry in reversed(entries):
-        later = TracebackType(later, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
+        line: int | None = entry.tb_lineno  # None where Python knows no line: a signal may arrive between two lines
+        later = TracebackType(later, entry.tb_frame, entry.tb_lasti, _NO_LINE if line is None else line)
     return later
 
 

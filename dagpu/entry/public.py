@@ -54,7 +54,7 @@ from dagpu.interop.python_kernels.triton_kernels import triton_kernel
 from dagpu.kernels import arrays as array
 from dagpu.kernels.decorator import In, Kernel, Lazy, Out, kernel
 from dagpu.kernels.expressions.element import Elem
-from dagpu.kernels.expressions.expr_decorator import expr
+from dagpu.kernels.expressions.expr_decorator import Expr1, Expr2, Expr3, Expr4, Expr5, Expr6, Expr7, Expr8, expr
 from dagpu.kernels.expressions.expression import Expression
 from dagpu.kernels.sees import Along, Around, Columns, Here, Rows
 from dagpu.kernels.tile import Tile
@@ -117,10 +117,11 @@ __all__ = [
     "Along", "Around", "Ask", "Blocks", "BorrowError", "Borrowed", "CaptureError", "Cluster", "ClusterError",
     "ClusterLostError", "ClusterSecurityError", "Columns", "CompileError", "CostModel", "CudaGraph", "Cyclic",
     "DagpuError", "Device", "DeviceError", "DeviceLostError", "DeviceOp", "DevicePolicy", "Each", "Elem", "ExportError",
-    "Expression", "Feed", "Flow", "Foreign", "ForeignError", "ForeignFunction", "Haloed", "Here", "In", "InteropError",
-    "Interpreter", "Kernel", "KernelArgumentError", "KernelBoundsError", "KernelOp", "Layout", "Lazy", "Lent", "Link",
-    "Links", "ListSchedule", "MayAlloc", "Mesh", "MeshError", "Module", "MovedError", "NestedRunError", "NoAlloc",
-    "NoDeviceError", "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError", "Part",
+    "Expr1", "Expr2", "Expr3", "Expr4", "Expr5", "Expr6", "Expr7", "Expr8", "Expression", "Feed", "Flow", "Foreign",
+    "ForeignError", "ForeignFunction", "Haloed", "Here", "In", "InteropError", "Interpreter", "Kernel",
+    "KernelArgumentError", "KernelBoundsError", "KernelOp", "Layout", "Lazy", "Lent", "Link", "Links", "ListSchedule",
+    "MayAlloc", "Mesh", "MeshError", "Module", "MovedError", "NestedRunError", "NoAlloc", "NoDeviceError",
+    "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError", "Part",
     "PartKilledWorkersError", "Partials", "Partition", "PartitionError", "Pending", "PerDevice", "Pipeline",
     "PlanError", "Progress", "Rank", "Reduction", "Region", "Replicated", "RoundRobin", "Rows", "SchedulingPolicy",
     "Scope", "Shape", "ShapeError", "Sharded", "ShardedRef", "SharedTensor", "SingleStream", "Source", "SourceError",

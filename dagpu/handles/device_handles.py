@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol, fin
 
 from dagpu.common.critical import Section
 from dagpu.common.layout import Layout
+from dagpu.common.slot import Slot
 from dagpu.handles.library_bodies import LibraryBody
 
 if TYPE_CHECKING:
@@ -228,10 +229,16 @@ class Device:
     def __hash__(self) -> int:
         return hash((self._kind, self._index, self._node))
 
+    def __reduce__(self) -> tuple[Callable[[str], "Device"], tuple[str]]:
+        """A copy or pickle of a device is its name, looked up where it is loaded."""
+        return FIND_DEVICE.value, (self.name,)
+
     def __repr__(self) -> str:
         return f"device({self.name!r})"
 
 
+FIND_DEVICE: Final[Slot[Callable[[str], Device]]] = Slot("dagpu.runtime.device_lookup")
+"""Returns a device by its name."""
 driver_of: Final[Callable[[Device], Driver]] = attrgetter("_driver")
 """Return the driver of a device."""
 

@@ -7,6 +7,7 @@ from typing import Any, Protocol, final
 from dagpu.common.errors import ShapeError
 from dagpu.common.frozen import frozen, plain
 from dagpu.common.origin import Origin, describe
+from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import HANDLES, partition_handle, reshape_handle, share_tensor, unpartition_handle
 from dagpu.ops.base import DeviceOp
 
@@ -66,13 +67,19 @@ class Item:
     index: int
 
     def apply(self, x: Any, where: Origin) -> Any:
+        call = "last()" if self.index else "first()"
         if type(x) in HANDLES:
-            call = "last()" if self.index else "first()"
             raise ShapeError(
                 f"{call} at {describe(where)}: the result of the op is one {type(x).__name__}, not a tuple. Leave "
                 f"{call} out."
             )
-        return x[self.index]
+        try:
+            return x[self.index]
+        except (TypeError, LookupError):
+            raise ShapeError(
+                f"{call} at {describe(where)}: the result of the op is {format_value(x)}, which has no components. "
+                f"Leave {call} out, or let the op return a tuple that has some."
+            ) from None
 
 
 @final

@@ -13,9 +13,8 @@ from dagpu.common.env_vars import DEVICE
 from dagpu.common.errors import NoDeviceError
 from dagpu.common.origin import here
 from dagpu.common.wrong_arguments import add_call_place, replace_message, wrong_argument
-from dagpu.handles.device_handles import Device
+from dagpu.handles.device_handles import FIND_DEVICE, Device
 from dagpu.kernels.compiling import ARCH_COMPILER
-from dagpu.lowering.schedule.mesh import FIND_DEVICE
 from dagpu.ops.kernel_spec import KernelSpec
 
 GROUP = "dagpu.backends"

@@ -13,10 +13,10 @@ from dagpu.common.layout import as_shape, contiguous_layout
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import add_call_place, wrong_argument
 from dagpu.handles import Tensor, TensorRef
-from dagpu.handles.device_handles import Device
+from dagpu.handles.device_handles import FIND_DEVICE, Device
 from dagpu.handles.handle_trees import move_handles
 from dagpu.handles.symbolic import SymbolicArray
-from dagpu.lowering.schedule.mesh import FIND_DEVICE, Mesh
+from dagpu.lowering.schedule.mesh import Mesh
 from dagpu.ops.base import Borrowed, DeviceOp
 from dagpu.ops.compose import HostCall, Map, On, Then, ToHost, Value, Zip
 from dagpu.ops.creation import Alloc, from_host, wanted_element_type

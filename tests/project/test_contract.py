@@ -170,7 +170,7 @@ ELEMENT_TYPES: dict[str, type[np.generic]] = {
     "bool_": np.bool_,
 }
 
-ALIASES = ("In", "Out", "Lazy", "Shape", "bf16")
+ALIASES = ("In", "Out", "Lazy", "Shape", "bf16", "Reduction", "Region", "Expr1", "Expr2", "Expr3", "Expr8")
 
 # Any class may have more bases than the table says; these are both a phantom parameter and its bound.
 SUBCLASSES = [("Static", "Borrowed"), ("NoAlloc", "MayAlloc"), ("KernelOp", "DeviceOp")]

@@ -5,6 +5,8 @@ from typing import Any, assert_type
 from dagpu import (
     DeviceOp,
     Elem,
+    Expr1,
+    Expr2,
     Expression,
     KernelOp,
     Partition,
@@ -28,6 +30,11 @@ from dagpu import (
 gelu = expr(f32)(lambda x: x / (1 + array.exp(-1.702 * x)))
 blend = expr(f32, f32)(lambda x, a: array.where(x > 0, a * x + 1, array.sqrt(array.maximum(-x, 0.5))))
 whole = expr(i32, f32)(lambda n, x: n.to(f32) * x)
+
+
+def named(of_one: Expr1[f32, f32], of_two: Expr2[f32, f32, f32]) -> DeviceOp[Tensor[f32]]:
+    """The type of an expression has a name, for parameters and attributes."""
+    return of_two(of_one(zeros((3,))), 2.0)
 
 
 @expr
@@ -56,6 +63,7 @@ def tensors(own: Tensor[f32], many: SharedTensor[f32], lent: TensorRef[f32], laz
     assert_type(array.isnan(many), DeviceOp[Tensor[bool_], Any])
     assert_type(array.where(positive(zeros((3,), f64), 1.0), many, lazy), DeviceOp[Tensor[f32], Any])
     assert_type(array.where(positive(zeros((3,), f64), 1.0), 1.0, 0), DeviceOp[Tensor[f32], Any])
+    assert_type(named(gelu, blend), DeviceOp[Tensor[f32]])
     assert_type(expr(f64)(lambda x: array.where(x > 0, 1.0, 0))(zeros((3,), f64)), DeviceOp[Tensor[f32], Any])
     chained: DeviceOp[Tensor[f32], Any] = gelu(blend(gelu(many), 2.0))
     del chained
@@ -190,6 +198,7 @@ def refused(own: Tensor[f32], wide: Tensor[f64], out: Partition[Tensor[f64]], x:
     array.maximum(x, n)  # type: ignore[misc]  # pyright: ignore[reportCallIssue, reportArgumentType]
     array.sqrt(n)  # type: ignore[type-var]  # pyright: ignore[reportCallIssue, reportArgumentType]
     gelu(wide)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    named(blend, blend)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     blend(own)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     blend(own, wide)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     blend.into(out, own, 1.0)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]

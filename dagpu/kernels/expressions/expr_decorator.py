@@ -3,7 +3,7 @@
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any, get_args, get_origin, get_type_hints, overload
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints, overload
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -27,152 +27,85 @@ _G = TypeVar("_G", bound=np.generic)
 _H = TypeVar("_H", bound=np.generic)
 _R = TypeVar("_R", bound=np.generic)
 
+Expr1: TypeAlias = Expression[[Argument[_A]], _R]
+Expr2: TypeAlias = Expression[[Argument[_A], Argument[_B]], _R]
+Expr3: TypeAlias = Expression[[Argument[_A], Argument[_B], Argument[_C]], _R]
+Expr4: TypeAlias = Expression[[Argument[_A], Argument[_B], Argument[_C], Argument[_D]], _R]
+Expr5: TypeAlias = Expression[[Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E]], _R]
+Expr6: TypeAlias = Expression[[Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E], Argument[_F]], _R]
+Expr7: TypeAlias = Expression[
+    [Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E], Argument[_F], Argument[_G]], _R
+]
+Expr8: TypeAlias = Expression[
+    [Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E], Argument[_F], Argument[_G], Argument[_H]], _R
+]
+"""Expressions of one to eight parameters: their element types, and that of the result."""
 
+
+# In quotes: `import dagpu` does not evaluate these types.
 @overload
-def expr(a: type[_A], /) -> Callable[[Callable[[Elem[_A]], Elem[_R]]], Expression[[Argument[_A]], _R]]: ...
+def expr(a: type[_A], /) -> Callable[[Callable[[Elem[_A]], Elem[_R]]], "Expr1[_A, _R]"]: ...
 @overload
-def expr(
-    a: type[_A], b: type[_B], /
-) -> Callable[[Callable[[Elem[_A], Elem[_B]], Elem[_R]]], Expression[[Argument[_A], Argument[_B]], _R]]: ...
+def expr(a: type[_A], b: type[_B], /) -> Callable[[Callable[[Elem[_A], Elem[_B]], Elem[_R]]], "Expr2[_A, _B, _R]"]: ...
 @overload
 def expr(
     a: type[_A], b: type[_B], c: type[_C], /
-) -> Callable[
-    [Callable[[Elem[_A], Elem[_B], Elem[_C]], Elem[_R]]],
-    Expression[[Argument[_A], Argument[_B], Argument[_C]], _R],
-]: ...
+) -> Callable[[Callable[[Elem[_A], Elem[_B], Elem[_C]], Elem[_R]]], "Expr3[_A, _B, _C, _R]"]: ...
 @overload
 def expr(
     a: type[_A], b: type[_B], c: type[_C], d: type[_D], /
-) -> Callable[
-    [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D]], Elem[_R]]],
-    Expression[[Argument[_A], Argument[_B], Argument[_C], Argument[_D]], _R],
-]: ...
+) -> Callable[[Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D]], Elem[_R]]], "Expr4[_A, _B, _C, _D, _R]"]: ...
 @overload
 def expr(
     a: type[_A], b: type[_B], c: type[_C], d: type[_D], e: type[_E], /
 ) -> Callable[
-    [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E]], Elem[_R]]],
-    Expression[
-        [Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E]],
-        _R,
-    ],
+    [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E]], Elem[_R]]], "Expr5[_A, _B, _C, _D, _E, _R]"
 ]: ...
 @overload
 def expr(
     a: type[_A], b: type[_B], c: type[_C], d: type[_D], e: type[_E], f: type[_F], /
 ) -> Callable[
     [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_F]], Elem[_R]]],
-    Expression[
-        [
-            Argument[_A],
-            Argument[_B],
-            Argument[_C],
-            Argument[_D],
-            Argument[_E],
-            Argument[_F],
-        ],
-        _R,
-    ],
+    "Expr6[_A, _B, _C, _D, _E, _F, _R]",
 ]: ...
 @overload
 def expr(
     a: type[_A], b: type[_B], c: type[_C], d: type[_D], e: type[_E], f: type[_F], g: type[_G], /
 ) -> Callable[
     [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_F], Elem[_G]], Elem[_R]]],
-    Expression[
-        [
-            Argument[_A],
-            Argument[_B],
-            Argument[_C],
-            Argument[_D],
-            Argument[_E],
-            Argument[_F],
-            Argument[_G],
-        ],
-        _R,
-    ],
+    "Expr7[_A, _B, _C, _D, _E, _F, _G, _R]",
 ]: ...
 @overload
 def expr(
     a: type[_A], b: type[_B], c: type[_C], d: type[_D], e: type[_E], f: type[_F], g: type[_G], h: type[_H], /
 ) -> Callable[
     [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_F], Elem[_G], Elem[_H]], Elem[_R]]],
-    Expression[
-        [
-            Argument[_A],
-            Argument[_B],
-            Argument[_C],
-            Argument[_D],
-            Argument[_E],
-            Argument[_F],
-            Argument[_G],
-            Argument[_H],
-        ],
-        _R,
-    ],
+    "Expr8[_A, _B, _C, _D, _E, _F, _G, _H, _R]",
 ]: ...
 @overload
-def expr(function: Callable[[Elem[_A]], Elem[_R]], /) -> Expression[[Argument[_A]], _R]: ...
+def expr(function: Callable[[Elem[_A]], Elem[_R]], /) -> "Expr1[_A, _R]": ...
 @overload
-def expr(function: Callable[[Elem[_A], Elem[_B]], Elem[_R]], /) -> Expression[[Argument[_A], Argument[_B]], _R]: ...
+def expr(function: Callable[[Elem[_A], Elem[_B]], Elem[_R]], /) -> "Expr2[_A, _B, _R]": ...
 @overload
-def expr(
-    function: Callable[[Elem[_A], Elem[_B], Elem[_C]], Elem[_R]], /
-) -> Expression[[Argument[_A], Argument[_B], Argument[_C]], _R]: ...
+def expr(function: Callable[[Elem[_A], Elem[_B], Elem[_C]], Elem[_R]], /) -> "Expr3[_A, _B, _C, _R]": ...
 @overload
-def expr(
-    function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D]], Elem[_R]], /
-) -> Expression[[Argument[_A], Argument[_B], Argument[_C], Argument[_D]], _R]: ...
+def expr(function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D]], Elem[_R]], /) -> "Expr4[_A, _B, _C, _D, _R]": ...
 @overload
 def expr(
     function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E]], Elem[_R]], /
-) -> Expression[[Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E]], _R]: ...
+) -> "Expr5[_A, _B, _C, _D, _E, _R]": ...
 @overload
 def expr(
     function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_F]], Elem[_R]], /
-) -> Expression[
-    [
-        Argument[_A],
-        Argument[_B],
-        Argument[_C],
-        Argument[_D],
-        Argument[_E],
-        Argument[_F],
-    ],
-    _R,
-]: ...
+) -> "Expr6[_A, _B, _C, _D, _E, _F, _R]": ...
 @overload
 def expr(
     function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_F], Elem[_G]], Elem[_R]], /
-) -> Expression[
-    [
-        Argument[_A],
-        Argument[_B],
-        Argument[_C],
-        Argument[_D],
-        Argument[_E],
-        Argument[_F],
-        Argument[_G],
-    ],
-    _R,
-]: ...
+) -> "Expr7[_A, _B, _C, _D, _E, _F, _G, _R]": ...
 @overload
 def expr(
     function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_F], Elem[_G], Elem[_H]], Elem[_R]], /
-) -> Expression[
-    [
-        Argument[_A],
-        Argument[_B],
-        Argument[_C],
-        Argument[_D],
-        Argument[_E],
-        Argument[_F],
-        Argument[_G],
-        Argument[_H],
-    ],
-    _R,
-]: ...
+) -> "Expr8[_A, _B, _C, _D, _E, _F, _G, _H, _R]": ...
 def expr(*types_or_function: Any) -> Any:
     """Make an element-wise function of tensors from a Python function of elements (`Elem`).
 

@@ -1,20 +1,16 @@
 """`Mesh`: devices in a grid, over which an op may be spread."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Final, final
+from typing import Any, final
 
 from dagpu.common.errors import MeshError, NoDeviceError
 from dagpu.common.origin import Origin, here
-from dagpu.common.slot import Slot
 from dagpu.common.wrong_arguments import add_call_place, as_whole_number, wrong_argument
-from dagpu.handles.device_handles import Device, automatic_device
-
-FIND_DEVICE: Final[Slot[Callable[[str], Device]]] = Slot("dagpu.runtime.device_lookup")
-"""Returns a device by its name."""
+from dagpu.handles.device_handles import FIND_DEVICE, Device, automatic_device
 
 
 @final
@@ -70,6 +66,10 @@ class Mesh:
 
     def __len__(self) -> int:
         return len(self.devices)
+
+    def __reduce__(self) -> "tuple[type[Mesh], tuple[object, ...]]":
+        """A copy or pickle of a mesh has its devices by their names."""
+        return Mesh, (self.devices, self.shape, self.axes)
 
     def __repr__(self) -> str:
         grid = "" if len(self.shape) == 1 else f", {self.shape}, {self.axes}"

@@ -147,3 +147,17 @@ def test_a_pipeline_is_no_method() -> None:
 
     error = caught.value.__cause__ or caught.value  # CPython 3.11 wraps it
     assert "self.step = pipeline(self._step) in __init__" in str(error)
+
+
+def test_an_error_of_code_without_lines_is_passed_on() -> None:
+    """A signal may arrive where Python knows no line, and so raise there: the error stays what it is."""
+
+    def failing(x: object) -> object:
+        raise KeyError(x)
+
+    failing.__code__ = failing.__code__.replace(co_linetable=b"")
+    for op in (value(1).map(failing), value(1).host_map(failing)):
+        with pytest.raises(KeyError) as caught:
+            op.sync()
+        innermost = [frame for frame, _ in traceback.walk_tb(caught.value.__traceback__)][-1]
+        assert innermost.f_code is failing.__code__

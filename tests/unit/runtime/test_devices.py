@@ -1,6 +1,8 @@
 """Devices: names, which is current, streams, and what memory they say is used."""
 
+import copy
 import gc
+import pickle
 import re
 import threading
 import weakref
@@ -16,7 +18,9 @@ from hypothesis import strategies as st
 import dagpu
 from dagpu import (
     KernelArgumentError,
+    Mesh,
     NoDeviceError,
+    Spread,
     Stream,
     StreamInterpreter,
     current_device,
@@ -168,6 +172,22 @@ def test_a_replaced_backend_is_put_back(searches: list[str]) -> None:
             device("cuda")
     assert backend("cuda") is before
     assert searches == []
+
+
+WAYS: dict[str, Callable[[Any], Any]] = {
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda x: pickle.loads(pickle.dumps(x)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_device_is_copied_by_its_name(way: str) -> None:
+    """A configuration that names devices or a mesh can be copied, and sent to another process."""
+    mesh = Mesh([place(0), place(1)]) if place(0) != place(1) else Mesh([place(0)])
+    for held in (device(place(0)), mesh, Spread(mesh, streams=2)):
+        assert WAYS[way](held) == held
+    assert ones((2,)).on(WAYS[way](device(place(0)))).sync().device == device(place(0))
 
 
 def test_devices_are_all_that_is_here() -> None:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final, NamedTuple, TypeAlias, final
 
-from dagpu.handles.device_handles import reaches
+from dagpu.handles.device_handles import FIND_DEVICE, reaches
 from dagpu.lowering.program import CopyDtoH, CopyHtoD, HostCall, Program
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.links import node_of
-from dagpu.lowering.schedule.mesh import FIND_DEVICE, Mesh
+from dagpu.lowering.schedule.mesh import Mesh
 from dagpu.lowering.schedule.mesh_placement.memory_versions import Versions
 
 _COMPUTE: Final = 0

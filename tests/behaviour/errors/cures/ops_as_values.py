@@ -108,6 +108,11 @@ case(
     ("zip_ops(a, b)", lambda: [op.sync() for op in zip_ops(ones((2,)), ones((2,))).unzip()]),
 )
 case(lambda: anything(ones((2,))).first().sync(), ("not a tuple. Leave", lambda: ones((2,)).sync()))
+case(lambda: anything(value(3)).first().sync(), ("which has no components. Leave", lambda: value(3).sync()))
+case(
+    lambda: anything(value(())).last().sync(),
+    ("or let the op return a tuple that has some", lambda: value((1, 2)).last().sync()),
+)
 case(
     lambda: value(ones((2,))),
     ("Use the op itself", lambda: ones((2,)).sync()),
