@@ -6,24 +6,21 @@ from typing import Any, TypeVar, final, overload
 import numpy as np
 import trio
 
-from dagpu.common.containers import values_in
-from dagpu.common.errors import BorrowError, UpdateError
-from dagpu.common.origin import Origin, StartedAt, describe, here
+from dagpu.common.errors import BorrowError
+from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import check_count, check_flag
 from dagpu.handles import SharedTensor, Tensor
 from dagpu.lowering.arguments.call_text import MISS
 from dagpu.ops.base import DeviceOp, Static, check_op
-from dagpu.ops.compose import ToHost, Value, Zip
-from dagpu.ops.drawing.dot_text import label_of
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
+from dagpu.reactive.checked_updates import check_update
 from dagpu.reactive.flows.flow_class import Flow
 from dagpu.reactive.flows.stage import End, FlowStage, Opening
 from dagpu.reactive.incremental import IncrementalRun
 from dagpu.reactive.latest_update import LatestUpdate
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.runtime.calls.settings import Settings
-from dagpu.runtime.execute import execute
 from dagpu.runtime.interpreter import current_settings
 from dagpu.runtime.nesting import refuse_nested
 from dagpu.runtime.spawning import borrows_in
@@ -191,8 +188,7 @@ class Observed(FlowStage[Any]):
             if run.sources is not self._watched:
                 self._watch(run.sources)  # also if it failed: a change may be the cure
         if self._check:
-            with StartedAt(self._where):
-                await self._compare(value, snapshot)
+            await check_update(self._op, self._run.sources, value, snapshot, self._settings, self._where)
         if self._check or run.launched == launched:
             await trio.lowlevel.cancel_shielded_checkpoint()
         self._count(snapshot)
@@ -289,46 +285,3 @@ class Observed(FlowStage[Any]):
 
     def explain(self) -> list[str]:
         return [*super().explain(), *("  " + line for line in self._run.explain())]
-
-    # ---- check=True
-
-    async def _compare(self, value: Any, snapshot: Snapshot) -> None:
-        """Hold a value against that of a run from scratch of the same snapshot, bit for bit.
-
-        Raises:
-            UpdateError: they differ.
-        """
-        wanted = await IncrementalRun(self._op, self._settings, None, self._where).update(snapshot, TrioWaits())
-        if _equal(await self._on_host(value), await self._on_host(wanted)):
-            return
-        newest = max(self._run.sources, key=lambda node: node.cell.history.at(snapshot).instant, default=None)
-        when = "of an op that reads no source"
-        if newest is not None:
-            revision = newest.cell.history.at(snapshot).revision
-            when = f"at revision {revision} of the source made at {describe(newest.origin)}"
-        raise UpdateError(
-            f"{label_of(self._op)} at {describe(self._op.origin)} differs from a run from scratch {when}: a closure of "
-            "it reads what it is not given. Make what it reads a source."
-        )
-
-    async def _on_host(self, value: Any) -> list[Any]:
-        """Return the contents of a value: its host values, and the arrays of its tensors."""
-        items = list(values_in(value))
-        tensors = [item for item in items if type(item) is SharedTensor]
-        where = self._where
-        copies: AnyOp = Zip(tuple([ToHost(Value(each, where), where) for each in tensors]), where)
-        arrays = iter(await execute(copies, self._settings, TrioWaits(), where) if tensors else ())
-        return [next(arrays) if type(item) is SharedTensor else item for item in items]
-
-
-def _equal(a: list[Any], b: list[Any]) -> bool:
-    """Return true if two lists of host values have the same bits."""
-    return len(a) == len(b) and all(map(_equal_items, a, b))
-
-
-def _equal_items(a: Any, b: Any) -> bool:
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, np.ndarray):
-        return bool(a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes())
-    return bool(a == b or (a != a and b != b))  # NaN

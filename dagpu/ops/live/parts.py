@@ -1,5 +1,6 @@
 """Parts of arrays: the regions that `Source.write` takes, and the record of which parts of a source have changed."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from operator import index
 from typing import Any, Final, NamedTuple, TypeAlias, final
@@ -51,22 +52,22 @@ class Parts(NamedTuple):
 
     whole: int
     """The revision of the last change of everything."""
-    written: tuple[tuple[int, Box], ...] = ()
-    """The parts that have changed since, each with its revision. A part may be recorded larger, and later, than it
-    was."""
+    boxes: tuple[Box, ...] = ()
+    """The parts that have changed since. One may be recorded larger, and later, than it was."""
+    revisions: tuple[int, ...] = ()
+    """The revision of each of them. They ascend."""
 
     def with_part(self, revision: int, box: Box) -> "Parts":
         """Return the record after one more change of a part. It has a bounded size: the oldest parts are joined."""
-        written = [each for each in self.written if each[1] != box]
-        written.append((revision, box))
-        while len(written) > MOST_PARTS:
-            (_, first), (later, second), *rest = written
-            joined = tuple([(min(a, c), max(b, d)) for (a, b), (c, d) in zip(first, second, strict=True)])
-            written = [(later, joined), *rest]
-        return Parts(self.whole, tuple(written))
+        whole, boxes, revisions = self
+        if box in boxes:
+            at = boxes.index(box)
+            boxes, revisions = (*boxes[:at], *boxes[at + 1 :]), (*revisions[:at], *revisions[at + 1 :])
+        if len(boxes) < MOST_PARTS:
+            return Parts(whole, (*boxes, box), (*revisions, revision))
+        joined = tuple([(min(a, c), max(b, d)) for (a, b), (c, d) in zip(boxes[0], boxes[1], strict=True)])
+        return Parts(whole, (joined, *boxes[2:], box), (*revisions[1:], revision))
 
     def since(self, revision: int) -> tuple[Box, ...] | None:
         """Return the parts that have changed since a revision; None for everything."""
-        if revision < self.whole:
-            return None
-        return tuple([box for later, box in self.written if later > revision])
+        return None if revision < self.whole else self.boxes[bisect_right(self.revisions, revision) :]

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from dagpu import (
     DagpuError,
     DeviceLostError,
-    OwnershipError,
     SharedTensor,
     cutoff,
     from_host,
@@ -390,44 +389,6 @@ def test_a_result_that_nothing_has_stays_at_its_address() -> None:
             seen.append([block.address for block in memory])
             del value, memory
         assert all(each == seen[-1] for each in seen)
-
-
-class SavesItself:
-    """An object in a cycle of references, which a finalizer puts back into the world with the value that it has."""
-
-    def __init__(self, value: object, saved: list[object]) -> None:
-        self.value = value
-        self._saved = saved
-        self._itself = self
-
-    def __del__(self) -> None:
-        self._saved.append(self.value)
-
-
-def test_a_result_that_a_finalizer_brings_back_is_not_written() -> None:
-    """The collector clears weak references to what it finds before it calls finalizers. A handle that one of these
-    saves still counts as a holder: its bits stay, and no other handle can become the owner."""
-    with installed(3, gpus=1):
-        made = scene(home=False, plain=True)
-        for number in range(WARM):
-            made.change(1, number)
-            made.trial.update()
-        made.change(1, WARM)
-        value, saved = made.trial.update(), list[Any]()
-        bits = bits_of(value)
-        SavesItself(value, saved)
-        del value
-        gc.collect()
-        (found,) = saved
-        for number in range(3):
-            made.change(7, 100 + number)
-            made.trial.update()
-            assert bits_of(found) == bits
-        shared = full((8,), 1.0).sync().share()
-        SavesItself(shared.clone(), saved)
-        gc.collect()
-        with pytest.raises(OwnershipError, match="1 more handle"):
-            shared.try_unwrap()
 
 
 def test_a_tensor_that_is_written_as_an_update_begins_is_not_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
