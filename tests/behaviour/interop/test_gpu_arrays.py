@@ -1,6 +1,7 @@
 """Arrays of another library on simulated GPUs: late producers, late consumers, and memory that is used again."""
 
 import gc
+import sys
 from contextlib import ExitStack
 from itertools import count
 from typing import Any
@@ -155,6 +156,23 @@ def test_memory_that_a_late_consumer_reads_is_not_written_in_place(which: str) -
             del tensor, value
         assert places[1] == places[2] != places[3] == places[4]
         assert_array_equal(trial.update().to_host().sync()[part], 1 - (patch + 4))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, reads=st.booleans())
+def test_a_copy_waits_for_the_stream_in_which_it_was_asked_for(seed: int, reads: bool) -> None:
+    """The library's current stream is another one when the run begins, in another thread, or after `with stream:`."""
+    with installed(seed=seed) as machine:
+        library = Library(machine)
+        with imported_libraries(library) as makers:
+            current = [library.stream.handle]
+            patched: Any = sys.modules["torch"]
+            patched._C._cuda_getCurrentRawStream = lambda index: current[0]  # noqa: SLF001  # as PyTorch has it
+            if reads:  # by attributes, else by DLPack
+                share_array(makers["PyTorch"](library.array(CONTENTS)), f32)
+            op = from_array(makers["PyTorch"](library.array(CONTENTS + 1)), f32).to_host()
+            current[0] = 1
+            assert_array_equal(op.sync(), CONTENTS + 1)
 
 
 def test_parked_memory_comes_back() -> None:
