@@ -135,7 +135,7 @@ def test_memory_that_a_late_consumer_reads_is_not_used_again(seed: int, shared: 
         assert_array_equal(seen[0], np.full(1024, 3.0, f32))
 
 
-@pytest.mark.parametrize("which", ["source", "result"])
+@pytest.mark.parametrize("which", ["source", "adopted", "result"])
 def test_memory_that_a_late_consumer_reads_is_not_written_in_place(which: str) -> None:
     """A consumer drops the array of a source, or of a feed's result, while its stream may still read it: a write to a
     part of the source, and the update of the tiles that see it, go to other memory. The write after that is in place
@@ -143,13 +143,14 @@ def test_memory_that_a_late_consumer_reads_is_not_written_in_place(which: str) -
     part, patch = (slice(0, 2), slice(0, 2)), np.full((2, 2), 9.0, f32)
     with installed() as machine:
         library = Library(machine)
-        given = source(from_host(np.full((N, N), 3.0, f32)).sync())
+        threes = np.full((N, N), 3.0, f32)
+        given = source(adopt(library.array(threes), f32) if which == "adopted" else from_host(threes).sync())
         trial = Trial(turned(given).share(), [given])
         places: list[int] = []
         for number in range(5):
             given.write(part, patch + number)
             value = trial.update()
-            tensor = given.get() if which == "source" else value
+            tensor = value if which == "result" else given.get()
             places.append(live_state(tensor).storage.memory.address)  # type: ignore[attr-defined]  # a block of a pool
             if number == 2:
                 library.take(tensor)
