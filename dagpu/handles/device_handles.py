@@ -254,6 +254,11 @@ def reaches(one: Device, other: Device) -> bool:
     return driver_of(one).reaches(other.index)
 
 
+def is_remote(device: Device) -> bool:
+    """Return whether this is a device of a cluster, whose memory no library of this process is given."""
+    return bool(device._node)
+
+
 def is_automatic(name: str) -> bool:
     """Return whether this is the name of an automatic device."""
     return name.endswith(":auto")

@@ -10,7 +10,7 @@ from dagpu.common.layout import Layout, reshape_layout, slice_layout
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
 from dagpu.handles.array_handle import EXPORTS, ArrayHandle, D_co, DLPackExport, S_co
-from dagpu.handles.device_handles import driver_of
+from dagpu.handles.device_handles import driver_of, is_remote
 from dagpu.handles.handle_errors import wrong_kind
 from dagpu.handles.handle_state import HandleState, Loan, live_state, origin_of, restore_state, take_state
 from dagpu.handles.holders import Holders
@@ -123,7 +123,7 @@ class SharedTensor(ArrayHandle[D_co, S_co], DLPackExport):
                 take_state(self, "try_unwrap()", where)
                 if holders.count == 1:  # else another thread gives the handle out: it counts first, and then looks
                     self._counted = None  # it counts no longer
-                    if storage.memory is not None:
+                    if storage.memory is not None and not is_remote(storage.device):
                         driver_of(storage.device).exchange.await_visitors(storage.memory)
                     return Tensor(HandleState(Tensor, storage, state.layout, state.origin))
                 restore_state(self, state)

@@ -46,12 +46,7 @@ def share_memory(
 ) -> SharedTensor[Any]:
     """Return a `SharedTensor` of the memory of an array; see `share_array`. Where `known` is false, other handles may
     write the memory at other times."""
-    arrival = read_array(x, call, where, stream)
-    if dtype is not None:
-        check_type(arrival[0].form.layout.dtype, dtype, call, where)
-    storage, layout = _wrap(arrival)
-    if known:
-        add_memory(arrival[0], storage, call, where, writable=False)
+    storage, layout = _readable(x, dtype, stream, call, where, known=known)
     storage.lock.readers = 1  # for ever: the array's library reads it too, so no handle of dagpu may own or write it
     return SharedTensor(HandleState(SharedTensor, storage, layout, where, holders=Holders()))
 
@@ -101,11 +96,7 @@ class ArrayLoan(AbstractContextManager[_B_co]):
         """Return the lender, whose memory is that of the array."""
         if self._writes:
             return own_array(self._array, self._dtype, self._stream, call, where)
-        arrival = read_array(self._array, call, where, self._stream)
-        if self._dtype is not None:
-            check_type(arrival[0].form.layout.dtype, self._dtype, call, where)
-        storage, layout = _wrap(arrival)
-        add_memory(arrival[0], storage, call, where, writable=False)
+        storage, layout = _readable(self._array, self._dtype, self._stream, call, where, known=True)
         return Tensor(HandleState(Tensor, storage, layout, where))
 
     def __exit__(
@@ -134,6 +125,19 @@ class ArrayLoan(AbstractContextManager[_B_co]):
                 f"the block of {call}() at {describe(where)} ends while the run started at {describe(holder)} still "
                 "uses the array. Await that run in the block."
             )
+
+
+def _readable(
+    x: Any, dtype: Any, stream: StreamLike | None, call: str, where: Origin, *, known: bool
+) -> tuple[Storage, Layout]:
+    """Return a storage for the memory of an array that dagpu only reads, and the array's layout in it."""
+    arrival = read_array(x, call, where, stream)
+    if dtype is not None:
+        check_type(arrival[0].form.layout.dtype, dtype, call, where)
+    storage, layout = _wrap(arrival)
+    if known:
+        add_memory(arrival[0], storage, call, where, writable=False)
+    return storage, layout
 
 
 def _wrap(arrival: Arrival) -> tuple[Storage, Layout]:

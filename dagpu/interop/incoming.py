@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from dagpu.common.errors import ShapeError
 from dagpu.common.origin import Origin, here
 from dagpu.common.wrong_arguments import add_call_place
-from dagpu.handles import SharedTensor, Tensor, TensorMut, TensorRef
+from dagpu.handles import SharedTensor, Tensor, TensorMut, TensorRef, live_state
+from dagpu.handles.device_handles import driver_of
 from dagpu.interop.foreign_arrays import ForeignArray, StreamLike, read_array, read_host_array
 from dagpu.interop.imported_handles import ArrayLoan, check_type, own_array, share_memory
 from dagpu.ops.base import DeviceOp
@@ -39,8 +40,9 @@ def from_array(x: ForeignArray, *, stream: StreamLike | None = ...) -> DeviceOp[
 def from_array(x: Any, dtype: Any = None, *, stream: StreamLike | None = None) -> DeviceOp[Tensor[Any]]:
     """Create a tensor with the contents of an array of any library: NumPy, PyTorch, CuPy, JAX, Numba, cuDF.
 
-    An array on a GPU is copied there, never through the host. Each run reads the array again: leave it unchanged until
-    the run has ended. The array may have any strides.
+    An array on a GPU is copied there, never through the host. Each run reads the array again, after the work that was
+    in its library's stream when this function was called and when the run begins: leave it unchanged until the run has
+    ended. The array may have any strides.
 
     Args:
         x: an array that speaks DLPack or the CUDA array interface.
@@ -53,14 +55,18 @@ def from_array(x: Any, dtype: Any = None, *, stream: StreamLike | None = None) -
     """
     where = here()
     on_host = x if isinstance(x, np.ndarray) else read_host_array(x, "from_array", where)
-    have = read_array(x, "from_array", where, stream)[0].form.layout.dtype if on_host is None else on_host.dtype
-    if dtype is not None:
-        check_type(have, dtype, "from_array", where)
     if on_host is not None:
+        if dtype is not None:
+            check_type(on_host.dtype, dtype, "from_array", where)
         try:
             return from_host(on_host)
         except ShapeError as error:
             raise add_call_place("from_array", where, error) from None
+    array, place, producer = read_array(x, "from_array", where, stream)
+    if dtype is not None:
+        check_type(array.form.layout.dtype, dtype, "from_array", where)
+    if producer is not None:  # the run may begin in another thread, or after the block of the library's stream
+        driver_of(place).exchange.follow(producer)
     return value(_Unread(x, dtype, stream, where)).then(_copy_now)
 
 
@@ -79,6 +85,8 @@ class _Unread:
 def _copy_now(unread: _Unread) -> DeviceOp[Tensor[Any]]:
     """Return the op that copies the array, as it is now, on its device."""
     shared = share_memory(unread.array, unread.dtype, unread.stream, "from_array", unread.where, known=False)
+    storage = live_state(shared).storage
+    driver_of(storage.device).exchange.await_work(storage.memory, None)  # the stream in which the call was made
     return dup(shared)
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from dagpu.backends.cuda.driver.driver_protocol import EnqueuedWork
 from dagpu.backends.host.arrays import bytes_at
 from dagpu.common.dtypes import Shape, strides_of
-from dagpu.interop.capsules import CPU, read_capsule
+from dagpu.interop.capsules import CPU, form_of, read_capsule
 from tests.simulated.gpu import CAPTURING, SimulatedGpu
 from tests.simulated.machine import Machine
 
@@ -67,12 +67,12 @@ class FakeArray:
 
     def contents(self, gpu: SimulatedGpu | None) -> NDArray[Any]:
         """Return the elements, once the stream has come to it."""
-        last = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True)) + self.dtype.itemsize
-        nbytes = 0 if 0 in self.shape else last
-        found = _host_bytes(self.address, nbytes) if gpu is None else gpu.bytes_at(self.address, nbytes)
+        form = form_of(self.dtype, self.shape, self.strides)
+        first, nbytes = form.layout.offset, form.nbytes
+        found = _host_bytes(self.address - first, nbytes) if gpu is None else gpu.bytes_at(self.address - first, nbytes)
         if found is None:  # an illegal address: the device is lost
             return np.zeros(self.shape, self.dtype)
-        return np.ndarray(self.shape, self.dtype, found, 0, self.strides)
+        return np.ndarray(self.shape, self.dtype, found, first, self.strides)
 
     def written_by(self, f: Callable[..., NDArray[Any]], *arrays: Any) -> "FakeArray":
         """Enqueue the work that writes this array from others."""
@@ -341,6 +341,7 @@ def fake_cupy(library: FakeLibrary, *, version: int = 14) -> ModuleType:
     class UnownedMemory:
         def __init__(self, address: int, nbytes: int, owner: object, device: int) -> None:
             assert device == 0
+            assert nbytes >= 0
             self.address, self.owner = address, owner
 
     class MemoryPointer:

@@ -62,8 +62,9 @@ class SimulatedGraph:
         for number, (node, needs) in enumerate(nodes):
             if len(set(needs)) < len(needs) or not all(0 <= other < number for other in needs):
                 gpu.machine.problem(f"node {number} is put after {needs}")
+            act = self._act(number, node)  # outside of the call: a body that is captured may wait for other threads
             with gpu.call(_ADD[type(node)]):
-                self._acts.append(self._act(number, node))
+                self._acts.append(act)
         with gpu.call("cuGraphInstantiate"):
             gpu.graphs += 1
             self._alive = True

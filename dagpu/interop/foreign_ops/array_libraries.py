@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, final
 
 import numpy as np
 
+from dagpu.common.errors import ForeignError
 from dagpu.common.layout import address_of
 from dagpu.handles.library_bodies import Capturing, TemporaryMemory
 from dagpu.interop.capsules import CPU, ArrayMemory, form_of, make_capsule
@@ -150,6 +151,11 @@ class Torch:
         self.set_records: Callable[[bool], None] = inner._set_grad_enabled  # noqa: SLF001
 
     def array(self, view: OperandView[Any]) -> Any:
+        if any(step < 0 for step in view.strides):
+            raise ForeignError(
+                f"an operand of shape {view.shape} has the strides {view.strides}, and PyTorch has no negative ones. "
+                "Copy it before the call: dup(x)."
+            )
         return self.module.from_dlpack(view.__dlpack__())
 
     def entered(
@@ -211,9 +217,10 @@ class CuPy:
         self._streams: dict[tuple[int, int], Any] = {}
 
     def array(self, view: OperandView[Any]) -> Any:
-        cuda = self.module.cuda
-        memory = cuda.UnownedMemory(view.address, view.nbytes, view, view.device)
-        return self.module.ndarray(view.shape, view.dtype, cuda.MemoryPointer(memory, 0), view.strides)
+        cuda, form = self.module.cuda, form_of(view.dtype, view.shape, view.strides)
+        first = form.layout.offset  # not 0 if a stride is negative
+        memory = cuda.UnownedMemory(view.address - first, form.nbytes, view, view.device)
+        return self.module.ndarray(view.shape, view.dtype, cuda.MemoryPointer(memory, first), view.strides)
 
     def entered(
         self, lane: BodyLane, memory: TemporaryMemory, capturing: Capturing | None

@@ -11,7 +11,7 @@ from dagpu.common.errors import ForeignError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe, here
 from dagpu.handles import DLPackExport, ExportRequest
-from dagpu.interop.capsules import CUDA, ArrayMemory, form_of, make_capsule
+from dagpu.interop.capsules import CUDA, ArrayForm, ArrayMemory, form_of, make_capsule
 
 _D_co = TypeVar("_D_co", bound=np.generic, covariant=True)
 
@@ -95,12 +95,13 @@ class OperandView(DLPackExport, Generic[_D_co]):
 
     @property
     def nbytes(self) -> int:
-        """The bytes from the first element to the end of the last."""
+        """The bytes that the elements span, gaps included."""
+        return self._form.nbytes
+
+    @property
+    def _form(self) -> ArrayForm:
         layout = self._layout
-        if 0 in layout.shape:
-            return 0
-        steps = [(n - 1) * stride for n, stride in zip(layout.shape, layout.strides, strict=True)]
-        return sum(steps) + layout.dtype.itemsize
+        return form_of(layout.dtype, layout.shape, layout.strides)
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -117,9 +118,7 @@ class OperandView(DLPackExport, Generic[_D_co]):
 
     def _capsule(self, request: ExportRequest) -> object:
         """Return a capsule of the memory. A capsule below DLPack 1.0 cannot say that an input is read-only."""
-        layout = self._layout
-        form = form_of(layout.dtype, layout.shape, layout.strides)
-        memory = ArrayMemory(self._address, form, (CUDA, self._device), self._read_only, None)
+        memory = ArrayMemory(self._address, self._form, (CUDA, self._device), self._read_only, None)
         return make_capsule(memory, versioned=request.is_versioned)
 
     def _dlpack_device(self) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Foreign ops in CUDA graphs: captured once for each graph, again where something moves, and reasons where not."""
 
 import gc
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -318,3 +319,24 @@ def test_a_device_lost_in_a_capture_ends_the_run() -> None:
         machine.gpus[0].fail("cuStreamBeginCapture", 700)
         with pytest.raises(DeviceLostError):
             step(x).sync()
+
+
+def test_threads_share_the_graphs_of_bodies() -> None:
+    """Four threads call one pipeline of bodies with operands and numbers of their own. Each gets its results, while
+    graphs are captured, captured again, and lent."""
+    wrong: list[object] = []
+
+    def call(step: Any, number: int) -> None:
+        for k in range(6):
+            x = A * number + k
+            got = step(from_host(x).sync().share(), float(number)).to_host().sync()
+            if not np.array_equal(got, x * number + 2):
+                wrong.append((number, k, got))
+
+    with installed(seed=1) as machine, array_libraries(machine, "torch"):
+        step = pipeline(graph_from=2)(lambda x, by: affine(affine(x, by, 1.0), 1.0, 1.0))
+        with ThreadPoolExecutor(4) as threads:
+            for each in [threads.submit(call, step, number) for number in range(4)]:
+                each.result()
+        assert wrong == []
+        assert machine.problems == []

@@ -31,6 +31,7 @@ from dagpu import (
     observe,
     ones,
     pipeline,
+    share_array,
     source,
     use_device,
     value,
@@ -38,6 +39,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.cuda.driver.driver_protocol import EnqueuedWork
+from dagpu.common.layout import address_of
 from dagpu.interop import Lane, View, current_lane, extent, new, require, reserve
 from tests.behaviour.interop.foreign_programs import affine, halves, product, scratched, shifted
 from tests.simulated.array_libraries import array_libraries
@@ -452,4 +454,28 @@ def test_bodies_of_torch_keep_to_four_streams(seed: int, lanes: int, library: st
             expected = np.cumsum(np.cumsum(A, 0) * f32(number), 0) * 2
             assert_array_equal(each, expected)
         assert len(found[library].used_streams) == (4 if library == "torch" else lanes)
+        assert machine.problems == []
+
+
+@pytest.mark.parametrize("graph_from", [None, 2])
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_operands_may_be_any_views(library: str, graph_from: int | None) -> None:
+    """Parts, transposed, reversed, repeated and empty arrays of another library reach the body as they are. PyTorch has
+    no reversed ones, which the error says."""
+    base = np.arange(24, dtype=f32).reshape(2, 3, 4)
+    views = [base[1:], base[:, ::2, 1::2], base.T, base[:0], base[1, 2, 3:], base[::-1, :, ::-1]]
+    with installed(seed=1) as machine, array_libraries(machine, library):
+        theirs = Library(machine).array(base)
+        step = pipeline(graph_from=graph_from)(lambda x: affine(x, 2.0, 1.0))
+        for view in (*views, np.broadcast_to(base[0, 0], (3, 4))):
+            offset = address_of(view) - address_of(base) if view.size else 0
+            data, strides = (theirs.address + offset, True), view.strides
+            interface = theirs.interface(shape=view.shape, strides=strides, data=data)
+            for _ in range(3):
+                shared = share_array(interface, f32)
+                if library == "torch" and min(strides) < 0:
+                    with pytest.raises(ForeignError, match="PyTorch has no negative ones"):
+                        step(shared).sync()
+                else:
+                    assert_array_equal(step(shared).to_host().sync(), view * 2 + 1)
         assert machine.problems == []

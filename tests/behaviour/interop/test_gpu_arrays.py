@@ -1,6 +1,7 @@
 """Arrays of another library on simulated GPUs: late producers, late consumers, and memory that is used again."""
 
 import gc
+import sys
 from contextlib import ExitStack
 from itertools import count
 from typing import Any
@@ -134,7 +135,7 @@ def test_memory_that_a_late_consumer_reads_is_not_used_again(seed: int, shared: 
         assert_array_equal(seen[0], np.full(1024, 3.0, f32))
 
 
-@pytest.mark.parametrize("which", ["source", "result"])
+@pytest.mark.parametrize("which", ["source", "adopted", "result"])
 def test_memory_that_a_late_consumer_reads_is_not_written_in_place(which: str) -> None:
     """A consumer drops the array of a source, or of a feed's result, while its stream may still read it: a write to a
     part of the source, and the update of the tiles that see it, go to other memory. The write after that is in place
@@ -142,19 +143,37 @@ def test_memory_that_a_late_consumer_reads_is_not_written_in_place(which: str) -
     part, patch = (slice(0, 2), slice(0, 2)), np.full((2, 2), 9.0, f32)
     with installed() as machine:
         library = Library(machine)
-        given = source(from_host(np.full((N, N), 3.0, f32)).sync())
+        threes = np.full((N, N), 3.0, f32)
+        given = source(adopt(library.array(threes), f32) if which == "adopted" else from_host(threes).sync())
         trial = Trial(turned(given).share(), [given])
         places: list[int] = []
         for number in range(5):
             given.write(part, patch + number)
             value = trial.update()
-            tensor = given.get() if which == "source" else value
+            tensor = value if which == "result" else given.get()
             places.append(live_state(tensor).storage.memory.address)  # type: ignore[attr-defined]  # a block of a pool
             if number == 2:
                 library.take(tensor)
             del tensor, value
         assert places[1] == places[2] != places[3] == places[4]
         assert_array_equal(trial.update().to_host().sync()[part], 1 - (patch + 4))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=SEEDS, reads=st.booleans())
+def test_a_copy_waits_for_the_stream_in_which_it_was_asked_for(seed: int, reads: bool) -> None:
+    """The library's current stream is another one when the run begins, in another thread, or after `with stream:`."""
+    with installed(seed=seed) as machine:
+        library = Library(machine)
+        with imported_libraries(library) as makers:
+            current = [library.stream.handle]
+            patched: Any = sys.modules["torch"]
+            patched._C._cuda_getCurrentRawStream = lambda index: current[0]  # noqa: SLF001  # as PyTorch has it
+            if reads:  # by attributes, else by DLPack
+                share_array(makers["PyTorch"](library.array(CONTENTS)), f32)
+            op = from_array(makers["PyTorch"](library.array(CONTENTS + 1)), f32).to_host()
+            current[0] = 1
+            assert_array_equal(op.sync(), CONTENTS + 1)
 
 
 def test_parked_memory_comes_back() -> None:

@@ -145,6 +145,14 @@ def test_a_lent_tensor_is_changed_once_however_often_parts_are_run(seed: int) ->
             assert t.borrow().to_host().sync().tolist() == [expected] * 4
 
 
+def test_a_shared_tensor_of_a_worker_gets_its_owner_back() -> None:
+    """No library of this process has been given its memory, so nothing is to wait for."""
+    with cluster(lambda n: 0, 1e-9) as (backend, _), interpreter(backend, 0):
+        owned = from_host(np.zeros(4, np.int32)).on("w1/host:0").sync().share().try_unwrap()
+        step(owned.borrow_mut().partition((4,)), 2, 1).sync()
+        assert owned.borrow().to_host().sync().tolist() == [1] * 4
+
+
 def test_runs_take_the_locks_of_this_process() -> None:
     """A tensor that is lent for writing is not read by the same run, an op is not used twice, and one that is shared
     runs once in a run and not again in the next: on a cluster as on a device of this process."""

@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from dagpu import In, Lazy, Out, Tensor, f32, foreign, from_host, ones, pipeline, zeros
+from dagpu import In, Lazy, Out, Tensor, dup, f32, foreign, from_host, ones, pipeline, share_array, zeros
 from dagpu.interop import current_lane, extent, new, require, reserve
 from tests.behaviour.errors.cures.catalogue import Catalogue
 from tests.behaviour.interop.foreign_programs import affine, product, shifted
 from tests.simulated.array_libraries import array_libraries
 from tests.simulated.cuda import driver
+from tests.simulated.foreign_arrays import Library
 
 CATALOGUE = Catalogue()
 case = CATALOGUE.add
@@ -294,6 +295,18 @@ def captured(capture: str, wait: bool) -> object:
         x = ones((2, 3)).sync().share()
         step = pipeline(graph_from=2)(lambda t: op(t))
         return [step(x).sync() for _ in range(3)] if capture != "captured" else op(x).graph()
+
+
+def of_reversed(before: Callable[[Any], Any]) -> object:
+    machine = untyped(driver()).gpu.machine
+    theirs = Library(machine).array(np.zeros(4, f32))
+    x = share_array(theirs.interface(data=(theirs.address + 12, True), strides=(-4,)), f32)
+    op = registered(copying)
+    with array_libraries(machine, "torch"):
+        return op(before(x)).sync()
+
+
+case(lambda: of_reversed(lambda x: x), ("Copy it before the call: dup(x)", lambda: of_reversed(dup)), simulated=True)
 
 
 def as_graph(capture: str) -> object:
