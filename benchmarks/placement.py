@@ -18,7 +18,7 @@ from dagpu import CostModel, Device, Mesh, Spread
 from dagpu.handles.device_handles import driver_of
 from dagpu.lowering.program import Buffer, Launch, Program, Role
 from dagpu.lowering.schedule.mesh_placement.owner_placement import OwnerPlacement
-from dagpu.lowering.schedule.placing import place
+from dagpu.lowering.schedule.mesh_placement.placing import place
 from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import quiet_collector

@@ -20,12 +20,12 @@ from statistics import median
 from typing import Any
 
 from benchmarks.support.makespan_bound import lower_bound
+from benchmarks.support.plan_times import simulate
 from benchmarks.support.table import Grid, Span, load_average, machine, now, pin_to_one_core, save, show
 from benchmarks.support.workloads import BUILDS
 from dagpu import CostModel, DeviceOp, ListSchedule, RoundRobin, SchedulingPolicy, SingleStream, current_device, device
 from dagpu.lowering.plan import Execute, Wait
 from dagpu.lowering.program import Program
-from dagpu.lowering.schedule.cost_model import simulate
 from dagpu.lowering.schedule.policies import place_program
 from dagpu.lowering.schedule.scheduler import schedule
 from dagpu.lowering.tracing.tracer import Tracer

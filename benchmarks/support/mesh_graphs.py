@@ -8,6 +8,7 @@ import numpy as np
 
 import dagpu
 from benchmarks.support.gpu import Bench, Measure, medians, rounds
+from benchmarks.support.plan_times import simulate
 from benchmarks.support.table import Table
 from dagpu import (
     CostModel,
@@ -25,7 +26,6 @@ from dagpu import (
     use_device,
     zip_ops,
 )
-from dagpu.lowering.schedule.cost_model import simulate
 from examples.cholesky.factorisation import cholesky
 
 NODES: Final = 1000

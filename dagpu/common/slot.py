@@ -9,7 +9,7 @@ value that is not set loads the module that sets it. All slots:
 | `dagpu.handles.EXPORTS` | `__dlpack__()` of a handle | dagpu.interop |
 | `dagpu.ops.base.NODES` | the fluent methods of an op | dagpu.ops.nodes |
 | `dagpu.ops.base.RUNNER` | `sync()`, `await`, `graph()`, `explain()` of an op | dagpu.runtime.interpreter |
-| `dagpu.ops.live.source_op.PUT_PART` | `write()` of a source of a tensor | dagpu.runtime.calls.put_part |
+| `dagpu.ops.live.source_op.PUT_PART` | `write()` of a source of a tensor | dagpu.reactive.put_part |
 | `dagpu.ops.live.open_batches.FIND_TASK` | `batch()` | dagpu.runtime.waiting.trio_waits |
 | `dagpu.lowering.plan.DRAWING` | `to_svg()` of a plan | dagpu.lowering.report.plan_drawing |
 | `dagpu.kernels.expressions.reduced_expression.FUSED` | `f.sum()` | dagpu.kernels.arrays.reducing.fused_reductions |

@@ -90,6 +90,7 @@ from dagpu.ops.launch import KernelOp
 from dagpu.ops.live.changes import batch
 from dagpu.ops.live.parts import Region
 from dagpu.ops.live.source_op import Source, cutoff, source
+from dagpu.reactive import put_part as _put_part  # noqa: F401  # reason: it sets the slot of `Source.write`
 from dagpu.reactive.flows.asking import Ask, batching
 from dagpu.reactive.flows.feed import Feed
 from dagpu.reactive.flows.flow_class import Flow
@@ -97,7 +98,6 @@ from dagpu.reactive.flows.flow_makers import every, flow, merge, zip_flows
 from dagpu.reactive.flows.stats import Stats
 from dagpu.reactive.observing import observe
 from dagpu.reactive.terminal import watch
-from dagpu.runtime.calls import put_part as _put_part  # noqa: F401  # reason: it sets the slot of `Source.write`
 from dagpu.runtime.device_lookup import current_device, device, devices, use_device
 from dagpu.runtime.interpreter import Interpreter, StreamInterpreter, plan_of, use_interpreter
 from dagpu.runtime.pipelines import Pipeline, pipeline

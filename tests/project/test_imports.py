@@ -50,6 +50,9 @@ TYPING_ONLY: dict[tuple[str, str], str] = {
 # CudaGraph, and both are made of handles.
 HANDLE_AND_OP = ("dagpu.handles", "dagpu.ops.base", "dagpu.ops.graph")
 
+# Folders whose rooms (modules and packages in them) import each other one way only.
+ONE_WAY_FOLDERS = ("dagpu.runtime", "dagpu.backends", "dagpu.backends.cuda", "dagpu.lowering.schedule")
+
 # Who alone may import what; an empty tuple says nobody. Trio has two places: `runtime` waits for one run; `reactive`
 # keeps tasks that start many runs, one after another, and stop with the block that opened them. In `cluster`, trio
 # is for the block that opens and closes a cluster.
@@ -191,6 +194,19 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return sorted(map(sorted, together))
 
 
+def rooms_of(graph: dict[str, set[str]], folder: str) -> dict[str, set[str]]:
+    """The rooms of a folder, each with the other rooms of it that its modules import."""
+
+    def room(module: str) -> str:
+        return module.removeprefix(f"{folder}.").split(".")[0]
+
+    inner = {module: targets for module, targets in graph.items() if module.startswith(f"{folder}.")}
+    rooms: dict[str, set[str]] = {room(module): set() for module in inner}
+    for module, targets in inner.items():
+        rooms[room(module)] |= {room(target) for target in targets if target in inner} - {room(module)}
+    return rooms
+
+
 def _is_apart(module: str) -> bool:
     return any(part in APART for part in module.split(".")[1:2])
 
@@ -228,6 +244,21 @@ def test_handle_and_op_are_the_only_circle() -> None:
     """Counting imports for types as well, one circle is left."""
     (circle,) = circles(edges(PACKAGE))
     assert [module for module in circle if not any(_inside(module, place) for place in HANDLE_AND_OP)] == []
+
+
+@pytest.mark.parametrize("folder", ONE_WAY_FOLDERS)
+def test_the_rooms_of_a_folder_import_one_way(folder: str) -> None:
+    """No two rooms of these folders need each other, so that a reader can take one after the other."""
+    rooms = rooms_of(edges(PACKAGE), folder)
+    assert rooms
+    assert circles(rooms) == []
+
+
+def test_a_circle_of_rooms_is_found() -> None:
+    """Two packages make a circle also where no two modules of theirs do."""
+    graph = {"d.a.one": {"d.b.one"}, "d.b.one": set[str](), "d.b.two": {"d.a.two"}, "d.a.two": set[str]()}
+    assert circles(graph) == []
+    assert circles(rooms_of(graph, "d")) == [["a", "b"]]
 
 
 def test_a_circle_is_found(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.compile.module_cache import BUILTIN_FILE
+from dagpu.backends.cuda.driver.driver_errors import STICKY, device_error
 from dagpu.backends.cuda.driver.driver_protocol import (
     LAUNCH,
-    STICKY,
     CapturedNode,
     EnqueuedWork,
     Function,
@@ -35,7 +35,6 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     RawGraph,
     RawStream,
     TimingEvent,
-    device_error,
 )
 from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.common.errors import DeviceError

@@ -14,8 +14,8 @@ from typing import Final
 import ml_dtypes
 import numpy as np
 
+from dagpu.backends.cuda.driver.driver_errors import NOT_READY
 from dagpu.backends.cuda.driver.driver_protocol import (
-    NOT_READY,
     CapturedNode,
     CopyNode,
     EnqueuedWork,

@@ -19,7 +19,7 @@ from dagpu.handles.device_handles import is_automatic
 from dagpu.lowering.program import Program, Role
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.mesh import Mesh
-from dagpu.lowering.schedule.placing import place
+from dagpu.lowering.schedule.mesh_placement.placing import place
 from dagpu.lowering.schedule.spread import Spread
 from dagpu.runtime.execute import quiet_collector
 

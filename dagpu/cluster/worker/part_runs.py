@@ -1,6 +1,5 @@
 """Runs a part on a worker: finds its plan, binds what it takes, waits, and returns what it gives."""
 
-import os
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
@@ -210,8 +209,3 @@ def _value_of(call: PartCall, plan: Plan, memory: Sequence[Any]) -> PartValue:
 
 RUNNER: Final = PartRunner()
 """The runner of this process."""
-
-
-def process_number() -> int:
-    """Return the number of this process, for tests that kill it."""
-    return os.getpid()

@@ -20,7 +20,7 @@ from dagpu.handles import HANDLES, Cut, Partition, SharedTensor, Tensor, cut_of,
 from dagpu.handles.device_handles import Device
 from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.call_text import CallText, HandleNames
-from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token, is_tuple
+from dagpu.lowering.arguments.exact_tokens import COMPARABLE, PLAIN, exact_token, is_tuple
 from dagpu.lowering.arguments.value_tokens import NAMED
 
 _DEEPEST: Final = 4
@@ -148,6 +148,9 @@ class TokenGuard:
 
     def write(self, text: CallText, value: str) -> None:
         kind, known = text.class_name(self.kind), text.constant("TOKEN", self.value)
+        if self.kind in COMPARABLE:
+            text.refuse_if(f"type({value}) is not {kind} or {value} != {known}")
+            return
         text.refuse_if(f"type({value}) is not {kind}")
         other = f"{known} is not {value}"
         if not isinstance(self.value, NAMED):

@@ -13,6 +13,9 @@ PLAIN: Final = frozenset(
 )
 """The types of immutable values that refer to no other objects."""
 
+COMPARABLE: Final = frozenset((bool, int, str, bytes, type(None)))
+"""The types among these of which no program can distinguish equal values of one type. The float 0.0 equals -0.0."""
+
 _INT: Final = frozenset((int,))
 
 DEEPEST: Final = 20

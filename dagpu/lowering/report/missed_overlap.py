@@ -11,7 +11,7 @@ from itertools import combinations
 from typing import Final, final
 
 from dagpu.lowering.report.prediction import Prediction
-from dagpu.lowering.schedule.cost_model import COMPUTE
+from dagpu.lowering.schedule.engines import COMPUTE
 
 MOST_BRANCHES: Final = 400
 """Most branches that are compared with each other, longest first; 400 give about 80,000 pairs, a second's work."""

@@ -1,7 +1,7 @@
 """The predicted timeline of a plan: begin and end of each instruction, from a cost for each.
 
-The times are those of `cost.simulate`. Here each instruction also has its dependences and waits, so that the timeline
-can be reported, drawn and compared with measured times.
+Lanes run concurrently, waits block on events, and each copy engine runs one copy at a time. Each instruction also has
+its dependences and waits, so that the timeline can be reported, drawn and compared with measured times.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,8 +12,9 @@ from dagpu.common.frozen import plain
 from dagpu.common.origin import Origin
 from dagpu.lowering.plan import Execute, Plan, Record, Wait
 from dagpu.lowering.program import HOST, HostCall, Instruction, Launch, Program, label
-from dagpu.lowering.schedule.cost_model import COMPUTE, PEER_IN, CostModel, EngineTimes, engine_of, engines_of, peer_of
+from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.dependences import AccessHistory
+from dagpu.lowering.schedule.engines import COMPUTE, PEER_IN, EngineTimes, engine_of, engines_of, peer_of
 from dagpu.lowering.vector_clock import Clock, step_clocks
 
 

@@ -1,4 +1,4 @@
-"""The cost model: predicts the time of each instruction, and the times of a plan.
+"""The cost model: predicts the time of each instruction.
 
 The model has bytes and bandwidths, and the kernel times that were declared or measured. It serves to choose between
 schedules and to compare them. It leaves out how kernels on several streams share a device, the host's time to submit
@@ -6,10 +6,10 @@ them, and the cost of an event.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any, Final, Protocol, TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
 
@@ -17,14 +17,12 @@ from dagpu.common.errors import NotReadyError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import here
 from dagpu.common.wrong_arguments import as_whole_number, wrong_argument
-from dagpu.lowering.plan import Execute, Plan, Record, Wait
 from dagpu.lowering.program import (
     Buffer,
     CopyDtoD,
     CopyDtoH,
     CopyHtoD,
     Fill,
-    GraphLaunch,
     HostCall,
     Instruction,
     Launch,
@@ -32,27 +30,9 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
+from dagpu.lowering.schedule.engines import peer_of
 from dagpu.lowering.schedule.links import Links, node_of
 from dagpu.ops.kernel_spec import KernelSpec
-
-COMPUTE: Final = 0
-"""Engine of kernels, fills, copies within a device, and host calls: they run concurrently."""
-UPLOAD: Final = 1
-"""Engine of copies from the host: each device has one, so they run one at a time."""
-DOWNLOAD: Final = 2
-"""Engine of copies to the host: each device has one, so they run one at a time."""
-PEER_IN: Final = 3
-"""Engine of copies from another device, on the device that they go to. It runs as many at once as its link has
-ports."""
-PEER_OUT: Final = 4
-"""Engine of copies to another device, on the device that they come from. The other device's lane runs the copy."""
-ENGINES: Final = 5
-"""Number of engines of a device."""
-
-ENGINE_OF: Final[dict[type[Any], int]] = {
-    Launch: COMPUTE, Fill: COMPUTE, HostCall: COMPUTE, GraphLaunch: COMPUTE, CopyHtoD: UPLOAD, CopyDtoH: DOWNLOAD,
-}  # fmt: skip
-"""The engine of every instruction, except a `CopyDtoD`, whose engine depends on where its buffers are."""
 
 _Learnt: TypeAlias = tuple[tuple[str, tuple[tuple[int, float, int], ...]], ...]
 """For each kernel name: bytes, mean seconds and number of measurements, sorted by bytes."""
@@ -65,58 +45,6 @@ class _Buffered(Protocol):
     def buffers(self) -> tuple[Buffer, ...]: ...
     @property
     def devices(self) -> tuple[str, ...]: ...
-
-
-def peer_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
-    """Return the device that a copy between two devices comes from; -1 for any other instruction."""
-    if type(instruction) is CopyDtoD:
-        source = buffers[instruction.source.buffer].device
-        if source != buffers[instruction.out.buffer].device:
-            return source
-    return -1
-
-
-def engine_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
-    """Return the engine of its device that an instruction occupies: `COMPUTE`, `UPLOAD`, `DOWNLOAD` or `PEER_IN`."""
-    engine = ENGINE_OF.get(type(instruction))
-    if engine is None:
-        return COMPUTE if peer_of(instruction, buffers) < 0 else PEER_IN
-    return engine
-
-
-@final
-@dataclass(slots=True, eq=False)
-class EngineTimes:
-    """The times at which engines are free, while a schedule is simulated. `ports` is the number of copies between
-    devices that a device sends at once, and that it receives at once; any other copy engine runs one copy."""
-
-    _ports: int
-    _free: dict[tuple[int, int], list[float]] = field(default_factory=dict)
-
-    def claim(self, ready: float, seconds: float, places: Sequence[tuple[int, int]]) -> float:
-        """Occupy each of these engines, given by device and number, for the same `seconds`. Return the begin: the first
-        time from `ready` on at which all of them are free."""
-        slots, begin = [self.slots(place) for place in places], ready
-        for each in slots:
-            begin = max(begin, min(each))
-        for each in slots:
-            each[each.index(min(each))] = begin + seconds
-        return begin
-
-    def slots(self, place: tuple[int, int]) -> list[float]:
-        """Return the times at which the ports of an engine are free."""
-        found = self._free.get(place)
-        if found is None:
-            found = self._free[place] = [0.0] * (self._ports if place[1] >= PEER_IN else 1)
-        return found
-
-
-def engines_of(device: int, engine: int, peer: int) -> list[tuple[int, int]]:
-    """Return the copy engines that an instruction occupies: none for work on `COMPUTE`, both ends of a copy between
-    two devices."""
-    if engine == COMPUTE:
-        return []
-    return [(device, engine)] if peer < 0 else [(device, engine), (peer, PEER_OUT)]
 
 
 @final
@@ -332,48 +260,3 @@ class _Clock:
 
 
 # ---- simulation of a plan
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class PredictedTimes:
-    """Simulated times of a plan, in seconds from its start."""
-
-    starts: tuple[float, ...]
-    """Start of each step. Only `Execute` steps take time."""
-    ends: tuple[float, ...]
-    """End of each step."""
-    makespan: float
-    """End of the last step."""
-
-
-def simulate(plan: Plan, costs: CostModel) -> PredictedTimes:
-    """Simulate a plan: lanes run concurrently, waits block on events, each copy engine runs one copy at a time (a port
-    of a link, for copies between devices).
-
-    Copies of one direction run in the order of the steps.
-    """
-    clock = _Clock(costs, plan)
-    lane_free = [0.0] * len(plan.lanes)
-    engines = EngineTimes(costs.links.peer.ports)
-    happened = [0.0] * plan.events
-    starts: list[float] = []
-    ends: list[float] = []
-    for step in plan.steps:
-        lane = step.lane
-        start = end = lane_free[lane]
-        if isinstance(step, Execute):
-            instruction = step.instruction
-            seconds, engine = clock.seconds(instruction), engine_of(instruction, plan.buffers)
-            if engine != COMPUTE:
-                places = engines_of(instruction.device, engine, peer_of(instruction, plan.buffers))
-                start = engines.claim(start, seconds, places)
-            end = start + seconds
-        elif isinstance(step, Wait):
-            start = end = max(start, happened[step.event])
-        elif isinstance(step, Record):
-            happened[step.event] = end
-        lane_free[lane] = end
-        starts.append(start)
-        ends.append(end)
-    return PredictedTimes(tuple(starts), tuple(ends), max(ends, default=0.0))

@@ -5,7 +5,7 @@ from operator import neg
 from typing import Final, final
 
 from dagpu.lowering.program import CopyDtoD, Instruction, Program
-from dagpu.lowering.schedule.cost_model import COMPUTE, ENGINE_OF, ENGINES, PEER_IN, peer_of
+from dagpu.lowering.schedule.engines import COMPUTE, ENGINE_OF, ENGINES, PEER_IN, peer_of
 
 ANYWHERE: Final = -1
 """Pool of an instruction that another policy places, on an unknown stream: it starts as soon as it is ready."""

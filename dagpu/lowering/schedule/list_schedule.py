@@ -26,16 +26,9 @@ from typing import Final, final
 from dagpu.common.origin import here
 from dagpu.common.wrong_arguments import wrong_argument
 from dagpu.lowering.program import Program
-from dagpu.lowering.schedule.cost_model import (
-    COMPUTE,
-    DOWNLOAD,
-    ENGINES,
-    PEER_OUT,
-    UPLOAD,
-    CostModel,
-    EngineTimes,
-)
+from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.dependences import ANYWHERE, Dependences, streams_of
+from dagpu.lowering.schedule.engines import COMPUTE, DOWNLOAD, ENGINES, PEER_OUT, UPLOAD, EngineTimes
 from dagpu.lowering.schedule.policies import Placement, check_settings, placed_by
 
 _GOOD: Final = 1.05

@@ -13,7 +13,7 @@ from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.list_schedule import ListSchedule, place_on_streams
 from dagpu.lowering.schedule.mesh import Mesh, chosen_mesh
 from dagpu.lowering.schedule.mesh_placement.mesh_simulation import MeshSimulation
-from dagpu.lowering.schedule.placing import Assignment, DevicePolicy, place
+from dagpu.lowering.schedule.mesh_placement.placing import Assignment, DevicePolicy, place
 from dagpu.lowering.schedule.policies import Placement, placed_by
 
 _GOOD: Final = 1.05
@@ -175,7 +175,7 @@ def on_one_device(policy: Any) -> Any:
 
 
 def place_spread(program: Program) -> Program:
-    """Return the program as its policies of type `Spread` place it. See `dagpu.lowering.schedule.placing.place`.
+    """Return the program as its policies of type `Spread` place it. See `mesh_placement.placing.place`.
 
     Raises:
         PlanError: its policies name several meshes.

@@ -4,7 +4,7 @@ It takes the dirt that the analysis claims for each version of each buffer, and 
 that what the instruction leaves differs nowhere else. The analysis goes from a dirty box to the tiles that see it. This
 looks at the tiles just outside of a box that is claimed: what a tile sees moves with the tile, so if neither the tile
 before nor the one behind sees the dirty box along an axis, no tile farther away does. Then the instructions without
-dirt leave what they left before, which `verify_update` takes as given, and a launch with a list leaves what a whole
+dirt leave what they left before, which `UpdateVerifier` takes as given, and a launch with a list leaves what a whole
 launch would, if the list has all dirty tiles and the output held all of its tiles before.
 """
 

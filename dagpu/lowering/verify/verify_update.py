@@ -27,17 +27,6 @@ _UNWRITTEN: Final = -1
 """The value number of memory that nothing has written."""
 
 
-def verify_update(
-    staleness: Staleness,
-    change: Change,
-    update: Subprogram,
-    unchanged: frozenset[int] = frozenset(),
-    comparisons: CutoffComparisons | None = None,
-) -> None:
-    """Prove one update of a program; see `UpdateVerifier.verify`."""
-    UpdateVerifier(staleness, comparisons).verify(change, update, unchanged)
-
-
 @final
 class UpdateVerifier:
     """The checker of the updates of one program.

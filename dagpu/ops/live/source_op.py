@@ -34,9 +34,9 @@ _H = TypeVar("_H", bound=Hashable)
 PutPart: TypeAlias = Callable[[SharedTensor[Any], Box, Any, bool, Origin], SharedTensor[Any]]
 """Writes data to a part of a tensor, in place if the flag says so, and returns a handle to the tensor that has it."""
 
-PUT_PART: Final = Slot[PutPart]("dagpu.runtime.calls.put_part")
+PUT_PART: Final = Slot[PutPart]("dagpu.reactive.put_part")
 
-KEEP_PART: Final = Slot[Callable[[SharedTensor[Any], "NDArray[Any]", Origin], Any]]("dagpu.runtime.calls.put_part")
+KEEP_PART: Final = Slot[Callable[[SharedTensor[Any], "NDArray[Any]", Origin], Any]]("dagpu.reactive.put_part")
 """Returns a copy of data for a part of a tensor, which `PUT_PART` writes later."""
 
 

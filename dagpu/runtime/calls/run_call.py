@@ -8,9 +8,9 @@ from dagpu.common.origin import Origin
 from dagpu.common.tracebacks import passes_on
 from dagpu.handles.storage import Locks
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
+from dagpu.runtime.calls.graph_updates import EnqueuedUpdate
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.settings import Settings
-from dagpu.runtime.graphs.graph_updates import EnqueuedUpdate
 from dagpu.runtime.waiting.pace import Pace
 from dagpu.runtime.waiting.waits import Waits
 

@@ -20,12 +20,12 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Unzip, zip_ops
 from dagpu.ops.creation import dup
 from dagpu.ops.graph import Captured
+from dagpu.runtime.calls.graph_updates import GraphUpdates
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
 from dagpu.runtime.calls.run_call import run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import call_on_plan, execute_now, quiet_collector
-from dagpu.runtime.graphs.graph_updates import GraphUpdates
 from dagpu.runtime.plan_cache import PlanCache
 from dagpu.runtime.waiting.waits import BlockingWaits, drive
 

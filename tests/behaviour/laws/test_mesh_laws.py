@@ -35,7 +35,7 @@ from dagpu import (
 )
 from dagpu.backends.explore import exploring
 from dagpu.lowering.plan import Execute, Plan, peak_bytes_on
-from dagpu.lowering.schedule.cost_model import peer_of
+from dagpu.lowering.schedule.engines import peer_of
 from tests.behaviour.laws.laws import (  # noqa: F401  # a law of several stages, for the policy of this module
     equal,
     test_then_is_associative_over_host_data,

@@ -16,7 +16,7 @@ from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import CopyDtoH
 from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.subprogram import extract
-from dagpu.lowering.verify.verify_update import UpdateVerifier, verify_update
+from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.ops.live.source_op import cutoff, source
 from tests.behaviour.live.live_kernels import array, blended, flipped, gathered
 from tests.behaviour.live.live_trials import (
@@ -84,7 +84,7 @@ def test_every_instruction_of_an_update_is_needed(recipe: Recipe) -> None:
     for mask in range(1, min(1 << len(live.bit_names), 64)):
         update = Change(mask)
         chosen = staleness.instructions_for(staleness.stale_targets(update))
-        verify_update(staleness, update, extract(staleness.program, chosen, staleness.targets))
+        UpdateVerifier(staleness).verify(update, extract(staleness.program, chosen, staleness.targets))
         of_all.verify(update, extract(staleness.program, chosen, staleness.targets))
         for missing in chosen:
             rest = tuple(index for index in chosen if index != missing)
@@ -295,7 +295,7 @@ def test_the_checker_notices_a_comparison_of_other_contents(recipe: Recipe) -> N
         update = Change(stage.cutoffs.watched_bits(cut), cut.own, compare=cut.own)
         chosen = staleness.instructions_for(staleness.stale_targets(update))
         whole = comparisons.extract(chosen, cut.own, staleness.targets)
-        verify_update(staleness, update, whole, comparisons=comparisons)
+        UpdateVerifier(staleness, comparisons).verify(update, whole)
         orders = [tuple(i for i in whole.chosen if i != missing) for missing in whole.chosen]
         if chosen:
             orders.append(whole.chosen[-1:] + whole.chosen[:-1])
@@ -303,7 +303,7 @@ def test_the_checker_notices_a_comparison_of_other_contents(recipe: Recipe) -> N
         for order in orders:
             wrong = extract(comparisons.program, order, targets)
             with pytest.raises(PlanError, match=r"stale|holds nothing|other contents"):
-                verify_update(staleness, update, wrong, comparisons=comparisons)
+                UpdateVerifier(staleness, comparisons).verify(update, wrong)
 
 
 def test_a_cutoff_of_host_values_stops_equal_ones() -> None:

@@ -12,7 +12,7 @@ from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
 from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.subprogram import extract
 from dagpu.lowering.verify.verify_tiles import TileVerifier
-from dagpu.lowering.verify.verify_update import verify_update
+from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.ops.live.parts import Box
 from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
 from tests.behaviour.tiles.tile_trials import (
@@ -107,8 +107,7 @@ def test_every_tile_of_an_update_is_needed(recipe: TileRecipe, steps: list[list[
         change, leaves = Change(sum(boxes)), stage.leaves.dirt(boxes)
         update = tiles.update(change, leaves)
         unchanged = verifier.verify(change, leaves, update)
-        verify_update(
-            stage.staleness,
+        UpdateVerifier(stage.staleness).verify(
             change,
             extract(stage.staleness.program, update.chosen, stage.staleness.targets),
             unchanged,

@@ -17,7 +17,7 @@ from dagpu.cluster.parts.part import Part, Version
 from dagpu.cluster.parts.part_checks import verify_parts
 from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.program import HOST, Buffer, CopyDtoD, CopyDtoH, CopyHtoD, Instruction, Launch, Program, Role, View
-from dagpu.lowering.schedule.placing import place
+from dagpu.lowering.schedule.mesh_placement.placing import place
 from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.lowering.verify.verifier import verify
 from tests.programs.meshes import EAGER, Scatter, unplaced, workers

@@ -8,7 +8,7 @@ import pytest
 from dagpu import BorrowError, Device, device
 from dagpu.backends.protocol import Failure
 from dagpu.handles.storage import Locks, Storage
-from dagpu.runtime.graphs.graph_updates import EnqueuedUpdate, GraphUpdates
+from dagpu.runtime.calls.graph_updates import EnqueuedUpdate, GraphUpdates
 
 
 @final

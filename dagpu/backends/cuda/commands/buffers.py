@@ -11,7 +11,7 @@ from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.relocation import BaseOffset
 from dagpu.backends.cuda.commands.staging import PROMPT_IN, StagedArrays, is_copied_in_place
 from dagpu.backends.cuda.commands.transfers import CopyIn
-from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
+from dagpu.backends.cuda.driver.driver_errors import OUT_OF_MEMORY
 from dagpu.backends.cuda.kernels.launch_params import REPORT
 from dagpu.backends.cuda.resources.other_allocators import free_idle_memory_of_others
 from dagpu.backends.cuda.resources.pools import MemoryBlock, array_over

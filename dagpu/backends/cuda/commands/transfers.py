@@ -20,7 +20,8 @@ from dagpu.backends.cuda.commands.staging import (
     stage,
     stage_by_threads,
 )
-from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, CopyNode, RawStream
+from dagpu.backends.cuda.driver.driver_errors import OUT_OF_MEMORY
+from dagpu.backends.cuda.driver.driver_protocol import CopyNode, RawStream
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import array_over
 from dagpu.common.errors import DeviceError, ShapeError

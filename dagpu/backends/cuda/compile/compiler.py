@@ -66,10 +66,22 @@ class Compiled:
     """Bytes of dynamic shared memory that it needs."""
 
 
-def split_source_name(source_name: str) -> tuple[str, int]:
-    """Return file and line of a `KernelSpec.source_name`: `file.py:12` begins on line 12, `path.cu` on line 1."""
-    file, colon, line = source_name.rpartition(":")
-    return (file, int(line)) if colon and line.isascii() and line.isdigit() else (source_name, 1)
+def kernel_unit(spec: KernelSpec, defines: tuple[str, ...], arch: str) -> Unit:
+    """Return the unit of a kernel in CUDA C++ with these macros. With a `source_name` `file.py:12` the text begins on
+    line 12 of that file, with `path.cu` on line 1."""
+    file, colon, line = spec.source_name.rpartition(":")
+    if not (colon and line.isascii() and line.isdigit()):
+        file, line = spec.source_name, "1"
+    return Unit(
+        name=spec.name,
+        text=spec.cuda,
+        file=file,
+        line=int(line),
+        prelude=spec.abi == "views",
+        defines=defines,
+        options=spec.options,
+        arch=arch,
+    )
 
 
 # ---- compiler input -------------------------------------------------------------------------------

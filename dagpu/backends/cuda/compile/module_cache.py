@@ -4,7 +4,7 @@ import threading
 from dataclasses import replace
 from typing import Final, Protocol, final
 
-from dagpu.backends.cuda.compile.compiler import Compiled, Unit, split_source_name
+from dagpu.backends.cuda.compile.compiler import Compiled, Unit, kernel_unit
 from dagpu.backends.cuda.driver.driver_protocol import Function, Gpu
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
 from dagpu.backends.cuda.kernels.kernel_variants import kernel_key, macros
@@ -69,17 +69,7 @@ class Library:
         if function is None and spec.python is not None:
             function = self._load(key, self._compiler.compile_python(spec, variant, self._gpu.arch))
         elif function is None:
-            file, line = split_source_name(spec.source_name)
-            unit = Unit(
-                name=spec.name,
-                text=spec.cuda,
-                file=file,
-                line=line,
-                prelude=spec.abi == "views",
-                defines=macros(variant),
-                options=spec.options,
-                arch=self._gpu.arch,
-            )
+            unit = kernel_unit(spec, macros(variant), self._gpu.arch)
             function = self._load(key, self._compiler.compile(unit))
         self._remember(spec, variant, function)
         return function

@@ -6,7 +6,7 @@ from functools import cache
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, Unit, split_source_name
+from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, kernel_unit
 from dagpu.backends.cuda.compile.nvcc import find_nvcc
 from dagpu.backends.cuda.compile.nvrtc import load_nvrtc
 from dagpu.backends.cuda.kernels.kernel_variants import macros, usual_variant
@@ -51,18 +51,7 @@ def compile_for(spec: KernelSpec, arch: object) -> Compiled:
     variant = usual_variant(spec)
     if spec.python is not None:
         return _compiler().compile_python(spec, variant, arch)
-    file, line = split_source_name(spec.source_name)
-    unit = Unit(
-        name=spec.name,
-        text=spec.cuda,
-        file=file,
-        line=line,
-        prelude=spec.abi == "views",
-        defines=macros(variant),
-        options=spec.options,
-        arch=arch,
-    )
-    return _compiler().compile(unit)
+    return _compiler().compile(kernel_unit(spec, macros(variant), arch))
 
 
 def declared_kernels(module: ModuleType | str) -> list[Declared]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, final
 
-from dagpu.backends.cuda.driver.driver_protocol import device_error
+from dagpu.backends.cuda.driver.driver_errors import device_error
 
 EXIT_SECONDS: Final = 2.0
 """Seconds that the interpreter waits at exit for threads that are in the driver."""

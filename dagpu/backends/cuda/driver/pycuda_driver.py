@@ -98,10 +98,9 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
+from dagpu.backends.cuda.driver.driver_errors import NOT_SUPPORTED, PEER_ACCESS_ALREADY_ENABLED, device_error
 from dagpu.backends.cuda.driver.driver_protocol import (
     LAUNCH,
-    NOT_SUPPORTED,
-    PEER_ACCESS_ALREADY_ENABLED,
     CapturedNode,
     EnqueuedWork,
     Function,
@@ -113,7 +112,6 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     RawEvent,
     RawStream,
     TimingEvent,
-    device_error,
 )
 from dagpu.backends.cuda.driver.pycuda_capture import StreamCapture
 from dagpu.backends.cuda.driver.pycuda_context import Context

@@ -11,7 +11,7 @@ process's life.
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
-from dagpu.backends.cuda.driver.driver_protocol import NOT_READY
+from dagpu.backends.cuda.driver.driver_errors import NOT_READY
 
 Checked: TypeAlias = Callable[[str, tuple[Any, ...]], tuple[Any, ...]]
 """Function that returns the values after the CUresult in the result of a named call, or raises the call's error."""

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Final, NamedTuple, final
 
 from dagpu.backends.cuda.commands.staging import StagedArrays
+from dagpu.backends.cuda.driver.driver_errors import OUT_OF_MEMORY
 from dagpu.backends.cuda.driver.driver_protocol import (
-    OUT_OF_MEMORY,
     CapturedNode,
     CopyNode,
     FillNode,

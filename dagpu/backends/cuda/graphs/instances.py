@@ -18,7 +18,7 @@ from typing import Final, final
 from dagpu.backends.common.checks.checked_bodies import is_checked
 from dagpu.backends.cuda.commands.command_list import Encoded
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
+from dagpu.backends.cuda.driver.driver_errors import OUT_OF_MEMORY
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.obstacles import body_of, cannot_capture, obstacle
 from dagpu.backends.cuda.graphs.topology import GraphTopology, build_topology

@@ -10,7 +10,8 @@ from dagpu.backends.cuda.commands.buffers import RunMemory, allocate_blocks, bas
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
-from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, RawEvent, RawStream
+from dagpu.backends.cuda.driver.driver_errors import OUT_OF_MEMORY
+from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream
 from dagpu.backends.cuda.graphs.captured import LaunchGraph
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
 from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.cuda.compile.module_cache import CubinCompiler, Library
-from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, Gpu, RawEvent, RawGraph
+from dagpu.backends.cuda.driver.driver_errors import OUT_OF_MEMORY
+from dagpu.backends.cuda.driver.driver_protocol import Gpu, RawEvent, RawGraph
 from dagpu.backends.cuda.resources.cuda_exchange import CudaExchange
 from dagpu.backends.cuda.resources.other_allocators import describe_memory_of_others
 from dagpu.backends.cuda.resources.part_writes import PartWrites

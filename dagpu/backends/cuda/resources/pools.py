@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
+from dagpu.backends.cuda.driver.driver_errors import OUT_OF_MEMORY
 from dagpu.common.errors import DeviceError
 from dagpu.common.reference_queue import ReferenceQueue
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
-from dagpu.backends.cuda.driver.driver_protocol import STICKY
+from dagpu.backends.cuda.driver.driver_errors import STICKY
 from dagpu.common.critical import enter_section
 from dagpu.common.errors import DeviceLostError
 

@@ -76,9 +76,6 @@ OPERATIONS: Final[dict[str, ElementOperation]] = {
 }
 """The operations whose operands have one element type. `where`, casts, constants and parameters are apart."""
 
-SPECIAL: Final = frozenset(("parameter", "constant", "cast", "where"))
-"""The operations that `OPERATIONS` does not have."""
-
 TRANSCENDENTAL: Final = frozenset(("exp", "expm1", "log", "log1p", "tanh", "sin", "cos", "erf", "power"))
 """The operations whose results may differ by 2 ulp between devices. All others give the same bits everywhere."""
 

@@ -20,7 +20,7 @@ from dagpu.lowering.schedule.list_schedule import place_on_streams
 from dagpu.lowering.schedule.mesh import Mesh
 from dagpu.lowering.schedule.mesh_placement.memory_versions import Versions
 from dagpu.lowering.schedule.mesh_placement.mesh_simulation import Move, SimulatedRun, link_table
-from dagpu.lowering.schedule.placing import Assignment
+from dagpu.lowering.schedule.mesh_placement.placing import Assignment
 from dagpu.lowering.schedule.policies import Placement, placed_by
 
 if TYPE_CHECKING:

@@ -242,7 +242,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "backends/cuda/resources/cuda_device.py": NO_GPU,
     "backends/cuda/compile/diagnostics.py": COMPILER,
     "backends/cuda/compile/offline.py": "the cure needs a compiler: test_offline_compiler.py",
-    "backends/cuda/driver/driver_protocol.py": NO_GPU,
+    "backends/cuda/driver/driver_errors.py": NO_GPU,
     "backends/cuda/graphs/captured.py capture": "page-locked memory must run out: test_cuda_graph_failures.py",
     "backends/cuda/graphs/obstacles.py obstacle": "an op's capture refuses these before a backend is asked",
     "backends/cuda/resources/pools.py": INTERNAL,

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 
 from benchmarks.support.makespan_bound import lower_bound
+from benchmarks.support.plan_times import simulate
 from dagpu import (
     CostModel,
     In,
@@ -32,7 +33,6 @@ from dagpu.lowering.report.explanation import duration, explain
 from dagpu.lowering.report.memory_bound import least_bytes
 from dagpu.lowering.report.missed_overlap import Serialized, branches_apart
 from dagpu.lowering.report.prediction import dependencies, forecast, overlap_of, program_of
-from dagpu.lowering.schedule.cost_model import simulate
 from dagpu.lowering.schedule.scheduler import schedule
 from tests.programs.named_dags import NAMED
 from tests.programs.plain_programs import Keys, chain, fork_join, launch, output, program, programs, temporary

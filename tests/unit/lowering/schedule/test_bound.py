@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from benchmarks.support.makespan_bound import LARGEST, lower_bound
+from benchmarks.support.plan_times import simulate
 from dagpu import CostModel, ListSchedule, RoundRobin
 from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Instruction, Program, Role, View
 from dagpu.lowering.report.prediction import program_of
-from dagpu.lowering.schedule.cost_model import simulate
 from dagpu.lowering.schedule.dependences import Dependences, streams_of
 from dagpu.lowering.schedule.scheduler import schedule
 from tests.programs.named_dags import NAMED

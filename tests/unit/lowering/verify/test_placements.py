@@ -17,7 +17,7 @@ from dagpu.lowering.plan import peak_bytes_on
 from dagpu.lowering.program import Buffer, CopyDtoD, Fill, Instruction, Launch, Program, Role, View
 from dagpu.lowering.schedule.mesh_placement.memory_versions import Versions
 from dagpu.lowering.schedule.mesh_placement.owner_placement import OwnerPlacement
-from dagpu.lowering.schedule.placing import Assignment, DevicePolicy, place
+from dagpu.lowering.schedule.mesh_placement.placing import Assignment, DevicePolicy, place
 from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.lowering.schedule.scheduler import schedule
 from dagpu.lowering.verify.placed_values import verify_placement

@@ -3,17 +3,19 @@
 Stand-ins for NVRTC and nvcc serve where no compiler is needed; the last part asks the real ones, if they are here.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dagpu.backends.cuda.compile import compiler as compiler_module
-from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, split_source_name
+from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, kernel_unit
 from dagpu.backends.cuda.compile.cubin import kernel_symbols, plain_name
 from dagpu.backends.cuda.compile.nvcc import find_nvcc
 from dagpu.backends.cuda.compile.nvrtc import Refusal, load_nvrtc
 from dagpu.common.errors import DeviceError
 from dagpu.handles.device_handles import INSTALL_NVRTC
+from tests.programs.arithmetic import scale
 from tests.unit.backends.cuda.compile.compiler_fakes import SAXPY, SYMBOL, FakeNvrtc, cubin, refusal, unit
 
 TILES = """\
@@ -130,7 +132,9 @@ def test_16_bit_floats_are_there_where_they_are_used(code: str, defined: set[str
     [("a/file.py:12", ("a/file.py", 12)), ("saxpy.cu", ("saxpy.cu", 1)), ("odd:name.cu", ("odd:name.cu", 1))],
 )
 def test_file_and_line_of_a_source_name(name: str, parts: tuple[str, int]) -> None:
-    assert split_source_name(name) == parts
+    """They are those of the unit, for messages of the compiler."""
+    found = kernel_unit(replace(scale.spec, source_name=name), (), "sm_90")
+    assert (found.file, found.line) == parts
 
 
 # ---- which compiler
