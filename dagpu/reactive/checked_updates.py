@@ -17,7 +17,7 @@ from dagpu.ops.live.versions import Snapshot
 from dagpu.reactive.incremental import IncrementalRun
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.execute import execute
-from dagpu.runtime.waiting import TrioWaits
+from dagpu.runtime.waiting.trio_waits import TrioWaits
 
 AnyOp = DeviceOp[Any, Any, Any]
 
