@@ -18,10 +18,10 @@ class _Box(_typing.Generic[_T]):
     item: _T
 @_dataclasses.dataclass
 class _Own:
-    item: "_dagpu.Tensor[_typing.Any]"
-    def get(self) -> "_dagpu.Tensor[_typing.Any]":
+    item: _dagpu.Tensor[_dagpu.f32]
+    def get(self) -> _dagpu.Tensor[_dagpu.f32]:
         return self.item
-    def lend(self) -> "_dagpu.TensorRef[_typing.Any]":
+    def lend(self) -> _dagpu.TensorRef[_dagpu.f32]:
         return self.item.borrow()
     def drain(self) -> None:
         _spend(self.item)
@@ -309,6 +309,8 @@ def _lent(e: ast.expr) -> str:
 # ---- statements that follow the assignment of a tensor
 _READ: Final = "print({name}.shape)"
 _FIRST: Final = "print(_several[0].shape)"
+_IS_TENSOR: Final = "_look({name}.borrow())"
+"""A statement that mypy accepts for a tensor alone."""
 FOLLOWING: Final = {
     "a dict keeps a borrow": ('_kept = {{"r": {name}.borrow()}}', "_spend({name})", '_look(_kept["r"])'),
     "a closure keeps a borrow": (
@@ -364,15 +366,16 @@ FOLLOWING: Final = {
         _READ,
     ),
     "a move by a lambda": (
-        "_several = [{name}]",
-        "_took = lambda _i: _spent(_several[_i])",
+        _IS_TENSOR,
+        "_took: _typing.Callable[[int], bool] = lambda _i: _spent({name})",
         "print(list(map(_took, [0])))",
-        "print(_several[0].shape)",
+        _READ,
     ),
     "a move by a function that is mapped": (
+        _IS_TENSOR,
         "_several = [{name}]",
         "print(list(map(_spent, _several)))",
-        "print(_several[0].shape)",
+        _FIRST,
     ),
     "a move out of a copy": ("_several = [{name}]", "_copied = list(_several)", "_spend(_copied[0])", _FIRST),
     "a move out of a whole slice": ("_several = [{name}]", "for _t in _several[:]:\n    _spend(_t)", _FIRST),
@@ -406,7 +409,7 @@ FOLLOWING: Final = {
         _FIRST,
     ),
     "a context manager lends a tensor that moves": ("with _lent({name}) as _r:\n    _spend({name})\n    _look(_r)",),
-    "a context manager takes a tensor": ("with _held({name}):\n    pass", _READ),
+    "a context manager takes a tensor": (_IS_TENSOR, "with _held({name}):\n    pass", _READ),
     "a method drains an object twice": ("_own = _Own({name})", "_own.drain()", "_own.drain()"),
     "a method gives an attribute": ("_own = _Own({name})", "_spend(_own.get())", "print(_own.item.shape)"),
     "a method lends an attribute that moves": (
