@@ -23,8 +23,8 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Slot,
     Store,
 )
-from dagpu.mypy_plugin.ownership.flow.fixpoint import derived_moves, entry_states
 from dagpu.mypy_plugin.ownership.module_facts import Effect, ModuleFacts
+from dagpu.mypy_plugin.ownership.solving.fixpoint import derived_moves, entry_states
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 _STAYS: Final = ("being returned", "being entered")

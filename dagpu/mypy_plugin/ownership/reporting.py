@@ -24,12 +24,12 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Touch,
     covers,
 )
-from dagpu.mypy_plugin.ownership.flow.dataflow import Dataflow
-from dagpu.mypy_plugin.ownership.flow.fixpoint import entry_states
-from dagpu.mypy_plugin.ownership.flow.liveness import live_after_each, liveness
 from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts
 from dagpu.mypy_plugin.ownership.rules.single_use import used_twice
 from dagpu.mypy_plugin.ownership.rules.unused import unused_stores
+from dagpu.mypy_plugin.ownership.solving.dataflow import Dataflow
+from dagpu.mypy_plugin.ownership.solving.fixpoint import entry_states
+from dagpu.mypy_plugin.ownership.solving.liveness import live_after_each, liveness
 from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, HANDLE, OP
 
 

@@ -31,7 +31,7 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Store,
     covers,
 )
-from dagpu.mypy_plugin.ownership.flow.sharing import Sharing, counterpart, may_be_item, pairs_items, shifted
+from dagpu.mypy_plugin.ownership.solving.sharing import Sharing, counterpart, may_be_item, pairs_items, shifted
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
