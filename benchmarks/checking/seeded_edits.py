@@ -5,26 +5,51 @@ from collections.abc import Callable, Iterator
 from typing import Final, TypeAlias
 
 HELPERS: Final = """
+import collections as _collections
 import contextlib as _contextlib
 import dataclasses as _dataclasses
 import typing as _typing
+import numpy as _np
 import trio as _trio
 import dagpu as _dagpu
 _T = _typing.TypeVar("_T")
 @_dataclasses.dataclass
 class _Box(_typing.Generic[_T]):
     item: _T
+@_dataclasses.dataclass
+class _Own:
+    item: _dagpu.Tensor[_dagpu.f32]
+    def get(self) -> _dagpu.Tensor[_dagpu.f32]:
+        return self.item
+    def lend(self) -> _dagpu.TensorRef[_dagpu.f32]:
+        return self.item.borrow()
+    def drain(self) -> None:
+        _spend(self.item)
 def _spend(t: "_dagpu.Tensor[_typing.Any]") -> None:
     t.share()
 def _spent(t: "_dagpu.Tensor[_typing.Any]") -> bool:
     return bool(t.share().shape)
+_D = _typing.TypeVar("_D", bound=_np.generic)
 def _look(t: "_dagpu.TensorRef[_typing.Any]") -> None:
     print(t.shape)
+@_contextlib.contextmanager
+def _lent(t: "_dagpu.Tensor[_D]") -> "_typing.Iterator[_dagpu.TensorRef[_D]]":
+    yield t.borrow()
+@_contextlib.contextmanager
+def _held(t: "_dagpu.Tensor[_D]") -> _typing.Iterator[None]:
+    t.share()
+    yield
 """
-"""Appended to each module. `_spend` and `_spent` take a tensor by value."""
+"""Appended to each module. `_spend`, `_spent` and `_held` take a tensor by value, and `_lent` lends it."""
 
-INSERTED: Final = ("_spend(", "_spent", "_n.start_soon", ".borrow_mut()", "_r = ", "_look(", "_box", "_g = ", "_other")
-"""Texts of the inserted lines, which mypy must accept without the plugin."""
+INSERTED: Final = (
+    *("_spend(", "_spent(", "_n.start_soon", ".borrow_mut()", "_r = ", "_look(", "_box", "_g = ", "_other"),
+    *("_several = ", "_own = "),
+)
+"""Texts of the inserted lines, which mypy must accept without the plugin.
+
+A line that passes a function on is none of them: mypy infers `Any` for a function on the way to its type.
+"""
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef
 Place: TypeAlias = tuple[list[ast.stmt], int]
@@ -283,6 +308,9 @@ def _lent(e: ast.expr) -> str:
 
 # ---- statements that follow the assignment of a tensor
 _READ: Final = "print({name}.shape)"
+_FIRST: Final = "print(_several[0].shape)"
+_IS_TENSOR: Final = "_look({name}.borrow())"
+"""A statement that mypy accepts for a tensor alone."""
 FOLLOWING: Final = {
     "a dict keeps a borrow": ('_kept = {{"r": {name}.borrow()}}', "_spend({name})", '_look(_kept["r"])'),
     "a closure keeps a borrow": (
@@ -337,11 +365,64 @@ FOLLOWING: Final = {
         "_take()",
         _READ,
     ),
-    "a move by a lambda": ("print(list(map(lambda _i: _spent({name}), [2, 1])))", _READ),
+    "a move by a lambda": (
+        _IS_TENSOR,
+        "_took: _typing.Callable[[int], bool] = lambda _i: _spent({name})",
+        "print(list(map(_took, [0])))",
+        _READ,
+    ),
     "a move by a function that is mapped": (
-        "_other = [{name}]",
-        "print(list(map(_spent, _other)))",
-        "print(_other[0].shape)",
+        _IS_TENSOR,
+        "_several = [{name}]",
+        "print(list(map(_spent, _several)))",
+        _FIRST,
+    ),
+    "a move out of a copy": ("_several = [{name}]", "_copied = list(_several)", "_spend(_copied[0])", _FIRST),
+    "a move out of a whole slice": ("_several = [{name}]", "for _t in _several[:]:\n    _spend(_t)", _FIRST),
+    "a move out of a sorted copy": (
+        "_several = [{name}]",
+        "for _t in sorted(_several, key=id):\n    _spend(_t)",
+        _FIRST,
+    ),
+    "a move out of a comprehension": (
+        "_several = [{name}]",
+        "_copied = [_t for _t in _several]",
+        "_spend(_copied[-1])",
+        _FIRST,
+    ),
+    "a tensor is popped from a copy": (
+        "_several = [{name}]",
+        "_copied = _several.copy()",
+        "while _copied:\n    _spend(_copied.pop())",
+        _FIRST,
+    ),
+    "a tensor is popped from a dict's copy": (
+        "_several = {{'t': {name}}}",
+        "_copied = dict(_several)",
+        "_spend(_copied.pop('t'))",
+        "print(_several['t'].shape)",
+    ),
+    "a tensor is taken out of a queue": (
+        "_several = [{name}]",
+        "_queue = _collections.deque(_several)",
+        "_spend(_queue.popleft())",
+        _FIRST,
+    ),
+    "a context manager lends a tensor that moves": ("with _lent({name}) as _r:\n    _spend({name})\n    _look(_r)",),
+    "a context manager takes a tensor": (_IS_TENSOR, "with _held({name}):\n    pass", _READ),
+    "a method drains an object twice": ("_own = _Own({name})", "_own.drain()", "_own.drain()"),
+    "a method gives an attribute": ("_own = _Own({name})", "_spend(_own.get())", "print(_own.item.shape)"),
+    "a method lends an attribute that moves": (
+        "_own = _Own({name})",
+        "_r = _own.lend()",
+        "_own.drain()",
+        "_look(_r)",
+    ),
+    "an object is copied": (
+        "_own = _Own({name})",
+        "_copied = _dataclasses.replace(_own)",
+        "_copied.drain()",
+        "print(_own.item.shape)",
     ),
     "a move in a with block": ("with _contextlib.nullcontext():\n    _spend({name})", _READ),
 }

@@ -3,10 +3,10 @@
     python -m benchmarks.checking.seeded_mistakes            1,500 mistakes: keeps results/seeded_mistakes.json and .md
     python -m benchmarks.checking.seeded_mistakes --show     keeps nothing
 
-Each mistake is made in a copy of one function of the examples or of the right programs in tests/typing/plugin. The copy
-has a name of its own and stands behind the original, so no mistake changes what another function does. A copy is
-discarded if mypy refuses the inserted lines without the plugin, or types them as `Any`: the variable is no tensor. In
-the same run the unchanged functions must get no error.
+Each mistake is made in a copy of one function of the examples, of the right programs in tests/typing/plugin, or of the
+benchmarks. The copy has a name of its own and stands behind the original, so no mistake changes what another function
+does. A copy is discarded if mypy refuses the inserted lines without the plugin, or types them as `Any`: the variable is
+no tensor. In the same run the unchanged functions must get no error.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from benchmarks.checking.seeded_edits import HELPERS, INSERTED, KINDS, PLUGIN_AL
 from benchmarks.support.table import Grid, load_average, machine, save, show
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PROGRAMS: Final = ("examples", "tests/typing/plugin/right")
+PROGRAMS: Final = ("examples", "tests/typing/plugin/right", "benchmarks")
 
 DELIBERATE: Final = frozenset({"raises", "MovedError", "BorrowError", "OwnershipError", "suppress", "disagree"})
 """Names in functions that make mistakes on purpose."""

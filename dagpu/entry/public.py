@@ -63,7 +63,7 @@ from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.links import Link, Links
 from dagpu.lowering.schedule.list_schedule import ListSchedule
 from dagpu.lowering.schedule.mesh import Mesh, use_mesh
-from dagpu.lowering.schedule.placing import DevicePolicy, place
+from dagpu.lowering.schedule.mesh_placement.placing import DevicePolicy, place
 from dagpu.lowering.schedule.policies import RoundRobin, SchedulingPolicy, SingleStream
 from dagpu.lowering.schedule.spread import Spread
 from dagpu.lowering.verify.placed_values import verify_placement

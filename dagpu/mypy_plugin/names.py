@@ -114,12 +114,34 @@ SETS_ATTRIBUTE: Final = "builtins.setattr"
 OPENS_NURSERY: Final = frozenset({"trio._core._run.open_nursery"})
 
 MAP: Final = "builtins.map"
-PARTIAL: Final = frozenset({"functools.partial"})
-"""Callables that bind arguments to a function, which takes them when it is called later."""
+CALLS_LATER: Final = frozenset(
+    {
+        "functools.partial",
+        *(f"contextlib.{owner}.callback" for owner in ("_BaseExitStack", "ExitStack", "AsyncExitStack")),
+        "contextlib.AsyncExitStack.push_async_callback",
+        "concurrent.futures._base.Executor.submit",
+        "concurrent.futures.thread.ThreadPoolExecutor.submit",
+    }
+)
+"""Functions that bind arguments to a function, which takes them when it is called later."""
+CALLS_OFTEN: Final = frozenset(
+    {
+        *(f"builtins.{name}" for name in ("map", "filter", "sorted", "max", "min", "list.sort")),
+        *("functools.reduce", "_functools.reduce"),
+    }
+)
+"""Functions that call a function once for each item."""
+MAKES_MANAGER: Final = frozenset({"contextlib.contextmanager", "contextlib.asynccontextmanager"})
+"""Decorators that make a context manager of a generator, which gets the arguments as they are."""
 
 READS_ONLY: Final = frozenset(
     {
         *(f"builtins.{name}" for name in ("zip", "enumerate", "reversed", "iter", "len", "any", "all", "sum")),
+        *(
+            f"{owner}.{name}"
+            for owner in ("builtins.list", "collections.deque")
+            for name in ("remove", "index", "count")
+        ),
         *("weakref.ref", "weakref.ReferenceType", "weakref.finalize"),
         *(f"dagpu.interop.foreign_ops.shape_rules.{name}" for name in ("extent", "new")),
     }
@@ -149,6 +171,48 @@ ADDS_TO_SELF: Final = frozenset(
     }
 )
 """Methods after which a container or a channel keeps the arguments."""
+
+CONTAINERS: Final = frozenset(
+    {*(f"builtins.{name}" for name in ("list", "tuple", "set", "frozenset", "dict")), "collections.deque"}
+)
+"""Classes whose objects hold the items of the iterable that they are made of."""
+COPIES_SELF: Final = frozenset(
+    {"builtins.list.copy", "builtins.dict.copy", "builtins.set.copy", "collections.deque.copy"}
+)
+"""Methods that return a new container of the same items."""
+COPIES_OBJECT: Final = frozenset({"copy.copy", "dataclasses.replace"})
+"""Functions that return a new object with the attributes of another one."""
+TAKES_ITEM: Final = {
+    "builtins.list.pop": "[-1]",
+    "collections.deque.pop": "[-1]",
+    "collections.deque.popleft": "[0]",
+}
+"""Methods that take an item out of a sequence, each with the step to this item."""
+TAKES_VALUE: Final = frozenset(
+    f"{owner}.{name}" for owner in ("builtins.dict", "typing.MutableMapping") for name in ("pop", "popitem")
+)
+"""Methods that take a value out of a dictionary."""
+GIVES_VALUE: Final = frozenset(
+    {"builtins.dict.get", "typing.Mapping.get", "builtins.dict.setdefault", "typing.MutableMapping.setdefault"}
+)
+"""Methods that return a value of a dictionary, which stays there."""
+GIVES_ITEM: Final = frozenset({"builtins.max", "builtins.min", "builtins.next"})
+"""Functions that return one of the items of their argument."""
+REORDERS: Final = frozenset(
+    {"builtins.list.sort", "builtins.list.reverse", "collections.deque.rotate", "collections.deque.reverse"}
+)
+"""Methods that change the order of a container's items."""
+LOOKS_AT_SELF: Final = COPIES_SELF | frozenset(
+    {
+        *(f"builtins.dict.{name}" for name in ("keys", "values", "items")),
+        *(f"typing.Mapping.{name}" for name in ("keys", "values", "items")),
+        *(f"builtins.list.{name}" for name in ("index", "count")),
+        *(f"collections.deque.{name}" for name in ("index", "count")),
+    }
+)
+"""Methods that leave the items of a container as they are."""
+REMOVES: Final = frozenset({"builtins.list.remove", "collections.deque.remove"})
+"""Methods that remove an item at an unknown index."""
 
 EMPTIES_SELF: Final = frozenset(
     {"builtins.list.clear", "builtins.dict.clear", "builtins.set.clear", "collections.deque.clear"}

@@ -11,6 +11,7 @@ from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.lower import (  # noqa: F401  # each registers itself
     lower_calls,
     lower_expressions,
+    lower_managers,
     lower_match,
     lower_statements,
 )

@@ -24,7 +24,6 @@ from mypy.typeops import get_type_vars
 from mypy.types import AnyType, CallableType, Instance, Type, TypeOfAny, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.control_flow import Path
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.lower.lower_functions import effect_of, function_named
 from dagpu.mypy_plugin.ownership.lower.lower_places import function_of
@@ -43,8 +42,10 @@ class Callee:
     closure: Closure | None = None
     runs: list[int] = field(default_factory=list)
     """Indices of the arguments that are ops which the callee runs."""
-    moved_parts: list[tuple[Expression, Path, str]] = field(default_factory=list)
-    """Attributes of the receiver and of arguments that the callee has moved, with the words for the move."""
+    effect: Effect | None = None
+    """The effect of a function whose body is known."""
+    given: dict[str, Expression] = field(default_factory=dict)
+    """The expressions that are passed for its parameters, by name."""
     borrows: list[int] = field(default_factory=list)
     """Indices of the arguments that the callee only reads, but later: it is a generator, or it runs in a task."""
     is_ours: bool = field(init=False)
@@ -93,6 +94,8 @@ def describe_call(callee: Callee) -> str:
         return "being passed to an expression"
     if callee.name == names.PIPELINE_CALL:
         return "being passed to a pipeline"
+    if callee.name in names.CONTAINERS:
+        return "being put into a container"
     called = callee.name.rpartition(".")[2] or (callee.closure.node.name if callee.closure else "")
     return f"{called}()" if called and called != "<lambda>" else "a call"
 
@@ -100,7 +103,7 @@ def describe_call(callee: Callee) -> str:
 def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
     """Return for each argument True if it is taken by value.
 
-    Record in `callee` the arguments that it runs, those that it borrows for later, and attributes that it moves.
+    Record in `callee` the arguments that it runs, those that it borrows for later, and its effect on attributes.
     """
     if (known := _known_flags(b, e, callee)) is not None:
         return known
@@ -111,8 +114,8 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
         return flags
     function = function_named(b, e.callee)
     effect = None if function is None else effect_of(b, function)
-    if function is not None and effect is not None and effect.parts:
-        _record_moved_parts(e, callee, function, effect)
+    if function is not None and effect is not None:
+        _record_effect(e, callee, function, effect)
     for signature in signatures(b.types.get(e.callee)):
         formals = map_actuals_to_formals(
             e.arg_kinds,
@@ -147,7 +150,7 @@ def _known_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool] | N
         return [True] * len(e.args)
     if callee.name in names.FOREIGN_CALLS or callee.name in names.EXPRESSION_CALLS:
         return [True] * len(e.args)
-    if callee.name in names.PARTIAL or callee.name in names.STARTS_TASK:
+    if callee.name in names.CALLS_LATER or callee.name in names.STARTS_TASK:
         return _flags_of_later_call(b, e, callee)
     if callee.name.startswith("numpy."):
         return [callee.name.endswith(f".{names.TAKES_MEMORY}")] * len(e.args)
@@ -158,7 +161,7 @@ def _known_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool] | N
 
 def _flags_of_map(b: GraphBuilder, e: CallExpr) -> list[bool]:
     """Return the flags for `map(f, ts)`: the items of an iterable are taken if `f` takes its argument."""
-    flags = [False] * len(e.args)
+    flags = [i == 0 for i in range(len(e.args))]  # a closure is passed on
     function = function_named(b, e.args[0]) if e.args else None
     effect = None if function is None else effect_of(b, function)
     for signature in signatures(b.types.get(e.args[0]))[:1] if e.args else []:
@@ -169,8 +172,8 @@ def _flags_of_map(b: GraphBuilder, e: CallExpr) -> list[bool]:
     return flags
 
 
-def _record_moved_parts(e: CallExpr, callee: Callee, function: FuncDef, effect: Effect) -> None:
-    """Record the attributes that a function has moved when it ends, for each object that is passed by place."""
+def _record_effect(e: CallExpr, callee: Callee, function: FuncDef, effect: Effect) -> None:
+    """Record the effect of a function and what is passed for its parameters, unless a starred argument hides that."""
     parameters = [argument.variable.name for argument in function.arguments]
     given: dict[str, Expression] = {}
     if callee.receiver is not None and not function.is_static:
@@ -182,7 +185,7 @@ def _record_moved_parts(e: CallExpr, callee: Callee, function: FuncDef, effect: 
             given[name] = value
         elif parameters:
             given[parameters.pop(0)] = value
-    callee.moved_parts += [(given[name], path, how) for name, path, how in effect.parts if name in given]
+    callee.effect, callee.given = effect, given
 
 
 def _runs_later(function: FuncDef) -> bool:

@@ -24,9 +24,9 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Store,
     Touch,
 )
-from dagpu.mypy_plugin.ownership.fixpoint import derived_moves, entry_states
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.module_facts import Closure, Outside
+from dagpu.mypy_plugin.ownership.solving.fixpoint import derived_moves, entry_states
 from dagpu.mypy_plugin.typing.type_facts import MOVES, TypeFacts
 
 

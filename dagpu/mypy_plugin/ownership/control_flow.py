@@ -30,6 +30,12 @@ EVERYTHING: Final = LOANS | SPENDABLE
 
 ANY_ITEM: Final = "[*]"
 """The step of a path that names any of the items of a container."""
+ONE_ITEM: Final = "[?]"
+"""The step of a path that names one of the items of a container, which is not known. An item at an index is not it."""
+SAME_ITEM: Final = "[=]"
+"""The last step of two paths that share items: the item at an index of one container is at this index of the other."""
+SOME_ITEM: Final = "[~]"
+"""The last step of two paths that share items: each item of one container is one of the other, which is not known."""
 DEEPEST: Final = 3
 """Longest path into a slot, as in `a.b.c.d`. Longer paths are not tracked."""
 
@@ -93,6 +99,8 @@ class Share:
     """False if `place` shares only with the places that share with `other`: the handle has left `other` itself."""
     follows: bool = True
     """True if what has moved out of `other` before is moved for `place`, too."""
+    alone: bool = False
+    """True if `place` shares with `other` only, and not with the places that share with parts of it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -183,6 +191,24 @@ ANY_GLOBAL: Final[Slot] = -1
 """In a `Forget`: all variables of the module. A function of the module may reassign any of them."""
 
 
+MANY: Final = 1000
+"""A number of items that is not known."""
+
+
+@dataclass(eq=False, slots=True)
+class Shift:
+    """Change the number or the order of a container's items: the items that stay have other indices from here on."""
+
+    node: Context
+    place: Place
+    front: int = 0
+    """The number of items that are added before the first one; negative for items that are taken out there."""
+    back: int = 0
+    """The number of items that are added behind the last one; negative for items that are taken out there."""
+    reorders: bool = False
+    """True if the items stay, in another order."""
+
+
 @dataclass(eq=False, slots=True)
 class Escape:
     """Pass a value to a location that outlives this function's variables."""
@@ -216,7 +242,7 @@ class Touch:
 
 
 Instruction: TypeAlias = (
-    Read | Move | Share | Lend | Build | Store | Keep | Forget | Escape | Run | Touch | CloseFeed | AskFeed
+    Read | Move | Share | Lend | Build | Store | Keep | Forget | Shift | Escape | Run | Touch | CloseFeed | AskFeed
 )
 
 

@@ -7,7 +7,6 @@ moves made before that point.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from mypy.nodes import (
@@ -32,7 +31,6 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     ANY_GLOBAL,
     BasicBlock,
     Body,
-    CloseFeed,
     Escape,
     Forget,
     Instruction,
@@ -42,30 +40,8 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Slot,
     reverse_postorder,
 )
+from dagpu.mypy_plugin.ownership.frames import FeedBlock, Finally, Loop
 from dagpu.mypy_plugin.ownership.module_facts import Closure, ModuleFacts
-
-
-@dataclass(eq=False, slots=True)
-class Loop:
-    """The target blocks of `break` and `continue`."""
-
-    broken: BasicBlock
-    continued: BasicBlock
-
-
-@dataclass(eq=False, slots=True)
-class Finally:
-    """A `finally` suite, copied into every exit, and the handler of the exceptions that the suite itself raises."""
-
-    suite: Suite
-    handler: BasicBlock | None
-
-
-@dataclass(eq=False, slots=True)
-class FeedBlock:
-    """A block of feeds: every exit from it closes them."""
-
-    closes: list[CloseFeed]
 
 
 class GraphBuilder:
@@ -90,6 +66,10 @@ class GraphBuilder:
         """The values that the generator expression around this place reads when it is asked; None outside of one."""
         self.fixed_lists: dict[Var, int] | None = None
         """Lists of one known length, with this length; None until one is asked for."""
+        self.taken: dict[Expression, Place] = {}
+        """Places of the results of calls that give a handle which had a place before: `ts.pop()`, `model.weight()`."""
+        self.discarded: Expression | None = None
+        """The expression of the statement around this place, whose value nothing uses."""
         self.body = Body(node, [], [], {}, set(), set(), [], [])
         self.current = self.block()
 

@@ -59,6 +59,14 @@ class Effect(NamedTuple):
     parts: tuple[tuple[str, Path, str], ...] = ()
     """Attributes of parameters that are moved where the function ends: the parameter, the path, and the words for the
     move."""
+    uses: tuple[tuple[str, Path], ...] = ()
+    """Attributes of parameters that the function is certain to use before it assigns them."""
+    lends: tuple[tuple[str, Path, bool], ...] = ()
+    """Attributes of parameters that the result borrows; the flag is true for a borrow for writing."""
+    gives: tuple[str, Path] | None = None
+    """The attribute of a parameter that the result is, on each path."""
+    leaves: frozenset[str] = frozenset()
+    """Parameters of which the function assigns no attribute."""
 
 
 @dataclass(eq=False, slots=True)

@@ -24,12 +24,12 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Touch,
     covers,
 )
-from dagpu.mypy_plugin.ownership.dataflow import Dataflow
-from dagpu.mypy_plugin.ownership.fixpoint import entry_states
-from dagpu.mypy_plugin.ownership.liveness import live_after_each, liveness
 from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts
 from dagpu.mypy_plugin.ownership.rules.single_use import used_twice
 from dagpu.mypy_plugin.ownership.rules.unused import unused_stores
+from dagpu.mypy_plugin.ownership.solving.dataflow import Dataflow
+from dagpu.mypy_plugin.ownership.solving.fixpoint import entry_states
+from dagpu.mypy_plugin.ownership.solving.liveness import live_after_each, liveness
 from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, HANDLE, OP
 
 
@@ -98,9 +98,9 @@ class _BodyChecker:
                             self._check_feed(i, state)
                     case AskFeed():
                         self._check_feed(i, state)
-                    case Move() if not i.silent:
-                        if self._check_use(i, state) and (
-                            state.whole.lent >> i.place.slot & 1 or i.place.slot in state.sharing
+                    case Move():
+                        if (i.silent or self._check_use(i, state)) and (
+                            state.whole.lent >> i.place.slot & 1 or i.place.slot in state.sharing.pairs
                         ):
                             after = after or live_after_each(block, live)
                             self._check_move(i, state, after[index])
@@ -185,7 +185,7 @@ class _BodyChecker:
                         yield loan
 
     def _places_of_value(self, place: Place, state: Dataflow) -> list[Place]:
-        return [place, *state.shared_with(place), *state.may_share_with(place)]
+        return [place, *state.sharing.others(place), *state.sharing.possible_others(place)]
 
     def _check_move(self, i: Move, state: Dataflow, live: int) -> None:
         places = [i.place] if i.binds else self._places_of_value(i.place, state)

@@ -13,17 +13,21 @@ from mypy.nodes import (
     MemberExpr,
     NameExpr,
     OperatorAssignmentStmt,
+    SliceExpr,
     StarExpr,
     TempNode,
     TupleExpr,
     Var,
 )
+from mypy.types import Instance, get_proper_type
 
-from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, Escape, Forget, Slot, Store
+from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, MANY, Escape, Forget, Place, Shift, Slot, Store
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
 from dagpu.mypy_plugin.ownership.lower.lower_places import has_variable_index, place_of
-from dagpu.mypy_plugin.ownership.lower.shared_places import origin_of, origin_of_target, share
+from dagpu.mypy_plugin.ownership.lower.values.container_calls import removal
+from dagpu.mypy_plugin.ownership.lower.values.origins import origin_of, origin_of_target
+from dagpu.mypy_plugin.ownership.lower.values.shared_places import share
 from dagpu.mypy_plugin.ownership.rules.unused import built_in
 
 
@@ -101,7 +105,12 @@ def _assign_item(b: GraphBuilder, target: IndexExpr, held: Slot | None, node: Co
     if base is None:
         return
     place = place_of(b, target)
-    b.emit(Forget(target, base, whole=False) if place is None else Store(target, place, None, 0))
+    if place is not None:
+        b.emit(Store(target, place, None, 0))
+    else:
+        b.emit(Forget(target, base, whole=False))
+        if isinstance(target.index, SliceExpr):
+            b.emit(removal(target, base, None))
     if held is not None:
         b.add_to_container(target, base.slot, [(target, held)], "put where it outlives")
 
@@ -186,7 +195,10 @@ def _augmented(b: GraphBuilder, s: OperatorAssignmentStmt) -> None:
     place = place_of(b, s.lvalue)
     if place is None:
         return
-    b.emit(Forget(s, place, whole=False))
+    if s.op == "+" and _is_list(b, s.lvalue):
+        b.emit(Shift(s, place, 0, MANY))
+    else:
+        b.emit(Forget(s, place, whole=False))
     if held is not None:
         b.add_to_container(s, place.slot, [(s, held)], "put where it outlives")
 
@@ -197,6 +209,8 @@ def _delete(b: GraphBuilder, s: DelStmt) -> None:
         place = place_of(b, single)
         if place is not None:
             b.emit(Store(s, place, None, 0))
+            if isinstance(single, IndexExpr) and _is_list(b, single.base):
+                b.emit(removal(s, Place(place.slot, place.path[:-1]), place.path[-1]))
             if isinstance(single, NameExpr) and isinstance(single.node, Var):
                 b.body.unfollowed.add(single.node)  # to hold an op until here is a use
             continue
@@ -204,3 +218,9 @@ def _delete(b: GraphBuilder, s: DelStmt) -> None:
         base = place_of(b, single.base) if isinstance(single, IndexExpr) else None
         if base is not None:
             b.emit(Forget(s, base, whole=False))
+            b.emit(removal(s, base, None))
+
+
+def _is_list(b: GraphBuilder, e: Expression) -> bool:
+    t = get_proper_type(b.types.get(e))
+    return isinstance(t, Instance) and t.type.fullname == "builtins.list"

@@ -6,11 +6,13 @@ from mypy.nodes import (
     CallExpr,
     CastExpr,
     Expression,
+    FuncDef,
     LambdaExpr,
     MemberExpr,
     NameExpr,
     RefExpr,
     TypeInfo,
+    Var,
 )
 from mypy.types import TupleType, UninhabitedType, get_proper_type
 
@@ -22,18 +24,23 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     EVERYTHING,
     FEED,
     LOANS,
+    MANY,
     SPENDABLE,
+    BasicBlock,
     Build,
     Escape,
     Forget,
     Lend,
-    Move,
     Place,
     Run,
+    Shift,
     Slot,
 )
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.ownership.lower.lower_places import Operands, ask_feed, build_part, function_of, place_of
+from dagpu.mypy_plugin.ownership.lower.lower_places import ask_feed, build_part, function_of, place_of
+from dagpu.mypy_plugin.ownership.lower.operands import Operands
+from dagpu.mypy_plugin.ownership.lower.values.argument_parts import move_parts, use_parts
+from dagpu.mypy_plugin.ownership.lower.values.container_calls import lower_container_call
 from dagpu.mypy_plugin.typing.type_facts import FREE, HANDLE, OP
 
 
@@ -61,10 +68,15 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
             arguments.append(_lend_for_later(b, e.args[i]))
         else:
             adopts = i == 0 and callee.name == names.ADOPT and getattr(e.args[0], "node", None) in b.module.adopted
+            again = _begin_of_repetition(b, e.args[i]) if callee.name in names.CALLS_OFTEN else None
             arguments.append(operands.evaluate(e.args[i], taken or adopts, always=adopts))
+            if again is not None:
+                b.jump(again)
+                b.split()
             if taken and (e.arg_kinds[i].is_star() or callee.name == names.MAP):
                 operands.move_items(e.args[i])
     b.in_then = outer
+    use_parts(b, e, callee)
     if callee.leaves_unmoved and callee.name not in names.NEVER_RAISES:
         b.may_raise()  # before the moves
     operands.emit_moves()
@@ -74,8 +86,8 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
     if _makes_array(callee) and e.args and b.kind(e.args[0]) & (HANDLE | OP):
         b.body.read_on_host.append(e.args[0])
     if not callee.leaves_unmoved:
-        _forget_moves(b, e, callee)
-        _move_parts(b, e, callee)
+        _forget_moves(b, e, callee, lower_container_call(b, e, callee))
+        parts += move_parts(b, e, callee)
         b.may_raise()
     held = [slot for slot in (*parts, *arguments) if slot is not None]
     return _build_result(b, e, callee, held, arguments, operands.owns)
@@ -132,6 +144,8 @@ def _record_kept(b: GraphBuilder, e: CallExpr, callee: Callee, arguments: list[S
         place = place_of(b, callee.receiver)
         if place is not None and not place.path:
             b.emit(Build(e, place.slot, (), EVERYTHING))
+        if place is not None:
+            b.emit(Shift(e, place, MANY, MANY))
         return
     given = [(argument, held) for argument, held in zip(e.args, arguments, strict=True) if held is not None]
     if not given:
@@ -158,34 +172,37 @@ def _add_arguments(
             b.emit(Escape(value, held, how))
 
 
-def _forget_moves(b: GraphBuilder, e: CallExpr, callee: Callee) -> None:
+def _forget_moves(b: GraphBuilder, e: CallExpr, callee: Callee, receiver_known: bool) -> None:
     """Discard moves that the callee may have undone.
 
     Any callee may assign to attributes of the objects that it gets. A function of this module may assign to globals.
+    `receiver_known`: what happens to the items of the receiver has been lowered.
     """
     if not callee.name or callee.name.startswith(f"{b.module.name}."):
         b.emit(Forget(e, Place(ANY_GLOBAL), whole=True))
     if callee.name.startswith("builtins.") and callee.receiver is None:
         return
     seen = [argument for argument, kind in zip(e.args, e.arg_kinds, strict=True) if not kind.is_star()]
-    if callee.receiver is not None:
+    if callee.receiver is not None and not receiver_known:
         seen.append(callee.receiver)
+    left = [] if callee.effect is None else [callee.given.get(name) for name in callee.effect.leaves]
     for argument in seen:
-        if isinstance(argument, NameExpr | MemberExpr) and not (
-            b.kind(argument) & (HANDLE | OP) or isinstance(get_proper_type(b.types.get(argument)), TupleType)
+        if (
+            isinstance(argument, NameExpr | MemberExpr)
+            and argument not in left
+            and not (b.kind(argument) & (HANDLE | OP) or isinstance(get_proper_type(b.types.get(argument)), TupleType))
         ):
             place = place_of(b, argument)
             if place is not None:
                 b.emit(Forget(e, place, whole=False))
 
 
-def _move_parts(b: GraphBuilder, e: CallExpr, callee: Callee) -> None:
-    """Record the attributes that the callee has moved: `box.drain()` moves `box.first`."""
-    for value, path, how in callee.moved_parts:
-        base = place_of(b, value)
-        place = None if base is None else base.inside(path)
-        if place is not None:
-            b.emit(Move(e, place, b.temporary(), how, silent=True))
+def _begin_of_repetition(b: GraphBuilder, e: Expression) -> BasicBlock | None:
+    """Begin a loop around the argument of a call that calls it several times, if that is a closure."""
+    root = e.node if isinstance(e, NameExpr) else None
+    if isinstance(e, LambdaExpr) or (isinstance(root, Var | FuncDef) and root in b.closures):
+        return b.split()
+    return None
 
 
 def _build_result(

@@ -13,6 +13,7 @@ from mypy.nodes import (
     LambdaExpr,
     ListComprehension,
     ListExpr,
+    NameExpr,
     OpExpr,
     RevealExpr,
     SetComprehension,
@@ -30,9 +31,11 @@ from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, LOANS, BasicBlo
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
 from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
-from dagpu.mypy_plugin.ownership.lower.lower_places import Operands, ask_feed
-from dagpu.mypy_plugin.ownership.lower.shared_places import element_of, origin_of, remember, share, share_element
-from dagpu.mypy_plugin.typing.type_facts import MOVES
+from dagpu.mypy_plugin.ownership.lower.lower_places import ask_feed
+from dagpu.mypy_plugin.ownership.lower.operands import Operands
+from dagpu.mypy_plugin.ownership.lower.values.origins import element_of, origin_of
+from dagpu.mypy_plugin.ownership.lower.values.shared_places import remember, share, share_element
+from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES
 
 
 def _display(b: GraphBuilder, e: Expression, items: Iterable[Expression], by_value: bool) -> Slot | None:
@@ -83,8 +86,10 @@ def _unary(b: GraphBuilder, e: UnaryExpr, by_value: bool) -> Slot | None:
 
 @expression(ComparisonExpr)
 def _comparison(b: GraphBuilder, e: ComparisonExpr, by_value: bool) -> Slot | None:
+    by_identity = all(operator in ("is", "is not") for operator in e.operators)
     for operand in e.operands:
-        b.read(operand)
+        if not (by_identity and isinstance(operand, NameExpr) and b.kind(operand) & HANDLE):  # it asks the variable
+            b.read(operand)
     return None
 
 

@@ -1,6 +1,4 @@
-"""Lowers functions to bodies, summarises nested functions as closures, and derives effects on parameters."""
-
-from typing import Final
+"""Lowers functions to bodies, summarises nested functions as closures, and finds the functions that calls name."""
 
 from mypy.nodes import (
     CallExpr,
@@ -19,15 +17,11 @@ from mypy.semanal import is_trivial_body
 from mypy.types import Instance, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.closure_facts import moved_at_end, summarise
-from dagpu.mypy_plugin.ownership.control_flow import SPENDABLE, Body, Build, Escape, Move, Path, Read, Run, Slot, Store
-from dagpu.mypy_plugin.ownership.fixpoint import derived_moves
+from dagpu.mypy_plugin.ownership.closure_facts import summarise
+from dagpu.mypy_plugin.ownership.control_flow import Body, Escape, Path, Slot
+from dagpu.mypy_plugin.ownership.effects import derive_effect
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect, ModuleFacts
-from dagpu.mypy_plugin.typing.type_facts import MOVES
-
-_STAYS: Final = ("being returned", "being entered")
-"""The words of moves of an attribute that an object keeps: a method that returns one may be called again."""
 
 
 def lower_function(b: GraphBuilder, node: FuncItem) -> Body:
@@ -90,7 +84,7 @@ def is_pipeline(s: Decorator) -> bool:
     return False
 
 
-# ---- effects of a function on its parameters
+# ---- the functions that calls name, and their effects
 
 
 def function_named(b: GraphBuilder, e: Expression) -> FuncDef | None:
@@ -107,8 +101,23 @@ def function_named(b: GraphBuilder, e: Expression) -> FuncDef | None:
         symbol = node.get("__init__")
         node = None if symbol is None else symbol.node
     if isinstance(node, Decorator):
-        return None if node.decorators else node.func
+        return node.func if all(map(_passes_arguments, node.decorators)) else None
     return node if isinstance(node, FuncDef) else None
+
+
+def _passes_arguments(decorator: Expression) -> bool:
+    return isinstance(decorator, RefExpr) and decorator.fullname in names.MAKES_MANAGER
+
+
+def property_place(b: GraphBuilder, e: MemberExpr) -> Path | None:
+    """Return the path from an object to the attribute that a property of it returns; None for any other attribute."""
+    info = _class_of(b, e.expr)
+    symbol = None if info is None else info.get(e.name)
+    node = None if symbol is None else symbol.node
+    if not isinstance(node, Decorator) or not node.func.is_property or node.decorators:
+        return None
+    effect = effect_in(b.module, node.func)
+    return effect.gives[1] if effect is not None and effect.gives is not None else None
 
 
 def _class_of(b: GraphBuilder, e: Expression) -> TypeInfo | None:
@@ -125,7 +134,7 @@ def effect_of(b: GraphBuilder, function: FuncDef) -> Effect | None:
     another module is not used, because a module that comes from mypy's cache has no bodies.
     """
     if (closure := b.closures.get(function)) is not None:
-        return _effect(b.module, closure.body)
+        return derive_effect(b.module, closure.body)
     return effect_in(b.module, function)
 
 
@@ -137,50 +146,4 @@ def effect_in(module: ModuleFacts, function: FuncDef) -> Effect | None:
         return None
     if module.effects is not None:
         return module.effects.get(function.fullname)
-    return _effect(module, bodies_of(module, function)[0])
-
-
-def _effect(module: ModuleFacts, body: Body) -> Effect:
-    node = body.node
-    assert isinstance(node, FuncItem)
-    named = {body.slots[argument.variable]: argument.variable.name for argument in node.arguments}
-    takes = {
-        argument.variable.name
-        for argument in node.arguments
-        if argument.kind.is_star() or not module.kinds.kind_of(argument.variable.type) & MOVES
-    }
-    moves = list(derived_moves(body))
-    takes.update(named[m.place.slot] for m in moves if not m.place.path and m.place.slot in named)
-    runs: set[str] = set()
-    made_of: dict[Slot, set[str]] = {slot: {name} for slot, name in named.items()}
-    for block in body.blocks:
-        for i in block.instructions:
-            match i:
-                case Move():
-                    moves.append(i)
-                    if not i.place.path and i.place.slot in named:
-                        takes.add(named[i.place.slot])
-                case Read() if i.into is not None:
-                    made_of[i.into] = made_of.get(i.place.slot, set())
-                case Build() if i.into is not None and i.keeps & SPENDABLE:
-                    made_of[i.into] = set().union(*(made_of.get(part, ()) for part in i.parts))
-                case Store() if not i.place.path and i.part is not None:
-                    made_of[i.place.slot] = made_of.get(i.part, set())
-                case Run():
-                    runs |= made_of.get(i.part, set())
-                case _:
-                    pass
-    empties = {named[m.place.slot] for m in moves if m.place.path and m.place.slot in named}
-    parts = _moved_parts(body, named) if empties else ()
-    return Effect(frozenset(takes), frozenset(named.values()) - takes, frozenset(runs), frozenset(empties), parts)
-
-
-def _moved_parts(body: Body, named: dict[Slot, str]) -> tuple[tuple[str, Path, str], ...]:
-    """Return the attributes of parameters that have moved where a body ends, and not only to another name."""
-    parts = {
-        (root.name, path, how)
-        for (root, path), how, binds in moved_at_end(body)
-        if path and body.slots.get(root) in named and not binds and not how.startswith(_STAYS)
-        if all(step[0] == "." for step in path)
-    }
-    return tuple(sorted(parts))
+    return derive_effect(module, bodies_of(module, function)[0])

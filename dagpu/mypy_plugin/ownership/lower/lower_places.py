@@ -19,13 +19,24 @@ from mypy.types import Instance, LiteralType, TupleType, Type, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
-from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, EVERYTHING, FEED, AskFeed, Build, Move, Place, Read, Slot
+from dagpu.mypy_plugin.ownership.control_flow import (
+    EVERYTHING,
+    FEED,
+    AskFeed,
+    Build,
+    Move,
+    Path,
+    Place,
+    Read,
+    Slot,
+)
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.ownership.lower.fixed_lists import fixed_lists
+from dagpu.mypy_plugin.ownership.lower.lower_functions import property_place
+from dagpu.mypy_plugin.ownership.lower.values.fixed_lists import fixed_lists
 from dagpu.mypy_plugin.ownership.module_facts import Closure
 from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, class_variable, is_stored, method_name
 
-_BINDS = ("being assigned", "being put into", "being made a default", "being yielded")
+BINDS = ("being assigned", "being put into", "being made a default", "being yielded")
 """The words of moves after which the handle is as it was, under another name or in a container."""
 
 
@@ -46,20 +57,28 @@ def place_of(b: GraphBuilder, e: Expression) -> Place | None:
                 return Place(b.slot(e.node)) if isinstance(e.node, Var) else None
             if (variable := class_variable(b.types.get(e.expr), e.name)) is not None:
                 return Place(b.slot(variable))
-            return _extend_place(b, e.expr, f".{e.name}") if is_stored(b.types.get(e.expr), e.name) else None
+            if is_stored(b.types.get(e.expr), e.name):
+                return _extend_place(b, e.expr, (f".{e.name}",))
+            path = property_place(b, e) if b.kind(e) else None
+            return None if path is None else _extend_place(b, e.expr, path)
         case IndexExpr():
-            step = step_of(b, e.index, b.types.get(e.base), e.base) if _has_stable_items(b, e.base) else None
-            place = None if step is None and not _is_index(b, e.index) else place_of(b, e.base)
-            if place is None:
-                return None
-            return place.inside((step,)) if step is not None else _item_at_variable(b, place, e.index)
+            return item_place(b, e.base, e.index)
         case _:
             return None
 
 
-def _extend_place(b: GraphBuilder, e: Expression, step: str) -> Place | None:
+def item_place(b: GraphBuilder, base: Expression, index: Expression) -> Place | None:
+    """Return the place of the item at an index or a key, if that is constant or a variable."""
+    step = step_of(b, index, b.types.get(base), base) if has_stable_items(b, base) else None
+    place = None if step is None and not _is_index(b, index) else place_of(b, base)
+    if place is None:
+        return None
+    return place.inside((step,)) if step is not None else _item_at_variable(b, place, index)
+
+
+def _extend_place(b: GraphBuilder, e: Expression, path: Path) -> Place | None:
     base = place_of(b, e)
-    return None if base is None else base.inside((step,))
+    return None if base is None else base.inside(path)
 
 
 def _is_index(b: GraphBuilder, index: Expression) -> bool:
@@ -160,7 +179,7 @@ def match_arguments(t: Type | None) -> list[str]:
     return named
 
 
-def _has_stable_items(b: GraphBuilder, e: Expression) -> bool:
+def has_stable_items(b: GraphBuilder, e: Expression) -> bool:
     """Return True if an index gives the same object each time. It does in tuples, lists and dictionaries."""
     t = get_proper_type(b.types.get(e))
     if isinstance(t, TupleType):
@@ -170,7 +189,7 @@ def _has_stable_items(b: GraphBuilder, e: Expression) -> bool:
 
 def move_or_read(b: GraphBuilder, e: Expression, place: Place, kind: int, by_value: bool) -> Slot | None:
     """Move the handle out of a place, or read it, and return the slot with its facts."""
-    binds = b.how.startswith(_BINDS)
+    binds = b.how.startswith(BINDS)
     if by_value and kind & MOVES and not (binds and has_variable_index(place)):
         into = b.temporary()
         b.emit(Move(e, place, into, b.how, binds=binds))
@@ -181,57 +200,6 @@ def move_or_read(b: GraphBuilder, e: Expression, place: Place, kind: int, by_val
     if looked is not None and b.read_by_generator is not None:
         b.read_by_generator.append(looked)
     return looked
-
-
-class Operands:
-    """Evaluates operands in order, and moves the handles among them after all operands have been evaluated.
-
-    This is the order at run time: `f(t, t.shape)` reads the shape first, and then the call of `f` moves `t`.
-    """
-
-    def __init__(self, b: GraphBuilder) -> None:
-        self._b = b
-        self._moves: list[Move] = []
-        self.keeps = False
-        """True if the call only gives the handles another owner: it makes an object, or fills a container."""
-        self.owns = False
-        """True if one of the operands is an owned handle that moves."""
-
-    def evaluate(self, e: Expression, by_value: bool, *, always: bool = False) -> Slot | None:
-        """Evaluate the next operand. `always`: move it even if its type is not one that moves when passed on."""
-        b = self._b
-        if not by_value or not (always or b.kind(e) & MOVES):
-            return b.evaluate(e, by_value)
-        self.owns = True
-        place = place_of(b, e) if isinstance(e, NameExpr | MemberExpr | IndexExpr) else None
-        binds = self.keeps or b.how.startswith(_BINDS)
-        if place is None or (binds and has_variable_index(place)):
-            return b.evaluate(e, place is None)
-        if place.path:
-            b.read(e.base if isinstance(e, IndexExpr) else e.expr if isinstance(e, MemberExpr) else e)
-        into = b.temporary()
-        self._moves.append(Move(e, place, into, b.how, binds=binds))
-        return into
-
-    def move_items(self, e: Expression) -> None:
-        """Move the items of a container that a call takes one by one: `f(*pair)`, `f(**tensors)`."""
-        b = self._b
-        place, t = place_of(b, e), get_proper_type(b.types.get(e))
-        if place is None:
-            return
-        steps: list[str] = []
-        if isinstance(t, TupleType):
-            steps = [item_step(t, i) for i, item in enumerate(t.items) if b.kinds.kind_of(item) & MOVES]
-        elif isinstance(t, Instance) and t.args and b.kinds.kind_of(t.args[-1]) & MOVES and _has_stable_items(b, e):
-            steps = [ANY_ITEM]
-        for step in steps:
-            if (item := place.inside((step,))) is not None:
-                self._moves.append(Move(e, item, b.temporary(), b.how, binds=self.keeps))
-
-    def emit_moves(self) -> None:
-        """Emit the moves. All operands must have been evaluated."""
-        for move in self._moves:
-            self._b.emit(move)
 
 
 @expression(NameExpr)

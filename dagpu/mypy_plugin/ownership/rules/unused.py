@@ -19,7 +19,7 @@ from mypy.nodes import (
 
 from dagpu.mypy_plugin.ownership.control_flow import BasicBlock, Body, Build, Forget, Root, Store, Touch
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.liveness import live_after_each
+from dagpu.mypy_plugin.ownership.solving.liveness import live_after_each
 from dagpu.mypy_plugin.typing.type_facts import CONTAINS_FLOWS, CONTAINS_OPS, FLOW, OP, method_name
 
 

@@ -316,3 +316,13 @@ def lambda_in_a_lambda() -> None:
 def map_over_tensors() -> None:
     print([s.shape for s in map(eat, [vector(), vector()])])
     print(list(map(lambda t: t.shape, [vector(), vector()])))  # noqa: C417
+
+
+def map_that_reads() -> None:
+    t = vector()
+    print(list(map(lambda n: t.size + n, range(2))))  # noqa: C417
+    eat(t)
+
+
+def key_that_takes_what_it_makes() -> None:
+    print(sorted(range(2), key=lambda _: eat(vector()).size))

@@ -1,5 +1,6 @@
 """Lambdas and nested functions capture handles; what they move is gone when they have been called."""
 
+import functools
 from collections.abc import Callable
 from functools import partial
 
@@ -216,8 +217,28 @@ def in_a_lambda_inside_a_lambda() -> None:
 
 def map_over_a_list() -> None:
     t = vector()
-    print(list(map(lambda _: eat(t), range(2))))  # noqa: C417
-    print(t.shape)  # E: dagpu-use-after-move
+    print(list(map(lambda _: eat(t), range(2))))  # noqa: C417 # E: dagpu-use-after-move
+    print(t.shape)
+
+
+def reduce_over_a_list() -> None:
+    t = vector()
+    print(functools.reduce(lambda n, _: n + eat(t).size, range(2), 0))  # E: dagpu-use-after-move
+
+
+def key_of_a_sort() -> None:
+    t = vector()
+    numbers = [2, 1]
+    numbers.sort(key=lambda _: eat(t).size)  # E: dagpu-use-after-move
+
+
+def named_function_over_a_list() -> None:
+    t = vector()
+
+    def take(n: int) -> int:
+        return n + eat(t).size
+
+    print(list(map(take, range(2))))  # E: dagpu-use-after-move
 
 
 def sorted_by_a_moved_handle() -> None:

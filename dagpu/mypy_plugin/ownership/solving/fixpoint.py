@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 
 from dagpu.mypy_plugin.ownership.control_flow import BasicBlock, Body, Lend, Move, Place, Share
-from dagpu.mypy_plugin.ownership.dataflow import Dataflow, WholeBody
+from dagpu.mypy_plugin.ownership.solving.dataflow import Dataflow, WholeBody
 
 
 def derived_moves(body: Body) -> Iterable[Move]:

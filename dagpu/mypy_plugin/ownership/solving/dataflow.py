@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from dagpu.mypy_plugin.ownership.control_flow import (
-    ANY_ITEM,
     EVERYTHING,
     EXCLUSIVE,
     FEED,
@@ -27,10 +26,12 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Read,
     Run,
     Share,
+    Shift,
     Slot,
     Store,
     covers,
 )
+from dagpu.mypy_plugin.ownership.solving.sharing import Sharing, counterpart, may_be_item, pairs_items, shifted
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -59,8 +60,7 @@ class Dataflow:
 
     def __init__(self, whole: WholeBody) -> None:
         self.whole = whole
-        self.sharing: dict[Slot, frozenset[tuple[Path, Place]]] = {}
-        """For each slot: paths into it, each with another place that has the same value."""
+        self.sharing = Sharing()
         self.moved: dict[Slot, frozenset[Move]] = {}
         self.held: dict[Slot, Held] = {}
         self.spent: dict[Build, frozenset[Run]] = {}
@@ -68,11 +68,8 @@ class Dataflow:
     def pruned(self, live: int) -> "Dataflow":
         """Return a copy with the facts about these live slots; `live` has one bit for each slot."""
         state = Dataflow(self.whole)
-        if self.sharing:
-            named = live | self.whole.lent  # a loan of one name is a loan of the others, also if that name is not used
-            for slot, pairs in self.sharing.items():
-                if named >> slot & 1 and (left := frozenset(pair for pair in pairs if named >> pair[1].slot & 1)):
-                    state.sharing[slot] = left
+        if self.sharing.pairs:  # a loan of one name is a loan of the others, also if that name is not used
+            state.sharing = self.sharing.pruned(live | self.whole.lent)
         if self.moved:
             state.moved = {slot: moves for slot, moves in self.moved.items() if live >> slot & 1}
         if self.held:
@@ -88,7 +85,7 @@ class Dataflow:
             _join_facts(self.moved, other.moved)
             | _join_facts(self.held, other.held)
             | _join_facts(self.spent, other.spent)
-            | _join_facts(self.sharing, other.sharing)
+            | _join_facts(self.sharing.pairs, other.sharing.pairs)
         )
 
     def step(self, i: Instruction) -> None:
@@ -113,9 +110,22 @@ class Dataflow:
         if i.place.slot in self.whole.indices and not i.place.path:
             self._rebind(self.whole.indices[i.place.slot])
         self._forget(i.place.slot, i.place.path, i.whole)
-        if i.place.slot in self.sharing:
-            for other in self.shared_with(i.place):
+        if i.place.slot in self.sharing.pairs:
+            for other in self.sharing.others(i.place):
                 self._forget(other.slot, other.path, whole=False)
+
+    def _shift(self, i: Shift) -> None:
+        for slot, path in (i.place, *self.sharing.others(i.place)):
+            if slot in self.sharing.pairs:
+                self.sharing.shift(i, Place(slot, path))
+            n, moves = len(path), set[Move]()
+            for move in self.moved.get(slot, ()):
+                step = move.place.path[n] if move.place.path[:n] == path and len(move.place.path) > n else None
+                if step is None or (after := None if i.reorders else shifted(i, step)) == step:
+                    moves.add(move)
+                elif after is not None:
+                    moves.add(self._derive(move, Place(slot, (*path, after, *move.place.path[n + 1 :]))))
+            self._set_moved(slot, frozenset(moves))
 
     def _set_held(self, slot: Slot, facts: Held, keeps: int) -> None:
         if facts and keeps != EVERYTHING:
@@ -149,73 +159,41 @@ class Dataflow:
             self.moved[slot] = frozenset((i,))
         else:
             self.moved[slot] = frozenset(m for m in before if m.place.path[: len(path)] != path) | {i}
-        if slot in self.sharing and not i.binds:
-            for other in self.shared_with(i.place):
+        if slot in self.sharing.pairs and not i.binds:
+            for other in self.sharing.others(i.place):
                 self._add_move(i, other)
 
     # ---- places that share a value
-
-    def shared_with(self, place: Place) -> list[Place]:
-        """Return the other places that have the value of a place."""
-        found = []
-        for path, other in self.sharing.get(place.slot, ()):
-            if path == place.path[: len(path)]:
-                inner = other.inside(place.path[len(path) :])
-                if inner is not None:
-                    found.append(inner)
-        return found
-
-    def may_share_with(self, place: Place) -> list[Place]:
-        """Return the other places that may have the value of a place: a loop's variable was one of the items."""
-        return [other for path, other in self.sharing.get(place.slot, ()) if covers(path, place.path)]
 
     def _share(self, i: Share) -> None:
         slot, path = i.other
         if i.follows:
             for move in self.moved.get(slot, ()):
-                if not move.binds and (covers(move.place.path, path) or covers(path, move.place.path)):
-                    moved = i.place.inside(move.place.path[len(path) :])
+                if not move.binds:
+                    moved = _moved_part(move.place.path, path, i.place)
                     if moved is not None:
                         self._add_move(move, moved)
         if i.links:
+            sharing = self.sharing
             if i.itself:
-                self._link(i.place, i.other)
-            for other in self.shared_with(i.other):
-                self._link(i.place, other)
-            for inner, other in self.sharing.get(slot, ()):  # parts of what is shared now
-                part = i.place.inside(inner[len(path) :]) if inner[: len(path)] == path != inner else None
-                if part is not None:
-                    self._link(part, other)
-
-    def _link(self, a: Place, b: Place) -> None:
-        if a != b:
-            for one, other in ((a, b), (b, a)):
-                self.sharing[one.slot] = self.sharing.get(one.slot, frozenset()) | {(one.path, other)}
-
-    def _unlink(self, slot: Slot, path: Path) -> None:
-        """A place has another value now: it shares nothing, and neither do its parts."""
-        pairs = self.sharing.get(slot)
-        if pairs is None:
-            return
-        gone = [pair for pair in pairs if pair[0][: len(path)] == path or _may_be_item(pair[0], path)]
-        for own, other in gone:
-            back = self.sharing.get(other.slot, frozenset()) - {(other.path, Place(slot, own))}
-            self._set_sharing(other.slot, back)
-        self._set_sharing(slot, self.sharing.get(slot, frozenset()).difference(gone))
-
-    def _set_sharing(self, slot: Slot, pairs: frozenset[tuple[Path, Place]]) -> None:
-        if pairs:
-            self.sharing[slot] = pairs
-        else:
-            self.sharing.pop(slot, None)
+                sharing.link(i.place, i.other)
+            if i.alone:
+                return
+            for other in sharing.others(i.other):
+                sharing.link(i.place, other)
+            for part, other in sharing.parts(i.other, i.place):
+                sharing.link(part, other)
 
     def _add_move(self, move: Move, place: Place) -> None:
         """Record that a move has taken the handle of another place as well."""
+        self.moved[place.slot] = self.moved.get(place.slot, frozenset()) | {self._derive(move, place)}
+
+    def _derive(self, move: Move, place: Place) -> Move:
         key = move, place
         derived = self.whole.derived.get(key)
         if derived is None:
-            derived = self.whole.derived[key] = Move(move.node, place, move.into, move.how, silent=True)
-        self.moved[place.slot] = self.moved.get(place.slot, frozenset()) | {derived}
+            derived = self.whole.derived[key] = Move(move.node, place, move.into, move.how, True, move.binds)
+        return derived
 
     # ---- further instructions
 
@@ -233,11 +211,11 @@ class Dataflow:
                 if len(left) != len(facts):
                     self.held[holder] = left
         self._forget(slot, path, whole=True)
-        if slot in self.sharing:
+        if slot in self.sharing.pairs:
             if path:  # the other names of the container have another item there, too
-                for other in self.shared_with(Place(slot, path[:-1])):
+                for other in self.sharing.others(Place(slot, path[:-1])):
                     self._forget(other.slot, (*other.path, path[-1]), whole=True)
-            self._unlink(slot, path)
+            self.sharing.unlink(slot, path)
         if not path:
             self._set_held(slot, NOTHING if i.part is None else self.held.get(i.part, NOTHING), i.keeps)
 
@@ -245,9 +223,7 @@ class Dataflow:
         """A variable that is used as an index has another value now: `ts[i]` is another item."""
         for slot, moves in list(self.moved.items()):
             self._set_moved(slot, frozenset(m for m in moves if step not in m.place.path))
-        for slot, pairs in list(self.sharing.items()):
-            kept = frozenset(pair for pair in pairs if step not in pair[0] and step not in pair[1].path)
-            self._set_sharing(slot, kept)
+        self.sharing.forget_step(step)
         for holder, facts in list(self.held.items()):
             left = frozenset(fact for fact in facts if not (isinstance(fact, Lend) and step in fact.place.path))
             if len(left) != len(facts):
@@ -271,7 +247,7 @@ class Dataflow:
         left = frozenset(
             m
             for m in moves
-            if (m.place.path[:n] != path and not _may_be_item(m.place.path, path))
+            if (m.place.path[:n] != path and not may_be_item(m.place.path, path))
             or (not whole and len(m.place.path) == n)
         )
         self._set_moved(slot, left)
@@ -292,22 +268,18 @@ class Dataflow:
         Store: _store,
         Keep: _keep,
         Forget: _forget_parts,
+        Shift: _shift,
         Run: _run,
         CloseFeed: _close_feed,
     }
     """The effect of each class of instructions on the facts; the others have none. A table is faster than `match`."""
 
 
-def _may_be_item(moved: Path, stored: Path) -> bool:
-    """Return True if an item that is assigned may be the one that has moved: it was any of them, counted from the other
-    end, or has a variable for an index."""
-    n = len(stored)
-    if not n or len(moved) < n or moved[: n - 1] != stored[:-1] or moved[n - 1][0] != "[" or stored[-1][0] != "[":
-        return False
-    steps = moved[n - 1], stored[-1]
-    if ANY_ITEM in steps or any(step[1].isidentifier() for step in steps):
-        return True
-    return (steps[0][1] == "-") != (steps[1][1] == "-")
+def _moved_part(moved: Path, shared: Path, place: Place) -> Place | None:
+    """Return the part of a place that has moved, if it has the value at a path `shared`, where `moved` has moved."""
+    if pairs_items(shared):
+        return counterpart(moved, shared, place)
+    return place.inside(moved[len(shared) :]) if covers(moved, shared) or covers(shared, moved) else None
 
 
 def _bit_of(fact: Lend | Build) -> int:

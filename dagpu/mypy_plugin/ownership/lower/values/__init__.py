@@ -1,0 +1,1 @@
+"""Where values lie: the places of components and items, under all names and in all containers."""

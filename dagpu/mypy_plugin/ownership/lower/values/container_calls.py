@@ -1,0 +1,123 @@
+"""Lowers what calls do to the items of containers: `ts.pop()` takes one out, and the others have other indices then."""
+
+from typing import Final
+
+from mypy.nodes import CallExpr, Context, Expression, IntExpr, NameExpr
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.ownership.callee import Callee
+from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, MANY, ONE_ITEM, Path, Place, Read, Share, Shift, Store
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
+from dagpu.mypy_plugin.ownership.lower.lower_places import item_place, place_of
+from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Known
+from dagpu.mypy_plugin.ownership.lower.values.origins import element_of
+
+_ADDS: Final = {
+    "builtins.list.append": (0, 1),
+    "builtins.list.extend": (0, MANY),
+    "collections.deque.append": (MANY, 1),  # one of a maximal length drops the first item
+    "collections.deque.extend": (MANY, MANY),
+    "collections.deque.appendleft": (1, MANY),
+    "collections.deque.extendleft": (MANY, MANY),
+}
+"""Methods that add items, each with their numbers in front and at the end."""
+
+
+def lower_container_call(b: GraphBuilder, e: CallExpr, callee: Callee) -> bool:
+    """Lower the effect of a call on the items of its receiver or argument.
+
+    Return True for a method of a container whose whole effect on the items is known.
+    """
+    container = callee.receiver
+    if container is None:
+        _take_of_iterable(b, e)
+        return False
+    if not callee.name.startswith(("builtins.", "collections.", "typing.")):
+        return False
+    place = place_of(b, container)
+    if place is None or not b.kinds.may_own(b.types.get(container)):
+        return False
+    if (end := names.TAKES_ITEM.get(callee.name)) is not None:
+        _pop(b, e, container, place, end)
+    elif callee.name in names.TAKES_VALUE:
+        item = item_place(b, container, e.args[0]) if e.args else place.inside((ANY_ITEM,))
+        if item is not None:
+            take(b, e, item, itself=False, follows=bool(e.args), step=() if e.args else ("[1]",))
+            if e.args:
+                b.emit(Store(e, item, None, 0))
+    elif callee.name in names.GIVES_VALUE and e.args:
+        if (item := item_place(b, container, e.args[0])) is not None:
+            take(b, e, item)
+    elif callee.name == "builtins.list.insert" and e.args:
+        front = 1 if isinstance(e.args[0], IntExpr) and e.args[0].value == 0 else MANY
+        b.emit(Shift(e, place, front, 0 if front == 1 else MANY))
+    elif callee.name in _ADDS:
+        b.emit(Shift(e, place, *_ADDS[callee.name]))
+    elif callee.name in names.REMOVES:
+        b.emit(Shift(e, place, MANY, MANY))
+    elif callee.name in names.REORDERS:
+        b.emit(Shift(e, place, reorders=True))
+    else:
+        return callee.name in names.LOOKS_AT_SELF
+    return True
+
+
+def _pop(b: GraphBuilder, e: CallExpr, container: Expression, place: Place, end: str) -> None:
+    """Lower a call that takes an item out of a sequence: at an end, or at an index that is given."""
+    item = item_place(b, container, e.args[0]) if e.args else place.inside((end,))
+    if item is not None:
+        take(b, e, item, itself=False)
+    b.emit(removal(e, place, None if item is None else item.path[-1]))
+
+
+def removal(node: Context, container: Place, step: str | None) -> Shift:
+    """Return the shift of the items behind the one at a step, which is taken out."""
+    match step:
+        case "[0]":
+            return Shift(node, container, front=-1)
+        case "[-1]":
+            return Shift(node, container, back=-1)
+        case _:
+            return Shift(node, container, MANY, MANY)
+
+
+def take(
+    b: GraphBuilder,
+    e: CallExpr,
+    item: Place,
+    *,
+    itself: bool = True,
+    follows: bool = True,
+    reads: bool = True,
+    step: Path = (),
+) -> None:
+    """Give the result of a call a place, of which the part at `step` shares with the place of an item.
+
+    `itself`: the item stays where it is. `follows`: it has moved if it has moved out of that place before. `reads`: it
+    is an error then to use the result.
+    """
+    result = Place(b.temporary())
+    b.emit(Store(e, result, None, 0))
+    b.emit(Share(e, Place(result.slot, step), item, itself=itself, follows=follows))
+    b.taken[e] = result
+    if reads and e is not b.discarded:
+        b.emit(Read(e, result))
+
+
+def _take_of_iterable(b: GraphBuilder, e: CallExpr) -> None:
+    """Give the result of `max(ts)` or of `next(iter(ts))` a place, which shares with one of the items."""
+    if not isinstance(e.callee, NameExpr) or not e.args or not b.kinds.may_own(b.types.get(e)):
+        return
+    if e.callee.fullname not in names.GIVES_ITEM:
+        return
+    positional = [argument for argument, name in zip(e.args, e.arg_names, strict=True) if name is None]
+    element = element_of(b, positional[0]) if len(positional) == 1 else None
+    if isinstance(element, Known) and element.place.path and element.place.path[-1] == ANY_ITEM:
+        begins = e.callee.fullname == "builtins.next" and is_call_of(positional[0], "builtins.iter")
+        step = "[0]" if begins else ONE_ITEM
+        take(b, e, Place(element.place.slot, (*element.place.path[:-1], step)), follows=False)
+
+
+def is_call_of(e: Expression, name: str) -> bool:
+    """Return True for a call of the function or class of this full name."""
+    return isinstance(e, CallExpr) and isinstance(e.callee, NameExpr) and e.callee.fullname == name
