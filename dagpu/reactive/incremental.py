@@ -25,13 +25,13 @@ from dagpu.ops.live.parts import Box
 from dagpu.ops.live.source_cell import PLAIN
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
-from dagpu.reactive.explained_stages import explain_stages
 from dagpu.reactive.latest_update import LatestUpdate, latest_update
-from dagpu.reactive.live_stage import Contents, LiveStage
 from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
 from dagpu.reactive.plans.update_plans import UpdatePlan
 from dagpu.reactive.shared_work import SharedWork
-from dagpu.reactive.stage_maker import StageMaker
+from dagpu.reactive.stages.explained_stages import explain_stages
+from dagpu.reactive.stages.live_stage import Contents, LiveStage
+from dagpu.reactive.stages.stage_maker import StageMaker
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import next_stage

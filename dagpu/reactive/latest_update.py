@@ -7,9 +7,9 @@ from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.ops.live.source_cell import PLAIN
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import CLOCK, Version
-from dagpu.reactive.live_stage import LiveStage
 from dagpu.reactive.plans.prepared_tiles import TiledPlan
 from dagpu.reactive.plans.update_plans import UpdatePlan
+from dagpu.reactive.stages.live_stage import LiveStage
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 
 

@@ -30,8 +30,8 @@ from dagpu.ops.compose import Map, Shared, Zip, nodes_of
 from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.node_functions import BUILT_IN
 from dagpu.ops.single_flight import NOTHING, Once
-from dagpu.reactive.live_stage import LiveStage
 from dagpu.reactive.plans.prepared_tiles import ChangedParts
+from dagpu.reactive.stages.live_stage import LiveStage
 from dagpu.runtime.waiting.waits import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]

@@ -28,7 +28,7 @@ from dagpu import value as shared_value
 from dagpu.handles.handle_trees import storage_of
 from dagpu.handles.storage import Locks
 from dagpu.reactive.latest_update import LatestUpdate
-from dagpu.reactive.live_stage import LiveStage
+from dagpu.reactive.stages.live_stage import LiveStage
 from dagpu.runtime.calls.direct_call import OFTEN, DirectCall
 from tests.behaviour.live.live_kernels import array, blended, flipped
 from tests.behaviour.live.live_trials import Trial

@@ -16,9 +16,9 @@ from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Staleness
 from dagpu.ops.base import DeviceOp
-from dagpu.reactive.live_stage import LiveStage
 from dagpu.reactive.shared_work import SharedWork
-from dagpu.reactive.stage_cutoffs import compared_buffer
+from dagpu.reactive.stages.live_stage import LiveStage
+from dagpu.reactive.stages.stage_cutoffs import compared_buffer
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.execute import call_on_plan
 

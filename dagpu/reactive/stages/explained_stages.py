@@ -7,7 +7,7 @@ from dagpu.common.origin import describe
 from dagpu.lowering.program import label
 from dagpu.lowering.updates.live_inputs import LiveInputs
 from dagpu.ops.live.source_op import Source
-from dagpu.reactive.live_stage import LiveStage
+from dagpu.reactive.stages.live_stage import LiveStage
 
 _SHOWN: Final = (int, float, str)
 """Values of these types are shown beside the places of their sources."""

@@ -23,7 +23,7 @@ from dagpu.reactive.plans.plan_maker import PlanMaker
 from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
 from dagpu.reactive.plans.tiled_plans import TiledPlans
 from dagpu.reactive.plans.update_plans import UpdatePlan, UpdatePlans
-from dagpu.reactive.stage_cutoffs import StageCutoffs
+from dagpu.reactive.stages.stage_cutoffs import StageCutoffs
 from dagpu.runtime.calls.direct_call import OFTEN, DirectCall, write_update_call
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import run_call, settle
