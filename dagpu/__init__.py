@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from dagpu.entry.public import *  # noqa: F403  # reason: its __all__ says which
     from dagpu.entry.public import __all__ as __all__
+    from dagpu.entry.public import cut as cut
 else:
     import sys
     from importlib import import_module
@@ -21,7 +22,7 @@ else:
 
         def __getattr__(self, name: str) -> object:
             public = import_module("dagpu.entry.public")  # `from dagpu import public` would call this method again
-            for each in ("__all__", *public.__all__):
+            for each in ("__all__", *public.__all__, *public.BY_NAME_ONLY):
                 setattr(self, each, getattr(public, each))
             try:
                 return vars(self)[name]

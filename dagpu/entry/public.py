@@ -1,11 +1,13 @@
 """All public names of dagpu. The package `dagpu` loads this module at the first access to one of them."""
 
+from typing import Final
+
 from dagpu.cluster.checkpoints import checkpoint
 from dagpu.cluster.cluster_interpreter import Cluster
 from dagpu.cluster.connection.members import WorkerInfo
 from dagpu.cluster.connection.security import Tls
 from dagpu.cluster.engine.run_progress import Progress
-from dagpu.cluster.parts.cutting import cut
+from dagpu.cluster.parts.cutting import cut as cut
 from dagpu.cluster.parts.part import Part
 from dagpu.cluster.parts.part_checks import verify_parts
 from dagpu.common.dtypes import Shape, bf16, bool_, c64, c128, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
@@ -128,7 +130,7 @@ __all__ = [
     "Spread", "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Tls",
     "Trace", "UpdateError", "VersionMismatchError", "WorkerInfo", "adopt", "all_gather", "all_reduce", "arange",
     "array", "as_partials", "as_shards", "batch", "batching", "bf16", "bool_", "broadcast", "c64", "c128", "checkpoint",
-    "convert", "current_device", "cut", "cutile_kernel", "cutoff", "device", "devices", "dup", "each", "empty", "every",
+    "convert", "current_device", "cutile_kernel", "cutoff", "device", "devices", "dup", "each", "empty", "every",
     "expr", "eye", "f16", "f32", "f64", "fill", "flow", "foreign", "from_array", "from_host", "full", "gather", "halo",
     "i8", "i16", "i32", "i64", "kernel", "lend", "lend_mut", "lent_out", "linspace", "memcpy", "merge", "numba_kernel",
     "observe", "ones", "peak_bytes_on", "pipeline", "place", "plan_of", "rand", "randn", "record_origins",
@@ -136,3 +138,6 @@ __all__ = [
     "trace", "triton_kernel", "u8", "u16", "u32", "u64", "unversioned", "unzip_each", "use_device", "use_interpreter",
     "use_mesh", "value", "verify_parts", "verify_placement", "watch", "zeros", "zip_flows", "zip_ops",
 ]  # fmt: skip
+
+BY_NAME_ONLY: Final = ("cut",)
+"""Public names that `from dagpu import *` leaves out, since programs call their own tensors and partitions so."""
