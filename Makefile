@@ -51,7 +51,7 @@ cluster-demo: $(VENV)/.stamp-cluster
 test: $(VENV)/.stamp-dev
 	"$(BIN)/python" -m pytest -q -n $(JOBS)
 
-# The properties on all of their examples, of which `make test` tries three tenths, and interrupts in three times as many ways.
+# The properties on all of their examples, of which `make test` tries three tenths, and interrupts in four times as many ways.
 # Clusters whose workers are killed at any point, and those that speak TLS, are tested here alone.
 deep: $(VENV)/.stamp-dev
 	DAGPU_DEEP=1 "$(BIN)/python" -m pytest -q -n $(JOBS) -m deep

@@ -9,6 +9,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -136,10 +137,28 @@ def _absolute(name: str | None, level: int, module: str, *, is_package: bool) ->
     return ".".join([*base, *([name] if name else [])])
 
 
+@cache
+def imports_of(package: Path) -> dict[str, list[Import]]:
+    """The imports of each module of a package. Its files are read once for all tests."""
+    found = modules(package)
+    known = frozenset(found)
+    return {
+        module: list(
+            imports(
+                ast.parse(path.read_text(encoding="utf-8"), str(path)),
+                module,
+                is_package=path.name == "__init__.py",
+                known=known,
+            )
+        )
+        for module, path in found.items()
+    }
+
+
 def violations(package: Path) -> list[str]:
     """Every breach of the rules, one line each: file, line, and what is wrong."""
     found = modules(package)
-    known = frozenset(found)
+    made = imports_of(package)
     wrong: list[str] = []
     for module, path in found.items():
         where = path.relative_to(package.parent)
@@ -147,9 +166,7 @@ def violations(package: Path) -> list[str]:
         if mine is None:
             wrong.append(f"{where}: in no layer: give it one in LAYERS and in CONTRIBUTING.md")
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-        is_package = path.name == "__init__.py"
-        for target, line, typing_only in imports(tree, module, is_package=is_package, known=known):
+        for target, line, typing_only in made[module]:
             top = target.split(".")[0]
             allowed = RESERVED.get(top)
             if allowed is not None and not any(_inside(module, place) for place in allowed):
@@ -168,14 +185,11 @@ def violations(package: Path) -> list[str]:
 
 def edges(package: Path, *, typing: bool = True) -> dict[str, set[str]]:
     """The modules that each module of the package imports anywhere in it; under `TYPE_CHECKING` too, with `typing`."""
-    found = modules(package)
-    known = frozenset(found)
-    graph: dict[str, set[str]] = {}
-    for module, path in found.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-        made = imports(tree, module, is_package=path.name == "__init__.py", known=known)
-        graph[module] = {each.target for each in made if each.target in known and (typing or not each.typing_only)}
-    return graph
+    made = imports_of(package)
+    return {
+        module: {each.target for each in targets if each.target in made and (typing or not each.typing_only)}
+        for module, targets in made.items()
+    }
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
@@ -228,10 +242,8 @@ def test_every_layer_exists() -> None:
 
 def test_every_exception_is_needed() -> None:
     """An import that TYPING_ONLY allows is still made: none is left over for a later one to hide behind."""
-    found = modules(PACKAGE)
     for module, target in TYPING_ONLY:
-        tree = ast.parse(found[module].read_text(encoding="utf-8"))
-        made = imports(tree, module, is_package=found[module].name == "__init__.py", known=frozenset(found))
+        made = imports_of(PACKAGE)[module]
         assert any(name == target and typing_only for name, _, typing_only in made)
 
 

@@ -16,6 +16,7 @@ from dagpu.kernels.arrays.reducing.reduction_order import ReducedAxes, Reduction
 from dagpu.ops.compose import nodes_of
 from dagpu.ops.launch import Launch
 from tests.behaviour.arrays.array_places import steps
+from tests.conftest import DEEP
 from tests.emulation import shared_folder
 from tests.emulation.emulated_kernels import EmulatedKernels, same_bits
 from tests.unit.kernels.expressions.element_trees import samples
@@ -168,7 +169,8 @@ def test_the_parts_in_which_the_host_works_change_nothing(case: Any, part: int, 
         assert same_bits(reduce(t, axis, keepdims=keepdims).to_host().sync(), expected)
 
 
-@settings(max_examples=5, phases=(Phase.explicit, Phase.generate))
+@pytest.mark.deep
+@settings(max_examples=5 if DEEP else 2, phases=(Phase.explicit, Phase.generate))
 @given(st.lists(cases(), min_size=8, max_size=8))
 def test_the_cuda_text_gives_the_bits_of_the_host_body(folder: Path, drawn: Any) -> None:
     """Every pass, with the threads of a block in two orders, of arrays that vectors fit and of others."""
@@ -257,7 +259,8 @@ def test_places_are_those_of_numpy(case: Any, ranges: Any) -> None:
     np.testing.assert_array_equal(found, getattr(np, name)(wide, axis), strict=True)
 
 
-@settings(max_examples=4, phases=(Phase.explicit, Phase.generate))
+@pytest.mark.deep
+@settings(max_examples=4 if DEEP else 2, phases=(Phase.explicit, Phase.generate))
 @given(st.lists(places(), min_size=8, max_size=8))
 def test_the_cuda_text_finds_the_same_places(folder: Path, drawn: Any) -> None:
     """Every pass, with the threads of a block in two orders."""

@@ -15,6 +15,7 @@ from dagpu.kernels.expressions.expression import Expression
 from dagpu.kernels.generated.scratch_arrays import SCRATCH
 from dagpu.ops.compose import Map, nodes_of
 from dagpu.ops.launch import Launch
+from tests.conftest import DEEP
 from tests.emulation import shared_folder
 from tests.emulation.emulated_kernels import EmulatedKernels, same_bits
 from tests.unit.kernels.expressions.element_trees import TYPES, Tree, on_arrays, on_elements, samples, trees
@@ -70,7 +71,8 @@ def test_parts_and_kept_arrays_change_nothing(case: tuple[tuple[Any, ...], Tree]
 
 
 # A counterexample of twelve would take minutes to shrink, since each try is compiled; the message has the one.
-@settings(max_examples=6, phases=(Phase.explicit, Phase.generate))
+@pytest.mark.deep
+@settings(max_examples=6 if DEEP else 3, phases=(Phase.explicit, Phase.generate))
 @given(st.lists(st.tuples(cases(), st.integers(0, 99)), min_size=12, max_size=12))
 def test_the_cuda_text_gives_the_bits_of_the_host_body(folder: Path, drawn: Any) -> None:
     """Each expression over contiguous arrays, run on the CPU thread by thread."""
