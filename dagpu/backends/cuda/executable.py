@@ -3,14 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
-from dagpu.backends.cuda.commands.command_list import CommandListPool
+from dagpu.backends.cuda.commands.command_list import CommandListPool, Encoded, Kind
+from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.encoder import encode
 from dagpu.backends.cuda.graphs.captured import CapturedGraph, LaunchGraph, capture
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.instruction_selection import select
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
 from dagpu.backends.cuda.replay.graph_launches import launch_captured, launch_idle_graph
-from dagpu.backends.cuda.replay.lane_launches import is_one_lane, launch_lane
+from dagpu.backends.cuda.replay.lane_launches import launch_lane
 from dagpu.backends.cuda.replay.start import start
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.protocol import Bindings, LaunchedReplay, Replay
@@ -120,7 +121,7 @@ class Executable:
         self._command_lists = CommandListPool(encode(compiled, self._selected), compiled.devices)
         encoded = self._command_lists.encoded
         actions = encoded.actions
-        self._is_one_lane = is_one_lane(compiled, encoded)
+        self._is_one_lane = _is_one_lane(compiled, encoded)
         self._is_copy = not (encoded.launches or compiled.calls_user)
         if len(actions) == 1 and isinstance(actions[0].a, LaunchGraph) and not compiled.blocking:
             starts_here = compiled.plan.lanes[actions[0].lane].device == 0
@@ -129,3 +130,16 @@ class Executable:
             self.keep_memory()
         self._wanted.clear()
         self._selected = ()
+
+
+def _is_one_lane(compiled: CompiledPlan, encoded: Encoded) -> bool:
+    """Return True if `launch_lane` may run a plan: it is short, and all of it is submitted to one stream of dagpu's by
+    the thread that starts the run."""
+    return (
+        len(compiled.plan.lanes) == 1
+        and len(compiled.devices) == 1
+        and isinstance(compiled.plan.lanes[0].key, int)
+        and not (compiled.blocking or compiled.reports)
+        and all(each.kind is Kind.LAUNCH or each.kind is Kind.DO for each in encoded.actions)
+        and not any(isinstance(each.a, LaunchGraph) for each in encoded.actions)
+    )

@@ -10,7 +10,6 @@ with 1 unless all parts succeed. The whole output is kept in `meshes.txt` (`--ou
 
 import argparse
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
+from tests.gpu.long.child_process import run_child
 from tests.gpu.long.sanitize import FOUND, sanitizer
 from tests.support.paths import ROOT
 
@@ -67,21 +67,10 @@ def rehearsal(gpus: int) -> list[Part]:
 def run(part: Part, environment: dict[str, str]) -> tuple[bool, float, str]:
     """Run one part. Return whether it succeeded, its seconds, and its output."""
     begin = time.monotonic()
-    try:
-        done = subprocess.run(
-            part.command,
-            cwd=ROOT,
-            env=environment,
-            timeout=DEADLINE_S,
-            check=False,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-    except subprocess.TimeoutExpired as error:
-        output = (error.stdout or b"").decode(errors="replace") if isinstance(error.stdout, bytes) else ""
-        return False, time.monotonic() - begin, f"{output}\nno end after {DEADLINE_S} s"
-    return done.returncode == 0, time.monotonic() - begin, done.stdout
+    status, output = run_child(part.command, ROOT, environment, DEADLINE_S)
+    if status is None:
+        output += f"\nno end after {DEADLINE_S} s"
+    return status == 0, time.monotonic() - begin, output
 
 
 def main() -> int:

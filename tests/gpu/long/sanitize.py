@@ -12,7 +12,6 @@ import argparse
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from tests.gpu.long.child_process import run_child
 from tests.support.example_scripts import OTHER_PROCESSES, SCRIPTS, lacks_library, texts
 from tests.support.paths import ROOT
 
@@ -79,28 +79,17 @@ def checked(name: str, command: list[str], tool: str) -> Outcome:
         watch += ["--report-api-errors", "no"]
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            done = subprocess.run(
-                [*watch, sys.executable, *command],
-                cwd=folder,
-                env=environment,
-                timeout=DEADLINE_S,
-                check=False,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        except subprocess.TimeoutExpired as error:
-            output = (error.stdout or b"").decode(errors="replace") if isinstance(error.stdout, bytes) else ""
-            return Outcome(name, tool, False, f"no end after {DEADLINE_S} s", time.monotonic() - begin, output)
+        status, output = run_child([*watch, sys.executable, *command], folder, environment, DEADLINE_S)
     seconds = time.monotonic() - begin
-    summaries = SUMMARY.findall(done.stdout)
-    if done.returncode:
-        said = f"ended with {done.returncode}; {summaries[-1] if summaries else 'no summary'}"
-        return Outcome(name, tool, False, said, seconds, done.stdout)
+    if status is None:
+        return Outcome(name, tool, False, f"no end after {DEADLINE_S} s", seconds, output)
+    summaries = SUMMARY.findall(output)
+    if status:
+        said = f"ended with {status}; {summaries[-1] if summaries else 'no summary'}"
+        return Outcome(name, tool, False, said, seconds, output)
     if not summaries:
-        return Outcome(name, tool, False, "said nothing: it may have watched no process", seconds, done.stdout)
-    return Outcome(name, tool, True, summaries[-1], seconds, done.stdout)
+        return Outcome(name, tool, False, "said nothing: it may have watched no process", seconds, output)
+    return Outcome(name, tool, True, summaries[-1], seconds, output)
 
 
 def main() -> int:

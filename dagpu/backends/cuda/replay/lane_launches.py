@@ -6,10 +6,9 @@ interrupted, goes on as a `CudaReplay`, which dagpu.backends.cuda.replay.start m
 
 from dagpu.backends.common.measuring import current_recorder
 from dagpu.backends.cuda.commands.buffers import RunMemory
-from dagpu.backends.cuda.commands.command_list import CommandList, CommandListPool, Encoded, Kind
+from dagpu.backends.cuda.commands.command_list import CommandList, CommandListPool, Kind
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.driver.driver_protocol import LAUNCH, RawEvent
-from dagpu.backends.cuda.graphs.captured import LaunchGraph
 from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
 from dagpu.backends.cuda.replay.graph_launches import lose_device, no_graph_borrowed, wait_for_work
 from dagpu.backends.cuda.replay.submit import submit_commands
@@ -17,23 +16,11 @@ from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import COMPLETED, LaunchedReplay
 
 
-def is_one_lane(compiled: CompiledPlan, encoded: Encoded) -> bool:
-    """Return True if `launch_lane` may run a plan: it is short, and all of it is submitted to one stream of dagpu's by
-    the thread that starts the run."""
-    return (
-        len(compiled.plan.lanes) == 1
-        and len(compiled.devices) == 1
-        and isinstance(compiled.plan.lanes[0].key, int)
-        and not (compiled.blocking or compiled.reports)
-        and all(each.kind is Kind.LAUNCH or each.kind is Kind.DO for each in encoded.actions)
-        and not any(isinstance(each.a, LaunchGraph) for each in encoded.actions)
-    )
-
-
 def launch_lane(
     compiled: CompiledPlan, command_lists: CommandListPool, memory: list[object], spin: float
 ) -> LaunchedReplay | None:
-    """Run a plan of which `is_one_lane` is true, and wait for its end: poll for `spin` seconds, then block.
+    """Run a plan whose commands all go to one stream of dagpu's, submitted by the thread that starts the run, and wait
+    for its end: poll for `spin` seconds, then block.
 
     Return None if the run must be started in another way; it has no effect then.
 
