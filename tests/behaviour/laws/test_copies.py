@@ -98,6 +98,7 @@ def test_a_handle_is_not_copied(kind: str, way: str) -> None:
     assert handle.shape == S
 
 
+@pytest.mark.host_only("it names the devices of its mesh")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_value_on_several_devices_is_not_copied(way: str) -> None:
     """A copy of shards, or of the results of `each`, would be a second owner of the tensors."""
