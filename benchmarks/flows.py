@@ -2,14 +2,15 @@
 
     python -m benchmarks.flows                        a minute; keeps results/flows.json and flows.md
     python -m benchmarks.flows --quick                ten seconds; keeps nothing
-    python -m benchmarks.flows --device cuda:0        frames on a GPU
+    python -m benchmarks.flows --device cuda:0        frames on a GPU; keeps results/flows_gpu.json and flows_gpu.md
 
 An item is a number. Where it is run, the work is one checkpoint of the loop, so the table has the cost of the flow and
 of nothing else. aiostream, where it is installed, does the same on asyncio. By hand: tasks that take items in turn,
 with a semaphore for what is in flight, and a queue for the order.
 
 A frame is copied in, blurred twice and copied out, by one call of a pipeline. The hand-written loop keeps three pending
-runs of the same pipeline. Nothing is asserted. DALI and Holoscan have no row; benchmarks/updates.py has the reasons.
+runs of the same pipeline; on a GPU another has three streams of CuPy, with no event loop, and hands out pinned memory
+that it overwrites later. Nothing is asserted. DALI and Holoscan have no row; benchmarks/updates.py has the reasons.
 """
 
 import argparse
@@ -18,16 +19,17 @@ import importlib
 import math
 import statistics
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import trio
 from numpy.typing import NDArray
 
+from benchmarks.peers.frames_by_streams import loop_of_streams
 from benchmarks.support.table import Span, Table, load_average, machine, measure, now, save, show
 from dagpu import (
     DeviceOp,
@@ -43,20 +45,24 @@ from dagpu import (
     use_interpreter,
     value,
 )
-from examples.video import blur
+from examples.video import blur, blurred
 
 T = TypeVar("T")
 
 PER_AIOSTREAM = 20 / 39
 """Target of an item that is run with four in flight, as a share of aiostream's time: 20 us where that takes 39."""
+Shows: TypeAlias = Callable[[list[NDArray[f32]], Callable[[NDArray[f32]], None]], None]
+"""Works on frames, and hands each one out."""
+
 THROUGHPUT = 0.97
 """Target: frames a second, as a share of the hand-written loop's."""
 
 IN_FLIGHT = 4
 FRAME, TILE = (480, 640), (60, 640)
 FRAMES_IN_FLIGHT = 3
+RADIUS = 3
 
-BY_HAND, FLOW = "by hand", "flow"
+BY_HAND, FLOW, STREAMS = "by hand", "flow", "CuPy, streams by hand"
 
 
 # ---- an item ---------------------------------------------------------------------------------------------------------
@@ -195,8 +201,8 @@ def item_table(count: int, repeats: int) -> Table:
 
 @pipeline
 def softened(frame: NDArray[f32]) -> DeviceOp[NDArray[f32]]:
-    once = blur(empty(FRAME).partition(TILE), from_host(frame), 3).first().unpartition()
-    twice: DeviceOp[NDArray[f32]] = blur(empty(FRAME).partition(TILE), once, 3).first().unpartition().to_host()
+    once = blur(empty(FRAME).partition(TILE), from_host(frame), RADIUS).first().unpartition()
+    twice: DeviceOp[NDArray[f32]] = blur(empty(FRAME).partition(TILE), once, RADIUS).first().unpartition().to_host()
     return twice
 
 
@@ -221,14 +227,10 @@ async def frames_by_hand(frames: list[NDArray[f32]], seen: Callable[[NDArray[f32
             seen(shown)
 
 
-def frames_by(
-    name: str,
-    show_all: Callable[[list[NDArray[f32]], Callable[[NDArray[f32]], None]], Awaitable[None]],
-    frames: list[NDArray[f32]],
-) -> dict[str, Span]:
+def timed_frames(name: str, show_all: Shows, frames: list[NDArray[f32]]) -> dict[str, Span]:
     """Return the seconds for each frame, and the 99th percentile of the time from one frame to the next."""
     times = [now()]
-    trio.run(show_all, frames, lambda _: times.append(now()))
+    show_all(frames, lambda _: times.append(now()))
     gaps = sorted(after.wall - before.wall for before, after in pairwise(times))
     whole = times[-1].since(times[0])
     count = len(frames)
@@ -238,19 +240,32 @@ def frames_by(
     }
 
 
+def check_frames(show_all: Shows, frames: list[NDArray[f32]]) -> None:
+    """Raise an error if the frames that are handed out are not those given, blurred twice."""
+    expected = iter([blurred(blurred(frame, RADIUS), RADIUS) for frame in frames])
+    show_all(frames, lambda shown: np.testing.assert_allclose(shown, next(expected), rtol=1e-5))
+    assert next(expected, None) is None
+
+
 def frame_table(device: str, count: int, repeats: int) -> Table:
     """Return the time of a frame by flow and by hand, and the longest gaps."""
     random = np.random.default_rng(0)
     frames = [random.random(FRAME, dtype=f32) for _ in range(count)]
+    ways: dict[str, Shows] = {
+        FLOW: lambda given, seen: trio.run(frames_by_flow, given, seen),
+        BY_HAND: lambda given, seen: trio.run(frames_by_hand, given, seen),
+    }
+    streams = loop_of_streams(FRAME, RADIUS, FRAMES_IN_FLIGHT) if device.startswith("cuda") else None
+    if streams is not None:
+        ways[STREAMS] = streams
     with use_device(device):
-        samples = measure(
-            [partial(frames_by, FLOW, frames_by_flow, frames), partial(frames_by, BY_HAND, frames_by_hand, frames)],
-            repeats,
-        )
+        for show_all in ways.values():
+            check_frames(show_all, frames[: 2 * FRAMES_IN_FLIGHT])
+        samples = measure([partial(timed_frames, name, way, frames) for name, way in ways.items()], repeats)
     table = Table(f"A frame of {FRAME[0]} x {FRAME[1]} on {device}", "ms/frame", ratio_to=BY_HAND)
     table.note = f"{FRAMES_IN_FLIGHT} in flight. p99: from one frame to the next, the 99th percentile."
     for name, spans in samples.items():
-        base = samples[name.replace(FLOW, BY_HAND)]
+        base = samples[BY_HAND + name.partition(":")[1] + name.partition(":")[2]]
         limit = statistics.median([span.wall for span in base]) * 1e3
         target = None if not name.startswith(FLOW) else limit / THROUGHPUT if name == FLOW else limit
         table.add(name, spans, 1e3, base=base, target=target)
@@ -271,7 +286,8 @@ def main() -> None:
     about["load average after"] = load_average()
     print(show(tables, about))
     if not given.quick:
-        print("kept", *save("flows", "Flows", tables, about))
+        name = "flows_gpu" if given.device.startswith("cuda") else "flows"
+        print("kept", *save(name, "Flows", tables, about))
 
 
 if __name__ == "__main__":
