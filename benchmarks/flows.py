@@ -35,7 +35,6 @@ from dagpu import (
     DeviceOp,
     Flow,
     Pending,
-    empty,
     f32,
     flow,
     from_host,
@@ -58,7 +57,7 @@ THROUGHPUT = 0.97
 """Target: frames a second, as a share of the hand-written loop's."""
 
 IN_FLIGHT = 4
-FRAME, TILE = (480, 640), (60, 640)
+FRAMES = ((480, 640), (1080, 1920))
 FRAMES_IN_FLIGHT = 3
 RADIUS = 3
 
@@ -201,8 +200,9 @@ def item_table(count: int, repeats: int) -> Table:
 
 @pipeline
 def softened(frame: NDArray[f32]) -> DeviceOp[NDArray[f32]]:
-    once = blur(empty(FRAME).partition(TILE), from_host(frame), RADIUS).first().unpartition()
-    twice: DeviceOp[NDArray[f32]] = blur(empty(FRAME).partition(TILE), once, RADIUS).first().unpartition().to_host()
+    rows, columns = frame.shape
+    new = blur.new((rows, columns), (rows // 8, columns))
+    twice: DeviceOp[NDArray[f32]] = new(new(from_host(frame), RADIUS), RADIUS).to_host()
     return twice
 
 
@@ -247,22 +247,22 @@ def check_frames(show_all: Shows, frames: list[NDArray[f32]]) -> None:
     assert next(expected, None) is None
 
 
-def frame_table(device: str, count: int, repeats: int) -> Table:
-    """Return the time of a frame by flow and by hand, and the longest gaps."""
+def frame_table(device: str, shape: tuple[int, int], count: int, repeats: int) -> Table:
+    """Return the time of a frame of this shape by flow and by hand, and the longest gaps."""
     random = np.random.default_rng(0)
-    frames = [random.random(FRAME, dtype=f32) for _ in range(count)]
+    frames = [random.random(shape, dtype=f32) for _ in range(count)]
     ways: dict[str, Shows] = {
         FLOW: lambda given, seen: trio.run(frames_by_flow, given, seen),
         BY_HAND: lambda given, seen: trio.run(frames_by_hand, given, seen),
     }
-    streams = loop_of_streams(FRAME, RADIUS, FRAMES_IN_FLIGHT) if device.startswith("cuda") else None
+    streams = loop_of_streams(shape, RADIUS, FRAMES_IN_FLIGHT) if device.startswith("cuda") else None
     if streams is not None:
         ways[STREAMS] = streams
     with use_device(device):
         for show_all in ways.values():
             check_frames(show_all, frames[: 2 * FRAMES_IN_FLIGHT])
         samples = measure([partial(timed_frames, name, way, frames) for name, way in ways.items()], repeats)
-    table = Table(f"A frame of {FRAME[0]} x {FRAME[1]} on {device}", "ms/frame", ratio_to=BY_HAND)
+    table = Table(f"A frame of {shape[0]} x {shape[1]} on {device}", "ms/frame", ratio_to=BY_HAND)
     table.note = f"{FRAMES_IN_FLIGHT} in flight. p99: from one frame to the next, the 99th percentile."
     for name, spans in samples.items():
         base = samples[BY_HAND + name.partition(":")[1] + name.partition(":")[2]]
@@ -281,7 +281,7 @@ def main() -> None:
     repeats = 3 if given.quick else 11
     tables = [
         item_table(1_000 if given.quick else 5_000, repeats),
-        frame_table(given.device, 50 if given.quick else 200, repeats),
+        *[frame_table(given.device, shape, 20 if given.quick else 100, repeats) for shape in FRAMES],
     ]
     about["load average after"] = load_average()
     print(show(tables, about))
