@@ -58,8 +58,9 @@ class HostBody:
     function: Callable[..., None] | None = None
     whole: bool = False
     """True if the body is called once with whole outputs; false if it is called once for each tile."""
-    generated: bool = False
-    """True if dagpu has made the body, so that it calls no code of the user's."""
+    generated: Callable[..., None] | None = None
+    """A whole body that dagpu has made, so that it calls no code of the user's; None for any other. It takes plain
+    arrays, and its caller ignores floating-point errors (`np.errstate`). `function` is the same body for any caller."""
 
 
 @final

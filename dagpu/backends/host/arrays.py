@@ -43,8 +43,9 @@ class Account:
             self._freed.watch(memory, nbytes)
 
     def _count_off(self) -> None:
-        while self._freed:
-            self._used -= self._freed.pop()
+        freed = self._freed
+        while freed.gone:
+            self._used -= freed.pop()
 
 
 @final
@@ -125,9 +126,12 @@ class ArenaRange:
         return f"<ArenaRange of {self.block.nbytes} bytes>"
 
 
+_MEMORY: Final = (HostMemory, ArenaRange)
+
+
 def writable_array(memory: object, layout: Layout) -> "np.ndarray[Any, np.dtype[Any]]":
     """Return the array that `layout` describes in a `HostMemory` or an `ArenaRange`."""
-    assert isinstance(memory, HostMemory | ArenaRange), f"{memory!r} is not memory of the host backend"
+    assert isinstance(memory, _MEMORY), f"{memory!r} is not memory of the host backend"
     return np.ndarray(layout.shape, layout.dtype, memory.block, layout.offset, layout.strides)
 
 

@@ -114,9 +114,10 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
         body, once = kernel.python.host_body(launch.grid, tile), True
     if body is None:
         raise _no_body(launch)
-    if kernel.host.generated:
-        if not outcome.cancelled and 0 not in launch.grid:
-            _call_body(body, [_plain_argument(argument, memory) for argument in launch.args], launch)
+    if kernel.host.generated is not None:
+        if not outcome.cancelled:
+            with np.errstate(all="ignore"):
+                generated_call(launch)(memory)
         return
     arguments = [memory[argument.buffer] if type(argument) is Cell else argument for argument in launch.args]
     outputs: list[tuple[int, object, Layout]] = []
@@ -146,14 +147,32 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
             _call_body(body, arguments, launch)
 
 
-def _plain_argument(argument: Any, memory: list[object]) -> Any:
-    """Return the argument of a body that dagpu has made: a number, or the array of an input or of a whole output."""
-    kind = type(argument)
-    if kind is View:
-        return readonly_array(memory[argument.buffer], argument.layout)
-    if kind is Tiles:
-        return writable_array(memory[argument.view.buffer], argument.view.layout)
-    return memory[argument.buffer] if kind is Cell else argument
+def generated_call(launch: Launch) -> Callable[[list[object]], None]:
+    """Return the function that calls the body of a launch on the memory of a run, for a body that dagpu has made. Its
+    caller ignores floating-point errors."""
+    if 0 in launch.grid:
+        return lambda memory: None
+    host, fixed = launch.kernel.host, list(launch.args)
+    arrays: list[tuple[int, Callable[[object, Layout], Any], int, Layout]] = []
+    cells: list[tuple[int, int]] = []
+    for position, argument in enumerate(fixed):
+        if type(argument) is View:
+            arrays.append((position, readonly_array, argument.buffer, argument.layout))
+        elif type(argument) is Tiles:
+            arrays.append((position, writable_array, argument.view.buffer, argument.view.layout))
+        elif type(argument) is Cell:
+            cells.append((position, argument.buffer))
+
+    def call(memory: list[object]) -> None:
+        arguments = fixed.copy()
+        for position, array, buffer, layout in arrays:
+            arguments[position] = array(memory[buffer], layout)
+        for position, buffer in cells:
+            arguments[position] = memory[buffer]
+        assert host.generated is not None
+        _call_body(host.generated, arguments, launch)
+
+    return call
 
 
 @passes_on

@@ -233,7 +233,7 @@ def _take_twin(source: GroupPattern, listed: GroupPattern) -> Callable[..., None
     def body(out: Any, x: Any, indices: Any) -> None:
         elements = grouped_array(x, source)
         places = checked_places(grouped_array(indices, listed), elements.shape[1])
-        out.view(np.ndarray)[...] = elements[:, places]
+        out[...] = elements[:, places]
 
     return body
 
@@ -252,7 +252,6 @@ def _one_hot_kernel(dtype: "np.dtype[Any]", whole: "np.dtype[Any]", listed: Grou
     params = [output("out", dtype, 2), tensor_input("indices", whole, listed.rank)]
 
     def body(out: Any, indices: Any) -> None:
-        target = out.view(np.ndarray)
-        target[...] = grouped_array(indices, listed)[:, None] == np.arange(target.shape[1])
+        out[...] = grouped_array(indices, listed)[:, None] == np.arange(out.shape[1])
 
     return generated_kernel("one_hot", params, text, body, (_one_hot_kernel.__wrapped__.__code__, 0))

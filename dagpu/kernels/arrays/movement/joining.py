@@ -187,10 +187,9 @@ def _kernel(name: str, dtype: "np.dtype[Any]", patterns: tuple[GroupPattern, ...
 def _twin(patterns: tuple[GroupPattern, ...]) -> Callable[..., None]:
     def body(out: Any, *arguments: Any) -> None:
         *parts, begin = arguments
-        target = out.view(np.ndarray)
         for x, pattern in zip(parts, patterns, strict=True):
             array = grouped_array(x, pattern)
-            target[:, begin : begin + array.shape[1]] = array
+            out[:, begin : begin + array.shape[1]] = array
             begin += array.shape[1]
 
     return body

@@ -269,11 +269,9 @@ def _kernel(
 
 def _twin(number: "np.dtype[Any]", listed: GroupPattern, source: GroupPattern) -> Callable[..., None]:
     def body(out: Any, indices: Any, values: Any) -> None:
-        target = out.view(np.ndarray)
-        places = checked_places(grouped_array(indices, listed), len(target))
-        sums = target.astype(number)
-        with np.errstate(all="ignore"):
-            np.add.at(sums, places, grouped_array(values, source).astype(number, copy=False))
-            np.copyto(target, sums, casting="unsafe")
+        places = checked_places(grouped_array(indices, listed), len(out))
+        sums = out.astype(number)
+        np.add.at(sums, places, grouped_array(values, source).astype(number, copy=False))
+        np.copyto(out, sums, casting="unsafe")
 
     return body

@@ -64,16 +64,14 @@ def softmax_twin(step: str, dtype: "np.dtype[Any]", source: GroupPattern, order:
     def body(out: Any, x: Any, *known: Any) -> None:
         rows = grouped_array(x, source).astype(number, copy=False)
         length = rows.shape[1]
-        numbers = [each.view(np.ndarray) for each in known]
-        with np.errstate(all="ignore"):
-            largest = _largest_of(numbers[0], order) if known else _spans_of(_largest_of, rows, -np.inf, order)
-            if step == "largest":
-                out.view(np.ndarray)[...] = largest
-                return
-            powers = exp(rows - largest)
-            total = _total_of(numbers[1], order) if len(known) > 1 else _spans_of(_total_of, powers, 0, order)
-            np.copyto(out.view(np.ndarray), total if step == "total" else powers / total, casting="unsafe")
-            assert powers.shape[1] == length
+        largest = _largest_of(known[0], order) if known else _spans_of(_largest_of, rows, -np.inf, order)
+        if step == "largest":
+            out[...] = largest
+            return
+        powers = exp(rows - largest)
+        total = _total_of(known[1], order) if len(known) > 1 else _spans_of(_total_of, powers, 0, order)
+        np.copyto(out, total if step == "total" else powers / total, casting="unsafe")
+        assert powers.shape[1] == length
 
     return body
 

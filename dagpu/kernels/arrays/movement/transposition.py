@@ -194,6 +194,6 @@ def _kernel(dtype: "np.dtype[Any]", order: Shape, tile: Shape | None) -> KernelS
 
 def _twin(order: Shape) -> Callable[..., None]:
     def body(out: Any, x: Any) -> None:
-        out.view(np.ndarray)[...] = x.view(np.ndarray).transpose(order)
+        out[...] = x.transpose(order)
 
     return body

@@ -209,14 +209,14 @@ def _twin(name: str, reduced: tuple[bool, ...], order: ReductionOrder, first: bo
 
     def body(out: Any, *arguments: Any) -> None:
         best, (x, *before) = (None, arguments) if last else (arguments[0], arguments[1:])
-        rows = rows_of(x.view(np.ndarray), reduced)
+        rows = rows_of(x, reduced)
         rows = rows.astype(register_dtype(rows.dtype), copy=False)
         length, total = rows.shape
         every = np.arange(total)
         for number, begin in enumerate(range(0, length, order.span)):
             part: NDArray[Any] = rows[begin : begin + order.span]
             places = begin + choose(part, axis=0)
-            out[:, number] = places if first else before[0].view(np.ndarray)[every, places]
+            out[:, number] = places if first else before[0][every, places]
             if best is not None:
                 best[:, number] = rows[places, every]
 

@@ -62,15 +62,14 @@ def pass_twin(
         in_spans = partial(_in_any_order, step.operation, start == "test", order.span)
 
     def body(out: Any, x: Any, count: Any = None) -> None:
-        target, rows = out.view(np.ndarray), rows_of(x.view(np.ndarray), reduced)
-        with np.errstate(all="ignore"):
-            found = np.empty((rows.shape[1], -(-rows.shape[0] // order.span)), number)
-            in_spans(rows, found)
-            if finish in COUNTED:
-                found /= number.type(count)
-            if finish in ("sqrt", "root"):
-                np.sqrt(found, out=found)
-            np.copyto(target, found, casting="unsafe")
+        rows = rows_of(x, reduced)
+        found = np.empty((rows.shape[1], -(-rows.shape[0] // order.span)), number)
+        in_spans(rows, found)
+        if finish in COUNTED:
+            found /= number.type(count)
+        if finish in ("sqrt", "root"):
+            np.sqrt(found, out=found)
+        np.copyto(out, found, casting="unsafe")
 
     return body
 

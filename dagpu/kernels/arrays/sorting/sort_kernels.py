@@ -245,8 +245,7 @@ def _first_twin(wanted: PassKernel) -> Callable[..., None]:
     """Return the host body of the first pass. It sorts whole rows, so that later passes have nothing left to do."""
 
     def body(*arguments: Any) -> None:
-        *outputs, x = arguments
-        rows = x.view(np.ndarray)
+        *outputs, rows = arguments
         length = outputs[0].shape[1]
         if wanted.held is None and rows.dtype.name != "bfloat16" and not wanted.descending:
             outputs[0][...] = _sorted_keys(rows)[:, :length]
