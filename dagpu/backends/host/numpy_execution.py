@@ -21,6 +21,7 @@ from dagpu.common.errors import DagpuError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
 from dagpu.common.tracebacks import passes_on
+from dagpu.kernels.generated.cancelled_parts import cancelled_by
 from dagpu.lowering.program import (
     Cell,
     CopyDtoD,
@@ -50,7 +51,8 @@ _UNCANCELLED: Final = Outcome()
 
 
 def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _UNCANCELLED) -> None:
-    """Execute one instruction to its end, or, if `outcome` is cancelled, to the end of the current tile.
+    """Execute one instruction to its end, or, if `outcome` is cancelled, to the end of the current tile, or of the
+    current part of a body that dagpu has made.
 
     Errors of the user's code are raised, with a note that names the function and where it was called.
     """
@@ -116,7 +118,7 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
         raise _no_body(launch)
     if kernel.host.generated is not None:
         if not outcome.cancelled:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), cancelled_by(lambda: outcome.cancelled):
                 generated_call(launch)(memory)
         return
     arguments = [memory[argument.buffer] if type(argument) is Cell else argument for argument in launch.args]

@@ -24,6 +24,7 @@ from dagpu.kernels.expressions.operations.numpy_operations import (
     where,
 )
 from dagpu.kernels.expressions.traced_expression import Step, TracedExpression
+from dagpu.kernels.generated.cancelled_parts import until_cancelled
 from dagpu.kernels.generated.scratch_arrays import SCRATCH, shaped
 
 PART: Final = 1 << 16
@@ -57,7 +58,7 @@ def numpy_twin(expression: TracedExpression, patterns: Sequence[ArgumentPattern]
         if out.size <= PART:
             evaluate(out, *operands)
             return
-        for part in parts(out.shape):
+        for part in until_cancelled(parts(out.shape)):
             evaluate(out[(*part, ...)], *[_cut(each, part) for each in operands])
 
     return body
