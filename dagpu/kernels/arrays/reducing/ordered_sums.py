@@ -8,6 +8,7 @@ A call takes one or two microseconds, and each of its inner loops some ten nanos
 are few, and their inner loops are long.
 """
 
+import operator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
@@ -22,6 +23,9 @@ from dagpu.kernels.generated.scratch_arrays import NBYTES, SCRATCH, Bytes, shape
 SMALL: Final = 1 << 16
 """The number of elements up to which NumPy makes the arrays between two calls: the C library has such memory at
 hand."""
+
+FEW: Final = 16
+"""The numbers of a row that are combined one by one, which takes less time than calls for arrays of them."""
 
 LOOPS: Final = 256
 """The loops of NumPy over few columns from which on it takes less time to copy the columns of all rows side by side."""
@@ -58,6 +62,9 @@ class Combination(NamedTuple):
 def reduce_in_order(does: Combination, order: ReductionOrder, rows: Array, found: Array) -> None:
     """Reduce elements of shape (length, rows) to the numbers of their spans, of shape (rows, spans), in parts."""
     (length, total), (_, count), span = rows.shape, found.shape, order.span
+    if total == count == 1 and length <= FEW:
+        found[0, 0] = _one_by_one(does, order, rows)
+        return
     reduce_part, taken = _reduce_across if order.across else _reduce_along, tuple[Bytes, ...]()
     if length * total > SMALL:
         taken = SCRATCH.take(), SCRATCH.take(), SCRATCH.take()
@@ -68,6 +75,19 @@ def reduce_in_order(does: Combination, order: ReductionOrder, rows: Array, found
         reduce_part(does, order, does.numbers(rows[elements, chosen]), taken, found[chosen, spans])
     for each in taken:
         SCRATCH.give_back(each)
+
+
+def _one_by_one(does: Combination, order: ReductionOrder, rows: Array) -> Any:
+    """Reduce a few elements, of shape (length, 1)."""
+    both = operator.add if does.combine is np.add else operator.mul  # a ufunc takes six times as long for two scalars
+    numbers, left = list(does.numbers(rows[:, 0])), order.width
+    for factor in (1, *order.folds):
+        left //= factor
+        found = numbers[:left]
+        for at in range(left, len(numbers)):
+            found[at % left] = both(found[at % left], numbers[at])
+        numbers = found
+    return numbers[0]
 
 
 def _sizes(does: Combination, order: ReductionOrder, rows: Array) -> tuple[int, int]:

@@ -163,6 +163,7 @@ def test_the_parts_in_which_the_host_works_change_nothing(case: Any, nbytes: int
     expected = reduce(t, axis, keepdims=keepdims).to_host().sync()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ordered_sums, "SMALL", 0)
+        patch.setattr(ordered_sums, "FEW", 0)
         patch.setattr(ordered_sums, "LOOPS", loops)
         for module in (ordered_sums, reduction_twins):
             patch.setattr(module, "NBYTES", nbytes)
