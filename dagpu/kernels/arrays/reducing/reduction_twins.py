@@ -14,6 +14,7 @@ import numpy as np
 from dagpu.kernels.arrays.reducing.ordered_sums import Array, Combination, parts_of, reduce_in_order
 from dagpu.kernels.arrays.reducing.reduction_order import ReductionOrder
 from dagpu.kernels.arrays.reducing.reduction_steps import COUNTED, STEPS, identity
+from dagpu.kernels.generated.cancelled_parts import until_cancelled
 from dagpu.kernels.generated.scratch_arrays import NBYTES
 
 
@@ -61,6 +62,10 @@ def pass_twin(
 
 
 # ---- in any order
+LARGE: Final = 1 << 22
+"""The number of elements that NumPy reduces at a time, after which a cancelled run stops. Elements that have to be
+converted first are so in smaller parts."""
+
 _WHOLE: Final[dict[str, "np.ufunc"]] = {
     "add": np.add, "multiply": np.multiply, "minimum": np.minimum, "maximum": np.maximum,
     "bitwise_or": np.logical_or, "bitwise_and": np.logical_and,
@@ -71,8 +76,8 @@ def _in_any_order(operation: str, test: bool, span: int, rows: Array, found: Arr
     """Reduce rows of shape (length, rows) to the numbers of their spans, of shape (rows, spans). With `test`, or for
     bools, an element counts as true unless it is 0."""
     length, total = rows.shape
-    many, size = (0, NBYTES // found.itemsize) if rows.dtype != found.dtype and not test else (total, length * total)
-    for elements, chosen, spans in parts_of(span, length, total, many, size):  # elements are converted in parts
+    size = LARGE if test or rows.dtype == found.dtype else NBYTES // found.itemsize
+    for elements, chosen, spans in until_cancelled(parts_of(span, length, total, 0, size)):
         target = found[chosen, spans].T
         _reduce_whole(operation, test, rows[elements, chosen].reshape(len(target), -1, target.shape[1]), target)
 

@@ -11,7 +11,7 @@ from dagpu.backends.host.arrays import Account, HostMemory, writable_array
 from dagpu.backends.host.numpy_execution import execute
 from dagpu.common.layout import contiguous_layout
 from dagpu.kernels.arrays.movement import softmax_twins
-from dagpu.kernels.arrays.reducing import ordered_sums
+from dagpu.kernels.arrays.reducing import ordered_sums, reduction_twins
 from dagpu.kernels.expressions import numpy_twin
 from dagpu.kernels.generated.cancelled_parts import until_cancelled
 from dagpu.lowering.program import Launch, Tiles, View
@@ -22,6 +22,7 @@ T = ones((40, 10))
 CASES: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...], float]] = {
     "expression": (expr(f32)(lambda x: x + 1)(T), (400,), (400,), 2.0),
     "sum": (array.sum(T, 1), (40, 10), (40, 1), 10.0),
+    "amax": (array.amax(T, 1), (40, 10), (40, 1), 1.0),
     "softmax": (array.softmax(T), (40, 10, 1), (40, 10, 1), 0.1),
 }
 """For each op the shapes of the input and of the output as its kernel sees them, and the elements of the result."""
@@ -41,7 +42,8 @@ def test_a_cancelled_run_stops_between_two_parts(monkeypatch: pytest.MonkeyPatch
             outcome.cancel()
             yield part
 
-    for module in (numpy_twin, softmax_twins, ordered_sums):
+    monkeypatch.setattr(reduction_twins, "LARGE", 100)
+    for module in (numpy_twin, softmax_twins, ordered_sums, reduction_twins):
         monkeypatch.setattr(module, "until_cancelled", cancelled_in_the_first)
     op, given, made, element = CASES[name]
     (kernel,) = [node.kernel for node in nodes_of(op) if isinstance(node, DagLaunch)]
