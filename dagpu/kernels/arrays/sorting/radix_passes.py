@@ -95,7 +95,7 @@ def _by_digits(
         spec = scatter_kernel(moved, where, threads, EACH)
         now = _launched(spec, moved, sizes, span, (elements, *now[1:], offsets, 8 * byte), origin)
         moved = moved._replace(given=moved.places)
-    return list(zip(now, [dtype for param in moved.outputs if (dtype := param.dtype) is not None], strict=True))
+    return list(zip(now, [each for param in moved.outputs if (each := param.dtype) is not None], strict=True))
 
 
 def _launched(
