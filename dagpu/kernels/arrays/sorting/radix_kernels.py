@@ -67,10 +67,10 @@ def tile_kernel(moved: Moved, threads: int, each: int) -> KernelSpec:
     targets = zip(("out", "other"), written, strict=False)
     numbered = {
         "shared_numbers": "\n    __shared__ unsigned short numbers[SPAN];",
-        "own_numbers": "\n    int number[EACH];",
-        "first_number": "\n        number[k] = begin + k * 32;",
-        "move_number": "\n            numbers[places[k]] = number[k];",
+        "own_numbers": "\n        int number[EACH];",
+        "first_number": "\n        numbers[begin + k * 32] = begin + k * 32;",
         "take_number": "\n            number[k] = numbers[begin + k * 32];",
+        "move_number": "\n            numbers[places[k]] = number[k];",
     }
     text = order_text(moved.dtype, threads, each, moved.descending) + RANKS
     text += SORT.format(
@@ -166,6 +166,10 @@ def _kernel(
 
 
 # ---- NumPy
+FEW: Final = 16
+"""Where one of this many elements or less is wanted of each row, NumPy selects those before it sorts them."""
+
+
 def _sort_rows(moved: Moved, arguments: Sequence[Any]) -> None:
     """Sort whole rows, and write as many elements and places as the outputs have."""
     *outputs, x = arguments if moved.given is None else arguments[:-1]
@@ -173,7 +177,10 @@ def _sort_rows(moved: Moved, arguments: Sequence[Any]) -> None:
     if moved.places is None and rows.dtype.name != "bfloat16" and not moved.descending:
         outputs[0][...] = _sorted_keys(rows)[:, :length]
         return
-    order = sorted_places(rows, moved.descending)[:, :length]
+    if moved.descending and length * FEW <= rows.shape[1]:
+        order = np.stack([_largest_places(row, length) for row in rows])
+    else:
+        order = sorted_places(rows, moved.descending)[:, :length]
     if moved.keys:
         outputs[0][...] = np.take_along_axis(rows, order, axis=1)
     if moved.places is not None:
@@ -187,6 +194,14 @@ def sorted_places(rows: NDArray[Any], descending: bool) -> NDArray[np.int64]:
         return np.asarray(np.argsort(wide, axis=1, kind="stable"), np.int64)
     backwards: NDArray[np.int64] = np.argsort(wide[:, ::-1], axis=1, kind="stable")
     return np.asarray(rows.shape[1] - 1 - backwards[:, ::-1], np.int64)
+
+
+def _largest_places(row: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Return the places of the largest elements of a row in order, as `sorted_places` does of all."""
+    wide = row.astype(np.float32) if row.dtype.name == "bfloat16" else row
+    least = np.partition(wide, len(wide) - count)[len(wide) - count]
+    chosen = np.flatnonzero(~(wide < least))  # with those that are equal to it, and NaNs
+    return chosen[sorted_places(wide[None, chosen], True)[0, :count]]
 
 
 def _sorted_keys(rows: NDArray[Any]) -> NDArray[Any]:

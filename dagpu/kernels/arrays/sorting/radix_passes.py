@@ -3,9 +3,9 @@
 A row of up to `TILE` elements is sorted by one block. A longer one takes three launches for each byte of an element.
 Where only a few elements are wanted of a long row, one launch keeps as many of each tile, until a tile is left of them.
 
-An own sort, and not that of CUB: CUB takes the bits of a float for its order. So it puts NaNs with the sign bit before
-all numbers, and orders NaNs among themselves. NumPy's order would need numbers made of the elements, their places
-beside them, and a gathering launch. And no host code of CUB for several rows can be captured for other addresses.
+This is a sort of our own, and not that of CUB, which takes the bits of a float for its order. It puts NaNs with a sign
+before all numbers, and NaNs of other bits into another order than that of their places. For NumPy's order it would sort
+numbers that are made of the elements, with their places, and a launch would gather the elements.
 """
 
 from collections.abc import Sequence

@@ -124,7 +124,7 @@ __device__ __forceinline__ void rank_digits(
 """
 
 SORT: Final = """
-__global__ void __launch_bounds__(THREADS) sort_tile({outputs}, View<const Element, 2> x{inputs}) {{
+__global__ void __launch_bounds__(THREADS, 1024 / THREADS) sort_tile({outputs}, View<const Element, 2> x{inputs}) {{
     __shared__ Element part[SPAN];{shared_numbers}
     __shared__ int starts[256];
     __shared__ unsigned int counts[WARPS * 128];
@@ -134,27 +134,28 @@ __global__ void __launch_bounds__(THREADS) sort_tile({outputs}, View<const Eleme
     const dagpu::index_t row = out.tile_index(0), first = out.tile_index(1) * SPAN;
     const int most = elements_of(x.extent(1) - first) - begin;
     const Element* const x_row = x.data() + row * x.stride(0) + first + begin;
-    Element mine[EACH];{own_numbers}
 #pragma unroll
     for (int k = 0; k < EACH; ++k) {{
-        mine[k] = k * 32 < most ? x_row[k * 32] : Element(0);{first_number}
+        part[begin + k * 32] = k * 32 < most ? x_row[k * 32] : Element(0);{first_number}
     }}
 #pragma unroll 1
     for (int shift = 0; shift < 8 * int(sizeof(Element)); shift += 8) {{
         int digits[EACH], places[EACH];
         // What is beyond the row stays behind it: it has the largest digit, and comes last.
 #pragma unroll
-        for (int k = 0; k < EACH; ++k) digits[k] = k * 32 < most ? digit_of(mine[k], shift) : 255;
+        for (int k = 0; k < EACH; ++k) digits[k] = k * 32 < most ? digit_of(part[begin + k * 32], shift) : 255;
         rank_digits(digits, places, starts, counts);
+        Element moved[EACH];{own_numbers}
 #pragma unroll
         for (int k = 0; k < EACH; ++k) {{
-            part[places[k]] = mine[k];{move_number}
+            moved[k] = part[begin + k * 32];{take_number}
         }}
         __syncthreads();
 #pragma unroll
         for (int k = 0; k < EACH; ++k) {{
-            mine[k] = part[begin + k * 32];{take_number}
+            part[places[k]] = moved[k];{move_number}
         }}
+        __syncthreads();
     }}
     for (int at = thread; at < out.tile_extent(1); at += THREADS) {{{write}
     }}
