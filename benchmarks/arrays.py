@@ -187,17 +187,17 @@ def on_the_device(case: Case, given: list[Array]) -> list[Measure]:
     """Return a measurement of the time on the device, of dagpu and of each peer whose work can be captured."""
     tensors = [from_host(x).sync().share() for x in given]
     few, many = (4, 20) if given[0].nbytes < 1 << 24 else (2, 8) if given[0].nbytes < 1 << 28 else (1, 4)
-    found: list[Measure] = [
-        partial(each_of_many, "dagpu", *[captured(case, tensors, n) for n in (few, many)], many - few)
-    ]
+    counts = few, many
+    launches = [captured(case, tensors, n) for n in counts]
+    found: list[Measure] = [partial(each_of_many, "dagpu", launches, many - few)]
     for name, (module, arrays, _) in peers(given).items():
         capture = by_torch if module.__name__ == "torch" else by_cupy
         try:
-            launches = [capture(module, partial(case.theirs, module, *arrays), n) for n in (few, many)]
+            launches = [capture(module, partial(case.theirs, module, *arrays), n) for n in counts]
         except Exception as error:  # whatever the peer raises for work that waits for the device
             print(f"{case.name}: no graph of {name}'s work ({type(error).__name__})")
             continue
-        found.append(partial(each_of_many, name, *launches, many - few))
+        found.append(partial(each_of_many, name, launches, many - few))
     return found
 
 
@@ -245,13 +245,13 @@ def by_cupy(cupy: Any, compute: Callable[[], object], count: int) -> Callable[[]
     return launch
 
 
-def each_of_many(name: str, few: Callable[[], object], many: Callable[[], object], more: int) -> dict[str, Span]:
-    """Return the time of each computation: what a launch of many takes more than one of few, divided by the number of
-    computations that it has more."""
+def each_of_many(name: str, launches: list[Callable[[], object]], more: int) -> dict[str, Span]:
+    """Return the time of each computation: what the second launch takes more than the first one, divided by the number
+    of computations that it has more."""
     spans: list[Span] = []
     for _ in range(10):
-        (short,), (long,) = rounds(name, few, 1, 1).values(), rounds(name, many, 1, 1).values()
-        spans.append(Span((long.wall - short.wall) / more, math.nan))
+        few, many = [rounds(name, launch, 1, 1)[name] for launch in launches]
+        spans.append(Span((many.wall - few.wall) / more, math.nan))
     return {name: medians(spans)}
 
 
