@@ -96,7 +96,8 @@ class GraphExec:
 
     def update_nodes(self, bases: Sequence[int], memory: Sequence[object]) -> RawGraph:
         """Update the nodes whose addresses, or numbers in the cells of this memory, differ, and return the driver's
-        graph. Instantiate it first if that has not been done. The context must be current."""
+        graph. Instantiate it first if that has not been done. Any context may be current: to update a kernel, a copy or
+        a fill takes none, and what else needs one is rare."""
         topology, raw = self._topology, self.raw
         if topology.staging:
             if not self._staging:
@@ -108,7 +109,9 @@ class GraphExec:
             if staged is not None:
                 return staged
         if raw is None:
-            self.raw = self._retired.resource = raw = self._instantiated(lambda node: self._node(node, bases, memory))
+            with self._devices[0].gpu.current():
+                raw = self._instantiated(lambda node: self._node(node, bases, memory))
+            self.raw = self._retired.resource = raw
             return raw
         if not changed:
             return raw
@@ -183,7 +186,8 @@ class GraphExec:
             CaptureError: a user's body cannot be captured.
         """
         try:
-            return raw.update_captured(number, made)
+            with self._devices[0].gpu.current():
+                return raw.update_captured(number, made)
         except DeviceError as error:
             self._blame_bodies([self._topology.nodes[number]], error)
             raise
@@ -197,10 +201,11 @@ class GraphExec:
 
     def _made_again(self, before: RawGraph, bases: Sequence[int], memory: Sequence[object]) -> RawGraph:
         """Return a new graph for these bases in the place of `before`, which cannot be updated."""
-        raw = self._instantiated(lambda node: self._node(node, bases, memory))
-        self.raw = self._retired.resource = raw
-        self._updates.clear()
-        before.destroy()
+        with self._devices[0].gpu.current():
+            raw = self._instantiated(lambda node: self._node(node, bases, memory))
+            self.raw = self._retired.resource = raw
+            self._updates.clear()
+            before.destroy()
         return raw
 
     def _prepared_updates(self, raw: RawGraph, changed: tuple[int, ...]) -> "_Updates":

@@ -12,6 +12,7 @@ from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.driver.driver_protocol import RawEvent
+from dagpu.backends.cuda.driver.exit_guard import EXIT_GUARD
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.replay.cuda_replay import NAP, CudaReplay
@@ -86,16 +87,18 @@ class GraphReplay:
 
     def succeeds(self, seconds: float) -> bool:
         """Poll the run as `poll` does. Return True if it is over without a failure."""
-        if self._followed is None and not self.finished:
-            with self._device.gpu.current():  # the first look, without the calls of `poll` and `look`
-                try:
-                    idle = (self._end or self._stream.raw).query()
-                except BaseException as error:
+        gpu = self._device.gpu
+        if self._followed is None and not (self.finished or gpu.needs_context or EXIT_GUARD.begun):
+            EXIT_GUARD.inside.append(None)  # the first look, without the calls of `poll` and `look`
+            try:
+                if (self._end or self._stream.raw).query():
+                    self._finish()
+            except BaseException as error:
+                with gpu.current():
                     if not self._is_lost(error):
                         raise
-                else:
-                    if idle:
-                        self._finish()
+            finally:
+                EXIT_GUARD.inside.pop()
         is_over = self.finished or self.poll(seconds)
         followed = self._followed
         return is_over and (followed is None or followed.succeeds(0.0))
