@@ -87,7 +87,7 @@ class GraphExec:
         self._retired = devices[0].retired.watch(self, None)
         """Registration with the device's queue of retired graphs. When this object is dropped, no run uses the raw
         graph any more, and it may be destroyed."""
-        self.arenas: list[object] = []
+        self.arenas: list[MemoryBlock] = []
         """The memory of temporaries, if it stays between launches and there has been one."""
         self.broken = False
         """True if an update or a launch has failed."""
@@ -224,9 +224,9 @@ class GraphExec:
         updates = self._updates[changed] = _Updates(raw.prepare_updates(kernels), others)
         return updates
 
-    def keep_arenas(self, sizes: Sequence[tuple[int, int]]) -> list[object]:
+    def keep_arenas(self, sizes: Sequence[tuple[int, int]]) -> list[MemoryBlock]:
         """Take memory for temporaries of these devices and sizes, which stays between launches, and return it."""
-        taken: list[object] = [self._devices[0].memory.take(size, is_counted=False) for _, size in sizes]
+        taken = [self._devices[0].memory.take(size, is_counted=False) for _, size in sizes]
         self.arenas = taken
         return taken
 

@@ -21,7 +21,6 @@ from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
 from dagpu.backends.cuda.replay.graph_replay import GraphReplay
 from dagpu.backends.cuda.replay.submit import follow_launch
 from dagpu.backends.cuda.resources.cuda_device import lose_devices
-from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import COMPLETED, LaunchedReplay
 from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError
@@ -41,37 +40,36 @@ class LaunchIdleGraph(Protocol):
     def __call__(self, memory: list[Any], spin: float, /) -> LaunchedReplay | None: ...
 
 
-def idle_graph_launch(
+def idle_graph_launch(  # noqa: C901 - of its inner function
     compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances
 ) -> LaunchIdleGraph:
     """Return the function that launches an idle graph of a plan whose memory is all on one device.
 
-    It is most of what a call of a pipeline costs, so it makes no context current, whose two calls take as long as the
-    launch: the driver needs none for calls that name a stream and a graph. What it reads of the plan is in the cells of
-    a closure.
+    This function is most of what a call of a pipeline costs. So it makes no context current, whose two calls take as
+    long as the launch: the driver needs none for calls that name a stream and a graph. What it reads of the plan is in
+    the cells of a closure.
     """
     device = compiled.devices[0]
-    exchange, retired, live, streams = device.exchange, device.retired, device.live, device.streams
-    inputs, outputs, allocates = compiled.inputs, compiled.outputs, compiled.allocates
+    exchange, retired, streams = device.exchange, device.retired, device.streams
+    inputs, outputs, has_arenas = compiled.inputs, compiled.outputs, bool(compiled.arenas)
     no_bases = [0] * compiled.bases
     enter, leave = EXIT_GUARD.inside.append, EXIT_GUARD.inside.pop
 
-    def launch(memory: list[Any], spin: float) -> LaunchedReplay | None:
+    def launch_idle_graph(  # noqa: C901 - its branches are cheap, and a call for each of them would not be
+        memory: list[Any], spin: float
+    ) -> LaunchedReplay | None:
         """See `LaunchIdleGraph`."""
-        if (
-            device.lost is not None
-            or retired.gone
-            or exchange.arrivals
-            or EXIT_GUARD.begun
-            or current_recorder() is not None
-        ):
+        is_lost, must_stop = device.lost is not None, EXIT_GUARD.begun
+        if is_lost or must_stop or retired.gone or exchange.arrivals or current_recorder() is not None:
             return None
-        bases = no_bases.copy()
+        bases, is_missing = no_bases.copy(), False
         for buffer, base in inputs:
             bases[base] = memory[buffer].address
         for buffer, base, _, _ in outputs:
             block = memory[buffer]
-            if block is not None:
+            if block is None:
+                is_missing = True
+            else:
                 bases[base] = block.address
         arenas: list[object] = []
         graph: GraphExec | None = None
@@ -81,8 +79,11 @@ def idle_graph_launch(
         try:
             graph = graphs.borrow_idle() or graphs.borrow(compiled, command_lists.encoded, bases)
             if graph is not None and graph.raw is not None:
-                if allocates:
+                kept = graph.arenas
+                if is_missing or (has_arenas and not kept):
                     arenas = _take_memory(compiled, graphs, graph, memory, bases)
+                elif has_arenas:
+                    bases[0] = kept[0].address
                 stream = streams.take_exclusive()
                 graph.update_nodes(bases, memory).launch(stream.raw)
                 launched = True
@@ -94,12 +95,8 @@ def idle_graph_launch(
             if graph is None or stream is None:
                 _give_up(compiled, graphs, graph, error)
                 raise
-            if isinstance(error, CaptureError):
-                streams.give_back_exclusive(stream)
-                graphs.refuse_capture(graph, error)
-                return None
             run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas)
-            return _followed(run, None if launched else error, error)
+            return _failed(run, graph, stream, error, launched=launched)
         finally:
             leave()
         if graph is None or stream is None:
@@ -111,26 +108,32 @@ def idle_graph_launch(
             streams.exclusive.append(stream)
             return COMPLETED
         run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas)
-        live.add(run)
+        device.live.add(run)
         return run
 
-    return launch
+    return launch_idle_graph
 
 
-def _followed(run: GraphReplay, failure: BaseException | None, error: BaseException) -> CudaReplay:
-    """Return a run after an error: its `failure`, of the launch, or one of the wait after the launch. An error of the
-    wait that does not say that the device is lost is raised, when the run is over."""
+def _failed(
+    run: GraphReplay, graph: GraphExec, stream: CudaStream, error: BaseException, *, launched: bool
+) -> CudaReplay | None:
+    """Go on after an error of the launch of a graph, or of the wait after it if the graph is `launched`. Return None if
+    the run must be started in another way: a body of the user's cannot be captured."""
     device = run.devices[0]
+    if isinstance(error, CaptureError):
+        device.streams.give_back_exclusive(stream)
+        run.graphs.refuse_capture(graph, error)
+        return None
     with device.gpu.current():
-        followed = run.follow(failure)
-        if failure is None and not followed.mark_lost(error, needs=0):
+        followed = run.follow(None if launched else error)
+        if launched and not followed.mark_lost(error, needs=0):
             followed.wait()  # an interrupt: no caller has the run to wait for it
             raise error
         return followed
 
 
 def _take_memory(
-    compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExec, memory: list[object], bases: list[int]
+    compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExec, memory: list[Any], bases: list[int]
 ) -> list[object]:
     """Give a run memory for its outputs and its temporaries, and set the bases. Return the memory of the temporaries:
     what the graph keeps, or memory of the run.
@@ -154,10 +157,8 @@ def _kept_arenas(compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExe
         if error.code != OUT_OF_MEMORY:
             raise
         return []
-    for arena in kept:  # of one device
-        assert isinstance(arena, MemoryBlock)
-        bases[0] = arena.address
-    return kept
+    bases[0] = kept[0].address  # there is one arena, since all memory is on one device
+    return list(kept)
 
 
 def _give_up(compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExec | None, error: BaseException) -> None:

@@ -34,7 +34,7 @@ class GraphReplay:
 
     __slots__ = (
         "__weakref__", "_arenas", "_buffers", "_cancelled", "_command_lists", "_compiled", "_device", "_end",
-        "_followed", "_graph", "_graphs", "_memory", "_stream", "finished",
+        "_followed", "_graph", "_memory", "_stream", "finished", "graphs",
     )  # fmt: skip
 
     cancellable: bool = False
@@ -55,7 +55,7 @@ class GraphReplay:
         self._compiled = compiled
         self._device = compiled.devices[0]
         self._command_lists = command_lists
-        self._graphs = graphs
+        self.graphs = graphs
         self._graph = graph
         self._memory = memory
         self._arenas = arenas
@@ -145,7 +145,7 @@ class GraphReplay:
         except KeyError:
             return
         try:
-            self._graphs.idle.append(self._graph)  # as `give_back` does: it is neither new nor broken
+            self.graphs.idle.append(self._graph)  # as `give_back` does: it is neither new nor broken
             if self._buffers is not None:
                 self._buffers.release()
             self._memory, self._arenas = [], None
@@ -293,11 +293,11 @@ class GraphReplay:
         buffers = self._buffers or RunMemory(self._compiled, self._memory)
         buffers.kept_alive += self._arenas or ()
         self._memory, self._arenas = [], None
-        run = CudaReplay(self._compiled, buffers, self._command_lists.give_back, self._graphs.give_back)
+        run = CudaReplay(self._compiled, buffers, self._command_lists.give_back, self.graphs.give_back)
         if self._cancelled:
             run.cancel()
         run.graph = self._graph
-        run.exclusive = self._stream if self._graphs.own is None else None
+        run.exclusive = self._stream if self.graphs.own is None else None
         if error is not None:
             run.graph_failed(self._graph, error)
         follow_launch(run, self._stream, self._end)
