@@ -44,12 +44,9 @@ FIRST_HANDLE: Final = 0x100
 """The CUstream of the first stream that is created. 1 and 2 are the default streams."""
 
 NO_CONTEXT: Final = frozenset(
-    (
-        "cuStreamQuery", "cuStreamSynchronize", "cuEventQuery", "cuEventRecord", "cuGraphLaunch",
-        "cuGraphExecKernelNodeSetParams", "cuGraphExecMemcpyNodeSetParams", "cuGraphExecMemsetNodeSetParams",
-    )
-)  # fmt: skip
-"""The calls that need no context, as tried on a driver of CUDA 13.0."""
+    ("cuStreamQuery", "cuStreamSynchronize", "cuEventQuery", "cuEventRecord", "cuGraphLaunch")
+)
+"""The calls that need no context, as tried on a driver of CUDA 13.0. There an update of a node ends the process."""
 
 TEXTS: Final = {1: "invalid argument", 2: "out of memory", 700: "an illegal memory access was encountered"}
 CAPTURING: Final = 1 << 40

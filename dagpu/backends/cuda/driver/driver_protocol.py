@@ -242,8 +242,8 @@ class Gpu(Protocol):
 
     @property
     def needs_context(self) -> bool:
-        """True if calls that name a stream and an event or an executable graph fail where no context is current.
-        Other calls need the context."""
+        """True if the launch of an executable graph, and calls that poll or record events and streams, fail where no
+        context is current. All other calls need the context."""
         ...
 
     def current(self) -> AbstractContextManager[object]:

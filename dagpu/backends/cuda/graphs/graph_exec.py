@@ -96,8 +96,7 @@ class GraphExec:
 
     def update_nodes(self, bases: Sequence[int], memory: Sequence[object]) -> RawGraph:
         """Update the nodes whose addresses, or numbers in the cells of this memory, differ, and return the driver's
-        graph. Instantiate it first if that has not been done. Any context may be current: to update a kernel, a copy or
-        a fill takes none, and what else needs one is rare."""
+        graph. Instantiate it first if that has not been done. Any context may be current, or none."""
         topology, raw = self._topology, self.raw
         if topology.staging:
             if not self._staging:
@@ -115,7 +114,15 @@ class GraphExec:
             return raw
         if not changed:
             return raw
-        kernels, others = self._updates.get(tuple(changed)) or self._prepared_updates(raw, tuple(changed))
+        with self._devices[0].gpu.current():  # without it the driver of CUDA 13.0 ends the process
+            return self._updated(raw, tuple(changed), bases, memory)
+
+    def _updated(
+        self, raw: RawGraph, changed: tuple[int, ...], bases: Sequence[int], memory: Sequence[object]
+    ) -> RawGraph:
+        """Update the nodes that depend on the sources `changed`, and return the driver's graph."""
+        topology = self._topology
+        kernels, others = self._updates.get(changed) or self._prepared_updates(raw, changed)
         current: int | None = None
         try:
             for number, node in others:
@@ -186,8 +193,7 @@ class GraphExec:
             CaptureError: a user's body cannot be captured.
         """
         try:
-            with self._devices[0].gpu.current():
-                return raw.update_captured(number, made)
+            return raw.update_captured(number, made)
         except DeviceError as error:
             self._blame_bodies([self._topology.nodes[number]], error)
             raise
