@@ -10,7 +10,7 @@ from dagpu.backends.cuda.graphs.captured import CapturedGraph, LaunchGraph, capt
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.instruction_selection import select
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
-from dagpu.backends.cuda.replay.graph_launches import launch_captured, launch_idle_graph
+from dagpu.backends.cuda.replay.graph_launches import LaunchIdleGraph, idle_graph_launch, launch_captured
 from dagpu.backends.cuda.replay.lane_launches import launch_lane
 from dagpu.backends.cuda.replay.start import start
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
@@ -41,6 +41,8 @@ class Executable:
         )
         """True if all memory of a run is that of one device, and a graph of it may run in any stream."""
         self._keep_arenas(KEPT)
+        self._launch_idle: LaunchIdleGraph | None = None
+        """Launches an idle graph; None if the graphs need another way, or the driver a current context."""
         self._captured: LaunchGraph | None = None
         """The launch of a captured graph that is all of the plan; None for any other plan."""
         self._is_one_lane = False
@@ -64,7 +66,7 @@ class Executable:
         """Start a run; see `Prepared.submit`."""
         if self.compiled.devices[0].exchange.arrivals:
             graph = False
-        if (graph and self._is_on_device and self.graphs.idle) or self._captured is not None or self._is_one_lane:
+        if (graph and self.graphs.idle) or self._captured is not None or self._is_one_lane:
             replay = self.launch_again(bindings.memory, spin, graph)
             if replay is not None:
                 return replay
@@ -75,8 +77,9 @@ class Executable:
         command_lists = self._command_lists
         if command_lists is None:
             return None
-        if graph and self._is_on_device and self.graphs.idle and not self.compiled.devices[0].exchange.arrivals:
-            replay = launch_idle_graph(self.compiled, command_lists, self.graphs, memory, spin)
+        launch_idle = self._launch_idle
+        if graph and launch_idle is not None and self.graphs.idle:
+            replay = launch_idle(memory, spin)
             if replay is not None:
                 return replay
         if self._captured is not None:
@@ -121,6 +124,8 @@ class Executable:
         self._command_lists = CommandListPool(encode(compiled, self._selected), compiled.devices)
         encoded = self._command_lists.encoded
         actions = encoded.actions
+        if self._is_on_device and not compiled.devices[0].gpu.needs_context:
+            self._launch_idle = idle_graph_launch(compiled, self._command_lists, self.graphs)
         self._is_one_lane = _is_one_lane(compiled, encoded)
         self._is_copy = not (encoded.launches or compiled.calls_user)
         if len(actions) == 1 and isinstance(actions[0].a, LaunchGraph) and not compiled.blocking:
