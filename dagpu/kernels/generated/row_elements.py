@@ -90,7 +90,7 @@ def neighbour_reads(
             if followed == axis:
                 conditions.append(f"{name}.stride({place}) == 1")
             elif followed >= 0:
-                conditions.append(f"{name}.stride({place}) % {count} == 0")
+                conditions.append(f"({name}.extent({place}) == 1 || {name}.stride({place}) % {count} == 0)")
         side = f"dagpu::Side<{type_}, {count}>"
         conditions.append(f"reinterpret_cast<unsigned long long>({name}.data()) % alignof({side}) == 0")
         reads.append(f"const {side} {name}_side = *reinterpret_cast<const {side}*>(&{read});")

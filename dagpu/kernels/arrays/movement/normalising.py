@@ -44,8 +44,8 @@ def softmax(x: In[_F], axis: int = -1) -> DeviceOp[Tensor[_F], Any]:
     exponentials.
 
     Exponentials are within 2 ulp, are added in an order that follows from the shape alone, and are multiplied by 1 / s.
-    So results differ between devices by a few ulp, and are the same in every run on one. f16 and bf16 are computed in f32, and the result is
-    rounded once. A row is NaN if it has a NaN or positive infinity, or negative infinity alone.
+    So results differ between devices by a few ulp, and are the same in every run on one. f16 and bf16 are computed in
+    f32, and the result is rounded once. A row is NaN if it has a NaN or positive infinity, or negative infinity alone.
 
     Args:
         x: a tensor of a floating type, or an op whose result is one.

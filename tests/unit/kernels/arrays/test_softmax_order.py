@@ -77,3 +77,23 @@ def test_the_cuda_text_adds_in_the_order_of_the_host_body(
             spec.host.function(expected, x, *known)
             assert found.tobytes() == expected.tobytes(), (shape, order)
             known.append(found)
+
+
+def test_neighbours_are_read_and_written_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows whose length is a multiple of four: there a kernel is right without another way to read or to write."""
+    monkeypatch.setattr(softmax_twins, "numpy_function", lambda *_: falling)
+    made = []
+    for length, at_once in ((1024, True), (1022, False)):
+        spec = kernel_of("whole", f32, softmax_order(length, 1))
+        for apart in ("kept[k] = x(before, at, after);", "out(before, at, after) = kept[k] * share;"):
+            assert apart in spec.cuda
+            made.append((replace(spec, cuda=spec.cuda.replace(apart, ";")), length, at_once))
+    device = EmulatedKernels([spec for spec, *_ in made], folder, blocks=True)
+    for spec, length, at_once in made:
+        x = np.random.default_rng(2).standard_normal((3, length, 1)).astype(f32)
+        found, expected = np.zeros((2, *x.shape), f32)
+        order = softmax_order(length, 1)
+        device.launch(spec, [found, x], [(order.outer, order.span, order.inner)])
+        assert spec.host.function is not None
+        spec.host.function(expected, x)
+        assert (found.tobytes() == expected.tobytes()) is at_once
