@@ -36,10 +36,9 @@ class Executable:
         self._command_lists: CommandListPool | None = None
         """The command lists; None until every kernel is compiled."""
         compiled = self.compiled
-        self._is_on_device = not (
-            compiled.copies_host or compiled.reports or len(devices) > 1 or self.graphs.own is not None
-        )
-        """True if all memory of a run is that of one device, and a graph of it may run in any stream."""
+        self._is_simple = not (compiled.reports or len(devices) > 1 or self.graphs.own is not None)
+        """True if all runs are on one device, a graph of the plan may run in any stream, and nothing is read after
+        it."""
         self._keep_arenas(KEPT)
         self._launch_idle: LaunchIdleGraph | None = None
         """Launches an idle graph; None if the graphs need another way, or the driver a current context."""
@@ -95,7 +94,7 @@ class Executable:
     def _keep_arenas(self, most: int) -> None:
         """Let each graph keep its temporaries between its launches if they are of at most this number of bytes."""
         nbytes = sum([size for _, size in self.compiled.arenas])
-        self.graphs.keeps_arenas = self._is_on_device and 0 < nbytes <= most
+        self.graphs.keeps_arenas = self._is_simple and 0 < nbytes <= most
 
     def freeze(self, bindings: Bindings) -> CapturedGraph:
         """Return a graph that is bound to this memory permanently; see `Prepared.freeze`."""
@@ -124,10 +123,11 @@ class Executable:
         self._command_lists = CommandListPool(encode(compiled, self._selected), compiled.devices)
         encoded = self._command_lists.encoded
         actions = encoded.actions
-        if self._is_on_device and not compiled.devices[0].gpu.needs_context:
-            self._launch_idle = idle_graph_launch(compiled, self._command_lists, self.graphs)
         self._is_one_lane = _is_one_lane(compiled, encoded)
         self._is_copy = not (encoded.launches or compiled.calls_user)
+        is_left_to_lane = self._is_copy and compiled.copies_host
+        if self._is_simple and not is_left_to_lane and not compiled.devices[0].gpu.needs_context:
+            self._launch_idle = idle_graph_launch(compiled, self._command_lists, self.graphs)
         if len(actions) == 1 and isinstance(actions[0].a, LaunchGraph) and not compiled.blocking:
             starts_here = compiled.plan.lanes[actions[0].lane].device == 0
             self._captured = actions[0].a if starts_here and actions[0].a.frozen.cannot_fail else None

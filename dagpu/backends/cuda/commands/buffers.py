@@ -30,12 +30,13 @@ class RunMemory:
 
     __slots__ = ("_compiled", "bases", "bound", "kept_alive", "launched", "locked", "may_wait", "reports")
 
-    def __init__(self, compiled: CompiledPlan, bound: list[object]) -> None:
+    def __init__(self, compiled: CompiledPlan, bound: list[object], bases: list[int] | None = None) -> None:
+        """`bases` are those of `bases_of`, if the caller knows them."""
         self._compiled = compiled
         self.bound = bound
         """For each buffer of the plan its block, for each cell its value. The caller has set the inputs, and may have
         set outputs."""
-        self.bases = bases_of(compiled, bound)
+        self.bases = bases_of(compiled, bound) if bases is None else bases
         self.kept_alive: list[object] = []
         self.launched: list[Reporting] = []
         """The captured graphs that the run has launched."""

@@ -361,7 +361,8 @@ class PyCudaGpu:
 
     def is_pinned(self, array: np.ndarray[Any, Any]) -> bool:
         wanted = self._bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        found = self._bindings.cuPointerGetAttribute(wanted, address_of(array))
+        with self.current():
+            found = self._bindings.cuPointerGetAttribute(wanted, address_of(array))
         return int(found[0]) == 0 and int(found[1]) == int(self._bindings.CUmemorytype.CU_MEMORYTYPE_HOST)
 
     # ---- copies ---------------------------------------------------------------------------------------------------

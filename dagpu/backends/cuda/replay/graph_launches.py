@@ -43,7 +43,7 @@ class LaunchIdleGraph(Protocol):
 def idle_graph_launch(  # noqa: C901 - of its inner function
     compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances
 ) -> LaunchIdleGraph:
-    """Return the function that launches an idle graph of a plan whose memory is all on one device.
+    """Return the function that launches an idle graph of a plan on one device.
 
     This function is most of what a call of a pipeline costs. So it makes no context current, whose two calls take as
     long as the launch: the driver needs none for calls that name a stream and a graph. What it reads of the plan is in
@@ -51,8 +51,9 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
     """
     device = compiled.devices[0]
     exchange, retired, streams = device.exchange, device.retired, device.streams
-    inputs, outputs, has_arenas = compiled.inputs, compiled.outputs, bool(compiled.arenas)
+    inputs, outputs, has_arenas, gathers = compiled.inputs, compiled.outputs, bool(compiled.arenas), compiled.gathers
     no_bases = [0] * compiled.bases
+    copies_host = compiled.copies_host
     enter, leave = EXIT_GUARD.inside.append, EXIT_GUARD.inside.pop
 
     def launch_idle_graph(  # noqa: C901 - its branches are cheap, and a call for each of them would not be
@@ -62,7 +63,7 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
         is_lost, must_stop = device.lost is not None, EXIT_GUARD.begun
         if is_lost or must_stop or retired.gone or exchange.arrivals or current_recorder() is not None:
             return None
-        bases, is_missing = no_bases.copy(), False
+        bases, is_missing = no_bases.copy(), bool(gathers)
         for buffer, base in inputs:
             bases[base] = memory[buffer].address
         for buffer, base, _, _ in outputs:
@@ -71,6 +72,11 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
                 is_missing = True
             else:
                 bases[base] = block.address
+        buffers: RunMemory | None = None
+        if copies_host:
+            buffers = RunMemory(compiled, memory, bases)
+            if not buffers.submits_quickly():
+                return None
         arenas: list[object] = []
         graph: GraphExec | None = None
         stream: CudaStream | None = None
@@ -78,7 +84,7 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
         enter(None)
         try:
             graph = graphs.borrow_idle() or graphs.borrow(compiled, command_lists.encoded, bases)
-            if graph is not None and graph.raw is not None:
+            if graph is not None and graph.raw is not None and (buffers is None or _is_ready(graph, graphs, buffers)):
                 kept = graph.arenas
                 if is_missing or (has_arenas and not kept):
                     arenas = _take_memory(compiled, graphs, graph, memory, bases)
@@ -95,7 +101,7 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
             if graph is None or stream is None:
                 _give_up(compiled, graphs, graph, error)
                 raise
-            run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas)
+            run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas, buffers)
             return _failed(run, graph, stream, error, launched=launched)
         finally:
             leave()
@@ -107,7 +113,7 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
             graphs.idle.append(graph)
             streams.exclusive.append(stream)
             return COMPLETED
-        run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas)
+        run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas, buffers)
         device.live.add(run)
         return run
 

@@ -64,7 +64,7 @@ class CudaDevice:
         self.gpu = gpu
         self.memory = Pool(_in_context(gpu, gpu.allocate), _in_context(gpu, gpu.free))
         slabs = Slabs(gpu.allocate_pinned, gpu.free_pinned)
-        self.pinned = Pool(slabs.allocate, slabs.free)
+        self.pinned = Pool(_in_context(gpu, slabs.allocate), _in_context(gpu, slabs.free))
         self.pinned_room = pinned_room()
         """The most page-locked bytes for results of `to_host`. Further results are in ordinary memory."""
         self.streams = Streams(gpu)
