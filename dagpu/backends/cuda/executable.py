@@ -10,7 +10,7 @@ from dagpu.backends.cuda.graphs.captured import CapturedGraph, LaunchGraph, capt
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.instruction_selection import select
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
-from dagpu.backends.cuda.replay.graph_launches import launch_captured, launch_idle_graph
+from dagpu.backends.cuda.replay.graph_launches import LaunchIdleGraph, idle_graph_launch, launch_captured
 from dagpu.backends.cuda.replay.lane_launches import launch_lane
 from dagpu.backends.cuda.replay.start import start
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
@@ -36,11 +36,12 @@ class Executable:
         self._command_lists: CommandListPool | None = None
         """The command lists; None until every kernel is compiled."""
         compiled = self.compiled
-        self._is_on_device = not (
-            compiled.copies_host or compiled.reports or len(devices) > 1 or self.graphs.own is not None
-        )
-        """True if all memory of a run is that of one device, and a graph of it may run in any stream."""
+        self._is_simple = not (compiled.reports or len(devices) > 1 or self.graphs.own is not None)
+        """True if all runs are on one device, a graph of the plan may run in any stream, and nothing is read after
+        it."""
         self._keep_arenas(KEPT)
+        self._launch_idle: LaunchIdleGraph | None = None
+        """Launches an idle graph; None if the graphs need another way, or the driver a current context."""
         self._captured: LaunchGraph | None = None
         """The launch of a captured graph that is all of the plan; None for any other plan."""
         self._is_one_lane = False
@@ -64,7 +65,7 @@ class Executable:
         """Start a run; see `Prepared.submit`."""
         if self.compiled.devices[0].exchange.arrivals:
             graph = False
-        if (graph and self._is_on_device and self.graphs.idle) or self._captured is not None or self._is_one_lane:
+        if (graph and self.graphs.idle) or self._captured is not None or self._is_one_lane:
             replay = self.launch_again(bindings.memory, spin, graph)
             if replay is not None:
                 return replay
@@ -75,8 +76,9 @@ class Executable:
         command_lists = self._command_lists
         if command_lists is None:
             return None
-        if graph and self._is_on_device and self.graphs.idle and not self.compiled.devices[0].exchange.arrivals:
-            replay = launch_idle_graph(self.compiled, command_lists, self.graphs, memory, spin)
+        launch_idle = self._launch_idle
+        if graph and launch_idle is not None and self.graphs.idle:
+            replay = launch_idle(memory, spin)
             if replay is not None:
                 return replay
         if self._captured is not None:
@@ -92,7 +94,7 @@ class Executable:
     def _keep_arenas(self, most: int) -> None:
         """Let each graph keep its temporaries between its launches if they are of at most this number of bytes."""
         nbytes = sum([size for _, size in self.compiled.arenas])
-        self.graphs.keeps_arenas = self._is_on_device and 0 < nbytes <= most
+        self.graphs.keeps_arenas = self._is_simple and 0 < nbytes <= most
 
     def freeze(self, bindings: Bindings) -> CapturedGraph:
         """Return a graph that is bound to this memory permanently; see `Prepared.freeze`."""
@@ -123,6 +125,9 @@ class Executable:
         actions = encoded.actions
         self._is_one_lane = _is_one_lane(compiled, encoded)
         self._is_copy = not (encoded.launches or compiled.calls_user)
+        is_left_to_lane = self._is_copy and compiled.copies_host
+        if self._is_simple and not is_left_to_lane and not compiled.devices[0].gpu.needs_context:
+            self._launch_idle = idle_graph_launch(compiled, self._command_lists, self.graphs)
         if len(actions) == 1 and isinstance(actions[0].a, LaunchGraph) and not compiled.blocking:
             starts_here = compiled.plan.lanes[actions[0].lane].device == 0
             self._captured = actions[0].a if starts_here and actions[0].a.frozen.cannot_fail else None

@@ -240,6 +240,12 @@ class Gpu(Protocol):
     """The architecture in the form of compiler options: `sm_90`."""
     limits: Limits
 
+    @property
+    def needs_context(self) -> bool:
+        """True if the launch of an executable graph, and calls that poll or record events and streams, fail where no
+        context is current. All other calls need the context."""
+        ...
+
     def current(self) -> AbstractContextManager[object]:
         """Return a context manager that makes the context current on this thread, and restores the previous one at
         exit."""

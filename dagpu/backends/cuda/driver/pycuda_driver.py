@@ -93,6 +93,7 @@ import importlib
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -110,6 +111,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     KernelLaunch,
     Limits,
     RawEvent,
+    RawGraph,
     RawStream,
     TimingEvent,
 )
@@ -264,6 +266,29 @@ class PyCudaGpu:
             )
         return found
 
+    @cached_property
+    def needs_context(self) -> bool:
+        """See `Gpu.needs_context`. It is tried with an empty graph, in a thread of its own: no context is current
+        there. CUDA 13.0 needs none."""
+        with self.current():
+            stream, graph = self.new_stream(), self.make_graph(())
+            outcome: list[bool] = []
+            thread = threading.Thread(target=lambda: outcome.append(self._launches_anywhere(graph, stream)))
+            thread.start()
+            thread.join()
+            stream.synchronize()
+            graph.destroy()
+        return outcome != [True]
+
+    def _launches_anywhere(self, graph: RawGraph, stream: RawStream) -> bool:
+        """Launch a graph, and return False if the driver refuses that, or to poll it."""
+        try:
+            graph.launch(stream)
+            stream.query()
+        except DeviceError:
+            return False
+        return True
+
     def refused(self, call: str, code: int) -> DeviceError:
         return device_error(call, code, self._libraries.text_of(code))
 
@@ -336,7 +361,8 @@ class PyCudaGpu:
 
     def is_pinned(self, array: np.ndarray[Any, Any]) -> bool:
         wanted = self._bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        found = self._bindings.cuPointerGetAttribute(wanted, address_of(array))
+        with self.current():
+            found = self._bindings.cuPointerGetAttribute(wanted, address_of(array))
         return int(found[0]) == 0 and int(found[1]) == int(self._bindings.CUmemorytype.CU_MEMORYTYPE_HOST)
 
     # ---- copies ---------------------------------------------------------------------------------------------------

@@ -87,7 +87,7 @@ class GraphExec:
         self._retired = devices[0].retired.watch(self, None)
         """Registration with the device's queue of retired graphs. When this object is dropped, no run uses the raw
         graph any more, and it may be destroyed."""
-        self.arenas: list[object] = []
+        self.arenas: list[MemoryBlock] = []
         """The memory of temporaries, if it stays between launches and there has been one."""
         self.broken = False
         """True if an update or a launch has failed."""
@@ -96,7 +96,7 @@ class GraphExec:
 
     def update_nodes(self, bases: Sequence[int], memory: Sequence[object]) -> RawGraph:
         """Update the nodes whose addresses, or numbers in the cells of this memory, differ, and return the driver's
-        graph. Instantiate it first if that has not been done. The context must be current."""
+        graph. Instantiate it first if that has not been done. Any context may be current, or none."""
         topology, raw = self._topology, self.raw
         if topology.staging:
             if not self._staging:
@@ -108,11 +108,21 @@ class GraphExec:
             if staged is not None:
                 return staged
         if raw is None:
-            self.raw = self._retired.resource = raw = self._instantiated(lambda node: self._node(node, bases, memory))
+            with self._devices[0].gpu.current():
+                raw = self._instantiated(lambda node: self._node(node, bases, memory))
+            self.raw = self._retired.resource = raw
             return raw
         if not changed:
             return raw
-        kernels, others = self._updates.get(tuple(changed)) or self._prepared_updates(raw, tuple(changed))
+        with self._devices[0].gpu.current():  # without it the driver of CUDA 13.0 ends the process
+            return self._updated(raw, tuple(changed), bases, memory)
+
+    def _updated(
+        self, raw: RawGraph, changed: tuple[int, ...], bases: Sequence[int], memory: Sequence[object]
+    ) -> RawGraph:
+        """Update the nodes that depend on the sources `changed`, and return the driver's graph."""
+        topology = self._topology
+        kernels, others = self._updates.get(changed) or self._prepared_updates(raw, changed)
         current: int | None = None
         try:
             for number, node in others:
@@ -197,10 +207,11 @@ class GraphExec:
 
     def _made_again(self, before: RawGraph, bases: Sequence[int], memory: Sequence[object]) -> RawGraph:
         """Return a new graph for these bases in the place of `before`, which cannot be updated."""
-        raw = self._instantiated(lambda node: self._node(node, bases, memory))
-        self.raw = self._retired.resource = raw
-        self._updates.clear()
-        before.destroy()
+        with self._devices[0].gpu.current():
+            raw = self._instantiated(lambda node: self._node(node, bases, memory))
+            self.raw = self._retired.resource = raw
+            self._updates.clear()
+            before.destroy()
         return raw
 
     def _prepared_updates(self, raw: RawGraph, changed: tuple[int, ...]) -> "_Updates":
@@ -219,9 +230,9 @@ class GraphExec:
         updates = self._updates[changed] = _Updates(raw.prepare_updates(kernels), others)
         return updates
 
-    def keep_arenas(self, sizes: Sequence[tuple[int, int]]) -> list[object]:
+    def keep_arenas(self, sizes: Sequence[tuple[int, int]]) -> list[MemoryBlock]:
         """Take memory for temporaries of these devices and sizes, which stays between launches, and return it."""
-        taken: list[object] = [self._devices[0].memory.take(size, is_counted=False) for _, size in sizes]
+        taken = [self._devices[0].memory.take(size, is_counted=False) for _, size in sizes]
         self.arenas = taken
         return taken
 
