@@ -15,7 +15,7 @@ from dagpu.kernels.arrays.movement.axis_groups import GroupPattern, grouped_arra
 from dagpu.kernels.arrays.reducing.ordered_sums import Array, Combination, parts_of, reduce_lines
 from dagpu.kernels.arrays.reducing.reduction_order import GROUP, power_of_two
 from dagpu.kernels.expressions.numpy_twin import PART
-from dagpu.kernels.expressions.operations.numpy_operations import register_dtype
+from dagpu.kernels.expressions.operations.numpy_operations import NumpyFunction, numpy_function, register_dtype
 from dagpu.kernels.generated.cancelled_parts import until_cancelled
 from dagpu.kernels.generated.scratch_arrays import SCRATCH, shaped
 
@@ -89,6 +89,7 @@ def softmax_twin(step: str, dtype: "np.dtype[Any]", source: GroupPattern, order:
     """Return the NumPy twin of a step: `body(out, x, *known)`. It works on a part of the elements at a time, so that
     their exponentials stay in the processor's cache."""
     number = register_dtype(dtype)
+    exp = numpy_function("exp", number, number)
 
     def body(out: Any, x: Any, *known: Any) -> None:
         rows, of_rows = grouped_array(x, source), _numbers_of_rows(known, order)
@@ -102,7 +103,7 @@ def softmax_twin(step: str, dtype: "np.dtype[Any]", source: GroupPattern, order:
                 given = [each[chosen, :, cut] for each in of_rows]
                 target = out[chosen, spans if step in ("largest", "total") else elements, cut]
                 lines = part.reshape(-1, min(part.shape[1], order.span), part.shape[2])
-                _step_of_lines(step, lines, given, order, target)
+                _step_of_lines(step, exp, lines, given, order, target)
 
     return body
 
@@ -113,7 +114,9 @@ def _numbers_of_rows(known: Sequence[Array], order: SoftmaxOrder) -> list[Array]
     return [_sum_of_lanes(each, order, 1) if at else _largest(each) for at, each in enumerate(known)]
 
 
-def _step_of_lines(step: str, lines: Array, given: Sequence[Array], order: SoftmaxOrder, target: Array) -> None:
+def _step_of_lines(
+    step: str, exp: NumpyFunction, lines: Array, given: Sequence[Array], order: SoftmaxOrder, target: Array
+) -> None:
     """Compute a step of lines of shape (lines, elements, after), which are rows or the spans of one row. `target` has
     as many elements as the result. `given` are the largest elements and the totals of the rows, as far as the step
     reads them."""
@@ -123,7 +126,7 @@ def _step_of_lines(step: str, lines: Array, given: Sequence[Array], order: Softm
         return
     taken = SCRATCH.take()
     powers = np.subtract(lines, largest, shaped(taken, lines.shape, lines.dtype))
-    np.exp(powers, powers)
+    exp(powers, out=powers)
     total = given[1] if len(given) > 1 else _sum_of_lanes(powers, order, order.partial)
     if step == "total":
         target[...] = total.reshape(target.shape)
