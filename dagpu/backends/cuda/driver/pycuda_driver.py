@@ -11,6 +11,7 @@ makes:
 
     call                            through                          may wait for      behind a load  GIL
     cuInit                          cuda.init                        -                 -              released
+    cuDriverGetVersion              bindings                         -                 -              released
     cuDeviceGetCount                cuda.Device.count                -                 -              held
     cuDeviceGet                     cuda.Device                      -                 -              held
     cuDeviceGetName                 Device.name                      -                 -              held
@@ -58,6 +59,8 @@ makes:
     cuGraphAddMemsetNode            bindings                         -                 unknown        released
     cuGraphAddChildGraphNode        bindings                         -                 unknown        released
     cuGraphAddDependencies          bindings                         -                 unknown        released
+    cuGraphAddNode                  bindings                         -                 unknown        released
+    cuGraphConditionalHandleCreate  bindings                         -                 unknown        released
     cuGraphGetNodes                 bindings                         -                 unknown        released
     cuGraphNodeGetType              bindings                         -                 unknown        released
     cuGraphKernelNodeGetParams      bindings                         -                 unknown        released
@@ -163,6 +166,16 @@ class _Libraries:
         self.launch_host_function = _function(driver, "cuLaunchHostFunc")
         os.register_at_fork(after_in_child=self._after_fork)
 
+    @cached_property
+    def lacks_conditions(self) -> str:
+        """The reason why no graph can have conditional nodes; empty if graphs can."""
+        if not hasattr(self.bindings, "cuGraphConditionalHandleCreate"):
+            return "cuda.bindings is older than CUDA 12.3, and knows no conditional nodes"
+        failed, version = self.bindings.cuDriverGetVersion()
+        if failed or version < CONDITIONS_FROM:
+            return f"the driver is of CUDA {version // 1000}.{version % 1000 // 10}, and conditional nodes need 12.4"
+        return ""
+
     def _after_fork(self) -> None:
         self.forked = True
 
@@ -224,6 +237,9 @@ def _function(driver: ctypes.CDLL, name: str) -> Callable[..., int]:
         ) from None
     return function
 
+
+CONDITIONS_FROM: Final = 12040
+"""The first driver, as cuDriverGetVersion tells it, whose graphs have conditional nodes in the form that this uses."""
 
 KEPT_STREAMS: Final = 64
 """The most streams of other libraries whose wrappers are kept."""
@@ -416,10 +432,19 @@ class PyCudaGpu:
 
     # ---- graphs -----------------------------------------------------------------------------------------------------
 
-    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]], gpus: Sequence[Gpu] = ()) -> PyCudaGraph:
+    @property
+    def lacks_conditions(self) -> str:
+        return self._libraries.lacks_conditions
+
+    def make_graph(
+        self,
+        nodes: Sequence[tuple[GraphNode, Sequence[int]]],
+        gpus: Sequence[Gpu] = (),
+        bodies: Sequence[int] = (),
+    ) -> PyCudaGraph:
         here = GraphSite(self.current(), self._capture)
         sites = [each.graph_site(here) for each in gpus if isinstance(each, PyCudaGpu)] or [here] * len(nodes)
-        return PyCudaGraph(self._bindings, self._checked, here, list(zip(nodes, sites, strict=True)))
+        return PyCudaGraph(self._bindings, self._checked, here, list(zip(nodes, sites, strict=True)), bodies)
 
     def graph_site(self, launched: GraphSite) -> GraphSite:
         """Return the site of this device's nodes in a graph: `launched`, if the graph is launched on this device."""
