@@ -8,11 +8,12 @@ from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.encoder import encode
 from dagpu.backends.cuda.graphs.captured import CapturedGraph, LaunchGraph, capture
 from dagpu.backends.cuda.graphs.instances import GraphInstances
+from dagpu.backends.cuda.graphs.obstacles import cannot_capture
 from dagpu.backends.cuda.instruction_selection import select
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
 from dagpu.backends.cuda.replay.graph_launches import LaunchIdleGraph, idle_graph_launch, launch_captured
 from dagpu.backends.cuda.replay.lane_launches import launch_lane
-from dagpu.backends.cuda.replay.start import start
+from dagpu.backends.cuda.replay.start import start, start_graph
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.protocol import Bindings, LaunchedReplay, Replay
 from dagpu.lowering.plan import Plan
@@ -57,12 +58,21 @@ class Executable:
         return None if self._command_lists is not None else self._compile
 
     @property
+    def lacks_graph(self) -> str:
+        """The reason why no run is one graph; empty if runs may be. See `Prepared.lacks_graph`."""
+        graphs = self.graphs
+        if graphs.obstacle is not None:
+            return str(cannot_capture(*graphs.obstacle)).rstrip(".")
+        return graphs.refused or ""
+
+    @property
     def before_graph(self) -> Callable[[], None] | None:
         """Function that instantiates the first graph; None if that is quick or done."""
         return self._prepare_graph if self.graphs.first_is_slow else None
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a run; see `Prepared.submit`."""
+        assert not self.compiled.decides, "streams decide nothing"
         if self.compiled.devices[0].exchange.arrivals:
             graph = False
         if (graph and self.graphs.idle) or self._captured is not None or self._is_one_lane:
@@ -81,6 +91,8 @@ class Executable:
             replay = launch_idle(memory, spin)
             if replay is not None:
                 return replay
+        if self.compiled.decides:
+            return start_graph(self.compiled, command_lists, self.graphs, memory, spin)
         if self._captured is not None:
             return launch_captured(self.compiled, command_lists, self._captured, memory, spin)
         if spin and self._is_one_lane and (self._is_copy or not graph or self.graphs.are_left_out):
