@@ -259,6 +259,7 @@ class PyCudaGpu:
         self.arch = f"sm_{major}{minor}"
         self.limits = _limits_of(device)
         self._context: Context | None = None
+        self._needs_context: bool | None = None
         self._foreign_streams: dict[int, PyCudaStream] = {}
         """The streams of other libraries that were asked for last, by their CUstreams: wrapped numbers."""
         self._gate = threading.Lock()
@@ -282,10 +283,15 @@ class PyCudaGpu:
             )
         return found
 
-    @cached_property
+    @property
     def needs_context(self) -> bool:
-        """See `Gpu.needs_context`. It is tried with an empty graph, in a thread of its own: no context is current
+        """See `Gpu.needs_context`. It is tried once, with an empty graph, in a thread of its own: no context is current
         there. CUDA 13.0 needs none."""
+        if self._needs_context is None:
+            self._needs_context = not self._launches_without_context()
+        return self._needs_context
+
+    def _launches_without_context(self) -> bool:
         with self.current():
             stream, graph = self.new_stream(), self.make_graph(())
             outcome: list[bool] = []
@@ -294,7 +300,7 @@ class PyCudaGpu:
             thread.join()
             stream.synchronize()
             graph.destroy()
-        return outcome != [True]
+        return outcome == [True]
 
     def _launches_anywhere(self, graph: RawGraph, stream: RawStream) -> bool:
         """Launch a graph, and return False if the driver refuses that, or to poll it."""
