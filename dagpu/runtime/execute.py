@@ -140,6 +140,7 @@ async def _run_traced(
                 await waits.wait_for_any(others)
                 waited = True
         await waits.finish_run(waited)
+        lookup.warn_never_kept(tracer.never_kept)
         return result
     except BaseException:
         tracer.abandon("the run that was to make them failed or was cancelled")

@@ -51,18 +51,22 @@ _warned: set[object] = set()
 
 
 def _warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
-    """Warn, once for each place, that a pipeline was called with an argument by which no plan can be found."""
-    place = place_of(origin)
-    if place in _warned:
-        return
-    _warned.add(place)
-    file, line = ("dagpu", 0) if place is None else place
-    message = (
+    """Warn that a pipeline was called with an argument by which no plan can be found."""
+    _warn_once(
+        origin,
         f"{owner!r}, called at {describe(origin)}, got {what}, by which no plan can be found: its function is called "
         "again in each run. Pass handles, NumPy arrays, numbers, texts, and tuples, lists and dicts of these. Let the "
-        "function close over a value that is the same in all calls, and make a pipeline for each such value."
+        "function close over a value that is the same in all calls, and make a pipeline for each such value.",
     )
-    warnings.warn_explicit(message, RuntimeWarning, file, line)
+
+
+def _warn_once(origin: Origin, message: str) -> None:
+    """Issue a warning about a call of a pipeline, once for each place."""
+    place = place_of(origin)
+    if place not in _warned:
+        _warned.add(place)
+        file, line = ("dagpu", 0) if place is None else place
+        warnings.warn_explicit(message, RuntimeWarning, file, line)
 
 
 def pipeline_call(op: DeviceOp[Any, Any, Any]) -> "tuple[PlanCache, Any] | None":
@@ -202,6 +206,17 @@ class PlanLookup:
             self._cache.store(inputs, new, reads, settings)
         if self._inline:
             self._attach(new, signature)
+
+    def warn_never_kept(self, why: str | None) -> None:
+        """Warn, once for each place, that a call of a pipeline leaves no plan. `why` has the cure; None if the next
+        call may leave one."""
+        call = None if why is None or self._inline else pipeline_call(self._op)
+        if call is not None:
+            where = self._op.origin
+            _warn_once(
+                where,
+                f"{self._op.f!r}, called at {describe(where)}, is traced again in each run: {why}.",
+            )
 
     def _attach(self, loaded: LoadedPlan, signature: Signature | None) -> None:
         """Put a plan into the slot of the op, unless the same op has other leaves in its next run, or it has none."""
