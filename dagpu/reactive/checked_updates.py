@@ -11,7 +11,7 @@ from dagpu.common.origin import Origin, StartedAt, describe
 from dagpu.handles import SharedTensor
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import ToHost, Value, Zip
-from dagpu.ops.drawing.dot_text import label_of
+from dagpu.ops.drawing.op_names import name_of
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot
 from dagpu.reactive.incremental import IncrementalRun
@@ -41,7 +41,7 @@ async def check_update(
         revision = newest.cell.history.at(snapshot).revision
         when = f"at revision {revision} of the source made at {describe(newest.origin)}"
     raise UpdateError(
-        f"{label_of(op)} at {describe(op.origin)} differs from a run from scratch {when}: a closure of it reads what "
+        f"{name_of(op)} at {describe(op.origin)} differs from a run from scratch {when}: a closure of it reads what "
         "it is not given. Make what it reads a source."
     )
 

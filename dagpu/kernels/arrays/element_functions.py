@@ -277,7 +277,7 @@ def _expression(operation: str, dtypes: tuple["np.dtype[Any]", ...]) -> Expressi
         3: lambda a, b, c: _of_elements(operation, (a, b, c)),
     }
     traced = trace_expression(formals[len(dtypes)], dtypes)
-    return Expression(traced._replace(name=operation), (_apply.__code__, 0))
+    return Expression(traced.named(operation), (_apply.__code__, 0))
 
 
 def _of_elements(operation: str, operands: tuple[Any, ...]) -> Elem[Any]:

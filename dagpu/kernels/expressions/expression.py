@@ -110,7 +110,9 @@ class Expression(Generic[_P, _R]):
             refuse_arguments(
                 self.traced, "all arguments are numbers", "Make one of them a tensor: full((1,), x), say", origin
             )
-        return check_call(self._name, params, args, self.origin, origin)
+        return check_call(
+            self.traced.name, params, args, self.origin, origin, expression=self.label_of_lambda
+        )
 
     def into(self, out: Out[_R], /, *args: _P.args, **kwargs: _P.kwargs) -> KernelOp:
         """Return an op that writes to a partition. Its result is the tuple of the partition and the arguments.
@@ -232,13 +234,19 @@ class Expression(Generic[_P, _R]):
     def __repr__(self) -> str:
         traced = self.traced
         formals = ", ".join(f"{n}: {type_name(d)}" for n, d in zip(traced.names, traced.dtypes, strict=True))
-        return f"<expression {traced.name}({formals}) -> {type_name(traced.dtype)} declared at {traced.place}>"
+        name = "lambda" if traced.is_lambda else traced.name
+        return f"<expression {name}({formals}) -> {type_name(traced.dtype)} declared at {traced.place}>"
 
     # ---- arguments
 
     @property
     def _name(self) -> str:
-        return self.traced.name
+        return self.traced.label
+
+    @property
+    def label_of_lambda(self) -> str:
+        """The name of the expression in tables and pictures, if it is a `lambda`; else empty."""
+        return self.traced.label if self.traced.is_lambda else ""
 
     def by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any], first: int = 0) -> tuple[Any, ...]:
         """Return the arguments of a call in the order of the parameters, from number `first` on."""
@@ -267,7 +275,9 @@ class Expression(Generic[_P, _R]):
         def check(given: tuple[Any, ...]) -> tuple[Any, ...]:
             inputs = argument_params(self.traced, given[1:], origin, self.traced.names[len(before) :])
             params = [output("out", self.traced.dtype, None), *inputs]
-            return check_call(self._name, params, given, self.origin, origin)
+            return check_call(
+                self.traced.name, params, given, self.origin, origin, expression=self.label_of_lambda
+            )
 
         def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
             assert layouts[0] is not None
@@ -290,7 +300,7 @@ class Expression(Generic[_P, _R]):
         return found
 
     def _new_kernel(self, rank: int, patterns: tuple[ArgumentPattern, ...]) -> KernelSpec:
-        traced, name = self.traced, safe_name(self._name)
+        traced, name = self.traced, safe_name(self.traced.name)
         params = [output("out", traced.dtype, rank)]
         for pattern, dtype, param in zip(patterns, traced.dtypes, parameter_names(traced), strict=True):
             if pattern.form == "number":
@@ -306,4 +316,5 @@ class Expression(Generic[_P, _R]):
             self.origin,
             in_place=True,
             source_name=traced.place,
+            expression=self.label_of_lambda,
         )

@@ -35,7 +35,7 @@ class FusedCall(NamedTuple):
     @property
     def label(self) -> str:
         """The name in messages."""
-        return f"{self.name} of expression {self.expression.traced.name!r}"
+        return f"{self.name} of {self.expression.traced.title}"
 
 
 class FusedFunction(NamedTuple):

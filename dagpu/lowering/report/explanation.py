@@ -192,7 +192,7 @@ def _foreign(plan: Plan, costs: CostModel) -> list[str]:
         if not (isinstance(instruction, Launch) and isinstance(body, UserBody)):
             continue
         kernel = instruction.kernel
-        named = f"{kernel.name} at {describe(instruction.origin)}"
+        named = f"{kernel.label} at {describe(instruction.origin)}"
         time = duration(costs.seconds(instruction, plan))
         lines[f"Foreign op {named}: {time} predicted, {costs.basis(kernel)}"] = None
         why = 'it is declared with capture="never"' if body.capture == "never" else body.refused

@@ -197,7 +197,7 @@ class Evaluation(RememberingEvaluation):
                 try:
                     value = f.apply(value, node.origin)
                 except Exception as error:
-                    error.add_note(f"dagpu: in the op built at {describe(node.origin)}")
+                    error.add_note(f"dagpu: in {node!r}")
                     raise
         self.done.append(value)
 

@@ -128,7 +128,7 @@ def apply_map(node: Map[Any], argument: Any) -> Any:
         try:
             return f.apply(argument, node.origin)
         except Exception as error:
-            error.add_note(f"dagpu: in the op built at {describe(node.origin)}")
+            error.add_note(f"dagpu: in {node!r}")
             raise
     made = call_closure(node, f, argument)
     if has_op(made):

@@ -174,7 +174,7 @@ def _operand(arg: Any, layout: Layout, shape: Shape, transposed: bool, batch: Sh
 @cache
 def _identity(dtype: "np.dtype[Any]") -> Expression[[Any], Any]:
     """Return the expression that copies elements, and broadcasts them to the shape of its output."""
-    return Expression(trace_expression(lambda x: x, (dtype,))._replace(name="broadcast"), (matmul.__code__, 0))
+    return Expression(trace_expression(lambda x: x, (dtype,)).named("broadcast"), (matmul.__code__, 0))
 
 
 def _unequal(
