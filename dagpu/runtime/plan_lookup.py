@@ -240,5 +240,5 @@ def _cache_of(inputs: Flattened, settings: Settings) -> PlanCache | None:
         return None
     for owner in owners:
         cache: PlanCache = owner.plans
-        return cache
+        return cache if cache.check is None else None  # a part of another op is traced in each run then
     return plans if type(settings.policy) in VALUE_POLICIES and not inputs.streams else None

@@ -10,7 +10,7 @@ from functools import partial
 from operator import is_
 from typing import Any, TypeAlias, final
 
-from dagpu.common.containers import is_container, map_values, values_in
+from dagpu.common.containers import is_container, map_values, own_containers, values_in
 from dagpu.common.errors import OwnershipError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe
@@ -226,7 +226,7 @@ class _Builder:
         def build() -> Any:
             value = given()
             if not before or not same_objects(before[0], value):
-                before[:] = [value, make_unwritable(apply_map(node, value))]
+                before[:] = [value, make_unwritable(apply_map(node, own_containers(value)))]
             return before[1]
 
         return build
