@@ -11,7 +11,7 @@ from dagpu.common.errors import NotReadyError
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
 from dagpu.handles.device_handles import Device, driver_of
-from dagpu.handles.handle_errors import refuse_await, refuse_copy, refuse_name
+from dagpu.handles.handle_errors import contents_cure, refuse_await, refuse_copy, refuse_name
 from dagpu.handles.handle_state import HandleBase, live_state
 
 D_co = TypeVar("D_co", bound=np.generic, covariant=True)
@@ -161,8 +161,8 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
             _, made, _ = self._summary()
             raise NotReadyError(
                 f"{type(self).__name__} made at {describe(made)}: a handle never reveals its contents by itself; "
-                "inside a run they do not exist yet, outside they are on the device. Get them with .to_host(), or "
-                "compute on the device: expr(f32, f32)(lambda x, y: x + y)(a, b)."
+                "inside a run they do not exist yet, outside they are on the device. "
+                f"{contents_cure()}, or compute on the device: expr(f32, f32)(lambda x, y: x + y)(a, b)."
             )
 
         def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
@@ -170,7 +170,8 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
             _, made, _ = self._summary()
             raise NotReadyError(
                 f"{type(self).__name__} made at {describe(made)}: a handle never reveals its contents by itself; "
-                "inside a run they do not exist yet, outside they are on the device. Get them with .to_host()."
+                "inside a run they do not exist yet, outside they are on the device. "
+                f"{contents_cure()}."
             )
 
         __reduce_ex__ = refuse_copy  # copy, deepcopy and pickle call it

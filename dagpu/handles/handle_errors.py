@@ -2,6 +2,7 @@
 
 from typing import Any, Final, NoReturn
 
+from dagpu.common.critical import in_user_code
 from dagpu.common.errors import OwnershipError
 from dagpu.common.origin import Origin, describe, here, here_outside
 from dagpu.common.wrong_arguments import no_attribute
@@ -90,6 +91,13 @@ def refuse_copy(handle: HandleBase, _protocol: object = None) -> NoReturn:
 def copy_error(what: str, why: str) -> OwnershipError:
     """Return the error for a copy of an object that has one owner. `why` ends with the cure, without a full stop."""
     return OwnershipError(f"{what} was to be copied or pickled at {describe(here_outside(*_COPIERS))}. {why}.")
+
+
+def contents_cure() -> str:
+    """Return how a program gets the contents of a tensor: at once, or in a function that a run calls."""
+    if in_user_code():
+        return "Return t.to_host() from the function of a .then: the function after it gets an array"
+    return "Get them with .to_host().sync(), or with await t.to_host() in a trio task"
 
 
 def refuse_name(handle: HandleBase, name: str) -> NoReturn:

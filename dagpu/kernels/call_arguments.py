@@ -181,7 +181,7 @@ def _form_cure(param: Param, arg: Any) -> str:
             return "Annotate the parameter Lazy[...], or call the kernel inside .then(...) on the number"
         if isinstance(arg, np.ndarray):
             return "Take the number out of it: array.item()"
-        return "Take the number out of it first, on the host: .to_host() gives its contents"
+        return "Take the number out of it first, on the host: .to_host().sync() gives its contents"
     if isinstance(arg, tuple):
         return "Pick one of a kernel's results with .first() or .unzip()"
     is_output = param.form == "out"

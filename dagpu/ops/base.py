@@ -470,14 +470,14 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         def __getitem__(self, _index: object) -> NoReturn:
             raise TypeError(
                 f"{self!r} has no items: it has not run. Say .first() or .unzip() for the parts of a tuple; "
-                "the contents of a tensor come with .to_host()."
+                "the contents of a tensor come with op.to_host().sync()."
             )
 
         def _no_arithmetic(self, _other: object = None) -> NoReturn:
             raise NotReadyError(
                 f"{self!r} is a description and has no contents. Run it: op.sync(), or await op in a trio task. "
                 "Arithmetic on a device is what kernels are for (@kernel), and expressions: "
-                "expr(f32, f32)(lambda x, y: x + y)(a, b); a tensor's contents come with op.to_host()."
+                "expr(f32, f32)(lambda x, y: x + y)(a, b); a tensor's contents come with op.to_host().sync()."
             )
 
         __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __neg__ = _no_arithmetic
@@ -503,7 +503,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         def __array__(self, *_args: object, **_kwargs: object) -> NoReturn:
             raise NotReadyError(
                 f"{self!r} is a description and has no contents. Run it: op.sync(), or await op in a trio task; "
-                "a tensor's contents come with op.to_host()."
+                "a tensor's contents come with op.to_host().sync()."
             )
 
 

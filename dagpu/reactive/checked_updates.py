@@ -9,7 +9,7 @@ from dagpu.ops.drawing.op_names import name_of
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot
 from dagpu.reactive.incremental import IncrementalRun
-from dagpu.runtime.calls.checked_runs import CheckedRuns
+from dagpu.runtime.pipelines.checked_runs import CheckedRuns
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting.trio_waits import TrioWaits
 

@@ -37,7 +37,7 @@ it."""
 
 
 @final
-class Constant:
+class SameValue:
     """Returns the same object in every run."""
 
     __slots__ = ("_value",)
@@ -256,6 +256,6 @@ def component_builder(whole: ResultBuilder, count: int, index: int, where: Origi
 def result_expression(builder: ResultBuilder, text: CallText) -> str | None:
     """Return the expression that builds a result in a direct call, from `memory` and the leaves. None if `builder` has
     to build it."""
-    if isinstance(builder, Constant | Leaf | CellValue | TupleOf | NewTensor | LeafMemory):
+    if isinstance(builder, SameValue | Leaf | CellValue | TupleOf | NewTensor | LeafMemory):
         return builder.expression(text)
     return None

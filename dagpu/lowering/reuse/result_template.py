@@ -15,7 +15,7 @@ from dagpu.lowering.arguments.flattened import RememberedValue
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.reuse.result_parts import (
     CellValue,
-    Constant,
+    SameValue,
     FirstUse,
     Leaf,
     LeafMemory,
@@ -117,7 +117,7 @@ class ResultTemplate:
             if type(component) is Taken:
                 if known.alive[index] and index not in known.components:
                     return None
-                parts.append(Constant(component))
+                parts.append(SameValue(component))
                 continue
             part = self.part_builder(component, 1)
             if part is None:
@@ -130,15 +130,15 @@ class ResultTemplate:
         kind = type(value)
         if kind is SymbolicNumber or kind is SymbolicArray:
             index = value.index_in(self._traced.reads)
-            return Constant(replace_standins(value)) if index is None else Leaf(index)
+            return SameValue(replace_standins(value)) if index is None else Leaf(index)
         if kind is SharedTensor or kind is TensorRef or kind is np.ndarray:
             index = self._traced.index_of_result(value)
             if index is not None:
                 return Leaf(index)
         if kind is Tensor or kind is TensorMut or kind is SharedTensor:
-            return Constant(value) if id(value) in self._given else self._tensor_builder(value) or self._refuse(value)
+            return SameValue(value) if id(value) in self._given else self._tensor_builder(value) or self._refuse(value)
         if kind in PLAIN or id(value) in self._given:
-            return Constant(value)
+            return SameValue(value)
         if kind is tuple:
             return self._tuple_builder(value, value, depth)
         if kind is Deferred:
@@ -186,8 +186,8 @@ class ResultTemplate:
             if part is None:
                 return None
             parts.append(part)
-        if whole is not None and all(type(part) is Constant for part in parts):
-            return Constant(whole)
+        if whole is not None and all(type(part) is SameValue for part in parts):
+            return SameValue(whole)
         return TupleOf(parts)
 
     def _deferred_builder(self, value: Deferred, depth: int) -> ResultBuilder | None:

@@ -12,7 +12,7 @@ from dagpu.handles.handle_trees import move_handles
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Then, Value
 from dagpu.ops.node_functions import Pure, pipeline_numbers
-from dagpu.runtime.calls.checked_runs import check_call
+from dagpu.runtime.pipelines.checked_runs import check_call
 from dagpu.runtime.plan_cache import CacheInfo, PlanCache
 
 _P = ParamSpec("_P")
