@@ -10,6 +10,7 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.errors import NotReadyError
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
+from dagpu.common.tracebacks import leaves_run
 from dagpu.handles.device_handles import Device, driver_of
 from dagpu.handles.handle_errors import contents_cure, refuse_await, refuse_copy, refuse_name
 from dagpu.handles.handle_state import HandleBase, live_state
@@ -156,6 +157,7 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
         __getattr__ = refuse_name
         __await__ = refuse_await
 
+        @leaves_run
         def _no_arithmetic(self, _other: object = None) -> NoReturn:
             """Raise a `NotReadyError` that names the way to compute on the device."""
             _, made, _ = self._summary()
@@ -165,6 +167,7 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
                 f"{contents_cure()}, or compute on the device: expr(f32, f32)(lambda x, y: x + y)(a, b)."
             )
 
+        @leaves_run
         def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
             """Raise a `NotReadyError`, because the operation needs the contents."""
             _, made, _ = self._summary()

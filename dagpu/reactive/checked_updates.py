@@ -9,8 +9,8 @@ from dagpu.ops.drawing.op_names import name_of
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot
 from dagpu.reactive.incremental import IncrementalRun
-from dagpu.runtime.pipelines.checked_runs import CheckedRuns
 from dagpu.runtime.calls.settings import Settings
+from dagpu.runtime.pipelines.checked_runs import CheckedRuns
 from dagpu.runtime.waiting.trio_waits import TrioWaits
 
 AnyOp = DeviceOp[Any, Any, Any]

@@ -12,6 +12,7 @@ from dagpu.common.containers import own_containers
 from dagpu.common.critical import CURRENT_THREAD, OUTSIDE
 from dagpu.common.errors import BorrowError
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_count, check_flag
 from dagpu.handles import SharedTensor, Tensor
 from dagpu.lowering.arguments.call_text import MISS
@@ -45,6 +46,7 @@ def observe(
 ) -> Flow[SharedTensor[_N]]: ...
 @overload
 def observe(op: DeviceOp[_T, Static, Any], /, *, memory: int | None = ..., check: bool = ...) -> Flow[_T]: ...
+@leaves_run
 def observe(op: AnyOp, /, *, memory: int | None = None, check: bool = False) -> Flow[Any]:
     """Return the flow of the values of an op: the first one at once, and a new one each time that sources have changed.
 

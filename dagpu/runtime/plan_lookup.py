@@ -210,13 +210,9 @@ class PlanLookup:
     def warn_never_kept(self, why: str | None) -> None:
         """Warn, once for each place, that a call of a pipeline leaves no plan. `why` has the cure; None if the next
         call may leave one."""
-        call = None if why is None or self._inline else pipeline_call(self._op)
-        if call is not None:
-            where = self._op.origin
-            _warn_once(
-                where,
-                f"{self._op.f!r}, called at {describe(where)}, is traced again in each run: {why}.",
-            )
+        op = self._op
+        if why is not None and not self._inline and isinstance(op, Then) and isinstance(op.f, Pure):
+            _warn_once(op.origin, f"{op.f!r}, called at {describe(op.origin)}, is traced again in each run: {why}.")
 
     def _attach(self, loaded: LoadedPlan, signature: Signature | None) -> None:
         """Put a plan into the slot of the op, unless the same op has other leaves in its next run, or it has none."""

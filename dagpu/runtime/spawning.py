@@ -28,7 +28,8 @@ class Pending(Generic[_T_co]):
 
     A result that owns handles goes to the first task that awaits it; a second one gets a `MovedError`. Any other result
     goes to all tasks, so NumPy arrays in it are read-only, even if only one task awaits it (`array.copy()` can be
-    written); each task gets lists, dicts, sets and bytearrays of its own. A task that runs the op itself, with `await op`, owns the result alone, and may write to it.
+    written); each task gets lists, dicts, sets and bytearrays of its own. A task that runs the op itself, with
+    `await op`, owns the result alone, and may write to it.
     """
 
     def __init__(self, op: DeviceOp[_T_co, Static, Any], origin: Origin) -> None:

@@ -7,12 +7,12 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.errors import KernelArgumentError, ShapeError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.kernels.call_arguments import elements_problem
 from dagpu.kernels.expressions.broadcasting import broadcast_shape
 from dagpu.kernels.expressions.element import Elem
 from dagpu.kernels.expressions.traced_expression import TracedExpression
 from dagpu.kernels.generated.element_errors import refuse_call_in_expression
 from dagpu.kernels.generated.generated_launch import is_number, number_input, tensor_input
-from dagpu.kernels.call_arguments import elements_problem
 from dagpu.ops.kernel_spec import Param
 
 
@@ -79,7 +79,9 @@ def broadcast_arguments(
     shapes = [layout.shape for layout in layouts if layout is not None]
     first = len(traced.names) - len(layouts)
     for name, dtype, layout in zip(traced.names[first:], traced.dtypes[first:], layouts, strict=True):
-        if layout is not None and layout.dtype is not dtype and layout.dtype != dtype:  # it is an op: handles are checked
+        if (
+            layout is not None and layout.dtype is not dtype and layout.dtype != dtype
+        ):  # it is an op: handles are checked
             wanted, cure = elements_problem(layout.dtype, dtype)
             what = f"got an op of a tensor of {layout.dtype.name}, shape {layout.shape}, {wanted}"
             refuse_arguments(traced, what, cure, origin, name)

@@ -31,7 +31,9 @@ def is_stateless(f: object) -> bool:
     if type(f) is not FunctionType or f.__dict__ or not _are_module_globals(f.__globals__):
         return False
     captured = _captured(f)
-    if captured is None or not all(type(item) in _IMMUTABLE or _is_imported_module(item) or _is_found_by_name(item) for item in captured):
+    if captured is None or not all(
+        type(item) in _IMMUTABLE or _is_imported_module(item) or _is_found_by_name(item) for item in captured
+    ):
         return False
     return not f.__code__.co_freevars or not any(_assignments(f.__code__, frozenset(f.__code__.co_freevars)))
 

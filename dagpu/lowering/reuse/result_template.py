@@ -1,7 +1,7 @@
 """The template of a result: functions that build the same value in another run, from its memory and its leaves."""
 
 from collections.abc import Iterable
-from typing import Any, Final, final
+from typing import Any, Final, assert_never, final
 
 import numpy as np
 
@@ -15,11 +15,11 @@ from dagpu.lowering.arguments.flattened import RememberedValue
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.reuse.result_parts import (
     CellValue,
-    SameValue,
     FirstUse,
     Leaf,
     LeafMemory,
     ResultBuilder,
+    SameValue,
     TupleOf,
     component_builder,
     composite_builder,
@@ -167,13 +167,14 @@ class ResultTemplate:
                 return list_builder(items) if kind is list else dict_builder(tuple(value), items)
         return self._refuse(value)
 
-    def _refuse(self, value: object) -> None:
+    def _refuse(self, value: object) -> ResultBuilder | None:
         """Record that no plan can make this part of the result, and return None."""
         self._traced.forbid_reuse(
             f"no plan can make a part of its result, a {type(value).__name__}, again. Return handles that it has made "
             "or was given, each once, results of to_host() and host_map, numbers, texts, and tuples, lists and dicts "
             "of these"
         )
+        return None
 
     def _tuple_builder(self, items: tuple[Any, ...], whole: object, depth: int) -> ResultBuilder | None:
         """Return a function that builds a tuple. `whole` is the tuple itself if all its items exist."""
@@ -200,18 +201,17 @@ class ResultTemplate:
                 return CellValue(buffer)
             case FromItems(items=items):
                 return self._tuple_builder(items, None, depth)
-            case ForeignSuspension(node=Shared() as node):
-                value = self._memo.claimed_value(node.once)
-                return self._deferred_builder(value, depth) if type(value) is Deferred else None
-            case FromPart(whole=whole, node=node, index=index):
-                items = self._once(whole, depth + 1)
-                return None if items is None else component_builder(items, node.split.n, index, node.origin)
-            case SuspendedOp(node=Map()):
-                return self._once(found, depth)
-            case SuspendedOp(node=Shared()):
+            case FromPart(whole=whole, node=part, index=index):
+                made = self._once(whole, depth + 1)
+                return None if made is None else component_builder(made, part.split.n, index, part.origin)
+            case ForeignSuspension(node=node):  # of `Shared`, whose first consumer has the case below
+                claimed = self._memo.claimed_value(node.once)
+                return self._deferred_builder(claimed, depth) if type(claimed) is Deferred else None
+            case SuspendedOp(node=node):
                 made = self._once(found, depth)
-                return None if made is None else consumer_builder(made)
-        return None
+                return consumer_builder(made) if made is not None and type(node) is Shared else made
+            case _:
+                assert_never(found.cause)
 
     def _once(self, value: Deferred, depth: int) -> ResultBuilder | None:
         """Return a function that builds a value that a run computes once, for one more part. It calls the function of

@@ -51,8 +51,8 @@ class Signature:
     """
 
     __slots__ = (
-        "_arrays", "_computes", "_drawn", "_given", "_graphs", "_held_storages", "_leaves", "_numbers", "_remembered", "buffers",
-        "moves", "result",
+        "_arrays", "_computes", "_drawn", "_given", "_graphs", "_held_storages", "_leaves", "_numbers", "_remembered",
+        "buffers", "moves", "result",
     )  # fmt: skip
 
     def __init__(
@@ -119,7 +119,12 @@ class Signature:
     def write_rest(self, text: CallText) -> bool:
         """Write the lines of a direct call that bind what a guard made with `leaf_bindings` does not bind, and let the
         leaves move. Return False if `bind` must bind the run."""
-        if self._computes or self._graphs or self._remembered or any(held is not None for _, _, _, held in self._leaves):
+        if (
+            self._computes
+            or self._graphs
+            or self._remembered
+            or any(held is not None for _, _, _, held in self._leaves)
+        ):
             return False
         if self._held_storages:
             text.refuse_memory_in(text.constant("HELD", self._held_storages))
@@ -131,8 +136,10 @@ class Signature:
     def write_again(self, text: CallText, leaves: Sequence[Any]) -> bool:
         """Write the lines of a direct call that do what `bind` does, for one more run with these very leaves. Their
         names are in `text` already. Return False if `bind` must bind the run."""
-        if self._computes or self._remembered or not all(
-            type(leaves[index]) in HANDLES and state_of(leaves[index]) for index in self.moves
+        if (
+            self._computes
+            or self._remembered
+            or not all(type(leaves[index]) in HANDLES and state_of(leaves[index]) for index in self.moves)
         ):
             return False
         self._write_given(text)

@@ -9,6 +9,7 @@ from dagpu.lowering.tracing.program_builder import BuilderMark, ProgramBuilder
 
 _NEW_TENSOR: Final = "a new tensor"
 
+
 def refuse_new_memory(builder: ProgramBuilder, mark: BuilderMark, how: str, where: Origin) -> None:
     """Raise `CaptureError` if an op that was added since the mark makes memory, waits for the host, or launches another
     graph."""

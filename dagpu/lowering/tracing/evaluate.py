@@ -15,7 +15,6 @@ from typing import Any, Final, assert_never, final
 import numpy as np
 
 from dagpu.common.errors import MovedError
-from dagpu.common.origin import describe
 from dagpu.handles import HANDLES, SharedTensor, TensorRef
 from dagpu.handles.handle_trees import has_owning_handle
 from dagpu.handles.symbolic import SymbolicNumber

@@ -74,8 +74,8 @@ class Closures:
         argument = replace_standins(argument)
         if not is_fixed(argument):
             self._leaves.forbid_reuse(
-                f"the function of .host_map at {describe(node.origin)} gets a {type(argument).__name__}, and may change "
-                "it in place. Give it results of ops, numbers and texts, and tuples of these"
+                f"the function of .host_map at {describe(node.origin)} gets a {type(argument).__name__}, and may "
+                "change it in place. Give it results of ops, numbers and texts, and tuples of these"
             )
         return argument
 

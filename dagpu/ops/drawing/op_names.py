@@ -1,6 +1,6 @@
 """The names of ops in messages and pictures: the call in the user's code that has built an op."""
 
-from typing import Any
+from typing import Any, Final
 
 from dagpu.common.dtypes import Shape
 from dagpu.common.origin import is_ours, is_ours_at
@@ -13,48 +13,33 @@ from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.node_functions import Components, Cut, Inspect, Item, Outputs, Pure, Reshape, Share, Uncut
 
+_NAMES: Final[dict[type[Any], str]] = {
+    Cutoff: "cutoff", FromHost: "from_host", GraphLaunch: "graph launch", HostCall: "host_map", On: "on",
+    Shared: "shared", Source: "source", ToHost: "to_host", Value: "value", Zip: "zip_ops",
+}  # fmt: skip
+"""The names of ops that their class alone gives."""
+
+
 def name_of(op: DeviceOp[Any, Any, Any]) -> str:
     """Return the name of an op: `ones((3,))`, `saxpy`, `array.sum`, `to_host`."""
     op = _work_of(op)
     match op:
-        case Launch():
-            kernel = op.kernel
+        case Launch(kernel=kernel):
             return f"array.{kernel.label}" if is_ours_at(kernel.origin) else kernel.label
-        case Alloc():
-            return _name_of_creation(op.shape, op.recipe)
+        case Alloc(shape=shape, recipe=recipe):
+            return _name_of_creation(shape, recipe)
         case Copy():
             if op.into is not None:
                 return "fill" if isinstance(op.source, Constant) else "memcpy"
             return "dup" if op.dtype is None else "convert"
         case Then(f=f):
-            if isinstance(f, Pure):
-                return f"pipeline {f.f.__name__}" if hasattr(f.f, "__name__") else "pipeline"
-            return f.__name__ if is_ours(getattr(getattr(f, "__code__", None), "co_filename", "")) else "then"
-        case Map():
-            return _name_of_map(op.f)
-        case Unzip():
-            return f"unzip()[{op.index}]"
-        case GraphLaunch():
-            return "graph launch"
-        case Source():
-            return "source"
-        case FromHost():
-            return "from_host"
-        case ToHost():
-            return "to_host"
-        case HostCall():
-            return "host_map"
-        case Value():
-            return "value"
-        case Zip():
-            return "zip_ops"
-        case Shared():
-            return "shared"
-        case Cutoff():
-            return "cutoff"
-        case On():
-            return "on"
-    return type(op).__name__
+            return _name_of_then(f)
+        case Map(f=f):
+            return _name_of_map(f)
+        case Unzip(index=index):
+            return f"unzip()[{index}]"
+        case _:
+            return _NAMES.get(type(op), type(op).__name__)
 
 
 def _work_of(op: DeviceOp[Any, Any, Any]) -> DeviceOp[Any, Any, Any]:
@@ -70,8 +55,7 @@ def _name_of_creation(shape: Shape, recipe: Recipe | None) -> str:
         case None:
             return f"empty({shape})"
         case Constant(value=value):
-            name = {0: "zeros", 1: "ones"}.get(value)
-            return f"full({shape}, {value})" if name is None else f"{name}({shape})"
+            return f"zeros({shape})" if value == 0 else f"ones({shape})" if value == 1 else f"full({shape}, {value})"
         case Arange(start=0, step=1):
             return f"arange({shape[0]})"
         case Arange(start=start, step=step):
@@ -84,6 +68,13 @@ def _name_of_creation(shape: Shape, recipe: Recipe | None) -> str:
             return f"rand({shape})"
         case Normal():
             return f"randn({shape})"
+
+
+def _name_of_then(f: Any) -> str:
+    if isinstance(f, Pure):
+        return f"pipeline {getattr(f.f, '__name__', '')}".rstrip()
+    ours = is_ours(getattr(getattr(f, "__code__", None), "co_filename", ""))
+    return f.__name__ if ours else "then"  # a function of dagpu chooses a kernel by the results
 
 
 def _name_of_map(f: Any) -> str:

@@ -13,6 +13,7 @@ from dagpu.common.errors import SourceError
 from dagpu.common.frozen import frozen
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
+from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import check_function, format_value
 from dagpu.handles import HANDLES, OWNING, SharedTensor, Tensor, live_state
 from dagpu.handles.device_handles import driver_of
@@ -83,11 +84,16 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
         Raises:
             SourceError: the value can be changed in place, or is lent, or a closure of a run called this.
         """
-        if CURRENT_THREAD.state.where != OUTSIDE:
-            self._refuse_in_closure()
-        kind = self.kind
-        change_source(self.cell, x if type(x) is kind and kind in PLAIN else _own(x, kind, self.origin, "set"))
+        try:
+            if CURRENT_THREAD.state.where != OUTSIDE:
+                self._refuse_in_closure()
+            kind = self.kind
+            change_source(self.cell, x if type(x) is kind and kind in PLAIN else _own(x, kind, self.origin, "set"))
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
+    @leaves_run
     def change(self, f: Callable[[_T], _T], /) -> None:
         """Set the value to `f(get())`, with no change of another thread in between: `f` is called again after one.
 
@@ -132,6 +138,7 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
     ) -> None: ...
     @overload
     def write(self: "Source[NDArray[_N]]", at: Region, data: NDArray[_N], /) -> None: ...
+    @leaves_run
     def write(self: "Source[Any]", at: Any, data: Any, /) -> None:
         """Change a part of a tensor or an array. What depends on other parts alone does not run again.
 
@@ -225,6 +232,7 @@ def source(
 ) -> Source[NDArray[_N]]: ...
 @overload
 def source(x: _H, /, *, equal: Callable[[_H, _H], bool] | None = ...) -> Source[_H]: ...
+@leaves_run
 def source(x: Any, /, *, equal: Callable[[Any, Any], bool] | None = None) -> Any:
     """Return an input that changes: an op whose value `set` replaces.
 
@@ -249,6 +257,7 @@ def cutoff(op: DeviceOp[Tensor[_N], Static, Any], /) -> DeviceOp[SharedTensor[_N
 def cutoff(op: DeviceOp[SharedTensor[_N], Static, Any], /) -> DeviceOp[SharedTensor[_N]]: ...
 @overload
 def cutoff(op: DeviceOp[_T, Static, Any], /, equal: Callable[[_T, _T], bool] = ...) -> DeviceOp[_T]: ...
+@leaves_run
 def cutoff(op: Any, /, equal: Callable[[Any, Any], bool] | None = None) -> Any:
     """Return an op with the same result, after which a feed runs nothing again while the value stays the same.
 

@@ -1,4 +1,5 @@
-"""The check behind `check=True`: what a pipeline's plan or a feed's update has made, held against a run from scratch."""
+"""The check behind `check=True`: the result of a pipeline's plan, or a feed's update, beside that of a run from
+scratch."""
 
 from typing import Any, Final, cast, final
 
@@ -6,7 +7,7 @@ from dagpu.common.containers import values_in
 from dagpu.common.errors import UpdateError
 from dagpu.common.frozen import frozen
 from dagpu.common.origin import Origin, describe
-from dagpu.handles import HANDLES, HandleState, Partition, SharedTensor, TensorMut, TensorRef, cut_of, live_state
+from dagpu.handles import HandleState, Partition, SharedTensor, TensorMut, TensorRef, cut_of, live_state
 from dagpu.handles.handle_trees import handles_in, map_handles
 from dagpu.lowering.updates.comparing.compare_values import same_contents
 from dagpu.ops.base import DeviceOp
@@ -21,6 +22,7 @@ from dagpu.runtime.waiting.waits import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]
 
+
 async def check_call(op: AnyOp, settings: Settings, waits: Waits, where: Origin) -> Any:
     """Run the call of a pipeline with the plan that serves it, and from scratch, on copies of what it owns or writes.
     Return the result of the first.
@@ -30,6 +32,7 @@ async def check_call(op: AnyOp, settings: Settings, waits: Waits, where: Origin)
     """
     assert isinstance(op, Then)
     assert isinstance(op.source, Value)
+    assert isinstance(op.f, Pure)
     arguments, pipeline, runs = op.source.content, op.f, CheckedRuns(settings, waits, where)
     sources = [item for item in values_in(arguments) if isinstance(item, Source)]
     before = [source.revision for source in sources]
@@ -69,7 +72,9 @@ class CheckedRuns:
     async def _on_host(self, value: Any) -> Any:
         """Return a value with arrays in place of its tensors."""
         handles = list(handles_in(value))
-        arrays = iter(await self._run_all([ToHost(Value(self._lent(each), self.where), self.where) for each in handles]))
+        arrays = iter(
+            await self._run_all([ToHost(Value(self._lent(each), self.where), self.where) for each in handles])
+        )
         return map_handles(lambda _: next(arrays), value)
 
     async def _run_all(self, ops: list[AnyOp]) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from typing import Any, Generic, ParamSpec, final, overload
 from typing_extensions import TypeVar
 
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import check_count, check_flag, format_value, suspended_result, wrong_argument
 from dagpu.handles.handle_trees import move_handles
 from dagpu.ops.base import DeviceOp
@@ -59,14 +60,18 @@ class Pipeline(Generic[_P, _T_co]):
             TypeError: the function does not take these arguments. No argument has moved then.
             MovedError: a handle among the arguments has been moved.
         """
-        origin = here()
-        if kwargs or len(args) not in self._counts:
-            self._check(args, kwargs, origin)
-        if kwargs:
-            held = move_handles((args, tuple(kwargs.items())), self._moved_by, origin)
-        else:
-            held = move_handles(args, self._moved_by, origin), ()
-        return Then(Value(held, origin), self._function, origin)
+        try:
+            origin = here()
+            if kwargs or len(args) not in self._counts:
+                self._check(args, kwargs, origin)
+            if kwargs:
+                held = move_handles((args, tuple(kwargs.items())), self._moved_by, origin)
+            else:
+                held = move_handles(args, self._moved_by, origin), ()
+            return Then(Value(held, origin), self._function, origin)
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
     def _check(self, args: tuple[object, ...], kwargs: dict[str, object], origin: Origin) -> None:
         """Raise in the call if the function does not take these arguments: its own error would come in the run."""
@@ -141,6 +146,7 @@ def pipeline(f: Callable[_P, DeviceOp[_T, Any, Any]]) -> Pipeline[_P, _T]: ...
 def pipeline(
     *, cache_size: int = ..., graph_from: int | None = ..., check: bool = ...
 ) -> Callable[[Callable[_P, DeviceOp[_T, Any, Any]]], Pipeline[_P, _T]]: ...
+@leaves_run
 def pipeline(
     f: Callable[_P, DeviceOp[_T, Any, Any]] | None = None,
     *,
@@ -178,6 +184,7 @@ def pipeline(
     """
     checked = check_flag(check, "pipeline", here(), "check")
 
+    @leaves_run
     def decorate(f: Callable[_P, DeviceOp[_T, Any, Any]]) -> Pipeline[_P, _T]:
         origin = here()
         if not callable(f):
