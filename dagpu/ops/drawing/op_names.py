@@ -36,6 +36,8 @@ def name_of(op: DeviceOp[Any, Any, Any]) -> str:
             return _name_of_then(f)
         case Map(f=f):
             return _name_of_map(f)
+        case Source(name=str() as name):
+            return f"source {name!r}"
         case Unzip(index=index):
             return f"unzip()[{index}]"
         case _:

@@ -14,8 +14,8 @@ def sight_error(launch: Launch, position: int, index: tuple[int, ...], tile: tup
     assert sight is not None
     return KernelBoundsError(
         f"{kernel.label} looked at {name}[{', '.join(map(str, index))}] from tile {tile}, and declares "
-        f"{sight.declared} of {name}. Declare what it looks at. It is declared at {describe(kernel.origin)}, and was launched at "
-        f"{describe(launch.origin)}."
+        f"{sight.declared} of {name}. Declare what it looks at. It is declared at {describe(kernel.origin)}, and was "
+        f"launched at {describe(launch.origin)}."
     )
 
 
