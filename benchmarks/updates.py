@@ -282,7 +282,7 @@ class WrittenFeed:
             with trace() as traced:
                 for _ in range(3):
                     await self._update(feed, percent)
-        kernels = [run.seconds for run in traced.runs if run.predicted.pieces[0].name.endswith(mirror.__name__)]
+        kernels = [run.seconds for run in traced.runs if run.predicted.pieces[0].name.endswith("mirror")]
         assert len(kernels) == 3
         kernel = Span(statistics.median(kernels), math.nan)
         return {f"{percent} %": alone, f"{percent} %{WITH_WRITE}": both, f"{percent} %{ON_DEVICE}": kernel}
