@@ -32,10 +32,17 @@ _HOW_TO_READ: Final = (
 )
 
 
-def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS, pairs: int = MOST_PAIRS) -> str:
+def explain(
+    plan: Plan,
+    costs: CostModel | None = None,
+    *,
+    rows: int = MOST_ROWS,
+    pairs: int = MOST_PAIRS,
+    legend: bool = True,
+) -> str:
     """Return a report of the plan. Times are predictions of `costs`, `CostModel()` unless given.
 
-    - A sentence that says how to read the table. Then a table of the instructions, in the plan's order: the number,
+    - With `legend`, sentences that say how to read the table. Then a table of the instructions, in the plan's order: the number,
       counted from 1 (as in `print(plan)`), the lane (`device/stream`), the instructions of other lanes that it waits
       for, the bytes that it writes on devices, the predicted begin and end, and the place in the user's code that
       built it. At most `rows` instructions are shown.
@@ -59,7 +66,7 @@ def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS
     lines = [f"Plan: {', '.join(parts)}, devices: {', '.join(plan.devices) or 'none'}"]
     if found.pieces:
         lines += [
-            *_HOW_TO_READ,
+            *(_HOW_TO_READ if legend else ()),
             "",
             *_instructions(found, rows),
             "",
