@@ -161,11 +161,11 @@ class CostModel:
 
     def basis(self, kernel: KernelSpec) -> str:
         """Return the origin of a kernel's time, in words."""
-        if kernel.name in dict(self.declared):
+        if kernel.label in dict(self.declared):
             return "declared to the policy's CostModel"
         if kernel.seconds is not None:
             return "declared with the op, cost="
-        return "learnt by the policy's CostModel" if dict(self.learnt).get(kernel.name) else "by its bytes"
+        return "learnt by the policy's CostModel" if dict(self.learnt).get(kernel.label) else "by its bytes"
 
     def seconds(self, instruction: Instruction, program: _Buffered) -> float:
         """Return the seconds of an instruction; `program` is the program or the plan that it belongs to."""
@@ -202,7 +202,7 @@ class _Clock:
     def nbytes(self, instruction: Instruction) -> int:
         layouts: list[Layout] = []
         if isinstance(instruction, Launch):
-            if self._counted and (counted := self._counted.get(instruction.kernel.name)) is not None:
+            if self._counted and (counted := self._counted.get(instruction.kernel.label)) is not None:
                 return counted
             for arg in instruction.args:
                 what = type(arg)
@@ -248,10 +248,10 @@ class _Clock:
         return sum([arg.layout.nbytes for arg in inputs]) / self._model.links.peer.bandwidth
 
     def _kernel(self, kernel: KernelSpec, nbytes: int) -> float:
-        seconds = self._declared.get(kernel.name, kernel.seconds)
+        seconds = self._declared.get(kernel.label, kernel.seconds)
         if seconds is not None:
             return seconds
-        sizes = self._learnt.get(kernel.name)
+        sizes = self._learnt.get(kernel.label)
         if not sizes:
             return nbytes * self._byte
         wanted = max(nbytes, 1)
