@@ -3,19 +3,34 @@
 import itertools
 import re
 import warnings
+from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pytest
+import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import SharedTensor, array, f32, from_host, ones, pipeline, source, value, zip_ops
+from dagpu import SharedTensor, array, f32, from_host, ones, pipeline, source, use_device, value, zip_ops
+from dagpu.runtime import plan_lookup
 from tests.behaviour.pipelines.pipeline_calls import Calls, S, added, scaled, shared, tensor
 from tests.behaviour.pipelines.pipeline_calls import no_plans_yet as no_plans_yet
 from tests.programs.expressions import Op
+from tests.simulated.cuda import installed
 
 MADE: Final = itertools.count()
+
+
+@pytest.fixture(params=["host", "simulated"])
+def machine(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The host, and a simulated GPU, which launches a plan as a graph from its second run on."""
+    if request.param == "simulated":
+        with installed(seed=5):
+            yield
+        return
+    with use_device("host"):
+        yield
 
 
 class Pair(NamedTuple):
@@ -79,38 +94,40 @@ calling = st.recursive(
 
 def built(e: Any, x: Any, h: Any, k: Any) -> Op:
     """The op of a composition, over a shared tensor, an array and a number."""
-    match e:
-        case "shared argument":
-            return value(x.clone())
-        case "array argument":
-            return from_host(h).share()
-        case "number":
-            return scaled(k, x).share()
-        case "made":
-            return ones(S).share()
-        case "downloaded":
-            return scaled(k, x).to_host()
-        case "zip", items:
-            return zip_ops(*(built(item, x, h, k) for item in items))
-        case "first", items:
-            return zip_ops(*(built(item, x, h, k) for item in items)).first()
-        case "last", items:
-            return zip_ops(*(built(item, x, h, k) for item in items)).last()
-        case "placed zip", items:
-            return zip_ops(*(built(item, x, h, k) for item in items)).on("auto").first()
-        case "one of unzip", items:
-            op: Op = zip_ops(*(built(item, x, h, k) for item in items)).unzip()[1]
-            return op
-        case "twice", inner:
-            both = built(inner, x, h, k).shared()
-            return zip_ops(both, both)
-        case "map", f, inner:
-            return built(inner, x, h, k).map(f)
-        case "host_map", f, inner:
-            return built(inner, x, h, k).host_map(f)
-        case "then", inner:
-            return built(inner, x, h, k).then(value)
-    raise AssertionError(e)
+    if isinstance(e, str):
+        return OPERANDS[e](x, h, k)
+    name, *rest = e
+    if name in JOINS:
+        return JOINS[name](zip_ops(*(built(item, x, h, k) for item in rest[0])))
+    *functions, inner = rest
+    return CHANGES[name](built(inner, x, h, k), *functions)
+
+
+def twice(op: Op) -> Op:
+    both = op.shared()
+    return zip_ops(both, both)
+
+
+OPERANDS: Final[dict[str, Any]] = {
+    "shared argument": lambda x, h, k: value(x.clone()),
+    "array argument": lambda x, h, k: from_host(h).share(),
+    "number": lambda x, h, k: scaled(k, x).share(),
+    "made": lambda x, h, k: ones(S).share(),
+    "downloaded": lambda x, h, k: scaled(k, x).to_host(),
+}
+JOINS: Final[dict[str, Any]] = {
+    "zip": lambda op: op,
+    "first": lambda op: op.first(),
+    "last": lambda op: op.last(),
+    "placed zip": lambda op: op.on("auto").first(),
+    "one of unzip": lambda op: op.unzip()[1],
+}
+CHANGES: Final[dict[str, Any]] = {
+    "twice": twice,
+    "map": lambda op, f: op.map(f),
+    "host_map": lambda op, f: op.host_map(f),
+    "then": lambda op: op.then(value),
+}
 
 
 def told(x: Any) -> Any:
@@ -143,7 +160,7 @@ def seen_of(e: Any, calls: int = 3) -> tuple[Calls, list[str]]:
 
 @settings(max_examples=60)
 @given(compositions)
-def test_a_composition_of_built_in_functions_keeps_its_plan(no_plans_yet: None, e: Any) -> None:
+def test_a_composition_of_built_in_functions_keeps_its_plan(e: Any) -> None:
     """Any composition of `zip_ops`, `first`, `last`, `unzip`, `shared`, `on` and `to_host` over values of the host and
     the device: the function is called once, and no warning comes."""
     p, said = seen_of(e)
@@ -155,8 +172,6 @@ def test_a_composition_of_built_in_functions_keeps_its_plan(no_plans_yet: None, 
 def test_a_second_equal_call_is_a_hit_or_a_warning_was_given(e: Any) -> None:
     """Also with functions of the user's in `map`, `host_map` and `then`: each call has the result of the function, and
     if a plan is not kept, a warning says so."""
-    from dagpu.runtime import plan_lookup
-
     plan_lookup._warned.clear()  # noqa: SLF001  # a warning comes once in a process
     p, said = seen_of(e)
     assert (p.count, len(said)) in ((1, 0), (3, 1)), said
@@ -170,6 +185,10 @@ def totals(pair: Any) -> Any:
     return pair[0].sum(), pair[1]
 
 
+def thrice(h: Any) -> Op:
+    return zip_ops(h, h.map(np.sum), h)
+
+
 KEPT: Final[dict[str, Any]] = {
     "first of zip_ops": lambda x: zip_ops(x.to_host(), ones((3,)).to_host()).first(),
     "last of zip_ops": lambda x: zip_ops(x.to_host(), ones((3,)).to_host()).last(),
@@ -179,7 +198,7 @@ KEPT: Final[dict[str, Any]] = {
     "components of a map": lambda x: zip_ops(*zip_ops(x.to_host(), ones(S).share()).map(totals).unzip(2)),
     "the first of host_map": lambda x: x.to_host().host_map(lambda a: (a + 1, 2)).first(),
     "components of host_map": lambda x: zip_ops(*x.to_host().host_map(lambda a: (a + 1, 2)).unzip(2)),
-    "shared host values": lambda x: (lambda h: zip_ops(h, h.map(np.sum), h))(x.to_host().shared()),
+    "shared host values": lambda x: thrice(x.to_host().shared()),
     "a look at a host value": lambda x: x.to_host().inspect(id),
     "a list": lambda x: ones(S).share().map(listed),
     "topk": lambda x: array.topk(x, 1).first(),
@@ -187,6 +206,7 @@ KEPT: Final[dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", KEPT)
+@pytest.mark.usefixtures("machine")
 def test_it_keeps_its_plan(name: str) -> None:
     """The second call of the pipeline uses the plan of the first, and has the result of the function."""
     p = Calls(KEPT[name])
@@ -202,18 +222,24 @@ def test_it_keeps_its_plan(name: str) -> None:
 
 def test_a_list_in_a_result_is_a_new_one_in_each_call() -> None:
     """What the caller does with it reaches no later call."""
-    p = Calls(lambda x: x.share().then(lambda t: zip_ops(ones(S).to_host(), value([t, 1]))))
+    p = Calls(lambda x: zip_ops(ones(S).to_host(), value([x.share(), 1])))
     first = p(tensor()).sync()
     first[1].append(5)
     assert len(p(tensor()).sync()[1]) == 2
     assert p.count == 1
 
 
+@pytest.mark.usefixtures("machine")
 def test_a_function_is_called_with_the_values_of_its_own_call() -> None:
-    """Numbers and arrays of the call itself reach a function of `map` that a plan calls, also in tasks and graphs."""
-    p = Calls(lambda x, k: zip_ops(x.to_host(), value(k)).map(lambda pair: pair[0] * pair[1]))
+    """Numbers and contents of the call itself reach a function of `map` that a plan calls, in threads and in tasks."""
+    p = Calls(lambda x, k: zip_ops(scaled(3.0, x).to_host(), value(k)).map(lambda pair: pair[0] * pair[1]))
+
+    async def in_a_task(op: Any) -> float:
+        return float((await op)[0, 0])
+
     for n in range(12):
-        assert p(tensor(2), float(n)).sync()[0, 0] == 2 * n
+        assert p(tensor(n), float(n)).sync()[0, 0] == 3 * n * n
+        assert trio.run(in_a_task, p(tensor(n), float(n))) == 3 * n * n
     assert p.count == 1
 
 
@@ -235,15 +261,15 @@ UNKEPT: Final[dict[str, tuple[Any, str]]] = {
     "then of a host value": (lambda x: x.to_host().then(from_host), "the function of .then at .* needs values that"),
     "a kernel's number": (
         lambda x: scaled(x.to_host().map(np.sum).map(float), ones(S)),
-        "scale at .* needs values that come to the host during the run. Make one pipeline of what comes before it",
+        "<scale at .*> needs values that come to the host during the run. Make one pipeline of what comes before it",
     ),
-    "host_map after map": (lambda x: x.to_host().map(same).host_map(same), "host_map at .* needs values that come"),
+    "host_map after map": (lambda x: x.to_host().map(same).host_map(same), "<host_map at .*> needs values that come"),
     "a closure over an object": (
-        lambda x: x.to_host().map(lambda a, seen=[]: (seen.append(1), len(seen))[1]),  # noqa: B006  # that is the point
+        lambda x: x.to_host().map(lambda a, seen=[]: (seen.append(1), len(seen))[1]),  # that is the point
         "the closure of .map at .* may differ from call to call: .*. Define it at the top level",
     ),
     "host_map over an object": (
-        lambda x: x.to_host().host_map(lambda a, seen=[]: len(seen)),  # noqa: B006  # that is the point
+        lambda x: x.to_host().host_map(lambda a, seen=[]: len(seen)),  # that is the point
         "the function of .host_map at .* may differ from call to call: .*. Define it at the top level",
     ),
     "host_map of a list": (
@@ -252,7 +278,7 @@ UNKEPT: Final[dict[str, tuple[Any, str]]] = {
     ),
     "a value that is not returned": (
         lambda x: zip_ops(x.to_host().map(np.sum), ones(S).to_host()).last(),
-        "map at .* computes a value that the result does not contain. Return it, or leave it out",
+        "<map at .*> computes a value that the result does not contain. Return it, or leave it out",
     ),
     "an object": (
         lambda x: zip_ops(x.to_host(), value(b"".join)),
@@ -268,7 +294,7 @@ UNKEPT: Final[dict[str, tuple[Any, str]]] = {
     ),
     "a source that is no argument": (
         lambda x: scaled(SOURCES[0], x),
-        "its function uses source at .*, which is not among its arguments. Pass it the source",
+        "its function uses <source at .*>, which is not among its arguments. Pass it the source",
     ),
     "an array in a kernel's place": (
         lambda x: zip_ops(x.to_host(), value(ARRAY).first()),
