@@ -26,8 +26,8 @@ def the_same_gain() -> None:
 def differs() -> Any:
     return pytest.raises(
         UpdateError,
-        match=r"<pipeline .* at .*test_checked_calls.py:\d+>, called at .*test_checked_calls.py:\d+, differs from a run "
-        "from scratch: a function of it reads what it is not given.* Make what it reads an argument",
+        match=r"<pipeline .* at .*\.py:\d+>, called at .*\.py:\d+, differs from a run from scratch: a function of it "
+        "reads what it is not given.* Make what it reads an argument",
     )
 
 

