@@ -6,6 +6,7 @@ memory of the run.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dis import opmap
 from functools import wraps
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
@@ -38,11 +39,7 @@ def without_our_frames(error: BaseException) -> BaseException:
         seen.add(id(found))
         entries = _entries(found.__traceback__)
         ended = {id(frame) for entry in entries for frame in _cleared(entry.tb_frame)}
-        defect = (
-            bool(entries)
-            and not isinstance(found, DagpuError)
-            and (isinstance(found, AssertionError) or _may_be_a_defect(entries[-1]))
-        )
+        defect = bool(entries) and not _is_refusal(found, entries[-1])
         kept = [e for e in entries if not _is_ours(e.tb_frame) or (defect and id(e.tb_frame) in ended)]
         found.__traceback__ = _joined(kept)
         todo += [other for other in (found.__cause__, found.__context__) if other is not None]
@@ -69,13 +66,23 @@ _RAISE: Final = opmap["RAISE_VARARGS"]
 """The instruction of `raise error`, and of a failed `assert`."""
 
 
-def _may_be_a_defect(innermost: TracebackType) -> bool:
-    """Return true if the innermost frame is dagpu's, `passes_on` does not mark it, and it has not raised the error by a
-    statement `raise`."""
+_REFUSAL: Final = "refusal_of_dagpu"
+"""The attribute of an error that was found to be no defect. A caller that it leaves later has no other way to tell."""
+
+
+def _is_refusal(error: BaseException, innermost: TracebackType) -> bool:
+    """Return true for an error that comes of the user's code, or by a statement `raise` of dagpu's. `innermost` is the
+    last entry of its traceback."""
+    if isinstance(error, DagpuError) or hasattr(error, _REFUSAL):
+        return True
     code = innermost.tb_frame.f_code
     if not _is_ours(innermost.tb_frame) or code in _passing:
+        return True
+    if code.co_code[innermost.tb_lasti] != _RAISE or isinstance(error, AssertionError):
         return False
-    return code.co_code[innermost.tb_lasti] != _RAISE
+    with suppress(AttributeError):  # of a class with slots
+        setattr(error, _REFUSAL, True)
+    return True
 
 
 _MAY_BE_SUSPENDED: Final = CO_COROUTINE | CO_GENERATOR | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from types import CoroutineType
+from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
 import trio
-from typing_extensions import TypeVarTuple, Unpack
 
 from dagpu.common.origin import describe, here_outside
 from dagpu.common.tracebacks import without_our_frames
@@ -21,7 +21,7 @@ _ASYNCIO: Final = ("asyncio.base_events", "asyncio.events", "asyncio.runners", "
 """The modules whose frames may be above a task of asyncio."""
 
 
-async def in_trio(function: Callable[[Unpack[_Ts]], Awaitable[_T]], /, *args: Unpack[_Ts]) -> _T:
+async def in_trio(function: Callable[[*_Ts], Awaitable[_T]], /, *args: *_Ts) -> _T:
     """Await an async function of trio's, for feeds, flows, `spawn` and nurseries, in a task of asyncio.
 
         async def two_values():
@@ -46,14 +46,16 @@ async def in_trio(function: Callable[[Unpack[_Ts]], Awaitable[_T]], /, *args: Un
         raise
 
 
-async def _as_guest(function: Callable[[Unpack[_Ts]], Awaitable[_T]], args: tuple[Unpack[_Ts]]) -> _T:
+async def _as_guest(function: Callable[[*_Ts], Awaitable[_T]], args: tuple[*_Ts]) -> _T:
     if not callable(function):
+        if isinstance(function, CoroutineType):
+            function.close()  # else Python warns that it was never awaited
         cure = "Pass the async function itself, without calling it: in_trio(main)"
         raise wrong_argument("in_trio", here_outside(*_ASYNCIO), "function", function, "an async function", cure)
     if trio.lowlevel.in_trio_run():
         raise RuntimeError(
-            f"in_trio at {describe(here_outside(*_ASYNCIO))}: trio runs in this thread already. Await the function there, or put what "
-            "belongs together into one function with a nursery."
+            f"in_trio at {describe(here_outside(*_ASYNCIO))}: trio runs in this thread already. Await the function "
+            "there, or put what belongs together into one function with a nursery."
         )
     loop, scope = asyncio.get_running_loop(), trio.CancelScope()
     done: asyncio.Future[Outcome[_T]] = loop.create_future()

@@ -163,6 +163,7 @@ class Trace:
             (piece.name, piece.moved, piece.seconds) for piece in pieces if piece.kind == "Launch" and piece.seconds
         ]
 
+    @leaves_run
     def assert_overlap(self, at_least: float) -> None:
         """Assert in a test that `overlap` is at least `at_least`.
 

@@ -42,10 +42,10 @@ def explain(
 ) -> str:
     """Return a report of the plan. Times are predictions of `costs`, `CostModel()` unless given.
 
-    - With `legend`, sentences that say how to read the table. Then a table of the instructions, in the plan's order: the number,
-      counted from 1 (as in `print(plan)`), the lane (`device/stream`), the instructions of other lanes that it waits
-      for, the bytes that it writes on devices, the predicted begin and end, and the place in the user's code that
-      built it. At most `rows` instructions are shown.
+    - With `legend`, sentences that say how to read the table. Then a table of the instructions, in the plan's order:
+      the number, counted from 1 (as in `print(plan)`), the lane (`device/stream`), the instructions of other lanes that
+      it waits for, the bytes that it writes on devices, the predicted begin and end, and the place in the user's code
+      that built it. At most `rows` instructions are shown.
     - The critical path; the makespan compared with the lower bound max(critical path, work / lanes); the peak of memory
       beyond the inputs compared with the bytes that every execution of the plan holds at once.
     - If there are several devices: for each device its instructions, their time, and the bytes that it takes beyond the

@@ -16,6 +16,7 @@ import numpy as np
 from dagpu.common.errors import NotReadyError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, wrong_argument
 from dagpu.lowering.program import (
     Buffer,
@@ -90,6 +91,7 @@ class CostModel:
         if not isinstance(self.links, Links):
             raise wrong_argument("CostModel", here(), "links", self.links, "a Links", "Write links=Links(), say")
 
+    @leaves_run
     def declare(self, kernels: Mapping[str, float]) -> "CostModel":
         """Return a model with these seconds on the device for each launch of the kernels of these names.
 
@@ -104,6 +106,7 @@ class CostModel:
             _check_seconds("declare", name, seconds)
         return replace(self, declared=tuple(sorted({**dict(self.declared), **kernels}.items())))
 
+    @leaves_run
     def count(self, kernels: Mapping[str, int]) -> "CostModel":
         """Return a model with these bytes, read plus written, for each launch of the kernels of these names.
 
@@ -126,6 +129,7 @@ class CostModel:
             found[name] = number
         return replace(self, counted=tuple(sorted(found.items())))
 
+    @leaves_run
     def learn(self, measured: Iterable[tuple[str, int, float]]) -> "CostModel":
         """Return a model with times of earlier runs: kernel name, bytes as `nbytes` counts them, seconds on the device.
 

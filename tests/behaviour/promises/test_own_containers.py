@@ -132,7 +132,7 @@ def built(e: Any, sources: dict[str, Op]) -> Op:
         case str():
             return sources[e]
         case "map", f, inner:
-            return built(inner, sources).map(lambda x: f(hash(repr(x)) if f is as_bytes or f is as_set else x))
+            return built(inner, sources).map(lambda x: f(len(repr(x)) if f in (as_bytes, as_set, as_nested) else x))
         case "cutoff", inner:
             return cutoff(built(inner, sources))
         case "twice", inner:
