@@ -10,8 +10,9 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.errors import NotReadyError
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
+from dagpu.common.tracebacks import leaves_run
 from dagpu.handles.device_handles import Device, driver_of
-from dagpu.handles.handle_errors import refuse_await, refuse_copy, refuse_name
+from dagpu.handles.handle_errors import contents_cure, refuse_await, refuse_copy, refuse_name
 from dagpu.handles.handle_state import HandleBase, live_state
 
 D_co = TypeVar("D_co", bound=np.generic, covariant=True)
@@ -156,21 +157,24 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
         __getattr__ = refuse_name
         __await__ = refuse_await
 
+        @leaves_run
         def _no_arithmetic(self, _other: object = None) -> NoReturn:
             """Raise a `NotReadyError` that names the way to compute on the device."""
             _, made, _ = self._summary()
             raise NotReadyError(
                 f"{type(self).__name__} made at {describe(made)}: a handle never reveals its contents by itself; "
-                "inside a run they do not exist yet, outside they are on the device. Get them with .to_host(), or "
-                "compute on the device: expr(f32, f32)(lambda x, y: x + y)(a, b)."
+                "inside a run they do not exist yet, outside they are on the device. "
+                f"{contents_cure()}, or compute on the device: expr(f32, f32)(lambda x, y: x + y)(a, b)."
             )
 
+        @leaves_run
         def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
             """Raise a `NotReadyError`, because the operation needs the contents."""
             _, made, _ = self._summary()
             raise NotReadyError(
                 f"{type(self).__name__} made at {describe(made)}: a handle never reveals its contents by itself; "
-                "inside a run they do not exist yet, outside they are on the device. Get them with .to_host()."
+                "inside a run they do not exist yet, outside they are on the device. "
+                f"{contents_cure()}."
             )
 
         __reduce_ex__ = refuse_copy  # copy, deepcopy and pickle call it

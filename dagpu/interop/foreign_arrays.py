@@ -14,6 +14,7 @@ from dagpu.backends.host.arrays import array_at
 from dagpu.common.dtypes import byte_order_cure, strides_of
 from dagpu.common.errors import DeviceError, DeviceLostError, InteropError
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import HANDLES
 from dagpu.handles.device_handles import Device, Stream, driver_of
@@ -69,6 +70,7 @@ def stream_handle(stream: StreamLike | None, call: str, where: Origin) -> int | 
     return int(ask()[1]) or LEGACY
 
 
+@leaves_run
 def stream_of(x: StreamLike, place: str | Device | None = None) -> Stream:
     """Return a stream of another library as a `Stream`, for `op.sync_on(stream)` and `op.on(...)`.
 

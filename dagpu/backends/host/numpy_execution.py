@@ -187,11 +187,11 @@ def _call_body(body: Callable[..., object], arguments: list[Any], launch: Launch
     except IndexBeyond as error:
         raise index_error(launch, error.index, error.extent) from None
     except BaseException as error:
-        blame(error, f"the host body of kernel {launch.kernel.name}, launched at {describe(launch.origin)}")
+        blame(error, f"the host body of kernel {launch.kernel.label}, launched at {describe(launch.origin)}")
         raise
     if returned is not None:
         raise DagpuError(
-            f"the host body of kernel {launch.kernel.name}, launched at {describe(launch.origin)}, returned "
+            f"the host body of kernel {launch.kernel.label}, launched at {describe(launch.origin)}, returned "
             f"a value of type {type(returned).__name__}, which is not used. Write the result into the "
             f"output's tile: {_an_output(launch.kernel)}[...] = ..."
         )

@@ -13,6 +13,7 @@ from dagpu.common.dtypes import Shape, element_type
 from dagpu.common.errors import ForeignError, NotReadyError, ShapeError
 from dagpu.common.layout import Layout, as_shape, contiguous_layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import add_call_place, as_whole_number, format_value, no_attribute
 from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, Tensor
 from dagpu.kernels.annotations import In, Out
@@ -131,6 +132,7 @@ def extent(x: In[Any] | Out[Any], axis: int, /) -> int:
     return layout.shape[number]
 
 
+@leaves_run
 def require(condition: bool, what: str, /) -> None:
     """Refuse a call of a foreign op, in its declaration, unless the condition holds.
 

@@ -11,6 +11,7 @@ import numpy as np
 from dagpu.common.dtypes import Shape
 from dagpu.common.errors import CompileError, KernelArgumentError
 from dagpu.common.origin import describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import format_value
 from dagpu.kernels.annotations import Annotation, PySignature, declaration_error, declared_at, read_signature
 from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
@@ -196,6 +197,7 @@ def declared_by(
     `scope` are the local variables of the caller, which text annotations may name.
     """
 
+    @leaves_run
     def decorate(function: Callable[_P, None]) -> Kernel[_P]:
         if not inspect.isfunction(function):
             raise KernelArgumentError(

@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import format_value
 from dagpu.kernels.decorator import DECLARED
 from dagpu.kernels.expressions.element import Elem
@@ -106,6 +107,7 @@ def expr(
 def expr(
     function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_F], Elem[_G], Elem[_H]], Elem[_R]], /
 ) -> "Expr8[_A, _B, _C, _D, _E, _F, _G, _H, _R]": ...
+@leaves_run
 def expr(*types_or_function: Any) -> Any:
     """Make an element-wise function of tensors from a Python function of elements (`Elem`).
 
@@ -139,6 +141,7 @@ def expr(*types_or_function: Any) -> Any:
             "expr(f32, f32), or @expr over a function with annotations such as x: Elem[f32]."
         )
 
+    @leaves_run
     def decorate(function: Any) -> Expression[..., Any]:
         if not inspect.isfunction(function):
             raise KernelArgumentError(

@@ -4,6 +4,7 @@ from collections import deque
 from typing import Final, final
 
 from dagpu.common.origin import here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.reactive.flows.arguments import check_quantile
 
 _LATEST: Final = 1024
@@ -58,6 +59,7 @@ class Stats:
         times = self._handed
         return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 and times[-1] > times[0] else 0.0
 
+    @leaves_run
     def latency(self, quantile: float = 0.5) -> float:
         """Return a quantile of the seconds from a value's pull to its hand-over, of the last 1,024 values.
 

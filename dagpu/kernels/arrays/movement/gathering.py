@@ -13,6 +13,7 @@ from dagpu.common.dtypes import Shape, f32, i32, i64
 from dagpu.common.env_vars import CHECKED
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_count, format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
@@ -85,6 +86,7 @@ __global__ void one_hot(Tile<{element}, 2> out, View<const {whole}, {rank}> indi
 """
 
 
+@leaves_run
 def take(x: In[_D], indices: In[_I], axis: int = 0) -> DeviceOp[Tensor[_D], Any]:
     """Return the elements of `x` at some places along an axis: in place of the axis stand the axes of `indices`.
 
@@ -130,6 +132,7 @@ def take(x: In[_D], indices: In[_I], axis: int = 0) -> DeviceOp[Tensor[_D], Any]
     return array_call("take", ("x", "indices"), (x, indices), build, origin)
 
 
+@leaves_run
 def one_hot(
     indices: In[_I],
     n: int,
