@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from sphinx import addnodes
 
-from tests.project.docs import benchmark_pages, gallery_page, notebooks
+from tests.project.docs.made import benchmark_pages, gallery_page, notebooks
 from tests.support.doc_pages import (
     DOCS,
     GENERATED,
@@ -108,28 +107,10 @@ def include_pictures(_app: Any, page: nodes.document) -> None:
             )
 
 
-def fold_overloads(_app: Any, page: nodes.document) -> None:
-    """Show the first of three or more signatures; the others are folded."""
-    for entry in page.findall(addnodes.desc):
-        parts = entry.children
-        signatures = [s for s in parts if isinstance(s, addnodes.desc_signature)]
-        if len(signatures) < 3:
-            continue
-        for signature in signatures[1:]:
-            entry.remove(signature)
-        text = "\n".join([" ".join(s.astext().split()) for s in signatures[1:]])
-        summary = f"<summary>{len(signatures) - 1} more signatures</summary>"
-        opening = nodes.raw("", f'<details class="overloads">{summary}', format="html")
-        body = nodes.literal_block(text, text, language="python")
-        content = next(iter(entry.findall(addnodes.desc_content)))
-        content[:0] = [opening, body, nodes.raw("", "</details>", format="html")]
-
-
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx's entry."""
     app.connect("builder-inited", write_all)
     app.connect("source-read", lead_to_pages)
     # before Sphinx collects the files of images
     app.connect("doctree-read", include_pictures, priority=400)
-    app.connect("doctree-read", fold_overloads)
     return {"parallel_read_safe": True}

@@ -3,7 +3,7 @@
 The sentences are those of examples/README.md, the run times those of benchmarks/results/gallery.json, and the pictures
 are drawn by running the examples on the host:
 
-    python -m tests.project.docs.gallery_page EXAMPLE PICTURE
+    python -m tests.project.docs.made.gallery_page EXAMPLE PICTURE
 """
 
 import json

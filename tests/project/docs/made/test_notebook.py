@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.project.docs.notebooks import NOTEBOOK, as_page, executed
+from tests.project.docs.made.notebooks import NOTEBOOK, as_page, executed
 
 pytestmark = pytest.mark.host_only("the notebook shows what is made on the host")
 

@@ -4,7 +4,7 @@ import json
 import re
 
 from benchmarks.checking.packages import PYTHONS, RESOLUTIONS, SHOWN, requirements
-from tests.project.docs.benchmark_pages import FIGURES, RESULTS, command, details, summary
+from tests.project.docs.made.benchmark_pages import FIGURES, RESULTS, command, details, summary
 from tests.support.paths import ROOT
 
 

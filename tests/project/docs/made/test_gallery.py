@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dagpu.lowering.plan import Execute
-from tests.project.docs.gallery_page import RESULTS, entries, gallery, largest_plan
+from tests.project.docs.made.gallery_page import RESULTS, entries, gallery, largest_plan
 from tests.support.example_scripts import EXAMPLES, LONG, SCRIPTS, texts
 
 
