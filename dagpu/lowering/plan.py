@@ -106,7 +106,7 @@ class Costs(Protocol):
 class Plan:
     """What a run does, as plain data: steps in an order in which they may be submitted. `plan_of(op)` returns one.
 
-    `print(plan)` lists the steps. Each `Record` of an event precedes the `Wait`s for it. The numbers in the steps are
+    `print(plan)` lists the steps. A step that waits for an event comes after the one that records it. The numbers in the steps are
     indices into `devices`, `lanes` and `buffers`. `events` is the number of events.
     """
 

@@ -75,6 +75,9 @@ OURS_ALONE = (
 )
 """Methods that other modules of dagpu call, and no user."""
 
+VARIABLE = re.compile(r"\b_([A-Z]\w*?)(?:_co|_contra)?\b")
+"""The name of a type variable; the group is how the reference writes it."""
+
 _whole = sphinx_typing.stringify_annotation
 
 
@@ -105,7 +108,7 @@ def written(annotation: Any, /, *more: Any, **options: Any) -> str:
     if isinstance(annotation, ParamSpecArgs | ParamSpecKwargs):
         return str(annotation).lstrip("_")
     if hasattr(annotation, "__bound__") and hasattr(annotation, "__name__"):
-        return variable(annotation.__name__)
+        return VARIABLE.sub(r"\1", annotation.__name__)
     cls = get_origin(annotation) or annotation
     name = "" if isinstance(cls, list) else PUBLIC.get(cls, "")
     if name:
@@ -122,12 +125,7 @@ def _listed(annotations: tuple[Any, ...], /, *more: Any, **options: Any) -> str:
     return ", ".join([written(each, *more, **options) for each in annotations])
 
 
-def variable(name: str) -> str:
-    """Return the name of a type variable as the reference writes it: `T` of `_T_co`."""
-    return re.sub(r"_(co|contra)$", "", name).lstrip("_")
-
-
-def with_defaults(
+def plain(
     _app: Any,
     _what: str,
     name: str,
@@ -135,16 +133,20 @@ def with_defaults(
     _options: Any,
     signature: str | None,
     returns: str | None,
-) -> tuple[str | None, str | None] | None:
-    """Write the defaults that a factory makes as its calls: `costs=CostModel()`."""
-    if not signature or "<factory>" not in signature:
-        return None
-    cls = getattr(dagpu, name.split(".")[1])
-    for field in dataclasses.fields(cls):
-        if field.init and field.default_factory is not dataclasses.MISSING:
-            call = f"{field.default_factory.__name__}()"
-            signature = signature.replace("<factory>", call, 1)
-    return signature, returns
+) -> tuple[str | None, str | None]:
+    """Write the defaults that a factory makes as its calls, `costs=CostModel()`, and
+    the type variables of annotations that autodoc could not evaluate."""
+    if signature and "<factory>" in signature:
+        for field in dataclasses.fields(getattr(dagpu, name.split(".")[1])):
+            if field.init and field.default_factory is not dataclasses.MISSING:
+                call = f"{field.default_factory.__name__}()"
+                signature = signature.replace("<factory>", call, 1)
+    return without_underscores(signature), without_underscores(returns)
+
+
+def without_underscores(text: str | None) -> str | None:
+    """Return the text with type variables as the reference writes them."""
+    return text and VARIABLE.sub(r"\1", text)
 
 
 def hide_members(
@@ -201,7 +203,7 @@ def setup(app: Any) -> dict[str, bool]:
         module.stringify_annotation = written
     for cls, name in PUBLIC.items():  # else autodoc takes it for an alias
         cls.__name__ = cls.__qualname__ = name.rpartition(".")[2]
-    app.connect("autodoc-process-signature", with_defaults)
+    app.connect("autodoc-process-signature", plain)
     app.connect("autodoc-process-bases", public_bases)
     app.connect("autodoc-skip-member", hide_members)
     app.connect("doctree-read", fold_overloads)

@@ -89,15 +89,17 @@ def test_the_first_line_about_an_attribute_has_no_colon() -> None:
     assert torn == []
 
 
-def test_backticks_of_docstrings_are_in_pairs() -> None:
-    """In each paragraph: one that is alone is a warning, and with it `make docs` fails."""
-    alone = [
-        f"{name}: {paragraph}"
-        for name, text in docstrings()
-        for paragraph in re.split(r"\n\s*\n", text)
-        if paragraph.count("`") % 2
-    ]
-    assert alone == []
+def test_backticks_of_docstrings_are_in_pairs_around_words() -> None:
+    """In each paragraph. One that is alone is a warning, and with it `make docs` fails. One before a letter, as in the
+    plural of a name, does not end the name."""
+    wrong: list[str] = []
+    for name, text in docstrings():
+        for paragraph in re.split(r"\n\s*\n", text):
+            pieces = paragraph.split("`")
+            paired = len(pieces) % 2 == 1
+            if not paired or any(re.match(r"\w", prose) for prose in pieces[2::2]):
+                wrong.append(f"{name}: {paragraph}")
+    assert wrong == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
