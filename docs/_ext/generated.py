@@ -10,6 +10,7 @@ behind it.
   follow its theme and show their tooltips.
 """
 
+import html
 import sys
 from pathlib import Path
 from typing import Any
@@ -98,13 +99,14 @@ def lead_to_pages(_app: Any, name: str, source: list[str]) -> None:
 
 
 def include_pictures(_app: Any, page: nodes.document) -> None:
-    """Replace each generated picture by its SVG."""
+    """Replace each generated picture by its SVG, with the words that describe it."""
     for image in list(page.findall(nodes.image)):
         file = GENERATED / Path(image["uri"]).name
         if image["uri"].endswith(f"_static/generated/{file.name}"):
-            image.parent.replace(
-                image, nodes.raw("", file.read_text(encoding="utf-8"), format="html")
-            )
+            words = html.escape(image["alt"])
+            text = file.read_text(encoding="utf-8")
+            drawn = text.replace("<svg ", f'<svg aria-label="{words}" ', 1)
+            image.parent.replace(image, nodes.raw("", drawn, format="html"))
 
 
 def setup(app: Any) -> dict[str, bool]:

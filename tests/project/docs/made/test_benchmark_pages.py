@@ -18,15 +18,48 @@ def test_each_figure_shows_the_medians_of_its_rows() -> None:
         assert f"## {figure.question}" in page
 
 
+OURS = re.compile(r"dagpu|flow|\d+: |roofline")
+"""The beginnings of the names of rows that are dagpu's, or bounds."""
+
+
+def test_each_figure_shows_its_best_peer() -> None:
+    """Of the rows of the same table that are others', the fastest has a bar."""
+    for figure in FIGURES:
+        kept = json.loads((RESULTS / f"{figure.result}.json").read_text(encoding="utf-8"))["tables"]
+        (rows,) = [table["rows"] for table in kept if table["title"] == figure.table]
+        peers = [row for row in rows if not OURS.match(row["name"]) and "p99" not in row["name"]]
+        best = min(peers, key=lambda row: row["median"])["name"]
+        assert best in [name for name, _ in figure.bars], figure.question
+
+
 def test_each_result_has_a_page() -> None:
-    """The page begins with its title, keeps every table, and ends with the machine."""
+    """The page begins with its title, keeps every row and every fact of the machine, and ends with the machine."""
     made = details()
     assert made.keys() == {file.name for file in RESULTS.glob("*.md")}
     for name, page in made.items():
-        kept = (RESULTS / name).read_text(encoding="utf-8")
-        assert sorted(filter(None, kept.splitlines())) == sorted(
-            line for line in page.splitlines() if line and line != "## Machine"
-        )
+        title, *kept = (RESULTS / name).read_text(encoding="utf-8").splitlines()
+        assert page.startswith(title)
+        shown = page.splitlines()
+        assert "## Machine" in shown or not any(line.startswith("- cpu") for line in kept)
+        for line in kept:
+            joined = line.startswith(("## ", "| ---", "|  |"))  # of one table a size is a column
+            assert joined or any(each.endswith(line) for each in shown), line
+
+
+def test_sizes_of_the_same_work_are_in_one_table() -> None:
+    """With a column for the size, in place of a heading for each."""
+    page = details()["arrays_gpu.md"]
+    headings = re.findall(r"^## (.*)$", page, re.MULTILINE)
+    assert len(headings) == len(set(headings))
+    (table,) = re.findall(r"^## sum\n\n((?:\|.*\n)+)", page, re.MULTILINE)
+    sizes = re.findall(r"^\| ([\d,]+ elements) \| dagpu ", table, re.MULTILINE)
+    assert sizes == ["1,048,576 elements", "16,777,216 elements", "268,435,456 elements"]
+
+
+def test_no_two_results_have_one_title() -> None:
+    """Of a pair, one measured on a GPU and one on the host, each says which it is."""
+    titles = [page.partition("\n")[0] for page in details().values()]
+    assert len(titles) == len(set(titles))
 
 
 def test_each_result_says_how_and_when_it_was_measured() -> None:
