@@ -102,7 +102,10 @@ def include_pictures(_app: Any, page: nodes.document) -> None:
     """Replace each generated picture by its SVG, with the words that describe it."""
     for image in list(page.findall(nodes.image)):
         file = GENERATED / Path(image["uri"]).name
-        if image["uri"].endswith(f"_static/generated/{file.name}"):
+        if (
+            image["uri"].endswith(f"_static/generated/{file.name}")
+            and file.suffix == ".svg"
+        ):
             words = html.escape(image["alt"])
             text = file.read_text(encoding="utf-8")
             drawn = text.replace("<svg ", f'<svg aria-label="{words}" ', 1)
