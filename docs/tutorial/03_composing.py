@@ -11,13 +11,11 @@ SHAPE, TILE = (64, 96), (16, 32)
 
 
 def brighter(gain: float, x: In[f32]) -> DeviceOp[Tensor[f32]]:
-    result: DeviceOp[Tensor[f32]] = brighten.new(SHAPE, TILE)(gain, x)
-    return result
+    return brighten.new(SHAPE, TILE)(gain, x)
 
 
 def blurred(x: In[f32]) -> DeviceOp[Tensor[f32]]:
-    result: DeviceOp[Tensor[f32]] = blur.new(SHAPE, TILE)(x)
-    return result
+    return blur.new(SHAPE, TILE)(x)
 
 
 # docs: chain

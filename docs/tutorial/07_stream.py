@@ -18,8 +18,7 @@ def cartoon(picture: Tensor[f32]) -> DeviceOp[NDArray[f32]]:
     soft = blur.new(SHAPE, TILE)(x)
     found = edges.new(SHAPE, TILE)(x)
     lines = brighten.new(SHAPE, TILE)(3.0, found)
-    result: DeviceOp[NDArray[f32]] = overlay.new(SHAPE, TILE)(soft, lines).to_host()
-    return result
+    return overlay.new(SHAPE, TILE)(soft, lines).to_host()
 
 
 # docs: load

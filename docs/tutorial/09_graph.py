@@ -25,8 +25,7 @@ def cartoon(x: SharedTensor[f32] | TensorRef[f32]) -> DeviceOp[Tensor[f32], Borr
     soft = blur.new(SHAPE, TILE)(x)
     found = edges.new(SHAPE, TILE)(x)
     lines = brighten.new(SHAPE, TILE)(3.0, found)
-    result: DeviceOp[Tensor[f32], Borrowed] = overlay.new(SHAPE, TILE)(soft, lines)
-    return result
+    return overlay.new(SHAPE, TILE)(soft, lines)
 
 
 # docs: capture

@@ -48,8 +48,9 @@ def attribute_docstrings(cls: type[Any]) -> Iterator[tuple[str, str]]:
     init = [node for node in found.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
     for body in [found.body, *[node.body for node in init]]:
         for node, after in pairwise(body):
-            is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            if isinstance(node, ast.Assign | ast.AnnAssign) and is_text and isinstance(after.value.value, str):
+            if not (isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)):
+                continue
+            if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(after.value.value, str):
                 target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
                 name = ast.unparse(target).removeprefix("self.")
                 if not name.startswith("_"):
