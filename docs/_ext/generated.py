@@ -55,9 +55,10 @@ def parity() -> str:
     from tests.project.parity import ROWS
 
     parts = [
-        "# Parity with the Rust originals\n",
-        "Every construct, example and exercise that the documentation of cuda-async,",
-        "cutile and async-cuda-core shows, and its counterpart here.",
+        "# Parity with cuda-async and cutile\n",
+        "dagpu brings the ideas of three libraries of Rust to Python: cuda-async,",
+        "cutile and async-cuda-core. This page has every construct, example and exercise",
+        "that their documentation shows, and its counterpart here.",
         "`tests/project/test_parity.py` runs each row.",
     ]
     for source in dict.fromkeys(row.source for row in ROWS):

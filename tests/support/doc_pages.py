@@ -12,8 +12,8 @@
   percentages match any others.
 - A picture `_static/generated/name.svg` of a page is written by its code, or its script, with `save_svg("name.svg")`.
 
-In messages, the first block of a page is the file `common.py` and each other block a `program.py`, whose lines count
-from 1. Any white space matches any other, `...` matches anything, and files are named without their folder.
+In messages, the first block of a page is the file `common.py`, unless it raises, and each other block a `program.py`.
+Their lines count from 1. Any white space matches any other, `...` matches anything, and files are named without their folder.
 """
 
 import contextlib
@@ -146,6 +146,8 @@ def blocks(page: Path) -> Iterator[Block]:
             elif raises and not after["mark"] and message is None:
                 message = after["code"]
         line = text[: match.start("code")].count("\n") + 1
+        if raises and file == "common.py":
+            file = "program.py"  # a page of one program
         yield Block(line, file, match["code"], raises and raises[1], "not run:" in match["mark"], message, tuple(mypy))
         file = "program.py"
 

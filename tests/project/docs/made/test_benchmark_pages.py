@@ -74,12 +74,25 @@ def test_each_result_says_how_and_when_it_was_measured() -> None:
 
 
 def test_the_first_page_says_what_was_measured() -> None:
-    """Its two numbers are the rounded medians of one run."""
-    rows = json.loads((RESULTS / "graph.json").read_text(encoding="utf-8"))["tables"][1]["rows"]
+    """Its two numbers are the rounded medians of one run, with what ran and its date."""
+    kept = json.loads((RESULTS / "graph.json").read_text(encoding="utf-8"))
+    (rows,) = [table["rows"] for table in kept["tables"] if table["title"] == "A graph of one kernel"]
     medians = {row["name"]: round(row["median"]) for row in rows}
     ours, floor = medians["dagpu: pipeline, nothing changed"], medians["C++, CUDA graph"]
-    first = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    assert f"takes {ours} us on an H200, where a C++ program takes {floor}" in re.sub(r"\s+", " ", first)
+    first = " ".join((ROOT / "docs" / "index.md").read_text(encoding="utf-8").split())
+    assert (
+        f"A call of a pipeline of one tiny kernel takes {ours} us on an H200, where a C++ program takes {floor} "
+        f"(measured on {kept['machine']['date']})"
+    ) in first
+
+
+def test_the_readme_says_what_the_plugin_found() -> None:
+    """As many of the mistakes that were made as the kept campaign counts."""
+    (table,) = json.loads((RESULTS / "seeded_mistakes.json").read_text(encoding="utf-8"))["tables"]
+    made, found, missed = table["rows"]["all"]
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert f"Of {made:,} that were made in right programs it [found {found:,}]" in readme
+    assert missed
 
 
 def test_the_kept_matrix_of_packages_is_whole() -> None:

@@ -1,4 +1,4 @@
-"""Step 6: runs in trio tasks: await, spawn, cancellation, errors."""
+"""Step 7: runs in trio tasks: await, spawn, cancellation, errors."""
 
 # docs: imports
 import numpy as np

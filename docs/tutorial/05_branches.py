@@ -1,4 +1,4 @@
-"""Step 4: two branches from one picture, which overlap and join again."""
+"""Step 5: two branches from one picture, which overlap and join again."""
 
 # docs: imports
 import numpy as np

@@ -1,4 +1,4 @@
-"""Step 10: inputs that change, and a feed that runs again only what depends on them."""
+"""Step 11: inputs that change, and a feed that runs again only what depends on them."""
 
 # docs: imports
 import numpy as np

@@ -1,4 +1,4 @@
-"""Step 8: a function of your own as a pipeline, traced once for each shape."""
+"""Step 9: a function of your own as a pipeline, traced once for each shape."""
 
 # docs: imports
 import numpy as np
