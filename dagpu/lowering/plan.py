@@ -106,8 +106,8 @@ class Costs(Protocol):
 class Plan:
     """What a run does, as plain data: steps in an order in which they may be submitted. `plan_of(op)` returns one.
 
-    `print(plan)` lists the steps. A step that waits for an event comes after the one that records it. The numbers in the steps are
-    indices into `devices`, `lanes` and `buffers`. `events` is the number of events.
+    `print(plan)` lists the steps. A step that waits for an event comes after the one that records it. The numbers in
+    the steps are indices into `devices`, `lanes` and `buffers`. `events` is the number of events.
     """
 
     devices: tuple[str, ...]

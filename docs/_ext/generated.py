@@ -57,8 +57,8 @@ def parity() -> str:
     parts = [
         "# Parity with cuda-async and cutile\n",
         "dagpu brings the ideas of three libraries of Rust to Python: cuda-async,",
-        "cutile and async-cuda-core. This page has every construct, example and exercise",
-        "that their documentation shows, and its counterpart here.",
+        "cutile and async-cuda-core. This page has every construct, example and",
+        "exercise that their documentation shows, and its counterpart here.",
         "`tests/project/test_parity.py` runs each row.",
     ]
     for source in dict.fromkeys(row.source for row in ROWS):

@@ -13,7 +13,8 @@
 - A picture `_static/generated/name.svg` of a page is written by its code, or its script, with `save_svg("name.svg")`.
 
 In messages, the first block of a page is the file `common.py`, unless it raises, and each other block a `program.py`.
-Their lines count from 1. Any white space matches any other, `...` matches anything, and files are named without their folder.
+Their lines count from 1. Any white space matches any other, `...` matches anything, and files are named without their
+folder.
 """
 
 import contextlib

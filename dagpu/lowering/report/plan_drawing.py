@@ -47,10 +47,7 @@ def picture(plan: Plan, costs: object = None) -> str:
     Raises:
         TypeError: `costs` is neither a cost model nor None.
     """
-    if costs is not None and not isinstance(costs, CostModel):
-        cure = 'Write costs=CostModel().declare({"gemm": 3e-5})'
-        raise wrong_argument("to_svg", here(), "costs", costs, "a CostModel", cure)
-    found = forecast(plan, costs)
+    found = forecast(plan, _model(costs))
     shown = found.pieces[:MOST_PIECES]
     rows = _rows(found)
     until = max([piece.end for piece in shown], default=0.0) or 1e-6
@@ -73,6 +70,13 @@ def picture(plan: Plan, costs: object = None) -> str:
     ]
     total = max([_LEFT + width + _RIGHT, *[24 + len(words) * svg.LETTER for words in lines]])
     return svg.document(total, height, f"Plan of {_size(found, ' on ')}", body)
+
+
+def _model(costs: object) -> CostModel | None:
+    if costs is not None and not isinstance(costs, CostModel):
+        cure = 'Write costs=CostModel().declare({"gemm": 3e-5})'
+        raise wrong_argument("to_svg", here(), "costs", costs, "a CostModel", cure)
+    return costs
 
 
 def _headline(plan: Plan, found: Prediction) -> str:
