@@ -4,6 +4,7 @@ import json
 import re
 
 from benchmarks.checking.packages import PYTHONS, RESOLUTIONS, SHOWN, requirements
+from examples.digits.command import ABOUT_THE_HOST
 from tests.project.docs.made.benchmark_pages import FIGURES, RESULTS, command, details, summary
 from tests.support.paths import ROOT
 
@@ -84,6 +85,18 @@ def test_the_first_page_says_what_was_measured() -> None:
         f"A call of a pipeline of one tiny kernel takes {ours} us on an H200, where a C++ program takes {floor} "
         f"(measured on {kept['machine']['date']})"
     ) in first
+
+
+def test_the_demo_says_what_was_measured_on_a_gpu() -> None:
+    """Its numbers are the rounded medians of the kept run, with its date."""
+    kept = json.loads((RESULTS / "digits.json").read_text(encoding="utf-8"))
+    medians = {row["name"]: round(row["median"]) for row in kept["tables"][0]["rows"]}
+    assert kept["machine"]["gpu"] == "NVIDIA H200"
+    assert (
+        f"On an H200 the step of 128 hidden units takes {medians['dagpu: one call of a pipeline']} us, and "
+        f"{medians['PyTorch in a CUDA graph']} us as a CUDA graph of PyTorch's "
+        f"(measured on {kept['machine']['date']})."
+    ) in ABOUT_THE_HOST
 
 
 def test_the_readme_says_what_the_plugin_found() -> None:
