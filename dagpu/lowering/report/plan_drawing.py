@@ -30,11 +30,13 @@ _BESIDE: Final = 4.0
 """Width of a bar beside its name."""
 _PAGE: Final = 608.0
 """Least width of the rows: with the names of lanes beside them they are as wide as a page of the documentation."""
+_STRETCH: Final = 1.4
+"""The rows are wider than a page only if their names want this many times its width."""
 _WIDEST: Final = 6000.0
 _MANY: Final = 40
 """Arrows from which on they are faint, so that bars and rows are seen behind them. The one pointed at is not."""
 _SHORT: Final = {"CopyHtoD": "H→D", "CopyDtoH": "D→H", "CopyDtoD": "D→D"}
-"""Names of copies for bars that are too narrow for the long ones."""
+"""Names of copies, by their kind, for bars that are too narrow for the long ones."""
 _OWN: Final = "a stream that the program opened, device().stream()"
 
 
@@ -51,7 +53,8 @@ def picture(plan: Plan, costs: object = None) -> str:
     shown = found.pieces[:MOST_PIECES]
     rows = _rows(found)
     until = max([piece.end for piece in shown], default=0.0) or 1e-6
-    width = min(max(_PAGE, until * _legible_scale(shown)), _WIDEST)
+    wanted = until * _legible_scale(shown)
+    width = _PAGE if wanted < _STRETCH * _PAGE else min(wanted, _WIDEST)
     scale = width / until
     cut = len(found.pieces) - len(shown)
     notes = [f"the {cut:,} instructions after these are not drawn"] if cut else []
@@ -103,7 +106,7 @@ def _rows(found: Prediction) -> list[int]:
 def _legible_scale(shown: tuple[PredictedStep, ...]) -> float:
     """Return the pixels for each second at which half of the bars have room for their names."""
     timed = [piece for piece in shown if piece.seconds > 0]
-    wanted = [(len(_SHORT.get(p.name, p.name)) * svg.LETTER + _BESIDE + 1) / p.seconds for p in timed]
+    wanted = [(len(_SHORT.get(p.kind, p.name)) * svg.LETTER + _BESIDE + 1) / p.seconds for p in timed]
     return median(wanted) if wanted else 0.0
 
 
@@ -148,7 +151,7 @@ def _bar(found: Prediction, piece: PredictedStep, y: float, scale: float) -> str
     width = max(piece.seconds * scale - 1, _NARROWEST)
     room = width - _BESIDE
     fits = len(piece.name) * svg.LETTER <= room
-    words = svg.fit_text(piece.name if fits else _SHORT.get(piece.name, piece.name), room)
+    words = svg.fit_text(piece.name if fits else _SHORT.get(piece.kind, piece.name), room)
     parts = [svg.rect(x, y, width, _BAR, f"fill-{piece.kind}", 3)]
     if words:
         parts.append(svg.text(x + width / 2, y + 15, words, "on", "middle"))

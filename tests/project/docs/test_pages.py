@@ -27,6 +27,22 @@ def test_the_code_of_a_page_fits(page: Path) -> None:
             assert [line for line in match["text"].splitlines() if len(line) > WIDEST] == []
 
 
+MEASURED = re.compile(r"\b\d[\d.,]* (?:us|GB/s|TB/s)\b")
+"""A time or a rate that somebody has measured."""
+CHOSEN = re.compile(r"declared to|`DAGPU_SPIN_US`|`within`|Parts of 50 ms")
+"""Words beside numbers that somebody has chosen."""
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_a_measured_number_leads_to_its_measurement(page: Path) -> None:
+    """In prose, a time in microseconds or a rate stands in a paragraph that links the kept result, with its machine and
+    date. Such a number in the output of a program is a prediction of that program."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for paragraph in re.split(r"\n\s*\n", text):
+        if MEASURED.search(paragraph) and not CHOSEN.search(paragraph):
+            assert "benchmarks/results" in paragraph, paragraph
+
+
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 def test_a_program_that_is_only_shown_defines_its_names(page: Path) -> None:
     """One that needs a library which the tests have not, and so is no block of Python: it imports or assigns whatever

@@ -226,7 +226,8 @@ def _drawn(figure: Figure) -> str:
     longest = max(medians[name] for name, _ in figure.bars)
     about = found["machine"]
     measured_on = about.get("gpu") or f"the host, {_processor(about['cpu'])}"
-    where = f"[{measured_on}, {about['date']}](benchmarks/{figure.result}.md)"
+    date = about["date"].replace("-", "\N{NON-BREAKING HYPHEN}")
+    where = f"[{measured_on}, {date}](benchmarks/{figure.result}.md)"
     bars = [_bar(label, medians[name], longest, table["unit"]) for name, label in figure.bars]
     return "\n".join(
         [
