@@ -95,6 +95,8 @@ class SimulatedGpu:
         """The CUresult of every call from now on; 0 while the device works."""
         self.graphs = 0
         """Number of executable graphs that are alive."""
+        self.lacks_conditions = ""
+        """As of a driver that is too old, the reason why graphs have no conditional nodes."""
         self.reached: set[int] = set()
         self._faults: dict[str, list[tuple[int, int]]] = {}
         self._next = (index + 1) << 44
@@ -181,11 +183,16 @@ class SimulatedGpu:
             self.timing_events += 1
             return SimulatedEvent(self, timing=True)
 
-    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]], gpus: Sequence[Gpu] = ()) -> RawGraph:
+    def make_graph(
+        self,
+        nodes: Sequence[tuple[GraphNode, Sequence[int]]],
+        gpus: Sequence[Gpu] = (),
+        bodies: Sequence[int] = (),
+    ) -> RawGraph:
         from tests.simulated.graphs import SimulatedGraph
 
         places = [gpu for gpu in gpus if isinstance(gpu, SimulatedGpu)] or [self] * len(nodes)
-        return SimulatedGraph(self, nodes, places)
+        return SimulatedGraph(self, nodes, places, bodies)
 
     def captured(self, node: CapturedNode) -> "list[Callable[[], None]]":
         """Return what a library enqueues for this node, in the order of its stream. Nothing of it is done."""

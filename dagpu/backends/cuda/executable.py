@@ -8,11 +8,12 @@ from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.encoder import encode
 from dagpu.backends.cuda.graphs.captured import CapturedGraph, LaunchGraph, capture
 from dagpu.backends.cuda.graphs.instances import GraphInstances
+from dagpu.backends.cuda.graphs.obstacles import cannot_capture
 from dagpu.backends.cuda.instruction_selection import select
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
 from dagpu.backends.cuda.replay.graph_launches import LaunchIdleGraph, idle_graph_launch, launch_captured
 from dagpu.backends.cuda.replay.lane_launches import launch_lane
-from dagpu.backends.cuda.replay.start import start
+from dagpu.backends.cuda.replay.start import start, start_graph
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.protocol import Bindings, LaunchedReplay, Replay
 from dagpu.lowering.plan import Plan
@@ -37,11 +38,11 @@ class Executable:
         """The command lists; None until every kernel is compiled."""
         compiled = self.compiled
         self._is_simple = not (compiled.reports or len(devices) > 1 or self.graphs.own is not None)
-        """True if all runs are on one device, a graph of the plan may run in any stream, and nothing is read after
-        it."""
+        """True if an idle graph of the plan is launched in any stream: all is on one device, and nothing is read after
+        the run."""
         self._keep_arenas(KEPT)
         self._launch_idle: LaunchIdleGraph | None = None
-        """Launches an idle graph; None if the graphs need another way, or the driver a current context."""
+        """Launches an idle graph; None before the first such launch."""
         self._captured: LaunchGraph | None = None
         """The launch of a captured graph that is all of the plan; None for any other plan."""
         self._is_one_lane = False
@@ -57,12 +58,21 @@ class Executable:
         return None if self._command_lists is not None else self._compile
 
     @property
+    def lacks_graph(self) -> str:
+        """The reason why no run is one graph; empty if runs may be. See `Prepared.lacks_graph`."""
+        graphs = self.graphs
+        if graphs.obstacle is not None:
+            return str(cannot_capture(*graphs.obstacle)).rstrip(".")
+        return graphs.refused or ""
+
+    @property
     def before_graph(self) -> Callable[[], None] | None:
         """Function that instantiates the first graph; None if that is quick or done."""
         return self._prepare_graph if self.graphs.first_is_slow else None
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a run; see `Prepared.submit`."""
+        assert not self.compiled.decides, "streams decide nothing"
         if self.compiled.devices[0].exchange.arrivals:
             graph = False
         if (graph and self.graphs.idle) or self._captured is not None or self._is_one_lane:
@@ -76,16 +86,24 @@ class Executable:
         command_lists = self._command_lists
         if command_lists is None:
             return None
-        launch_idle = self._launch_idle
-        if graph and launch_idle is not None and self.graphs.idle:
+        if graph and self._is_simple and self.graphs.idle:
+            launch_idle = self._launch_idle or self._new_idle_launch(command_lists)
             replay = launch_idle(memory, spin)
             if replay is not None:
                 return replay
+        if self.compiled.decides:
+            return start_graph(self.compiled, command_lists, self.graphs, memory, spin)
         if self._captured is not None:
             return launch_captured(self.compiled, command_lists, self._captured, memory, spin)
         if spin and self._is_one_lane and (self._is_copy or not graph or self.graphs.are_left_out):
             return launch_lane(self.compiled, command_lists, memory, spin)
         return None
+
+    def _new_idle_launch(self, command_lists: CommandListPool) -> LaunchIdleGraph:
+        """Return the function that launches an idle graph. It launches none if the driver needs a current context."""
+        made = idle_graph_launch(self.compiled, command_lists, self.graphs)
+        self._launch_idle = made
+        return made
 
     def keep_memory(self) -> None:
         """Let each graph keep larger temporaries between its launches; see `Prepared.keep_memory`."""
@@ -125,9 +143,8 @@ class Executable:
         actions = encoded.actions
         self._is_one_lane = _is_one_lane(compiled, encoded)
         self._is_copy = not (encoded.launches or compiled.calls_user)
-        is_left_to_lane = self._is_copy and compiled.copies_host
-        if self._is_simple and not is_left_to_lane and not compiled.devices[0].gpu.needs_context:
-            self._launch_idle = idle_graph_launch(compiled, self._command_lists, self.graphs)
+        if self._is_copy and compiled.copies_host:
+            self._is_simple = False  # it is left to `launch_lane`
         if len(actions) == 1 and isinstance(actions[0].a, LaunchGraph) and not compiled.blocking:
             starts_here = compiled.plan.lanes[actions[0].lane].device == 0
             self._captured = actions[0].a if starts_here and actions[0].a.frozen.cannot_fail else None

@@ -11,6 +11,7 @@ makes:
 
     call                            through                          may wait for      behind a load  GIL
     cuInit                          cuda.init                        -                 -              released
+    cuDriverGetVersion              bindings                         -                 -              released
     cuDeviceGetCount                cuda.Device.count                -                 -              held
     cuDeviceGet                     cuda.Device                      -                 -              held
     cuDeviceGetName                 Device.name                      -                 -              held
@@ -58,6 +59,8 @@ makes:
     cuGraphAddMemsetNode            bindings                         -                 unknown        released
     cuGraphAddChildGraphNode        bindings                         -                 unknown        released
     cuGraphAddDependencies          bindings                         -                 unknown        released
+    cuGraphAddNode                  bindings                         -                 unknown        released
+    cuGraphConditionalHandleCreate  bindings                         -                 unknown        released
     cuGraphGetNodes                 bindings                         -                 unknown        released
     cuGraphNodeGetType              bindings                         -                 unknown        released
     cuGraphKernelNodeGetParams      bindings                         -                 unknown        released
@@ -163,6 +166,16 @@ class _Libraries:
         self.launch_host_function = _function(driver, "cuLaunchHostFunc")
         os.register_at_fork(after_in_child=self._after_fork)
 
+    @cached_property
+    def lacks_conditions(self) -> str:
+        """The reason why no graph can have conditional nodes; empty if graphs can."""
+        if not hasattr(self.bindings, "cuGraphConditionalHandleCreate"):
+            return "cuda.bindings is older than CUDA 12.3, and knows no conditional nodes"
+        failed, version = self.bindings.cuDriverGetVersion()
+        if failed or version < CONDITIONS_FROM:
+            return f"the driver is of CUDA {version // 1000}.{version % 1000 // 10}, and conditional nodes need 12.4"
+        return ""
+
     def _after_fork(self) -> None:
         self.forked = True
 
@@ -225,6 +238,9 @@ def _function(driver: ctypes.CDLL, name: str) -> Callable[..., int]:
     return function
 
 
+CONDITIONS_FROM: Final = 12040
+"""The first driver, as cuDriverGetVersion tells it, whose graphs have conditional nodes in the form that this uses."""
+
 KEPT_STREAMS: Final = 64
 """The most streams of other libraries whose wrappers are kept."""
 
@@ -243,6 +259,7 @@ class PyCudaGpu:
         self.arch = f"sm_{major}{minor}"
         self.limits = _limits_of(device)
         self._context: Context | None = None
+        self._needs_context: bool | None = None
         self._foreign_streams: dict[int, PyCudaStream] = {}
         """The streams of other libraries that were asked for last, by their CUstreams: wrapped numbers."""
         self._gate = threading.Lock()
@@ -266,10 +283,15 @@ class PyCudaGpu:
             )
         return found
 
-    @cached_property
+    @property
     def needs_context(self) -> bool:
-        """See `Gpu.needs_context`. It is tried with an empty graph, in a thread of its own: no context is current
+        """See `Gpu.needs_context`. It is tried once, with an empty graph, in a thread of its own: no context is current
         there. CUDA 13.0 needs none."""
+        if self._needs_context is None:
+            self._needs_context = not self._launches_without_context()
+        return self._needs_context
+
+    def _launches_without_context(self) -> bool:
         with self.current():
             stream, graph = self.new_stream(), self.make_graph(())
             outcome: list[bool] = []
@@ -278,7 +300,7 @@ class PyCudaGpu:
             thread.join()
             stream.synchronize()
             graph.destroy()
-        return outcome != [True]
+        return outcome == [True]
 
     def _launches_anywhere(self, graph: RawGraph, stream: RawStream) -> bool:
         """Launch a graph, and return False if the driver refuses that, or to poll it."""
@@ -416,10 +438,19 @@ class PyCudaGpu:
 
     # ---- graphs -----------------------------------------------------------------------------------------------------
 
-    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]], gpus: Sequence[Gpu] = ()) -> PyCudaGraph:
+    @property
+    def lacks_conditions(self) -> str:
+        return self._libraries.lacks_conditions
+
+    def make_graph(
+        self,
+        nodes: Sequence[tuple[GraphNode, Sequence[int]]],
+        gpus: Sequence[Gpu] = (),
+        bodies: Sequence[int] = (),
+    ) -> PyCudaGraph:
         here = GraphSite(self.current(), self._capture)
         sites = [each.graph_site(here) for each in gpus if isinstance(each, PyCudaGpu)] or [here] * len(nodes)
-        return PyCudaGraph(self._bindings, self._checked, here, list(zip(nodes, sites, strict=True)))
+        return PyCudaGraph(self._bindings, self._checked, here, list(zip(nodes, sites, strict=True)), bodies)
 
     def graph_site(self, launched: GraphSite) -> GraphSite:
         """Return the site of this device's nodes in a graph: `launched`, if the graph is launched on this device."""

@@ -16,11 +16,12 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     CopyNode,
     FillNode,
     GraphNode,
+    IfNode,
     KernelLaunch,
     KernelUpdates,
     RawGraph,
 )
-from dagpu.backends.cuda.graphs.topology import CommandNode, GraphTopology, LaunchTemplate, Node
+from dagpu.backends.cuda.graphs.topology import CommandNode, ConditionalNode, GraphTopology, LaunchTemplate, Node
 from dagpu.backends.cuda.libraries.library_calls import BodyInGraph, LibraryCall, refused_capture
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import MemoryBlock
@@ -200,7 +201,7 @@ class GraphExec:
 
     def _blame_bodies(self, nodes: Sequence[Node], error: DeviceError) -> None:
         """Raise a `CaptureError` if the error can come from a user's body that is captured for one of these nodes."""
-        commands = [node.command for node in nodes if not isinstance(node, LaunchTemplate)]
+        commands = [node.command for node in nodes if isinstance(node, CommandNode)]
         bodies = [each for each in commands if isinstance(each, LibraryCall) and each.body is not None]
         if bodies and not isinstance(error, DeviceLostError) and error.code != OUT_OF_MEMORY:
             raise refused_capture(bodies, str(error).rstrip(".")) from error
@@ -223,7 +224,7 @@ class GraphExec:
             node = topology.nodes[number]
             if isinstance(node, LaunchTemplate):
                 kernels.append(number)
-            else:
+            elif isinstance(node, CommandNode):
                 others.append((number, node))
         if len(self._updates) >= CHANGES:
             self._updates.clear()
@@ -239,7 +240,7 @@ class GraphExec:
     def prepare(self) -> None:
         """Instantiate the graph before its first run, with placeholder addresses. The context must be current."""
         device, nodes = self._devices[0], self._topology.nodes
-        most = max([node.command.nbytes for node in nodes if not isinstance(node, LaunchTemplate)], default=0)
+        most = max([node.command.nbytes for node in nodes if isinstance(node, CommandNode)], default=0)
         # The driver looks up the memory of a copy's addresses: they have to be real ones.
         blocks = self._taken([(number, most) for number in range(len(self._devices))])
         there = device.pinned.take(most)
@@ -262,11 +263,12 @@ class GraphExec:
         def made(node: Node) -> GraphNode:
             if isinstance(node, LaunchTemplate):
                 return node.node(texts[node.launch])
-            return with_addresses(node)
+            return IfNode() if isinstance(node, ConditionalNode) else with_addresses(node)
 
         sites = [gpus[node.device] for node in topology.nodes] if len(gpus) > 1 else ()
         try:
-            return gpu.make_graph(list(zip(map(made, topology.nodes), topology.needs, strict=True)), sites)
+            nodes = list(zip(map(made, topology.nodes), topology.needs, strict=True))
+            return gpu.make_graph(nodes, sites, topology.bodies)
         except DeviceError as error:
             self._blame_bodies(topology.nodes, error)
             raise
@@ -285,7 +287,7 @@ class GraphExec:
 
 def _moved(node: GraphNode, written: int, read: int, host: int) -> GraphNode:
     """Return the same node at these addresses of device memory, which it writes or reads, and of page-locked memory."""
-    assert not isinstance(node, KernelLaunch)
+    assert not isinstance(node, KernelLaunch | IfNode)
     if isinstance(node, CapturedNode):
         return replace(node, addresses=(written,) * len(node.addresses), scratch=written)
     if isinstance(node, FillNode):

@@ -55,6 +55,8 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
     no_bases = [0] * compiled.bases
     copies_host = compiled.copies_host
     enter, leave = EXIT_GUARD.inside.append, EXIT_GUARD.inside.pop
+    if device.gpu.needs_context:
+        return lambda memory, spin: None
 
     def launch_idle_graph(  # noqa: C901 - its branches are cheap, and a call for each of them would not be
         memory: list[Any], spin: float

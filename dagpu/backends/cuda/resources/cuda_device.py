@@ -118,6 +118,11 @@ class CudaDevice:
         """True if `scratch_bytes` returns at once for these arguments."""
         return body.is_known(operands, self.gpu.index)
 
+    @property
+    def lacks_conditions(self) -> str:
+        """The reason why no graph of the device decides which of its nodes run; empty if graphs can."""
+        return self.gpu.lacks_conditions
+
     def mapped_memory(self, nbytes: int) -> MappedMemory:
         """Return page-locked memory. Under unified addressing kernels read it at its address."""
         self.refuse_if_lost()
