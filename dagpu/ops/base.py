@@ -69,6 +69,8 @@ _I = TypeVar("_I")
 _N = TypeVar("_N", bound=np.generic)
 _L = TypeVar("_L", bound=Borrowed)
 _G = TypeVar("_G", bound=MayAlloc)
+_L2 = TypeVar("_L2", bound=Borrowed)
+_G2 = TypeVar("_G2", bound=MayAlloc)
 _T_co = TypeVar("_T_co", covariant=True)
 _L_co = TypeVar("_L_co", bound=Borrowed, covariant=True, default=Static)
 _G_co = TypeVar("_G_co", bound=MayAlloc, covariant=True, default=MayAlloc)
@@ -189,7 +191,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     # ---- composing
 
-    def then(self, f: "Callable[[_T_co], DeviceOp[_U, _L, _G]]") -> "DeviceOp[_U, _L_co | _L, _G_co | _G]":
+    def then(self, f: "Callable[[_T_co], DeviceOp[_U, _L2, _G2]]") -> "DeviceOp[_U, _L_co | _L2, _G_co | _G2]":
         """Run the op that `f(result)` returns after this one, with no host synchronisation in between."""
         try:
             origin = here()

@@ -64,13 +64,13 @@ class CostModel:
     """
 
     launch: float = 2.4e-6
-    """Seconds of overhead for each instruction on a device: measured in a chain of 1,000 tiny launches from C++."""
+    """Seconds of overhead for each instruction on a device, measured in a chain of 1,000 tiny launches from C++."""
     bandwidth: float = 4.29e12
-    """Bytes per second on a device, read plus written: measured for a copy within a device."""
+    """Bytes per second on a device, read plus written, measured for a copy within a device."""
     host_bandwidth: float = 55e9
     """Bytes per second between page-locked host memory and a device, in either direction."""
     host_call: float = 107e-6
-    """Seconds of a `HostCall`: handing work to a thread and back. The time of the function itself is not included."""
+    """Seconds of a `HostCall`, for handing work to a thread and back, without the time of the function itself."""
     declared: tuple[tuple[str, float], ...] = ()
     """Kernel names with declared seconds, sorted; `declare` adds to them."""
     learnt: _Learnt = ()

@@ -68,7 +68,7 @@ class Links:
     peer: Link = Link(7.7e-6, 382e9)
     """Between two devices of one host that read each other's memory."""
     host: Link = Link(2 * 7.7e-6, 37e9)
-    """Between two devices of one host that do not: the driver copies through page-locked memory of the host."""
+    """Between two devices of one host that do not. The driver copies through page-locked memory of the host."""
     node: Link = Link(12e-6, 50e9)
     """Between two devices of different hosts."""
 

@@ -47,7 +47,7 @@ def flow(items: AsyncIterable[_T] | Iterable[_T], /) -> Flow[_T]:
 def every(seconds: float, /) -> Flow[float]:
     """Return the flow of ticks: the time on trio's clock when it is asked first, and every `seconds` after that.
 
-    EveryStage that the consumer is too late for are skipped, and the others stay on the grid.
+    Ticks that the consumer is too late for are skipped, and the others stay on the grid.
     """
     origin = here()
     period = check_seconds(seconds, "every", origin, "seconds")

@@ -33,7 +33,7 @@ class Stats:
         self.values: int = 0
         """The number of values handed out."""
         self.skipped: int = 0
-        """The number of values that newer ones replaced before anyone asked: in `latest`, `at_most`, `every`."""
+        """The number of values that newer ones replaced before anyone asked, in `latest`, `at_most` and `every`."""
         self.in_flight: int = 0
         """The number of items that `run` and `fold` have pulled and not handed out."""
         self.launched: int = 0

@@ -447,6 +447,13 @@ case(
     lambda: checkpoint(3.0, "weights.npy"),  # type: ignore[arg-type]  # reason: the mistake
     ("Write checkpoint(t, path)", lambda: checkpoint(ones((2,)).sync(), "weights.npy").sync()),
 )
+case(
+    lambda: plan_of(ones((2,))).to_svg(costs={"gemm": 3e-5}),  # type: ignore[arg-type]  # reason: the mistake
+    (
+        'Write costs=CostModel().declare({"gemm": 3e-5})',
+        lambda: plan_of(ones((2,))).to_svg(costs=CostModel().declare({"gemm": 3e-5})),
+    ),
+)
 
 
 def traced_again(f: Any) -> object:
