@@ -12,7 +12,7 @@ from dagpu import DeviceOp, StreamInterpreter, use_interpreter
 from dagpu.common.origin import describe
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.report.explanation import explain as in_words
-from dagpu.ops.drawing.op_names import name_of
+from dagpu.ops.drawing.op_names import name_of_call
 
 
 def explain(script: str, arguments: Sequence[str]) -> int:
@@ -24,7 +24,7 @@ def explain(script: str, arguments: Sequence[str]) -> int:
 
     def print_plan(op: DeviceOp[Any, Any, Any], plan: Plan) -> None:
         nonlocal legend
-        print(f"--- {name_of(op)} at {describe(op.origin)}\n{in_words(plan, legend=legend)}\n", flush=True)
+        print(f"--- {name_of_call(op)} at {describe(op.origin)}\n{in_words(plan, legend=legend)}\n", flush=True)
         legend = legend and not plan.steps
 
     with use_interpreter(StreamInterpreter(on_plan=print_plan)):

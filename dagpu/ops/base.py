@@ -472,7 +472,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         return in_page(self.to_svg())
 
     def __repr__(self) -> str:
-        return f"<{NODES.value.name_of(self)} at {describe(self.origin)}>"
+        return f"<{NODES.value.name_of_call(self)} at {describe(self.origin)}>"
 
     if not TYPE_CHECKING:
 
@@ -582,7 +582,7 @@ class Nodes:
     uncut: object
     share: object
     produces_host_data: Callable[[_Op], bool]
-    name_of: Callable[[_Op], str]
+    name_of_call: Callable[[_Op], str]
     to_dot: Callable[[_Op], str]
     to_svg: Callable[[_Op], str]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dagpu.common.origin import Origin, StartedAt, describe
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.drawing.op_names import name_of
+from dagpu.ops.drawing.op_names import name_of_call
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot
 from dagpu.reactive.incremental import IncrementalRun
@@ -31,6 +31,6 @@ async def check_update(
         when = "of an op that reads no source"
         if newest is not None:
             when = f"at revision {newest.cell.history.at(snapshot).revision} of {newest!r}"
-        differs = f"{name_of(op)} at {describe(op.origin)} differs from a run from scratch {when}"
+        differs = f"{name_of_call(op)} at {describe(op.origin)} differs from a run from scratch {when}"
         runs = CheckedRuns(settings, TrioWaits(), where)
         await runs.compare(value, wanted, differs, "Make what it reads a source, and return values that cannot change")

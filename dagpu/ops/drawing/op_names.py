@@ -18,11 +18,17 @@ _NAMES: Final[dict[type[Any], str]] = {
     Shared: "shared", Source: "source", ToHost: "to_host", Value: "value", Zip: "zip_ops",
 }  # fmt: skip
 """The names of ops that their class alone gives."""
+_OPS_OF_CALL: Final = 8
+"""The most ops between the result of a call and the launch that it has built."""
+
+
+def name_of_call(op: DeviceOp[Any, Any, Any]) -> str:
+    """Return the name of the call of the user's that has built an op, and maybe others: that of its last launch."""
+    return name_of(_work_of(op))
 
 
 def name_of(op: DeviceOp[Any, Any, Any]) -> str:
-    """Return the name of an op: `ones((3,))`, `saxpy`, `array.sum`, `to_host`."""
-    op = _work_of(op)
+    """Return the name of an op: `ones((3,))`, `saxpy`, `first`, `to_host`."""
     match op:
         case Launch(kernel=kernel):
             return f"array.{kernel.label}" if is_ours_at(kernel.origin) else kernel.label
@@ -45,11 +51,16 @@ def name_of(op: DeviceOp[Any, Any, Any]) -> str:
 
 
 def _work_of(op: DeviceOp[Any, Any, Any]) -> DeviceOp[Any, Any, Any]:
-    """Return the last launch of one call of the user's, where the call has built several ops."""
+    """Return the last launch that the call which has built an op has built too; the op itself if there is none.
+
+    A loop may build a long chain by one call, so only the nearest ops are looked at.
+    """
     found: DeviceOp[Any, Any, Any] | None = op
-    while found is not None and not isinstance(found, Launch):
+    for _ in range(_OPS_OF_CALL):
+        if found is None or isinstance(found, Launch):
+            break
         found = next((source for source in sources_of(found) if source.origin == op.origin), None)
-    return op if found is None else found
+    return found if isinstance(found, Launch) else op
 
 
 def _name_of_creation(shape: Shape, recipe: Recipe | None) -> str:

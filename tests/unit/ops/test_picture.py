@@ -253,7 +253,7 @@ def test_sources_stand_above_what_takes_them() -> None:
     op = zip_ops(zeros((4,)), arange(4).to_host())
     root = parsed(op.to_svg())
     place = {tip.split("\n")[0]: top for tip, (_, top, _, _) in zip(tooltips(root), boxes(root), strict=True)}
-    assert place["Zip"] > place["ToHost"] > min(place.values())
+    assert place["zip_ops"] > place["to_host"] > min(place.values())
     assert len(list(root.iter(f"{SVG}polygon"))) == 3
 
 
@@ -263,8 +263,8 @@ def test_plumbing_is_a_port_of_its_launch() -> None:
     op = zip_ops(touch(middle, arange(8)).first().unpartition(), zeros((8,)).partition((8,)))
     root = parsed(op.to_svg())
     tips = [tip.split("\n")[0] for tip in tooltips(root)]
-    ports = ["partition (4,)", "partition (2,)", "first", "first, unpartition", "first, unpartition"]
-    assert sorted(tip for tip in tips if "fir" in tip or "part" in tip) == sorted([*ports, "partition (8,)"])
+    ports = ["partition((4,))", "partition((2,))", "first", "first, unpartition", "first, unpartition"]
+    assert sorted(tip for tip in tips if "fir" in tip or "part" in tip) == sorted([*ports, "partition((8,))"])
     assert tips.count("Launch touch") == 3
     place = dict(zip(tips, boxes(root), strict=True))
     for tip in ports:
@@ -273,7 +273,7 @@ def test_plumbing_is_a_port_of_its_launch() -> None:
         assert bottom - top < 10
         edges = [y for _, upper, _, lower in boxes(root) if lower - upper > 20 for y in (upper, lower)]
         assert top in edges or bottom in edges
-    assert place["partition (8,)"][3] - place["partition (8,)"][1] > 20  # no launch takes it
+    assert place["partition((8,))"][3] - place["partition((8,))"][1] > 20  # no launch takes it
 
 
 def test_the_port_of_the_result_is_drawn() -> None:
