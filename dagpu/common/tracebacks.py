@@ -5,13 +5,14 @@ so to the tracer, bindings and handles of the run. Code that keeps the error (a 
 memory of the run.
 """
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dis import opmap
 from functools import wraps
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
 from types import CodeType, FrameType, FunctionType, TracebackType
-from typing import Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from dagpu.common.errors import DagpuError
 from dagpu.common.origin import is_ours
@@ -147,3 +148,18 @@ def leaves_run(call: Callable[_P, _T]) -> Callable[_P, _T]:
             raise
 
     return outermost
+
+
+def scope_of_caller() -> Mapping[str, Any]:
+    """Return the local variables of the function that called the caller of this one, for annotations that are text.
+
+    A caller that `leaves_run` decorates is called by that function and not by the decorator's.
+    """
+    frame = sys._getframe(2)
+    while frame.f_code is _OUTERMOST and frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_locals
+
+
+_OUTERMOST: Final = cast("FunctionType", leaves_run(scope_of_caller)).__code__
+"""The code of all functions that `leaves_run` makes."""

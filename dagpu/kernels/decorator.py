@@ -6,7 +6,6 @@ unchanged. The result of an argument that is an op is unknown at the call; the t
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import update_wrapper, wraps
@@ -20,7 +19,7 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.env_vars import CHECKED
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import Origin, describe, here
-from dagpu.common.tracebacks import leaves_run, without_our_frames
+from dagpu.common.tracebacks import leaves_run, scope_of_caller, without_our_frames
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
 from dagpu.handles.handle_trees import move_handles
@@ -325,7 +324,7 @@ def kernel(
                 f"{what}, which is not a plain function. Decorate a `def` that names and types the kernel's parameters."
             )
         name, place = function.__name__, declared_at(function)
-        signature = read_signature(function, sys._getframe(1).f_locals)
+        signature = read_signature(function, scope_of_caller())
         check_settings(name, place, abi, options, checked=checked, in_place=in_place)
         threads = block if block is None or isinstance(block, tuple) else (block,)
         source, source_name = read_source(cuda, function)

@@ -14,6 +14,7 @@ from typing import Final, Protocol, TypeAlias, final
 from dagpu.common.frozen import plain
 from dagpu.common.origin import here
 from dagpu.common.slot import Slot
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_path
 from dagpu.lowering.program import (
     HOST,
@@ -127,6 +128,7 @@ class Plan:
     def __str__(self) -> str:
         return show_plan(self)
 
+    @leaves_run
     def to_svg(self, *, costs: Costs | None = None) -> str:
         """Return a drawing of the lanes as SVG text: the predicted time of each instruction, and the waits between
         lanes. Jupyter shows this drawing for a plan.
@@ -136,16 +138,19 @@ class Plan:
         """
         return DRAWING.value(self, costs)
 
+    @leaves_run
     def save_svg(self, path: str | PathLike[str], *, costs: Costs | None = None) -> None:
         """Write the drawing that `to_svg()` returns to a file."""
         check_path(path, "save_svg", here())
         Path(path).write_text(self.to_svg(costs=costs), encoding="utf-8")
 
+    @leaves_run
     def memory_to_svg(self) -> str:
         """Return a drawing of the memory of a run as SVG text: a chart for the arena of each device, with a box for
         each tensor in it, from the instruction that makes it to the last one that uses it, at its bytes."""
         return MEMORY_DRAWING.value(self)
 
+    @leaves_run
     def save_memory_svg(self, path: str | PathLike[str]) -> None:
         """Write the drawing that `memory_to_svg()` returns to a file."""
         check_path(path, "save_memory_svg", here())

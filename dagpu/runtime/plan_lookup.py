@@ -6,6 +6,7 @@ from types import CodeType
 from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.origin import Origin, describe, place_of
+from dagpu.common.tracebacks import passes_on
 from dagpu.lowering.arguments.cache_key import MOST_NODES, flatten_op
 from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
@@ -60,6 +61,7 @@ def _warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
     )
 
 
+@passes_on
 def _warn_once(origin: Origin, message: str) -> None:
     """Issue a warning about a call of a pipeline, once for each place."""
     place = place_of(origin)

@@ -1,7 +1,6 @@
 """A declaration of a kernel that another library compiles: its parameters, and the kernel that is made of it."""
 
 import inspect
-import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, TypeAlias, cast, final
@@ -212,8 +211,3 @@ def declared_by(
         return cast("Kernel[_P]", make(made))
 
     return decorate
-
-
-def scope_of_caller() -> Mapping[str, Any]:
-    """Return the local variables of the function that called the caller of this one."""
-    return sys._getframe(2).f_locals

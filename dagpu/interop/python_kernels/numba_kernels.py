@@ -11,8 +11,9 @@ import numpy as np
 from dagpu.common.dtypes import Shape
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
+from dagpu.common.tracebacks import scope_of_caller
 from dagpu.common.wrong_arguments import format_value
-from dagpu.interop.python_kernels.declared_kernel import PythonDeclaration, declared_by, scope_of_caller
+from dagpu.interop.python_kernels.declared_kernel import PythonDeclaration, declared_by
 from dagpu.interop.python_kernels.python_stores import find_python_writes, plain_function
 from dagpu.kernels.declaration import MAX_THREADS, check_extents
 from dagpu.kernels.decorator import Kernel

@@ -60,7 +60,7 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
 
     @property
     def title(self) -> str:
-        """The source in a message: its name, and the place that made it."""
+        """What messages call the source, with its name and the place that made it."""
         named = "the source" if self.name is None else f"source {self.name!r}"
         return f"{named} made at {describe(self.origin)}"
 

@@ -4,6 +4,7 @@ Every number comes from a result that a benchmark has kept, with its machine and
 """
 
 import html
+import itertools
 import json
 import re
 from dataclasses import dataclass
@@ -203,20 +204,38 @@ _SECTION: Final = re.compile(
 
 
 def _joined(text: str) -> str:
-    """Return the text with one table for all sizes of the same work, if no words stand between them."""
+    """Return the text with one table for all sizes of the same work, where the first of them stands."""
+    sections = [match for match in _SECTION.finditer(text) if _is_table(match)]
+    works: dict[str, list[re.Match[str]]] = {}
+    for match in sections:
+        works.setdefault(_heading(match), []).append(match)
     parts: list[str] = []
-    before, at = "", 0
-    for match in _SECTION.finditer(text):
-        head, rule, *rows = [line for line in match["body"].splitlines() if line] or ["", ""]
-        if not head.startswith("|") or not all(row.startswith("|") for row in rows):
-            continue
+    at = 0
+    for match in sections:
         parts.append(text[at : match.start()])
-        heading = f"## {match['what']}\n\n| size {head}\n| ---: {rule}"
-        if heading != before or parts[-1].strip():
-            parts.append(("" if before == "" else "\n") + heading + "\n")
-        parts += [f"| {'' if number else match['size'] + ' '}{row}\n" for number, row in enumerate(rows)]
-        before, at = heading, match.end()
-    return "".join([*parts, "\n" if parts else "", text[at:]])
+        at = match.end()
+        heading = _heading(match)
+        sizes = sorted(works.pop(heading, ()), key=lambda each: int(re.sub(r"\D.*", "", each["size"].replace(",", ""))))
+        if sizes:
+            rows = [_rows(each) for each in sizes]
+            parts.append("\n".join([heading, *itertools.chain.from_iterable(rows), "", ""]))
+    return "".join([*parts, text[at:]])
+
+
+def _is_table(section: re.Match[str]) -> bool:
+    """Return True if a section is a table and no words."""
+    lines = [line for line in section["body"].splitlines() if line]
+    return bool(lines) and all(line.startswith("|") for line in lines)
+
+
+def _heading(section: re.Match[str]) -> str:
+    head, rule = [line for line in section["body"].splitlines() if line][:2]
+    return f"## {section['what']}\n\n| size {head}\n| ---: {rule}"
+
+
+def _rows(section: re.Match[str]) -> list[str]:
+    rows = [line for line in section["body"].splitlines() if line][2:]
+    return [f"| {'' if number else section['size'] + ' '}{row}" for number, row in enumerate(rows)]
 
 
 def _drawn(figure: Figure) -> str:

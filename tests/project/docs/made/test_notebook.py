@@ -41,7 +41,7 @@ def test_a_place_in_a_notebook_is_a_cell_and_a_line(cells: list[Any]) -> None:
     """Named as Jupyter names it, not as the temporary file under which it is compiled."""
     page = shown(cells, "op")["text/html"]
     assert ">In[2]:7<" in page
-    assert "built at In[2]:10" in page
+    assert "\nat In[2]:10" in page
     assert "ipykernel" not in page
 
 
