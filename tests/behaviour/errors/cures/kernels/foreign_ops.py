@@ -8,7 +8,7 @@ import numpy as np
 from dagpu import In, Lazy, Out, Tensor, dup, f32, foreign, from_host, ones, pipeline, share_array, zeros
 from dagpu.interop import current_lane, extent, new, require, reserve
 from tests.behaviour.errors.cures.catalogue import Catalogue
-from tests.behaviour.interop.foreign_programs import affine, product, shifted
+from tests.behaviour.interop.foreign_ops.foreign_programs import affine, product, shifted
 from tests.simulated.array_libraries import array_libraries
 from tests.simulated.cuda import driver
 from tests.simulated.foreign_arrays import Library

@@ -28,7 +28,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.interop import current_lane, new
-from tests.behaviour.interop.foreign_programs import affine, halves, product
+from tests.behaviour.interop.foreign_ops.foreign_programs import affine, halves, product
 from tests.simulated.array_libraries import array_libraries
 from tests.simulated.cuda import driver, installed
 from tests.simulated.gpu import CAPTURING
