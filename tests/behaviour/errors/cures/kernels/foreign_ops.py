@@ -117,6 +117,16 @@ def not_returned(x: In[f32]) -> Tensor[f32]:
     return other
 
 
+def computing(x: In[f32]) -> Tensor[f32]:
+    return new(untyped(x) + 1)
+
+
+case(
+    lambda: called(computing),
+    ("Compute in a body; read an extent by extent(x, 0)", lambda: called(whole_axis)),
+)
+
+
 def wrong_axis(x: In[f32]) -> Tensor[f32]:
     return new((extent(x, 2),), f32)
 
