@@ -7,8 +7,8 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from dagpu.common.dtypes import Shape
-from dagpu.common.errors import NotReadyError
-from dagpu.common.origin import Origin, describe, here
+from dagpu.common.errors import ExportError, NotReadyError
+from dagpu.common.origin import Origin, describe, here, here_outside
 from dagpu.common.slot import Slot
 from dagpu.common.tracebacks import leaves_run
 from dagpu.handles.device_handles import Device, driver_of
@@ -84,6 +84,23 @@ class DLPackExport:
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return the type of the device in DLPack's numbers, and its index."""
         return self._dlpack_device()
+
+    if not TYPE_CHECKING:  # hidden from type checkers, which must report these uses themselves
+
+        def __array__(self, *_args: object, **_kwargs: object) -> NoReturn:
+            """Refuse: NumPy would make an array of one object."""
+            raise ExportError(
+                f"{self!r} at {describe(here())}: an array is made of it by DLPack alone. Say numpy.from_dlpack(x), or "
+                "the same of a library that computes on its device."
+            )
+
+        def __reduce_ex__(self, _protocol: object) -> NoReturn:
+            """Refuse: it is valid in its block, or in its call of a body, alone."""
+            where = describe(here_outside("copy", "pickle"))
+            raise ExportError(
+                f"{self!r} was to be copied or pickled at {where}: it is lent for a block or a call. Pass it on as it "
+                "is, or copy the contents: dup(t)."
+            )
 
     def _capsule(self, request: ExportRequest) -> object:
         """Return the capsule."""

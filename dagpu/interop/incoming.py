@@ -23,7 +23,7 @@ from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import add_call_place
 from dagpu.handles import SharedTensor, Tensor, TensorMut, TensorRef, live_state
 from dagpu.handles.device_handles import driver_of
-from dagpu.interop.foreign_arrays import ForeignArray, StreamLike, read_array, read_host_array
+from dagpu.interop.foreign_arrays import ForeignArray, StreamLike, follow_stream, read_array, read_host_array
 from dagpu.interop.imported_handles import ArrayLoan, check_type, own_array, share_memory
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import value
@@ -67,7 +67,7 @@ def from_array(x: Any, dtype: Any = None, *, stream: StreamLike | None = None) -
     if dtype is not None:
         check_type(array.form.layout.dtype, dtype, "from_array", where)
     if producer is not None:  # the run may begin in another thread, or after the block of the library's stream
-        driver_of(place).exchange.follow(producer)
+        follow_stream(place, producer, "from_array", where)
     return value(_Unread(x, dtype, stream, where)).then(_copy_now)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.common.dtypes import Shape, bf16, byte_order_cure, element_type
+from dagpu.common.dtypes import Shape, bf16, conversion_cure, element_type
 from dagpu.common.errors import BorrowError, NotReadyError, ShapeError
 from dagpu.common.frozen import frozen
 from dagpu.common.layout import as_shape
@@ -371,26 +371,12 @@ def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
         if element_type(array.dtype) is None:
             raise ShapeError(
                 f"from_host at {describe(origin)}: array has elements of {array.dtype}, which no tensor has. "
-                f"{_dtype_cure(array.dtype)}."
+                f"{conversion_cure(array.dtype, 'array')}."
             )
         return FromHost(array if type(array) in (np.ndarray, SymbolicArray) else array.view(np.ndarray), origin)
     except BaseException as error:
         without_our_frames(error)
         raise
-
-
-def _dtype_cure(dtype: "np.dtype[Any]") -> str:
-    """Return the cure for an array whose element type no tensor has: a conversion to arrays that can be copied."""
-    swap = byte_order_cure(dtype, "array")
-    if swap is not None:
-        return swap
-    if dtype.kind == "c":
-        return "Round it: array.astype(np.complex128)"
-    if dtype.names is not None:
-        return f"Copy its fields by themselves: from_host(array[{dtype.names[0]!r}])"
-    if dtype.kind in "mM":
-        return "Convert it to whole numbers: array.astype(np.int64)"
-    return "Convert it: array.astype(np.float32)"
 
 
 def _array_cure(x: object) -> str:

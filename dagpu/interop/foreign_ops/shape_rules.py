@@ -48,6 +48,20 @@ class DeclaredOperand:
                 f"and element type is new({x})."
             )
 
+        def _no_contents(self, *_args: object) -> NoReturn:
+            """Refuse: a declaration sees no contents."""
+            running, x = _THREAD.running, self.name or "x"
+            place = f"{running.name}, declared at {describe(running.declared)}" if running else repr(self)
+            raise ForeignError(
+                f"{place}: {x!r} is used as if it had contents, and a declaration sees shapes and element types alone. "
+                f"Compute in a body; read an extent by extent({x}, 0)."
+            )
+
+        __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = _no_contents
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __rmatmul__ = _no_contents
+        __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __abs__ = __bool__ = __len__ = __iter__ = _no_contents
+        __getitem__ = __setitem__ = __float__ = __int__ = __index__ = __array__ = _no_contents
+
 
 @final
 class Declared(NamedTuple):
