@@ -6,7 +6,7 @@ memory of the run.
 """
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dis import opmap
 from functools import wraps
@@ -150,7 +150,7 @@ def leaves_run(call: Callable[_P, _T]) -> Callable[_P, _T]:
     return outermost
 
 
-def scope_of_caller() -> Mapping[str, Any]:
+def scope_of_caller() -> dict[str, Any]:
     """Return the local variables of the function that called the caller of this one, for annotations that are text.
 
     A caller that `leaves_run` decorates is called by that function and not by the decorator's.

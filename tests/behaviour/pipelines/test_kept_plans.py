@@ -92,7 +92,7 @@ calling = st.recursive(
 """Compositions that call functions of the user's too."""
 
 
-def built(e: Any, x: Any, h: Any, k: Any) -> Op:
+def built(e: Any, x: Any, h: Any, k: Any) -> Any:
     """The op of a composition, over a shared tensor, an array and a number."""
     if isinstance(e, str):
         return OPERANDS[e](x, h, k)
@@ -304,8 +304,8 @@ UNKEPT: Final[dict[str, tuple[Any, str]]] = {
 """Pipelines whose plan is not kept, and the reason in the warning, with its cure."""
 
 OUTSIDE: Final[list[Any]] = []
+ARRAY: Final[Any] = np.ones(3, f32)
 SOURCES: Final[list[Any]] = []
-ARRAY: Final = np.ones(3, f32)
 DEEP: Any = 1
 for _ in range(22):
     DEEP = (DEEP,)

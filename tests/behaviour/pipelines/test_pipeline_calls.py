@@ -354,7 +354,7 @@ def test_calls_that_differ_in_a_keyword_have_plans_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"cache_size": 0}, {"graph_from": 0}])
-def test_wrong_options(wrong: dict[str, int]) -> None:
+def test_wrong_options(wrong: dict[str, Any]) -> None:
     """They are refused where the pipeline is declared."""
     with pytest.raises(ValueError, match=f"{__file__}.* is 0, but a whole number, 1 or more, is wanted"):
         pipeline(**wrong)(ones)

@@ -9,7 +9,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import cutoff, flow, observe, ones, source, spawn, use_device, value, zip_ops
+from dagpu import Flow, cutoff, flow, observe, ones, source, spawn, use_device, value, zip_ops
 from tests.programs.expressions import Op
 from tests.simulated.cuda import installed
 
@@ -107,7 +107,7 @@ def test_results_of_host_map_are_kept_as_they_were_made(machine: str) -> None:
         async with observe(zip_ops(made, a.host_map(as_list), made.map(spoiling), b), check=True) as feed:
             for n in range(4):
                 b.set(n)
-                found = await feed.next()
+                found: Any = await feed.next()
                 assert found == ([1.0, set()], [1, 0], spoiling([1.0, set()]), n)
                 spoil(found)
 
@@ -191,7 +191,7 @@ def test_a_value_in_several_windows_is_unwritable() -> None:
     """Arrays are read-only and containers are fresh, where windows overlap; else each value has one consumer."""
 
     async def main() -> None:
-        values = [[n, np.zeros(1)] for n in range(4)]
+        values: list[list[Any]] = [[n, np.zeros(1)] for n in range(4)]
         async with flow(values).window(2) as feed:
             async for window in feed:
                 assert [len(each) for each in window] == [2, 2]
@@ -206,11 +206,13 @@ def test_a_value_in_several_windows_is_unwritable() -> None:
 
 def test_the_state_of_a_fold_is_not_its_output() -> None:
     """An op may put one list into both: a consumer's change of the output does not reach the next step."""
+    empty: Any = value(0).map(lambda _: [])
+
+    def both(seen: Any, x: int) -> Any:
+        return value(None).map(lambda _: [[*seen, x]] * 2).map(tuple)
 
     async def main() -> None:
-        numbers = flow(range(3)).fold(
-            value(0).map(lambda _: []), lambda seen, x: value(None).map(lambda _: [[*seen, x]] * 2).map(tuple)
-        )
+        numbers: Flow[Any] = flow(range(3)).fold(empty, both)
         async with numbers as feed:
             for n in range(3):
                 found = await feed.next()

@@ -42,7 +42,7 @@ def fresh() -> Any:
 # ---- calls
 
 case(
-    lambda: positive(from_host(np.ones(4))),
+    lambda: positive(from_host(np.ones(4))),  # type: ignore[arg-type]  # reason: the mistake
     (
         "Convert it: convert(t, f32), or for an op .then(lambda t: convert(t, f32))",
         lambda: positive(from_host(np.ones(4)).then(lambda t: convert(t, f32))),

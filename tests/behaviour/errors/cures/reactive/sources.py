@@ -256,7 +256,7 @@ for unlike in (Unlike, lambda x: [Boxed(np.array([x, x]))]):
         partial(cut_off, unlike),
         (
             "Say what makes two of them equal: cutoff(op, equal=f)",
-            lambda: (cut_off(Unlike, equal=same_numbers), cutoff(source(1), equal=same_numbers)),
+            lambda: (partial(cut_off, Unlike, equal=same_numbers)(), cutoff(source(1), equal=same_numbers)),
         ),
     )
 case(
