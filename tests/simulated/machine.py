@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from dagpu.backends.cuda.compile.compiler import Unit
-from dagpu.backends.cuda.driver.driver_errors import CAPTURED_EVENT
+from dagpu.backends.cuda.driver.driver_errors import CAPTURED_EVENT, INVALID_VALUE
 from dagpu.backends.cuda.driver.driver_protocol import EnqueuedWork
 from dagpu.backends.host.arrays import HostMemory
 from tests.support.driver_calls import may_wait_behind_a_load, releases
@@ -80,14 +80,15 @@ class SimulatedEvent:
         self._gpu = gpu
         self._timing = timing
         self.latest: Record | None = None
-        self.captured = False
+        self.captured_in: Any = None
+        """The stream whose capture has the last record; None if that is in no capture."""
         """True if the stream was being captured when the event was recorded: it never happens."""
 
     def record(self, stream: Any, /) -> None:
         with self._gpu.call("cuEventRecord"):
             if stream.gpu is not self._gpu:
                 self._gpu.machine.problem("an event is recorded in a stream of another device")
-            self.captured = stream.is_captured
+            self.captured_in = stream if stream.is_captured else None
             record = self.latest = stream.new_record()
 
             def act() -> None:
@@ -100,8 +101,9 @@ class SimulatedEvent:
         with self._gpu.call("cuEventQuery", anywhere=True):
             self._gpu.machine.progress()
             self._gpu.refuse_if_lost("cuEventQuery")
-            if self.captured:
-                raise self._gpu.refused("cuEventQuery", CAPTURED_EVENT)
+            if self.captured_in is not None:
+                code = CAPTURED_EVENT if self.captured_in.is_captured else INVALID_VALUE
+                raise self._gpu.refused("cuEventQuery", code)
             return self.latest is None or self.latest.seen()
 
     def synchronize(self) -> None:
@@ -176,7 +178,7 @@ class SimulatedStream:
 
     def wait_for_event(self, event: Any, /) -> None:
         with self.gpu.call("cuStreamWaitEvent", anywhere=True):
-            if event.captured and not self.is_captured:
+            if event.captured_in is not None and not self.is_captured:
                 self.gpu.machine.problem("a stream becomes a part of another library's capture")
             if event.latest is not None:
                 self.put(lambda: None, needs=event.latest)

@@ -203,11 +203,11 @@ def test_an_import_that_the_driver_refuses_leaves_nothing(verb: str, protocol: s
                 share_array(make(library.array(CONTENTS)), f32)
                 plus_one(zeros((2,))).sync()
                 theirs = make(array)
-            gpu.fail(call, 1, nth)
+            gpu.fail(call, 400, nth)
             try:
                 VERBS[verb](theirs)
             except (DeviceError, InteropError) as error:
-                assert "CUresult 1" in str(error)  # noqa: PT017  # most calls are not made so often
+                assert "CUresult 400" in str(error)  # noqa: PT017  # most calls are not made so often
             gpu.heal()
             gc.collect()
             handle = adopt(theirs, f32)  # nobody has it
@@ -253,6 +253,8 @@ def test_an_array_of_a_stream_that_is_being_captured_is_refused_by_runs() -> Non
                     plus_one(captured).sync()
                 assert_array_equal(plus_one(other).to_host().sync(), CONTENTS + 1)
             library.stream.is_captured = False
+            with pytest.raises(InteropError, match="was being captured"):
+                plus_one(captured).sync()
             assert_array_equal(plus_one(share_array(array, f32)).to_host().sync(), CONTENTS + 1)
             del captured
             assert_array_equal(plus_one(other).to_host().sync(), CONTENTS + 1)

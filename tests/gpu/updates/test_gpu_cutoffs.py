@@ -66,7 +66,7 @@ def test_a_cut_off_tensor_keeps_its_address() -> None:
             assert live_state(again).storage.memory is live_state(first).storage.memory
 
 
-@pytest.fixture(name="device")
+@pytest.fixture(name="device", scope="module")
 def with_conditional_nodes() -> CudaDevice:
     """The device. Skips the test where its driver or cuda.bindings have no conditional nodes."""
     found = backend("cuda")

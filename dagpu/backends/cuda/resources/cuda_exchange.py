@@ -16,7 +16,7 @@ from itertools import count
 from typing import Final, TypeAlias, final
 from weakref import WeakSet, ref
 
-from dagpu.backends.cuda.driver.driver_errors import CAPTURED_EVENT
+from dagpu.backends.cuda.driver.driver_errors import CAPTURED_EVENT, INVALID_VALUE
 from dagpu.backends.cuda.driver.driver_protocol import Gpu, RawEvent, RawGraph, RawStream
 from dagpu.backends.cuda.resources.pools import ForeignOwner, MemoryBlock, Pool
 from dagpu.backends.cuda.resources.streams import Streams
@@ -52,10 +52,12 @@ PARKED_SHARE: Final = 8
 
 
 def _state_of(event: RawEvent) -> _State:
+    """Return the state of an event. Driver 580 answers with INVALID_VALUE once the capture has ended in which the event
+    was recorded."""
     try:
         return _State.HAPPENED if event.query() else _State.PENDING
     except DeviceError as error:
-        if error.code != CAPTURED_EVENT:
+        if error.code not in (CAPTURED_EVENT, INVALID_VALUE):
             raise
         return _State.CAPTURED
 
