@@ -35,7 +35,7 @@ from mypy.nodes import (
     Var,
 )
 
-from dagpu.mypy_plugin.ownership.lower.suites import suites_of
+from dagpu.mypy_plugin.ownership.lower.statements.suites import suites_of
 from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts
 
 _READERS: Final = frozenset(

@@ -6,7 +6,7 @@ from typing import Final, TypeAlias
 from mypy.types import Instance, TupleType, Type, get_proper_type
 
 from dagpu.mypy_plugin.ownership.control_flow import SAME_ITEM, Place
-from dagpu.mypy_plugin.ownership.lower.lower_places import item_step
+from dagpu.mypy_plugin.ownership.lower.places import item_step
 
 SEQUENCES: Final = frozenset({"builtins.list", "builtins.tuple", "collections.deque"})
 """Classes whose objects have an item at each index."""

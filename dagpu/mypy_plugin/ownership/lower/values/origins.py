@@ -26,12 +26,7 @@ from mypy.types import Instance, TupleType, Type, get_proper_type
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, SAME_ITEM, SOME_ITEM, Place
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.lower_places import (
-    has_variable_index,
-    integer_of,
-    length_of,
-    place_of,
-)
+from dagpu.mypy_plugin.ownership.lower.places import has_variable_index, integer_of, length_of, place_of
 from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import (
     Attributes,
     Choice,

@@ -22,7 +22,7 @@ from mypy.types import Instance, ProperType, TupleType, Type, get_proper_type
 
 from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, Place, Share
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.lower_places import item_step, match_arguments, place_of, step_of
+from dagpu.mypy_plugin.ownership.lower.places import item_step, match_arguments, place_of, step_of
 from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import (
     Attributes,
     Choice,

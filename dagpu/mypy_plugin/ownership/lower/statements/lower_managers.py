@@ -7,8 +7,8 @@ from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.control_flow import FEED, AskFeed, CloseFeed, OpenFeed, Place, Read
 from dagpu.mypy_plugin.ownership.frames import FeedBlock, Finally
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
-from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare
-from dagpu.mypy_plugin.ownership.lower.lower_places import place_of
+from dagpu.mypy_plugin.ownership.lower.places import place_of
+from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign, declare
 from dagpu.mypy_plugin.ownership.rules import expected_errors
 from dagpu.mypy_plugin.typing.type_facts import FLOW, MOVES
 

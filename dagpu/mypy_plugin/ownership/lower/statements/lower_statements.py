@@ -25,9 +25,9 @@ from dagpu.mypy_plugin.conditions import is_always_false, is_always_true
 from dagpu.mypy_plugin.ownership.control_flow import Escape
 from dagpu.mypy_plugin.ownership.frames import Loop
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
-from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, is_pipeline
-from dagpu.mypy_plugin.ownership.lower.lower_places import ask_feed
+from dagpu.mypy_plugin.ownership.lower.lower_names import ask_feed
+from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign, declare
 from dagpu.mypy_plugin.ownership.lower.values.origins import element_of
 from dagpu.mypy_plugin.ownership.lower.values.shared_places import remember, share_element
 from dagpu.mypy_plugin.ownership.rules.unused import drops_op

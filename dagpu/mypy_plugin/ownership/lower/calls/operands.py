@@ -5,13 +5,7 @@ from mypy.types import Instance, TupleType, get_proper_type
 
 from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, Move, Slot
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.lower_places import (
-    BINDS,
-    has_stable_items,
-    has_variable_index,
-    item_step,
-    place_of,
-)
+from dagpu.mypy_plugin.ownership.lower.places import BINDS, has_stable_items, has_variable_index, item_step, place_of
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 

@@ -5,10 +5,10 @@ from typing import Final
 from mypy.nodes import CallExpr, Context, Expression, IntExpr, NameExpr
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.callee import Callee
 from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, MANY, ONE_ITEM, Path, Place, Read, Share, Shift, Store
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.lower_places import item_place, place_of
+from dagpu.mypy_plugin.ownership.lower.calls.callee import Callee
+from dagpu.mypy_plugin.ownership.lower.places import item_place, place_of
 from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Known
 from dagpu.mypy_plugin.ownership.lower.values.origins import element_of
 

@@ -2,11 +2,11 @@
 
 from mypy.nodes import CallExpr
 
-from dagpu.mypy_plugin.ownership.callee import Callee
 from dagpu.mypy_plugin.ownership.control_flow import Lend, Move, Path, Place, Read, Slot
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.lower_places import place_of
-from dagpu.mypy_plugin.ownership.lower.values.container_calls import take
+from dagpu.mypy_plugin.ownership.lower.calls.callee import Callee
+from dagpu.mypy_plugin.ownership.lower.calls.container_calls import take
+from dagpu.mypy_plugin.ownership.lower.places import place_of
 
 
 def _part_of_argument(b: GraphBuilder, callee: Callee, name: str, path: Path) -> Place | None:

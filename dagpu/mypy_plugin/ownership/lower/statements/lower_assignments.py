@@ -23,9 +23,9 @@ from mypy.types import Instance, get_proper_type
 
 from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, MANY, Escape, Forget, Place, Shift, Slot, Store
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
+from dagpu.mypy_plugin.ownership.lower.calls.container_calls import removal
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
-from dagpu.mypy_plugin.ownership.lower.lower_places import has_variable_index, place_of
-from dagpu.mypy_plugin.ownership.lower.values.container_calls import removal
+from dagpu.mypy_plugin.ownership.lower.places import has_variable_index, place_of
 from dagpu.mypy_plugin.ownership.lower.values.origins import origin_of, origin_of_target
 from dagpu.mypy_plugin.ownership.lower.values.shared_places import share
 from dagpu.mypy_plugin.ownership.rules.unused import built_in

@@ -17,7 +17,6 @@ from mypy.nodes import (
 from mypy.types import TupleType, UninhabitedType, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.callee import Callee, by_value_flags, callee_of, describe_call
 from dagpu.mypy_plugin.ownership.closure_facts import call_closure
 from dagpu.mypy_plugin.ownership.control_flow import (
     ANY_GLOBAL,
@@ -37,10 +36,12 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Slot,
 )
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.ownership.lower.lower_places import ask_feed, build_part, function_of, place_of
-from dagpu.mypy_plugin.ownership.lower.operands import Operands
-from dagpu.mypy_plugin.ownership.lower.values.argument_parts import move_parts, use_parts
-from dagpu.mypy_plugin.ownership.lower.values.container_calls import lower_container_call
+from dagpu.mypy_plugin.ownership.lower.calls.argument_parts import move_parts, use_parts
+from dagpu.mypy_plugin.ownership.lower.calls.callee import Callee, by_value_flags, callee_of, describe_call
+from dagpu.mypy_plugin.ownership.lower.calls.container_calls import lower_container_call
+from dagpu.mypy_plugin.ownership.lower.calls.operands import Operands
+from dagpu.mypy_plugin.ownership.lower.lower_names import ask_feed, build_part
+from dagpu.mypy_plugin.ownership.lower.places import function_of, place_of
 from dagpu.mypy_plugin.typing.type_facts import FREE, HANDLE, OP
 
 

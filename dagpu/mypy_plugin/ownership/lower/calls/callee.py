@@ -26,7 +26,7 @@ from mypy.types import AnyType, CallableType, Instance, Type, TypeOfAny, get_pro
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.lower.lower_functions import effect_of, function_named
-from dagpu.mypy_plugin.ownership.lower.lower_places import function_of
+from dagpu.mypy_plugin.ownership.lower.places import function_of
 from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect
 from dagpu.mypy_plugin.typing.type_facts import MOVES, method_name, signatures
 
