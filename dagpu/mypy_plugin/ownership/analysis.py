@@ -20,8 +20,10 @@ from dagpu.mypy_plugin.ownership.lower.statements import (  # noqa: F401
     lower_managers,
     lower_match,
     lower_statements,
+    lower_try,
 )
 from dagpu.mypy_plugin.ownership.lower.statements.suites import suites_of
+from dagpu.mypy_plugin.ownership.lower.values import new_containers  # noqa: F401
 from dagpu.mypy_plugin.ownership.module_facts import Effect, ModuleFacts, Types
 from dagpu.mypy_plugin.ownership.reporting import Finding, check_body
 
@@ -35,6 +37,7 @@ class Analysis:
         self.module = ModuleFacts(
             tree.fullname,
             types,
+            symbols=tree.names,
             expects_errors=not tree.names.keys().isdisjoint(("dagpu", *names.RUNTIME_ERRORS)),
             adopted=adopted_variables(tree, types),
             own=frozenset(function for function, _ in self.functions),

@@ -7,7 +7,7 @@ from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
 from dagpu.mypy_plugin.ownership.lower.lower_expressions import build_alternative
 from dagpu.mypy_plugin.ownership.lower.lower_names import ask_feed
 from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign, declare
-from dagpu.mypy_plugin.ownership.lower.values.origins import element_of
+from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of
 from dagpu.mypy_plugin.ownership.lower.values.shared_places import remember, share_element
 
 

@@ -18,16 +18,19 @@ from mypy.nodes import (
     StarExpr,
     TupleExpr,
     UnaryExpr,
+    Var,
     YieldExpr,
     YieldFromExpr,
 )
 
 from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
-from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, LOANS, Build, Escape, Slot
+from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, LOANS, Build, Escape, Slot, Yield
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
 from dagpu.mypy_plugin.ownership.lower.calls.operands import Operands
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
 from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign
+from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of
+from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Known
 from dagpu.mypy_plugin.ownership.lower.values.origins import origin_of
 from dagpu.mypy_plugin.ownership.lower.values.shared_places import share
 from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES
@@ -109,16 +112,20 @@ def _walrus(b: GraphBuilder, e: AssignmentExpr, by_value: bool) -> Slot | None:
     assign(b, e.target, held, e, e.value)
     share(b, e.target, origin, e)
     b.how = how
-    return b.evaluate(e.target, by_value)
+    return None if e is b.discarded else b.evaluate(e.target, by_value)
 
 
 @expression(YieldExpr)
 def _yield(b: GraphBuilder, e: YieldExpr, by_value: bool) -> Slot | None:
     if e.expr is not None:
         b.how = "being yielded"
+        b.body.yielded.add(
+            b.iterated.get(e.expr.node) if isinstance(e.expr, NameExpr) and isinstance(e.expr.node, Var) else None
+        )
         held = b.value(e.expr)
         if held is not None and not getattr(b.body.node, "is_decorated", False):  # @asynccontextmanager, a fixture
             b.emit(Escape(e.expr, held, "yielded from", feeds_only=True))
+    b.emit(Yield(e))
     b.may_raise()
     return None
 
@@ -126,14 +133,18 @@ def _yield(b: GraphBuilder, e: YieldExpr, by_value: bool) -> Slot | None:
 @expression(YieldFromExpr)
 def _yield_from(b: GraphBuilder, e: YieldFromExpr, by_value: bool) -> Slot | None:
     b.how = "being yielded"
+    element = element_of(b, e.expr)
+    b.body.yielded.add(element.place if isinstance(element, Known) else None)
     b.value(e.expr)
+    b.emit(Yield(e))
     b.may_raise()
     return None
 
 
 @expression(LambdaExpr)
 def _lambda(b: GraphBuilder, e: LambdaExpr, by_value: bool) -> Slot | None:
-    return pass_closure_on(b, closure_of(b, e), e)
+    closure = b.lambdas[e] = closure_of(b, e)
+    return pass_closure_on(b, closure, e)
 
 
 # ---- expressions that branch

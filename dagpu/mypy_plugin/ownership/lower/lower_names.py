@@ -15,8 +15,10 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Slot,
 )
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
+from dagpu.mypy_plugin.ownership.lower.calls.argument_parts import Arguments
+from dagpu.mypy_plugin.ownership.lower.lower_functions import property_effect
 from dagpu.mypy_plugin.ownership.lower.places import BINDS, function_of, has_variable_index, place_of
-from dagpu.mypy_plugin.ownership.module_facts import Closure
+from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect
 from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, method_name
 
 
@@ -67,14 +69,35 @@ def _member(b: GraphBuilder, e: MemberExpr, by_value: bool) -> Slot | None:
         if place_of(b, e.expr) is None:
             b.read(e.expr)
         return None
+    if (found := property_effect(b, e)) is not None:
+        return _property(b, e, *found, by_value)
     if kind:
         place = place_of(b, e)
         if place is not None:
             return move_or_read(b, e, place, kind, by_value)
         if b.kind(e.expr) & HANDLE and (how := names.MOVES_SELF.get(method_name(b.types.get(e.expr), e.name) or "")):
             b.how = how  # `f = t.share` counts as a move at the binding, because the call comes later
-            return b.value(e.expr)
+            moved, into = b.value(e.expr), b.temporary()
+            b.emit(Build(e, into, () if moved is None else (moved,), EVERYTHING, owner=True))
+            return into
     return build_part(b, e, b.read(e.expr), kind)
+
+
+def _property(b: GraphBuilder, e: MemberExpr, itself: str, effect: Effect, by_value: bool) -> Slot | None:
+    """Lower a property, whose function has an effect on the object: it uses, moves, lends or returns attributes."""
+    kind, held, place = b.kind(e), b.read(e.expr), place_of(b, e.expr)
+    parts = [] if held is None else [held]
+    if place is not None:
+        whole = Arguments(b, e, effect, {}, {itself: place})
+        whole.use_parts()
+        parts += whole.move_parts()
+        given = None if effect.gives is None else whole.place(effect.gives)
+        if given is not None and kind:
+            return move_or_read(b, e, given, kind, by_value)
+    keeps = kind & EVERYTHING
+    into = b.temporary() if keeps else None
+    b.emit(Build(e, into, tuple(parts), keeps))
+    return into
 
 
 @expression(IndexExpr)

@@ -1,6 +1,7 @@
 """Finds the place that an expression names: a variable, an attribute, an item."""
 
 from mypy.nodes import (
+    CallExpr,
     Decorator,
     Expression,
     FuncDef,
@@ -15,12 +16,13 @@ from mypy.nodes import (
     UnaryExpr,
     Var,
 )
-from mypy.types import Instance, LiteralType, TupleType, Type, get_proper_type
+from mypy.types import Instance, LiteralType, TupleType, Type, TypedDictType, get_proper_type
 
 from dagpu.mypy_plugin.ownership.control_flow import Path, Place
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.lower_functions import property_place
+from dagpu.mypy_plugin.ownership.lower.lower_functions import method_effect, property_place
 from dagpu.mypy_plugin.ownership.lower.values.fixed_lists import fixed_lists
+from dagpu.mypy_plugin.ownership.module_facts import Part
 from dagpu.mypy_plugin.typing.type_facts import class_variable, is_stored
 
 BINDS = ("being assigned", "being put into", "being made a default", "being yielded")
@@ -50,17 +52,30 @@ def place_of(b: GraphBuilder, e: Expression) -> Place | None:
             return None if path is None else _extend_place(b, e.expr, path)
         case IndexExpr():
             return item_place(b, e.base, e.index)
+        case CallExpr():
+            return b.taken.get(e)
         case _:
             return None
 
 
 def item_place(b: GraphBuilder, base: Expression, index: Expression) -> Place | None:
     """Return the place of the item at an index or a key, if that is constant or a variable."""
+    if not has_stable_items(b, base) and (found := method_effect(b, b.types.get(base), "__getitem__")) is not None:
+        return _item_by_method(b, base, index, found[1].gives)
     step = step_of(b, index, b.types.get(base), base) if has_stable_items(b, base) else None
     place = None if step is None and not _is_index(b, index) else place_of(b, base)
     if place is None:
         return None
     return place.inside((step,)) if step is not None else _item_at_variable(b, place, index)
+
+
+def _item_by_method(b: GraphBuilder, base: Expression, index: Expression, given: Part | None) -> Place | None:
+    """Return the place of the item that a `__getitem__` returns, which takes it out of an attribute at the index."""
+    step = step_of(b, index, None)
+    if given is None or step is None:
+        return None
+    path = tuple([step if one[0] == "[" and one[1].isidentifier() else one for one in given.path])
+    return _extend_place(b, base, path)
 
 
 def _extend_place(b: GraphBuilder, e: Expression, path: Path) -> Place | None:
@@ -169,6 +184,6 @@ def match_arguments(t: Type | None) -> list[str]:
 def has_stable_items(b: GraphBuilder, e: Expression) -> bool:
     """Return True if an index gives the same object each time. It does in tuples, lists and dictionaries."""
     t = get_proper_type(b.types.get(e))
-    if isinstance(t, TupleType):
+    if isinstance(t, TupleType | TypedDictType):
         return True
     return isinstance(t, Instance) and t.type.fullname in ("builtins.list", "builtins.dict", "builtins.tuple")

@@ -1,4 +1,4 @@
-"""Lowers calls: their effects on the receiver and the arguments, and the facts that the result holds."""
+"""Lowers calls: the receiver and the arguments are evaluated, then the call has its effects on them."""
 
 from mypy.nodes import (
     AssertTypeExpr,
@@ -8,41 +8,25 @@ from mypy.nodes import (
     Expression,
     FuncDef,
     LambdaExpr,
-    MemberExpr,
     NameExpr,
     RefExpr,
     TypeInfo,
     Var,
 )
-from mypy.types import TupleType, UninhabitedType, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.closure_facts import call_closure
-from dagpu.mypy_plugin.ownership.control_flow import (
-    ANY_GLOBAL,
-    EVERYTHING,
-    FEED,
-    LOANS,
-    MANY,
-    SPENDABLE,
-    BasicBlock,
-    Build,
-    Escape,
-    Forget,
-    Lend,
-    Place,
-    Run,
-    Shift,
-    Slot,
-)
+from dagpu.mypy_plugin.ownership.control_flow import FEED, AskFeed, BasicBlock, Lend, Place, Run, Slot
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.ownership.lower.calls.argument_parts import move_parts, use_parts
+from dagpu.mypy_plugin.ownership.lower.calls.after_effects import forget_moves, parts_of_arguments, record_kept
+from dagpu.mypy_plugin.ownership.lower.calls.call_results import build_result, never_returns
 from dagpu.mypy_plugin.ownership.lower.calls.callee import Callee, by_value_flags, callee_of, describe_call
 from dagpu.mypy_plugin.ownership.lower.calls.container_calls import lower_container_call
+from dagpu.mypy_plugin.ownership.lower.calls.item_functions import iterables_emptied
 from dagpu.mypy_plugin.ownership.lower.calls.operands import Operands
 from dagpu.mypy_plugin.ownership.lower.lower_names import ask_feed, build_part
-from dagpu.mypy_plugin.ownership.lower.places import function_of, place_of
-from dagpu.mypy_plugin.typing.type_facts import FREE, HANDLE, OP
+from dagpu.mypy_plugin.ownership.lower.places import place_of
+from dagpu.mypy_plugin.typing.type_facts import HANDLE, OP
 
 
 @expression(CallExpr)
@@ -53,60 +37,60 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
         b.module.deliberate.record_call(e)
     callee = callee_of(b, e)
     operands = Operands(b)
-    operands.keeps = callee.name in names.ADDS_TO_SELF or (
-        isinstance(e.callee, RefExpr) and isinstance(e.callee.node, TypeInfo) and callee.name != names.MAP
-    )
+    operands.keeps = _only_keeps(e, callee)
     parts: list[Slot | None] = []
     if callee.receiver is not None:
         parts.append(_evaluate_receiver(b, e, callee, callee.receiver, operands))
     elif callee.closure is None:
-        parts.append(b.read(e.callee))
-    outer, b.in_then = b.in_then, callee.name == names.THEN
-    arguments: list[Slot | None] = []
-    for i, taken in enumerate(by_value_flags(b, e, callee)):
-        b.how = describe_call(callee)
-        if i in callee.borrows and not taken:
-            arguments.append(_lend_for_later(b, e.args[i]))
-        else:
-            adopts = i == 0 and callee.name == names.ADOPT and getattr(e.args[0], "node", None) in b.module.adopted
-            again = _begin_of_repetition(b, e.args[i]) if callee.name in names.CALLS_OFTEN else None
-            arguments.append(operands.evaluate(e.args[i], taken or adopts, always=adopts))
-            if again is not None:
-                b.jump(again)
-                b.split()
-            if taken and (e.arg_kinds[i].is_star() or callee.name == names.MAP):
-                operands.move_items(e.args[i])
-    b.in_then = outer
-    use_parts(b, e, callee)
+        parts.append(_read_function(b, e.callee))
+    arguments = _evaluate_arguments(b, e, callee, operands)
+    affected = parts_of_arguments(b, e, callee)
+    if affected is not None:
+        affected.use_parts()
     if callee.leaves_unmoved and callee.name not in names.NEVER_RAISES:
         b.may_raise()  # before the moves
     operands.emit_moves()
     if callee.closure is not None:
         parts.append(call_closure(b, callee.closure, e))
-    _record_kept(b, e, callee, arguments)
+    record_kept(b, e, callee, arguments, affected)
+    if callee.name in names.ASKS_FEED:
+        for argument, slot in zip(e.args, arguments, strict=True):
+            if slot is not None and b.kind(argument) == FEED:
+                b.emit(AskFeed(e, Place(slot)))
     if _makes_array(callee) and e.args and b.kind(e.args[0]) & (HANDLE | OP):
         b.body.read_on_host.append(e.args[0])
     if not callee.leaves_unmoved:
-        _forget_moves(b, e, callee, lower_container_call(b, e, callee))
-        parts += move_parts(b, e, callee)
+        forget_moves(b, e, callee, lower_container_call(b, e, callee))
+        if affected is not None:
+            parts += affected.move_parts()
+            affected.give_part(e)
+            b.at_exit[e] = affected.moves_at_exit()
         b.may_raise()
     held = [slot for slot in (*parts, *arguments) if slot is not None]
-    return _build_result(b, e, callee, held, arguments, operands.owns)
+    return build_result(b, e, callee, held, arguments, operands.owns)
+
+
+def _only_keeps(e: CallExpr, callee: Callee) -> bool:
+    """Return True for a call that only gives its arguments another owner: it makes an object, or fills a container."""
+    if callee.name in names.ADDS_TO_SELF or callee.name == names.FROM_KEYS:
+        return True
+    return isinstance(e.callee, RefExpr) and isinstance(e.callee.node, TypeInfo) and callee.name not in names.MAPS
 
 
 def _makes_array(callee: Callee) -> bool:
     return callee.name.startswith("numpy.") and callee.name.rpartition(".")[2] in names.ARRAY_MAKERS
 
 
-def _lend_for_later(b: GraphBuilder, e: Expression) -> Slot | None:
-    """Lend a handle to a generator or a task that only reads it. The handle must not move in the meantime."""
+# ---- the receiver and the arguments
+
+
+def _read_function(b: GraphBuilder, e: Expression) -> Slot | None:
+    """Evaluate the function that is called. What has been bound to it is used up, and a feed in it is asked."""
     held = b.read(e)
-    place = place_of(b, e)
-    if place is None:
-        return held
-    into = b.temporary()
-    b.emit(Lend(e, place, into, exclusive=False, captured=True, reads_only=True))
-    return into
+    if held is not None:
+        b.emit(Run(e, held, calls=True))
+        b.emit(AskFeed(e, Place(held)))
+    return held
 
 
 def _evaluate_receiver(
@@ -122,6 +106,8 @@ def _evaluate_receiver(
     place = place_of(b, receiver)
     if place is None:
         b.read(receiver)
+        place = place_of(b, receiver)  # of what a call has given
+    if place is None:
         place = Place(b.temporary())
         if _is_fresh(b, receiver):
             b.body.local.add(place.slot)
@@ -139,63 +125,38 @@ def _is_fresh(b: GraphBuilder, e: Expression) -> bool:
     return isinstance(e, AwaitExpr)
 
 
-def _record_kept(b: GraphBuilder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> None:
-    """Record that containers, channels and tasks keep the arguments of a call; `clear` empties a container."""
-    if callee.name in names.EMPTIES_SELF and callee.receiver is not None:
-        place = place_of(b, callee.receiver)
-        if place is not None and not place.path:
-            b.emit(Build(e, place.slot, (), EVERYTHING))
-        if place is not None:
-            b.emit(Shift(e, place, MANY, MANY))
-        return
-    given = [(argument, held) for argument, held in zip(e.args, arguments, strict=True) if held is not None]
-    if not given:
-        return
-    if callee.name in names.ADDS_TO_SELF and callee.receiver is not None:
-        _add_arguments(b, e, callee.receiver, given, "put where it outlives")
-    elif callee.name in names.SYSTEM_TASKS:
-        for argument, held in given:
-            b.emit(Escape(argument, held, "given to a task that may outlive"))
-    elif callee.name in names.STARTS_TASK and callee.receiver is not None:
-        _add_arguments(b, e, callee.receiver, given, "given to a task that may outlive")
-    elif callee.name == names.SETS_ATTRIBUTE and e.args:
-        _add_arguments(b, e, e.args[0], given, "stored in an attribute that outlives")
+def _evaluate_arguments(b: GraphBuilder, e: CallExpr, callee: Callee, operands: Operands) -> list[Slot | None]:
+    """Evaluate the arguments. Return the slot with the facts of each."""
+    outer, b.in_then = b.in_then, callee.name == names.THEN
+    arguments: list[Slot | None] = []
+    for i, taken in enumerate(by_value_flags(b, e, callee)):
+        b.how = describe_call(callee)
+        if i in callee.borrows and not taken:
+            arguments.append(_lend_for_later(b, e.args[i]))
+            continue
+        adopts = i == 0 and callee.name == names.ADOPT and getattr(e.args[0], "node", None) in b.module.adopted
+        again = _begin_of_repetition(b, e.args[i]) if callee.name in names.CALLS_OFTEN else None
+        arguments.append(operands.evaluate(e.args[i], taken or adopts, always=adopts))
+        if again is not None:
+            b.jump(again)
+            b.split()
+        if taken and e.arg_kinds[i].is_star():
+            operands.move_items(e.args[i])
+    b.in_then = outer
+    for iterable in iterables_emptied(b, e, callee) if callee.name in names.CALLS_OFTEN else ():
+        operands.move_items(iterable)
+    return arguments
 
 
-def _add_arguments(
-    b: GraphBuilder, e: CallExpr, container: Expression, given: list[tuple[Expression, Slot]], how: str
-) -> None:
-    place = place_of(b, container)
-    if place is not None:
-        b.add_to_container(e, place.slot, given, how)
-    elif isinstance(container, RefExpr) and isinstance(container.node, TypeInfo):
-        for value, held in given:
-            b.emit(Escape(value, held, how))
-
-
-def _forget_moves(b: GraphBuilder, e: CallExpr, callee: Callee, receiver_known: bool) -> None:
-    """Discard moves that the callee may have undone.
-
-    Any callee may assign to attributes of the objects that it gets. A function of this module may assign to globals.
-    `receiver_known`: what happens to the items of the receiver has been lowered.
-    """
-    if not callee.name or callee.name.startswith(f"{b.module.name}."):
-        b.emit(Forget(e, Place(ANY_GLOBAL), whole=True))
-    if callee.name.startswith("builtins.") and callee.receiver is None:
-        return
-    seen = [argument for argument, kind in zip(e.args, e.arg_kinds, strict=True) if not kind.is_star()]
-    if callee.receiver is not None and not receiver_known:
-        seen.append(callee.receiver)
-    left = [] if callee.effect is None else [callee.given.get(name) for name in callee.effect.leaves]
-    for argument in seen:
-        if (
-            isinstance(argument, NameExpr | MemberExpr)
-            and argument not in left
-            and not (b.kind(argument) & (HANDLE | OP) or isinstance(get_proper_type(b.types.get(argument)), TupleType))
-        ):
-            place = place_of(b, argument)
-            if place is not None:
-                b.emit(Forget(e, place, whole=False))
+def _lend_for_later(b: GraphBuilder, e: Expression) -> Slot | None:
+    """Lend a handle to a generator or a task that only reads it. The handle must not move in the meantime."""
+    held = b.read(e)
+    place = place_of(b, e)
+    if place is None:
+        return held
+    into = b.temporary()
+    b.emit(Lend(e, place, into, exclusive=False, captured=True, reads_only=True))
+    return into
 
 
 def _begin_of_repetition(b: GraphBuilder, e: Expression) -> BasicBlock | None:
@@ -206,56 +167,7 @@ def _begin_of_repetition(b: GraphBuilder, e: Expression) -> BasicBlock | None:
     return None
 
 
-def _build_result(
-    b: GraphBuilder, e: CallExpr, callee: Callee, parts: list[Slot], arguments: list[Slot | None], owns: bool
-) -> Slot | None:
-    t = b.types.get(e)
-    kind = b.kinds.kind_of(t)
-    if callee.name in names.RUNS and parts:
-        b.emit(Run(e, parts[0]))
-    for run in arguments[-1:] if callee.name == names.SPAWN else [arguments[i] for i in callee.runs]:
-        if run is not None:
-            b.emit(Run(e, run))
-    result: Slot | None = None
-    keeps = kind & EVERYTHING
-    captures = _has_captures(b, e, callee, arguments)
-    if kind & FREE and not captures and callee.name not in (names.VALUE, names.PIPELINE_CALL):
-        keeps &= ~LOANS
-    if callee.name.startswith(f"{names.FEED}."):
-        keeps &= ~FEED  # a value does not depend on the feed that gave it
-    if callee.name in names.RUN_AGAIN or not callee.is_ours:
-        keeps &= ~SPENDABLE
-    owner = owns and callee.is_ours and bool(keeps & SPENDABLE)
-    followed = not captures or callee.name == names.THEN
-    single = callee.is_ours and bool(kind & OP) and followed and callee.name not in names.USED_AGAIN
-    if parts or owner or single:
-        result = b.temporary() if keeps else None
-        b.emit(Build(e, result, tuple(parts), keeps, owner, single))
-    if _never_returns(b, e):
-        b.throw()
-    return result
-
-
-def _never_returns(b: GraphBuilder, e: Expression) -> bool:
-    """Return True for a call, or an `await`, that mypy knows to end in an exception."""
-    t = b.types.get(e)
-    return t is not None and isinstance(get_proper_type(t), UninhabitedType)
-
-
-def _has_captures(b: GraphBuilder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> bool:
-    """Return True if an argument is a closure with captures. The op then holds them, whatever its type says.
-
-    Record the named functions that are passed to dagpu as continuations.
-    """
-    captures = False
-    for argument, held in zip(e.args, arguments, strict=True):
-        function = function_of(argument.node) if isinstance(argument, NameExpr) else None
-        if function is not None and callee.is_ours:
-            b.module.continuations.add(function)
-        if isinstance(argument, LambdaExpr):
-            b.module.continuations.add(argument)
-        captures = captures or (held is not None and (function is not None or isinstance(argument, LambdaExpr)))
-    return captures
+# ---- expressions around calls
 
 
 @expression(AwaitExpr)
@@ -264,7 +176,7 @@ def _await(b: GraphBuilder, e: AwaitExpr, by_value: bool) -> Slot | None:
     b.may_raise()
     if held is not None and b.kind(e.expr) & OP:
         b.emit(Run(e, held))
-    if _never_returns(b, e):
+    if never_returns(b, e):
         b.throw()
     return build_part(b, e, held, b.kind(e) & ~FEED)  # the work that was given a feed has ended
 

@@ -1,14 +1,29 @@
-"""Lowers `with` and `try`: handlers, `finally` suites, and the blocks in which flows are open."""
+"""Lowers `with`: what context managers take and lend, and the blocks in which flows are open."""
 
-from mypy.nodes import Expression, TryStmt, WithStmt
+from mypy.nodes import CallExpr, Expression, WithStmt
 from mypy.types import AnyType, CallableType, Instance, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.control_flow import FEED, AskFeed, CloseFeed, OpenFeed, Place, Read
-from dagpu.mypy_plugin.ownership.frames import FeedBlock, Finally
+from dagpu.mypy_plugin.ownership.control_flow import (
+    EVERYTHING,
+    FEED,
+    AskFeed,
+    BlockLoan,
+    Build,
+    EndLoan,
+    Move,
+    OpenFeed,
+    Place,
+    Read,
+    Slot,
+)
+from dagpu.mypy_plugin.ownership.frames import LoanBlock
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
+from dagpu.mypy_plugin.ownership.lower.calls.argument_parts import Arguments
+from dagpu.mypy_plugin.ownership.lower.calls.callee import callee_of
+from dagpu.mypy_plugin.ownership.lower.lower_functions import method_effect
 from dagpu.mypy_plugin.ownership.lower.places import place_of
-from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign, declare
+from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign
 from dagpu.mypy_plugin.ownership.rules import expected_errors
 from dagpu.mypy_plugin.typing.type_facts import FLOW, MOVES
 
@@ -18,27 +33,24 @@ def _with(b: GraphBuilder, s: WithStmt) -> None:
     b.module.deliberate.record_with(s.expr, s.body)
     outer, after = b.handler, b.block()
     swallows = any(_swallows(b, e, s.is_async) for e in s.expr)
-    block = FeedBlock([])
-    exits: list[Read | CloseFeed | AskFeed] = []
+    exits: list[Read | EndLoan | AskFeed | Move] = []
     for e, target in zip(s.expr, s.target, strict=True):
         b.how = "being entered"
-        held = b.value(e)
+        held = _enter(b, e, s.is_async, exits)
         if target is not None:
-            if s.is_async and b.kind(e) & FLOW:
-                close = _open_feed(b, target)
-                held = close.loan.into
-                block.closes.append(close)
-                exits.append(close)
+            if s.is_async and (b.kind(e) & FLOW or _gives_feed(b, e, target)):
+                held = _lend_for_block(b, OpenFeed, target, False, exits)
             assign(b, target, held, s)
             place = place_of(b, target)
             if place is not None and not b.kind(target) & MOVES and b.kind(target) != FEED:
                 exits.append(Read(s, place, None, 0))
                 if _is_nursery(b, target):
                     exits.append(AskFeed(s, place))
+    block = LoanBlock([leaving for leaving in exits if isinstance(leaving, EndLoan)])
     handler = outer
-    if swallows or (block.closes and outer is not None):
+    if swallows or (block.ends and outer is not None):
         handler = b.block()
-        handler.instructions += block.closes
+        handler.instructions += block.ends
         if swallows:
             handler.next.append(after)
         if outer is not None:
@@ -53,13 +65,51 @@ def _with(b: GraphBuilder, s: WithStmt) -> None:
     b.fall_into(after)
 
 
-def _open_feed(b: GraphBuilder, target: Expression) -> CloseFeed:
-    """Lend an open flow to its feed, and return the end of that loan."""
+def _enter(b: GraphBuilder, e: Expression, is_async: bool, exits: list[Read | EndLoan | AskFeed | Move]) -> Slot | None:
+    """Evaluate a context manager and enter it. What it lends it lends until the end of the block."""
+    held = b.value(e)
+    exits += b.at_exit.pop(e, [])
+    place, t = place_of(b, e), b.types.get(e)
+    lent: list[Slot] = []
+    for name in ("__aenter__", "__aexit__") if is_async else ("__enter__", "__exit__"):
+        found = None if place is None else method_effect(b, t, name)
+        if found is not None and place is not None:
+            manager = Arguments(b, e, found[1], {}, {found[0]: place})
+            if name in ("__enter__", "__aenter__"):
+                manager.use_parts()
+                lent += manager.move_parts()
+            else:
+                exits += manager.moves()
+    if isinstance(e, CallExpr) and (exclusive := names.LENDS_FOR_BLOCK.get(callee_of(b, e).name)) is not None:
+        lent.append(_lend_for_block(b, BlockLoan, e, exclusive, exits))
+    if lent:
+        entered = b.temporary()
+        b.emit(Build(e, entered, tuple(lent) if held is None else (held, *lent), EVERYTHING))
+        held = entered
+    if held is not None:
+        exits.append(Read(e, Place(held), None, 0))
+    return held
+
+
+def _lend_for_block(
+    b: GraphBuilder,
+    lend: type[BlockLoan],
+    node: Expression,
+    exclusive: bool,
+    exits: list[Read | EndLoan | AskFeed | Move],
+) -> Slot:
+    """Lend until the end of a block, and return the slot that holds the loan."""
     place, into = Place(b.temporary()), b.temporary()
-    loan = OpenFeed(target, place, into, exclusive=False, reads_only=True)
-    left = OpenFeed(target, place, into, exclusive=False, reads_only=True, closed=True)
+    loan, left = (lend(node, place, into, exclusive, reads_only=True, closed=closed) for closed in (False, True))
     b.emit(loan)
-    return CloseFeed(target, loan, left)
+    exits.append(EndLoan(node, loan, left))
+    return into
+
+
+def _gives_feed(b: GraphBuilder, e: Expression, target: Expression) -> bool:
+    """Return True for a context manager made of a generator that yields a feed of its own."""
+    t = get_proper_type(b.types.get(e))
+    return b.kind(target) == FEED and isinstance(t, Instance) and t.type.fullname in names.ENDS_WITH_BLOCK
 
 
 def _is_nursery(b: GraphBuilder, e: Expression) -> bool:
@@ -83,40 +133,3 @@ def _swallows(b: GraphBuilder, e: Expression, is_async: bool) -> bool:
     if is_async and isinstance(result, Instance) and result.type.fullname == "typing.Coroutine":
         result = get_proper_type(result.args[2])
     return not isinstance(result, AnyType) and isinstance(result, Instance) and result.type.fullname == "builtins.bool"
-
-
-@statement(TryStmt)
-def _try(b: GraphBuilder, s: TryStmt) -> None:
-    b.module.deliberate.record_try(s.types, s.body)
-    outer, end = b.handler, b.block()
-    inner = outer
-    if s.finally_body is not None:
-        inner = b.block()
-        here, b.current = b.current, inner
-        b.suite(s.finally_body)
-        b.throw()
-        b.current = here
-        frame = Finally(s.finally_body, outer)
-        b.frames.append(frame)
-    handlers = b.block()
-    with b.handled_by(handlers if s.handlers else inner):
-        b.split()
-        b.suite(s.body)
-    with b.handled_by(inner):
-        b.suite(s.else_body)
-        b.jump(end)
-        for caught, variable, suite in zip(s.types, s.vars, s.handlers, strict=True):
-            b.current = handlers
-            b.split()
-            if caught is not None:
-                b.read(caught)
-            if variable is not None:
-                declare(b, variable)
-            b.suite(suite)
-            b.jump(end)
-    if inner is not None:
-        handlers.next.append(inner)
-    b.current = end
-    if s.finally_body is not None:
-        b.frames.pop()
-        b.suite(s.finally_body)

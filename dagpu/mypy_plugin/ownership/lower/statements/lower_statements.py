@@ -4,15 +4,20 @@ from mypy.nodes import (
     AssertStmt,
     Block,
     BreakStmt,
+    CallExpr,
     ClassDef,
     ContinueStmt,
     Decorator,
+    Expression,
     ExpressionStmt,
     ForStmt,
     FuncDef,
     GlobalDecl,
     IfStmt,
+    IndexExpr,
+    MemberExpr,
     MypyFile,
+    NameExpr,
     NonlocalDecl,
     OverloadedFuncDef,
     RaiseStmt,
@@ -27,8 +32,10 @@ from dagpu.mypy_plugin.ownership.frames import Loop
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, is_pipeline
 from dagpu.mypy_plugin.ownership.lower.lower_names import ask_feed
+from dagpu.mypy_plugin.ownership.lower.places import place_of
 from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign, declare
-from dagpu.mypy_plugin.ownership.lower.values.origins import element_of
+from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of
+from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Known
 from dagpu.mypy_plugin.ownership.lower.values.shared_places import remember, share_element
 from dagpu.mypy_plugin.ownership.rules.unused import drops_op
 
@@ -45,10 +52,23 @@ def _expression(b: GraphBuilder, s: ExpressionStmt) -> None:
 def _return(b: GraphBuilder, s: ReturnStmt) -> None:
     if s.expr is not None:
         b.how = "being returned"
+        _record_result(b, s.expr)
         held = b.value(s.expr)
         if held is not None:
             b.emit(Escape(s.expr, held, "returned from"))
     b.leave(None)
+
+
+def _record_result(b: GraphBuilder, e: Expression) -> None:
+    """Record the place of the result, and of the items that it goes over if it is an iterator."""
+    if isinstance(e, NameExpr | MemberExpr | IndexExpr):
+        if not is_always_false(e):  # None
+            b.body.returned.add(place_of(b, e))
+        return
+    b.body.returned.add(None)
+    if isinstance(e, CallExpr) and isinstance(e.callee, NameExpr) and e.callee.fullname == "builtins.iter":
+        element = element_of(b, e)
+        b.body.yielded.add(element.place if isinstance(element, Known) else None)
 
 
 @statement(RaiseStmt)
@@ -169,6 +189,8 @@ def _while(b: GraphBuilder, s: WhileStmt) -> None:
 def _for(b: GraphBuilder, s: ForStmt) -> None:
     held = ask_feed(b, s.expr)
     origin = element_of(b, s.expr)
+    if isinstance(origin, Known) and isinstance(s.index, NameExpr) and isinstance(s.index.node, Var):
+        b.iterated[s.index.node] = origin.place
     before = remember(b, s, origin)
     head, end, otherwise = b.split(), b.block(), b.block()
     b.may_raise()
