@@ -90,6 +90,7 @@ gpu:
 	"$(PYTHON)" -m pytest -q -m exclusive tests/gpu
 	"$(PYTHON)" -m tests.gpu.long.stress 60
 	"$(PYTHON)" -m tests.gpu.long.soak 100000
+	"$(PYTHON)" -m tests.gpu.long.if_nodes
 	"$(PYTHON)" -m tests.gpu.long.sanitize
 	DAGPU_DEVICE=cuda:0 "$(PYTHON)" -m examples.digits
 	for each in $(GPU_BENCHMARKS); do "$(PYTHON)" -m benchmarks.$$each || exit 1; done

@@ -6,11 +6,16 @@
     python -m benchmarks.arrays --only softmax     measures the computations whose names have it; keeps nothing
     python -m benchmarks.arrays --only sum,amax --keep     keeps these in the place of those that were kept before
     python -m benchmarks.arrays --keep --seconds 60        begins no table after a minute, and keeps what it has
+    python -m benchmarks.arrays --quick            measures less often, and keeps nothing
 
 Each contender computes one result from the same contents, from the call to its end. dagpu's calls are those of a
 pipeline, on tensors that are on the device already; the result stays there. Results of up to 2^22 elements, and those
 of products, are compared with NumPy's before they are timed; the contents of larger inputs repeat. Peers are given the
 text that their users write. Below 2^20 the time on the host is that of a run. Tables are printed and kept one by one.
+
+On a GPU, a second table has the time on the device, without that of a call: a CUDA graph of several such computations,
+one after the other, is launched and waited for, and so is a longer one. What the longer one takes more is divided by
+the number of computations that it has more. A contender whose work cannot be captured is not in it.
 
 On a GPU, the share of the copy's bandwidth is that of the fastest copy of a tensor of this size, among those of the
 contenders: the bytes that the computation must read and write, in a second, beside the bytes that the copy does.
@@ -29,9 +34,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.support.gpu import Measure, rounds
+from benchmarks.support.gpu import Measure, medians, rounds
 from benchmarks.support.table import Span, Table, kept_tables, load_average, machine, measure, save, show
-from dagpu import DeviceOp, array, bf16, c64, dup, expr, f32, from_host, pipeline, use_device
+from dagpu import DeviceOp, SingleStream, array, bf16, c64, dup, expr, f32, from_host, pipeline, use_device, zip_ops
 
 Array: TypeAlias = NDArray[Any]
 
@@ -41,6 +46,7 @@ attend = expr(f32, f32)(lambda x, y: x * 0.125 + y).softmax(1)
 
 ON_HOST: Final = (1 << 16, 1 << 20, 1 << 24)
 ON_GPU: Final = (1 << 20, 1 << 24, 1 << 28)
+SORTED: Final = (1 << 16, 1 << 20, 1 << 24)
 CHECKED: Final = 1 << 22
 """The most elements of an input whose result is compared: NumPy takes seconds for more in twice the precision."""
 ROW: Final = 1024
@@ -100,6 +106,16 @@ def sort(m: Any, x: Any) -> Any:
     return m.sort(x).values if m.__name__ == "torch" else m.sort(x)
 
 
+def argsort(m: Any, x: Any) -> Any:
+    """Return the places that sort the elements, the first of equal ones first."""
+    return m.argsort(x, stable=True) if m.__name__ == "torch" else m.argsort(x, kind="stable")
+
+
+def largest(m: Any, x: Any) -> Any:
+    """Return the 16 largest elements, the largest first."""
+    return x.topk(16).values if m.__name__ == "torch" else m.sort(x)[-16:][::-1]
+
+
 CASES: Final = (
     Case("x / (1 + exp(-1.702 x))", line, gelu, lambda m, x: x / (1 + m.exp(-1.702 * x)), 1.2, 2),
     Case("max(2 x + 1, 0.25) / (x x + 1)", line, five, lambda m, x: (x * 2 + 1).clip(0.25, None) / (x * x + 1), 1.2, 2),
@@ -109,7 +125,10 @@ CASES: Final = (
     Case("sum of rows", square, lambda t: array.sum(t, 1), lambda m, x: x.sum(1), 2.0, 1),
     Case("softmax of rows", square, array.softmax, softmax, 2.0, 2),
     Case("softmax of rows of x / 8 + y", square, attend, lambda m, x, y: softmax(m, x * 0.125 + y), 2.0, 3, 2),
-    Case("sort", line, array.sort, sort, 2.0, on_gpu=(1 << 20, 1 << 24)),
+    Case("sort", line, array.sort, sort, 2.0, on_gpu=SORTED),
+    Case("sort of rows", square, array.sort, sort, 2.0, on_gpu=SORTED),
+    Case("argsort", line, array.argsort, argsort, 2.0, on_gpu=SORTED),
+    Case("topk of 16", line, lambda t: array.topk(t, 16), largest, 2.0, on_gpu=SORTED),
     Case("fft of rows", signals, array.fft, lambda m, x: m.fft.fft(x), 2.0, 2, dtype=c64, on_gpu=(1 << 20, 1 << 24)),
     Case("fft of columns", square, lambda t: array.fft(t, axis=0), lambda m, x: m.fft.fft(x, None, 0), 2.0, 2,
          dtype=c64, on_gpu=(1 << 20, 1 << 24)),
@@ -148,7 +167,8 @@ def contenders(case: Case, given: list[Array], on_gpu: bool) -> list[Measure]:
     tensors = [from_host(x).sync().share() for x in given]
     count = 3 if given[0].size >= 1 << 24 else 20
     if given[0].size <= CHECKED or case.shape is matrix:
-        check(case, given, run(*tensors).sync().to_host().sync())
+        made: Any = run(*tensors).sync()
+        check(case, given, (made[0] if isinstance(made, tuple) else made).to_host().sync())
     found: list[Measure] = [partial(rounds, "dagpu", lambda: run(*tensors).sync(), count)]
     if not on_gpu:
         return [*found, partial(rounds, "NumPy", lambda: case.theirs(np, *given), count)]
@@ -161,6 +181,78 @@ def contenders(case: Case, given: list[Array], on_gpu: bool) -> list[Measure]:
 
         found.append(partial(rounds, name, by_peer, count))
     return found
+
+
+def on_the_device(case: Case, given: list[Array]) -> list[Measure]:
+    """Return a measurement of the time on the device, of dagpu and of each peer whose work can be captured."""
+    tensors = [from_host(x).sync().share() for x in given]
+    few, many = (4, 20) if given[0].nbytes < 1 << 24 else (2, 8) if given[0].nbytes < 1 << 28 else (1, 4)
+    counts = few, many
+    launches = [captured(case, tensors, n) for n in counts]
+    found: list[Measure] = [partial(each_of_many, "dagpu", launches, many - few)]
+    for name, (module, arrays, _) in peers(given).items():
+        capture = by_torch if module.__name__ == "torch" else by_cupy
+        try:
+            launches = [capture(module, partial(case.theirs, module, *arrays), n) for n in counts]
+        except Exception as error:  # whatever the peer raises for work that waits for the device
+            print(f"{case.name}: no graph of {name}'s work ({type(error).__name__})")
+            continue
+        found.append(partial(each_of_many, name, launches, many - few))
+    return found
+
+
+def captured(case: Case, tensors: list[Any], count: int) -> Callable[[], object]:
+    """Return the launch of a graph of this many computations of dagpu, with its wait."""
+    graph = zip_ops(*[case.ours(*tensors) for _ in range(count)]).schedule(SingleStream()).graph()
+    return lambda: graph.launch().sync()
+
+
+def by_torch(torch: Any, compute: Callable[[], object], count: int) -> Callable[[], object]:
+    """Return the launch of a graph of this many computations of PyTorch, with its wait."""
+    compute()  # once before the capture: libraries initialise themselves
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(count):
+            compute()
+
+    def launch() -> None:
+        graph.replay()
+        torch.cuda.synchronize()
+
+    return launch
+
+
+def by_cupy(cupy: Any, compute: Callable[[], object], count: int) -> Callable[[], object]:
+    """Return the launch of a graph of this many computations of CuPy, with its wait."""
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        kept = [compute()]  # its pool of memory has what the capture takes
+        stream.synchronize()
+        kept.clear()
+        stream.begin_capture()
+        try:
+            for _ in range(count):
+                kept[:] = [compute()]
+        finally:
+            graph = stream.end_capture()
+
+    def launch() -> list[object]:
+        graph.launch(stream)
+        stream.synchronize()
+        return kept
+
+    return launch
+
+
+def each_of_many(name: str, launches: list[Callable[[], object]], more: int) -> dict[str, Span]:
+    """Return the time of each computation: what the second launch takes more than the first one, divided by the number
+    of computations that it has more."""
+    spans: list[Span] = []
+    for _ in range(10):
+        few, many = [rounds(name, launch, 1, 1)[name] for launch in launches]
+        spans.append(Span((many.wall - few.wall) / more, math.nan))
+    return {name: medians(spans)}
 
 
 def peers(given: list[Array]) -> dict[str, tuple[Any, list[Any], Callable[[], object]]]:
@@ -194,16 +286,20 @@ def median(spans: list[Span]) -> float:
     return statistics.median([span.wall for span in spans])
 
 
-def compare(case: Case, size: int, on_gpu: bool, copies: Mapping[int, float]) -> Table:
-    """Return the times of one computation at one size. `copies` has the seconds of a copy by the bytes copied."""
+def compare(
+    case: Case, size: int, on_gpu: bool, copies: Mapping[tuple[int, bool], float], repeats: int, device: bool = False
+) -> Table:
+    """Return the times of one computation at one size; with `device` those on the device alone. `copies` has the
+    seconds of a copy, by the bytes copied and by `device`."""
     given = contents(case, size)
-    samples = measure(contenders(case, given, on_gpu), 7)
+    samples = measure(on_the_device(case, given) if device else contenders(case, given, on_gpu), repeats)
     others = [name for name in samples if name != "dagpu"]
     base = samples[others[0]] if others else None
     what = f"{size:,} by {size:,}" if case.shape is matrix else f"{size:,} elements"
-    copied = copies.get(given[0].nbytes) if case.moved else None
+    copied = copies.get((given[0].nbytes, device)) if case.moved else None
     heading = "" if copied is None else "of the copy's bandwidth"
-    table = Table(f"{case.name}, {what}", "us", ratio_to=others[0] if others else "", remarks=heading)
+    title = f"{case.name}, {what}{', on the device' if device else ''}"
+    table = Table(title, "us", ratio_to=others[0] if others else "", remarks=heading)
     for name, spans in samples.items():
         target = None
         if name == "dagpu" and base is not None:
@@ -228,6 +324,7 @@ def main() -> None:
     parser.add_argument("--dry", action="store_true", help="keep nothing, and measure small sizes alone")
     parser.add_argument("--only", default="", help="measure the computations whose names have one of these texts")
     parser.add_argument("--keep", action="store_true", help="keep what --only measures, beside what is kept of others")
+    parser.add_argument("--quick", action="store_true", help="measure less often, and keep nothing")
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no table after this time")
     arguments = parser.parse_args()
     until = time.monotonic() + arguments.seconds
@@ -235,34 +332,35 @@ def main() -> None:
     about = machine(("numpy", "pycuda", "cupy-cuda13x", "torch"), arguments.device)
     name = "arrays_gpu" if on_gpu else "arrays"
     tables = kept_tables(name) if arguments.keep else []
+    keeps = not (arguments.dry or arguments.quick) and (arguments.keep or not arguments.only)
     with use_device(arguments.device):
-        for table in measured(arguments.only.split(","), on_gpu, arguments.dry, until):
+        for table in measured(arguments.only.split(","), on_gpu, arguments.dry, 3 if arguments.quick else 7, until):
             print(table.text(), end="\n\n", flush=True)
             tables = merged(tables, table)
-            if not arguments.dry and (arguments.keep or not arguments.only):
+            if keeps:
                 save(name, "Functions of arrays", tables, about | {"load average after": load_average()})
     print(show([], about | {"load average after": load_average()}))
 
 
-def measured(wanted: list[str], on_gpu: bool, dry: bool, until: float) -> Iterator[Table]:
+def measured(wanted: list[str], on_gpu: bool, dry: bool, repeats: int, until: float) -> Iterator[Table]:
     """Yield the tables of the computations whose names have one of these texts, in the order of the texts. None is
     begun after the time `until`."""
     cases = [case for n in range(len(wanted)) for case in CASES if first_text(case, wanted) == n]
-    copies: dict[int, float] = {}
+    copies: dict[tuple[int, bool], float] = {}
     if on_gpu:
-        compare(COPIES, ON_GPU[0], on_gpu, {})  # dropped: the first table of a process had longer times than later ones
+        compare(COPIES, ON_GPU[0], on_gpu, {}, 1)  # dropped: the first table of a process had longer times than others
     for case in cases:
         sizes = case.on_gpu if on_gpu else case.on_host
         for size in sizes[:1] if dry else sizes:
-            if on_gpu and case.moved:
+            for device in (False, True) if on_gpu else (False,):
                 copied = math.prod(case.shape(size)) * np.dtype(case.dtype).itemsize
-                if copied not in copies and time.monotonic() < until:
-                    table = compare(COPIES, copied // 4, on_gpu, {})
-                    copies[copied] = min(row.median for row in table.rows) / 1e6
+                if on_gpu and case.moved and (copied, device) not in copies and time.monotonic() < until:
+                    table = compare(COPIES, copied // 4, on_gpu, {}, repeats, device)
+                    copies[copied, device] = min(row.median for row in table.rows) / 1e6
                     yield table
-            if time.monotonic() >= until:
-                return
-            yield compare(case, size, on_gpu, copies)
+                if time.monotonic() >= until:
+                    return
+                yield compare(case, size, on_gpu, copies, repeats, device)
 
 
 def first_text(case: Case, wanted: list[str]) -> int | None:

@@ -8,7 +8,8 @@ The op is a chain of kernels on 8 numbers. The last ones depend on a second sour
 so the time should not depend on what is clean. Beside it: the same chain as a pipeline, which runs all of it from a
 cached plan, and as a plain op, which is traced in each run. The tiles are those of one kernel that declares what a tile
 sees: parts of its input are written, and the tiles that see them run, beside a change of all of the input. One row has
-the update alone, and one the write before it too: for all tiles that is the copy of a whole array to the device. The
+the update alone, once the device has copied what was written; one has the write too, which for all tiles is the copy of
+a whole array to the device; and one has the kernel alone, by events of the device. The
 cutoff is on a large tensor, which is made again with equal or with other elements, before a chain of kernels. The host
 layer is a chain of functions of one number; its peer is reaktiv, which tracks reads (pip install reaktiv).
 
@@ -20,6 +21,7 @@ the GPU's table is made take 64. Holoscan's wheel is a meta-package, whose compo
 """
 
 import argparse
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -44,6 +46,7 @@ from dagpu import (
     Source,
     Tile,
     batch,
+    current_device,
     cutoff,
     empty,
     f32,
@@ -52,9 +55,12 @@ from dagpu import (
     observe,
     pipeline,
     source,
+    trace,
     use_device,
     value,
 )
+from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.handles.device_handles import driver_of
 
 N, TILE = 8, (8,)
 LAUNCHES = (30, 300, 1000)
@@ -71,7 +77,11 @@ HOST_SIDE = 16
 GOAL_TILES = {1: 8.0, 50: 1.6}
 """How many times as fast as all tiles a part of them is to be, in percent, on a GPU."""
 
+GOAL_CUTOFF = 1.05
+"""The time of an update whose cutoff lets the tensor through, as a part of one without the cutoff, on a GPU."""
+
 WITH_WRITE = ", with its write"
+ON_DEVICE = ", on the device"
 
 AFTER = 30
 """Launches after the cutoff."""
@@ -240,6 +250,14 @@ def compare_shares(count: int, repeats: int) -> Table:
     return table
 
 
+def wait_for_device() -> None:
+    """Wait until all work of the current GPU is over. It does nothing on the host, whose writes end at once."""
+    driver = driver_of(current_device())
+    if isinstance(driver, CudaDevice):
+        with driver.gpu.current():
+            driver.gpu.synchronize()
+
+
 class WrittenFeed:
     """A feed of one kernel on a tensor, of which some rows of tiles are written before each update."""
 
@@ -254,7 +272,7 @@ class WrittenFeed:
 
     def updates(self, percent: int, count: int) -> Mapping[str, Span]:
         """Return the mean time of `count` updates after a write to this part of the tiles; of 100 % after a set. Once
-        without the write, and once with it."""
+        without the write, once with it, and once the time of the kernel alone, by events of the device."""
         return trio.run(self._updates, percent, count)
 
     async def _updates(self, percent: int, count: int) -> Mapping[str, Span]:
@@ -262,12 +280,19 @@ class WrittenFeed:
             await feed.next()
             for _ in range(3):
                 await self._update(feed, percent)
-            spans = [await self._update(feed, percent) for _ in range(count)]
-        alone, both = (_mean([each[way] for each in spans]) for way in (0, 1))
-        return {f"{percent} %": alone, f"{percent} %{WITH_WRITE}": both}
+            both = _mean([await self._update(feed, percent) for _ in range(count)])
+            alone = _mean([await self._update(feed, percent, with_write=False) for _ in range(count)])
+            with trace() as traced:
+                for _ in range(3):
+                    await self._update(feed, percent)
+        kernels = [run.seconds for run in traced.runs if run.predicted.pieces[0].name.endswith("mirror")]
+        assert len(kernels) == 3
+        kernel = Span(statistics.median(kernels), math.nan)
+        return {f"{percent} %": alone, f"{percent} %{WITH_WRITE}": both, f"{percent} %{ON_DEVICE}": kernel}
 
-    async def _update(self, feed: Feed[Any], percent: int) -> tuple[Span, Span]:
-        start = now()
+    async def _update(self, feed: Feed[Any], percent: int, *, with_write: bool = True) -> Span:
+        """Write this part of the tiles, update, and return the time of both, or of the update alone."""
+        begin = now()
         if percent == 100:
             self._source.set(await from_host(self._array))
         else:
@@ -278,9 +303,11 @@ class WrittenFeed:
                 for first, last, width in ((top, top + rows, GRID), (top + rows, top + rows + 1, rest)):
                     part = slice(first * self._side, last * self._side), slice(0, width * self._side)
                     self._source.write(part, self._array[part])
-        begin = now()
+        if not with_write:
+            wait_for_device()  # a write returns before the device has copied it, and the update would wait for that
+            begin = now()
         await feed.next()
-        return now().since(begin), now().since(start)
+        return now().since(begin)
 
 
 def _mean(spans: list[Span]) -> Span:
@@ -293,14 +320,14 @@ def compare_tiles(count: int, repeats: int, *, gpu: bool) -> Table:
     table = Table(
         f"An update of a part of {GRID * GRID:,} tiles of {4 * side * side:,} bytes",
         "us",
-        "From the write to the value, on the host's clock, without the write and with it.",
+        "From the end of the write to the value and from its begin, on the host's clock; and the kernel alone.",
         "all tiles",
     )
     feed = WrittenFeed(side)
     percents = (1, 10, 50, 100)
     contenders = [lambda percent=percent: feed.updates(percent, count) for percent in percents]
     found = measure(contenders, repeats)
-    for way in ("", WITH_WRITE):
+    for way in ("", WITH_WRITE, ON_DEVICE):
         every = found[f"100 %{way}"]
         for percent in percents:
             goal = GOAL_TILES.get(percent) if gpu else None
@@ -320,6 +347,8 @@ class LimitedFeed:
         for _ in range(AFTER):
             op = step(empty((elements,)).partition((tile,)), op, 1.0).first().unpartition()
         self._op: Op = op.share()
+        self.ways: dict[str, str] = {}
+        """How the updates of each name have decided the cutoff last, in the words of `explain()`."""
 
     def updates(self, name: str, low: float, count: int) -> Mapping[str, Span]:
         """Return the mean time of `count` updates with limits from `low` on. From 1 on no element changes."""
@@ -335,6 +364,8 @@ class LimitedFeed:
                 self._most.set(low + (number % 4) / 16)
                 await feed.next()
             span = now().since(begin)
+            lines = [line for line in feed.explain().splitlines() if "cutoff, if its value differs" in line]
+            self.ways[name] = lines[0].split("; ")[1] if lines else ""
         return {name: Span(span.wall / count, span.cpu / count)}
 
 
@@ -346,6 +377,7 @@ def compare_cutoffs(count: int, repeats: int, *, gpu: bool) -> Table:
         "us",
         "From set() to the value, on the host's clock.",
         "no cutoff",
+        "how it is decided",
     )
     cut, uncut = (LimitedFeed(elements, 1 << 13, cut=each) for each in (True, False))
     found = measure(
@@ -356,8 +388,11 @@ def compare_cutoffs(count: int, repeats: int, *, gpu: bool) -> Table:
         ],
         repeats,
     )
+    base = found["no cutoff"]
+    goal = GOAL_CUTOFF * statistics.median(span.wall for span in base) * 1e6 if gpu else None
     for name, spans in found.items():
-        table.add(name, spans, 1e6, base=found["no cutoff"])
+        target = goal if name.startswith("different") else None
+        table.add(name, spans, 1e6, target=target, base=base, remark=cut.ways.get(name, ""))
     return table
 
 

@@ -154,6 +154,11 @@ class Prepared(Protocol):
         """
         ...
 
+    @property
+    def lacks_graph(self) -> str:
+        """The reason why no run of the plan can be one CUDA graph; empty if runs can be, as far as is known."""
+        ...
+
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a run of the plan. Return at once, or with `spin` after polling for its end for that long, or after
         its end.
@@ -182,6 +187,9 @@ class Prepared(Protocol):
         """Function that starts a run with one launch of a graph that exists, or a short run for which a thread waits,
         as `submit` does with this memory, this `spin` and this `graph`. It returns None if `submit` must start the run,
         and has then at most given memory to outputs. None if the backend has no graphs.
+
+        A plan with an `If` is run by this function alone, with `graph`: if it returns None, no graph can be launched
+        now, and another plan must do its work.
         """
         ...
 

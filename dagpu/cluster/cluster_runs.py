@@ -13,6 +13,7 @@ from dagpu.cluster.tasks import Group, Hold
 from dagpu.common.critical import SIGNALS_SECONDS
 from dagpu.common.errors import CaptureError
 from dagpu.common.layout import Layout
+from dagpu.handles.device_handles import NO_GRAPHS
 from dagpu.handles.library_bodies import LibraryBody
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import Instruction, Program
@@ -149,6 +150,7 @@ class ClusterPlan:
 
     __slots__ = ("_cut", "_engine", "_lock", "_plan", "_tag", "tasks")
     launch_again: None = None
+    lacks_graph: str = NO_GRAPHS
 
     def __init__(self, plan: Plan, cut: Callable[[Program], TaskList], engine: Engine, tag: str) -> None:
         self._plan = plan

@@ -9,7 +9,7 @@ from dagpu.cluster.cluster_runs import Engine
 from dagpu.cluster.parts.part_blobs import refused_code
 from dagpu.common.errors import ClusterError
 from dagpu.common.layout import Layout
-from dagpu.handles.device_handles import Exchange, MappedMemory
+from dagpu.handles.device_handles import NO_GRAPHS, Exchange, MappedMemory
 from dagpu.handles.library_bodies import LibraryBody
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ class RemoteDriver:
     def arch(self) -> str:
         """Return the empty text: each worker compiles kernels for its own devices."""
         return ""
+
+    @property
+    def lacks_conditions(self) -> str:
+        """The reason why no graph decides: workers run the parts of a plan."""
+        return NO_GRAPHS
 
     @property
     def exchange(self) -> Exchange:

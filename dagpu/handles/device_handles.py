@@ -90,6 +90,10 @@ class MappedMemory(NamedTuple):
     """Its bytes. They must not be written while a run reads them."""
 
 
+NO_GRAPHS: Final = "its backend launches no CUDA graphs"
+"""The reason why no CUDA graph decides anything, of backends other than CUDA's."""
+
+
 class Driver(Protocol):
     """The functions of a backend for one of its devices."""
 
@@ -101,6 +105,11 @@ class Driver(Protocol):
     @property
     def arch(self) -> str:
         """The architecture for which kernels of the device are compiled: `sm_90`; empty if none are."""
+        ...
+
+    @property
+    def lacks_conditions(self) -> str:
+        """The reason why no CUDA graph of the device decides which of its nodes run; empty if graphs can."""
         ...
 
     def open_stream(self) -> Hashable:

@@ -6,7 +6,7 @@ one Python value on the host, such as a NumPy array that is copied from or to, o
 are recorded for whole buffers: an output covers its buffer, except that of a copy to a part.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeAlias, final
@@ -193,7 +193,40 @@ class GraphLaunch:
     """The place where the graph was captured, for printing: `file.py:12`."""
 
 
-Instruction: TypeAlias = Launch | Fill | CopyHtoD | CopyDtoH | CopyDtoD | HostCall | GraphLaunch
+@final
+@plain
+class If:
+    """Decides whether the `body` instructions that follow it run: all of them if one of the flags is not 0, else none.
+
+    A flag is a 32-bit number. Whoever starts a run clears all flags, so those that nothing sets in the run are 0. What
+    a body writes, flags apart, is read in that body, and in bodies that run only if that one does. No body contains
+    another one.
+
+    Only a CUDA graph decides, by a conditional node. Plans for streams, and those of other backends, have no `If`.
+    """
+
+    flags: tuple[View, ...]
+    body: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    device: int
+    origin: Origin
+
+
+Instruction: TypeAlias = Launch | Fill | CopyHtoD | CopyDtoH | CopyDtoD | HostCall | GraphLaunch | If
+
+
+def bodies_of(instructions: Iterable[Instruction]) -> list[int]:
+    """Return for each instruction the index of the `If` in whose body it is; -1 for none."""
+    found: list[int] = []
+    inside, left = -1, 0
+    for index, instruction in enumerate(instructions):
+        found.append(inside if left else -1)
+        if left:
+            left -= 1
+        elif type(instruction) is If:
+            inside, left = index, instruction.body
+    return found
 
 
 def reads_peers(instruction: Instruction) -> bool:
@@ -231,6 +264,8 @@ def label(instruction: Instruction) -> str:
         return f"HostCall {getattr(instruction.function, '__name__', type(instruction.function).__name__)}"
     if isinstance(instruction, GraphLaunch) and instruction.name:
         return f"GraphLaunch {instruction.name}"
+    if isinstance(instruction, If):
+        return f"If: the next {instruction.body}"
     return type(instruction).__name__
 
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, final
 
 from dagpu.common.origin import Origin, StartedAt
 from dagpu.handles import SharedTensor, live_state
+from dagpu.lowering.arguments.call_text import MISS
 from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.lowering.updates.comparing.compare_values import same_kind
@@ -26,6 +27,7 @@ from dagpu.ops.live.source_cell import PLAIN
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
 from dagpu.reactive.latest_update import LatestUpdate, latest_update
+from dagpu.reactive.plans.conditional_plans import ConditionalPlan
 from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
 from dagpu.reactive.plans.update_plans import UpdatePlan
 from dagpu.reactive.shared_work import SharedWork
@@ -104,15 +106,15 @@ class IncrementalRun:
                 for handle in self._held:
                     live_state(handle)  # raises a `MovedError` if it has moved since the trace
                 stage = self._stages[0]
-                repeated, parts = None, self._changed_parts() if self._parts else None
-                if not (stage.lost or stage.cutoffs.inputs or stage.common):
-                    with StartedAt(self._origin):
-                        repeated = stage.find_repeated(self._stale, parts)
-                if repeated is not None:
-                    value = await stage.repeat(repeated, self._build, waits, self._origin)
-                    ran = len(repeated.subprogram.chosen)
-                    self._count(stage, ran)
-                    self._note_latest(repeated, newer)
+                parts = self._changed_parts() if self._parts else None
+                with StartedAt(self._origin):
+                    whole = stage.find_whole(self._stale, parts)
+                value = MISS
+                if whole is not None:
+                    value = await stage.run_whole(whole, self._build, waits, self._origin)
+                if whole is not None and value is not MISS:
+                    self._count(stage, whole.ran)
+                    self._note_latest(whole, newer)
                     self._stale = 0
                     self._parts.clear()
                     return value
@@ -125,8 +127,10 @@ class IncrementalRun:
         with StartedAt(self._origin):
             return await self._trace(snapshot, waits)
 
-    def _note_latest(self, update: UpdatePlan | TiledPlan, newer: Mapping[Source[Any], Version] | None) -> None:
-        """Note an update that was repeated, if `begin_again` may begin it."""
+    def _note_latest(
+        self, update: UpdatePlan | TiledPlan | ConditionalPlan, newer: Mapping[Source[Any], Version] | None
+    ) -> None:
+        """Note an update by one plan, if `begin_again` may begin it."""
         live, layer = self._live, self._layer
         assert live is not None
         on_host = layer is None or layer.computes or bool(self._held)
@@ -158,7 +162,7 @@ class IncrementalRun:
             latest.stage.lost |= latest.update.targets
         else:
             self._stale = 0
-            self._count(latest.stage, latest.instructions)
+            self._count(latest.stage, latest.update.ran)
 
     @property
     def owes_plan(self) -> bool:

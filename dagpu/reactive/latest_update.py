@@ -7,6 +7,7 @@ from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.ops.live.source_cell import PLAIN
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import CLOCK, Version
+from dagpu.reactive.plans.conditional_plans import ConditionalPlan
 from dagpu.reactive.plans.prepared_tiles import TiledPlan
 from dagpu.reactive.plans.update_plans import UpdatePlan
 from dagpu.reactive.stages.live_stage import LiveStage
@@ -17,13 +18,13 @@ from dagpu.runtime.calls.loaded_plan import LoadedPlan
 class LatestUpdate:
     """An update by a direct call after a change of one number, with its plan."""
 
-    __slots__ = ("_others", "history", "instructions", "loaded", "made", "node", "reads_sources", "stage", "update")
+    __slots__ = ("_others", "history", "loaded", "made", "node", "reads_sources", "stage", "update")
 
     def __init__(
         self,
         node: Source[Any],
         stage: LiveStage,
-        update: UpdatePlan,
+        update: UpdatePlan | ConditionalPlan,
         loaded: LoadedPlan,
         inputs: Mapping[Source[Any], LiveInput],
     ) -> None:
@@ -35,7 +36,6 @@ class LatestUpdate:
         self.stage = stage
         self.update = update
         self.loaded = loaded
-        self.instructions = len(update.subprogram.chosen)
         self._others = [(other.cell.history, found) for other, found in inputs.items() if other is not node]
         memory = stage.leaves.bits_of_sources()
         self.reads_sources = any(buffer in memory for buffer, _ in update.subprogram.inputs)
@@ -61,13 +61,13 @@ class LatestUpdate:
 
 def latest_update(
     stage: LiveStage,
-    update: UpdatePlan | TiledPlan,
+    update: UpdatePlan | TiledPlan | ConditionalPlan,
     newer: Mapping[Source[Any], Version],
     inputs: Mapping[Source[Any], LiveInput],
 ) -> LatestUpdate | None:
     """Return the update that was made after these changes, if one number has changed and the update has a direct call;
     else None."""
-    if len(newer) != 1 or type(update) is not UpdatePlan or update.loaded is None or update.loaded.again is None:
+    if len(newer) != 1 or type(update) is TiledPlan or update.loaded is None or update.loaded.again is None:
         return None
     (node,) = newer
     is_number = type(inputs[node].value) in PLAIN

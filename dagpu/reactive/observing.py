@@ -1,11 +1,14 @@
 """`observe`: the flow of the values that an op has as its sources change."""
 
 import time
-from typing import Any, TypeVar, final, overload
+import types
+from collections.abc import Generator
+from typing import Any, Final, TypeVar, final, overload
 
 import numpy as np
 import trio
 
+from dagpu.common.critical import CURRENT_THREAD, OUTSIDE
 from dagpu.common.errors import BorrowError
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import check_count, check_flag
@@ -22,7 +25,7 @@ from dagpu.reactive.latest_update import LatestUpdate
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.interpreter import current_settings
-from dagpu.runtime.nesting import refuse_nested
+from dagpu.runtime.nesting import recording_block, refuse_nested
 from dagpu.runtime.spawning import borrows_in
 from dagpu.runtime.waiting.protected import await_steps, protected
 from dagpu.runtime.waiting.trio_waits import TrioWaits
@@ -31,6 +34,8 @@ _T = TypeVar("_T")
 _N = TypeVar("_N", bound=np.generic)
 
 AnyOp = DeviceOp[Any, Any, Any]
+
+_UPDATE: Final = "an update was run"
 
 
 @overload
@@ -117,7 +122,8 @@ class Observed(FlowStage[Any]):
         opening.stack.callback(self._close)
 
     async def next(self) -> Any:
-        refuse_nested(self._op)
+        if CURRENT_THREAD.state.where != OUTSIDE or recording_block() is not None:
+            refuse_nested(self._op)
         latest = self._run.latest
         if latest is not None and not (self._due or self._check):
             held = (
@@ -126,14 +132,14 @@ class Observed(FlowStage[Any]):
             version = self._run.newer_number()
             if version is not None:
                 self._due = True  # until the value is handed out: a cancelled call loses nothing
-                value = await await_steps(protected(self._update_again(latest, version), "an update was run"))
+                value = await self._update_again(latest, version)
                 if value is not MISS:
                     self._due = False
                     return value
             del held
         snapshot = self._changed_snapshot() or await self._next_snapshot()
         self._due = True
-        value = await await_steps(protected(self._update(snapshot), "an update was run"))
+        value = await await_steps(protected(self._update(snapshot), _UPDATE))
         self._due = False
         return value
 
@@ -194,7 +200,8 @@ class Observed(FlowStage[Any]):
         self._count(snapshot)
         return value
 
-    async def _update_again(self, latest: LatestUpdate, version: Version) -> Any:
+    @types.coroutine
+    def _update_again(self, latest: LatestUpdate, version: Version) -> Generator[Any, Any, Any]:
         """Make the value by the update that was made last, with a newer version of the same number. Return `MISS` if
         the general way must make it. A checkpoint, as `_update`.
 
@@ -204,7 +211,8 @@ class Observed(FlowStage[Any]):
         loaded, again = latest.loaded, latest.loaded.again
         run.begin_again(latest, version)
         try:
-            value = await again.in_task(loaded, None, None, self._settings, self._where)
+            call = (again.made_in_task or again.in_task)(loaded, None, None, self._settings, self._where)
+            value = yield from protected(call, _UPDATE)
         except BaseException:
             run.end_again(latest, failed=True)
             raise

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <vector>
 
@@ -23,6 +24,8 @@ struct Thread {
     ucontext_t context;
     std::vector<char> stack;
     bool ended;
+    int turn;
+    unsigned long long word[2];  // what it shows to its warp: at one turn, and at the next
 };
 static std::vector<Thread> threads;
 static ucontext_t scheduler;
@@ -43,6 +46,7 @@ inline bool run_block(bool backwards) {
         Thread& thread = threads[n];
         thread.stack.resize(128 << 10);
         thread.ended = false;
+        thread.turn = 0;
         getcontext(&thread.context);
         thread.context.uc_stack.ss_sp = thread.stack.data();
         thread.context.uc_stack.ss_size = thread.stack.size();
@@ -81,7 +85,47 @@ std::size_t launch_blocks(
 }  // namespace emulation
 
 inline void __syncthreads() { swapcontext(&emulation::running->context, &emulation::scheduler); }
-inline void __syncwarp() { __syncthreads(); }  // so all threads of the block must come
+inline void __syncwarp() { __syncthreads(); }  // so all threads of the block must come, as for what follows
+
+namespace emulation {
+// Shows a number to the threads of the warp, and gives a function of theirs. A thread that shows another one at its next
+// turn does not hide this one; before the turn after that, all have come to a barrier, and so have read it.
+template <class T> auto shown(T mine) {
+    Thread* const self = running;
+    const int turn = self->turn ^= 1;
+    std::memcpy(&self->word[turn], &mine, sizeof(T));
+    __syncthreads();
+    return [self, turn](unsigned int lane) {
+        Thread* const warp = &threads[(self - threads.data()) / 32 * 32];
+        T theirs;
+        std::memcpy(&theirs, &warp[lane].word[turn], sizeof(T));
+        return theirs;
+    };
+}
+
+inline unsigned int lane() { return (running - threads.data()) % 32; }
+}  // namespace emulation
+
+inline unsigned int __ballot_sync(unsigned int, bool mine) {
+    const auto of = emulation::shown(mine);
+    unsigned int found = 0;
+    for (unsigned int lane = 0; lane < 32; ++lane) found |= static_cast<unsigned int>(of(lane)) << lane;
+    return found;
+}
+template <class T> T __shfl_up_sync(unsigned int, T mine, unsigned int step) {
+    const auto of = emulation::shown(mine);
+    const unsigned int lane = emulation::lane();
+    return of(lane < step ? lane : lane - step);
+}
+template <class T> T __shfl_xor_sync(unsigned int, T mine, int mask) {
+    return emulation::shown(mine)(emulation::lane() ^ mask);
+}
+inline int __popc(unsigned int x) { return __builtin_popcount(x); }
+inline int atomicAdd(int* at, int more) {
+    const int old = *at;
+    *at = old + more;
+    return old;
+}
 
 // Non-zero in all threads of the block if it is so in one. The barriers after the first keep two calls apart.
 inline int __syncthreads_or(int mine) {

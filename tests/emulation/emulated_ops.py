@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dagpu import DeviceOp
 from dagpu.handles.handle_state import live_state
-from dagpu.ops.compose import Map, Unzip, Value, nodes_of
+from dagpu.ops.compose import Map, Unzip, Value, Zip, nodes_of
 from dagpu.ops.creation import Alloc, FromHost
 from dagpu.ops.launch import Launch
 from dagpu.ops.node_functions import Cut, Item, Reshape, Uncut
@@ -28,8 +28,13 @@ class EmulatedOps:
     def result(self, op: DeviceOp[Any, Any, Any], arrays: Mapping[int, NDArray[Any]]) -> NDArray[Any]:
         """Return the result of an op. `arrays` are the contents of the handles in it, by the address of their
         memory."""
+        (found,) = self.results(op, arrays)
+        return found
+
+    def results(self, op: DeviceOp[Any, Any, Any], arrays: Mapping[int, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return the components of the result of an op, or its only one."""
         found: Any = _Run(self.device, arrays).value(op)
-        return np.asarray(found)
+        return list(map(np.asarray, found if isinstance(found, tuple) else (found,)))
 
 
 class _Run:
@@ -62,6 +67,8 @@ class _Run:
                 return self.value(split.source)[index]
             case Value(content=content):
                 return self.value(content)
+            case Zip(sources=sources):
+                return tuple([self.value(source) for source in sources])
             case Launch(kernel=kernel, args=args):
                 values = [self.value(arg) for arg in args]
                 arrays = [value[0] if isinstance(value, tuple) else value for value in values]

@@ -8,7 +8,7 @@ modules that it needs.
 
 import struct
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, final
@@ -20,7 +20,7 @@ from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.cuda.backend import CudaBackend
 from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, Unit
 from dagpu.backends.cuda.driver.driver_protocol import Limits
-from dagpu.backends.cuda.kernels import fill_and_copy, launch_params
+from dagpu.backends.cuda.kernels import deciding, fill_and_copy, launch_params
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
 from dagpu.backends.cuda.kernels.launch_params import PackedLaunch
@@ -113,6 +113,18 @@ def _copy(out: Layout, source: Layout, *, by_kernel: bool = False) -> Any:
     return _numbered(fill_and_copy.copy(out, source, by_kernel=by_kernel), act)
 
 
+def _decide(counts: Sequence[int]) -> BuiltinWork:
+    def act(gpu: SimulatedGpu, *addresses_and_handle: int) -> None:
+        *addresses, handle = addresses_and_handle
+        flags = [gpu.bytes_at(address, 4 * count) for address, count in zip(addresses, counts, strict=True)]
+        if handle not in gpu.machine.conditions:
+            gpu.machine.problem(f"{handle:#x} is the handle of no condition")
+        gpu.machine.conditions[handle] = any(each is not None and each.any() for each in flags)
+
+    made: BuiltinWork = _numbered(deciding.decide(counts), act)
+    return made
+
+
 # ---- replacement of the driver ----------------------------------------------------------------------------------
 def _poison_free(pool: Pool, machine: Machine) -> None:
     """Overwrite memory as soon as it is returned to a pool: from then on, no stream may use it."""
@@ -155,7 +167,9 @@ def installed(
     """
     machine = Machine(seed, pinned)
     machine.gpus = [SimulatedGpu(machine, index, memory, limits) for index in range(gpus)]
-    cuda = CudaBackend(lambda: machine.gpus, lambda: SimulatedCompiler(machine), LaunchFactories(_pack, _fill, _copy))
+    cuda = CudaBackend(
+        lambda: machine.gpus, lambda: SimulatedCompiler(machine), LaunchFactories(_pack, _fill, _copy, _decide)
+    )
     with (
         pytest.MonkeyPatch.context() as patch,
         replaced_backend("cuda", cuda),

@@ -43,6 +43,11 @@ from tests.simulated.machine import Machine, SimulatedEvent, SimulatedStream
 FIRST_HANDLE: Final = 0x100
 """The CUstream of the first stream that is created. 1 and 2 are the default streams."""
 
+NO_CONTEXT: Final = frozenset(
+    ("cuStreamQuery", "cuStreamSynchronize", "cuEventQuery", "cuEventRecord", "cuGraphLaunch")
+)
+"""The calls that need no context, as tried on a driver of CUDA 13.0. There an update of a node ends the process."""
+
 TEXTS: Final = {1: "invalid argument", 2: "out of memory", 700: "an illegal memory access was encountered"}
 CAPTURING: Final = 1 << 40
 """The handle of a stream under capture. No other stream has it."""
@@ -78,6 +83,8 @@ class SimulatedGpu:
         self.name = f"simulated GPU {index}"
         self.arch = "sm_90"
         self.limits = limits
+        self.needs_context = False
+        """True for a driver that refuses the calls of `NO_CONTEXT` where no context is current."""
         self.total = memory
         self.used = 0
         self.used_pinned = 0
@@ -88,6 +95,8 @@ class SimulatedGpu:
         """The CUresult of every call from now on; 0 while the device works."""
         self.graphs = 0
         """Number of executable graphs that are alive."""
+        self.lacks_conditions = ""
+        """As of a driver that is too old, the reason why graphs have no conditional nodes."""
         self.reached: set[int] = set()
         self._faults: dict[str, list[tuple[int, int]]] = {}
         self._next = (index + 1) << 44
@@ -120,7 +129,8 @@ class SimulatedGpu:
             self.calls[name] += 1
             self.machine.changed.notify_all()
             stack = self.machine.stack()
-            if not stack or (stack[-1] is not self and not anywhere):
+            is_current = bool(stack) and (anywhere or stack[-1] is self)
+            if not is_current and (self.needs_context or name not in NO_CONTEXT):
                 self.machine.problem(f"{name} is called without the context of cuda:{self.index}")
             self.machine.wait_behind_a_load(self, name)
             self.refuse_if_lost(name)
@@ -173,11 +183,16 @@ class SimulatedGpu:
             self.timing_events += 1
             return SimulatedEvent(self, timing=True)
 
-    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]], gpus: Sequence[Gpu] = ()) -> RawGraph:
+    def make_graph(
+        self,
+        nodes: Sequence[tuple[GraphNode, Sequence[int]]],
+        gpus: Sequence[Gpu] = (),
+        bodies: Sequence[int] = (),
+    ) -> RawGraph:
         from tests.simulated.graphs import SimulatedGraph
 
         places = [gpu for gpu in gpus if isinstance(gpu, SimulatedGpu)] or [self] * len(nodes)
-        return SimulatedGraph(self, nodes, places)
+        return SimulatedGraph(self, nodes, places, bodies)
 
     def captured(self, node: CapturedNode) -> "list[Callable[[], None]]":
         """Return what a library enqueues for this node, in the order of its stream. Nothing of it is done."""

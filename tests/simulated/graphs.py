@@ -1,11 +1,15 @@
 """Executable graphs of a simulated GPU.
 
-The parameters of a node are copied when it is added or set, as by the driver: later writes have no effect.
+The parameters of a node are copied when it is added or set, as by the driver: later writes have no effect. The body of
+a conditional node runs if the condition that kernels have set in this launch is not 0.
 The simulator is stricter than the driver: a graph may not be changed or destroyed while a launch of it is pending.
 """
 
-from collections.abc import Callable, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from struct import pack_into
 from typing import Any, Final, final
 
 from dagpu.backends.cuda.driver.driver_protocol import (
@@ -13,15 +17,96 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     CopyNode,
     FillNode,
     GraphNode,
+    IfNode,
     KernelLaunch,
     RawStream,
 )
 from dagpu.common.errors import DeviceError
 from tests.simulated.gpu import SimulatedGpu
-from tests.simulated.machine import GraphRun, Record
+from tests.simulated.machine import Record
 
 DEVICE: Final = {"in": (False, True), "out": (True, False), "within": (True, True)}
 """For each kind of copy: True if its source, and if its target, is on the device."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The body of a conditional node of a graph."""
+
+    condition: int
+    """The handle of the condition."""
+    nodes: list[int]
+
+
+@final
+class GraphRun:
+    """One launch of a graph in progress. Its nodes run in any order that their dependences allow."""
+
+    def __init__(
+        self,
+        gpus: "Sequence[SimulatedGpu]",
+        acts: Sequence[Callable[[], None]],
+        needs: Sequence[Sequence[int]],
+        end: Record,
+        bodies: Mapping[int, Body],
+    ) -> None:
+        self.gpus = gpus
+        """The GPUs that it uses. When one of them is lost, it makes no more progress."""
+        self.end = end
+        self._acts = acts
+        self._bodies = bodies
+        self._machine = gpus[0].machine
+        for body in bodies.values():
+            self._machine.conditions[body.condition] = 0
+        self._body_of = {node: number for number, body in bodies.items() for node in body.nodes}
+        self._open: dict[int, int] = {}
+        """For each conditional node whose body runs, the number of its nodes that are not over."""
+        self._needs = needs
+        self._left = [len(each) for each in needs]
+        self._after: list[list[int]] = [[] for _ in needs]
+        for node, each in enumerate(needs):
+            for other in each:
+                self._after[other].append(node)
+        self._ready = [node for node, each in enumerate(needs) if not each and node not in self._body_of]
+        self._count = len(needs) - len(self._body_of)
+
+    def step(self, choose: random.Random) -> None:
+        """Run one node, or end the launch."""
+        if self._ready:
+            node = self._ready.pop(choose.randrange(len(self._ready)))
+            body = self._bodies.get(node)
+            if body is None:
+                self._acts[node]()
+                self._over(node)
+            else:
+                self._decide(node, body)
+        if not self._count:
+            self.end.done = True
+
+    def _decide(self, node: int, body: Body) -> None:
+        """Run the body of a conditional node, or leave it out."""
+        runs = bool(self._machine.conditions[body.condition])
+        self._machine.decisions.append(runs)
+        if not runs or not body.nodes:
+            self._over(node)
+            return
+        self._open[node] = len(body.nodes)
+        self._count += len(body.nodes)
+        self._ready += [each for each in body.nodes if not self._needs[each]]
+
+    def _over(self, node: int) -> None:
+        """Make ready what has waited for a node, and end the conditional node whose body it was the last of."""
+        self._count -= 1
+        for other in self._after[node]:
+            self._left[other] -= 1
+            if not self._left[other]:
+                self._ready.append(other)
+        around = self._body_of.get(node, -1)
+        if around >= 0:
+            self._open[around] -= 1
+            if not self._open[around]:
+                self._over(around)
 
 
 @final
@@ -45,7 +130,11 @@ class SimulatedGraph:
     """Implements `RawGraph`. Each node works in the context of one GPU."""
 
     def __init__(
-        self, gpu: SimulatedGpu, nodes: Sequence[tuple[GraphNode, Sequence[int]]], gpus: Sequence[SimulatedGpu]
+        self,
+        gpu: SimulatedGpu,
+        nodes: Sequence[tuple[GraphNode, Sequence[int]]],
+        gpus: Sequence[SimulatedGpu],
+        bodies: Sequence[int],
     ) -> None:
         self._gpu = gpu
         self._gpus = list(gpus)
@@ -59,9 +148,21 @@ class SimulatedGraph:
         self._pending = 0
         self._latest: Record | None = None
         self._alive = False
+        inside = list(bodies) or [-1] * len(nodes)
+        self._bodies: dict[int, Body] = {}
+        """The bodies of the conditional nodes."""
+        for number, (node, _) in enumerate(nodes):
+            if isinstance(node, IfNode):
+                with gpu.call("cuGraphConditionalHandleCreate"):
+                    members = [each for each, body in enumerate(inside) if body == number]
+                    self._bodies[number] = Body(gpu.machine.new_condition(), members)
         for number, (node, needs) in enumerate(nodes):
             if len(set(needs)) < len(needs) or not all(0 <= other < number for other in needs):
                 gpu.machine.problem(f"node {number} is put after {needs}")
+            if any(inside[other] != inside[number] for other in needs) or inside[number] >= number:
+                gpu.machine.problem(f"node {number} is put after {needs}, which are not in the same graph")
+            if isinstance(node, KernelLaunch) and node.decides >= 0:
+                pack_into("<Q", node.parameters, 0, self._bodies[node.decides].condition)
             act = self._act(number, node)  # outside of the call: a body that is captured may wait for other threads
             with gpu.call(_ADD[type(node)]):
                 self._acts.append(act)
@@ -114,7 +215,7 @@ class SimulatedGraph:
             end, acts = Record(), list(self._acts)
 
             def begin() -> None:
-                self._gpu.machine.graphs.append(GraphRun(self._users, acts, self._needs, end))
+                self._gpu.machine.graphs.append(GraphRun(self._users, acts, self._needs, end, self._bodies))
 
             def over() -> None:
                 self._pending -= 1
@@ -145,6 +246,8 @@ class SimulatedGraph:
 
     def _act(self, number: int, node: GraphNode) -> Callable[[], None]:
         gpu = self._gpus[number]
+        if isinstance(node, IfNode):
+            return _decided_by_the_run
         if isinstance(node, KernelLaunch):
             if node.function.handle.gpu is not gpu:
                 gpu.machine.problem("a kernel's node is in another context than the kernel")
@@ -175,7 +278,11 @@ class SimulatedGraph:
         return lambda: gpu.filled(node.address, node.width, node.value, node.count)
 
 
+def _decided_by_the_run() -> None:
+    """Do nothing: a conditional node has no work but its body."""
+
+
 _ADD: Final = {
     KernelLaunch: "cuGraphAddKernelNode", CopyNode: "cuGraphAddMemcpyNode", FillNode: "cuGraphAddMemsetNode",
-    CapturedNode: "cuGraphAddChildGraphNode",
+    CapturedNode: "cuGraphAddChildGraphNode", IfNode: "cuGraphAddNode",
 }  # fmt: skip

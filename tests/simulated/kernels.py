@@ -96,6 +96,9 @@ class LoadedOwn:
         for at in made.pointers:
             plain[at : at + 8] = bytes(8)
         numbers = []
+        if launch.decides >= 0:
+            numbers.append(int.from_bytes(text[:8], "little"))
+            plain[:8] = bytes(8)
         if made.seed is not None:
             numbers.append(int.from_bytes(text[made.seed : made.seed + 8], "little"))
             plain[made.seed : made.seed + 8] = bytes(8)

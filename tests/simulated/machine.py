@@ -10,7 +10,7 @@ import random
 import threading
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
@@ -22,6 +22,7 @@ from tests.support.driver_calls import may_wait_behind_a_load, releases
 
 if TYPE_CHECKING:
     from tests.simulated.gpu import SimulatedGpu
+    from tests.simulated.graphs import GraphRun
 
 QUEUE_DEPTH: Final = 1024
 """Number of launches, copies and fills in a stream at which the driver blocks the caller that adds one more."""
@@ -33,6 +34,9 @@ POISON: Final = 0xA5
 
 LOOKS: Final = 0.2
 """Probability that the backend's watchdog polls after a piece of work that is done for a sleeping task."""
+
+CONDITION: Final = 0x7000
+"""The handle of the first condition."""
 
 UNKNOWN: Final = EnqueuedWork("a node", ())
 """Work of which an audit reads no address."""
@@ -180,43 +184,6 @@ class SimulatedStream:
 
 
 @final
-class GraphRun:
-    """One launch of a graph in progress. Its nodes run in any order that their dependences allow."""
-
-    def __init__(
-        self,
-        gpus: "Sequence[SimulatedGpu]",
-        acts: Sequence[Callable[[], None]],
-        needs: Sequence[Sequence[int]],
-        end: Record,
-    ) -> None:
-        self.gpus = gpus
-        """The GPUs that it uses. When one of them is lost, it makes no more progress."""
-        self.end = end
-        self._acts = acts
-        self._left = [len(each) for each in needs]
-        self._after: list[list[int]] = [[] for _ in needs]
-        for node, each in enumerate(needs):
-            for other in each:
-                self._after[other].append(node)
-        self._ready = [node for node, each in enumerate(needs) if not each]
-        self._count = len(needs)
-
-    def step(self, choose: random.Random) -> None:
-        """Run one node, or end the launch."""
-        if self._ready:
-            node = self._ready.pop(choose.randrange(len(self._ready)))
-            for other in self._after[node]:
-                self._left[other] -= 1
-                if not self._left[other]:
-                    self._ready.append(other)
-            self._count -= 1
-            self._acts[node]()
-        if not self._count:
-            self.end.done = True
-
-
-@final
 class Machine:
     """The GPUs, the memory and the scheduler. All of its state is guarded by `changed`."""
 
@@ -246,6 +213,10 @@ class Machine:
         """The stream that each thread captures."""
         self.graphs: list[GraphRun] = []
         """The graph launches in progress."""
+        self.conditions: dict[int, int] = {}
+        """The values of the conditions of graphs, by their handles."""
+        self.decisions: list[bool] = []
+        """For each conditional node that was reached, True if its body ran."""
         self.gpus: list[SimulatedGpu] = []
         self.looks: list[Callable[[], None]] = []
         """Functions that a thread of the backend calls at any time: its watchdog polls the runs that tasks wait for."""
@@ -262,6 +233,12 @@ class Machine:
     def stream_of(self, handle: int) -> SimulatedStream:
         """Return the stream that has this handle. A library enqueues work to it."""
         return next((s for s in self.streams if s.handle == handle), None) or self.capturing[threading.get_ident()]
+
+    def new_condition(self) -> int:
+        """Return the handle of a new condition of a graph."""
+        handle = CONDITION + len(self.conditions)
+        self.conditions[handle] = 0
+        return handle
 
     # ---- contexts --------------------------------------------------------------------------------------------------
 
@@ -318,14 +295,14 @@ class Machine:
         self.now += 1
         choices: list[SimulatedStream | GraphRun] = [*ready, *graphs]
         chosen = self._random.choice(choices)
-        if isinstance(chosen, GraphRun):
-            chosen.step(self._random)
-            if chosen.end.done:
-                self.graphs.remove(chosen)
-        else:
+        if isinstance(chosen, SimulatedStream):
             work = chosen.queue.popleft()
             chosen.pending -= work.takes_room
             work.act()
+        else:
+            chosen.step(self._random)
+            if chosen.end.done:
+                self.graphs.remove(chosen)
         self.changed.notify_all()
         return True
 

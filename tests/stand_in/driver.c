@@ -8,7 +8,7 @@
  * status 86 and a line on stderr.
  *
  * Handles are small numbers that tell what they are: streams 0x100, functions 0x200, graphs 0x300, nodes 0x400,
- * executable graphs 0x500, events 0x600, each plus its number, from 1 on. */
+ * executable graphs 0x500, events 0x600, conditions 0x900, each plus its number, from 1 on. */
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <dlfcn.h>
@@ -26,7 +26,8 @@ static char log_text[1 << 16];
 static size_t log_end;
 static char failing[64];
 static CUresult failing_code;
-static uintptr_t streams, functions, graphs, nodes, executables, events;
+static uintptr_t streams, functions, graphs, nodes, executables, events, conditions;
+static int version = CUDA_VERSION;
 static double patience = 30;
 
 #define HANDLE(type, base, count) ((type)(uintptr_t)((base) + ++(count)))
@@ -298,6 +299,30 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgrap
     say(" child %lx\n", (unsigned long)child);
     return CUDA_SUCCESS;
 }
+CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *handle, CUgraph graph, CUcontext context,
+                                        unsigned int value, unsigned int flags) {
+    ENTER("cuGraphConditionalHandleCreate");
+    *handle = HANDLE(CUgraphConditionalHandle, 0x900, conditions);
+    say("condition %llx of %lx in %lx first %u flags %u\n", (unsigned long long)*handle, (unsigned long)graph,
+        (unsigned long)context, value, flags);
+    return CUDA_SUCCESS;
+}
+/* The driver owns the array with the graph of the body. */
+CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *needs, const CUgraphEdgeData *edges,
+                           size_t count, CUgraphNodeParams *params) {
+    static CUgraph bodies[64];
+    ENTER("cuGraphAddNode");
+    *node = HANDLE(CUgraphNode, 0x400, nodes);
+    params->conditional.phGraph_out = bodies + (uintptr_t)*node % 64;
+    *params->conditional.phGraph_out = HANDLE(CUgraph, 0x300, graphs);
+    say("add %lx to %lx", (unsigned long)*node, (unsigned long)graph);
+    say_needs(needs, count);
+    for (size_t i = 0; edges && i < count; ++i) say(" from_port %d type %d;", edges[i].from_port, edges[i].type);
+    say(" type %d, condition %llx of type %d in %lx, %u body %lx\n", (int)params->type,
+        (unsigned long long)params->conditional.handle, (int)params->conditional.type,
+        (unsigned long)params->conditional.ctx, params->conditional.size, (unsigned long)*params->conditional.phGraph_out);
+    return CUDA_SUCCESS;
+}
 /* ---- a captured graph: two kernels, a copy of rows, a fill, a child graph with one kernel more, and an empty node ----
  * Nodes 0x701 to 0x706, in graph 0x300 + n; the child graph is 0x3ff. The second kernel has no CUfunction but a CUkernel,
  * the third has its parameters in `extra`. */
@@ -448,7 +473,8 @@ CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void *argument) {
 
 /* ---- devices, contexts, modules ---- */
 CUresult cuInit(unsigned int flags) ANYTIME("cuInit")
-CUresult cuDriverGetVersion(int *version) { return *version = CUDA_VERSION, CUDA_SUCCESS; }
+void stand_in_version(int number) { version = number; }
+CUresult cuDriverGetVersion(int *number) ANYTIME("cuDriverGetVersion", *number = version)
 CUresult cuDeviceGetCount(int *count) ANYTIME("cuDeviceGetCount", *count = 1)
 CUresult cuDeviceGet(CUdevice *device, int ordinal) ANYTIME("cuDeviceGet", *device = ordinal)
 CUresult cuDeviceGetName(char *name, int room, CUdevice device) ANYTIME("cuDeviceGetName", snprintf(name, room, "stand-in"))

@@ -23,6 +23,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     Function,
     Gpu,
     GraphNode,
+    IfNode,
     KernelLaunch,
     RawStream,
 )
@@ -83,6 +84,8 @@ def main() -> None:
         gpu.make_graph(nodes[:1]).destroy()
         found["again"] = said()
         found["early"] = early_kernels(gpu, first)
+        found["conditional"] = conditional_nodes(gpu, kernel(first, 0, 5))
+        found["versions"] = lacking_conditions()
         found["captured"] = captured_nodes(gpu, kernel(first, 0x5000, 1))
         found["enqueued"] = enqueued_work(gpu)
         found["refused"] = refusals(gpu, stream)
@@ -119,6 +122,41 @@ def early_kernels(gpu: Gpu, function: Function) -> list[str]:
     ]
     gpu.make_graph(nodes).destroy()
     return said()
+
+
+def conditional_nodes(gpu: Gpu, decides: KernelLaunch) -> list[str]:
+    """Return the calls recorded for a graph of two conditional nodes, of which the first has a body, and for updates of
+    the nodes of this body; and the parameters of the kernels that decide."""
+    first, second = (decides._replace(parameters=bytearray(decides.parameters), decides=number) for number in (1, 7))
+    inside = kernel(decides.function, 0x5000, 1)
+    nodes: list[tuple[GraphNode, tuple[int, ...]]] = [
+        (first, ()),
+        (IfNode(), (0,)),
+        (inside, ()),
+        (CopyNode("out", 0x6100, 0x5000, 8), (2,)),
+        (FillNode(0x5200, 1, 0, 8), ()),
+        (inside._replace(early=True), (2,)),
+        (second, (1,)),
+        (IfNode(), (6,)),
+        (CopyNode("within", 0x5300, 0x5200, 8), (7,)),
+    ]
+    graph = gpu.make_graph(nodes, (), (-1, -1, 1, 1, 1, 1, -1, -1, -1))
+    graph.prepare_updates([2]).apply()
+    graph.update_copy(3, CopyNode("out", 0x6200, 0x5000, 8))
+    graph.update_fill(4, FillNode(0x5400, 1, 0, 8))
+    graph.destroy()
+    return [*said(), first.parameters[:8].hex(), second.parameters[:8].hex()]
+
+
+def lacking_conditions() -> list[str]:
+    """Return what drivers of three versions lack for conditional nodes."""
+    found = []
+    for version in (12020, 12040, 13000):
+        LIBRARY.stand_in_version(version)
+        (gpu,) = open_gpus()
+        found.append(gpu.lacks_conditions)
+    said()
+    return found
 
 
 def captured_nodes(gpu: Gpu, after: KernelLaunch) -> list[str]:

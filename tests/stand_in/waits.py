@@ -23,7 +23,7 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from dagpu.backends.cuda.driver.driver_protocol import CapturedNode, CopyNode, FillNode, GraphNode, KernelLaunch
+from dagpu.backends.cuda.driver.driver_protocol import CapturedNode, CopyNode, FillNode, GraphNode, IfNode, KernelLaunch
 from dagpu.backends.cuda.driver.pycuda_driver import _limits_of, open_gpus
 from tests.support.driver_calls import driver_calls
 
@@ -85,6 +85,7 @@ def calls() -> None:
     see("cuDeviceComputeCapability", "Device.compute_capability", device.compute_capability)
     see("cuDeviceGetAttribute", "Device.get_attribute", lambda: _limits_of(device))
     (other,) = open_gpus()
+    see("cuDriverGetVersion", "bindings", lambda: other.lacks_conditions)
     see("cuDevicePrimaryCtxRetain", "bindings", other.current)
     with gpu.current():
         _calls_of_a_context(gpu, see)
@@ -134,12 +135,12 @@ def _calls_of_a_context(gpu: Any, see: See) -> None:
     work = CapturedNode(lambda *_: None, (64,), 0)
     copy, fill = CopyNode("within", 128, 64, 8), FillNode(64, 1, 0, 8)
     nodes: list[tuple[GraphNode, tuple[int, ...]]] = [
-        (launch, ()), (copy, ()), (fill, ()), (launch._replace(early=True), (0,)), (work, (1,)),
+        (launch, ()), (copy, ()), (fill, ()), (launch._replace(early=True), (0,)), (work, (1,)), (IfNode(), ()),
     ]  # fmt: skip
     for name in (
         "cuGraphCreate", "cuGraphAddKernelNode", "cuGraphAddMemcpyNode", "cuGraphAddMemsetNode",
-        "cuGraphAddDependencies", "cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphAddChildGraphNode",
-        "cuGraphInstantiate",
+        "cuGraphAddDependencies", "cuGraphConditionalHandleCreate", "cuGraphAddNode", "cuStreamBeginCapture",
+        "cuStreamEndCapture", "cuGraphAddChildGraphNode", "cuGraphInstantiate",
     ):  # fmt: skip
         see(name, "bindings", lambda: gpu.make_graph(nodes))
     for name in (

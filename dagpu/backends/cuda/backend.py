@@ -47,7 +47,7 @@ class CudaBackend:
     ) -> None:
         self._open_gpus = gpus
         self._new_compiler = compiler
-        self._factories = factories
+        self.factories = factories
         self._devices: list[tuple[Device, CudaDevice]] | None = None
         self._missing: tuple[str, int] | None = None
         """Text and code of the error that opening the GPUs raised; None until then. The error itself would keep its
@@ -77,7 +77,7 @@ class CudaBackend:
     def prepare(self, plan: Plan) -> Executable:
         """See `Backend.prepare`."""
         devices = [self._find(int(name.partition(":")[2]))[1] for name in plan.devices]
-        return Executable(plan, devices, self._factories)
+        return Executable(plan, devices, self.factories)
 
     def spin(self) -> float:
         """Return 20 us: about the difference between an event query and a wake-up through a pipe."""

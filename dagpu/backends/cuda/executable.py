@@ -8,11 +8,12 @@ from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.encoder import encode
 from dagpu.backends.cuda.graphs.captured import CapturedGraph, LaunchGraph, capture
 from dagpu.backends.cuda.graphs.instances import GraphInstances
+from dagpu.backends.cuda.graphs.obstacles import cannot_capture
 from dagpu.backends.cuda.instruction_selection import select
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
-from dagpu.backends.cuda.replay.graph_launches import launch_captured, launch_idle_graph
+from dagpu.backends.cuda.replay.graph_launches import LaunchIdleGraph, idle_graph_launch, launch_captured
 from dagpu.backends.cuda.replay.lane_launches import launch_lane
-from dagpu.backends.cuda.replay.start import start
+from dagpu.backends.cuda.replay.start import start, start_graph
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.protocol import Bindings, LaunchedReplay, Replay
 from dagpu.lowering.plan import Plan
@@ -36,11 +37,12 @@ class Executable:
         self._command_lists: CommandListPool | None = None
         """The command lists; None until every kernel is compiled."""
         compiled = self.compiled
-        self._is_on_device = not (
-            compiled.copies_host or compiled.reports or len(devices) > 1 or self.graphs.own is not None
-        )
-        """True if all memory of a run is that of one device, and a graph of it may run in any stream."""
+        self._is_simple = not (compiled.reports or len(devices) > 1 or self.graphs.own is not None)
+        """True if an idle graph of the plan is launched in any stream: all is on one device, and nothing is read after
+        the run."""
         self._keep_arenas(KEPT)
+        self._launch_idle: LaunchIdleGraph | None = None
+        """Launches an idle graph; None before the first such launch."""
         self._captured: LaunchGraph | None = None
         """The launch of a captured graph that is all of the plan; None for any other plan."""
         self._is_one_lane = False
@@ -56,15 +58,24 @@ class Executable:
         return None if self._command_lists is not None else self._compile
 
     @property
+    def lacks_graph(self) -> str:
+        """The reason why no run is one graph; empty if runs may be. See `Prepared.lacks_graph`."""
+        graphs = self.graphs
+        if graphs.obstacle is not None:
+            return str(cannot_capture(*graphs.obstacle)).rstrip(".")
+        return graphs.refused or ""
+
+    @property
     def before_graph(self) -> Callable[[], None] | None:
         """Function that instantiates the first graph; None if that is quick or done."""
         return self._prepare_graph if self.graphs.first_is_slow else None
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a run; see `Prepared.submit`."""
+        assert not self.compiled.decides, "streams decide nothing"
         if self.compiled.devices[0].exchange.arrivals:
             graph = False
-        if (graph and self._is_on_device and self.graphs.idle) or self._captured is not None or self._is_one_lane:
+        if (graph and self.graphs.idle) or self._captured is not None or self._is_one_lane:
             replay = self.launch_again(bindings.memory, spin, graph)
             if replay is not None:
                 return replay
@@ -75,15 +86,24 @@ class Executable:
         command_lists = self._command_lists
         if command_lists is None:
             return None
-        if graph and self._is_on_device and self.graphs.idle and not self.compiled.devices[0].exchange.arrivals:
-            replay = launch_idle_graph(self.compiled, command_lists, self.graphs, memory, spin)
+        if graph and self._is_simple and self.graphs.idle:
+            launch_idle = self._launch_idle or self._new_idle_launch(command_lists)
+            replay = launch_idle(memory, spin)
             if replay is not None:
                 return replay
+        if self.compiled.decides:
+            return start_graph(self.compiled, command_lists, self.graphs, memory, spin)
         if self._captured is not None:
             return launch_captured(self.compiled, command_lists, self._captured, memory, spin)
         if spin and self._is_one_lane and (self._is_copy or not graph or self.graphs.are_left_out):
             return launch_lane(self.compiled, command_lists, memory, spin)
         return None
+
+    def _new_idle_launch(self, command_lists: CommandListPool) -> LaunchIdleGraph:
+        """Return the function that launches an idle graph. It launches none if the driver needs a current context."""
+        made = idle_graph_launch(self.compiled, command_lists, self.graphs)
+        self._launch_idle = made
+        return made
 
     def keep_memory(self) -> None:
         """Let each graph keep larger temporaries between its launches; see `Prepared.keep_memory`."""
@@ -92,7 +112,7 @@ class Executable:
     def _keep_arenas(self, most: int) -> None:
         """Let each graph keep its temporaries between its launches if they are of at most this number of bytes."""
         nbytes = sum([size for _, size in self.compiled.arenas])
-        self.graphs.keeps_arenas = self._is_on_device and 0 < nbytes <= most
+        self.graphs.keeps_arenas = self._is_simple and 0 < nbytes <= most
 
     def freeze(self, bindings: Bindings) -> CapturedGraph:
         """Return a graph that is bound to this memory permanently; see `Prepared.freeze`."""
@@ -123,6 +143,8 @@ class Executable:
         actions = encoded.actions
         self._is_one_lane = _is_one_lane(compiled, encoded)
         self._is_copy = not (encoded.launches or compiled.calls_user)
+        if self._is_copy and compiled.copies_host:
+            self._is_simple = False  # it is left to `launch_lane`
         if len(actions) == 1 and isinstance(actions[0].a, LaunchGraph) and not compiled.blocking:
             starts_here = compiled.plan.lanes[actions[0].lane].device == 0
             self._captured = actions[0].a if starts_here and actions[0].a.frozen.cannot_fail else None

@@ -26,6 +26,7 @@ from dagpu.lowering.program import (
     Fill,
     GraphLaunch,
     HostCall,
+    If,
     Instruction,
     Launch,
     Role,
@@ -78,6 +79,7 @@ class _Selector:
         self._copies_out: list[CopyOut] = []
         self._blocking = False
         self._calls_user = False
+        self._decides = False
         for buffer, offset in enumerate(plan.offsets):
             if offset >= 0:
                 self._places[buffer] = BaseOffset(plan.buffers[buffer].device, offset)
@@ -113,6 +115,7 @@ class _Selector:
             copies_host=bool(self._copies_in or self._copies_out),
             blocking=self._blocking,
             calls_user=self._calls_user,
+            decides=self._decides,
         )
 
     def instruction(self, instruction: Instruction) -> Sequence[Selected]:
@@ -141,6 +144,12 @@ class _Selector:
                 assert device in frozen.devices
                 self._blocking |= frozen.staged_bytes > PROMPT_IN
                 return (SelectedCommand(instruction, LaunchGraph(instruction, frozen)),)
+            case If(flags=flags):
+                self._decides = True
+                made = self._factories.decide([view.layout.size for view in flags])
+                self._want_builtin(device, made)
+                places = [self._place(view.buffer, view.layout.offset) for view in flags]
+                return (SelectedBuiltin(instruction, made, places, None),)
             case _:
                 assert_never(instruction)
 

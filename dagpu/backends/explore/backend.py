@@ -15,7 +15,7 @@ from dagpu.backends.host.arrays import Account
 from dagpu.backends.host.memory_driver import HostMemoryDriver
 from dagpu.backends.protocol import Bindings
 from dagpu.common.errors import NoDeviceError
-from dagpu.handles.device_handles import Device
+from dagpu.handles.device_handles import NO_GRAPHS, Device
 from dagpu.lowering.plan import Plan
 
 DEVICES = 8
@@ -100,6 +100,7 @@ class PreparedExploration:
     """None, because plans are not launched as CUDA graphs."""
     launch_again: ClassVar[None] = None
     """None, because plans are not launched as CUDA graphs."""
+    lacks_graph: ClassVar[str] = NO_GRAPHS
 
     def __init__(self, plan: Plan, accounts: Sequence[Account]) -> None:
         self._script = script_of(plan)

@@ -16,7 +16,7 @@ from dagpu.backends.host.memory_driver import HostMemoryDriver
 from dagpu.backends.protocol import Bindings
 from dagpu.common.env_vars import HOST_DEVICES
 from dagpu.common.errors import NoDeviceError
-from dagpu.handles.device_handles import Device
+from dagpu.handles.device_handles import NO_GRAPHS, Device
 from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Execute, Plan, Step
 from dagpu.lowering.program import HOST, GraphLaunch, HostCall, Instruction, Launch, Role
@@ -126,6 +126,7 @@ class PreparedHostPlan:
     """None, because plans are not launched as CUDA graphs."""
     launch_again: ClassVar[None] = None
     """None, because plans are not launched as CUDA graphs."""
+    lacks_graph: ClassVar[str] = NO_GRAPHS
 
     def __init__(self, plan: Plan, drivers: Sequence[HostDriver]) -> None:
         self._plan = plan

@@ -9,7 +9,7 @@ from dagpu.backends.common.machine_memory import machine_memory
 from dagpu.backends.host.arrays import Account, HostMemory, writable_array
 from dagpu.backends.host.host_exchange import HOST_EXCHANGE, HostExchange
 from dagpu.common.layout import Layout, contiguous_layout
-from dagpu.handles.device_handles import MappedMemory
+from dagpu.handles.device_handles import NO_GRAPHS, MappedMemory
 from dagpu.handles.library_bodies import LibraryBody
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ class HostMemoryDriver:
     __slots__ = ("_index", "account")
     arch = ""
     """Kernels run by their host bodies: none is compiled."""
+    lacks_conditions = NO_GRAPHS
 
     def __init__(self, index: int) -> None:
         self._index = index

@@ -29,6 +29,7 @@ from dagpu.lowering.program import (
     Fill,
     GraphLaunch,
     HostCall,
+    If,
     Instruction,
     Launch,
     Tiles,
@@ -71,6 +72,8 @@ def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _
             call(instruction, memory)
         case GraphLaunch(graph=graph):
             cast(Launchable, graph).launch(outcome)
+        case If():
+            raise AssertionError("only a CUDA graph decides, and its plans never come here")
         case _:
             assert_never(instruction)
 

@@ -64,6 +64,40 @@ def extent_along(operands: Sequence[Operand], axis: int) -> str:
     return f"{found.name}.extent({found.axes.index(axis)})"
 
 
+def neighbour_reads(
+    operands: Sequence[Operand], places: Sequence[str], axis: int | None, count: int
+) -> tuple[list[str], list[str], list[str]]:
+    """Return how to read `count` neighbours at once, where they lie side by side in memory: the texts of what must be
+    true, the statements that read, and the text of each operand's element `n` in a register.
+
+    Args:
+        operands: the arrays that are read. One that does not follow the axis has one element for all neighbours.
+        places: the text of the first one's coordinate along each axis of the kernel.
+        axis: the axis of the kernel along which they are neighbours, from a multiple of `count` on; None if none is.
+        count: a power of two.
+    """
+    conditions: list[str] = []
+    reads: list[str] = []
+    registers: list[str] = []
+    for operand in operands:
+        name, dtype, follows = operand
+        read, type_ = operand.at(places), memory_type(dtype)
+        if axis is None or axis not in follows:
+            reads.append(f"const {type_} {name}_side = {read};")
+            registers.append(load_text(dtype, f"{name}_side"))
+            continue
+        for place, followed in enumerate(follows):
+            if followed == axis:
+                conditions.append(f"{name}.stride({place}) == 1")
+            elif followed >= 0:
+                conditions.append(f"({name}.extent({place}) == 1 || {name}.stride({place}) % {count} == 0)")
+        side = f"dagpu::Side<{type_}, {count}>"
+        conditions.append(f"reinterpret_cast<unsigned long long>({name}.data()) % alignof({side}) == 0")
+        reads.append(f"const {side} {name}_side = *reinterpret_cast<const {side}*>(&{read});")
+        registers.append(load_text(dtype, f"{name}_side.at[n]"))
+    return conditions, reads, registers
+
+
 def coordinate_texts(groups: Sequence[int], places: Sequence[str], extent: Callable[[int], str]) -> list[str]:
     """Return the text of the coordinate along each axis, of names of the places in the groups.
 

@@ -13,6 +13,7 @@ from dagpu.common.errors import PlanError
 from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Plan, peak_bytes_on
 from dagpu.lowering.program import Program
+from dagpu.lowering.schedule.body_order import with_bodies_together
 from dagpu.lowering.schedule.dependences import AccessHistory
 from dagpu.lowering.schedule.policies import reordered
 
@@ -41,7 +42,7 @@ def fit(
         if movable:
             numbers.setdefault(key, len(numbers))
     left = max(len(numbers), 1)
-    order = _depth_first(program)
+    order = with_bodies_together(program, _depth_first(program))
     deep = reordered(program, order)
     best = plan
     while True:

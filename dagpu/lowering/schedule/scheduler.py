@@ -16,6 +16,7 @@ from typing import final
 from dagpu.lowering.memory.planner import lay_out
 from dagpu.lowering.plan import Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
 from dagpu.lowering.program import HOST, Program, Role
+from dagpu.lowering.schedule.body_order import with_bodies_together
 from dagpu.lowering.schedule.dependences import AccessHistory
 from dagpu.lowering.schedule.memory_limit import fit
 from dagpu.lowering.schedule.policies import Placement, place_program, reordered
@@ -44,7 +45,8 @@ def schedule(program: Program, placement: Placement | None = None) -> Plan:
     placement = place_program(program) if placement is None else placement
     keys = placement.keys
     if placement.order is not None and list(placement.order) != list(range(len(keys))):
-        program, keys = reordered(program, placement.order), [keys[at] for at in placement.order]
+        order = with_bodies_together(program, placement.order)
+        program, keys = reordered(program, order), [keys[at] for at in order]
     plan = _schedule(program, keys)
     limited = [p for p in program.policies if getattr(p, "memory_limit", None) is not None or hasattr(p, "limit_on")]
     return fit(program, keys, plan, _schedule) if limited else plan

@@ -78,6 +78,10 @@ class LeafValues:
             return use.checked(made.value)
         return live_state(made.value).storage.memory if type(made.value) is SharedTensor else made.value
 
+    def buffer_of(self, made: LiveInput) -> int | None:
+        """Return the buffer whose contents are the value of an input; None if no instruction uses it."""
+        return next((buffer for buffer, (each, _) in self._live.items() if each is made), None)
+
     def write(self, text: CallText, buffer: int) -> str:
         """Return the expression of what `value` returns, in the text of a direct call. For a number that does not fit
         and a tensor that is gone it writes lines that refuse the call."""

@@ -1,6 +1,6 @@
 """The program that some instructions of another program make. What they find is input, what they leave is output."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, final
@@ -15,6 +15,7 @@ from dagpu.lowering.program import (
     Fill,
     GraphLaunch,
     HostCall,
+    If,
     Instruction,
     Items,
     Launch,
@@ -45,10 +46,26 @@ class Subprogram:
 
 def extract(whole: Program, chosen: tuple[int, ...], targets: set[int]) -> Subprogram:
     """Return the subprogram of these instructions. It leaves the targets that it makes in memory that stays."""
-    instructions = [whole.instructions[index] for index in chosen]
+    policies = [whole.policy_of[index] for index in chosen]
+    return assemble(whole, [whole.instructions[index] for index in chosen], policies, chosen, targets, {})
+
+
+def assemble(
+    whole: Program,
+    instructions: Sequence[Instruction],
+    policies: Sequence[int],
+    chosen: tuple[int, ...],
+    targets: set[int],
+    in_place_of: Mapping[int, int],
+) -> Subprogram:
+    """Return the subprogram of instructions that have the buffer numbers of the whole program, each with the number of
+    its policy. Among them are those with the indices `chosen`. `in_place_of` has buffers, each with the one that they
+    use in its place."""
     written = {buffer for instruction in instructions for buffer in instruction.writes}
-    touched = sorted(written.union(*map(buffers_read, instructions)))
+    used = written.union(*map(buffers_read, instructions))
+    touched = sorted({in_place_of.get(buffer, buffer) for buffer in used})
     number = {buffer: index for index, buffer in enumerate(touched)}
+    number |= {buffer: number[other] for buffer, other in in_place_of.items() if buffer in used}
     devices = sorted({whole.buffers[b].device for b in touched} | {i.device for i in instructions})
     device_number = {device: index for index, device in enumerate(device for device in devices if device >= 0)}
     device_number[-1] = -1
@@ -65,7 +82,7 @@ def extract(whole: Program, chosen: tuple[int, ...], targets: set[int]) -> Subpr
         tuple(buffers),
         tuple([renumber.instruction(each, number, device_number[each.device]) for each in instructions]),
         whole.policies,
-        tuple(whole.policy_of[index] for index in chosen),
+        tuple(policies),
     )
     return Subprogram(
         program,
@@ -110,6 +127,8 @@ class Renumbering:
                 return HostCall(old.function, argument, buffers[old.out], reads, writes, device, old.origin)
             case GraphLaunch():
                 return replace(old, reads=reads, writes=writes, device=device)
+            case If():
+                return replace(old, flags=tuple(map(new, old.flags)), reads=reads, device=device)
 
     def _operand(self, buffers: Mapping[int, int], operand: Any) -> Any:
         """Return an operand with the new numbers; a plain value itself."""

@@ -25,6 +25,7 @@ from dagpu.lowering.program import (
     Fill,
     GraphLaunch,
     HostCall,
+    If,
     Instruction,
     Items,
     Launch,
@@ -224,6 +225,8 @@ class ValueWalk:
                 return HostCall, id(function), operand(argument), reads
             case GraphLaunch(graph=graph, writes=writes):
                 return GraphLaunch, id(graph), reads, tuple([values[buffer] for buffer in writes])
+            case If(body=body):
+                return If, reads, body
 
     def _target(self, out: View) -> Hashable:
         """Return a term for an output that is written: its layout, and what was there unless all of it is written."""

@@ -18,6 +18,8 @@ meets each step after all that happens before it. Every plan that passes has the
    it, some pair of (1) is unordered, or (2) is violated.
 5. Every temporary that is allocated lies inside its device's arena, and no other buffer lies in an arena. Each arena
    ends where its last temporary ends. `peak_bytes` is the sum of the arenas and the outputs.
+6. What the body of an `If` writes is read only where the body has run; see `verify_bodies`. So the other properties
+   hold whether a body runs or not: a body that does not run has no accesses, and takes no order from the others.
 
 For (4), a direct access pair (a, b) *settles* a wait, which means that it proves the wait to be needed, under two
 conditions: the clock of b's lane does not cover `a` when the wait's group begins, and only this wait of the group
@@ -34,12 +36,13 @@ from typing import Final, assert_never, final
 
 from dagpu.common.errors import PlanError
 from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Wait, may_write_over
-from dagpu.lowering.program import HOST, Instruction, Launch, Role
+from dagpu.lowering.program import HOST, If, Instruction, Launch, Role
 from dagpu.lowering.vector_clock import Clocks
 from dagpu.lowering.verify.byte_owners import ByteOwners
 from dagpu.lowering.verify.needed_waits import Moment, WaitGroup
 from dagpu.lowering.verify.step_names import CURE, name_of
 from dagpu.lowering.verify.tables import check_tables
+from dagpu.lowering.verify.verify_bodies import verify_bodies
 
 # State of a buffer during the walk.
 _ABSENT: Final = 0  # device memory that is not allocated yet
@@ -56,6 +59,8 @@ def verify(plan: Plan) -> None:
         PlanError: the plan violates one of them; the message names the steps.
     """
     check_tables(plan)
+    if If in [type(step.instruction) for step in plan.steps if type(step) is Execute]:
+        verify_bodies(plan)
     walk = _Walk(plan)
     for wait in walk.run():
         try:

@@ -7,6 +7,7 @@ them, on terms in place of contents. A term is an instruction with the terms of 
 
 from collections.abc import Hashable, Mapping
 from heapq import heappop, heappush
+from types import MappingProxyType
 from typing import Final, TypeAlias, final
 
 from dagpu.common.errors import PlanError
@@ -43,7 +44,7 @@ class UpdateVerifier:
         self._outside = [number for number, buffer in enumerate(program.buffers) if buffer.role is Role.INPUT]
         self._last: dict[int, _Place] = {}
         """Where the contents that the program leaves in a buffer are made."""
-        self._numbers: dict[_Place, int] = {_outside(b): self._leaf(self._table, b, 0) for b in self._outside}
+        self._numbers: dict[_Place, int] = {_outside(b): self._leaf(self._table, b, 0, {}) for b in self._outside}
         """The value number of what is made at a place, before the change."""
         self._operations: list[Hashable] = []
         self._reads: list[list[_Place]] = []
@@ -61,9 +62,16 @@ class UpdateVerifier:
             self._numbers[index] = self._table.number((operation, *[self._numbers[place] for place in reads]))
             self._last.update(dict.fromkeys(instruction.writes, index))
 
-    def verify(self, change: Change, update: Subprogram, unchanged: frozenset[int] = frozenset()) -> None:
+    def verify(
+        self,
+        change: Change,
+        update: Subprogram,
+        unchanged: frozenset[int] = frozenset(),
+        let_through: Mapping[int, int] = MappingProxyType({}),
+    ) -> None:
         """Prove an update for a change of inputs. The instructions `unchanged` leave what they left before, although
-        they depend on the change: `verify_tiles` has proved that.
+        they depend on the change: `verify_tiles` has proved that. `let_through` has buffers that cutoffs compare, each
+        with the one of what the cutoff lets through: in the outcome that is proved both have the same contents.
 
         Before it, each target holds what a run from scratch with the old inputs leaves in it, but for those in
         `change.lost`, which hold nothing; and where earlier parts of the update or other runs have made a target, what
@@ -80,8 +88,13 @@ class UpdateVerifier:
         differing = self._execute_again(change.mask, unchanged, table, same)
 
         def after(buffer: int) -> int:
-            place = self._last[buffer]
+            place = self._last.get(buffer, _outside(buffer))
             return differing.get(place, before[place])
+
+        leaves = {buffer: self._leaf(table, passed, change.mask, same) for buffer, passed in let_through.items()}
+        while more := {after(buffer): leaf for buffer, leaf in leaves.items() if after(buffer) != leaf}:
+            same |= more  # which gives other numbers to all terms with these in them
+            differing = self._execute_again(change.mask, unchanged, table, same)
 
         held: Memory = {}
         for buffer in staleness.targets:
@@ -91,7 +104,7 @@ class UpdateVerifier:
         own: Memory = {}
         for buffer, here in update.inputs:
             inside = buffer in staleness.last
-            own[here] = held.get(buffer) if inside else self._leaf(table, buffer, change.mask)
+            own[here] = held.get(buffer) if inside else self._leaf(table, buffer, change.mask, same)
         left = _execute(update.program, own, table, same)
         held.update({buffer: left[here] for buffer, here in update.outputs})
         for buffer in staleness.targets:
@@ -102,9 +115,11 @@ class UpdateVerifier:
             if held.get(each.flags) != after(each.flags):
                 raise PlanError(f"an update decides a cutoff of buffer {each.buffer} by other contents. {CURE}")
 
-    def _leaf(self, table: ValueNumbers, buffer: int, mask: int) -> int:
-        """Return the number of what a buffer from outside holds after a change of inputs."""
-        return table.number(("leaf", buffer, bool(self._staleness.bits.get(buffer, 0) & mask)))
+    def _leaf(self, table: ValueNumbers, buffer: int, mask: int, same: Mapping[int, int]) -> int:
+        """Return the number of what a buffer from outside holds after a change of inputs. `same` has numbers that mean
+        the same contents as others."""
+        number = table.number(("leaf", buffer, bool(self._staleness.bits.get(buffer, 0) & mask)))
+        return same.get(number, number)
 
     def _execute_again(
         self, mask: int, unchanged: frozenset[int], table: ValueNumbers, same: dict[int, int]
@@ -126,7 +141,7 @@ class UpdateVerifier:
                     heappush(todo, reader)
 
         for buffer in self._outside:
-            number = self._leaf(table, buffer, mask)
+            number = self._leaf(table, buffer, mask, same)
             if number != self._numbers[_outside(buffer)]:
                 differs(_outside(buffer), number)
         while todo:  # in the order of the program: each reader comes after what it reads

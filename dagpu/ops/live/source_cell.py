@@ -39,7 +39,7 @@ class SourceCell:
         if kind is not type(old):
             return True
         if kind is float:
-            return _bits(old) != _bits(new)
+            return bool(old != new) if old == old and new else _bits(old) != _bits(new)  # NaN, and 0.0 or -0.0
         return kind not in _EXACT or bool(old != new)
 
     def watch(self, watcher: object, wake: Callable[[], None]) -> None:

@@ -26,7 +26,7 @@ class Feed(Generic[_T_co]):
     `run`, `fold`, `latest`, `at_most` and `switch` say.
     """
 
-    __slots__ = ("_asked", "_clock", "_left", "_stage", "_track", "origin", "stats")
+    __slots__ = ("_asked", "_clock", "_stage", "_track", "origin", "stats")
 
     def __init__(
         self,
@@ -42,7 +42,6 @@ class Feed(Generic[_T_co]):
         self.origin = origin
         """The place where the flow was opened."""
         self._asked = False
-        self._left: float | None = None
         self.stats = stats
         """The numbers of this feed so far. They remain after the block."""
 
@@ -95,15 +94,13 @@ class Feed(Generic[_T_co]):
             )
         self._asked = True
         asked = self._clock()
-        if self._left is not None:
-            stats.wait_for_consumer(asked - self._left)
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
             value = await stage.next()
         finally:
             self._asked = False
-            now = self._left = self._clock()
-            stats.wait_for_producer(now - asked)
+            now = self._clock()
+            stats.count_call(asked, now)
         stats.hand_over(stage.since, now)
         if self._track is not None:
             end = time.perf_counter()

@@ -17,6 +17,7 @@ class Stats:
     __slots__ = (
         "_handed",
         "_latencies",
+        "_left",
         "_waited_for_consumer",
         "_waited_for_producer",
         "in_flight",
@@ -42,6 +43,8 @@ class Stats:
         """The device memory that `observe` keeps between updates."""
         self._handed: deque[float] = deque(maxlen=_LATEST)
         self._latencies: deque[float] = deque(maxlen=_LATEST)
+        self._left: float | None = None
+        """The end of the last call of `next`; None before the first."""
         self._waited_for_producer = 0.0
         self._waited_for_consumer = 0.0
 
@@ -85,10 +88,10 @@ class Stats:
         self._handed.append(now)
         self._latencies.append(now - since)
 
-    def wait_for_producer(self, seconds: float) -> None:
-        """Count time that the consumer waited in `next`."""
-        self._waited_for_producer += seconds
-
-    def wait_for_consumer(self, seconds: float) -> None:
-        """Count time between two calls of `next`."""
-        self._waited_for_consumer += seconds
+    def count_call(self, asked: float, now: float) -> None:
+        """Count the time from the end of the call of `next` before to a call at `asked`, for which the producer waited,
+        and from then to `now`, for which the consumer waited."""
+        left, self._left = self._left, now
+        self._waited_for_producer += now - asked
+        if left is not None:
+            self._waited_for_consumer += asked - left

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from typing import final
 
 from dagpu.lowering.plan import Plan
+from dagpu.lowering.updates.comparing.conditional_updates import ConditionalUpdate
 from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.subprogram import Subprogram
+from dagpu.lowering.verify.verify_conditional import verify_conditional
 from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.settings import Settings
@@ -40,9 +42,17 @@ class PlanMaker:
     def verify(self, change: Change, update: Subprogram, unchanged: frozenset[int] = frozenset()) -> None:
         """Prove an update, if the settings ask for that; see `UpdateVerifier.verify`."""
         if self.settings.verify:
-            if self._verifier is None:
-                self._verifier = UpdateVerifier(self.staleness, self.comparisons)
-            self._verifier.verify(change, update, unchanged)
+            self._checker().verify(change, update, unchanged)
+
+    def verify_conditional(self, update: ConditionalUpdate) -> None:
+        """Prove each outcome of an update that decides cutoffs, if the settings ask for that."""
+        if self.settings.verify:
+            verify_conditional(self._checker(), self.comparisons, update)
+
+    def _checker(self) -> UpdateVerifier:
+        if self._verifier is None:
+            self._verifier = UpdateVerifier(self.staleness, self.comparisons)
+        return self._verifier
 
     def prepare(self, update: Subprogram) -> LoadedPlan | None:
         """Schedule an update and prepare its plan. Return None where nothing runs."""

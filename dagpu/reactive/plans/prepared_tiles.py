@@ -36,7 +36,8 @@ class TiledPlan:
     """A plan with lists of tiles, which serves all lists that fit into its own."""
 
     __slots__ = (
-        "_lists", "bound", "fresh", "held", "kept", "loaded", "locks", "proved", "subprogram", "targets", "whole",
+        "_lists", "bound", "fresh", "held", "kept", "loaded", "locks", "proved", "ran", "subprogram", "targets",
+        "whole",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +56,8 @@ class TiledPlan:
         self.proved: set[frozenset[int]] = set()
         """The sets of instructions that leave what they left before, for which the plan is proved."""
         self.subprogram: Subprogram = tiled.subprogram
+        self.ran = len(self.subprogram.chosen)
+        """The number of instructions that each run runs."""
         self.targets = frozenset([buffer for buffer, _ in tiled.subprogram.outputs if buffer in targets])
         """The targets that the plan makes."""
         self.loaded = loaded

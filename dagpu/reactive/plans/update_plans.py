@@ -36,12 +36,14 @@ HOST_COSTS: Final = CostModel(launch=12e-6, bandwidth=1e10)
 class UpdatePlan:
     """The plan of one change: what runs, and the memory of the op that each run locks."""
 
-    __slots__ = ("loaded", "locks", "subprogram", "targets")
+    __slots__ = ("loaded", "locks", "ran", "subprogram", "targets")
 
     def __init__(
         self, subprogram: Subprogram, targets: set[int], loaded: LoadedPlan | None, locks: list[Storage]
     ) -> None:
         self.subprogram = subprogram
+        self.ran = len(subprogram.chosen)
+        """The number of instructions that each run runs."""
         self.targets = frozenset([buffer for buffer, _ in subprogram.outputs if buffer in targets])
         """The targets that the plan makes."""
         self.loaded = loaded

@@ -1,6 +1,6 @@
 """`LiveStage`, a traced stage between updates: it runs the plan of each change, and has the memory that stays."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.backends.protocol import Bindings
@@ -12,13 +12,14 @@ from dagpu.lowering.arguments.call_text import MISS, CallText
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import HOST
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
+from dagpu.lowering.updates.comparing.guarded_steps import ALWAYS, runs
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Change, Staleness
-from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.updates.value_numbers import ValueNumbers
+from dagpu.reactive.plans.conditional_plans import ConditionalPlan, ConditionalPlans
 from dagpu.reactive.plans.plan_maker import PlanMaker
 from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
 from dagpu.reactive.plans.tiled_plans import TiledPlans
@@ -66,6 +67,8 @@ class LiveStage:
         self.plans = UpdatePlans(self._maker, frozenset(), leaves.locks)
         self.tiles = TiledPlans(self._maker, leaves)
         """The plans in which launches run lists of tiles."""
+        self.conditional = ConditionalPlans(self._maker, leaves.locks)
+        """The plans whose graphs decide cutoffs."""
         self.written_bits = 0
         """The bits of the sources of which parts have been written: what launches in tiles need is kept for these."""
 
@@ -80,6 +83,7 @@ class LiveStage:
         self._maker = self._maker.with_staleness(staleness)
         self.plans = UpdatePlans(self._maker, buffers, self.leaves.locks)
         self.tiles = TiledPlans(self._maker, self.leaves)
+        self.conditional = ConditionalPlans(self._maker, self.leaves.locks)
         self.lost = (self.lost & targets) | (targets - before)
         for buffer in before - targets:
             self.targets.drop(buffer)
@@ -125,38 +129,77 @@ class LiveStage:
             return 0
         loaded, compare = update.loaded, change.compare
         done = MISS
-        if self.cutoffs.inputs:  # else `repeat` has the direct calls, which build the value too
+        if self.cutoffs.inputs:  # else `run_whole` has the direct calls, which build the value too
             done = await self._call_directly(update, loaded, _nothing, waits, origin, compare)
         if done is MISS:
             await self._launch(update, loaded, self._bind(update, compare), waits, origin, compare)
         else:
-            self.cutoffs.read_flags(compare)
+            self.cutoffs.find_differing(compare)
         self.lost -= update.targets
         return len(chosen) - change.compare.bit_count()
 
-    def find_repeated(self, mask: int, parts: ChangedParts | None) -> UpdatePlan | TiledPlan | None:
-        """Return the plan for a change of these bits if nothing else has to be done before its next run; else None.
-        For a stage without cutoffs, lost targets and common ones."""
+    def find_whole(self, mask: int, parts: ChangedParts | None) -> UpdatePlan | TiledPlan | ConditionalPlan | None:
+        """Return the plan for all of the update for a change of these bits, if nothing else has to be done before its
+        run: the same as in an earlier update, or the first one that decides cutoffs. Else return None."""
+        if self.cutoffs.inputs:
+            return self._find_conditional(mask, parts)
+        if self.lost or self.common:
+            return None
         tiled = self.tiles.find(Change(mask), parts, self.targets)
         if tiled is None:
             return self.plans.repeated(mask)
         return tiled if tiled.loaded is not None and tiled.loaded.graph_is_ready else None
 
-    async def repeat(
-        self, update: UpdatePlan | TiledPlan, build: Callable[[], Any], waits: Waits, origin: Origin
+    def _find_conditional(self, mask: int, parts: ChangedParts | None) -> ConditionalPlan | None:
+        """Return the plan whose graph decides the cutoffs of an update; None if it must be run in parts."""
+        cutoffs, plans = self.cutoffs, self.conditional
+        wait = cutoffs.waiting_bits(cutoffs.inputs, mask, self.lost)
+        if not wait:
+            return None
+        if self.lost:
+            plans.why = "what an update that failed was to make is lost"
+        elif self.common:
+            plans.why = "another feed shares what this one computes"
+        elif parts:
+            plans.why = "a part of a source was written"
+        elif not cutoffs.are_alike(wait):
+            plans.why = "the tensor has another layout than the last one, or no elements"
+        else:
+            return plans.find(mask, wait)
+        return None
+
+    async def run_whole(
+        self, update: UpdatePlan | TiledPlan | ConditionalPlan, build: Callable[[], Any], waits: Waits, origin: Origin
     ) -> Any:
-        """Do what `run` does, for a plan of `find_repeated`, and return the value that `build` makes then."""
+        """Do what `run` does, for a plan of `find_whole`, and return the value that `build` makes then. Return `MISS`,
+        with nothing run, if the plan decides cutoffs and no graph can be launched."""
         loaded = update.loaded
         assert loaded is not None
-        value = await self._call_directly(update, loaded, build, waits, origin)
+        compare = update.cutoffs if type(update) is ConditionalPlan else 0
+        value = await self._call_directly(update, loaded, build, waits, origin, compare)
         if value is not MISS:
             return value
-        await self._launch(update, loaded, self._bind(update), waits, origin)
+        memory = self._bind(update, compare)
+        if type(update) is not ConditionalPlan:
+            await self._launch(update, loaded, memory, waits, origin)
+            return build()
+        try:
+            launched = await update.launch(memory, self._settings, waits, origin)
+        except BaseException:
+            self.lost |= update.targets
+            raise
+        if not launched:
+            self.conditional.refuse(update)
+            return MISS
+        differing = self.cutoffs.find_differing(compare)
+        made = [(buffer, here) for buffer, here in update.subprogram.outputs if buffer in update.guards]
+        self._replace([each for each in made if runs(update.guards[each[0]], differing)], memory)
+        self.cutoffs.decide_all(update.outcomes.note(differing))
         return build()
 
     async def _call_directly(
         self,
-        update: UpdatePlan | TiledPlan,
+        update: UpdatePlan | TiledPlan | ConditionalPlan,
         loaded: LoadedPlan,
         build: Callable[[], Any],
         waits: Waits,
@@ -182,13 +225,18 @@ class LiveStage:
             raise
 
     def _write_call(
-        self, update: UpdatePlan | TiledPlan, loaded: LoadedPlan, build: Callable[[], Any], compare: int
+        self,
+        update: UpdatePlan | TiledPlan | ConditionalPlan,
+        loaded: LoadedPlan,
+        build: Callable[[], Any],
+        compare: int,
     ) -> None:
         """Write the direct call of an update: what `_bind`, `_launch` and `_replace` do, but for the reading of flags,
         and what `build` does.
 
-        If the update is one launch of a graph, the last two are done while the device works. Then all that it makes is
-        in memory of the device, so `build` calls no closure. A failure loses the targets all the same.
+        If the update is one launch of a graph that decides nothing, the last two are done while the device works. Then
+        all that it makes is in memory of the device, so `build` calls no closure. A failure loses the targets all the
+        same.
         """
         subprogram, targets, buffers = update.subprogram, self.targets, self.staleness.program.buffers
         text = CallText()
@@ -196,8 +244,11 @@ class LiveStage:
         for buffer, here in subprogram.inputs:
             kept = buffer in self.staleness.last
             text.cells[here] = f"{memory}[{text.constant('AT', buffer)}]" if kept else self.leaves.write(text, buffer)
+        guards = update.guards if type(update) is ConditionalPlan else {}
         publish: list[str] = []
         flags = self.cutoffs.write_bindings(text, compare, subprogram)
+        if type(update) is ConditionalPlan:
+            publish.append(f"differing = {text.constant('FIND', self.cutoffs.find_differing)}({compare})")
         for buffer, here in subprogram.outputs:
             if buffer in flags:
                 continue
@@ -206,14 +257,21 @@ class LiveStage:
             made = f"memory[{text.constant('AT', here)}]"
             if buffers[buffer].device == HOST:
                 made = f"{text.function_name(make_unwritable)}({made})"
-            publish += [f"made = {made}", *targets.write_replace(text, buffer, "made")]
+            lines = [f"made = {made}", *targets.write_replace(text, buffer, "made")]
+            if guard := guards.get(buffer, ALWAYS):
+                lines = [f"if differing & {guard}:", *["    " + line for line in lines]]
+            publish += lines
+        if type(update) is ConditionalPlan:
+            note, decide = text.constant("NOTE", update.outcomes.note), self.cutoffs.decide_all
+            publish.append(f"{text.constant('DECIDE', decide)}({note}(differing))")
         if type(update) is TiledPlan:
             text.cells.update(dict.fromkeys(update.fresh, "None"))
             text.cells.update({here: f"{memory}[{text.constant('AT', buffer)}]" for here, buffer in update.kept})
             text.cells.update({here: text.constant("LISTS", table) for here, table in update.bound})
         for storage in update.locks:
             text.add_lock(storage.lock)
-        write_update_call(loaded, text, len(subprogram.program.buffers), publish, build)
+        decides = type(update) is ConditionalPlan
+        write_update_call(loaded, text, len(subprogram.program.buffers), publish, build, decides=decides)
 
     async def _launch(
         self,
@@ -250,9 +308,11 @@ class LiveStage:
         except BaseException:
             self.lost |= update.targets
             raise
-        self._replace(update.subprogram, memory, compare)
+        self.cutoffs.find_differing(compare)
+        flags = self.cutoffs.flag_buffers(compare)
+        self._replace([each for each in update.subprogram.outputs if each[0] not in flags], memory)
 
-    def _bind(self, update: UpdatePlan | TiledPlan, compare: int = 0) -> list[object]:
+    def _bind(self, update: UpdatePlan | TiledPlan | ConditionalPlan, compare: int = 0) -> list[object]:
         """Bind the buffers of an update: leaves, kept memory that it reads, kept memory that it writes in place, and
         what the cutoffs `compare` let through last."""
         subprogram = update.subprogram
@@ -275,13 +335,11 @@ class LiveStage:
                 memory[here] = table
         return memory
 
-    def _replace(self, subprogram: Subprogram, memory: list[object], compare: int = 0) -> None:
-        """Take over the memory in which an update has made its targets, and the flags of the cutoffs `compare`."""
-        flags = self.cutoffs.read_flags(compare)
+    def _replace(self, outputs: Sequence[tuple[int, int]], memory: list[object]) -> None:
+        """Take over the memory in which an update has made targets: for each its number in the whole program, and in
+        that of the update."""
         buffers = self.staleness.program.buffers
-        for buffer, here in subprogram.outputs:
-            if buffer in flags:
-                continue
+        for buffer, here in outputs:
             made: Any = memory[here]
             self.targets.replace(buffer, make_unwritable(made) if buffers[buffer].device == HOST else made)
 

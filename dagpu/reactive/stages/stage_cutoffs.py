@@ -4,13 +4,14 @@ A run compares the tensor of a cutoff with the one that it let through last, and
 the device reaches. After the run the cutoff is decided by them.
 """
 
+from collections.abc import Callable
 from typing import Any, final
 
 from dagpu.common.layout import Layout
 from dagpu.handles import live_state
 from dagpu.handles.device_handles import MappedMemory, driver_of
 from dagpu.lowering.arguments.call_text import CallText
-from dagpu.lowering.updates.comparing.cutoff_comparisons import ComparedBuffer, CutoffComparisons
+from dagpu.lowering.updates.comparing.cutoff_comparisons import ComparedBuffer, Comparison, CutoffComparisons
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.lowering.updates.live_result import TargetMemory
@@ -32,9 +33,12 @@ class StageCutoffs:
         self._targets = targets
         self.inputs = inputs
         """The cutoffs, in the order of the trace."""
-        self.comparisons = CutoffComparisons(staleness.program, list(map(_compared, inputs)))
+        compared = [_compared(cut, leaves.buffer_of(cut)) for cut in inputs]
+        self.comparisons = CutoffComparisons(staleness.program, compared)
         self._flags: dict[int, MappedMemory] = {}
         """The memory in which a run sets flags where tensors of cutoffs differ, by the numbers of its buffers."""
+        self._readers: dict[int, list[tuple[int, Callable[[], bytes], bytes]]] = {}
+        """How the flags are read of each set of cutoffs that a run has compared, by their bits."""
         self._differing = 0
         """The bits of the cutoffs whose tensors the last run has found to differ."""
         self.cut_off = 0
@@ -57,6 +61,11 @@ class StageCutoffs:
     def bits(self) -> int:
         """The bits of these cutoffs."""
         return sum(cut.own for cut in self.inputs)
+
+    def are_alike(self, bits: int) -> bool:
+        """Return true if each of these cutoffs has a tensor with elements, in the layout of the one that it let through
+        last, so that both can be compared."""
+        return all(_is_alike(cut) and layout_of(cut).size > 0 for cut in self.inputs if cut.own & bits)
 
     def compares(self, cut: LiveInput, change: Change) -> bool:
         """Return true if an update for a change must compare the tensor of a cutoff with the one that it let through
@@ -85,9 +94,15 @@ class StageCutoffs:
         cut.decided = True
         return differs
 
+    def decide_all(self, compared: int) -> None:
+        """Decide the cutoffs whose tensors a run has compared that has also done what comes after them."""
+        for cut in self.inputs:
+            if cut.own & compared:
+                self.decide(cut, compared)
+
     def bind(self, compare: int, subprogram: Subprogram, memory: list[object]) -> None:
         """Bind what the comparisons of the cutoffs `compare` read and write: what these have let through last, and the
-        memory of flags. One run of a stage ends before the next begins."""
+        memory of flags, which is cleared. One run of a stage ends before the next begins."""
         let_through = {cut.own: live_state(cut.value).storage.memory for cut in self.inputs if cut.own & compare}
         read, written = dict(subprogram.inputs), dict(subprogram.outputs)
         for each in self.comparisons.of(compare):
@@ -96,6 +111,7 @@ class StageCutoffs:
             if flags is None:
                 device = find_device(self.comparisons.program.devices[each.device])
                 flags = self._flags[each.flags] = driver_of(device).mapped_memory(each.flags_layout.nbytes)
+            flags.content.fill(0)  # a comparison that does not run has found nothing
             memory[written[each.flags]] = flags.memory
 
     def write_bindings(self, text: CallText, compare: int, subprogram: Subprogram) -> set[int]:
@@ -106,17 +122,32 @@ class StageCutoffs:
         found = self.comparisons.of(compare)
         for each in found:
             text.cells[read[each.last]] = f"{text.constant('CUT', cuts[each.bit])}.value._state.storage.memory"
-            text.cells[written[each.flags]] = text.constant("FLAGS", self._flags[each.flags].memory)
+            flags = self._flags[each.flags]
+            text.cells[written[each.flags]] = text.constant("FLAGS", flags.memory)
+            text.lines.append(f"{text.constant('CLEAR', flags.content.fill)}(0)")
         return {each.flags for each in found}
 
-    def read_flags(self, compare: int) -> set[int]:
-        """Note which of the cutoffs `compare` the last run has found to differ. Return the buffers of the flags."""
-        self._differing, read = 0, set[int]()
-        for each in self.comparisons.of(compare) if compare else ():
-            read.add(each.flags)
-            if self._flags[each.flags].content.any():
-                self._differing |= each.bit
-        return read
+    def find_differing(self, compare: int) -> int:
+        """Note and return the bits of those of the cutoffs `compare` whose tensors the last run has found to differ."""
+        readers = self._readers.get(compare)
+        if readers is None:
+            readers = self._readers[compare] = [self._reader(each) for each in self.comparisons.of(compare)]
+        differing = 0
+        for bit, read, clear in readers:
+            if read() != clear:
+                differing |= bit
+        self._differing = differing
+        return differing
+
+    def _reader(self, comparison: Comparison) -> tuple[int, Callable[[], bytes], bytes]:
+        """Return the bit of a cutoff, the function that reads its flags, and what that returns if none is set. `bind`
+        has been called for it before."""
+        content = self._flags[comparison.flags].content
+        return comparison.bit, content.tobytes, bytes(content.nbytes)
+
+    def flag_buffers(self, compare: int) -> set[int]:
+        """Return the buffers of the flags of these cutoffs."""
+        return {each.flags for each in self.comparisons.of(compare)} if compare else set()
 
     def _tensor(self, made: LiveInput) -> Any:
         """Return a handle to what the buffer of a cutoff on the device holds now."""
@@ -153,7 +184,7 @@ def _is_alike(cut: LiveInput) -> bool:
     return old.layout == cut.layout and old.storage.device is storage.device and old.storage.nbytes == storage.nbytes
 
 
-def _compared(cut: LiveInput) -> ComparedBuffer:
-    """Return the buffer that a cutoff on the device compares, with the place of the cutoff."""
+def _compared(cut: LiveInput, passed: int | None) -> ComparedBuffer:
+    """Return the buffer that a cutoff on the device compares, with that of what it lets through and its place."""
     assert cut.cutoff is not None
-    return ComparedBuffer(cut.own, compared_buffer(cut), layout_of(cut), cut.cutoff.origin)
+    return ComparedBuffer(cut.own, compared_buffer(cut), passed, layout_of(cut), cut.cutoff.origin)

@@ -169,14 +169,21 @@ def write_call_again(loaded: LoadedPlan, leaves: Sequence[Any]) -> None:
 
 
 def write_update_call(
-    loaded: LoadedPlan, text: CallText, cells: int, publish: Sequence[str], build: Callable[[], Any]
+    loaded: LoadedPlan,
+    text: CallText,
+    cells: int,
+    publish: Sequence[str],
+    build: Callable[[], Any],
+    *,
+    decides: bool = False,
 ) -> None:
     """Give the plan of an update its direct call, unless it would be too long. `text` binds the inputs in a memory of
-    this number of `cells`. The lines `publish` take over what is in `memory`, and `build` returns the value then."""
+    this number of `cells`. The lines `publish` take over what is in `memory`, and `build` returns the value then: at
+    the end, if the plan `decides` what it runs."""
     loaded.again_is_known = True
     if len(text.lines) + len(text.locks) + len(text.cells) + len(publish) <= _LONGEST:
         result = f"{text.constant('BUILD', build)}()"
-        loaded.again = _direct_call(DirectCallBody(text, loaded, cells, result, publish))
+        loaded.again = _direct_call(DirectCallBody(text, loaded, cells, result, publish, decides=decides))
 
 
 def _finished(

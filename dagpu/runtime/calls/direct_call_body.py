@@ -25,14 +25,23 @@ class DirectCallBody:
     """Writes the functions of a direct call around the guards of its text."""
 
     def __init__(
-        self, text: CallText, loaded: LoadedPlan, cells: int, result: str, publish: Sequence[str] = ()
+        self,
+        text: CallText,
+        loaded: LoadedPlan,
+        cells: int,
+        result: str,
+        publish: Sequence[str] = (),
+        *,
+        decides: bool = False,
     ) -> None:
         """`cells` is the number of the plan's buffers and cells, `result` the expression of the result, before which
-        come the lines `publish`."""
+        come the lines `publish`. A plan that `decides` what it runs is one graph: these lines read what it has decided,
+        and the general way runs the call if no graph can be launched."""
         memory = [text.cells.get(buffer, "None") for buffer in range(cells)]
         self._text = text
         self._result = result
         self._publish = publish
+        self._decides = decides
         self.constants = text.constants
         if len(memory) <= _FEW_CELLS:
             self._memory = [f"memory = [{', '.join(memory)}]"]
@@ -98,16 +107,16 @@ class DirectCallBody:
         )
         if not self._launches:
             return [*lines, submit, settle]
-        lines += [
-            f"replay = LAUNCH(memory, {early}, graph)",
-            "if replay is None:", f"    {submit}", f"    {settle}",
-        ]  # fmt: skip
+        lines.append(f"replay = LAUNCH(memory, {early}, graph)")
+        wait = [
+            "await TURN()",
+            f"if not replay.succeeds(spin): await SETTLE(replay, WAITS(has_yielded=True), 0.0, {pace})",
+        ]
+        if self._decides:
+            return [*lines, "if replay is None: return MISS", *(wait if in_task else [settle])]
+        lines += ["if replay is None:", f"    {submit}", f"    {settle}"]
         made = [*self._publish, f"result = {self._result}"]
         if in_task:
-            wait = [
-                "await TURN()",
-                f"if not replay.succeeds(spin): await SETTLE(replay, WAITS(has_yielded=True), 0.0, {pace})",
-            ]
             return [*lines, "else:", *_indented([*made, *wait, "return result"], 1)]
         return [*lines, "elif replay is not COMPLETED:", *_indented([*made, "FINISH(replay)", "return result"], 1)]
 

@@ -150,7 +150,7 @@ ELSEWHERE = {
         "policies and their tests call it with what planning has made",
     ),
     "Tls": "tests/unit/cluster/test_cluster_security.py",
-    **dict.fromkeys(("Stats.hand_over", "Stats.wait_for_producer", "Stats.wait_for_consumer"), "feeds call it"),
+    **dict.fromkeys(("Stats.hand_over", "Stats.count_call"), "feeds call it"),
     "Ask.__call__": "its argument is that of the user's function",
     "Trace.save": "the path is checked like that of `trace`, and tests/unit/runtime/test_timeline.py writes it",
     **dict.fromkeys(

@@ -28,6 +28,7 @@ from dagpu import value as shared_value
 from dagpu.handles.handle_trees import storage_of
 from dagpu.handles.storage import Locks
 from dagpu.reactive.latest_update import LatestUpdate
+from dagpu.reactive.plans.conditional_plans import ConditionalPlan
 from dagpu.reactive.stages.live_stage import LiveStage
 from dagpu.runtime.calls.direct_call import OFTEN, DirectCall
 from tests.behaviour.live.live_kernels import array, blended, flipped
@@ -423,11 +424,13 @@ def test_a_tensor_that_is_written_as_an_update_begins_is_not_written_in_place(mo
 CUT_CHANGES: Final = ("equal", "different", "level", "both", "refused launch", "device lost")
 
 
-def cut_updates(changes: list[str], *, direct: bool) -> list[object]:
-    """All that updates of an op with a cutoff on a tensor let a program see, after some that make direct calls."""
+def cut_updates(changes: list[str], *, direct: bool, lacking: str) -> list[object]:
+    """All that updates of an op with a cutoff on a tensor let a program see, after some that make direct calls. They
+    are in two parts if the driver lacks something for conditional nodes."""
     seen: list[object] = []
     with pytest.MonkeyPatch.context() as patch, installed(3, gpus=1) as machine:
         patch.setenv("DAGPU_DIRECT", "1" if direct else "0")
+        machine.gpus[0].lacks_conditions = lacking
         level, tensor, held = source(1.0), source(full((8,), 2.0).sync()), full((8,), 3.0).sync().share()
         cut: Any = cutoff(blended(tensor, held, 0.5))
         trial = Trial(zip_ops(blended(cut, held, level).share(), flipped(cut).share()), [level, tensor])
@@ -454,15 +457,20 @@ def cut_updates(changes: list[str], *, direct: bool) -> list[object]:
             machine.gpus[0].heal()
         if direct and not changes:
             stage = stage_of(trial)
-            written = [plan.loaded.again for plan in stage.plans._plans.values() if plan.loaded]  # noqa: SLF001
-            assert len([each for each in written if each is not None]) == 3, "compared, let through, and level"
+            parts = [plan.loaded for plan in stage.plans._plans.values() if plan.loaded]  # noqa: SLF001
+            found = stage.conditional._plans.values()  # noqa: SLF001
+            wholes = [plan.loaded for plan in found if type(plan) is ConditionalPlan]
+            written = [len([each for each in loaded if each.again is not None]) for loaded in (parts, wholes)]
+            assert written == ([3, 0] if lacking else [1, 1]), "compared, let through and level; or level, and the rest"
     return seen
 
 
+@pytest.mark.parametrize("lacking", ["", "it is old"])
 @settings(max_examples=12)
 @example([])
 @given(st.lists(st.sampled_from(CUT_CHANGES), max_size=8))
-def test_direct_calls_of_cutoffs_are_no_different(changes: list[str]) -> None:
-    """The parts of an update with a cutoff, which makes a tensor and compares it, and what comes after, run by direct
-    calls, with the values, the numbers of instructions and the errors of the general way."""
-    assert cut_updates(changes, direct=True) == cut_updates(changes, direct=False)
+def test_direct_calls_of_cutoffs_are_no_different(lacking: str, changes: list[str]) -> None:
+    """The parts of an update with a cutoff, which makes a tensor and compares it, and what comes after, or both as one
+    graph, run by direct calls, with the values, the numbers of instructions and the errors of the general way."""
+    direct, general = (cut_updates(changes, direct=each, lacking=lacking) for each in (True, False))
+    assert direct == general

@@ -11,18 +11,19 @@ TYPES = (f16, bf16, f32, f64, i8, i64, u16, u64, bool_)
 
 
 def rows(shape: tuple[int, int], dtype: Any) -> Any:
-    """Rows with many equal elements, zeros of both signs and NaNs."""
+    """Rows with many equal elements, zeros and NaNs of both signs."""
     rng = np.random.default_rng(shape[1])
     found = rng.integers(-100, 100, shape).astype(f64)
     if np.dtype(dtype).kind in "iub":
         return np.abs(found).astype(dtype)
     found[rng.random(shape) < 0.1] = np.nan
+    found[rng.random(shape) < 0.1] = -np.nan
     found[rng.random(shape) < 0.1] = -0.0
     return found.astype(dtype)
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("shape", [(1, 1), (300, 33), (7, 2048), (3, 2049), (2, 100_000), (1, 3_000_001)])
+@pytest.mark.parametrize("shape", [(1, 1), (300, 33), (7, 4096), (3, 4097), (2, 100_000), (1, 3_000_001)])
 def test_sorts_have_the_bits_of_the_host(cuda: Device, dtype: Any, shape: tuple[int, int]) -> None:
     """Elements, places, and the largest few and many."""
     x = rows(shape, dtype)

@@ -78,6 +78,8 @@ def _ops() -> Iterator[Any]:
     for dtype in FEW_TYPES:
         for name, call in CALLS.items():
             yield from _built(name, call, partial(_tensor, (8, 8), dtype))
+        for sorted_by in (array.sort, array.argsort, partial(array.topk, k=3000)):  # of long rows, by digits
+            yield sorted_by(_tensor((3, 20_000), dtype))
     for half in (c64, c128):
         yield array.irfft(_tensor((8, 6, 5), half), 12, 1)
     blend = expr(f32, f32, f32)(lambda x, y, a: array.where(x > y, a * x + 1, y))

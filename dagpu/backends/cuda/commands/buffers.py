@@ -30,12 +30,13 @@ class RunMemory:
 
     __slots__ = ("_compiled", "bases", "bound", "kept_alive", "launched", "locked", "may_wait", "reports")
 
-    def __init__(self, compiled: CompiledPlan, bound: list[object]) -> None:
+    def __init__(self, compiled: CompiledPlan, bound: list[object], bases: list[int] | None = None) -> None:
+        """`bases` are those of `bases_of`, if the caller knows them."""
         self._compiled = compiled
         self.bound = bound
         """For each buffer of the plan its block, for each cell its value. The caller has set the inputs, and may have
         set outputs."""
-        self.bases = bases_of(compiled, bound)
+        self.bases = bases_of(compiled, bound) if bases is None else bases
         self.kept_alive: list[object] = []
         self.launched: list[Reporting] = []
         """The captured graphs that the run has launched."""
@@ -146,12 +147,12 @@ def allocate_blocks(
     `RunMemory.allocate`. What is in no output goes to `kept_alive`, which may have the arenas already; then their bases
     are set."""
     for number, size in () if kept_alive else compiled.arenas:
-        arena = (_block if number else _block_here)(compiled, number, size, before[number], _ARENA)
+        arena = _block(compiled, number, size, before[number], _ARENA)
         kept_alive.append(arena)
         bases[number] = arena.address
     for buffer, base, number, nbytes in compiled.outputs:
         if bound[buffer] is None:
-            block = (_block if number else _block_here)(compiled, number, nbytes, before[base], _RESULT)
+            block = _block(compiled, number, nbytes, before[base], _RESULT)
             bound[buffer] = block
             bases[base] = block.address
     for base, number, nbytes in compiled.gathers:
@@ -161,16 +162,7 @@ def allocate_blocks(
 
 
 def _block(compiled: CompiledPlan, number: int, nbytes: int, wanted: int, purpose: str) -> MemoryBlock:
-    """Allocate a block on a device of the plan, and make room for it if necessary. The context of the plan's first
-    device must be current."""
-    if number:
-        with compiled.devices[number].gpu.current():
-            return _block_here(compiled, number, nbytes, wanted, purpose)
-    return _block_here(compiled, number, nbytes, wanted, purpose)
-
-
-def _block_here(compiled: CompiledPlan, number: int, nbytes: int, wanted: int, purpose: str) -> MemoryBlock:
-    """Allocate a block on a device whose context is current; see `_block`."""
+    """Allocate a block on a device of the plan, and make room for it if necessary. Any context may be current."""
     device = compiled.devices[number]
     if device.memory.parked_bytes:
         device.exchange.make_room()
@@ -179,11 +171,12 @@ def _block_here(compiled: CompiledPlan, number: int, nbytes: int, wanted: int, p
     except DeviceError as error:
         if error.code != OUT_OF_MEMORY:
             raise
-    for make_room in (device.reclaim, free_idle_memory_of_others):
-        make_room()
-        try:
-            return device.memory.take(nbytes)
-        except DeviceError as error:
-            if error.code != OUT_OF_MEMORY:
-                raise
-    raise device.out_of_memory(compiled.plan, number, nbytes, purpose)
+    with device.gpu.current():
+        for make_room in (device.reclaim, free_idle_memory_of_others):
+            make_room()
+            try:
+                return device.memory.take(nbytes)
+            except DeviceError as error:
+                if error.code != OUT_OF_MEMORY:
+                    raise
+        raise device.out_of_memory(compiled.plan, number, nbytes, purpose)

@@ -50,3 +50,5 @@ class CompiledPlan:
     calls_user: bool = False
     """True if the submission calls bodies of foreign ops. One thread that may wait submits such a run, in the plan's
     order: the current stream of a library belongs to a thread."""
+    decides: bool = False
+    """True if the plan has an `If`. Then each run is one graph, which decides what runs."""

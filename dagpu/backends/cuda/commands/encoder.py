@@ -19,7 +19,7 @@ from dagpu.backends.cuda.kernels.launch_limits import block_for, check_limits
 from dagpu.backends.cuda.kernels.launch_params import LIST, REPORT, PackedLaunch
 from dagpu.backends.cuda.resources.streams import MARK_EVERY
 from dagpu.lowering.plan import Execute, Record, Wait
-from dagpu.lowering.program import Instruction, Launch, View
+from dagpu.lowering.program import If, Instruction, Launch, View
 
 
 @final
@@ -72,7 +72,9 @@ def encode(compiled: CompiledPlan, steps: Sequence[Sequence[Selected]]) -> Encod
     device_of_event = [0] * plan.events
     for step, selected in zip(plan.steps, steps, strict=True):
         match step:
-            case Execute(lane=lane):
+            case Execute(instruction, lane):
+                if type(instruction) is If or encoder.left:
+                    encoder.begin(instruction)
                 for each in selected:
                     encoder.selected(each, lane)
             case Record(event=event, lane=lane):
@@ -97,11 +99,32 @@ class _Encoder:
         self.launches: list[tuple[KernelLaunch, int]] = []
         self.relocations = Relocations([[] for _ in range(compiled.bases)])
         self.unmarked = [0] * len(compiled.plan.lanes)
+        self._cuts: list[int] = []
+        """The numbers of commands before and after each `If`, and after its body. No command moves across one."""
+        self.left = 0
+        """The number of instructions until after the end of a body, that one included; 0 if there is none."""
+
+    def begin(self, instruction: Instruction) -> None:
+        """Note where the commands of an instruction begin: an `If`, or one that is in a body or comes after one."""
+        if type(instruction) is If:
+            self._cuts += [len(self.actions), len(self.actions) + 1]
+            self.left = instruction.body + 1
+        else:
+            self.left -= 1
+            if not self.left:
+                self._cuts.append(len(self.actions))
 
     def ordered_commands(self) -> list[Command]:
         """Return all commands in the order in which they are submitted, with switches between devices."""
         lanes = self._compiled.plan.lanes
-        actions = round_robin(self.actions, len(lanes)) if len(lanes) > 1 else self.actions
+        actions = self.actions
+        if len(lanes) > 1:
+            recorded, ends = set[int](), [*self._cuts, len(actions)]
+            actions = [
+                action
+                for start, end in zip([0, *self._cuts], ends, strict=True)
+                for action in round_robin(self.actions[start:end], len(lanes), recorded)
+            ]
         if len(self._compiled.devices) == 1:
             return actions
         here, found = 0, []
@@ -193,14 +216,14 @@ class _Encoder:
             self.actions.append(Command(Kind.MARK, lane, None, MARK_EVERY))
 
 
-def round_robin(actions: Sequence[Command], lanes: int) -> list[Command]:
+def round_robin(actions: Sequence[Command], lanes: int, recorded: set[int]) -> list[Command]:
     """Return the same commands, interleaved: in each turn one instruction of a lane, and the events and marks around
-    it. A lane whose next command waits for an event is skipped until the event is recorded."""
+    it. A lane whose next command waits for an event is skipped until the event is recorded. `recorded` has the events
+    that were recorded before, to which these are added."""
     queues: list[deque[Command]] = [deque() for _ in range(lanes)]
     for action in actions:
         queues[action.lane].append(action)
     turns = deque(filter(None, queues))
-    recorded: set[int] = set()
     blocked: dict[int, list[deque[Command]]] = {}
     found: list[Command] = []
     while turns:

@@ -109,6 +109,9 @@ class KernelLaunch(NamedTuple):
     early: bool = False
     """True if in a graph its blocks may start before the kernel on which it depends is over. They wait themselves
     (griddepcontrol.wait). A stream ignores it."""
+    decides: int = -1
+    """The number of the `IfNode` whose condition the kernel sets, which then depends on it; -1 if it sets none. The
+    first 8 bytes of `parameters` receive the handle of the condition when the graph is made."""
 
 
 class Launches(Protocol):
@@ -178,7 +181,14 @@ class CapturedNode:
     """Called with the captured work before it becomes part of the graph; it may raise. None: the work is not read."""
 
 
-GraphNode: TypeAlias = KernelLaunch | CopyNode | FillNode | CapturedNode
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class IfNode:
+    """A conditional node of a graph. The nodes of its body run if its condition is not 0. The condition is 0 when a
+    launch begins; a kernel that `decides` it sets it (cudaGraphSetConditional)."""
+
+
+GraphNode: TypeAlias = KernelLaunch | CopyNode | FillNode | CapturedNode | IfNode
 
 
 class KernelUpdates(Protocol):
@@ -239,6 +249,12 @@ class Gpu(Protocol):
     arch: str
     """The architecture in the form of compiler options: `sm_90`."""
     limits: Limits
+
+    @property
+    def needs_context(self) -> bool:
+        """True if the launch of an executable graph, and calls that poll or record events and streams, fail where no
+        context is current. All other calls need the context."""
+        ...
 
     def current(self) -> AbstractContextManager[object]:
         """Return a context manager that makes the context current on this thread, and restores the previous one at
@@ -330,9 +346,21 @@ class Gpu(Protocol):
         """Write `value` to `count` elements of `width` (1, 2, 4) bytes."""
         ...
 
-    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]], gpus: "Sequence[Gpu]" = ()) -> RawGraph:
+    @property
+    def lacks_conditions(self) -> str:
+        """The reason why no graph can have an `IfNode`; empty if graphs can."""
+        ...
+
+    def make_graph(
+        self,
+        nodes: Sequence[tuple[GraphNode, Sequence[int]]],
+        gpus: "Sequence[Gpu]" = (),
+        bodies: Sequence[int] = (),
+    ) -> RawGraph:
         """Instantiate an executable graph of these nodes. Each node comes with the numbers of the earlier nodes on
         which it depends. `gpus` has for each node the device that works on it; none if this device works on all.
+        `bodies` has for each node the number of the earlier `IfNode` in whose body it is, -1 for none; it is empty if
+        no node is in a body. A node in a body depends on nodes of that body alone.
 
         Raises:
             DeviceError: the driver refuses the graph; nothing of it remains.

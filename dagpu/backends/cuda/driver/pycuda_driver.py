@@ -11,6 +11,7 @@ makes:
 
     call                            through                          may wait for      behind a load  GIL
     cuInit                          cuda.init                        -                 -              released
+    cuDriverGetVersion              bindings                         -                 -              released
     cuDeviceGetCount                cuda.Device.count                -                 -              held
     cuDeviceGet                     cuda.Device                      -                 -              held
     cuDeviceGetName                 Device.name                      -                 -              held
@@ -58,6 +59,8 @@ makes:
     cuGraphAddMemsetNode            bindings                         -                 unknown        released
     cuGraphAddChildGraphNode        bindings                         -                 unknown        released
     cuGraphAddDependencies          bindings                         -                 unknown        released
+    cuGraphAddNode                  bindings                         -                 unknown        released
+    cuGraphConditionalHandleCreate  bindings                         -                 unknown        released
     cuGraphGetNodes                 bindings                         -                 unknown        released
     cuGraphNodeGetType              bindings                         -                 unknown        released
     cuGraphKernelNodeGetParams      bindings                         -                 unknown        released
@@ -93,6 +96,7 @@ import importlib
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -110,6 +114,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     KernelLaunch,
     Limits,
     RawEvent,
+    RawGraph,
     RawStream,
     TimingEvent,
 )
@@ -160,6 +165,16 @@ class _Libraries:
         self.launch_kernel = _function(driver, LAUNCH)
         self.launch_host_function = _function(driver, "cuLaunchHostFunc")
         os.register_at_fork(after_in_child=self._after_fork)
+
+    @cached_property
+    def lacks_conditions(self) -> str:
+        """The reason why no graph can have conditional nodes; empty if graphs can."""
+        if not hasattr(self.bindings, "cuGraphConditionalHandleCreate"):
+            return "cuda.bindings is older than CUDA 12.3, and knows no conditional nodes"
+        failed, version = self.bindings.cuDriverGetVersion()
+        if failed or version < CONDITIONS_FROM:
+            return f"the driver is of CUDA {version // 1000}.{version % 1000 // 10}, and conditional nodes need 12.4"
+        return ""
 
     def _after_fork(self) -> None:
         self.forked = True
@@ -223,6 +238,9 @@ def _function(driver: ctypes.CDLL, name: str) -> Callable[..., int]:
     return function
 
 
+CONDITIONS_FROM: Final = 12040
+"""The first driver, as cuDriverGetVersion tells it, whose graphs have conditional nodes in the form that this uses."""
+
 KEPT_STREAMS: Final = 64
 """The most streams of other libraries whose wrappers are kept."""
 
@@ -241,6 +259,7 @@ class PyCudaGpu:
         self.arch = f"sm_{major}{minor}"
         self.limits = _limits_of(device)
         self._context: Context | None = None
+        self._needs_context: bool | None = None
         self._foreign_streams: dict[int, PyCudaStream] = {}
         """The streams of other libraries that were asked for last, by their CUstreams: wrapped numbers."""
         self._gate = threading.Lock()
@@ -263,6 +282,34 @@ class PyCudaGpu:
                 "with multiprocessing's 'spawn' method, or fork before the first use of a GPU."
             )
         return found
+
+    @property
+    def needs_context(self) -> bool:
+        """See `Gpu.needs_context`. It is tried once, with an empty graph, in a thread of its own: no context is current
+        there. CUDA 13.0 needs none."""
+        if self._needs_context is None:
+            self._needs_context = not self._launches_without_context()
+        return self._needs_context
+
+    def _launches_without_context(self) -> bool:
+        with self.current():
+            stream, graph = self.new_stream(), self.make_graph(())
+            outcome: list[bool] = []
+            thread = threading.Thread(target=lambda: outcome.append(self._launches_anywhere(graph, stream)))
+            thread.start()
+            thread.join()
+            stream.synchronize()
+            graph.destroy()
+        return outcome == [True]
+
+    def _launches_anywhere(self, graph: RawGraph, stream: RawStream) -> bool:
+        """Launch a graph, and return False if the driver refuses that, or to poll it."""
+        try:
+            graph.launch(stream)
+            stream.query()
+        except DeviceError:
+            return False
+        return True
 
     def refused(self, call: str, code: int) -> DeviceError:
         return device_error(call, code, self._libraries.text_of(code))
@@ -336,7 +383,8 @@ class PyCudaGpu:
 
     def is_pinned(self, array: np.ndarray[Any, Any]) -> bool:
         wanted = self._bindings.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
-        found = self._bindings.cuPointerGetAttribute(wanted, address_of(array))
+        with self.current():
+            found = self._bindings.cuPointerGetAttribute(wanted, address_of(array))
         return int(found[0]) == 0 and int(found[1]) == int(self._bindings.CUmemorytype.CU_MEMORYTYPE_HOST)
 
     # ---- copies ---------------------------------------------------------------------------------------------------
@@ -390,10 +438,19 @@ class PyCudaGpu:
 
     # ---- graphs -----------------------------------------------------------------------------------------------------
 
-    def make_graph(self, nodes: Sequence[tuple[GraphNode, Sequence[int]]], gpus: Sequence[Gpu] = ()) -> PyCudaGraph:
+    @property
+    def lacks_conditions(self) -> str:
+        return self._libraries.lacks_conditions
+
+    def make_graph(
+        self,
+        nodes: Sequence[tuple[GraphNode, Sequence[int]]],
+        gpus: Sequence[Gpu] = (),
+        bodies: Sequence[int] = (),
+    ) -> PyCudaGraph:
         here = GraphSite(self.current(), self._capture)
         sites = [each.graph_site(here) for each in gpus if isinstance(each, PyCudaGpu)] or [here] * len(nodes)
-        return PyCudaGraph(self._bindings, self._checked, here, list(zip(nodes, sites, strict=True)))
+        return PyCudaGraph(self._bindings, self._checked, here, list(zip(nodes, sites, strict=True)), bodies)
 
     def graph_site(self, launched: GraphSite) -> GraphSite:
         """Return the site of this device's nodes in a graph: `launched`, if the graph is launched on this device."""

@@ -1,16 +1,17 @@
 """Executable graphs through cuda.bindings.
 
-This module uses only functions that take the same arguments in cuda.bindings 12 and 13; the one exception says so. A
-node is identified by its handle in the graph from which the executable graph was instantiated, so both graphs live
-equally long.
+This module uses only functions that take the same arguments in cuda.bindings 12 and 13; the exceptions say so. A node
+is identified by its handle in the graph from which the executable graph was instantiated, or in the body of one of its
+conditional nodes, so all these graphs live equally long.
 """
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat
+from struct import pack_into
 from typing import Any, Final, NamedTuple, final
 
-from dagpu.backends.cuda.driver.driver_protocol import CapturedNode, CopyNode, FillNode, GraphNode, KernelLaunch
+from dagpu.backends.cuda.driver.driver_protocol import CapturedNode, CopyNode, FillNode, GraphNode, IfNode, KernelLaunch
 from dagpu.backends.cuda.driver.pycuda_capture import StreamCapture
 from dagpu.backends.cuda.driver.pycuda_context import Context
 from dagpu.backends.cuda.driver.pycuda_launches import Extras
@@ -71,8 +72,8 @@ class PyCudaGraph:
     """An executable graph. Implements `dagpu.backends.cuda.driver.driver_protocol.RawGraph`."""
 
     __slots__ = (
-        "_bindings", "_checked", "_copies", "_exec", "_extras", "_graph", "_here", "_kernels", "_launch", "_nodes",
-        "_set_copy", "_set_kernel", "_shapes", "_sites", "_updates",
+        "_bindings", "_bodies", "_checked", "_conditions", "_copies", "_exec", "_extras", "_graph", "_here", "_kernels",
+        "_launch", "_nodes", "_set_copy", "_set_kernel", "_shapes", "_sites", "_updates",
     )  # fmt: skip
 
     def __init__(
@@ -81,9 +82,11 @@ class PyCudaGraph:
         checked: Checked,
         here: GraphSite,
         nodes: Sequence[tuple[tuple[GraphNode, Sequence[int]], GraphSite]],
+        bodies: Sequence[int],
     ) -> None:
         """Instantiate a graph of these nodes, each with the site where it works. `here` is the site of the device in
-        whose streams the graph is launched. A kernel's node works in the context of the kernel's module."""
+        whose streams the graph is launched. A kernel's node works in the context of the kernel's module. For `bodies`
+        see `Gpu.make_graph`."""
         self._bindings = bindings
         self._checked = checked
         self._here = here
@@ -103,11 +106,20 @@ class PyCudaGraph:
         """The CUDA_KERNEL_NODE_PARAMS by their other fields. To create one takes longer than the driver takes for a
         node."""
         self._graph: Any = checked("cuGraphCreate", bindings.cuGraphCreate(0))[0]
+        self._bodies: dict[int, Any] = {}
+        """The CUgraph of the body of each conditional node, which the driver owns."""
         try:
-            for (node, needs), site in nodes:
-                early = isinstance(node, KernelLaunch) and node.early and self._follows_kernel(needs, site)
+            self._conditions = {
+                number: self._new_condition(site)
+                for number, ((node, _), site) in enumerate(nodes)
+                if type(node) is IfNode
+            }
+            """The handle of the condition of each conditional node."""
+            for number, ((node, needs), site) in enumerate(nodes):
+                graph = self._bodies[bodies[number]] if bodies and bodies[number] >= 0 else self._graph
+                early = isinstance(node, KernelLaunch) and node.early and self._follows_kernel(needs, site, graph)
                 before = [self._nodes[number] for number in needs]
-                self._add(node, [] if early else before, site)
+                self._add(graph, node, [] if early else before, site)
                 if early:
                     self._add_programmatic_edge(before[0], self._nodes[-1])
             self._exec: Any = checked("cuGraphInstantiate", bindings.cuGraphInstantiate(self._graph, 0))[0]
@@ -115,29 +127,64 @@ class PyCudaGraph:
             bindings.cuGraphDestroy(self._graph)
             raise
 
-    def _follows_kernel(self, needs: Sequence[int], site: GraphSite) -> bool:
-        """Return whether a node depends on one other node, which is a kernel of the same device."""
+    def _follows_kernel(self, needs: Sequence[int], site: GraphSite, graph: Any) -> bool:
+        """Return whether a node depends on one other node, which is a kernel of the same device. In a body every kernel
+        waits for the one before it: which edges a body may have is not documented."""
+        if graph is not self._graph:
+            return False
         return len(needs) == 1 and needs[0] in self._kernels and self._sites[needs[0]].context is site.context
 
-    def _add(self, node: GraphNode, needs: list[Any], site: GraphSite) -> None:
+    def _new_condition(self, site: GraphSite) -> Any:
+        """Create the handle of a condition, which is 0 when a launch begins."""
+        bindings = self._bindings
+        made = bindings.cuGraphConditionalHandleCreate(
+            self._graph, site.context.context, 0, bindings.CU_GRAPH_COND_ASSIGN_DEFAULT
+        )
+        return self._checked("cuGraphConditionalHandleCreate", made)[0]
+
+    def _add_if(self, needs: list[Any], site: GraphSite) -> tuple[Any, ...]:
+        """Add a conditional node, and store the graph of its body. Return the result of the driver's call."""
+        bindings, number = self._bindings, len(self._nodes)
+        params = bindings.CUgraphNodeParams()
+        params.type = bindings.CUgraphNodeType.CU_GRAPH_NODE_TYPE_CONDITIONAL
+        conditional = params.conditional
+        conditional.handle = self._conditions[number]
+        conditional.type = bindings.CUgraphConditionalNodeType.CU_GRAPH_COND_TYPE_IF
+        conditional.size = 1
+        conditional.ctx = site.context.context
+        # cuda.bindings 12 has the function with edge data, which 13 has under this name, under the driver's name.
+        add = getattr(bindings, "cuGraphAddNode_v2", None) or bindings.cuGraphAddNode
+        plain = [bindings.CUgraphEdgeData() for _ in needs]  # cuda.bindings 12 refuses None
+        added: tuple[Any, ...] = add(self._graph, needs, plain, len(needs), params)
+        if not added[0]:
+            self._bodies[number] = bindings.CUgraph(int(conditional.phGraph_out[0]))
+        return added
+
+    def _add(self, graph: Any, node: GraphNode, needs: list[Any], site: GraphSite) -> None:
+        """Add a node to the graph, or to the body of a conditional node."""
         bindings, context = self._bindings, site.context.context
         if isinstance(node, KernelLaunch):
+            if node.decides >= 0:
+                pack_into("<Q", node.parameters, 0, int(self._conditions[node.decides]))
             params = self._kernel_params(node)
             params.extra = extra = self._extras.addresses[len(self._kernels)]
             self._kernels[len(self._nodes)] = node, extra
-            added = bindings.cuGraphAddKernelNode(self._graph, needs, len(needs), params)
+            added = bindings.cuGraphAddKernelNode(graph, needs, len(needs), params)
             call = "cuGraphAddKernelNode"
         elif isinstance(node, CopyNode):
             copy = self._copies[len(self._nodes)] = self._copy_params(node)
-            added = bindings.cuGraphAddMemcpyNode(self._graph, needs, len(needs), copy, context)
+            added = bindings.cuGraphAddMemcpyNode(graph, needs, len(needs), copy, context)
             call = "cuGraphAddMemcpyNode"
         elif isinstance(node, CapturedNode):
             with self._entered(site), site.capture.captured(node) as child:  # the node is a copy of it
-                added = bindings.cuGraphAddChildGraphNode(self._graph, needs, len(needs), child)
+                added = bindings.cuGraphAddChildGraphNode(graph, needs, len(needs), child)
             call = "cuGraphAddChildGraphNode"
+        elif isinstance(node, IfNode):
+            added = self._add_if(needs, site)
+            call = "cuGraphAddNode"
         else:
             fill = self._fill_params(node)
-            added = bindings.cuGraphAddMemsetNode(self._graph, needs, len(needs), fill, context)
+            added = bindings.cuGraphAddMemsetNode(graph, needs, len(needs), fill, context)
             call = "cuGraphAddMemsetNode"
         self._nodes += self._checked(call, added)
 

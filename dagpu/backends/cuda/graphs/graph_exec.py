@@ -16,11 +16,12 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     CopyNode,
     FillNode,
     GraphNode,
+    IfNode,
     KernelLaunch,
     KernelUpdates,
     RawGraph,
 )
-from dagpu.backends.cuda.graphs.topology import CommandNode, GraphTopology, LaunchTemplate, Node
+from dagpu.backends.cuda.graphs.topology import CommandNode, ConditionalNode, GraphTopology, LaunchTemplate, Node
 from dagpu.backends.cuda.libraries.library_calls import BodyInGraph, LibraryCall, refused_capture
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import MemoryBlock
@@ -87,7 +88,7 @@ class GraphExec:
         self._retired = devices[0].retired.watch(self, None)
         """Registration with the device's queue of retired graphs. When this object is dropped, no run uses the raw
         graph any more, and it may be destroyed."""
-        self.arenas: list[object] = []
+        self.arenas: list[MemoryBlock] = []
         """The memory of temporaries, if it stays between launches and there has been one."""
         self.broken = False
         """True if an update or a launch has failed."""
@@ -96,7 +97,7 @@ class GraphExec:
 
     def update_nodes(self, bases: Sequence[int], memory: Sequence[object]) -> RawGraph:
         """Update the nodes whose addresses, or numbers in the cells of this memory, differ, and return the driver's
-        graph. Instantiate it first if that has not been done. The context must be current."""
+        graph. Instantiate it first if that has not been done. Any context may be current, or none."""
         topology, raw = self._topology, self.raw
         if topology.staging:
             if not self._staging:
@@ -108,11 +109,21 @@ class GraphExec:
             if staged is not None:
                 return staged
         if raw is None:
-            self.raw = self._retired.resource = raw = self._instantiated(lambda node: self._node(node, bases, memory))
+            with self._devices[0].gpu.current():
+                raw = self._instantiated(lambda node: self._node(node, bases, memory))
+            self.raw = self._retired.resource = raw
             return raw
         if not changed:
             return raw
-        kernels, others = self._updates.get(tuple(changed)) or self._prepared_updates(raw, tuple(changed))
+        with self._devices[0].gpu.current():  # without it the driver of CUDA 13.0 ends the process
+            return self._updated(raw, tuple(changed), bases, memory)
+
+    def _updated(
+        self, raw: RawGraph, changed: tuple[int, ...], bases: Sequence[int], memory: Sequence[object]
+    ) -> RawGraph:
+        """Update the nodes that depend on the sources `changed`, and return the driver's graph."""
+        topology = self._topology
+        kernels, others = self._updates.get(changed) or self._prepared_updates(raw, changed)
         current: int | None = None
         try:
             for number, node in others:
@@ -190,17 +201,18 @@ class GraphExec:
 
     def _blame_bodies(self, nodes: Sequence[Node], error: DeviceError) -> None:
         """Raise a `CaptureError` if the error can come from a user's body that is captured for one of these nodes."""
-        commands = [node.command for node in nodes if not isinstance(node, LaunchTemplate)]
+        commands = [node.command for node in nodes if isinstance(node, CommandNode)]
         bodies = [each for each in commands if isinstance(each, LibraryCall) and each.body is not None]
         if bodies and not isinstance(error, DeviceLostError) and error.code != OUT_OF_MEMORY:
             raise refused_capture(bodies, str(error).rstrip(".")) from error
 
     def _made_again(self, before: RawGraph, bases: Sequence[int], memory: Sequence[object]) -> RawGraph:
         """Return a new graph for these bases in the place of `before`, which cannot be updated."""
-        raw = self._instantiated(lambda node: self._node(node, bases, memory))
-        self.raw = self._retired.resource = raw
-        self._updates.clear()
-        before.destroy()
+        with self._devices[0].gpu.current():
+            raw = self._instantiated(lambda node: self._node(node, bases, memory))
+            self.raw = self._retired.resource = raw
+            self._updates.clear()
+            before.destroy()
         return raw
 
     def _prepared_updates(self, raw: RawGraph, changed: tuple[int, ...]) -> "_Updates":
@@ -212,23 +224,23 @@ class GraphExec:
             node = topology.nodes[number]
             if isinstance(node, LaunchTemplate):
                 kernels.append(number)
-            else:
+            elif isinstance(node, CommandNode):
                 others.append((number, node))
         if len(self._updates) >= CHANGES:
             self._updates.clear()
         updates = self._updates[changed] = _Updates(raw.prepare_updates(kernels), others)
         return updates
 
-    def keep_arenas(self, sizes: Sequence[tuple[int, int]]) -> list[object]:
+    def keep_arenas(self, sizes: Sequence[tuple[int, int]]) -> list[MemoryBlock]:
         """Take memory for temporaries of these devices and sizes, which stays between launches, and return it."""
-        taken: list[object] = [self._devices[0].memory.take(size, is_counted=False) for _, size in sizes]
+        taken = [self._devices[0].memory.take(size, is_counted=False) for _, size in sizes]
         self.arenas = taken
         return taken
 
     def prepare(self) -> None:
         """Instantiate the graph before its first run, with placeholder addresses. The context must be current."""
         device, nodes = self._devices[0], self._topology.nodes
-        most = max([node.command.nbytes for node in nodes if not isinstance(node, LaunchTemplate)], default=0)
+        most = max([node.command.nbytes for node in nodes if isinstance(node, CommandNode)], default=0)
         # The driver looks up the memory of a copy's addresses: they have to be real ones.
         blocks = self._taken([(number, most) for number in range(len(self._devices))])
         there = device.pinned.take(most)
@@ -251,11 +263,12 @@ class GraphExec:
         def made(node: Node) -> GraphNode:
             if isinstance(node, LaunchTemplate):
                 return node.node(texts[node.launch])
-            return with_addresses(node)
+            return IfNode() if isinstance(node, ConditionalNode) else with_addresses(node)
 
         sites = [gpus[node.device] for node in topology.nodes] if len(gpus) > 1 else ()
         try:
-            return gpu.make_graph(list(zip(map(made, topology.nodes), topology.needs, strict=True)), sites)
+            nodes = list(zip(map(made, topology.nodes), topology.needs, strict=True))
+            return gpu.make_graph(nodes, sites, topology.bodies)
         except DeviceError as error:
             self._blame_bodies(topology.nodes, error)
             raise
@@ -274,7 +287,7 @@ class GraphExec:
 
 def _moved(node: GraphNode, written: int, read: int, host: int) -> GraphNode:
     """Return the same node at these addresses of device memory, which it writes or reads, and of page-locked memory."""
-    assert not isinstance(node, KernelLaunch)
+    assert not isinstance(node, KernelLaunch | IfNode)
     if isinstance(node, CapturedNode):
         return replace(node, addresses=(written,) * len(node.addresses), scratch=written)
     if isinstance(node, FillNode):

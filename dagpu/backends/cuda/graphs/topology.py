@@ -3,6 +3,9 @@
 It is derived from the plan's commands, not captured from streams. So nothing is submitted, several threads may create
 graphs at once, and the instruction of each node is known. A node depends on the previous node of its lane, and on the
 nodes before the records of the events for which its lane has waited.
+
+An `If` is a kernel, which sets a condition, and a conditional node after it. All that a node of its body depends on
+outside of the body, the conditional node depends on; what comes after such a node, comes after the conditional node.
 """
 
 from collections.abc import Sequence
@@ -16,7 +19,8 @@ from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
 from dagpu.backends.cuda.driver.driver_protocol import KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset, PlacedWork
 from dagpu.backends.cuda.libraries.library_calls import LibraryCall
-from dagpu.lowering.program import CopyDtoD, Instruction
+from dagpu.lowering.plan import Execute, Plan
+from dagpu.lowering.program import CopyDtoD, If, Instruction, bodies_of
 
 
 @final
@@ -58,7 +62,20 @@ class CommandNode:
     """The number of the device of the memory that it writes."""
 
 
-Node: TypeAlias = LaunchTemplate | CommandNode
+@final
+@dataclass(frozen=True, slots=True)
+class ConditionalNode:
+    """The conditional node of an `If`."""
+
+    instruction: If
+
+    @property
+    def device(self) -> int:
+        """The number in the plan of the device that works on its body."""
+        return self.instruction.device
+
+
+Node: TypeAlias = LaunchTemplate | CommandNode | ConditionalNode
 
 
 @final
@@ -69,6 +86,8 @@ class GraphTopology:
     nodes: list[Node]
     needs: list[tuple[int, ...]]
     """For each node the numbers of the nodes on which it depends. All are smaller than its own."""
+    bodies: list[int]
+    """For each node the number of the conditional node in whose body it is, -1 for none; empty if no node is in one."""
     parameters: LaunchParameters
     """The launch parameters, which each graph copies. They are not written for any base."""
     dependents: list[tuple[int, ...]]
@@ -92,6 +111,14 @@ def build_topology(compiled: CompiledPlan, encoded: Encoded, staged: frozenset[i
     for action in encoded.actions:
         drawing.add(action)
     return drawing.finished()
+
+
+def _ifs_around(plan: Plan) -> dict[int, int]:
+    """Return the number of the `If` in whose body each instruction is, for those in a body, by their ids."""
+    instructions = [step.instruction for step in plan.steps if isinstance(step, Execute)]
+    ifs = [index for index, instruction in enumerate(instructions) if type(instruction) is If]
+    bodies = zip(instructions, bodies_of(instructions), strict=True) if ifs else ()
+    return {id(instruction): ifs.index(body) for instruction, body in bodies if body >= 0}
 
 
 def _library_cells(encoded: Encoded) -> list[int]:
@@ -118,7 +145,14 @@ class _TopologyBuilder:
         numbers = before.numbers | {cell: [] for cell in _library_cells(encoded) if cell not in before.numbers}
         self._relocations = Relocations([list(places) for places in before.addresses], numbers)
         self._nodes: list[Node] = []
-        self._needs: list[tuple[int, ...]] = []
+        self._needs: list[frozenset[int]] = []
+        self._bodies: list[int] = []
+        self._if_of = _ifs_around(compiled.plan)
+        """The number of the `If` in whose body an instruction is, by the id of the instruction."""
+        self._ifs: list[int] = []
+        """The number of the conditional node of each `If`."""
+        self._body = -1
+        """The number of the conditional node in whose body the present command is; -1 for none."""
         self._tails: list[frozenset[int]] = [frozenset()] * len(compiled.plan.lanes)
         """For each lane the nodes on which its next node depends."""
         self._recorded: dict[int, frozenset[int]] = {}
@@ -131,17 +165,39 @@ class _TopologyBuilder:
         elif action.kind is Kind.WAIT:
             self._tails[action.lane] |= self._recorded[action.a]
         elif action.instruction is not None:
+            around = self._if_of.get(id(action.instruction), -1)
+            self._body = self._ifs[around] if around >= 0 else -1
             node = self._node(action, action.instruction)
-            if isinstance(node, CommandNode) and isinstance(node.command, LibraryCall):
+            if isinstance(action.instruction, If):
+                self._if(node, action.instruction, action.lane)
+            elif isinstance(node, CommandNode) and isinstance(node.command, LibraryCall):
                 self._call(node.command, action.lane, node.device)
             elif node is not None:
                 self._tails[action.lane] = frozenset((self._put(node, self._tails[action.lane]),))
 
     def _put(self, node: Node, needs: frozenset[int]) -> int:
         """Append a node, and return its number."""
-        self._needs.append(tuple(sorted(needs)))
+        body = self._body
+        if self._ifs:
+            # Seen from here, a node in another body is over when its conditional node is.
+            needs = frozenset([at if self._bodies[at] in (body, -1) else self._bodies[at] for at in needs])
+            if body >= 0:
+                inside = frozenset([at for at in needs if self._bodies[at] == body])
+                self._needs[body] |= needs - inside
+                needs = inside
+        self._needs.append(needs)
         self._nodes.append(node)
+        self._bodies.append(body)
         return len(self._nodes) - 1
+
+    def _if(self, decides: Node | None, instruction: If, lane: int) -> None:
+        """Append the kernel that decides, and the conditional node."""
+        assert isinstance(decides, LaunchTemplate)
+        number = len(self._nodes) + 1
+        made = replace(decides, made=decides.made._replace(decides=number))
+        decided = frozenset((self._put(made, self._tails[lane]),))
+        self._ifs.append(self._put(ConditionalNode(instruction), decided))
+        self._tails[lane] = decided
 
     def _call(self, call: LibraryCall, lane: int, device: int) -> None:
         """Append the call of a library, between the copies of its staged operands."""
@@ -209,7 +265,8 @@ class _TopologyBuilder:
                         dependents[sources[cell]].add(number)
         return GraphTopology(
             self._nodes,
-            self._needs,
+            [tuple(sorted(needs)) for needs in self._needs],
+            self._bodies if self._ifs else [],
             LaunchParameters(self._texts, self._relocations),
             [tuple(sorted(nodes)) for nodes in dependents],
             frozenset(self._movable),

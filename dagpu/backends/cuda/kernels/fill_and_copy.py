@@ -53,7 +53,8 @@ class BuiltinWork:
     """The packed parameters, with 0 for addresses."""
     pointers: tuple[int, ...]
     """The offsets in `arguments` of the addresses (8 bytes each): that of the output's memory, then that of the
-    source's. Each is the start of a block of memory; the layouts' own offsets are other parameters."""
+    source's; of a decision those of its flags. Each is the start of a block of memory; the layouts' own offsets are
+    other parameters."""
     seed: int | None = None
     """The offset in `arguments` of the seed (8 bytes) that each run gives; None if there is none."""
 

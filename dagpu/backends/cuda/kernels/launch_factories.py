@@ -1,12 +1,12 @@
 """The functions that choose a kernel launch or a driver call for an instruction, bundled as one argument of the
 backend."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 from dagpu.backends.cuda.driver.driver_protocol import Limits
-from dagpu.backends.cuda.kernels import fill_and_copy, launch_params
+from dagpu.backends.cuda.kernels import deciding, fill_and_copy, launch_params
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset
 from dagpu.backends.cuda.kernels.launch_params import PackedLaunch
 from dagpu.common.layout import Layout
@@ -31,6 +31,8 @@ class LaunchFactories:
     """Chooses a kernel or a memset that initializes an array."""
     copy: CopyFactory = fill_and_copy.copy
     """Chooses a kernel or a memcpy that copies one array to another."""
+    decide: Callable[[Sequence[int]], BuiltinWork] = deciding.decide
+    """Returns the kernel that decides whether the body of a conditional node runs."""
 
 
 LAUNCH_FACTORIES: Final = LaunchFactories()

@@ -4,14 +4,16 @@ Each returns the run, or None where the run must be started in another way, by `
 """
 
 import time
+from typing import Any, Protocol
 
 from dagpu.backends.common.measuring import current_recorder
-from dagpu.backends.cuda.commands.buffers import RunMemory, allocate_blocks, bases_of
+from dagpu.backends.cuda.commands.buffers import RunMemory, allocate_blocks
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
 from dagpu.backends.cuda.driver.driver_errors import OUT_OF_MEMORY
 from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream
+from dagpu.backends.cuda.driver.exit_guard import EXIT_GUARD
 from dagpu.backends.cuda.graphs.captured import LaunchGraph
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances
@@ -19,74 +21,127 @@ from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
 from dagpu.backends.cuda.replay.graph_replay import GraphReplay
 from dagpu.backends.cuda.replay.submit import follow_launch
 from dagpu.backends.cuda.resources.cuda_device import lose_devices
-from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import COMPLETED, LaunchedReplay
 from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError
 
 
-def launch_idle_graph(
-    compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
-) -> LaunchedReplay | None:
-    """Launch an idle graph of a plan whose memory is all on one device. Wait for its end if `spin` is not 0.
+class LaunchIdleGraph(Protocol):
+    """Launches an idle graph of a plan with this memory. Waits for its end if `spin` is not 0.
 
-    It does what `launch_graph` does, without an object for the run if that completes at once. Return None if the run
-    must be started in another way; it has no effect then.
+    It does what `launch_graph` does, without an object for the run if that completes at once. Any context may be
+    current, or none. It returns None if the run must be started in another way; it has no effect then.
 
     Raises:
         OutOfMemoryError: there is too little memory; nothing has been submitted.
         DeviceLostError: the device is lost.
     """
+
+    def __call__(self, memory: list[Any], spin: float, /) -> LaunchedReplay | None: ...
+
+
+def idle_graph_launch(  # noqa: C901 - of its inner function
+    compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances
+) -> LaunchIdleGraph:
+    """Return the function that launches an idle graph of a plan on one device.
+
+    This function is most of what a call of a pipeline costs. So it makes no context current, whose two calls take as
+    long as the launch: the driver needs none for calls that name a stream and a graph. What it reads of the plan is in
+    the cells of a closure.
+    """
     device = compiled.devices[0]
-    if device.lost is not None or device.retired.gone or current_recorder() is not None:
-        return None
-    bases = bases_of(compiled, memory)
-    arenas: list[object] = []
-    streams = device.streams
-    graph: GraphExec | None = None
-    stream: CudaStream | None = None
-    launched = complete = False
-    with device.gpu.current():
+    exchange, retired, streams = device.exchange, device.retired, device.streams
+    inputs, outputs, has_arenas, gathers = compiled.inputs, compiled.outputs, bool(compiled.arenas), compiled.gathers
+    no_bases = [0] * compiled.bases
+    copies_host = compiled.copies_host
+    enter, leave = EXIT_GUARD.inside.append, EXIT_GUARD.inside.pop
+    if device.gpu.needs_context:
+        return lambda memory, spin: None
+
+    def launch_idle_graph(  # noqa: C901 - its branches are cheap, and a call for each of them would not be
+        memory: list[Any], spin: float
+    ) -> LaunchedReplay | None:
+        """See `LaunchIdleGraph`."""
+        is_lost, must_stop = device.lost is not None, EXIT_GUARD.begun
+        if is_lost or must_stop or retired.gone or exchange.arrivals or current_recorder() is not None:
+            return None
+        bases, is_missing = no_bases.copy(), bool(gathers)
+        for buffer, base in inputs:
+            bases[base] = memory[buffer].address
+        for buffer, base, _, _ in outputs:
+            block = memory[buffer]
+            if block is None:
+                is_missing = True
+            else:
+                bases[base] = block.address
+        buffers: RunMemory | None = None
+        if copies_host:
+            buffers = RunMemory(compiled, memory, bases)
+            if not buffers.submits_quickly():
+                return None
+        arenas: list[object] = []
+        graph: GraphExec | None = None
+        stream: CudaStream | None = None
+        launched = complete = False
+        enter(None)
         try:
             graph = graphs.borrow_idle() or graphs.borrow(compiled, command_lists.encoded, bases)
-            if graph is not None and graph.raw is not None:
-                if compiled.allocates:
+            if graph is not None and graph.raw is not None and (buffers is None or _is_ready(graph, graphs, buffers)):
+                kept = graph.arenas
+                if is_missing or (has_arenas and not kept):
                     arenas = _take_memory(compiled, graphs, graph, memory, bases)
+                elif has_arenas:
+                    bases[0] = kept[0].address
                 stream = streams.take_exclusive()
                 graph.update_nodes(bases, memory).launch(stream.raw)
                 launched = True
                 if spin:
-                    wait_for_work(stream.raw, spin)
+                    if not stream.raw.query():
+                        wait_for_work(stream.raw, spin)
                     complete = True
         except BaseException as error:
             if graph is None or stream is None:
                 _give_up(compiled, graphs, graph, error)
                 raise
-            if isinstance(error, CaptureError):
-                streams.give_back_exclusive(stream)
-                graphs.refuse_capture(graph, error)
-                return None
-            run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas)
-            followed = run.follow(None if launched else error)
-            if launched and not followed.mark_lost(error, needs=0):
-                followed.wait()  # an interrupt: no caller has the run to wait for it
-                raise
-            return followed
-    if graph is None or stream is None:
-        if graph is not None:
-            graphs.give_back(graph)
+            run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas, buffers)
+            return _failed(run, graph, stream, error, launched=launched)
+        finally:
+            leave()
+        if graph is None or stream is None:
+            if graph is not None:
+                graphs.give_back(graph)
+            return None
+        if complete:  # outside of the `try`: whatever interrupts this, neither is given back twice
+            graphs.idle.append(graph)
+            streams.exclusive.append(stream)
+            return COMPLETED
+        run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas, buffers)
+        device.live.add(run)
+        return run
+
+    return launch_idle_graph
+
+
+def _failed(
+    run: GraphReplay, graph: GraphExec, stream: CudaStream, error: BaseException, *, launched: bool
+) -> CudaReplay | None:
+    """Go on after an error of the launch of a graph, or of the wait after it if the graph is `launched`. Return None if
+    the run must be started in another way: a body of the user's cannot be captured."""
+    device = run.devices[0]
+    if isinstance(error, CaptureError):
+        device.streams.give_back_exclusive(stream)
+        run.graphs.refuse_capture(graph, error)
         return None
-    if complete:  # outside of the `try`: whatever interrupts this, neither is given back twice
-        graphs.idle.append(graph)
-        streams.exclusive.append(stream)
-        return COMPLETED
-    run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas)
-    device.live.add(run)
-    return run
+    with device.gpu.current():
+        followed = run.follow(None if launched else error)
+        if launched and not followed.mark_lost(error, needs=0):
+            followed.wait()  # an interrupt: no caller has the run to wait for it
+            raise error
+        return followed
 
 
 def _take_memory(
-    compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExec, memory: list[object], bases: list[int]
+    compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExec, memory: list[Any], bases: list[int]
 ) -> list[object]:
     """Give a run memory for its outputs and its temporaries, and set the bases. Return the memory of the temporaries:
     what the graph keeps, or memory of the run.
@@ -110,10 +165,8 @@ def _kept_arenas(compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExe
         if error.code != OUT_OF_MEMORY:
             raise
         return []
-    for arena in kept:  # of one device
-        assert isinstance(arena, MemoryBlock)
-        bases[0] = arena.address
-    return kept
+    bases[0] = kept[0].address  # there is one arena, since all memory is on one device
+    return list(kept)
 
 
 def _give_up(compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExec | None, error: BaseException) -> None:

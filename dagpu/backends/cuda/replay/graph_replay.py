@@ -12,6 +12,7 @@ from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.driver.driver_protocol import RawEvent
+from dagpu.backends.cuda.driver.exit_guard import EXIT_GUARD
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.replay.cuda_replay import NAP, CudaReplay
@@ -33,7 +34,7 @@ class GraphReplay:
 
     __slots__ = (
         "__weakref__", "_arenas", "_buffers", "_cancelled", "_command_lists", "_compiled", "_device", "_end",
-        "_followed", "_graph", "_graphs", "_memory", "_stream", "finished",
+        "_followed", "_graph", "_memory", "_stream", "finished", "graphs",
     )  # fmt: skip
 
     cancellable: bool = False
@@ -54,7 +55,7 @@ class GraphReplay:
         self._compiled = compiled
         self._device = compiled.devices[0]
         self._command_lists = command_lists
-        self._graphs = graphs
+        self.graphs = graphs
         self._graph = graph
         self._memory = memory
         self._arenas = arenas
@@ -86,16 +87,18 @@ class GraphReplay:
 
     def succeeds(self, seconds: float) -> bool:
         """Poll the run as `poll` does. Return True if it is over without a failure."""
-        if self._followed is None and not self.finished:
-            with self._device.gpu.current():  # the first look, without the calls of `poll` and `look`
-                try:
-                    idle = (self._end or self._stream.raw).query()
-                except BaseException as error:
+        gpu = self._device.gpu
+        if self._followed is None and not (self.finished or gpu.needs_context or EXIT_GUARD.begun):
+            EXIT_GUARD.inside.append(None)  # the first look, without the calls of `poll` and `look`
+            try:
+                if (self._end or self._stream.raw).query():
+                    self._finish()
+            except BaseException as error:
+                with gpu.current():
                     if not self._is_lost(error):
                         raise
-                else:
-                    if idle:
-                        self._finish()
+            finally:
+                EXIT_GUARD.inside.pop()
         is_over = self.finished or self.poll(seconds)
         followed = self._followed
         return is_over and (followed is None or followed.succeeds(0.0))
@@ -142,7 +145,7 @@ class GraphReplay:
         except KeyError:
             return
         try:
-            self._graphs.idle.append(self._graph)  # as `give_back` does: it is neither new nor broken
+            self.graphs.idle.append(self._graph)  # as `give_back` does: it is neither new nor broken
             if self._buffers is not None:
                 self._buffers.release()
             self._memory, self._arenas = [], None
@@ -290,11 +293,11 @@ class GraphReplay:
         buffers = self._buffers or RunMemory(self._compiled, self._memory)
         buffers.kept_alive += self._arenas or ()
         self._memory, self._arenas = [], None
-        run = CudaReplay(self._compiled, buffers, self._command_lists.give_back, self._graphs.give_back)
+        run = CudaReplay(self._compiled, buffers, self._command_lists.give_back, self.graphs.give_back)
         if self._cancelled:
             run.cancel()
         run.graph = self._graph
-        run.exclusive = self._stream if self._graphs.own is None else None
+        run.exclusive = self._stream if self.graphs.own is None else None
         if error is not None:
             run.graph_failed(self._graph, error)
         follow_launch(run, self._stream, self._end)

@@ -58,6 +58,26 @@ def start(
     return run
 
 
+def start_graph(
+    compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
+) -> CudaReplay | GraphReplay | None:
+    """Start a run of a plan that can only be a graph, and poll it for at most `spin` seconds. Return None, without any
+    effect, if no graph can be launched now.
+
+    Raises:
+        OutOfMemoryError: there is too little memory; nothing has been submitted.
+        DeviceLostError: a device is lost.
+    """
+    device = compiled.devices[0]
+    device.refuse_if_lost()
+    if len(compiled.devices) > 1 or device.exchange.arrivals or not (graphs.idle or graphs.can_lend):
+        return None
+    with device.gpu.current():
+        if device.retired.gone:
+            device.destroy_retired()
+        return launch_graph(compiled, command_lists, graphs, memory, spin)
+
+
 def _submit(run: CudaReplay, command_lists: CommandListPool, may_wait: bool) -> None:
     """Submit a run as a command list. With `may_wait`, this thread waits for the run anyway, and runs no event loop."""
     try:

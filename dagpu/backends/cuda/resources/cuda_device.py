@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, final
 
 from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.cuda.compile.module_cache import CubinCompiler, Library
@@ -28,6 +28,8 @@ from dagpu.lowering.program import CopyDtoD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+_T = TypeVar("_T")
 
 NAMED: Final = 3
 """The number of launches under way that the message of a lost device names."""
@@ -60,9 +62,9 @@ class CudaDevice:
 
     def __init__(self, gpu: Gpu, compiler: CubinCompiler) -> None:
         self.gpu = gpu
-        self.memory = Pool(gpu.allocate, gpu.free)
+        self.memory = Pool(_in_context(gpu, gpu.allocate), _in_context(gpu, gpu.free))
         slabs = Slabs(gpu.allocate_pinned, gpu.free_pinned)
-        self.pinned = Pool(slabs.allocate, slabs.free)
+        self.pinned = Pool(_in_context(gpu, slabs.allocate), _in_context(gpu, slabs.free))
         self.pinned_room = pinned_room()
         """The most page-locked bytes for results of `to_host`. Further results are in ordinary memory."""
         self.streams = Streams(gpu)
@@ -115,6 +117,11 @@ class CudaDevice:
     def is_known(self, body: LibraryBody, operands: Sequence[Layout]) -> bool:
         """True if `scratch_bytes` returns at once for these arguments."""
         return body.is_known(operands, self.gpu.index)
+
+    @property
+    def lacks_conditions(self) -> str:
+        """The reason why no graph of the device decides which of its nodes run; empty if graphs can."""
+        return self.gpu.lacks_conditions
 
     def mapped_memory(self, nbytes: int) -> MappedMemory:
         """Return page-locked memory. Under unified addressing kernels read it at its address."""
@@ -261,6 +268,16 @@ def lose_devices(devices: Sequence[CudaDevice], error: DeviceError, under_way: S
             device.lose(its_own, under_way)
     if all(device.lost is None for device in devices):
         devices[asked].lose(error, under_way)
+
+
+def _in_context(gpu: Gpu, call: Callable[[int], _T]) -> Callable[[int], _T]:
+    """Return a function that makes a call of the driver in the device's context. Most requests for memory make none."""
+
+    def made(argument: int) -> _T:
+        with gpu.current():
+            return call(argument)
+
+    return made
 
 
 def pinned_room() -> int:

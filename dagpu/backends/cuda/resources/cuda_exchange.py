@@ -208,12 +208,12 @@ class CudaExchange:
         return memory.address in self._pool.visited if memory.size else memory in self._imports_given_out
 
     def make_room(self) -> None:
-        """If the parked blocks are many, wait until the device is idle, and make them idle too. The context must be
-        current."""
-        if not self._limit:
-            self._limit = max(1, self._gpu.memory_info()[1] // PARKED_SHARE)
-        if self._pool.parked_bytes > self._limit:
-            self._pool.unpark(self._gpu.synchronize)
+        """If the parked blocks are many, wait until the device is idle, and make them idle too."""
+        with self._gpu.current():
+            if not self._limit:
+                self._limit = max(1, self._gpu.memory_info()[1] // PARKED_SHARE)
+            if self._pool.parked_bytes > self._limit:
+                self._pool.unpark(self._gpu.synchronize)
 
 
 def _nothing() -> None:

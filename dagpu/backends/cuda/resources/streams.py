@@ -208,7 +208,8 @@ class Streams:
         return itertools.cycle(chosen)
 
     def _new_for_runs(self) -> CudaStream:
-        made = self._over(self._gpu.new_stream())
+        with self._gpu.current():
+            made = self._over(self._gpu.new_stream())
         self._of_runs.add(made.raw.handle)  # atomic
         return made
 
@@ -231,7 +232,7 @@ class Streams:
         return tuple(chosen.values())[handle % most]
 
     def take_exclusive(self) -> CudaStream:
-        """Return an idle stream that no lane and no other run uses. The context must be current.
+        """Return an idle stream that no lane and no other run uses. Any context may be current.
 
         A run that uses it alone is over when the stream is idle, so it needs no event. A stream that waits for a run
         delays no other run.

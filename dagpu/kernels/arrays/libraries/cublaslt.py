@@ -39,11 +39,13 @@ class ChosenProduct:
     __slots__ = (
         "__weakref__",
         "_algorithm",
-        "_factors",
         "_handle",
+        "_kept",
         "_layouts",
         "_multiply",
+        "_one",
         "_product",
+        "_zero",
         "release",
         "scratch",
     )
@@ -57,8 +59,12 @@ class ChosenProduct:
         self._layouts = parts.layouts
         self.release = parts.destroy
         """Frees the library's descriptions of the product."""
-        self._algorithm = np.ascontiguousarray(found["algo"])
-        self._factors = np.array([1, 0], factor)
+        algorithm, factors = np.ascontiguousarray(found["algo"]), np.array([1, 0], factor)
+        self._kept = algorithm, factors
+        """What the addresses refer to. To ask NumPy for an address takes a microsecond, so each call does not."""
+        self._algorithm: int = algorithm.ctypes.data
+        self._one: int = factors.ctypes.data
+        self._zero: int = self._one + factors.itemsize
         self.scratch = int(found["workspace_size"][0])
         """Bytes of scratch memory."""
 
@@ -70,12 +76,10 @@ class ChosenProduct:
         """
         y, a, b = addresses
         first, second, result = self._layouts
-        one = self._factors.ctypes.data
-        zero = one + self._factors.itemsize
         try:
             self._multiply(
-                self._handle, self._product, one, b, first, a, second, zero, y, result, y, result,
-                self._algorithm.ctypes.data, scratch, self.scratch, stream,
+                self._handle, self._product, self._one, b, first, a, second, self._zero, y, result, y, result,
+                self._algorithm, scratch, self.scratch, stream,
             )  # fmt: skip
         except Exception as error:
             raise library_error("cublasLtMatmul", error) from error

@@ -1,8 +1,8 @@
 """Fourier transforms of the rows or the columns of contiguous matrices by cuFFT, by address. One plan is made for each
 shape, and kept for its next use.
 
-A plan holds a stream and a work area. Both are set at each call, under a lock, so one plan serves all lanes: what a
-call has enqueued refers to the stream and the work area of that call.
+A plan holds a stream and a work area. A call sets what differs from the call before, under a lock, so one plan serves
+all lanes: what a call has enqueued refers to the stream and the work area of that call.
 """
 
 import threading
@@ -65,7 +65,10 @@ class CufftTransforms:
 class TransformPlan:
     """A plan of cuFFT."""
 
-    __slots__ = ("__weakref__", "_bindings", "_call", "_direction", "_lock", "_plan", "release", "scratch")
+    __slots__ = (
+        "__weakref__", "_bindings", "_call", "_direction", "_lock", "_plan", "_stream", "_work_area", "release",
+        "scratch",
+    )  # fmt: skip
 
     def __init__(self, bindings: Any, plan: int, out: Layout, x: Layout, how: Direction) -> None:
         self._bindings = bindings
@@ -73,6 +76,10 @@ class TransformPlan:
         self.release: partial[object] = partial(bindings.destroy, plan)
         """Frees the plan and its tables."""
         self._lock = threading.Lock()
+        self._stream: int | None = None
+        """The stream that the plan holds; None if it is not known."""
+        self._work_area: int | None = None
+        """The address of the work area that the plan holds; None if it is not known."""
         kind, call = _TYPES[x.dtype.name, out.dtype.name]
         self._call: Any = getattr(bindings, call)
         self._direction = (_DIRECTIONS[how.inverse],) if x.dtype.kind == out.dtype.kind else ()
@@ -101,9 +108,14 @@ class TransformPlan:
         out, x = addresses
         try:
             with self._lock:
-                self._bindings.set_stream(self._plan, stream)
-                if scratch:
+                if stream != self._stream:
+                    self._stream = None
+                    self._bindings.set_stream(self._plan, stream)
+                    self._stream = stream
+                if scratch and scratch != self._work_area:
+                    self._work_area = None
                     self._bindings.set_work_area(self._plan, scratch)
+                    self._work_area = scratch
                 self._call(self._plan, x, out, *self._direction)
         except Exception as error:
             raise library_error("cufftExec", error) from error

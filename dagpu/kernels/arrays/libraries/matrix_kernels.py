@@ -10,28 +10,18 @@ from dagpu.kernels.expressions.operations.cuda_operations import complex_struct,
 from dagpu.kernels.generated.generated_launch import generated_kernel, number_input, output, tensor_input
 from dagpu.ops.kernel_spec import KernelSpec
 
-_COMPLEX: Final = """\
-__device__ __forceinline__ Element times(Element x, {part} factor) {{
-    return Element{{x.real * factor, x.imaginary * factor}};
-}}
-__device__ __forceinline__ Element zero() {{ return Element{{0, 0}}; }}
-"""
-_REAL: Final = """\
-typedef {part} Element;
-__device__ __forceinline__ Element times(Element x, {part} factor) {{ return x * factor; }}
-__device__ __forceinline__ Element zero() {{ return 0; }}
-"""
 _RESIZE: Final = """\
-
-__global__ void resize_matrix(Tile<Element, 2> out, View<const Element, 2> x) {{
-    for (auto i : out) {{
+__global__ void resize_matrix(Tile<Element, 2> out, View<const Element, 2> x) {
+    for (auto i : out) {
         const bool there = i[0] < x.extent(0) && i[1] < x.extent(1);
-        out[i] = there ? x(i[0], i[1]) : zero();
-    }}
-}}
+        out[i] = there ? x(i[0], i[1]) : Element{};
+    }
+}
 """
 _SCALE: Final = """\
-
+__device__ __forceinline__ Element times(Element x, {part} factor) {{
+    return {product};
+}}
 __global__ void scale_matrix(Tile<Element, 2> out, View<const Element, 2> x, {part} factor) {{
     for (auto i : out) out[i] = times(x[i], factor);
 }}
@@ -43,11 +33,9 @@ def part_type(dtype: "np.dtype[Any]") -> "np.dtype[Any]":
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
-def _text(dtype: "np.dtype[Any]", kernel: str) -> str:
-    part = memory_type(part_type(dtype))
-    if dtype.kind == "c":
-        return complex_struct(dtype) + (_COMPLEX + kernel).format(part=part)
-    return (_REAL + kernel).format(part=part)
+def _element(dtype: "np.dtype[Any]") -> str:
+    """Return the declaration of `Element`, a type with a zero: `Element{}`."""
+    return complex_struct(dtype) if dtype.kind == "c" else f"typedef {memory_type(dtype)} Element;\n"
 
 
 @cache
@@ -62,7 +50,7 @@ def resize_kernel(dtype: "np.dtype[Any]") -> KernelSpec:
 
     params = [output("out", dtype, 2), tensor_input("x", dtype, 2)]
     place = (resize_kernel.__wrapped__.__code__, 0)
-    return generated_kernel("resize_matrix", params, _text(dtype, _RESIZE), body, place)
+    return generated_kernel("resize_matrix", params, _element(dtype) + _RESIZE, body, place)
 
 
 @cache
@@ -75,4 +63,6 @@ def scale_kernel(dtype: "np.dtype[Any]") -> KernelSpec:
 
     params = [output("out", dtype, 2), tensor_input("x", dtype, 2), number_input("factor", part, "scale_matrix")]
     place = (scale_kernel.__wrapped__.__code__, 0)
-    return generated_kernel("scale_matrix", params, _text(dtype, _SCALE), body, place, in_place=True)
+    product = "Element{x.real * factor, x.imaginary * factor}" if dtype.kind == "c" else "x * factor"
+    text = _element(dtype) + _SCALE.format(part=memory_type(part), product=product)
+    return generated_kernel("scale_matrix", params, text, body, place, in_place=True)

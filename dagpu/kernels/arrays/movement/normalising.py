@@ -1,6 +1,6 @@
 """`softmax`: exponentials along an axis, divided by their sum.
 
-A row of up to 16 elements for each lane of a block is computed by one launch, which reads it once and keeps it in
+A row of up to 32 elements for each lane of a block is computed by one launch, which reads it once and keeps it in
 registers. A longer row is cut into spans: one launch finds the largest element of each span, one adds up the
 exponentials of each span, and one writes the quotients.
 """
@@ -43,9 +43,9 @@ def softmax(x: In[_F], axis: int = -1) -> DeviceOp[Tensor[_F], Any]:
     """Return `exp(x - m) / s` along an axis, where m is the largest element of the row and s the sum of its
     exponentials.
 
-    Exponentials are within 2 ulp and are added in an order that follows from the shape alone, so results differ between
-    devices by a few ulp, and are the same in every run on one. f16 and bf16 are computed in f32, and the result is
-    rounded once. A row is NaN if it has a NaN or positive infinity, or negative infinity alone.
+    Exponentials are within 2 ulp, are added in an order that follows from the shape alone, and are multiplied by 1 / s.
+    So results differ between devices by a few ulp, and are the same in every run on one. f16 and bf16 are computed in
+    f32, and the result is rounded once. A row is NaN if it has a NaN or positive infinity, or negative infinity alone.
 
     Args:
         x: a tensor of a floating type, or an op whose result is one.

@@ -28,7 +28,7 @@ from dagpu.kernels.arrays.reducing.reduction_order import (
 from dagpu.kernels.arrays.reducing.reduction_steps import identity_text
 from dagpu.kernels.arrays.reducing.reduction_twins import rows_of
 from dagpu.kernels.arrays.reducing.reductions import checked_input, kept_shape, no_elements, normal_axes
-from dagpu.kernels.arrays.reducing.row_walk import SIDE, RowWalk
+from dagpu.kernels.arrays.reducing.row_walk import RowWalk
 from dagpu.kernels.expressions.operations.cuda_operations import memory_type, register_type
 from dagpu.kernels.expressions.operations.numpy_operations import register_dtype
 from dagpu.kernels.generated.generated_launch import (
@@ -185,7 +185,7 @@ def _pass_text(
             f"{found}[{a}] = {found}[{b}], {places}[{a}] = {places}[{b}];"
         )
 
-    return SIDE + TEXT.format(
+    return TEXT.format(
         name=name,
         sign="<" if name == "argmin" else ">",
         best="" if last else f", Tile<{register}, 2> best",

@@ -17,7 +17,7 @@ from dagpu.kernels.arrays.reducing.reduction_steps import (
     start_text,
 )
 from dagpu.kernels.arrays.reducing.reduction_twins import pass_twin
-from dagpu.kernels.arrays.reducing.row_walk import SIDE, RowWalk
+from dagpu.kernels.arrays.reducing.row_walk import RowWalk
 from dagpu.kernels.expressions.expression_text import safe_name
 from dagpu.kernels.expressions.operations.cuda_helpers import helper_texts
 from dagpu.kernels.expressions.operations.cuda_operations import memory_type, operation_text, register_type, store_text
@@ -102,7 +102,7 @@ def pass_text(
         guard = f"if (row + {n} < out.tile_extent(0)) " if order.across else ""
         results.append(f"        {guard}out(out.origin(0) + row + {n}, out.origin(1)) = {result};\n")
     square = SQUARE if start == "square" else ""
-    return f"{helper_texts(helpers)}{SIDE}{square}{elements.functions}" + TEXT.format(
+    return f"{helper_texts(helpers)}{square}{elements.functions}" + TEXT.format(
         name=kernel,
         out=memory_type(target),
         formals=f"{elements.formals}, {register} count" if finish in COUNTED else elements.formals,

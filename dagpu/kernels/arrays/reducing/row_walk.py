@@ -9,14 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, final
 
 from dagpu.kernels.arrays.reducing.reduction_order import THREADS, ReductionOrder
-from dagpu.kernels.expressions.operations.cuda_operations import load_text, memory_type
-from dagpu.kernels.generated.row_elements import Operand, coordinate_texts, extent_along
-
-SIDE = """\
-// Elements that lie side by side, read by one instruction.
-template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Side { T at[N]; };
-
-"""
+from dagpu.kernels.expressions.operations.cuda_operations import load_text
+from dagpu.kernels.generated.row_elements import Operand, coordinate_texts, extent_along, neighbour_reads
 
 _ALONG = """\
         const dagpu::index_t of = out.origin(0) + row;
@@ -125,25 +119,9 @@ class RowWalk(NamedTuple):
         registers of element `n`. An operand that does not follow the neighbours has one element for all of them."""
         count = self.order.beside
         axes = [axis for axis, kind in enumerate(self.reduced) if kind is not self.order.across]
-        conditions = [f"{self._extent(axes[-1])} % {count} == 0"] if len(axes) > 1 else []
-        reads: list[str] = []
-        registers: list[str] = []
-        for name, dtype, follows in self.operands:
-            read, type_ = Operand(name, dtype, follows).at(places), memory_type(dtype)
-            if not axes or axes[-1] not in follows:
-                reads.append(f"const {type_} {name}_side = {read};")
-                registers.append(load_text(dtype, f"{name}_side"))
-                continue
-            for axis, followed in enumerate(follows):
-                if followed == axes[-1]:
-                    conditions.append(f"{name}.stride({axis}) == 1")
-                elif followed >= 0:
-                    conditions.append(f"{name}.stride({axis}) % {count} == 0")
-            side = f"Side<{type_}, {count}>"
-            conditions.append(f"reinterpret_cast<unsigned long long>({name}.data()) % alignof({side}) == 0")
-            reads.append(f"const {side} {name}_side = *reinterpret_cast<const {side}*>(&{read});")
-            registers.append(load_text(dtype, f"{name}_side.at[n]"))
-        return " && ".join(conditions) or "false", reads, registers
+        apart = [f"{self._extent(axes[-1])} % {count} == 0"] if len(axes) > 1 else []
+        conditions, reads, registers = neighbour_reads(self.operands, places, axes[-1] if axes else None, count)
+        return " && ".join(apart + conditions) or "false", reads, registers
 
     # ---- what the threads found
     def fold(self, found: Mapping[str, str], join: Join) -> str:

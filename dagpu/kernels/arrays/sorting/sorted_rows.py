@@ -18,28 +18,23 @@ from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.movement.axis_groups import one_axis
 from dagpu.kernels.arrays.movement.rows_along_axis import from_rows, rows_along
-from dagpu.kernels.arrays.sorting.merge_passes import EACH, merge_passes, threads_of
-from dagpu.kernels.arrays.sorting.sort_kernels import PassKernel, sort_kernel
+from dagpu.kernels.arrays.sorting.radix_passes import radix_sorted
 from dagpu.kernels.expressions.operations.element_operations import type_name
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,
     contiguous_copy,
     move_arguments,
-    new_output,
     refused_call,
     reshaped,
 )
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Map, Zip, components_of
+from dagpu.ops.compose import Zip
 from dagpu.ops.creation import Alloc
-from dagpu.ops.launch import Launch
-from dagpu.ops.node_functions import UNCUT
 
 # Constrained, not bounded: handles are covariant, and these types have an order.
 _V = TypeVar("_V", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_)
 
-_I32: Final = np.dtype(np.int32)
 _I64: Final = np.dtype(np.int64)
 
 
@@ -125,7 +120,7 @@ def _sorted(name: str, x: Any, axis: object, chosen: tuple[bool, bool], largest:
                 )
             rows = rows_along(moved, layout, place, origin)[0]
             sizes = layout.size // layout.shape[place], layout.shape[place]
-            outputs = _passes(rows, layout.dtype, sizes, wanted, chosen, bool(largest), origin)
+            outputs = radix_sorted(rows, layout.dtype, sizes, wanted, chosen, bool(largest), origin)
             results = [from_rows(out, dtype, shape, place, origin) for out, dtype in zip(outputs, dtypes, strict=True)]
         return results[0] if len(results) == 1 else Zip(tuple(results), origin)
 
@@ -143,27 +138,3 @@ def _checked_input(name: str, layout: Layout | None, axis: object, origin: Origi
             f"{name} at {describe(origin)}: x has no axis, so it has no rows. Reshape it: x.reshape((1,)), say."
         )
     return layout
-
-
-def _passes(
-    x: Any, dtype: "np.dtype[Any]", sizes: Shape, wanted: int, chosen: tuple[bool, bool], descending: bool,
-    origin: Origin,
-) -> list[AnyOp]:  # fmt: skip
-    """Return the ops of the results of all passes over a matrix of the shape `sizes`: elements, places, or both."""
-    rows, length = sizes
-    threads = threads_of(length)
-    span = threads * EACH
-    held = (_I32 if length < 2**31 else _I64) if chosen[1] else None
-    before: list[Any] = [x]
-    for each in merge_passes(length, wanted, span):
-        keys, places = (chosen[0], _I64 if chosen[1] else None) if each.last else (True, held)
-        spec = sort_kernel(PassKernel(dtype, threads, each.run == 0, descending, keys, held, places))
-        targets = [
-            new_output((rows, each.made_length), out, (1, span), origin)
-            for out in (dtype if keys else None, places)
-            if out is not None
-        ]
-        numbers = [each.run, each.made] if each.run else []
-        parts = components_of(Launch(spec, (*targets, *before, *numbers), origin), origin)
-        before = [Map(part, UNCUT, origin) for part in parts[: len(targets)]]
-    return before

@@ -28,6 +28,8 @@ class ComparedBuffer:
     bit: int
     """The bit of the cutoff."""
     buffer: int
+    passed: int | None
+    """The buffer of the tensor that the cutoff lets through; None if no instruction uses it."""
     layout: Layout
     origin: Origin
     """The place of the cutoff in the user's code."""
@@ -42,6 +44,8 @@ class Comparison:
     """The bit of the cutoff."""
     buffer: int
     """The buffer that the cutoff compares."""
+    passed: int | None
+    """The buffer of the tensor that it lets through, for what comes after it; None if nothing does."""
     last: int
     """The buffer of the tensor that the cutoff let through last. The host binds it in each run."""
     flags: int
@@ -76,7 +80,9 @@ class CutoffComparisons:
             instructions.append(Launch(spec, arguments, (count,), reads, (flags,), device, each.origin))
             writer = max((i for i, made in enumerate(program.instructions) if each.buffer in made.writes), default=0)
             policies.append(program.policy_of[writer] if program.policy_of else 0)
-            self.by_bit[each.bit] = Comparison(each.bit, each.buffer, last, flags, out.layout, device, here)
+            self.by_bit[each.bit] = Comparison(
+                each.bit, each.buffer, each.passed, last, flags, out.layout, device, here
+            )
         self.program = replace(
             program, buffers=tuple(buffers), instructions=tuple(instructions), policy_of=tuple(policies)
         )

@@ -1,13 +1,17 @@
-"""Plans of libraries: how many are kept, and when they are freed."""
+"""Plans of libraries: how many are kept, when they are freed, and what a call of one sets."""
 
 import threading
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dagpu import DeviceError, c64
+from dagpu.common.layout import contiguous_layout
+from dagpu.kernels.arrays.libraries.cufft import Direction, TransformPlan
 from dagpu.kernels.arrays.libraries.kept_plans import KeptPlans
 
 
@@ -82,3 +86,54 @@ def test_what_cannot_be_made_is_not_kept() -> None:
         plan = plans.find(0, key, partial(MadePlan, 0, [0]))
         plan.release = fails
         assert plans.get(0, key) is plan
+
+
+class Transforms:
+    """cuFFT with one plan: what it holds at each transform, and the calls that set that."""
+
+    def __init__(self) -> None:
+        self.stream = self.area = 0
+        self.set: list[tuple[str, int]] = []
+        self.transforms: list[tuple[int, int]] = []
+        self.refuses = False
+
+    def destroy(self, plan: int) -> None:
+        """Free a plan."""
+
+    def set_auto_allocation(self, plan: int, on: int) -> None:
+        """Leave the work area to the caller."""
+
+    def make_plan_many64(self, *arguments: object) -> int:
+        return 512
+
+    def set_stream(self, plan: int, stream: int) -> None:
+        self.stream = stream
+        self.set.append(("stream", stream))
+        if self.refuses:
+            raise ValueError("refused")
+
+    def set_work_area(self, plan: int, area: int) -> None:
+        self.area = area
+        self.set.append(("area", area))
+
+    def exec_c2c(self, plan: int, x: int, out: int, direction: int) -> None:
+        self.transforms.append((self.stream, self.area))
+
+
+def test_a_transform_sets_what_differs_from_the_call_before() -> None:
+    """Each is in its own stream and work area. After an error the plan is not trusted to hold the stream."""
+    library, layout = Transforms(), contiguous_layout((4, 8), np.dtype(c64))
+    plan = TransformPlan(library, 7, layout, layout, Direction(False, 1))
+    calls = [(1, 100), (1, 100), (2, 100), (2, 300), (1, 100)]
+    for stream, area in calls:
+        plan.enqueue(stream, (10, 20), area)
+    assert library.transforms == calls
+    assert library.set == [
+        ("stream", 1), ("area", 100), ("stream", 2), ("area", 300), ("stream", 1), ("area", 100)
+    ]  # fmt: skip
+    library.refuses = True
+    with pytest.raises(DeviceError, match="cufftExec failed: refused"):
+        plan.enqueue(2, (10, 20), 100)
+    library.refuses = False
+    plan.enqueue(1, (10, 20), 100)
+    assert library.transforms[-1] == (1, 100)

@@ -1,4 +1,4 @@
-"""`sort`, `argsort` and `topk`: the values of NumPy, and the lengths of all passes."""
+"""`sort`, `argsort` and `topk`: the values of NumPy, and the launches."""
 
 from typing import Any
 
@@ -6,8 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import bf16, bool_, f16, f32, f64, from_host, i8, i32, i64, u16, u64
-from dagpu.kernels.arrays.sorting.merge_passes import EACH, merge_passes, threads_of
+from dagpu import bf16, bool_, f16, f32, f64, from_host, i8, i32, i64, u16, u64, zeros
+from dagpu.kernels.arrays.sorting.radix_passes import FEW, TILE
+from dagpu.ops.compose import nodes_of
+from dagpu.ops.launch import Launch
 from tests.behaviour.arrays.array_places import steps
 from tests.emulation.emulated_kernels import same_bits
 from tests.unit.kernels.arrays.sorts import expected, ran
@@ -21,7 +23,7 @@ NAMES = ("sort", "argsort", "topk")
 def cases(draw: st.DrawFn) -> Any:
     """A sort, rows with many equal elements and NaNs, how many elements are wanted, and the axis."""
     dtype = draw(st.sampled_from(TYPES))
-    length = draw(st.sampled_from((1, 2, 7, 8, 9, 33, 255, 256, 257, 400)))
+    length = draw(st.sampled_from((1, 2, 31, 33, 400, 4096, 4097, 9000)))
     others = draw(st.sampled_from(((), (1,), (3,), (2, 2))))
     at = draw(st.integers(0, len(others)))
     shape = (*others[:at], length, *others[at:])
@@ -47,16 +49,30 @@ def test_rows_are_sorted_as_numpy_sorts_them(case: Any, ranges: Any) -> None:
 
 
 @settings(max_examples=20)
-@given(st.integers(1, 200_000), st.data())
-def test_passes_end_with_what_is_wanted(length: int, data: st.DataObject) -> None:
-    """Each halves the runs, a tile lies in one run, and only what is wanted is written at the end."""
-    wanted, span = data.draw(st.integers(1, length)), threads_of(length) * EACH
-    now, run = length, 0
-    for each in merge_passes(length, wanted, span):
-        assert (each.length, each.run) == (now, run)
-        assert each.made % span == 0
-        pairs = -(-now // (2 * run)) if run else -(-now // span)
-        assert each.made_length == wanted if each.last else -(-each.made_length // each.made) == pairs
-        now, run = each.made_length, each.made
-    assert each.last
-    assert sum(1 for _ in merge_passes(length, wanted, span)) == 1 + max(0, (-(-length // span) - 1).bit_length())
+@given(st.sampled_from(TYPES), st.sampled_from(NAMES), st.integers(1, 3), st.integers(1, 50_000), st.data())
+def test_launches_follow_from_the_length_and_the_element_type(
+    dtype: Any, name: str, rows: int, length: int, data: st.DataObject
+) -> None:
+    """One for a row of one tile, three for each byte of an element for a longer one; where few are wanted, each launch
+    leaves a quarter of the elements at most. All write what the next one reads."""
+    wanted = data.draw(st.integers(1, length)) if name == "topk" else length
+    op = ran(name, zeros((rows, length), dtype), wanted)
+    launches = [node for node in nodes_of(op) if isinstance(node, Launch)][::-1]
+    if length <= TILE or wanted <= FEW:
+        left = length
+        for launch in launches:
+            assert launch.kernel.name == "sort_tile"
+            before, left = left, shape_of(launch.args[0])[1]
+            assert left == wanted if launch is launches[-1] else wanted < left <= -(-before // TILE) * FEW
+        assert len(launches) == 1 or length > TILE
+        return
+    steps = ["count_digits", "add_up_counts", "scatter_by_digit"] * np.dtype(dtype).itemsize
+    cuts = ["resize_matrix"] * (2 if wanted < length else 0)
+    assert sorted(launch.kernel.name for launch in launches) == sorted(steps + cuts)
+    assert all(shape_of(launch.args[0])[-1] == wanted for launch in launches if launch.kernel.name == "resize_matrix")
+
+
+def shape_of(target: Any) -> tuple[int, ...]:
+    """The shape of a launch's new output."""
+    made: tuple[int, ...] = target.source.shape
+    return made

@@ -138,6 +138,50 @@ def test_an_early_kernel_has_a_programmatic_edge(said: dict[str, list[str]]) -> 
     ]
 
 
+def test_a_conditional_node_has_a_condition_and_a_body(said: dict[str, list[str]]) -> None:
+    """The conditions are 0 (first 0, flag 1) when a launch begins, and their handles are parameters of the kernels that
+    decide. A conditional node (type 13, IF 0) depends on others by plain edges. The nodes of its body are put into the
+    graph that the driver gives, and updated there; a kernel in it has no programmatic edge."""
+    lines = said["conditional"]
+    one, two = (line.split()[1] for line in lines[1:3])
+    graph = lines[0].split()[1]
+    nodes = [line.split()[1] for line in lines if line.startswith("add")]
+    bodies = [line.split("body ")[1] for line in lines if "body" in line]
+    executable = next(line.split()[1] for line in lines if line.startswith("instantiate"))
+    assert lines[:3] == [
+        f"create {graph} flags 0",
+        f"condition {one} of {graph} in c0 first 0 flags 1",
+        f"condition {two} of {graph} in c0 first 0 flags 1",
+    ]
+    assert [line.split(";")[0] for line in lines[3:12]] == [
+        f"add {nodes[0]} to {graph} after",
+        f"add {nodes[1]} to {graph} after {nodes[0]}",
+        f"add {nodes[2]} to {bodies[0]} after",
+        f"add {nodes[3]} to {bodies[0]} after {nodes[2]}",
+        f"add {nodes[4]} to {bodies[0]} after",
+        f"add {nodes[5]} to {bodies[0]} after {nodes[2]}",
+        f"add {nodes[6]} to {graph} after {nodes[1]}",
+        f"add {nodes[7]} to {graph} after {nodes[6]}",
+        f"add {nodes[8]} to {graph} after {nodes[7]}",
+    ]
+    assert [line.partition("; ")[2] for line in (lines[4], lines[10])] == [
+        f"from_port 0 type 0; type 13, condition {handle} of type 0 in c0, 1 body {body}"
+        for handle, body in zip((one, two), bodies, strict=True)
+    ]
+    assert [line.split(";")[0] for line in lines[12:16]] == [
+        f"instantiate {executable} of {graph} flags 0",
+        f"set {nodes[2]} in {executable}",
+        f"set {nodes[3]} in {executable}",
+        f"set {nodes[4]} in {executable}",
+    ]
+    assert [int.from_bytes(bytes.fromhex(line), "little") for line in lines[-2:]] == [int(one, 16), int(two, 16)]
+
+
+def test_a_driver_says_what_it_lacks_for_conditional_nodes(said: dict[str, list[str]]) -> None:
+    """From CUDA 12.4 on nothing."""
+    assert said["versions"] == ["the driver is of CUDA 12.2, and conditional nodes need 12.4", "", ""]
+
+
 def test_the_work_of_a_library_is_a_child_graph(said: dict[str, list[str]]) -> None:
     """It is captured in a stream of its own, in relaxed mode (2). The capture is destroyed once the driver has copied
     it, also where the driver refuses to put it in the place of other work, and where the library fails."""

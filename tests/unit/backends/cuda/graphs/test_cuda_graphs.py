@@ -179,7 +179,7 @@ def test_small_temporaries_stay_with_the_graph(machine: Machine) -> None:
         taken.append(block(np.zeros(size, np.uint8), machine))
         before += taken[-1].nbytes
         (graph,) = plan.graphs.idle
-        places |= {arena.address for arena in graph.arenas if isinstance(arena, MemoryBlock)}
+        places |= {arena.address for arena in graph.arenas}
     assert found == texts(run(plan, inputs, graph=False))
     assert len(places) == 1
 
@@ -206,8 +206,9 @@ def test_copies_follow_what_they_copy(machine: Machine) -> None:
     assert graph_calls(machine) == (1, 5, 6)
 
 
-def test_the_nearest_idle_graph_is_taken(machine: Machine) -> None:
-    """Two inputs in turn: each has a graph that was written for it."""
+def test_the_nearest_idle_graph_is_taken(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two inputs in turn: each has a graph that was written for it, if graphs are too large to be updated each time."""
+    monkeypatch.setattr(instances, "FEW_NODES", 0)
     lent = ones((2, 2)).sync()
     op = scale(empty((2, 2)).partition((2, 2)), 2.0, lent.borrow())
     program, inputs = program_of(op.first().unpartition().to_host())

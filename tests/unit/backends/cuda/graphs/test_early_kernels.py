@@ -54,10 +54,13 @@ def recorded(patched: pytest.MonkeyPatch) -> Nodes:
     make = SimulatedGpu.make_graph
 
     def recording(
-        self: SimulatedGpu, nodes: Sequence[tuple[GraphNode, Sequence[int]]], gpus: Sequence[Gpu] = ()
+        self: SimulatedGpu,
+        nodes: Sequence[tuple[GraphNode, Sequence[int]]],
+        gpus: Sequence[Gpu] = (),
+        bodies: Sequence[int] = (),
     ) -> RawGraph:
         found.append(nodes)
-        return make(self, nodes, gpus)
+        return make(self, nodes, gpus, bodies)
 
     patched.setattr(SimulatedGpu, "make_graph", recording)
     return found

@@ -1,0 +1,1 @@
+"""Which plans updates take: their own, those of larger changes, and those whose graphs decide cutoffs."""
