@@ -161,6 +161,8 @@ class Build:
     """True for an op that owned handles have moved into. Such an op runs once."""
     single: bool = False
     """True for an op that a call of dagpu builds of its parts, and that may be used only once in a run."""
+    function: bool = False
+    """True for a function that owned handles have been bound to, instead of an op. It is called once."""
 
 
 @dataclass(eq=False, slots=True)
@@ -241,7 +243,8 @@ class Run:
     node: Context
     part: Slot
     calls: bool = False
-    """True for a call of a function, such as one that `partial` has bound a handle to."""
+    """True for a call of a function, such as one that `partial` has bound a handle to. It uses up what was bound to it,
+    not what has moved into an op that it holds: the function may only look at the op."""
 
 
 @dataclass(eq=False, slots=True)

@@ -170,7 +170,7 @@ class _BodyChecker:
 
     def _check_run(self, i: Run, state: Dataflow) -> None:
         for op in state.held.get(i.part, ()):
-            if isinstance(op, Build) and (runs := state.spent.get(op)):
+            if isinstance(op, Build) and (op.function or not i.calls) and (runs := state.spent.get(op)):
                 said = messages.called_twice if i.calls else messages.run_twice
                 message = said((run.node for run in runs), again=runs == {i})
                 self._report(Finding(i.node, codes.USE_AFTER_MOVE, message))

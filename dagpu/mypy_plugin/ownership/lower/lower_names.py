@@ -78,7 +78,7 @@ def _member(b: GraphBuilder, e: MemberExpr, by_value: bool) -> Slot | None:
         if b.kind(e.expr) & HANDLE and (how := names.MOVES_SELF.get(method_name(b.types.get(e.expr), e.name) or "")):
             b.how = how  # `f = t.share` counts as a move at the binding, because the call comes later
             moved, into = b.value(e.expr), b.temporary()
-            b.emit(Build(e, into, () if moved is None else (moved,), EVERYTHING, owner=True))
+            b.emit(Build(e, into, () if moved is None else (moved,), EVERYTHING, owner=True, function=True))
             return into
     return build_part(b, e, b.read(e.expr), kind)
 

@@ -238,7 +238,7 @@ class Dataflow:
 
     def _run(self, i: Run) -> None:
         for op in self.held.get(i.part, NOTHING):
-            if isinstance(op, Build):
+            if isinstance(op, Build) and (op.function or not i.calls):
                 self.spent[op] = frozenset((i,))
 
     def _end_loan(self, i: EndLoan) -> None:

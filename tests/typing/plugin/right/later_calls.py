@@ -98,3 +98,27 @@ def bound_append() -> None:
         put(vector())
     for t in ts:
         eat(t)
+
+
+def shown(x: object) -> None:
+    print(x)
+
+
+def partial_that_shows_a_tensor() -> None:
+    show = partial(shown, vector())
+    show()
+    show()
+
+
+def partial_that_shows_an_op() -> None:
+    op = vector().to_host()
+    show = partial(shown, op)
+    show()
+    show()
+    op.sync()
+
+
+def partials_in_a_list() -> None:
+    takes = [partial(eat, vector()) for _ in range(2)]
+    for take in takes:
+        take()

@@ -8,7 +8,7 @@ from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, FEED, LOANS, SP
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.lower.calls.callee import Callee
 from dagpu.mypy_plugin.ownership.lower.places import function_of
-from dagpu.mypy_plugin.typing.type_facts import FREE, OP
+from dagpu.mypy_plugin.typing.type_facts import FREE, MOVES, OP, signatures
 
 
 def build_result(
@@ -28,7 +28,8 @@ def build_result(
         keeps &= ~LOANS
     if callee.name.startswith(f"{names.FEED}."):
         keeps &= ~FEED  # a value does not depend on the feed that gave it
-    builds = callee.is_ours or callee.name == names.PARTIAL
+    function = callee.name == names.PARTIAL and _takes_handle(b, e.args[0])
+    builds = callee.is_ours or function
     if callee.name in names.RUN_AGAIN or not builds:
         keeps &= ~SPENDABLE
     owner = owns and builds and bool(keeps & SPENDABLE)
@@ -36,10 +37,15 @@ def build_result(
     single = callee.is_ours and bool(kind & OP) and followed and callee.name not in names.USED_AGAIN
     if parts or owner or single:
         result = b.temporary() if keeps else None
-        b.emit(Build(e, result, tuple(parts), keeps, owner, single))
+        b.emit(Build(e, result, tuple(parts), keeps, owner, single, function))
     if never_returns(b, e):
         b.throw()
     return result
+
+
+def _takes_handle(b: GraphBuilder, function: Expression) -> bool:
+    """Return True if a parameter of a function is an owned handle: `object`, as of `print`, only looks at one."""
+    return any(b.kinds.kind_of(t) & MOVES for one in signatures(b.types.get(function)) for t in one.arg_types)
 
 
 def never_returns(b: GraphBuilder, e: Expression) -> bool:

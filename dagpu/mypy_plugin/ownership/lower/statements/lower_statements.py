@@ -19,15 +19,17 @@ from mypy.nodes import (
     MypyFile,
     NameExpr,
     NonlocalDecl,
+    OpExpr,
     OverloadedFuncDef,
     RaiseStmt,
     ReturnStmt,
+    UnaryExpr,
     Var,
     WhileStmt,
 )
 
 from dagpu.mypy_plugin.conditions import is_always_false, is_always_true
-from dagpu.mypy_plugin.ownership.control_flow import Escape
+from dagpu.mypy_plugin.ownership.control_flow import BasicBlock, Escape
 from dagpu.mypy_plugin.ownership.frames import Loop
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, is_pipeline
@@ -153,14 +155,28 @@ def _class(b: GraphBuilder, s: ClassDef) -> None:
 # ---- branches and loops
 
 
+def _branch(b: GraphBuilder, e: Expression, then: BasicBlock, otherwise: BasicBlock) -> None:
+    """Evaluate a condition and go to one of two blocks: behind both sides of an `and` to `then`, else to the other."""
+    match e:
+        case OpExpr() if e.op in ("and", "or") and not e.right_unreachable:
+            right = b.block()
+            _branch(b, e.left, *((right, otherwise) if e.op == "and" else (then, right)))
+            b.current = right
+            _branch(b, e.right, then, otherwise)
+        case UnaryExpr() if e.op == "not":
+            _branch(b, e.expr, otherwise, then)
+        case _:
+            b.read(e)
+            b.jump(then)
+            b.jump(otherwise)
+
+
 @statement(IfStmt)
 def _if(b: GraphBuilder, s: IfStmt) -> None:
     end = b.block()
     for condition, suite in zip(s.expr, s.body, strict=True):
-        b.read(condition)
         then, otherwise = b.block(), b.block()
-        b.jump(then)
-        b.jump(otherwise)
+        _branch(b, condition, then, otherwise)
         b.current = then
         b.suite(suite)
         b.jump(end)
@@ -172,11 +188,13 @@ def _if(b: GraphBuilder, s: IfStmt) -> None:
 @statement(WhileStmt)
 def _while(b: GraphBuilder, s: WhileStmt) -> None:
     head, end = b.split(), b.block()
-    b.read(s.expr)
-    otherwise = b.block()
-    if not is_always_true(s.expr):
-        b.jump(otherwise)
-    b.split()
+    then, otherwise = b.block(), b.block()
+    if is_always_true(s.expr):
+        b.read(s.expr)
+        b.jump(then)
+    else:
+        _branch(b, s.expr, then, otherwise)
+    b.current = then
     with b.inside(Loop(end, head)):
         b.suite(s.body)
     b.jump(head)
