@@ -39,7 +39,7 @@ def op_run_after_the_block() -> None:
 
 
 def after_a_break() -> None:
-    for _ in range(2):
+    while True:
         with lend(numbers(8)) as r:
             if r.size:
                 break
