@@ -185,7 +185,8 @@ def item_table(count: int, repeats: int) -> Table:
         contenders.append(lambda: by_aiostream(peer_run, aiostream, count, runs=True))
     samples = measure(contenders, repeats)
     table = Table(f"An item of a flow of {count:,}", "us/item", ratio_to="aiostream")
-    table.note = "The work of a run is one checkpoint. aiostream runs on asyncio, the others on trio."
+    about_peer = "" if aiostream is None else " aiostream runs on asyncio, the others on trio."
+    table.note = f"The work of a run is one checkpoint.{about_peer}"
     limits = {}
     if aiostream is not None:
         limits[run] = statistics.median([span.wall for span in samples[peer_run]]) * PER_AIOSTREAM * 1e6

@@ -25,6 +25,9 @@ html_theme = "furo"
 html_title = "dagpu"
 html_static_path = ["_static"]
 html_css_files = ["dagpu.css"]
+html_js_files = ["scrolling.js"]
+# the theme's own style for dark pages underlines names of modules, like links
+pygments_dark_style = "monokai"
 
 myst_enable_extensions = ["colon_fence", "deflist", "attrs_block"]
 myst_heading_anchors = 3

@@ -100,10 +100,7 @@ async def refuse_spawn(weights: Tensor[f32]) -> None:
 
 
 def scaled(a: float, x: SharedTensor[f32]) -> DeviceOp[NDArray[f32]]:
-    result: DeviceOp[NDArray[f32]] = (
-        saxpy(zeros((N,)).partition(TILE), a, x).first().unpartition().to_host()
-    )
-    return result
+    return saxpy(zeros((N,)).partition(TILE), a, x).first().unpartition().to_host()
 
 
 async def share_instead(weights: Tensor[f32]) -> None:

@@ -104,10 +104,7 @@ class Weights:
 def forward(weights: Weights, x: TensorRef[f32]) -> DeviceOp[Tensor[f32], Borrowed]:
     """Return one layer as an op, which allocates its own tensors."""
     norm = rms_norm.new((WIDTH,), (WIDTH,))(x, weights.gain)
-    result: DeviceOp[Tensor[f32], Borrowed] = matvec.new((WIDTH,), (ROWS,))(
-        norm, weights.matrix
-    )
-    return result
+    return matvec.new((WIDTH,), (ROWS,))(norm, weights.matrix)
 
 
 def inputs(count: int) -> list[NDArray[f32]]:

@@ -91,13 +91,11 @@ def _(
 
 
 def scaled(a: float, x: In[f32]) -> DeviceOp[Tensor[f32]]:
-    result: DeviceOp[Tensor[f32]] = scale.new((N,), TILE)(a, x)
-    return result
+    return scale.new((N,), TILE)(a, x)
 
 
 def product(x: In[f32], y: In[f32]) -> DeviceOp[Tensor[f32]]:
-    result: DeviceOp[Tensor[f32]] = multiply.new((N,), TILE)(x, y)
-    return result
+    return multiply.new((N,), TILE)(x, y)
 
 
 def diamond(

@@ -7,40 +7,11 @@ asyncio's loop, in the same thread.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 import numpy as np
-import outcome
 import trio
 
-from dagpu import array, f32, from_host
-
-T = TypeVar("T")
-
-
-async def in_trio(function: Callable[[], Awaitable[T]]) -> T:
-    """Await a function of trio's in asyncio. A cancellation by asyncio cancels it."""
-    loop, scope = asyncio.get_running_loop(), trio.CancelScope()
-    done: asyncio.Future[outcome.Outcome[T]] = loop.create_future()
-
-    async def work() -> T:
-        with scope:
-            return await function()
-        raise asyncio.CancelledError
-
-    trio.lowlevel.start_guest_run(
-        work,
-        run_sync_soon_threadsafe=loop.call_soon_threadsafe,
-        done_callback=done.set_result,
-        host_uses_signal_set_wakeup_fd=True,
-    )
-    try:
-        return (await asyncio.shield(done)).unwrap()
-    except asyncio.CancelledError:
-        scope.cancel()
-        await done
-        raise
+from dagpu import array, f32, from_host, in_trio
 
 
 async def main() -> None:

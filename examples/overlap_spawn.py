@@ -61,8 +61,7 @@ def prepare_batch(number: int) -> DeviceOp[Tensor[f32]]:
 
 
 def process_batch(batch: Tensor[f32]) -> DeviceOp[NDArray[f32]]:
-    result: DeviceOp[NDArray[f32]] = process.new(SHAPE, TILE)(batch, ROUNDS).to_host()
-    return result
+    return process.new(SHAPE, TILE)(batch, ROUNDS).to_host()
 
 
 def one_after_another() -> list[NDArray[f32]]:

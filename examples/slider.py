@@ -109,13 +109,12 @@ def unsharp(
 
     soft = soften(blank().partition(TILE), x, radius).first().unpartition()
     bright = brighten(blank().partition(TILE), soft, light).first().unpartition()
-    result: DeviceOp[NDArray[f32]] = (
+    return (
         blend(blank().partition(TILE), x, bright, amount)
         .first()
         .unpartition()
         .to_host()
     )
-    return result
 
 
 picture = source(

@@ -37,12 +37,12 @@ def times_after_idleness(name: str, call: Callable[[], object], count: int) -> d
 
 def exchange_rows(torch: Any, cupy: Any) -> dict[str, Callable[[], object]]:
     """Return what an import asks of the array's library."""
-    exchange = driver_of(device("cuda:0")).exchange
+    exchange: Any = driver_of(device("cuda:0")).exchange
     stream = exchange.arrival_stream()
     x, y = torch.ones(SHAPE, device="cuda"), cupy.ones(SHAPE, "f4")
 
     def attributes_of_torch() -> object:
-        kept = x.detach()
+        kept = x.untyped_storage()
         torch._C._cuda_getCurrentRawStream(x.get_device())  # noqa: SLF001  # as Triton's launcher asks
         return x.requires_grad, x.is_neg(), x.layout, x.dtype, x.shape, x.stride(), x.data_ptr(), kept
 
@@ -52,17 +52,21 @@ def exchange_rows(torch: Any, cupy: Any) -> dict[str, Callable[[], object]]:
         return y.dtype, y.shape, y.strides, data.ptr, cupy.cuda.get_current_stream(index).ptr
 
     block = exchange.wrap(x.data_ptr(), 1024, x, 1)
+    gpu = exchange._gpu  # noqa: SLF001  # below the functions that are measured
+    legacy = gpu.foreign_stream(1)
+    with gpu.current():
+        event = gpu.new_event()
     return {
         "PyTorch: __dlpack__ for a stream": lambda: x.__dlpack__(stream=stream, max_version=(1, 0)),
         "PyTorch: __dlpack__ for no stream": lambda: x.__dlpack__(stream=-1, max_version=(1, 0)),
-        "PyTorch: attributes, detach, stream": attributes_of_torch,
+        "PyTorch: attributes, storage, stream": attributes_of_torch,
         "CuPy: __dlpack_device__": y.__dlpack_device__,
         "CuPy: __dlpack__ for a stream": lambda: y.__dlpack__(stream=stream, max_version=(1, 0)),
         "CuPy: __dlpack__ for no stream": lambda: y.__dlpack__(stream=-1, max_version=(1, 0)),
         "CuPy: __cuda_array_interface__": lambda: y.__cuda_array_interface__,
         "CuPy: attributes, stream": attributes_of_cupy,
-        "dagpu: an event behind a foreign stream": lambda: exchange.await_work(block, 1),
-        "dagpu: a look at its own stream": lambda: exchange.await_work(block, None),
+        "dagpu: an event behind a foreign stream, and a look at it": lambda: exchange.await_work(block, 1),
+        "dagpu: an event behind a foreign stream": lambda: gpu.record(event, legacy),
     }
 
 
@@ -104,11 +108,18 @@ def body_rows(torch: Any, cupy: Any) -> dict[str, Callable[[], object]]:
         inner._cuda_setStream(*before)  # noqa: SLF001
 
     y, z, lane = cupy.ones(SMALL, "f4"), cupy.ones(SMALL, "f4"), cupy.cuda.Stream(non_blocking=True)
-    pool = cupy.get_default_memory_pool()
+    pool, memory = cupy.get_default_memory_pool(), cupy.cuda.memory
 
     def by_cupy() -> None:
         with cupy.cuda.Device(0), lane, cupy.cuda.using_allocator(pool.malloc):
             pass
+
+    def by_its_functions() -> None:
+        cupy.cuda.runtime.getDevice()
+        before = memory._get_thread_local_allocator()  # noqa: SLF001
+        with lane:
+            memory._set_thread_local_allocator(pool.malloc)  # noqa: SLF001
+            memory._set_thread_local_allocator(before)  # noqa: SLF001
 
     return {
         "PyTorch: stream and no_grad contexts": by_context,
@@ -117,7 +128,9 @@ def body_rows(torch: Any, cupy: Any) -> dict[str, Callable[[], object]]:
         "PyTorch: mul(x, 1.0, out=out)": lambda: torch.mul(x, 1.0, out=out),
         "PyTorch: x * 1.0": lambda: x * 1.0,
         "PyTorch: two detach()": lambda: (x.detach(), out.detach()),
+        "PyTorch: two .data": lambda: (x.data, out.data),
         "CuPy: device, stream and allocator contexts": by_cupy,
+        "CuPy: stream context, the rest by its functions": by_its_functions,
         "CuPy: multiply(x, 1, out=out)": lambda: cupy.multiply(y, f32(1), out=z),
         "CuPy: two view()": lambda: (y.view(), z.view()),
     }

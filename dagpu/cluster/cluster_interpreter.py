@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar, final
 
 from dagpu.cluster.cluster_runs import program_of
+from dagpu.cluster.connection.main_guard import refuse_to_run_again
 from dagpu.cluster.connection.members import WorkerInfo
 from dagpu.cluster.connection.opening import Joining, OpenCluster, Options, Starting, opened
 from dagpu.cluster.connection.security import Tls, check_address
@@ -99,9 +100,14 @@ class Cluster:
     ) -> "AbstractAsyncContextManager[Cluster]":
         """Start a cluster of processes on this machine, for the `async with` block: workers `w0`, `w1`, ...
 
-        Each worker has the same `devices`. The other arguments are those of `connect`.
+        Each worker has the same `devices`. The other arguments are those of `connect`. The processes import the main
+        module of the program again, so that what it runs stands under `if __name__ == "__main__":`.
+
+        Raises:
+            ClusterError: the main module would run this call again in each process.
         """
         origin = here()
+        refuse_to_run_again(origin)
         check_count(workers, "Cluster.local", origin, "workers")
         options = Options(list(devices), part_seconds, window, allowed_failures, timeout, code, costs, origin)
         return _opened(Starting(workers), options)

@@ -49,7 +49,7 @@ class RemoteDriver:
         """
         raise ClusterError(
             f"the tensor is on {self._worker}/{self._name}, whose memory is in another process, and is not given to "
-            "libraries of this one. Copy it to this process first: t.to_host()."
+            "libraries of this one. Copy it to this process first: t.to_host().sync()."
         )
 
     def open_stream(self) -> Hashable:

@@ -88,6 +88,24 @@ def map_values(
             made.append(done)
 
 
+_COPIED: Final = frozenset((set, bytearray))
+"""The types of values beside lists and dicts that can be changed in place, and that are copied."""
+
+
+def own_containers(value: Any) -> Any:
+    """Return a value for one of several that are given it, with lists, dicts, sets and bytearrays of its own.
+
+    So what one of them changes in place, no other one sees. Objects of other classes are the same for all.
+    """
+    if type(value) in _COPIED or is_container(value):
+        return map_values(_own_copy, value, _COPIED)
+    return value
+
+
+def _own_copy(item: Any) -> Any:
+    return type(item)(item)
+
+
 def values_in(value: Any) -> Iterator[Any]:
     """Yield each value in `value`, from left to right; `value` itself if it is not a container.
 
@@ -109,6 +127,18 @@ def values_in(value: Any) -> Iterator[Any]:
         else:
             path.discard(id(container))
             open_containers.pop()
+
+
+def contents_of(container: Any) -> Iterator[Any]:
+    """Yield everything by which two containers of one type can differ: the keys of a dict, and the items."""
+    if type(container) is dict:
+        yield from container
+        yield from container.values()
+    elif isinstance(container, Composite):
+        yield about_of(container)
+        yield from items_of(container)
+    else:
+        yield from container
 
 
 def _iterate_items(container: Any, path: set[int]) -> Iterator[Any]:

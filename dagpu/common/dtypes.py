@@ -70,6 +70,20 @@ def byte_order_cure(dtype: "np.dtype[Any]", array: str) -> str | None:
     return f'Its bytes are in the order of other machines. Swap them: {array}.astype({array}.dtype.newbyteorder("="))'
 
 
+def conversion_cure(dtype: "np.dtype[Any]", array: str) -> str:
+    """Return the cure for an array whose element type no tensor has: a conversion. `array` is the user's name of it."""
+    swap = byte_order_cure(dtype, array)
+    if swap is not None:
+        return swap
+    if dtype.kind == "c":
+        return f"Round it: {array}.astype(np.complex128)"
+    if dtype.names is not None:
+        return f"Take its fields by themselves: {array}[{dtype.names[0]!r}]"
+    if dtype.kind in "mM":
+        return f"Convert it to whole numbers: {array}.astype(np.int64)"
+    return f"Convert it: {array}.astype(np.float32)"
+
+
 def is_supported(dtype: "np.dtype[Any]") -> bool:
     """Return true if a kernel may take elements of this type."""
     return dtype in SUPPORTED

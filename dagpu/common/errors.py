@@ -83,7 +83,8 @@ class SourceError(DagpuError):
 
 
 class UpdateError(DagpuError):
-    """An update of a feed with `check=True` differs from a run from scratch."""
+    """An update of a feed, or a call of a pipeline, with `check=True` differs from a run from scratch; or two values
+    cannot be compared."""
 
 
 class DeviceError(DagpuError):

@@ -44,6 +44,11 @@ def is_ours(filename: str) -> bool:
     return ours
 
 
+def is_ours_at(origin: Origin) -> bool:
+    """Return true for a place in dagpu's own code."""
+    return origin is not None and is_ours(origin[0].co_filename)
+
+
 def here() -> Origin:
     """Return the origin of the innermost frame outside dagpu; None if origins are turned off."""
     if not _enabled:

@@ -31,17 +31,18 @@ class ReferenceQueue(Generic[_T]):
     It is thread-safe.
     """
 
-    __slots__ = ("_alive", "gone")
+    __slots__ = ("_alive", "_append", "gone")
 
     def __init__(self, gone: "deque[Reference[_T]] | None" = None) -> None:
         self.gone: Final[deque[Reference[_T]]] = deque() if gone is None else gone
         """The references whose owners are gone, to ask in a hot path if there are any."""
+        self._append = self.gone.append
         self._alive: Final[set[Reference[_T]]] = set()
         """The references to living owners. A reference that dies before its owner does not call its callback."""
 
     def watch(self, owner: object, resource: _T) -> Reference[_T]:
         """Put `resource` into the queue once `owner` is gone. Return the weak reference to `owner`."""
-        reference: Reference[_T] = Reference(owner, self.gone.append)
+        reference: Reference[_T] = Reference(owner, self._append)
         reference.resource = resource
         self._alive.add(reference)
         return reference

@@ -12,6 +12,7 @@ value that is not set loads the module that sets it. All slots:
 | `dagpu.ops.live.source_op.PUT_PART` | `write()` of a source of a tensor | dagpu.reactive.put_part |
 | `dagpu.ops.live.open_batches.FIND_TASK` | `batch()` | dagpu.runtime.waiting.trio_waits |
 | `dagpu.lowering.plan.DRAWING` | `to_svg()` of a plan | dagpu.lowering.report.plan_drawing |
+| `dagpu.lowering.plan.MEMORY_DRAWING` | `memory_to_svg()` of a plan | dagpu.lowering.report.memory_drawing |
 | `dagpu.kernels.expressions.reduced_expression.FUSED` | `f.sum()` | dagpu.kernels.arrays.reducing.fused_reductions |
 | `dagpu.handles.device_handles.FIND_DEVICE` | `Mesh` of names, copies of a device | dagpu.runtime.device_lookup |
 | `dagpu.sharding.spread_values.TO_ARRAY` | `to_host()` of a value of a mesh | dagpu.sharding.laying_out |

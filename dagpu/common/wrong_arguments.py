@@ -48,7 +48,8 @@ def format_value(value: object) -> str:
         text = repr(value)
     except Exception:  # a defect in a class of the user's does not concern this message
         text = f"a {type(value).__name__}"
-    return text if len(text) <= _LONGEST or " built at " in text else f"{text[: _LONGEST - 3]}..."
+    has_place = type(value).__module__.startswith("dagpu.")  # an op or a kernel: the place is at the end
+    return text if len(text) <= _LONGEST or has_place else f"{text[: _LONGEST - 3]}..."
 
 
 def wrong_argument(

@@ -29,13 +29,14 @@ def compile_files(files: Sequence[str], arch: str) -> int:
             print(f"dagpu: there is no file {file}", file=sys.stderr)
             return 2
         try:
-            kernels = declared_kernels(_imported(Path(file).resolve()))
+            module = _imported(Path(file).resolve())
+            kernels = declared_kernels(module)
         except Exception as error:  # the user's module may raise anything
             print(f"dagpu: {file} cannot be imported: {type(error).__name__}: {error}", file=sys.stderr)
             return 2
         for kernel in kernels:
             count += 1
-            name, place = _told(kernel)
+            name, place = _told(kernel, module)
             try:
                 kernel.compile(arch)
             except (CompileError, DeviceError) as error:
@@ -50,10 +51,12 @@ def compile_files(files: Sequence[str], arch: str) -> int:
     return 1 if refused else 0
 
 
-def _told(kernel: Declared) -> tuple[str, str]:
+def _told(kernel: Declared, module: ModuleType) -> tuple[str, str]:
+    """Return the name and the place of a kernel. That of a `lambda` is the name that it has in its module."""
     if isinstance(kernel, Kernel):
         return kernel.spec.name, describe(kernel.spec.origin)
-    return kernel.traced.name, describe(kernel.origin)
+    named = next((name for name, value in vars(module).items() if value is kernel), kernel.traced.name)
+    return named if kernel.traced.is_lambda else kernel.traced.name, describe(kernel.origin)
 
 
 def _indented(text: str) -> str:

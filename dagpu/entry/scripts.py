@@ -12,13 +12,20 @@ from dagpu import DeviceOp, StreamInterpreter, use_interpreter
 from dagpu.common.origin import describe
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.report.explanation import explain as in_words
+from dagpu.ops.drawing.op_names import name_of_call
 
 
 def explain(script: str, arguments: Sequence[str]) -> int:
-    """Run a script, and print each of its plans before the plan runs. Return the script's exit status."""
+    """Run a script, and print each of its plans before the plan runs. Return the script's exit status.
+
+    The first plan with instructions comes with the sentences that say how to read all of them.
+    """
+    legend = True
 
     def print_plan(op: DeviceOp[Any, Any, Any], plan: Plan) -> None:
-        print(f"--- {type(op).__name__} at {describe(op.origin)}\n{in_words(plan)}\n", flush=True)
+        nonlocal legend
+        print(f"--- {name_of_call(op)} at {describe(op.origin)}\n{in_words(plan, legend=legend)}\n", flush=True)
+        legend = legend and not plan.steps
 
     with use_interpreter(StreamInterpreter(on_plan=print_plan)):
         return run(script, arguments)

@@ -19,6 +19,7 @@ from dagpu.handles.handle_moves import (
     unpartition_handle,
 )
 from dagpu.handles.handle_state import (
+    END_OF_LOAN,
     HANDLE_NAMES,
     HandleBase,
     HandleState,
@@ -48,6 +49,7 @@ from dagpu.handles.tensors import (
 
 __all__ = [
     "ARRAY_NAMES",
+    "END_OF_LOAN",
     "EXPORTS",
     "HANDLES",
     "HANDLE_NAMES",

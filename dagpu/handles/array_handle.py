@@ -7,11 +7,12 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from dagpu.common.dtypes import Shape
-from dagpu.common.errors import NotReadyError
-from dagpu.common.origin import Origin, describe, here
+from dagpu.common.errors import ExportError, NotReadyError
+from dagpu.common.origin import Origin, describe, here, here_outside
 from dagpu.common.slot import Slot
+from dagpu.common.tracebacks import leaves_run
 from dagpu.handles.device_handles import Device, driver_of
-from dagpu.handles.handle_errors import refuse_await, refuse_copy, refuse_name
+from dagpu.handles.handle_errors import contents_cure, refuse_await, refuse_copy, refuse_name
 from dagpu.handles.handle_state import HandleBase, live_state
 
 D_co = TypeVar("D_co", bound=np.generic, covariant=True)
@@ -83,6 +84,23 @@ class DLPackExport:
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return the type of the device in DLPack's numbers, and its index."""
         return self._dlpack_device()
+
+    if not TYPE_CHECKING:  # hidden from type checkers, which must report these uses themselves
+
+        def __array__(self, *_args: object, **_kwargs: object) -> NoReturn:
+            """Refuse: NumPy would make an array of one object."""
+            raise ExportError(
+                f"{self!r} at {describe(here())}: an array is made of it by DLPack alone. Say numpy.from_dlpack(x), or "
+                "the same of a library that computes on its device."
+            )
+
+        def __reduce_ex__(self, _protocol: object) -> NoReturn:
+            """Refuse: it is valid in its block, or in its call of a body, alone."""
+            where = describe(here_outside("copy", "pickle"))
+            raise ExportError(
+                f"{self!r} was to be copied or pickled at {where}: it is lent for a block or a call. Pass it on as it "
+                "is, or copy the contents: dup(t)."
+            )
 
     def _capsule(self, request: ExportRequest) -> object:
         """Return the capsule."""
@@ -156,21 +174,24 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
         __getattr__ = refuse_name
         __await__ = refuse_await
 
+        @leaves_run
         def _no_arithmetic(self, _other: object = None) -> NoReturn:
             """Raise a `NotReadyError` that names the way to compute on the device."""
             _, made, _ = self._summary()
             raise NotReadyError(
                 f"{type(self).__name__} made at {describe(made)}: a handle never reveals its contents by itself; "
-                "inside a run they do not exist yet, outside they are on the device. Get them with .to_host(), or "
-                "compute on the device: expr(f32, f32)(lambda x, y: x + y)(a, b)."
+                "inside a run they do not exist yet, outside they are on the device. "
+                f"{contents_cure()}, or compute on the device: expr(f32, f32)(lambda x, y: x + y)(a, b)."
             )
 
+        @leaves_run
         def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
             """Raise a `NotReadyError`, because the operation needs the contents."""
             _, made, _ = self._summary()
             raise NotReadyError(
                 f"{type(self).__name__} made at {describe(made)}: a handle never reveals its contents by itself; "
-                "inside a run they do not exist yet, outside they are on the device. Get them with .to_host()."
+                "inside a run they do not exist yet, outside they are on the device. "
+                f"{contents_cure()}."
             )
 
         __reduce_ex__ = refuse_copy  # copy, deepcopy and pickle call it

@@ -55,8 +55,9 @@ class Exchange(Protocol):
         host, where arrays are complete."""
         ...
 
-    def follow(self, stream: int) -> None:
-        """Make the arrival stream wait for all work that is in `stream` now."""
+    def follow(self, stream: int) -> bool:
+        """Make the arrival stream wait for all work that is in `stream` now. Return False, and do nothing, if that is
+        being captured into a CUDA graph, so that it does not run now."""
         ...
 
     def await_work(self, memory: object, stream: int | None) -> None:

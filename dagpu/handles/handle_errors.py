@@ -2,8 +2,10 @@
 
 from typing import Any, Final, NoReturn
 
+from dagpu.common.critical import in_user_code
 from dagpu.common.errors import OwnershipError
 from dagpu.common.origin import Origin, describe, here, here_outside
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import no_attribute
 from dagpu.handles.handle_state import HANDLE_NAMES, HandleBase, origin_of
 
@@ -75,6 +77,7 @@ _OTHERWISE: Final[dict[str, str]] = {
 """The cures for all other attributes, by the class of the handle."""
 
 
+@leaves_run
 def refuse_copy(handle: HandleBase, _protocol: object = None) -> NoReturn:
     """Raise for a copy or pickle of a handle. It is the `__reduce_ex__` of handles, which copy and pickle call.
 
@@ -92,6 +95,14 @@ def copy_error(what: str, why: str) -> OwnershipError:
     return OwnershipError(f"{what} was to be copied or pickled at {describe(here_outside(*_COPIERS))}. {why}.")
 
 
+def contents_cure() -> str:
+    """Return how a program gets the contents of a tensor: at once, or in a function that a run calls."""
+    if in_user_code():
+        return "Return t.to_host() from the function of a .then: the function after it gets an array"
+    return "Get them with .to_host().sync(), or with await t.to_host() in a trio task"
+
+
+@leaves_run
 def refuse_name(handle: HandleBase, name: str) -> NoReturn:
     """Raise for an unknown attribute, with a cure if arrays, ops or other handles have it. It is their `__getattr__`.
 
@@ -125,6 +136,7 @@ def device_call(name: str, of: str) -> str | None:
     return None if call is None else call.format(of)
 
 
+@leaves_run
 def refuse_await(handle: HandleBase) -> NoReturn:
     """Raise for `await handle`. It is the `__await__` of handles.
 

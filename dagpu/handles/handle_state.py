@@ -20,6 +20,9 @@ from dagpu.handles.storage import Storage
 Moved: TypeAlias = tuple[str, Origin, Layout, Origin]
 """The record of a move: how the handle was moved, the place of the move, its layout, and the place that made it."""
 
+END_OF_LOAN: Final = "the end of "
+"""How the lender of a loan is moved at the end of its block; the name of the call follows."""
+
 HANDLE_NAMES: Final[dict[str, bool]] = {}
 """The public attributes of all classes of handles; the value is true for a method, false for a property."""
 
@@ -225,6 +228,11 @@ def moved_error(handle: HandleBase) -> MovedError:
 def _void_error(state: HandleState, lender: Lender) -> MovedError:
     """Return the error for the use of a borrow whose lender has been moved."""
     how, where = last_move(lender)
+    if how.startswith(END_OF_LOAN):
+        return MovedError(
+            f"{state.kind.__name__} lent at {describe(state.origin)} is used after {how}. Use it in the block, or "
+            "share the array for longer: share_array(x)."
+        )
     made_at = describe(origin_of(lender))
     return MovedError(
         f"{state.kind.__name__} borrowed at {describe(state.origin)}: its tensor, made at {made_at}, was moved by "

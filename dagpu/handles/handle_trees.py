@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dagpu.common.containers import is_container, map_values, values_in
+from dagpu.common.containers import is_container, map_values, own_containers, values_in
 from dagpu.common.origin import Origin
 from dagpu.handles import HANDLES, OWNING, Handle, live_state, move_handle, restore_state, state_of
 from dagpu.handles.storage import Storage
@@ -98,9 +98,10 @@ def handles_in(value: Any) -> Iterator[Handle]:
 def make_unwritable(value: Any) -> Any:
     """Return a value that several consumers share: its NumPy arrays become read-only views.
 
-    So one consumer cannot write an array that another one reads.
+    So one consumer cannot write an array that another one reads. Each of them gets lists, dicts, sets and bytearrays of
+    its own by `own_containers`.
     """
-    return map_values(_unwritable, value)
+    return own_containers(map_values(_unwritable, value))
 
 
 def _unwritable(item: Any) -> Any:

@@ -5,6 +5,7 @@ The body knows the library, a backend knows streams, addresses and graphs.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any, Final, Literal, Protocol, TypeAlias, final
 
 from dagpu.common.layout import Layout
@@ -112,6 +113,11 @@ class UserCall(Protocol):
         """The most of dagpu's streams on which the body is called; None for any number."""
         ...
 
+    @property
+    def takes_memory(self) -> bool:
+        """True if a call needs `memory`."""
+        ...
+
     def __call__(
         self,
         stream: int,
@@ -119,10 +125,11 @@ class UserCall(Protocol):
         scratch: int,
         /,
         *numbers: Any,
-        memory: TemporaryMemory,
+        memory: TemporaryMemory | None = None,
         capturing: "Capturing | None" = None,
     ) -> object:
-        """Call the body. Its temporaries are in `memory`, or in memory that `capturing` keeps."""
+        """Call the body. Its temporaries are in `memory`, or in memory that `capturing` keeps, or that its library
+        manages itself."""
         ...
 
 
@@ -136,3 +143,11 @@ class Capturing:
     def __init__(self) -> None:
         self.kept: dict[str, object] = {}
         """Objects of the body's library, by its name."""
+
+
+def tuple_getter(places: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Return the function that gives the items at these places of a sequence. It is a C function if there are several:
+    each call of a body calls it."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return lambda items: tuple([items[place] for place in places])

@@ -11,8 +11,9 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.errors import NotReadyError, PartitionError
 from dagpu.common.layout import check_tiling
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.handles.array_handle import ArrayHandle
-from dagpu.handles.handle_errors import refuse_await, refuse_copy, refuse_name
+from dagpu.handles.handle_errors import contents_cure, refuse_await, refuse_copy, refuse_name
 from dagpu.handles.handle_state import HandleBase, HandleState, live_state, take_state
 
 Cut: TypeAlias = tuple[Shape, Shape]
@@ -72,12 +73,13 @@ class Partition(HandleBase, Generic[_V_co, _Tile_co]):
         __getattr__ = refuse_name
         __await__ = refuse_await
 
+        @leaves_run
         def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
             """Raise a `NotReadyError`, because the operation needs the contents."""
             _, made, _ = self._summary()
             raise NotReadyError(
                 f"Partition of a tensor made at {describe(made)}: a handle never reveals its contents by itself. "
-                "Put it together with .unpartition(), and get them with .to_host()."
+                f"Put it together with .unpartition(). {contents_cure()}."
             )
 
         __reduce_ex__ = refuse_copy

@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, final
 
 from dagpu.common.critical import BOOKKEEPING
@@ -13,9 +12,10 @@ from dagpu.handles.device_handles import Device, driver_of
 
 
 @final
-@dataclass(slots=True, eq=False)
 class Lock:
     """The lock of one storage: the runs that read or write it now. Only `Locks` changes it, under `BOOKKEEPING`.
+
+    The attributes of a new one are those of the class: to make one takes a third of the time of an `__init__`.
 
     Invariant: readers > 0  =>  writer is None
     """

@@ -9,6 +9,7 @@ from dagpu.common.errors import OwnershipError, ShapeError
 from dagpu.common.layout import Layout, reshape_layout, slice_layout
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
+from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.handles.array_handle import EXPORTS, ArrayHandle, D_co, DLPackExport, S_co
 from dagpu.handles.device_handles import driver_of, is_remote
 from dagpu.handles.handle_errors import wrong_kind
@@ -39,8 +40,13 @@ class Tensor(ArrayHandle[D_co, S_co], DLPackExport):
         Raises:
             PartitionError: the tile does not divide the shape, and `partial` is false.
         """
-        return cast("Partition[Self]", partition_tensor(self, tile, partial, here()))
+        try:
+            return cast("Partition[Self]", partition_tensor(self, tile, partial, here()))
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
+    @leaves_run
     def share(self) -> "SharedTensor[D_co, S_co]":
         """Return an immutable `SharedTensor` of the same memory, for any number of readers. Moves the tensor."""
         return share_tensor(self, here())
@@ -53,8 +59,13 @@ class Tensor(ArrayHandle[D_co, S_co], DLPackExport):
         Raises:
             ShapeError: the shape has another number of elements.
         """
-        return cast("Tensor[D_co]", reshape_handle(self, shape, here()))
+        try:
+            return cast("Tensor[D_co]", reshape_handle(self, shape, here()))
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
+    @leaves_run
     def to_host(self) -> "DeviceOp[NDArray[D_co]]":
         """Return an op whose result is a new NumPy array with the contents. Moves the tensor."""
         return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self))
@@ -69,6 +80,7 @@ class Tensor(ArrayHandle[D_co, S_co], DLPackExport):
         state = live_state(self)
         return TensorMut(HandleState(TensorMut, state.storage, state.layout, here(), self, Loan()))
 
+    @leaves_run
     def view(self, shape: NewShape) -> "TensorRef[D_co]":
         """Lend the tensor for reading, with another shape, of which one extent may be -1.
 
@@ -79,6 +91,7 @@ class Tensor(ArrayHandle[D_co, S_co], DLPackExport):
         layout = _reshape_layout(state.layout, shape, "view()", where)
         return TensorRef(HandleState(TensorRef, state.storage, layout, where, self))
 
+    @leaves_run
     def slice(self, *ranges: slice) -> "TensorRef[D_co]":
         """Lend a part of the tensor for reading: one `slice` for each of the first axes, with Python's rules."""
         where, state = here(), live_state(self)
@@ -102,6 +115,7 @@ class SharedTensor(ArrayHandle[D_co, S_co], DLPackExport):
         """Return another handle to the same memory."""
         return cast("SharedTensor[D_co, S_co]", clone_shared(self))
 
+    @leaves_run
     def try_unwrap(self) -> "Tensor[D_co, S_co]":
         """Return an owned `Tensor` if this is the last handle to its memory. Moves the handle.
 
@@ -136,6 +150,7 @@ class SharedTensor(ArrayHandle[D_co, S_co], DLPackExport):
             "Drop the clones and the shared() op first, or copy it with dup(t)."
         )
 
+    @leaves_run
     def reshape(self, shape: NewShape) -> "SharedTensor[D_co]":
         """Return another handle to the same memory, with another shape, of which one extent may be -1.
 
@@ -144,6 +159,7 @@ class SharedTensor(ArrayHandle[D_co, S_co], DLPackExport):
         """
         return cast("SharedTensor[D_co]", reshape_handle(self, shape, here()))
 
+    @leaves_run
     def to_host(self) -> "DeviceOp[NDArray[D_co]]":
         """Return an op whose result is a new NumPy array with the contents."""
         return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self))
@@ -159,6 +175,7 @@ class SharedTensor(ArrayHandle[D_co, S_co], DLPackExport):
 
     if not TYPE_CHECKING:  # hidden from type checkers, which report the call themselves
 
+        @leaves_run
         def partition(self, *_args: object, **_kwargs: object) -> NoReturn:
             raise wrong_kind(self, "partition()", here())
 
@@ -176,6 +193,7 @@ class TensorRef(ArrayHandle[D_co, S_co]):
         # As in typeshed for lists; object declares a method.
         __hash__: ClassVar[None]  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
 
+    @leaves_run
     def reshape(self, shape: NewShape) -> "TensorRef[D_co]":
         """Return a borrow of the same elements with another shape, of which one extent may be -1.
 
@@ -184,17 +202,20 @@ class TensorRef(ArrayHandle[D_co, S_co]):
         """
         return cast("TensorRef[D_co]", reshape_handle(self, shape, here()))
 
+    @leaves_run
     def slice(self, *ranges: slice) -> "TensorRef[D_co]":
         """Return a borrow of a part: one `slice` for each of the first axes, with Python's rules."""
         state = live_state(self)
         return TensorRef(state.with_layout(_slice_layout(state.layout, ranges, here())))
 
+    @leaves_run
     def to_host(self) -> "DeviceOp[NDArray[D_co], Borrowed]":
         """Return an op whose result is a new NumPy array with the contents."""
         return cast("DeviceOp[NDArray[D_co], Borrowed]", TO_HOST.value(self))
 
     if not TYPE_CHECKING:  # hidden from type checkers, which report the call themselves
 
+        @leaves_run
         def partition(self, *_args: object, **_kwargs: object) -> NoReturn:
             raise wrong_kind(self, "partition()", here())
 
@@ -219,8 +240,13 @@ class TensorMut(ArrayHandle[D_co, S_co]):
         Raises:
             PartitionError: the tile does not divide the shape, and `partial` is false.
         """
-        return cast("Partition[Self]", partition_tensor(self, tile, partial, here()))
+        try:
+            return cast("Partition[Self]", partition_tensor(self, tile, partial, here()))
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
+    @leaves_run
     def reshape(self, shape: NewShape) -> "TensorMut[D_co]":
         """Return the same loan of the same elements, in C order, with another shape. Moves the borrow.
 
@@ -231,6 +257,7 @@ class TensorMut(ArrayHandle[D_co, S_co]):
         """
         return cast("TensorMut[D_co]", reshape_handle(self, shape, here()))
 
+    @leaves_run
     def to_host(self) -> "DeviceOp[NDArray[D_co], Borrowed]":
         """Return an op whose result is a new NumPy array with the contents. Moves the borrow; its run ends the loan."""
         return cast("DeviceOp[NDArray[D_co], Borrowed]", TO_HOST.value(self))

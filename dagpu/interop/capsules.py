@@ -14,6 +14,7 @@ import ctypes
 import struct
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from math import prod
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from dagpu.backends.host.arrays import array_at
 from dagpu.common.dtypes import Shape, bf16, element_type, strides_of
 from dagpu.common.frozen import frozen
-from dagpu.common.layout import Layout
+from dagpu.common.layout import MOST_AXES, MOST_ELEMENTS, Layout
 
 CPU: Final = 1
 CUDA: Final = 2
@@ -42,6 +43,8 @@ MAJOR: Final = 1
 _CODES: Final = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 """The type codes of DLPack, by NumPy's kind of element type."""
 _BFLOAT: Final = 4
+_BITS: Final = np.dtype(np.uint16)
+"""The type of arrays that NumPy exports for bfloat16."""
 
 _TENSOR: Final = struct.Struct("=QiiiBBHQQQ")
 """DLTensor: data, type and index of the device, rank, type code, bits and lanes of elements, shape, strides, offset."""
@@ -75,8 +78,9 @@ class ArrayForm:
     """Its layout in a block that begins with the first byte of its elements."""
     nbytes: int
     """The bytes from there to the end of the last element, gaps included; 0 if there are no elements."""
-    aligned: bool
-    """True if the strides are multiples of the size of an element."""
+    grain: int
+    """The bytes of an element, of which a tensor's address is a multiple. 0 if tensors cannot have this form: their
+    elements have other types, or their strides are multiples of this."""
     contiguous: bool
     """True if the elements are in C order without gaps."""
     is_known: bool
@@ -87,7 +91,13 @@ class ArrayForm:
 
 @lru_cache(4096)
 def form_of(dtype: "np.dtype[Any]", shape: Shape, strides: Shape) -> ArrayForm:
-    """Return the form of an array. The strides are in bytes."""
+    """Return the form of an array. The strides are in bytes.
+
+    Raises:
+        ValueError: no array has this shape.
+    """
+    if len(shape) > MOST_AXES or min(shape, default=0) < 0 or prod(filter(None, shape)) > MOST_ELEMENTS:
+        raise ValueError(f"no array has the shape {shape}")
     found = element_type(dtype)
     itemsize = dtype.itemsize
     low = high = 0
@@ -99,8 +109,9 @@ def form_of(dtype: "np.dtype[Any]", shape: Shape, strides: Shape) -> ArrayForm:
                 low -= (extent - 1) * stride
         high += itemsize
     layout = Layout(dtype if found is None else found, shape, strides, low)
-    aligned = not any(stride % itemsize for stride in strides)
-    return ArrayForm(layout, low + high, aligned, layout.contiguous, found is not None, found == bf16)
+    is_aligned = itemsize and not any(stride % itemsize for stride in strides)
+    grain = itemsize if found is not None and is_aligned else 0
+    return ArrayForm(layout, low + high, grain, layout.contiguous, found is not None, found == bf16)
 
 
 @final
@@ -131,8 +142,10 @@ def make_capsule(array: ArrayMemory, *, versioned: bool) -> object:
     """
     address, form, (kind, index), read_only, owner = array
     layout, is_bfloat = form.layout, form.is_bfloat
-    typestr = "<u2" if is_bfloat else layout.dtype.str
-    view: Any = array_at(address, layout.shape, typestr, layout.strides, owner, read_only=read_only and versioned)
+    dtype, first = _BITS if is_bfloat else layout.dtype, layout.offset
+    view: Any = array_at(
+        address - first, layout.shape, dtype, layout.strides, owner, offset=first, read_only=read_only and versioned
+    )
     capsule: object = view.__dlpack__(max_version=(MAJOR, 0)) if versioned else view.__dlpack__()
     if kind != CPU or is_bfloat:
         place = _pointer_of(id(capsule), _VERSIONED if versioned else _UNVERSIONED) + versioned * _TENSOR_AT
@@ -166,9 +179,26 @@ def read_capsule(capsule: object) -> ArrayMemory | None:
 def _array_memory(fields: Sequence[int], owner: object, *, read_only: bool) -> ArrayMemory | None:
     """Return the memory that the fields of a DLTensor describe; None as `read_capsule`."""
     data, kind, index, rank, code, bits, lanes, extents, steps, offset = fields
+    if not 0 <= rank <= MOST_AXES or (rank and not extents):
+        raise BufferError(f"the capsule says {rank} axes, and their extents are at {extents:#x}")
     int64s = _int64s(rank)
     form = _form_of_tensor(code, bits, lanes, tuple(int64s(extents)[:]), tuple(int64s(steps)[:]) if steps else None)
-    return None if form is None else ArrayMemory(data + offset, form, (kind, index), read_only, owner)
+    if form is None:
+        return None
+    address = data + offset
+    check_address(address if data else 0, form)
+    return ArrayMemory(address, form, (kind, index), read_only, owner)
+
+
+def check_address(address: int, form: ArrayForm) -> None:
+    """Check that an array may begin at this address.
+
+    Raises:
+        BufferError: it has elements, and they would be nowhere.
+    """
+    start = address - form.layout.offset
+    if form.nbytes and not (address and start >= 0 and start + form.nbytes < 1 << 63):
+        raise BufferError(f"its first element would be at {address:#x}, where no array is")
 
 
 @lru_cache

@@ -11,14 +11,25 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 
 from dagpu.backends.host.arrays import array_at
-from dagpu.common.dtypes import byte_order_cure, strides_of
+from dagpu.common.dtypes import conversion_cure, strides_of
 from dagpu.common.errors import DeviceError, DeviceLostError, InteropError
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import HANDLES
 from dagpu.handles.device_handles import Device, Stream, driver_of
-from dagpu.interop.array_attributes import read_attributes, remember_form
-from dagpu.interop.capsules import CPU, CUDA, CUDA_HOST, CUDA_MANAGED, LEGACY, ArrayMemory, form_of, read_capsule
+from dagpu.interop.array_attributes import readers, remember_form
+from dagpu.interop.capsules import (
+    CPU,
+    CUDA,
+    CUDA_HOST,
+    CUDA_MANAGED,
+    LEGACY,
+    ArrayMemory,
+    check_address,
+    form_of,
+    read_capsule,
+)
 from dagpu.runtime.device_lookup import current_device, find_device, numbered_device
 
 
@@ -46,6 +57,9 @@ ForeignArray: TypeAlias = SupportsDLPack | SupportsCudaArray
 StreamLike: TypeAlias = SupportsCudaStream | int
 """A stream of another library, or its CUstream as an integer: 1 is the legacy default stream, 2 the thread's own."""
 
+_IMMUTABLE: Final = ("jax", "jaxlib")
+"""The packages whose arrays never change, and may have one memory: a capsule below DLPack 1.0 does not say so."""
+
 _NAMES: Final = {CPU: "the host", CUDA: "cuda", CUDA_HOST: "page-locked host memory", CUDA_MANAGED: "managed memory"}
 
 
@@ -69,6 +83,7 @@ def stream_handle(stream: StreamLike | None, call: str, where: Origin) -> int | 
     return int(ask()[1]) or LEGACY
 
 
+@leaves_run
 def stream_of(x: StreamLike, place: str | Device | None = None) -> Stream:
     """Return a stream of another library as a `Stream`, for `op.sync_on(stream)` and `op.on(...)`.
 
@@ -113,17 +128,17 @@ def read_array(x: object, call: str, where: Origin, stream: StreamLike | None = 
     Raises:
         InteropError: `x` is no such array, or tensors cannot have its elements or its layout.
     """
-    if type(x) in HANDLES:
-        raise InteropError(f"{call} at {describe(where)}: {x!r} is dagpu's already. Pass it on as it is.")
     known = None if stream is None else stream_handle(stream, call, where)
     producer = None
-    read = read_attributes(x) if known is None else None
+    read = readers[type(x)](x) if known is None or type(x) is np.ndarray else None
     if read is not None:
         array, producer = read
-    elif hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
+    elif type(x) in HANDLES:
+        raise InteropError(f"{call} at {describe(where)}: {x!r} is dagpu's already. Pass it on as it is.")
+    elif _has(x, "__dlpack__") and _has(x, "__dlpack_device__"):
         array = _by_dlpack(x, call, where)
         remember_form(x, array)
-    elif hasattr(x, "__cuda_array_interface__"):
+    elif _has(x, "__cuda_array_interface__"):
         array, said = _by_interface(x, call, where, known)
         known = said if known is None else known
     else:
@@ -131,14 +146,36 @@ def read_array(x: object, call: str, where: Origin, stream: StreamLike | None = 
         raise InteropError(
             f"{call} at {describe(where)}: {format_value(x)} has neither DLPack nor the CUDA array interface. {cure}."
         )
-    form = array.form
-    if not (form.is_known and form.aligned) or array.address % form.layout.dtype.itemsize:
+    address, form, (kind, index), _, _ = array
+    if not form.grain or address % form.grain:
         raise _wrong_elements(array, call, where)
-    kind, index = array.device
-    device = numbered_device("cuda", index) if kind == CUDA else _host_device(array, call, where)
-    if known is not None and kind == CUDA:
-        driver_of(device).exchange.follow(known)
+    if kind != CUDA:
+        return array, _host_device(array, call, where), None
+    device = numbered_device("cuda", index)
+    if known is not None:
+        follow_stream(device, known, call, where)
     return array, device, producer
+
+
+def _has(x: object, name: str) -> bool:
+    """Return True if an array has an attribute, also if it fails: who reads it says so."""
+    try:
+        return not isinstance(x, type) and hasattr(x, name)
+    except Exception:
+        return True
+
+
+def follow_stream(device: Device, stream: int, call: str, where: Origin) -> None:
+    """Make the device's arrival stream wait for the work that is in a stream of another library now.
+
+    Raises:
+        InteropError: the stream is being captured.
+    """
+    if not driver_of(device).exchange.follow(stream):
+        raise InteropError(
+            f"{call} at {describe(where)}: the stream that writes the array, {stream:#x}, is being captured into a "
+            "CUDA graph, so the contents never arrive. Take it over before the capture, or after the graph has run."
+        )
 
 
 def read_host_array(x: Any, call: str, where: Origin) -> "np.ndarray[Any, Any] | None":
@@ -148,16 +185,16 @@ def read_host_array(x: Any, call: str, where: Origin) -> "np.ndarray[Any, Any] |
     Raises:
         InteropError: `x` speaks no protocol, or its elements have a type that NumPy lacks.
     """
-    if type(x) in HANDLES or not hasattr(x, "__dlpack_device__"):
+    if type(x) in HANDLES or not _has(x, "__dlpack_device__"):
         return None
-    if int(x.__dlpack_device__()[0]) not in (CPU, CUDA_HOST, CUDA_MANAGED):
+    if _dlpack_device(x, call, where)[0] not in (CPU, CUDA_HOST, CUDA_MANAGED):
         return None
     array = _by_dlpack(x, call, where)
     form, layout = array.form, array.form.layout
-    if not (form.is_known and form.aligned) or array.address % layout.dtype.itemsize:
+    if not form.grain or array.address % form.grain:
         raise _wrong_elements(array, call, where)
-    bits = "<u2" if form.is_bfloat else layout.dtype.str
-    return array_at(array.address, layout.shape, bits, layout.strides, array.owner).view(layout.dtype)
+    first = layout.offset
+    return array_at(array.address - first, layout.shape, layout.dtype, layout.strides, array.owner, offset=first)
 
 
 def _by_dlpack(x: Any, call: str, where: Origin) -> ArrayMemory:
@@ -166,47 +203,71 @@ def _by_dlpack(x: Any, call: str, where: Origin) -> ArrayMemory:
             f"{call} at {describe(where)}: the array is a masked array, and its mask would be lost. Fill the masked "
             "elements first: x.filled(0)."
         )
-    kind, index = x.__dlpack_device__()
+    kind, index = _dlpack_device(x, call, where)
     # Of a stream that is asked for, the producer makes it wait for its own work. Only CUDA arrays know streams.
     options: dict[str, object] = {}
-    if int(kind) == CUDA:
-        options["stream"] = driver_of(numbered_device("cuda", int(index))).exchange.arrival_stream()
+    if kind == CUDA:
+        options["stream"] = driver_of(numbered_device("cuda", index)).exchange.arrival_stream()
     try:
         try:
             capsule = x.__dlpack__(max_version=(1, 0), **options)
         except TypeError:  # a producer of DLPack before 1.0 does not know the version
             capsule = x.__dlpack__(**options)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise _refused(x, error, call, where) from error
+    try:
         array = read_capsule(capsule)
-    except (BufferError, TypeError, ValueError, RuntimeError) as error:
-        if type(x) is np.ndarray:
-            return _of_numpy(x)
+        if array is not None and array.device != (kind, index) and CUDA in (kind, array.device[0]):
+            raise BufferError(f"it is of device {array.device} in DLPack's numbers, and the array of {kind, index}")
+    except (BufferError, ValueError) as error:
         raise InteropError(
-            f"{call} at {describe(where)}: {type(x).__name__} refused to be exchanged: {error}. Ask its library for a "
-            "plain array first (in PyTorch x.detach(), x.contiguous())."
+            f"{call} at {describe(where)}: what {type(x).__name__} gives is no capsule that dagpu reads: {error}. Ask "
+            "its library for a plain array first."
         ) from error
     if array is None:
         raise InteropError(
             f"{call} at {describe(where)}: {type(x).__name__} has elements of a type that no tensor has. Convert it in "
             "its library first, for instance to float32."
         )
+    if type(x).__module__.partition(".")[0] in _IMMUTABLE:
+        return array._replace(read_only=True)
     return array
 
 
-def _of_numpy(x: "np.ndarray[Any, Any]") -> ArrayMemory:
-    """Return the memory of a NumPy array whose element type DLPack lacks: bfloat16."""
-    interface = x.__array_interface__
-    return ArrayMemory(interface["data"][0], form_of(x.dtype, x.shape, x.strides), (CPU, 0), interface["data"][1], x)
+def _dlpack_device(x: Any, call: str, where: Origin) -> tuple[int, int]:
+    """Return the device of an array in DLPack's numbers."""
+    try:
+        kind, index = x.__dlpack_device__()
+        return int(kind), int(index)
+    except Exception as error:
+        raise _refused(x, error, call, where) from error
+
+
+def _refused(x: object, error: Exception, call: str, where: Origin) -> InteropError:
+    """Return the error for an array whose library refuses to give it, with its own words."""
+    own_words = isinstance(error, BufferError | RuntimeError | TypeError | ValueError) and str(error)
+    said = str(error) if own_words else f"{type(error).__name__}: {error}"
+    return InteropError(
+        f"{call} at {describe(where)}: {type(x).__name__} refused to be exchanged: {said.rstrip('.: ')}. Ask its "
+        "library for a plain array first (in PyTorch x.detach(), x.contiguous())."
+    )
 
 
 def _by_interface(x: Any, call: str, where: Origin, stream: int | None) -> tuple[ArrayMemory, int | None]:
     """Read the CUDA array interface, version 2 or 3. Return the memory, and the stream that the producer names."""
-    interface = x.__cuda_array_interface__
-    if interface.get("mask") is not None:
+    try:
+        interface = x.__cuda_array_interface__
+        version, mask = int(interface.get("version", 0)), interface.get("mask")
+    except Exception as error:
+        raise _no_array(x, error, call, where) from error
+    if mask is not None:
         raise InteropError(f"{call} at {describe(where)}: the array has a mask, which would be lost. Fill it first.")
-    if interface.get("version", 0) < 3 and stream is None:
+    if version < 3 and stream is None:
         raise InteropError(
-            f"{call} at {describe(where)}: version {interface.get('version', 0)} of the CUDA array interface does not "
-            "say which stream still writes the array. Name it: stream=..., 1 for the default stream."
+            f"{call} at {describe(where)}: version {version} of the CUDA array interface does not say which stream "
+            "still writes the array. Name it: stream=..., 1 for the default stream."
         )
     try:
         dtype = np.dtype(interface["typestr"])
@@ -215,17 +276,22 @@ def _by_interface(x: Any, call: str, where: Origin, stream: int | None) -> tuple
         address, read_only = interface["data"]
         steps = strides_of(shape, dtype.itemsize) if strides is None else strides
         found = tuple([operator.index(step) for step in steps])
-        if len(found) != len(shape) or min(shape, default=0) < 0:
+        if len(found) != len(shape):
             raise ValueError(f"shape {shape} and strides {strides}")
         form, address = form_of(dtype, shape, found), operator.index(address or 0)
+        check_address(address, form)
         stream = None if producer is None else operator.index(producer) or LEGACY
-    except (KeyError, TypeError, ValueError) as error:
-        raise InteropError(
-            f"{call} at {describe(where)}: the CUDA array interface of {type(x).__name__} describes no array "
-            f"({type(error).__name__}: {error}). Ask its library for a plain array first."
-        ) from error
+    except (BufferError, KeyError, TypeError, ValueError) as error:
+        raise _no_array(x, error, call, where) from error
     index = _device_of(address, x, call, where) if address else 0
     return ArrayMemory(address, form, (CUDA, index), bool(read_only), x), stream
+
+
+def _no_array(x: object, error: Exception, call: str, where: Origin) -> InteropError:
+    return InteropError(
+        f"{call} at {describe(where)}: the CUDA array interface of {type(x).__name__} describes no array "
+        f"({type(error).__name__}: {error}). Ask its library for a plain array first."
+    )
 
 
 def _device_of(address: int, x: object, call: str, where: Origin) -> int:
@@ -245,9 +311,9 @@ def _wrong_elements(array: ArrayMemory, call: str, where: Origin) -> InteropErro
     """Return the error for an array whose elements no tensor can have, or that lie where no tensor has them."""
     dtype = array.form.layout.dtype
     if not array.form.is_known:
-        cure = byte_order_cure(dtype, "x") or "Convert it in its library first, for instance to float32"
         return InteropError(
-            f"{call} at {describe(where)}: the array has elements of {dtype}, which no tensor has. {cure}."
+            f"{call} at {describe(where)}: the array has elements of {dtype}, which no tensor has. "
+            f"{conversion_cure(dtype, 'x')}."
         )
     return InteropError(
         f"{call} at {describe(where)}: the elements of the array are not aligned to their {dtype.itemsize} bytes. Copy "
@@ -262,7 +328,7 @@ def _host_device(array: ArrayMemory, call: str, where: Origin) -> Device:
         chosen = current_device()
         return numbered_device("host", 0) if chosen.kind == "cuda" else chosen
     named = _NAMES.get(kind, f"device type {kind} of DLPack")
+    own = "" if call == "from_array" else "from_array(x), or "
     raise InteropError(
-        f"{call} at {describe(where)}: the array is in {named}. Copy it to a tensor: from_array(x), or "
-        "from_host(numpy.asarray(x))."
+        f"{call} at {describe(where)}: the array is in {named}. Copy it to a tensor: {own}from_host(numpy.asarray(x))."
     )

@@ -1,15 +1,17 @@
 """Handles to the memory of arrays of other libraries, without a copy: owned, shared, or lent for a block."""
 
-from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, TypeVar, final
+from typing import Any, Final, Generic, TypeVar, final
 
 import numpy as np
 
 from dagpu.common.errors import BorrowError, InteropError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe
+from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import (
+    END_OF_LOAN,
+    HandleBase,
     HandleState,
     Holders,
     Loan,
@@ -22,22 +24,19 @@ from dagpu.handles import (
 from dagpu.handles.device_handles import driver_of
 from dagpu.handles.storage import Storage, find_loan, release_returned_loans
 from dagpu.interop.capsules import ArrayMemory
-from dagpu.interop.foreign_arrays import Arrival, StreamLike, read_array
+from dagpu.interop.foreign_arrays import StreamLike, read_array
 from dagpu.interop.known_memory import add_memory, forget_memory
 
 _B_co = TypeVar("_B_co", covariant=True)
 
+_TAKEN: Final = object()
+_ENDS: Final = {call: f"{END_OF_LOAN}{call}()" for call in ("lend", "lend_mut")}
+"""How the lender of a loan is moved, for messages."""
+
 
 def own_array(x: Any, dtype: Any, stream: StreamLike | None, call: str, where: Origin) -> Tensor[Any]:
     """Return a `Tensor` of the memory of an array; see `adopt`."""
-    arrival = read_array(x, call, where, stream)
-    array = arrival[0]
-    if dtype is not None:
-        check_type(array.form.layout.dtype, dtype, call, where)
-    if array.read_only or not array.form.contiguous:
-        raise _not_writable(array, call, where)
-    storage, layout = _wrap(arrival)
-    add_memory(array, storage, call, where, writable=True)
+    storage, layout = _take(x, dtype, stream, call, where, writes=True)
     return Tensor(HandleState(Tensor, storage, layout, where))
 
 
@@ -46,58 +45,46 @@ def share_memory(
 ) -> SharedTensor[Any]:
     """Return a `SharedTensor` of the memory of an array; see `share_array`. Where `known` is false, other handles may
     write the memory at other times."""
-    storage, layout = _readable(x, dtype, stream, call, where, known=known)
+    storage, layout = _take(x, dtype, stream, call, where, known=known)
     storage.lock.readers = 1  # for ever: the array's library reads it too, so no handle of dagpu may own or write it
-    return SharedTensor(HandleState(SharedTensor, storage, layout, where, holders=Holders()))
+    return SharedTensor(HandleState(SharedTensor, storage, layout, where, None, None, Holders()))
 
 
 @final
-class ArrayLoan(AbstractContextManager[_B_co]):
+class ArrayLoan(HandleBase, Generic[_B_co]):
     """The block of `lend` or `lend_mut`. A generator would take 1 us more.
 
-    The block gives a borrow. Its lender is a `Tensor` that the user never has, and that is moved at the end of the
-    block.
+    The block gives a borrow. Its lender is this object, which counts as moved from the end of the block on.
     """
 
-    __slots__ = ("_array", "_call", "_dtype", "_lender", "_storage", "_stream", "_where", "_writes")
+    __slots__ = ("_array", "_call", "_dtype", "_stream", "_where", "_writes")
 
     def __init__(
         self, x: Any, dtype: Any, stream: StreamLike | None, call: str, where: Origin, *, writes: bool
     ) -> None:
+        self._state = None
         self._array = x
+        """The array; `_TAKEN` once the block has begun."""
         self._dtype = dtype
         self._stream = stream
         self._call = call
         self._where = where
         self._writes = writes
-        self._lender: Tensor[Any] | None = None
 
     def __enter__(self) -> _B_co:
         """Begin the loan, and return the borrow."""
-        call, where = self._call, self._where
-        if self._lender is not None:
+        array, call, where, writes = self._array, self._call, self._where, self._writes
+        if array is _TAKEN:
             raise InteropError(
                 f"the loan that {call} at {describe(where)} has made is used for a second block. Call {call}(x) for "
                 "each block."
             )
-        lender = self._lender = self._begin(call, where)
-        self._array = None
-        state = lender._unmoved_state()  # noqa: SLF001  # it was made here
-        self._storage = state.storage
-        borrow: Any
-        if self._writes:
-            borrow = TensorMut(HandleState(TensorMut, state.storage, state.layout, where, lender, Loan()))
-        else:
-            borrow = TensorRef(HandleState(TensorRef, state.storage, state.layout, where, lender))
-        found: _B_co = borrow
-        return found
-
-    def _begin(self, call: str, where: Origin) -> Tensor[Any]:
-        """Return the lender, whose memory is that of the array."""
-        if self._writes:
-            return own_array(self._array, self._dtype, self._stream, call, where)
-        storage, layout = _readable(self._array, self._dtype, self._stream, call, where, known=True)
-        return Tensor(HandleState(Tensor, storage, layout, where))
+        storage, layout = _take(array, self._dtype, self._stream, call, where, writes=writes)
+        self._array = _TAKEN
+        kind: Any = TensorMut if writes else TensorRef
+        state = self._state = HandleState(kind, storage, layout, where, self, Loan() if writes else None)
+        borrow: _B_co = kind(state)
+        return borrow
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -107,62 +94,72 @@ class ArrayLoan(AbstractContextManager[_B_co]):
         Raises:
             BorrowError: a run, or another library, still uses the memory.
         """
-        assert self._lender is not None
-        storage, call, where = self._storage, self._call, self._where
+        call, where = self._call, self._where
+        if self._state is None:
+            raise InteropError(
+                f"the loan that {call} at {describe(where)} has made has no block that is open. Write a block: with "
+                f"{call}(x) as t: ..."
+            )
+        storage = take_state(self, _ENDS[call], where).storage
         lock = storage.lock
         if lock.readers or lock.writer is not None:
             release_returned_loans()
-        used, holder, lent = lock.writer is not None or lock.readers, lock.holder, find_loan(storage)
-        take_state(self._lender, f"the end of {call}()", where)
         forget_memory(storage)
-        if used and lent is not None:
+        if lock.readers or lock.writer is not None:
+            lent = find_loan(storage)
+            if lent is not None:
+                raise BorrowError(
+                    f"the block of {call}() at {describe(where)} ends while the array is lent out to another library, "
+                    f"at {describe(lent.origin)}. Drop what the other library took in that block (del x) before this "
+                    "one ends."
+                )
             raise BorrowError(
-                f"the block of {call}() at {describe(where)} ends while the array is lent out to another library, at "
-                f"{describe(lent.origin)}. Drop what the other library took in that block (del x) before this one ends."
-            )
-        if used:
-            raise BorrowError(
-                f"the block of {call}() at {describe(where)} ends while the run started at {describe(holder)} still "
-                "uses the array. Await that run in the block."
+                f"the block of {call}() at {describe(where)} ends while the run started at {describe(lock.holder)} "
+                "still uses the array. Await that run in the block."
             )
 
 
-def _readable(
-    x: Any, dtype: Any, stream: StreamLike | None, call: str, where: Origin, *, known: bool
+def _take(
+    x: Any, dtype: Any, stream: StreamLike | None, call: str, where: Origin, *, writes: bool = False, known: bool = True
 ) -> tuple[Storage, Layout]:
-    """Return a storage for the memory of an array that dagpu only reads, and the array's layout in it."""
-    arrival = read_array(x, call, where, stream)
-    if dtype is not None:
-        check_type(arrival[0].form.layout.dtype, dtype, call, where)
-    storage, layout = _wrap(arrival)
-    if known:
-        add_memory(arrival[0], storage, call, where, writable=False)
-    return storage, layout
-
-
-def _wrap(arrival: Arrival) -> tuple[Storage, Layout]:
-    """Return a storage for the memory of an array, and the array's layout in it."""
-    (address, form, _, _, owner), device, stream = arrival
-    exchange = driver_of(device).exchange
+    """Return a storage for the memory of an array, which dagpu reads, or with `writes` also writes, and the array's
+    layout in it."""
+    array, device, producer = read_array(x, call, where, stream)
+    address, form, _, read_only, owner = array
     layout, nbytes = form.layout, form.nbytes
+    if dtype is not None and dtype is not layout.dtype.type:
+        check_type(layout.dtype, dtype, call, where)
+    if writes and (read_only or not form.contiguous):
+        raise _not_writable(array, call, where)
+    exchange = driver_of(device).exchange
     start = address - layout.offset if nbytes else 0  # as `ArrayMemory.start`
     shift = start % exchange.alignment
     if shift:  # the block begins where one of the backend's could
         start, nbytes = start - shift, nbytes + shift
         layout = Layout(layout.dtype, layout.shape, layout.strides, layout.offset + shift)
-    return Storage(device, nbytes, exchange.wrap(start, nbytes, owner, stream)), layout
+    storage = Storage(device, nbytes, exchange.wrap(start, nbytes, owner, producer))
+    if known:
+        add_memory(array, storage, call, where, writable=writes, is_new=True)
+    return storage, layout
 
 
 def check_type(have: "np.dtype[Any]", wanted: Any, call: str, where: Origin) -> None:
     """Check that an array has the element type that the user has said.
 
     Raises:
-        InteropError: it has another one.
+        InteropError: it has another one, or this is none.
     """
-    if wanted is not have.type and np.dtype(wanted) != have:
+    try:
+        said = np.dtype(wanted)
+    except TypeError:
         raise InteropError(
-            f"{call} at {describe(where)}: the array has elements of {have}, and {np.dtype(wanted)} was said. Nothing "
-            "is converted: say the type that it has, or convert it afterwards: convert(t, dtype)."
+            f"{call} at {describe(where)}: dtype is {format_value(wanted)}, not an element type. Say the type of the "
+            f"array's, {have}, or leave it out."
+        ) from None
+    if said != have:
+        raise InteropError(
+            f"{call} at {describe(where)}: the array has elements of {have}, and {said} was said. Nothing is "
+            "converted: say the type that it has, or convert it afterwards: convert(t, dtype)."
         )
 
 

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from dagpu.common.errors import ShapeError
 from dagpu.common.origin import Origin, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import add_call_place
 from dagpu.handles import SharedTensor, Tensor, TensorMut, TensorRef, live_state
 from dagpu.handles.device_handles import driver_of
-from dagpu.interop.foreign_arrays import ForeignArray, StreamLike, read_array, read_host_array
+from dagpu.interop.foreign_arrays import ForeignArray, StreamLike, follow_stream, read_array, read_host_array
 from dagpu.interop.imported_handles import ArrayLoan, check_type, own_array, share_memory
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import value
@@ -66,7 +67,7 @@ def from_array(x: Any, dtype: Any = None, *, stream: StreamLike | None = None) -
     if dtype is not None:
         check_type(array.form.layout.dtype, dtype, "from_array", where)
     if producer is not None:  # the run may begin in another thread, or after the block of the library's stream
-        driver_of(place).exchange.follow(producer)
+        follow_stream(place, producer, "from_array", where)
     return value(_Unread(x, dtype, stream, where)).then(_copy_now)
 
 
@@ -96,6 +97,7 @@ def adopt(x: NDArray[_D]) -> Tensor[_D]: ...
 def adopt(x: ForeignArray, dtype: type[_D], *, stream: StreamLike | None = ...) -> Tensor[_D]: ...
 @overload
 def adopt(x: ForeignArray, *, stream: StreamLike | None = ...) -> Tensor[Any]: ...
+@leaves_run
 def adopt(x: Any, dtype: Any = None, *, stream: StreamLike | None = None) -> Tensor[Any]:
     """Take an array of another library over as an owned `Tensor`, without a copy. Moves `x`: do not use it again.
 
@@ -120,6 +122,7 @@ def share_array(x: NDArray[_D]) -> SharedTensor[_D]: ...
 def share_array(x: ForeignArray, dtype: type[_D], *, stream: StreamLike | None = ...) -> SharedTensor[_D]: ...
 @overload
 def share_array(x: ForeignArray, *, stream: StreamLike | None = ...) -> SharedTensor[Any]: ...
+@leaves_run
 def share_array(x: Any, dtype: Any = None, *, stream: StreamLike | None = None) -> SharedTensor[Any]:
     """Return a `SharedTensor` of the memory of an array of another library, without a copy.
 

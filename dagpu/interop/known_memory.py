@@ -3,12 +3,16 @@
 Two owners of one block of memory cannot be proved apart, so an import that would make a second one is refused. Readers
 may share a block.
 
-The table has no lock. A range is entered before it is compared with the others, so of two threads that enter one block
-at once, one or both are refused.
+A range is entered before it is compared with others, so of two threads that enter one block at once, one or both are
+refused. To enter a range takes no lock, which would take as long as the rest: most are those of readers, and there are
+no writers.
 """
 
+import threading
 import weakref
-from typing import NamedTuple, final
+from bisect import bisect_left, insort
+from operator import itemgetter
+from typing import Final, TypeAlias, final
 
 from dagpu.common.errors import InteropError
 from dagpu.common.origin import Origin, describe
@@ -16,90 +20,195 @@ from dagpu.handles.device_handles import driver_of
 from dagpu.handles.storage import Storage
 from dagpu.interop.capsules import ArrayMemory
 
+FEW: Final = 16
+"""The number of ranges that are compared one by one. More are sorted first."""
+
+MANY: Final = 256
+"""The number of ranges that are entered before those whose storages are gone are looked for."""
+
+_Range: TypeAlias = tuple[int, int, int, "weakref.ref[Storage]", Origin]
+"""The start and the end of a range of addresses, the identity of its storage, the storage, and the place where it has
+become known."""
+
+_START: Final = itemgetter(0)
+
 
 @final
-class _Range(NamedTuple):
-    start: int
-    stop: int
-    writable: bool
-    storage: "weakref.ref[Storage]"
-    where: Origin
+class _Ranges:
+    """Ranges by the identities of their storages. One whose storage is gone is removed later."""
+
+    __slots__ = ("_left", "lists", "recent", "sorted")
+
+    def __init__(self) -> None:
+        self.recent: dict[int, _Range] = {}
+        """The ranges that are not sorted."""
+        self.sorted: dict[int, _Range] = {}
+        self.lists: dict[int, list[_Range]] = {}
+        """The sorted ranges, and some that are forgotten, in the order of their starts: a list for each power of two of
+        their lengths, so that those that overlap with another one are found without a look at the rest."""
+        self._left = MANY
+        """The number of ranges that are sorted in before those that are gone are removed."""
+
+    def __len__(self) -> int:
+        return len(self.recent) + len(self.sorted)
+
+    def get(self, key: int) -> _Range | None:
+        """Return the range of the storage with this identity."""
+        return self.recent.get(key) or self.sorted.get(key)
+
+    def remove(self, key: int) -> None:
+        """Remove the range of the storage with this identity. The caller holds the lock."""
+        self.recent.pop(key, None)
+        self.sorted.pop(key, None)
+
+    def find_other(self, start: int, stop: int, key: int) -> _Range | None:
+        """Return a range of another storage that has bytes from `start` to `stop`. The caller holds the lock."""
+        if len(self.recent) > FEW:
+            self.sort_in()
+        for other in tuple(self.recent.values()):
+            first, end, its, storage, _ = other
+            if storage() is None:
+                self._drop_recent(other)
+            elif first < stop and start < end and its != key:
+                return other
+        for length, ranges in self.lists.items():
+            near = bisect_left(ranges, start - (1 << length), key=_START)
+            for other in ranges[near : bisect_left(ranges, stop, near, key=_START)]:
+                _, end, its, storage, _ = other
+                if start < end and its != key and self.get(its) is other and storage() is not None:
+                    return other
+        return None
+
+    def _drop_recent(self, old: _Range) -> bool:
+        """Remove a range from the recent ones. Return False, and do nothing, if it is none of them any more."""
+        # No other thread enters another one meanwhile: CPython switches threads at calls and backward jumps, and
+        # between the look and the removal there are none.
+        key = old[2]
+        if key in self.recent and self.recent[key] is old:
+            del self.recent[key]
+            return True
+        return False
+
+    def sort_in(self) -> None:
+        """Sort the recent ranges in, unless all are few, and remove those whose storages are gone. The caller holds the
+        lock."""
+        recent = tuple(self.recent.values())
+        known, lists, moved = self.sorted, self.lists, recent
+        self._left -= len(recent)
+        if self._left < 0 or not lists:
+            moved = tuple([each for each in (*known.values(), *recent) if each[3]() is not None])
+            self._left = max(MANY, len(moved))
+            if len(moved) <= FEW:
+                for each in moved:
+                    self.recent.setdefault(each[2], each)
+                moved = ()
+            known, lists = {}, {}
+        for each in moved:
+            start, stop, key, storage, _ = each
+            if storage() is not None:
+                known[key] = each
+                insort(lists.setdefault((stop - start).bit_length(), []), each, key=_START)
+        self.sorted, self.lists = known, lists
+        for each in recent:
+            is_sorted = known.get(each[2]) is each
+            if (is_sorted or each[3]() is None) and not self._drop_recent(each) and is_sorted:
+                del known[each[2]]  # it was forgotten, or replaced, meanwhile
 
 
 @final
 class _Table:
-    """The ranges of one memory, by the identity of their storages. One whose storage is gone is removed later."""
+    """The ranges of one memory."""
 
-    __slots__ = ("limit", "readers", "writers")
+    __slots__ = ("_lock", "readers", "writers")
 
     def __init__(self) -> None:
-        self.readers: dict[int, _Range] = {}
-        self.writers: dict[int, _Range] = {}
+        self._lock = threading.RLock()  # a finaliser may import an array while its thread is in here
+        self.readers = _Ranges()
+        self.writers = _Ranges()
         """The ranges that one side may write: nothing else overlaps with them."""
-        self.limit = 64
-        """The number of readers at which those that are gone are removed."""
 
-    def restore(self, key: int, before: _Range | None) -> None:
-        """Put back what was known of a storage."""
-        self.forget(key)
-        if before is not None:
-            (self.writers if before.writable else self.readers)[key] = before
+    def add(
+        self, storage: Storage, start: int, stop: int, where: Origin, writable: bool, is_new: bool
+    ) -> _Range | None:
+        """Enter the memory of a storage. If a range of the table conflicts with it, enter nothing, and return that.
 
-    def forget(self, key: int) -> None:
-        self.readers.pop(key, None)
-        self.writers.pop(key, None)
+        Args:
+            writable: true if one side may write the memory.
+            is_new: true if the table has no range of the storage.
+        """
+        key, readers, writers = id(storage), self.readers, self.writers
+        mine, others = (writers, readers) if writable else (readers, writers)
+        same: _Range | None = None
+        if not is_new:
+            same = mine.get(key)
+            before = same or others.get(key)
+            if before is not None and before[3]() is storage:
+                first, end, *_ = before
+                if before is same and first <= start and stop <= end:
+                    return None
+                start, stop = min(start, first), max(stop, end)
+        mine.recent[key] = (start, stop, key, weakref.ref(storage), where)
+        if not (
+            len(writers.recent) > writable or writers.lists or (writable and (readers.recent or readers.lists))
+        ):  # mostly there is nothing to compare it with
+            if len(readers.recent) > MANY:
+                with self._lock:
+                    readers.sort_in()
+            return None
+        with self._lock:
+            found = writers.find_other(start, stop, key)
+            if found is None and writable:
+                found = readers.find_other(start, stop, key)
+            if found is not None:
+                mine.remove(key)
+                if same is not None:
+                    mine.recent[key] = same
+            elif not is_new:
+                others.remove(key)
+        return found
+
+    def forget(self, storage: Storage) -> None:
+        """Remove the range of a storage."""
+        key, readers, writers = id(storage), self.readers, self.writers
+        readers.recent.pop(key, None)
+        writers.recent.pop(key, None)
+        if key in readers.sorted or key in writers.sorted:
+            with self._lock:
+                readers.remove(key)
+                writers.remove(key)
 
 
 tables: dict[tuple[int, int], _Table] = {}
 """A table for each memory: by the device in DLPack's numbers, since all devices of the host have one memory."""
 
 
-def add_memory(array: ArrayMemory, storage: Storage, call: str, where: Origin, *, writable: bool) -> None:
-    """Enter the memory of an array that other libraries know, which a storage has.
+def add_memory(
+    array: ArrayMemory, storage: Storage, call: str, where: Origin, *, writable: bool, is_new: bool = False
+) -> None:
+    """Enter the memory of an array that other libraries know, which a storage has. `is_new` says that the storage has
+    been made for it.
 
     Raises:
         InteropError: it overlaps with memory in the table, and one of the two may be written.
     """
-    table = tables.get(array.device)
+    address, form, device, _, _ = array
+    nbytes = form.nbytes
+    if not nbytes:
+        return
+    table = tables.get(device)
     if table is None:
-        table = tables.setdefault(array.device, _Table())
-    key, start = id(storage), array.start
-    stop = start + array.form.nbytes
-    before = table.readers.get(key) or table.writers.get(key)
-    if before is not None and before.storage() is storage and before.writable == writable:
-        if before.start <= start and stop <= before.stop:
-            return
-        start, stop = min(start, before.start), max(stop, before.stop)
-    new: _Range = tuple.__new__(_Range, (start, stop, writable, weakref.ref(storage), where))  # half of the time
-    (table.writers if writable else table.readers)[key] = new
-    if before is not None and before.writable != writable:
-        (table.writers if before.writable else table.readers).pop(key, None)
-    if table.writers:
-        _refuse_overlap(table, table.writers, key, new, before, call)
-    if writable or len(table.readers) > table.limit:
-        _refuse_overlap(table, table.readers, key, new, before, call)
-        table.limit = max(64, 2 * len(table.readers))
-
-
-def _refuse_overlap(
-    table: _Table, known: dict[int, _Range], key: int, new: _Range, before: _Range | None, call: str
-) -> None:
-    for other_key, other in tuple(known.items()):
-        if other_key == key:
-            continue
-        if other.storage() is None:
-            known.pop(other_key, None)
-        elif (new.writable or other.writable) and other.start < new.stop and new.start < other.stop:
-            table.restore(key, before)
-            raise InteropError(
-                f"{call} at {describe(new.where)}: the memory is known to dagpu already, since "
-                f"{describe(other.where)}, and one of the two handles could write it. Use that handle, or copy the "
-                "array: from_array(x)."
-            )
+        table = tables.setdefault(device, _Table())
+    start = address - form.layout.offset  # as `ArrayMemory.start`
+    found = table.add(storage, start, start + nbytes, where, writable, is_new)
+    if found is not None:
+        raise InteropError(
+            f"{call} at {describe(where)}: the memory is known to dagpu already, since {describe(found[4])}, and "
+            "one of the two handles could write it. Use that handle, or copy the array: from_array(x)."
+        )
 
 
 def forget_memory(storage: Storage) -> None:
     """Remove the memory of a storage whose handle has been taken away from dagpu."""
     table = tables.get(driver_of(storage.device).exchange.dlpack_device)
     if table is not None:
-        table.forget(id(storage))
+        table.forget(storage)

@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 from dagpu.common.dtypes import Shape
 from dagpu.common.errors import ExportError, OwnershipError
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import (
     DLPackExport,
@@ -132,6 +133,7 @@ class Lent(DLPackExport, Generic[_D_co]):
         visit.is_late = not has_ended
 
 
+@leaves_run
 def lent_out(t: TensorRef[_D] | TensorMut[_D], *, stream: StreamLike | None = None) -> AbstractContextManager[Lent[_D]]:
     """Lend a borrowed tensor to other libraries for a `with` block, without a copy.
 
@@ -181,6 +183,7 @@ def _lending_out(t: TensorRef[_D] | TensorMut[_D], stream: int | None, where: Or
         release_returned_loans()
 
 
+@leaves_run
 def unversioned(t: SharedTensor[_D]) -> Lent[_D]:
     """Return a shared tensor for consumers that know no DLPack 1.0 and never write: JAX.
 

@@ -12,7 +12,7 @@ import numpy as np
 from dagpu.common.dtypes import Shape
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout
-from dagpu.common.origin import Origin, describe, is_ours
+from dagpu.common.origin import Origin, describe, is_ours_at
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, cut_of, live_state
 from dagpu.handles.storage import Storage
@@ -132,11 +132,9 @@ def _check_axes(spec: KernelSpec, grid: Shape, origin: Origin) -> None:
 def refuse_call(spec: KernelSpec, origin: Origin, what: str, cure: str, param: Param | None = None) -> NoReturn:
     """Refuse a call: what is wrong, with which argument, where, and the cure."""
     argument = "" if param is None else f", argument {param.name!r}"
-    ours = spec.origin is not None and is_ours(spec.origin[0].co_filename)  # a function of dagpu.array
-    declared = "" if ours else f"; the kernel is declared at {describe(spec.origin)}"
-    raise KernelArgumentError(
-        f"kernel {spec.name!r}{argument}: {what}. Called at {describe(origin)}{declared}. {cure}."
-    )
+    ours = is_ours_at(spec.origin)  # a function of dagpu.array
+    declared = "" if ours or spec.expression else f"; the kernel is declared at {describe(spec.origin)}"
+    raise KernelArgumentError(f"{spec.title}{argument}: {what}. Called at {describe(origin)}{declared}. {cure}.")
 
 
 def format_param(param: Param) -> str:
@@ -167,7 +165,7 @@ def _format_argument(arg: Any) -> str:
     if isinstance(arg, np.ndarray):
         return f"a NumPy array of {arg.dtype.name}, shape {arg.shape}"
     if isinstance(arg, DeviceOp):
-        return f"an op ({kind.__name__})"
+        return f"the op {arg!r}"
     return f"{kind.__name__} {format_value(arg)}"
 
 
@@ -183,7 +181,7 @@ def _form_cure(param: Param, arg: Any) -> str:
             return "Annotate the parameter Lazy[...], or call the kernel inside .then(...) on the number"
         if isinstance(arg, np.ndarray):
             return "Take the number out of it: array.item()"
-        return "Take the number out of it first, on the host: .to_host() gives its contents"
+        return "Take the number out of it first, on the host: .to_host().sync() gives its contents"
     if isinstance(arg, tuple):
         return "Pick one of a kernel's results with .first() or .unzip()"
     is_output = param.form == "out"
@@ -223,17 +221,20 @@ def check_scalar_argument(spec: KernelSpec, param: Param, arg: Any, origin: Orig
     refuse_call(spec, origin, f"got {what}", cure[:1].upper() + cure[1:], param)
 
 
+def elements_problem(got: "np.dtype[Any]", wanted: "np.dtype[Any]", before: str = "") -> tuple[str, str]:
+    """Return what is wrong with an argument of other elements, and the cure. `before` says when to convert it."""
+    name = _scalar_name(wanted)
+    cure = f"Convert it{before}: convert(t, {name}), or for an op .then(lambda t: convert(t, {name}))"
+    if got.kind == "c":
+        cure = "Kernels take real elements: pass one part of the numbers"
+    return f"but elements of {wanted.name} are wanted", cure
+
+
 def _check_elements(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> None:
     layout = live_state(arg).layout
     if param.dtype is not None and layout.dtype is not param.dtype and layout.dtype != param.dtype:
-        cut = " before it is cut" if param.form == "out" else ""
-        name = _scalar_name(param.dtype)
-        cure = f"Convert it{cut}: convert(t, {name}), or for an op .then(lambda t: convert(t, {name}))"
-        if layout.dtype.kind == "c":
-            cure = "Kernels take real elements: pass one part of the numbers"
-        refuse_call(
-            spec, origin, f"got {_format_argument(arg)}, but elements of {param.dtype.name} are wanted", cure, param
-        )
+        what, cure = elements_problem(layout.dtype, param.dtype, " before it is cut" if param.form == "out" else "")
+        refuse_call(spec, origin, f"got {_format_argument(arg)}, {what}", cure, param)
     if param.rank is not None and len(layout.shape) != param.rank:
         rank = len(layout.shape)
         what = f"got {_format_argument(arg)}, so of rank {rank}, but the CUDA declaration has rank {param.rank}"

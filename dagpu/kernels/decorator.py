@@ -6,7 +6,6 @@ unchanged. The result of an argument that is an op is unknown at the call; the t
 """
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import update_wrapper, wraps
@@ -20,6 +19,7 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.env_vars import CHECKED
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run, scope_of_caller, without_our_frames
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
 from dagpu.handles.handle_trees import move_handles
@@ -88,18 +88,22 @@ class Kernel(Generic[_P]):
                 shares memory with an output. No handle has been moved.
             MovedError: a handle has been moved before.
         """
-        origin = here()
-        if kwargs or len(args) != self._arity:
-            return self._launch(bind_arguments(self.spec, self._signature, args, kwargs, origin), origin)
-        # Most calls pass ops and fitting numbers, which need no other checks.
-        for i in self._tensors:
-            if not isinstance(args[i], DeviceOp):
-                return self._launch(list(args), origin)
-        for i, kind, low, high in self._plain:
-            number = args[i]
-            if type(number) is not kind or not low <= number <= high:
-                return self._launch(list(args), origin)
-        return Launch(self.spec, args, origin) if self._has_grid else self._launch(list(args), origin)
+        try:
+            origin = here()
+            if kwargs or len(args) != self._arity:
+                return self._launch(bind_arguments(self.spec, self._signature, args, kwargs, origin), origin)
+            # Most calls pass ops and fitting numbers, which need no other checks.
+            for i in self._tensors:
+                if not isinstance(args[i], DeviceOp):
+                    return self._launch(list(args), origin)
+            for i, kind, low, high in self._plain:
+                number = args[i]
+                if type(number) is not kind or not low <= number <= high:
+                    return self._launch(list(args), origin)
+            return Launch(self.spec, args, origin) if self._has_grid else self._launch(list(args), origin)
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
     def _launch(self, given: list[Any], origin: Origin) -> KernelOp:
         """Check all arguments, move the handles, and return the op."""
@@ -134,13 +138,18 @@ class Kernel(Generic[_P]):
             PartitionError: the tile has another rank than the shape, or does not divide it.
             ShapeError: `shape` is not a tuple of extents.
         """
-        return NewOutput(cast("Kernel[Any]", self), shape, tile, partial, here())
+        try:
+            return NewOutput(cast("Kernel[Any]", self), shape, tile, partial, here())
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
     @overload
     def host(self, body: Callable[..., None], /) -> None: ...
     @overload
     def host(self, /, *, whole: bool = ...) -> Callable[[Callable[..., None]], None]: ...
 
+    @leaves_run
     def host(
         self, body: Callable[..., None] | None = None, /, *, whole: bool = False
     ) -> Callable[[Callable[..., None]], None] | None:
@@ -153,6 +162,7 @@ class Kernel(Generic[_P]):
             KernelArgumentError: the parameters differ from the kernel's, or the kernel has a host body already.
         """
 
+        @leaves_run
         def decorate(body: Callable[..., None]) -> None:
             check_body(self.spec, self._signature.names, body)
             self.spec.host.function, self.spec.host.whole = body, whole
@@ -162,12 +172,14 @@ class Kernel(Generic[_P]):
         decorate(body)
         return None
 
+    @leaves_run
     def grid(self, *grid: int) -> "Kernel[_P]":
         """Return a copy that launches this grid of blocks, 1 to 3 extents, instead of the partition's tile grid."""
         return self._changed(
             grid=check_extents(grid, "grid", self.spec.name, describe(self.spec.origin), describe(here()))
         )
 
+    @leaves_run
     def block(self, *block: int) -> "Kernel[_P]":
         """Return a copy with these block dimensions: 1 to 3 extents, at most 1024 threads in total."""
         self._refuse_setting("block(...)")
@@ -175,6 +187,7 @@ class Kernel(Generic[_P]):
             block=check_extents(block, "block", self.spec.name, describe(self.spec.origin), describe(here()))
         )
 
+    @leaves_run
     def shared_memory(self, nbytes: int) -> "Kernel[_P]":
         """Return a copy whose blocks have `nbytes` bytes of dynamic shared memory each."""
         self._refuse_setting("shared_memory(...)")
@@ -198,6 +211,7 @@ class Kernel(Generic[_P]):
         """Return a copy with other settings."""
         return Kernel(replace(self.spec, **changes), self._signature, self._function)
 
+    @leaves_run
     def compile(self, arch: str | None = None) -> None:
         """Compile the kernel now, so that the first launch does not wait for the compiler.
 
@@ -252,6 +266,7 @@ def _by_name_alone(declare: _F) -> _F:
     """Wrap `declare` so that positional arguments, as of `@kernel` without parentheses, raise an error with a cure."""
 
     @wraps(declare)
+    @leaves_run
     def called(*given: object, **named: Any) -> object:
         if not given:
             return declare(**named)
@@ -301,6 +316,7 @@ def kernel(
         KernelArgumentError: the Python and the CUDA declaration differ, or one of them cannot be read.
     """
 
+    @leaves_run
     def decorate(function: Callable[_P, None]) -> Kernel[_P]:
         if not inspect.isfunction(function):
             what = f"@kernel(...) at {describe(here())} is applied to {format_value(function)}"
@@ -308,7 +324,7 @@ def kernel(
                 f"{what}, which is not a plain function. Decorate a `def` that names and types the kernel's parameters."
             )
         name, place = function.__name__, declared_at(function)
-        signature = read_signature(function, sys._getframe(1).f_locals)
+        signature = read_signature(function, scope_of_caller())
         check_settings(name, place, abi, options, checked=checked, in_place=in_place)
         threads = block if block is None or isinstance(block, tuple) else (block,)
         source, source_name = read_source(cuda, function)

@@ -23,7 +23,7 @@ class Tile(np.ndarray[Any, np.dtype[_D_co]]):
 
     @property
     def at(self) -> tuple[slice, ...]:
-        """The position of the tile in the whole tensor: `x[y.at]` is the part of `x` at the position of the tile `y`.
+        """The position of the tile in the whole tensor. `x[y.at]` is the part of `x` at the position of the tile `y`.
 
         Raises:
             AttributeError: this is a view of a tile, not the tile that the host body received.

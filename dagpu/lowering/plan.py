@@ -9,15 +9,19 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Final, TypeAlias, final
+from typing import Final, Protocol, TypeAlias, final
 
 from dagpu.common.frozen import plain
+from dagpu.common.origin import here
 from dagpu.common.slot import Slot
+from dagpu.common.tracebacks import leaves_run
+from dagpu.common.wrong_arguments import check_path
 from dagpu.lowering.program import (
     HOST,
     Buffer,
     Instruction,
     Launch,
+    Program,
     Role,
     Tiles,
     View,
@@ -92,12 +96,19 @@ class Wait:
 Step: TypeAlias = Allocate | Release | Execute | Record | Wait
 
 
+class Costs(Protocol):
+    """What predicts the times of a drawing: a `dagpu.CostModel`. It reads plans, so this module cannot import it."""
+
+    def times(self, program: Program, /) -> list[float]: ...
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Steps in an order in which they may be submitted: each `Record` precedes the `Wait`s for its event.
+    """What a run does, as plain data: steps in an order in which they may be submitted. `plan_of(op)` returns one.
 
-    The numbers in the steps are indices into `devices`, `lanes` and `buffers`. `events` is the number of events.
+    `print(plan)` lists the steps. A step that waits for an event comes after the one that records it. The numbers in
+    the steps are indices into `devices`, `lanes` and `buffers`. `events` is the number of events.
     """
 
     devices: tuple[str, ...]
@@ -106,8 +117,8 @@ class Plan:
     steps: tuple[Step, ...]
     events: int
     peak_bytes: int
-    """Bytes that a run allocates beyond its inputs, for its whole duration: the arenas, and the outputs in blocks of
-    their own."""
+    """Bytes that a run allocates beyond its inputs, for its whole duration. They are those of the arenas, and of the
+    outputs in blocks of their own."""
     offsets: tuple[int, ...]
     """For each buffer, its offset in bytes from the start of its device's arena, a multiple of `ALIGNMENT`. -1 for a
     buffer outside the arenas: an input, an output, a cell, or a temporary that no instruction uses."""
@@ -117,14 +128,33 @@ class Plan:
     def __str__(self) -> str:
         return show_plan(self)
 
-    def to_svg(self) -> str:
+    @leaves_run
+    def to_svg(self, *, costs: Costs | None = None) -> str:
         """Return a drawing of the lanes as SVG text: the predicted time of each instruction, and the waits between
-        lanes. Jupyter shows this drawing for a plan."""
-        return DRAWING.value(self)
+        lanes. Jupyter shows this drawing for a plan.
 
-    def save_svg(self, path: str | PathLike[str]) -> None:
+        Args:
+            costs: the `CostModel` that predicts the times; `CostModel()` unless given.
+        """
+        return DRAWING.value(self, costs)
+
+    @leaves_run
+    def save_svg(self, path: str | PathLike[str], *, costs: Costs | None = None) -> None:
         """Write the drawing that `to_svg()` returns to a file."""
-        Path(path).write_text(self.to_svg(), encoding="utf-8")
+        check_path(path, "save_svg", here())
+        Path(path).write_text(self.to_svg(costs=costs), encoding="utf-8")
+
+    @leaves_run
+    def memory_to_svg(self) -> str:
+        """Return a drawing of the memory of a run as SVG text: a chart for the arena of each device, with a box for
+        each tensor in it, from the instruction that makes it to the last one that uses it, at its bytes."""
+        return MEMORY_DRAWING.value(self)
+
+    @leaves_run
+    def save_memory_svg(self, path: str | PathLike[str]) -> None:
+        """Write the drawing that `memory_to_svg()` returns to a file."""
+        check_path(path, "save_memory_svg", here())
+        Path(path).write_text(self.memory_to_svg(), encoding="utf-8")
 
     def _repr_svg_(self) -> str:
         return self.to_svg()
@@ -170,12 +200,27 @@ def may_write_over(launch: Launch, source: int, out: int) -> bool:
     )
 
 
+def lane_names(plan: Plan) -> list[str]:
+    """Return the name of each lane: `host:0/1` is the second stream that the plan takes from the pool of its device, in
+    the order in which it takes them, and `host:0/own-1` the first stream that the program has opened itself."""
+    names: list[str] = []
+    pooled: dict[int, int] = {}
+    opened: dict[int, int] = {}
+    for lane in plan.lanes:
+        own = not isinstance(lane.key, int)
+        counts = opened if own else pooled
+        counts[lane.device] = counts.get(lane.device, -1) + 1
+        number = f"own-{counts[lane.device] + 1}" if own else str(counts[lane.device])
+        names.append(f"{name_at(plan.devices, lane.device)}/{number}")
+    return names
+
+
 def show_plan(plan: Plan) -> str:
     """Return a table of the steps in order, and a table of the buffers, as text. Steps count from 1, and so do
-    instructions, whose numbers in the column `#` are those of `explain()`. A lane is printed as `device/key`, an event
-    as `e0`."""
+    instructions, whose numbers in the column `#` are those of `explain()`. A lane is printed as `device/number`, an
+    event as `e0`."""
     places = OriginColumn()
-    lanes = [f"{name_at(plan.devices, lane.device)}/{lane.key}" for lane in plan.lanes]
+    lanes = lane_names(plan)
     rows: list[tuple[str, ...]] = []
     executed = 0
     for index, step in enumerate(plan.steps, 1):
@@ -207,6 +252,8 @@ def show_plan(plan: Plan) -> str:
     )
 
 
-DRAWING: Final = Slot[Callable[[Plan], str]]("dagpu.lowering.report.plan_drawing")
-"""The function that draws a plan by the times that a cost model predicts. The model reads plans, so this module cannot
-import it."""
+DRAWING: Final = Slot[Callable[[Plan, object], str]]("dagpu.lowering.report.plan_drawing")
+"""The function that draws a plan by the times that a cost model predicts, which reads plans."""
+
+MEMORY_DRAWING: Final = Slot[Callable[[Plan], str]]("dagpu.lowering.report.memory_drawing")
+"""The function that draws the arenas of a plan."""

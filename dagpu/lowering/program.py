@@ -259,7 +259,7 @@ class Program:
 def label(instruction: Instruction) -> str:
     """Return a short name of an instruction for tables and messages, such as `Launch saxpy` or `CopyHtoD`."""
     if isinstance(instruction, Launch):
-        return f"Launch {instruction.kernel.name}"
+        return f"Launch {instruction.kernel.label}"
     if isinstance(instruction, HostCall):
         return f"HostCall {getattr(instruction.function, '__name__', type(instruction.function).__name__)}"
     if isinstance(instruction, GraphLaunch) and instruction.name:

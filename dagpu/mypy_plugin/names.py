@@ -64,9 +64,9 @@ ARRAY_FUNCTIONS: Final = "dagpu.kernels.arrays."
 """The start of the full names of the functions of `dagpu.array`."""
 ADOPT: Final = "dagpu.interop.incoming.adopt"
 """The function that takes an array of another library over from the program."""
-PIPELINE: Final = "dagpu.runtime.pipelines.Pipeline"
+PIPELINE: Final = "dagpu.runtime.pipelines.pipeline_class.Pipeline"
 PIPELINE_CALL: Final = f"{PIPELINE}.__call__"
-PIPELINE_DECORATOR: Final = "dagpu.runtime.pipelines.pipeline"
+PIPELINE_DECORATOR: Final = "dagpu.runtime.pipelines.pipeline_class.pipeline"
 
 MOVES_SELF: Final = {
     f"{TENSOR}.partition": "partition()",

@@ -69,6 +69,8 @@ _I = TypeVar("_I")
 _N = TypeVar("_N", bound=np.generic)
 _L = TypeVar("_L", bound=Borrowed)
 _G = TypeVar("_G", bound=MayAlloc)
+_L2 = TypeVar("_L2", bound=Borrowed)
+_G2 = TypeVar("_G2", bound=MayAlloc)
 _T_co = TypeVar("_T_co", covariant=True)
 _L_co = TypeVar("_L_co", bound=Borrowed, covariant=True, default=Static)
 _G_co = TypeVar("_G_co", bound=MayAlloc, covariant=True, default=MayAlloc)
@@ -177,39 +179,57 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         placed: DeviceOp[_T_co, Any, Any] = NODES.value.on(self, stream, origin)
         return RUNNER.value.run_sync(placed)
 
+    @leaves_run
     def schedule(self, policy: Policy) -> "DeviceOp[_T_co, _L_co, _G_co]":
         """Return the same op, placed on streams by `policy`. The innermost placement wins."""
         return NODES.value.scheduled(self, policy, here())
 
+    @leaves_run
     def on(self, place: Place) -> "DeviceOp[_T_co, _L_co, _G_co]":
         """Return the same op on a device (`"host:1"`, `device("cuda:0")`) or placed by a policy. The innermost wins."""
         return NODES.value.placed(self, place, here())
 
     # ---- composing
 
-    def then(self, f: "Callable[[_T_co], DeviceOp[_U, _L, _G]]") -> "DeviceOp[_U, _L_co | _L, _G_co | _G]":
+    def then(self, f: "Callable[[_T_co], DeviceOp[_U, _L2, _G2]]") -> "DeviceOp[_U, _L_co | _L2, _G_co | _G2]":
         """Run the op that `f(result)` returns after this one, with no host synchronisation in between."""
-        origin = here()
-        check_function(f, "then", origin)
-        return NODES.value.then(self, f, origin)
+        try:
+            origin = here()
+            check_function(f, "then", origin)
+            return NODES.value.then(self, f, origin)
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
     def map(self, f: Callable[[_T_co], _U]) -> "DeviceOp[_U, _L_co, _G_co]":
         """Apply `f` to the result, without device work. For results on a device, `f` gets handles."""
-        origin = here()
-        check_function(f, "map", origin)
-        return NODES.value.map(self, f, origin)
+        try:
+            origin = here()
+            check_function(f, "map", origin)
+            return NODES.value.map(self, f, origin)
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
     def host_map(self, f: Callable[[_T_co], _U]) -> "DeviceOp[_U, _L_co]":
         """Call `f(x)` on a worker thread once the result `x` is complete: for CPU work that must not block the loop."""
-        origin = here()
-        check_function(f, "host_map", origin)
-        return NODES.value.host_call(self, f, origin)
+        try:
+            origin = here()
+            check_function(f, "host_map", origin)
+            return NODES.value.host_call(self, f, origin)
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
     def inspect(self, f: Callable[[_T_co], object]) -> "DeviceOp[_T_co, _L_co, _G_co]":
         """Call `f(x)` with the result `x`, and pass that result on unchanged."""
-        origin = here()
-        check_function(f, "inspect", origin)
-        return NODES.value.map(self, NODES.value.inspect(f), origin)
+        try:
+            origin = here()
+            check_function(f, "inspect", origin)
+            return NODES.value.map(self, NODES.value.inspect(f), origin)
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
     @overload
     def shared(self: "DeviceOp[Tensor[_N], _L, _G]") -> "DeviceOp[SharedTensor[_N], _L, _G]": ...
@@ -292,6 +312,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     def unzip(
         self: "DeviceOp[tuple[Any, ...], _L, _G]", n: int | None = None
     ) -> tuple["DeviceOp[Any, _L, _G]", ...]: ...
+    @leaves_run
     def unzip(self, n: int | None = None) -> Any:
         """Return one op for each component of the tuple. The source runs at most once; each component is taken once.
 
@@ -436,6 +457,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         """
         return NODES.value.to_svg(self)
 
+    @leaves_run
     def save_svg(self, path: str | PathLike[str]) -> None:
         """Write the picture that `to_svg()` returns to a file."""
         check_path(path, "save_svg", here())
@@ -450,10 +472,11 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         return in_page(self.to_svg())
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} built at {describe(self.origin)}>"
+        return f"<{NODES.value.name_of_call(self)} at {describe(self.origin)}>"
 
     if not TYPE_CHECKING:
 
+        @leaves_run
         def __reduce_ex__(self, _protocol: object) -> NoReturn:
             raise copy_error(
                 repr(self),
@@ -461,28 +484,33 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
                 "wanted: it never changes, and .shared() gives its result to several consumers",
             )
 
+        @leaves_run
         def __bool__(self) -> bool:
             raise TypeError(f"{self!r} is a description, neither true nor false. Run it, and test its result.")
 
+        @leaves_run
         def __iter__(self) -> NoReturn:
             raise TypeError(f"{self!r} cannot be unpacked: it has not run. Say .unzip() for an op of each component.")
 
+        @leaves_run
         def __getitem__(self, _index: object) -> NoReturn:
             raise TypeError(
                 f"{self!r} has no items: it has not run. Say .first() or .unzip() for the parts of a tuple; "
-                "the contents of a tensor come with .to_host()."
+                "the contents of a tensor come with op.to_host().sync()."
             )
 
+        @leaves_run
         def _no_arithmetic(self, _other: object = None) -> NoReturn:
             raise NotReadyError(
                 f"{self!r} is a description and has no contents. Run it: op.sync(), or await op in a trio task. "
                 "Arithmetic on a device is what kernels are for (@kernel), and expressions: "
-                "expr(f32, f32)(lambda x, y: x + y)(a, b); a tensor's contents come with op.to_host()."
+                "expr(f32, f32)(lambda x, y: x + y)(a, b); a tensor's contents come with op.to_host().sync()."
             )
 
         __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __neg__ = _no_arithmetic
         __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = _no_arithmetic
 
+        @leaves_run
         def __getattr__(self, name: str) -> NoReturn:
             if name in HANDLE_NAMES:
                 called = f"{name}{_example_arguments(name) if HANDLE_NAMES[name] else ''}"
@@ -500,10 +528,11 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
                 )
             raise no_attribute(self, name)
 
+        @leaves_run
         def __array__(self, *_args: object, **_kwargs: object) -> NoReturn:
             raise NotReadyError(
                 f"{self!r} is a description and has no contents. Run it: op.sync(), or await op in a trio task; "
-                "a tensor's contents come with op.to_host()."
+                "a tensor's contents come with op.to_host().sync()."
             )
 
 
@@ -553,6 +582,7 @@ class Nodes:
     uncut: object
     share: object
     produces_host_data: Callable[[_Op], bool]
+    name_of_call: Callable[[_Op], str]
     to_dot: Callable[[_Op], str]
     to_svg: Callable[[_Op], str]
 

@@ -10,6 +10,7 @@ from dagpu.common.containers import values_in
 from dagpu.common.errors import ShapeError
 from dagpu.common.frozen import frozen
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import as_whole_number, format_value, wrong_argument
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.handle_trees import move_handles
@@ -167,6 +168,7 @@ UNKNOWN_RESULTS: set[type[Any]] = set()
 """Further types of ops whose structure does not show their result. Modules that are imported later add them."""
 
 
+@leaves_run
 def value(x: _T) -> "DeviceOp[_T, Static, NoAlloc]":
     """Return an op whose result is `x`. The handles in `x` (also in tuples, lists and dicts) move into the op."""
     origin = here()
@@ -254,13 +256,17 @@ def zip_ops(
 ) -> DeviceOp[tuple[Any, ...], _L, _G]: ...
 def zip_ops(*ops: Any) -> Any:
     """Return an op whose result is the tuple of all results of `ops`. These are independent: their work may overlap."""
-    origin = here()
-    for index, op in enumerate(ops):
-        if not isinstance(op, DeviceOp):
-            listed = isinstance(op, tuple | list) and op and all(isinstance(item, DeviceOp) for item in op)
-            cure = "Unpack it: zip_ops(*ops)" if listed else "Make an op of a value: value(x)"
-            raise wrong_argument("zip_ops", origin, f"argument {index}", op, "an op", cure_by_await(op) or cure)
-    return Zip(ops, origin)
+    try:
+        origin = here()
+        for index, op in enumerate(ops):
+            if not isinstance(op, DeviceOp):
+                listed = isinstance(op, tuple | list) and op and all(isinstance(item, DeviceOp) for item in op)
+                cure = "Unpack it: zip_ops(*ops)" if listed else "Make an op of a value: value(x)"
+                raise wrong_argument("zip_ops", origin, f"argument {index}", op, "an op", cure_by_await(op) or cure)
+        return Zip(ops, origin)
+    except BaseException as error:
+        without_our_frames(error)
+        raise
 
 
 def placed(op: DeviceOp[Any, Any, Any], place: Any, origin: Origin) -> On[Any, Any, Any]:

@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.common.dtypes import Shape, bf16, byte_order_cure, element_type
+from dagpu.common.dtypes import Shape, bf16, conversion_cure, element_type
 from dagpu.common.errors import BorrowError, NotReadyError, ShapeError
 from dagpu.common.frozen import frozen
 from dagpu.common.layout import as_shape
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import add_call_place, format_value, wrong_argument
 from dagpu.handles import (
     HANDLES,
@@ -151,7 +152,11 @@ def empty(
     For a kernel that also reads its output (`y += ...`), use `zeros` instead. A tensor that is read or returned before
     any kernel has written to it contains zeros.
     """
-    return _alloc(shape, dtype, None, "empty")
+    try:
+        return _alloc(shape, dtype, None, "empty")
+    except BaseException as error:
+        without_our_frames(error)
+        raise
 
 
 def zeros(
@@ -159,7 +164,11 @@ def zeros(
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
     """Create a tensor of zeros. Each run creates a new one."""
-    return _alloc(shape, dtype, Constant(0), "zeros")
+    try:
+        return _alloc(shape, dtype, Constant(0), "zeros")
+    except BaseException as error:
+        without_our_frames(error)
+        raise
 
 
 def ones(
@@ -167,7 +176,11 @@ def ones(
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
     """Create a tensor of ones. Each run creates a new one."""
-    return _alloc(shape, dtype, Constant(1), "ones")
+    try:
+        return _alloc(shape, dtype, Constant(1), "ones")
+    except BaseException as error:
+        without_our_frames(error)
+        raise
 
 
 def full(
@@ -176,13 +189,18 @@ def full(
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
     """Create a tensor with `fill_value` in every element."""
-    return _alloc(shape, dtype, Constant(_check_number(fill_value, "full", "fill_value")), "full")
+    try:
+        return _alloc(shape, dtype, Constant(_check_number(fill_value, "full", "fill_value")), "full")
+    except BaseException as error:
+        without_our_frames(error)
+        raise
 
 
 def _or_from_start(of_stop: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `arange` so that it takes a start and a step, too: then a number stands where the element type would be."""
 
     @wraps(of_stop)
+    @leaves_run
     def called(*given: Any, **named: Any) -> Any:
         second = read_value(given[1]) if len(given) > 1 else None
         if len(given) > 2 or named.keys() & {"start", "step"} or isinstance(second, NUMBERS):
@@ -245,6 +263,7 @@ def arange(stop: Any, dtype: Any = np.float32) -> Any:
     return _alloc((stop,), dtype, Arange(0, 1), "arange")
 
 
+@leaves_run
 def linspace(
     start: float,
     stop: float,
@@ -257,6 +276,7 @@ def linspace(
     return _alloc((count,), dtype, Linspace(first, last, count), "linspace")
 
 
+@leaves_run
 def eye(
     n: int,
     m: int | None = None,
@@ -266,6 +286,7 @@ def eye(
     return _alloc((n, n if m is None else m), dtype, Eye(), "eye")
 
 
+@leaves_run
 def rand(
     shape: Shape,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
@@ -290,6 +311,7 @@ def rand(
     return _alloc(shape, dtype, Uniform(check_seed(seed, "rand")), "rand")
 
 
+@leaves_run
 def randn(
     shape: Shape,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
@@ -337,34 +359,24 @@ def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
         ShapeError: `array` is not a NumPy array, tensors cannot have its element type, or it is a masked array, whose
             mask would be lost.
     """
-    origin = here()
-    if not isinstance(array, np.ndarray):
-        raise wrong_argument("from_host", origin, "array", array, "a NumPy array", _array_cure(array), ShapeError)
-    if isinstance(array, np.ma.MaskedArray):
-        raise ShapeError(
-            f"from_host at {describe(origin)}: array is a masked array, and its mask would be lost. Fill the masked "
-            "elements first: from_host(array.filled(0))."
-        )
-    if element_type(array.dtype) is None:
-        raise ShapeError(
-            f"from_host at {describe(origin)}: array has elements of {array.dtype}, which no tensor has. "
-            f"{_dtype_cure(array.dtype)}."
-        )
-    return FromHost(array if type(array) in (np.ndarray, SymbolicArray) else array.view(np.ndarray), origin)
-
-
-def _dtype_cure(dtype: "np.dtype[Any]") -> str:
-    """Return the cure for an array whose element type no tensor has: a conversion to arrays that can be copied."""
-    swap = byte_order_cure(dtype, "array")
-    if swap is not None:
-        return swap
-    if dtype.kind == "c":
-        return "Round it: array.astype(np.complex128)"
-    if dtype.names is not None:
-        return f"Copy its fields by themselves: from_host(array[{dtype.names[0]!r}])"
-    if dtype.kind in "mM":
-        return "Convert it to whole numbers: array.astype(np.int64)"
-    return "Convert it: array.astype(np.float32)"
+    try:
+        origin = here()
+        if not isinstance(array, np.ndarray):
+            raise wrong_argument("from_host", origin, "array", array, "a NumPy array", _array_cure(array), ShapeError)
+        if isinstance(array, np.ma.MaskedArray):
+            raise ShapeError(
+                f"from_host at {describe(origin)}: array is a masked array, and its mask would be lost. Fill the "
+                "masked elements first: from_host(array.filled(0))."
+            )
+        if element_type(array.dtype) is None:
+            raise ShapeError(
+                f"from_host at {describe(origin)}: array has elements of {array.dtype}, which no tensor has. "
+                f"{conversion_cure(array.dtype, 'array')}."
+            )
+        return FromHost(array if type(array) in (np.ndarray, SymbolicArray) else array.view(np.ndarray), origin)
+    except BaseException as error:
+        without_our_frames(error)
+        raise
 
 
 def _array_cure(x: object) -> str:
@@ -427,6 +439,7 @@ def _handle_cure(t: object, call: str, otherwise: str = "Pass a Tensor, SharedTe
 def dup(t: Tensor[_D] | SharedTensor[_D]) -> DeviceOp[Tensor[_D]]: ...
 @overload
 def dup(t: TensorRef[_D] | TensorMut[_D]) -> DeviceOp[Tensor[_D], Borrowed]: ...
+@leaves_run
 def dup(t: Any) -> Any:
     """Copy `t` to a new contiguous tensor, on the device where the op is placed (`.on(...)`), or else on that of `t`.
 
@@ -437,6 +450,7 @@ def dup(t: Any) -> Any:
     return Copy(move_handle(_check_source(t, "dup(t)", origin), "dup()", origin), None, None, origin)
 
 
+@leaves_run
 def memcpy(
     dst: TensorMut[_D], src: Tensor[_D] | SharedTensor[_D] | TensorRef[_D] | TensorMut[_D]
 ) -> DeviceOp[None, Borrowed, NoAlloc]:
@@ -469,6 +483,7 @@ def memcpy(
 def convert(t: Tensor[Any] | SharedTensor[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E]]: ...
 @overload
 def convert(t: TensorRef[Any] | TensorMut[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E], Borrowed]: ...
+@leaves_run
 def convert(t: Any, dtype: Any) -> Any:
     """Copy `t` to another element type, by C's rules of conversion. Moves a `Tensor` or `TensorMut`, as `dup` does."""
     origin = here()
@@ -484,6 +499,7 @@ def convert(t: Any, dtype: Any) -> Any:
 def fill(t: Tensor[_D], fill_value: complex) -> DeviceOp[Tensor[_D], Static, NoAlloc]: ...
 @overload
 def fill(t: TensorMut[_D], fill_value: complex) -> DeviceOp[TensorMut[_D], Borrowed, NoAlloc]: ...
+@leaves_run
 def fill(t: Any, fill_value: complex) -> Any:
     """Write `fill_value` to every element of `t`, in place. Moves `t`, a `Tensor` or `TensorMut`, and returns it."""
     origin = here()

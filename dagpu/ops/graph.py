@@ -125,6 +125,7 @@ class CudaGraph(Generic[_T_co]):
         self._output: Any = output
         self._taken: Origin | bool = False
 
+    @leaves_run
     def take_output(self) -> _T_co:
         """Return the result of the captured op. It lies in the graph's memory, and every launch overwrites it.
 
@@ -244,6 +245,7 @@ class Scope:
             return cast(_T, recording.record(op))
 
     @property
+    @leaves_run
     def graph(self) -> CudaGraph[None]:
         """The recorded graph. It exists after the `with` block has ended without an error."""
         graph, recording = self._state.graph, self._state.recording

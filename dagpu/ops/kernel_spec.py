@@ -14,7 +14,7 @@ import numpy as np
 from dagpu.common.dtypes import Shape
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout
-from dagpu.common.origin import Origin
+from dagpu.common.origin import Origin, describe
 from dagpu.handles.library_bodies import LibraryBody
 
 AxisSight: TypeAlias = tuple[int, int, int]
@@ -58,8 +58,9 @@ class HostBody:
     function: Callable[..., None] | None = None
     whole: bool = False
     """True if the body is called once with whole outputs; false if it is called once for each tile."""
-    generated: bool = False
-    """True if dagpu has made the body, so that it calls no code of the user's."""
+    generated: Callable[..., None] | None = None
+    """A whole body that dagpu has made, so that it calls no code of the user's; None for any other. It takes plain
+    arrays, and its caller ignores floating-point errors (`np.errstate`). `function` is the same body for any caller."""
 
 
 @final
@@ -260,6 +261,8 @@ class KernelSpec:
     device."""
     results: int = 0
     """The number of parameters, the last ones, that are new tensors: the kernel defines each of their elements."""
+    expression: str = ""
+    """The name in tables and pictures of the expression of which dagpu has made the kernel, if that is a `lambda`."""
     tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
     """The parameters that are tensors, with their indices in `params`."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)
@@ -270,6 +273,16 @@ class KernelSpec:
     """True if a tensor is passed as a plain pointer, which has no strides."""
     open_places: tuple[int, ...] = field(init=False, repr=False)
     """Indices of the parameters in `params` that take an op or a handle."""
+
+    @property
+    def label(self) -> str:
+        """The name in tables and pictures."""
+        return self.expression or self.name
+
+    @property
+    def title(self) -> str:
+        """The name at the beginning of a message."""
+        return f"the expression at {describe(self.origin)}" if self.expression else f"kernel {self.name!r}"
 
     def __post_init__(self) -> None:
         params = list(enumerate(self.params))

@@ -1,8 +1,9 @@
 """The functions that `Map` and `Then` apply for fluent methods and pipelines: data, so that a plan can be found by the
 structure of an op."""
 
+import itertools
 from collections.abc import Callable
-from typing import Any, Protocol, final
+from typing import Any, Final, Protocol, final
 
 from dagpu.common.errors import ShapeError
 from dagpu.common.frozen import frozen, plain
@@ -134,6 +135,8 @@ class Pure:
     def __call__(self, arguments: tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]) -> DeviceOp[Any, Any, Any]:
         return self.f(*arguments[0], **dict(arguments[1]))
 
+
+pipeline_numbers: Final = itertools.count()
 
 FIRST, LAST, UNCUT, SHARE = Item(0), Item(-1), Uncut(), Share()
 BUILT_IN = frozenset((Cut, Reshape, Uncut, Share, Item, Outputs, Components))

@@ -23,6 +23,7 @@ from dagpu.ops.compose import (
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.drawing.dot_text import to_dot
 from dagpu.ops.drawing.op_drawing import picture
+from dagpu.ops.drawing.op_names import name_of_call
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source
@@ -66,6 +67,7 @@ base.NODES.set(
         uncut=UNCUT,
         share=SHARE,
         produces_host_data=produces_host_data,
+        name_of_call=name_of_call,
         to_dot=to_dot,
         to_svg=picture,
     )

@@ -8,9 +8,11 @@ from typing import Any, Final, TypeVar, final, overload
 import numpy as np
 import trio
 
+from dagpu.common.containers import own_containers
 from dagpu.common.critical import CURRENT_THREAD, OUTSIDE
 from dagpu.common.errors import BorrowError
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_count, check_flag
 from dagpu.handles import SharedTensor, Tensor
 from dagpu.lowering.arguments.call_text import MISS
@@ -44,6 +46,7 @@ def observe(
 ) -> Flow[SharedTensor[_N]]: ...
 @overload
 def observe(op: DeviceOp[_T, Static, Any], /, *, memory: int | None = ..., check: bool = ...) -> Flow[_T]: ...
+@leaves_run
 def observe(op: AnyOp, /, *, memory: int | None = None, check: bool = False) -> Flow[Any]:
     """Return the flow of the values of an op: the first one at once, and a new one each time that sources have changed.
 
@@ -57,7 +60,9 @@ def observe(op: AnyOp, /, *, memory: int | None = None, check: bool = False) -> 
     time than the making of a plan; it gives the same value. The set's own plan is made while the next `next()` waits
     for a change, or else in the second update of that set. Plans are kept for the 32 sets used last.
 
-    A device result is a `SharedTensor` that no later update writes. NumPy arrays are read-only. Closures must depend on
+    A device result is a `SharedTensor` that no later update writes. NumPy arrays are read-only, and each value has
+    lists, dicts, sets and bytearrays of its own. An object of another class may be in several values: do not change it
+    in place. Closures must depend on
     what they are given alone, as those of a pipeline: one is called again only if that has changed. Each update runs on
     the device and with the policy that were current when the flow was opened.
 
@@ -135,13 +140,13 @@ class Observed(FlowStage[Any]):
                 value = await self._update_again(latest, version)
                 if value is not MISS:
                     self._due = False
-                    return value
+                    return own_containers(value)
             del held
         snapshot = self._changed_snapshot() or await self._next_snapshot()
         self._due = True
         value = await await_steps(protected(self._update(snapshot), _UPDATE))
         self._due = False
-        return value
+        return own_containers(value)
 
     def _changed_snapshot(self) -> Snapshot | None:
         """Return the present instant if there is a value to make for it; None if nothing has changed."""

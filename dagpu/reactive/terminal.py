@@ -8,6 +8,7 @@ import trio
 
 from dagpu.common.errors import DagpuError
 from dagpu.common.origin import describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_count, wrong_argument
 from dagpu.lowering.report.explanation import duration
 from dagpu.reactive.flows.feed import Feed
@@ -20,6 +21,7 @@ _REDRAWS_PER_SECOND = 10
 _BAR_WIDTH = 30
 
 
+@leaves_run
 def watch(
     feed: Feed[Any], /, *, total: int | None = None, title: str = "", console: "Console | None" = None
 ) -> AbstractContextManager[None]:

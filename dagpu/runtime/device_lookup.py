@@ -12,6 +12,7 @@ from dagpu.backends.protocol import Backend
 from dagpu.common.env_vars import DEVICE
 from dagpu.common.errors import NoDeviceError
 from dagpu.common.origin import here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import add_call_place, replace_message, wrong_argument
 from dagpu.handles.device_handles import FIND_DEVICE, Device
 from dagpu.kernels.compiling import ARCH_COMPILER
@@ -135,6 +136,7 @@ def backend_names() -> tuple[str, ...]:
     return tuple(sorted({*_SHIPPED, *(entry.name for entry in metadata.entry_points(group=GROUP))}))
 
 
+@leaves_run
 def device(name: str = "auto") -> Device:
     """Return a device by name: `"host"`, `"host:1"`, `"cuda"`, `"cuda:1"`. `"auto"` is a CUDA device if there is one.
 
@@ -227,6 +229,7 @@ def devices() -> list[Device]:
     return found
 
 
+@leaves_run
 def use_device(place: Device | str) -> AbstractContextManager[Device]:
     """Make this the device for ops that are placed on none, within the `with` block, in this task or thread.
 

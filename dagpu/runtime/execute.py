@@ -21,7 +21,7 @@ from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
 from dagpu.runtime.calls.run_call import run_bound, run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.plan_lookup import PlanLookup, direct_call
+from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call
 from dagpu.runtime.waiting.waits import BlockingWaits, Waits, drive
 
 _T = TypeVar("_T")
@@ -73,6 +73,14 @@ async def execute(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, 
     claimed a value that the plan computes. When the run ends, also by an error or a cancellation, its work is complete
     and its locks and claims are released.
     """
+    call = pipeline_call(op)
+    if call is not None and (check := call[0].check) is not None:
+        return await check(op, settings, waits, origin)
+    return await run_unchecked(op, settings, waits, origin)
+
+
+async def run_unchecked(op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, origin: Origin) -> Any:
+    """Run an op as `execute` does, also the call of a pipeline that is checked."""
     if type(op) is Value and is_fixed(op.content):  # no work to trace or launch, but the run is a checkpoint
         await waits.finish_run(False)
         return op.content
@@ -140,6 +148,7 @@ async def _run_traced(
                 await waits.wait_for_any(others)
                 waited = True
         await waits.finish_run(waited)
+        lookup.warn_never_kept(tracer.never_kept)
         return result
     except BaseException:
         tracer.abandon("the run that was to make them failed or was cancelled")

@@ -79,6 +79,7 @@ class StreamInterpreter:
             that uses the plan of an earlier run makes no new plan.
     """
 
+    @leaves_run
     def __init__(
         self,
         device: Device | str | None = None,
@@ -234,6 +235,7 @@ _default: Final = StreamInterpreter()
 _current: ContextVar[Interpreter] = ContextVar("dagpu_interpreter", default=_default)
 
 
+@leaves_run
 def use_interpreter(interpreter: Interpreter) -> AbstractContextManager[Interpreter]:
     """Run ops by this interpreter within the `with` block, in this task or thread."""
     runs = [getattr(interpreter, name, None) for name in ("run", "run_sync")]

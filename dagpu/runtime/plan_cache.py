@@ -4,9 +4,9 @@ A pipeline has a cache of its own, and so has a graph, for the ops that launch i
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from types import EllipsisType
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping
 from dagpu.common.origin import Origin
@@ -30,16 +30,29 @@ class CacheInfo(NamedTuple):
     currsize: int
 
 
+CheckCall: TypeAlias = Callable[[DeviceOp[Any, Any, Any], Settings, Any, Origin], Awaitable[Any]]
+"""Runs the call of a pipeline with these settings. Its waits are those of the run."""
+
+
 @final
 class PlanCache:
     """A cache of plans by the structure of their ops. It removes the least recently used structure first."""
 
-    def __init__(self, maxsize: int, graph_from: int | EllipsisType | None = ..., *, of_pipeline: bool = False) -> None:
+    def __init__(
+        self,
+        maxsize: int,
+        graph_from: int | EllipsisType | None = ...,
+        *,
+        of_pipeline: bool = False,
+        check: "CheckCall | None" = None,
+    ) -> None:
         self._maxsize = maxsize
         self._graph_from = graph_from
         """The run from which on a plan is a graph; None for never, an ellipsis for the number in the run's settings."""
         self._of_pipeline = of_pipeline
         """True for the cache of a pipeline. A miss is a call of its function then, counted by `called`."""
+        self.check = check
+        """Runs each call of a pipeline, and compares it with a run from scratch; None to run it alone."""
         self._plans: OrderedDict[Hashable, tuple[list[LoadedPlan], object]] = OrderedDict()
         self.latest: LoadedPlan | None = None
         """The plan that `find` returned last, if later calls or launches may use it without a key; None once another
@@ -61,7 +74,7 @@ class PlanCache:
     ) -> None:
         """Remember the plan that `find` has returned for this call, for direct calls."""
         write_direct_call(loaded, arguments, named, inputs)
-        self.latest = None if loaded.direct is None else loaded
+        self.latest = None if loaded.direct is None or self.check is not None else loaded
 
     def remember_place(self, loaded: LoadedPlan, op: DeviceOp[Any, Any, Any], inputs: Flattened) -> None:
         """Remember the plan that `find` has returned for this op, for direct calls of ops from the same place."""

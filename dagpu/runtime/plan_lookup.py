@@ -6,6 +6,7 @@ from types import CodeType
 from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.origin import Origin, describe, place_of
+from dagpu.common.tracebacks import passes_on
 from dagpu.lowering.arguments.cache_key import MOST_NODES, flatten_op
 from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
@@ -51,18 +52,23 @@ _warned: set[object] = set()
 
 
 def _warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
-    """Warn, once for each place, that a pipeline was called with an argument by which no plan can be found."""
-    place = place_of(origin)
-    if place in _warned:
-        return
-    _warned.add(place)
-    file, line = ("dagpu", 0) if place is None else place
-    message = (
+    """Warn that a pipeline was called with an argument by which no plan can be found."""
+    _warn_once(
+        origin,
         f"{owner!r}, called at {describe(origin)}, got {what}, by which no plan can be found: its function is called "
         "again in each run. Pass handles, NumPy arrays, numbers, texts, and tuples, lists and dicts of these. Let the "
-        "function close over a value that is the same in all calls, and make a pipeline for each such value."
+        "function close over a value that is the same in all calls, and make a pipeline for each such value.",
     )
-    warnings.warn_explicit(message, RuntimeWarning, file, line)
+
+
+@passes_on
+def _warn_once(origin: Origin, message: str) -> None:
+    """Issue a warning about a call of a pipeline, once for each place."""
+    place = place_of(origin)
+    if place not in _warned:
+        _warned.add(place)
+        file, line = ("dagpu", 0) if place is None else place
+        warnings.warn_explicit(message, RuntimeWarning, file, line)
 
 
 def pipeline_call(op: DeviceOp[Any, Any, Any]) -> "tuple[PlanCache, Any] | None":
@@ -203,6 +209,13 @@ class PlanLookup:
         if self._inline:
             self._attach(new, signature)
 
+    def warn_never_kept(self, why: str | None) -> None:
+        """Warn, once for each place, that a call of a pipeline leaves no plan. `why` has the cure; None if the next
+        call may leave one."""
+        op = self._op
+        if why is not None and not self._inline and isinstance(op, Then) and isinstance(op.f, Pure):
+            _warn_once(op.origin, f"{op.f!r}, called at {describe(op.origin)}, is traced again in each run: {why}.")
+
     def _attach(self, loaded: LoadedPlan, signature: Signature | None) -> None:
         """Put a plan into the slot of the op, unless the same op has other leaves in its next run, or it has none."""
         op, inputs, settings = self._op, self.inputs, self._settings
@@ -225,5 +238,5 @@ def _cache_of(inputs: Flattened, settings: Settings) -> PlanCache | None:
         return None
     for owner in owners:
         cache: PlanCache = owner.plans
-        return cache
+        return cache if cache.check is None else None  # a part of another op is traced in each run then
     return plans if type(settings.policy) in VALUE_POLICIES and not inputs.streams else None

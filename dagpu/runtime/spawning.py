@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, final
 import trio
 from typing_extensions import TypeVar
 
-from dagpu.common.containers import map_values
+from dagpu.common.containers import own_containers
 from dagpu.common.errors import BorrowError, MovedError, OperationCancelled
 from dagpu.common.origin import Origin, StartedAt, describe, here
 from dagpu.common.tracebacks import leaves_run, without_our_frames
@@ -28,7 +28,8 @@ class Pending(Generic[_T_co]):
 
     A result that owns handles goes to the first task that awaits it; a second one gets a `MovedError`. Any other result
     goes to all tasks, so NumPy arrays in it are read-only, even if only one task awaits it (`array.copy()` can be
-    written). A task that runs the op itself, with `await op`, owns the result alone, and may write to it.
+    written); each task gets lists, dicts, sets and bytearrays of its own. A task that runs the op itself, with
+    `await op`, owns the result alone, and may write to it.
     """
 
     def __init__(self, op: DeviceOp[_T_co, Static, Any], origin: Origin) -> None:
@@ -73,7 +74,7 @@ class Pending(Generic[_T_co]):
         if has_owning_handle(result):
             self._value, self._state = None, "taken"
             return result
-        own: _T_co = map_values(lambda item: item, result)  # each task gets its own lists and dicts
+        own: _T_co = own_containers(result)
         return own
 
     async def _run(self) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final, final
 from dagpu.backends.common.measuring import FEEDS, Mark, MeasuredRun, SpanTrack, reset_recorder, set_recorder
 from dagpu.backends.common.profiler import nvtx_ranges
 from dagpu.common.origin import describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_flag, check_path, wrong_argument
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.report.explanation import duration
@@ -162,6 +163,7 @@ class Trace:
             (piece.name, piece.moved, piece.seconds) for piece in pieces if piece.kind == "Launch" and piece.seconds
         ]
 
+    @leaves_run
     def assert_overlap(self, at_least: float) -> None:
         """Assert in a test that `overlap` is at least `at_least`.
 
@@ -300,6 +302,7 @@ def _describe_step(piece: PredictedStep) -> str:
     return f"{piece.name} at {describe(piece.origin)}"
 
 
+@leaves_run
 def trace(
     path: str | PathLike[str] | None = None, *, nvtx: bool = False, costs: CostModel | None = None
 ) -> AbstractContextManager[Trace]:

@@ -15,6 +15,7 @@ from dagpu.common.errors import MeshError
 from dagpu.common.frozen import plain
 from dagpu.common.layout import contiguous_layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import wrong_argument
 from dagpu.handles import SharedTensor, Tensor, TensorRef, share_tensor
 from dagpu.handles.device_handles import Device, reaches
@@ -169,6 +170,7 @@ def all_reduce(
 def all_reduce(
     p: DeviceOp[Partials[_N], _L, Any], how: Reduction = ..., *, axis: str | None = ..., engine: Engine = ...
 ) -> DeviceOp[Replicated[_N], _L]: ...
+@leaves_run
 def all_reduce(p: Any, how: Reduction = "sum", *, axis: str | None = None, engine: Engine = "direct") -> Any:
     """Combine the summands of all devices, element by element, and put the result on every device.
 

@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol, TypeAlias, final, runtime_checkable
 from dagpu.common.dtypes import Shape
 from dagpu.common.errors import MeshError
 from dagpu.common.origin import Origin, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, check_flag, wrong_argument
 from dagpu.lowering.schedule.mesh import Mesh
 
@@ -49,6 +50,7 @@ class Blocks:
 
     __slots__ = ("_axes", "_partial")
 
+    @leaves_run
     def __init__(self, axes: int | Mapping[int, str] = 0, *, partial: bool = False) -> None:
         where = here()
         self._axes: tuple[tuple[int, str | None], ...] = _cut_axes(axes, where)
@@ -127,6 +129,7 @@ class Cyclic:
 
     __slots__ = ("_tile",)
 
+    @leaves_run
     def __init__(self, tile: Shape) -> None:
         given: Any = tile  # whatever the user gave
         extents = [as_whole_number(extent) for extent in given] if isinstance(given, tuple | list) else []

@@ -10,6 +10,7 @@ from dagpu.common.errors import MeshError, ShapeError
 from dagpu.common.frozen import plain
 from dagpu.common.layout import as_shape
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import add_call_place, as_whole_number, wrong_argument
 from dagpu.handles import Tensor
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc
@@ -94,6 +95,7 @@ def unzip_each(
     DeviceOp[Each[_H], _L, _G],
     DeviceOp[Each[_I], _L, _G],
 ]: ...
+@leaves_run
 def unzip_each(e: Any, n: int | None = None) -> Any:
     """Return an op for each component of the tuples that a function of `each` has made on the devices.
 
@@ -203,6 +205,7 @@ class _Joined:
 def as_partials(e: Each[Tensor[_N]]) -> DeviceOp[Partials[_N]]: ...
 @overload
 def as_partials(e: DeviceOp[Each[Tensor[_N]], _L, _G]) -> DeviceOp[Partials[_N], _L, _G]: ...
+@leaves_run
 def as_partials(e: Any) -> Any:
     """Take the results of `each` as summands, for `all_reduce` or `reduce_scatter`. No data moves.
 

@@ -11,6 +11,7 @@ from dagpu.common.errors import MeshError
 from dagpu.common.frozen import plain
 from dagpu.common.layout import contiguous_layout, slice_layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, check_flag, wrong_argument
 from dagpu.handles import share_tensor
 from dagpu.ops.base import Borrowed, DeviceOp
@@ -32,6 +33,7 @@ def halo(s: Sharded[_N], width: int | Sequence[int], *, wrap: bool = ...) -> Dev
 def halo(
     s: DeviceOp[Sharded[_N] | ShardedRef[_N], _L, Any], width: int | Sequence[int], *, wrap: bool = ...
 ) -> DeviceOp[Haloed[_N], _L]: ...
+@leaves_run
 def halo(s: Any, width: int | Sequence[int], *, wrap: bool = False) -> Any:
     """Copy every device's block, with a rim of its neighbours' elements around it.
 

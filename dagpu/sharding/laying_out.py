@@ -11,6 +11,7 @@ from dagpu.common.errors import MeshError, NoDeviceError, ShapeError
 from dagpu.common.frozen import plain
 from dagpu.common.layout import as_shape, contiguous_layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import add_call_place, wrong_argument
 from dagpu.handles import Tensor, TensorRef
 from dagpu.handles.device_handles import FIND_DEVICE, Device
@@ -59,6 +60,7 @@ def shard(t: Tensor[_N], mesh: Mesh, layout: DeviceLayout = ...) -> DeviceOp[Sha
 def shard(
     t: DeviceOp[Tensor[_N] | TensorRef[_N], _L, Any], mesh: Mesh, layout: DeviceLayout = ...
 ) -> DeviceOp[Sharded[_N], _L]: ...
+@leaves_run
 def shard(t: Any, mesh: Mesh, layout: DeviceLayout = FIRST_AXIS) -> Any:
     """Cut a tensor by a layout: each device of the mesh gets a copy of its boxes. Moves a `Tensor`.
 
@@ -193,6 +195,7 @@ def gather(s: Sharded[_N], on: Device | str | None = ...) -> DeviceOp[Tensor[_N]
 def gather(
     s: DeviceOp[Sharded[_N] | ShardedRef[_N], _L, Any], on: Device | str | None = ...
 ) -> DeviceOp[Tensor[_N], _L]: ...
+@leaves_run
 def gather(s: Any, on: Device | str | None = None) -> Any:
     """Put a whole together in one tensor on one device, by default the first of its mesh.
 

@@ -22,7 +22,6 @@ from dagpu.handles import Tensor, live_state
 from dagpu.handles.device_handles import Device, Stream, driver_of
 from dagpu.ops.compose import HostCall, Map, On, Then, Value, Zip
 from dagpu.ops.creation import Alloc, Copy
-from dagpu.ops.node_functions import FIRST
 from dagpu.sharding.assembling import AnyOp, layout_of
 from dagpu.sharding.spread_values import Spreading
 
@@ -195,6 +194,11 @@ def _nothing(_value: object) -> None:
     """Do nothing. What needs the result waits for the run so far."""
 
 
+def _written(found: tuple[tuple[Tensor[Any], ...], None]) -> tuple[Tensor[Any], ...]:
+    """Return the outputs when the call that writes them is done. `first()` would give them before."""
+    return found[0]
+
+
 @plain
 class _Reduce:
     """Reduces complete summands into outputs, whose memory is known."""
@@ -209,7 +213,7 @@ class _Reduce:
         numbers = ELEMENTS[outputs[0].dtype.name], OPERATIONS[self.how]
         call = partial(_enqueue, self.devices, pairs, outputs[0].size, numbers, self.where)
         done: AnyOp = HostCall(Value(None, self.where), call, self.where)
-        return Map(Zip((Value(outputs, self.where), done), self.where), FIRST, self.where)
+        return Map(Zip((Value(outputs, self.where), done), self.where), _written, self.where)
 
 
 @plain

@@ -9,6 +9,7 @@ from typing_extensions import TypeVar
 from dagpu.common.errors import MeshError
 from dagpu.common.frozen import plain
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_function, wrong_argument
 from dagpu.lowering.schedule.mesh import Mesh
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, Static
@@ -113,6 +114,7 @@ def each(
     h: PerDevice[_I] | DeviceOp[PerDevice[_I], _L2, Any],
     /,
 ) -> DeviceOp[Each[_T], _L | _L2, _G]: ...
+@leaves_run
 def each(function: Any, /, *args: Any) -> Any:
     """Call a function for each device of a mesh, with the parts that the device has of the arguments, and its `Rank`.
 

@@ -18,6 +18,7 @@ from dagpu.common.errors import MeshError
 from dagpu.common.frozen import plain
 from dagpu.common.origin import Origin, here
 from dagpu.common.slot import Slot
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import add_call_place, wrong_argument
 from dagpu.handles import SharedTensor, Tensor, TensorRef
 from dagpu.handles.device_handles import Device
@@ -98,6 +99,7 @@ class Rank:
         """The device."""
         return self.mesh.devices[self.number]
 
+    @leaves_run
     def coordinate(self, axis: str) -> int:
         """Return the index of the device along an axis of the mesh.
 
@@ -126,6 +128,7 @@ class PerDevice(Protocol[_T_co]):
         ...
 
 
+@leaves_run
 def _refuse_copy(spread: Composite, _protocol: object = None) -> NoReturn:
     """Raise for a copy or pickle of a value on several devices: a copy would be a second owner of its tensors."""
     why = "A copy would be a second owner of the tensors on its devices"
@@ -233,6 +236,7 @@ class Replicated(SpreadValue[_D_co]):
     def _on(self, rank: int, /) -> SharedTensor[_D_co]:
         return cast("SharedTensor[_D_co]", self._items[rank])
 
+    @leaves_run
     def to_host(self) -> "DeviceOp[NDArray[_D_co]]":
         """Return an op whose result is a new NumPy array with the contents, from the first device.
 

@@ -10,14 +10,14 @@ behind it.
   follow its theme and show their tooltips.
 """
 
+import html
 import sys
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
-from sphinx import addnodes
 
-from tests.project.docs import benchmark_pages, gallery_page, notebooks
+from tests.project.docs.made import benchmark_pages, gallery_page, notebooks
 from tests.support.doc_pages import (
     DOCS,
     GENERATED,
@@ -55,9 +55,10 @@ def parity() -> str:
     from tests.project.parity import ROWS
 
     parts = [
-        "# Parity with the Rust originals\n",
-        "Every construct, example and exercise that the documentation of cuda-async,",
-        "cutile and async-cuda-core shows, and its counterpart here.",
+        "# Parity with cuda-async and cutile\n",
+        "dagpu brings the ideas of three libraries of Rust to Python: cuda-async,",
+        "cutile and async-cuda-core. This page has every construct, example and",
+        "exercise that their documentation shows, and its counterpart here.",
         "`tests/project/test_parity.py` runs each row.",
     ]
     for source in dict.fromkeys(row.source for row in ROWS):
@@ -99,30 +100,17 @@ def lead_to_pages(_app: Any, name: str, source: list[str]) -> None:
 
 
 def include_pictures(_app: Any, page: nodes.document) -> None:
-    """Replace each generated picture by its SVG."""
+    """Replace each generated picture by its SVG, with the words that describe it."""
     for image in list(page.findall(nodes.image)):
         file = GENERATED / Path(image["uri"]).name
-        if image["uri"].endswith(f"_static/generated/{file.name}"):
-            image.parent.replace(
-                image, nodes.raw("", file.read_text(encoding="utf-8"), format="html")
-            )
-
-
-def fold_overloads(_app: Any, page: nodes.document) -> None:
-    """Show the first of three or more signatures; the others are folded."""
-    for entry in page.findall(addnodes.desc):
-        parts = entry.children
-        signatures = [s for s in parts if isinstance(s, addnodes.desc_signature)]
-        if len(signatures) < 3:
-            continue
-        for signature in signatures[1:]:
-            entry.remove(signature)
-        text = "\n".join([" ".join(s.astext().split()) for s in signatures[1:]])
-        summary = f"<summary>{len(signatures) - 1} more signatures</summary>"
-        opening = nodes.raw("", f'<details class="overloads">{summary}', format="html")
-        body = nodes.literal_block(text, text, language="python")
-        content = next(iter(entry.findall(addnodes.desc_content)))
-        content[:0] = [opening, body, nodes.raw("", "</details>", format="html")]
+        if (
+            image["uri"].endswith(f"_static/generated/{file.name}")
+            and file.suffix == ".svg"
+        ):
+            words = html.escape(image["alt"])
+            text = file.read_text(encoding="utf-8")
+            drawn = text.replace("<svg ", f'<svg aria-label="{words}" ', 1)
+            image.parent.replace(image, nodes.raw("", drawn, format="html"))
 
 
 def setup(app: Any) -> dict[str, bool]:
@@ -131,5 +119,4 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("source-read", lead_to_pages)
     # before Sphinx collects the files of images
     app.connect("doctree-read", include_pictures, priority=400)
-    app.connect("doctree-read", fold_overloads)
     return {"parallel_read_safe": True}

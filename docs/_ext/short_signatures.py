@@ -1,14 +1,22 @@
-"""Signatures as users write them: `In[_D]` and `Out[_D]`, not the unions of handles and
-ops that the two stand for, functions of arrays under the name `dagpu.array`, and the
-constructors of those classes alone that users call.
+"""Signatures as users write them.
+
+- `In[D]` and `Out[D]`, not the unions of handles and ops that the two stand for;
+  `NDArray[N]`; the usual shape is left out; type variables without their underscores.
+- Classes and functions by the names under which users import them.
+- The constructors of those classes alone that users call, and no methods that only
+  other modules of dagpu call.
+- Of several signatures equal ones once, and all but the first folded.
 
 autodoc evaluates annotations, which loses the names of aliases. It has no hook for the
 text of one annotation, so this replaces the function of Sphinx that writes it.
 """
 
+import dataclasses
+import re
 import types
 from typing import Any, ParamSpecArgs, ParamSpecKwargs, Union, get_args, get_origin
 
+import numpy as np
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.util import inspect as sphinx_inspect
@@ -16,7 +24,10 @@ from sphinx.util import typing as sphinx_typing
 
 import dagpu
 from dagpu import DeviceOp, Partition, SharedTensor, Tensor, TensorMut, TensorRef
+from dagpu import interop as dagpu_interop
+from dagpu.common.dtypes import Shape
 from dagpu.kernels.annotations import In, Out
+from dagpu.lowering.plan import Plan
 
 NAMES = {In.__metadata__[0]: "In", Out.__metadata__[0]: "Out"}
 """The marks in the two aliases, and the names of these."""
@@ -53,7 +64,35 @@ MADE_BY_USERS = (
 """The classes whose constructors the reference shows. Functions and methods make the
 objects of the other classes."""
 
+OURS_ALONE = (
+    dagpu.Flow.begin,
+    dagpu.Stats.count_call,
+    dagpu.Stats.hand_over,
+    dagpu.StreamInterpreter.settings,
+    dagpu.Trace.begin,
+    dagpu.Trace.end,
+    dagpu.Trace.track,
+)
+"""Methods that other modules of dagpu call, and no user."""
+
+VARIABLE = re.compile(r"\b_([A-Z]\w*?)(?:_co|_contra)?\b")
+"""The name of a type variable; the group is how the reference writes it."""
+
 _whole = sphinx_typing.stringify_annotation
+
+
+def _public_names() -> dict[type[Any], str]:
+    """Return the full names under which users import our classes."""
+    found = {Plan: "dagpu.lowering.plan.Plan"}
+    for module, where in ((dagpu_interop, "dagpu.interop"), (dagpu, "dagpu")):
+        for name in module.__all__:
+            cls = getattr(module, name)
+            if isinstance(cls, type) and cls.__module__.startswith("dagpu."):
+                found[cls] = f"{where}.{name}"
+    return found
+
+
+PUBLIC = _public_names()
 
 
 def written(annotation: Any, /, *more: Any, **options: Any) -> str:
@@ -65,35 +104,107 @@ def written(annotation: Any, /, *more: Any, **options: Any) -> str:
                 element = get_args(element)[0]
             return f"{NAMES[mark]}[{written(element, *more, **options)}]"
     if isinstance(annotation, tuple):  # the parameters that stand for a ParamSpec
-        return (
-            f"[{', '.join([written(each, *more, **options) for each in annotation])}]"
-        )
+        return f"[{_listed(annotation, *more, **options)}]"
     if isinstance(annotation, ParamSpecArgs | ParamSpecKwargs):
-        return str(annotation)
+        return str(annotation).lstrip("_")
     if hasattr(annotation, "__bound__") and hasattr(annotation, "__name__"):
-        return str(annotation.__name__)  # a type variable
+        return VARIABLE.sub(r"\1", annotation.__name__)
+    cls = get_origin(annotation) or annotation
+    name = "" if isinstance(cls, list) else PUBLIC.get(cls, "")
+    if name:
+        arguments = tuple([each for each in get_args(annotation) if each != Shape])
+        listed = f"[{_listed(arguments, *more, **options)}]" if arguments else ""
+        return f"~{name}{listed}"
+    if get_origin(annotation) is np.ndarray:
+        element = get_args(get_args(annotation)[1])[0]
+        return f"NDArray[{written(element, *more, **options)}]"
     return _whole(annotation, *more, **options)
 
 
-def hide_constructors(
+def _listed(annotations: tuple[Any, ...], /, *more: Any, **options: Any) -> str:
+    return ", ".join([written(each, *more, **options) for each in annotations])
+
+
+def plain(
+    _app: Any,
+    _what: str,
+    name: str,
+    _member: Any,
+    _options: Any,
+    signature: str | None,
+    returns: str | None,
+) -> tuple[str | None, str | None]:
+    """Write the defaults that a factory makes as its calls, `costs=CostModel()`, and
+    the type variables of annotations that autodoc could not evaluate."""
+    if signature and "<factory>" in signature:
+        for field in dataclasses.fields(getattr(dagpu, name.split(".")[1])):
+            if field.init and field.default_factory is not dataclasses.MISSING:
+                call = f"{field.default_factory.__name__}()"
+                signature = signature.replace("<factory>", call, 1)
+    return without_underscores(signature), without_underscores(returns)
+
+
+def without_underscores(text: str | None) -> str | None:
+    """Return the text with type variables as the reference writes them."""
+    return text and VARIABLE.sub(r"\1", text)
+
+
+def hide_members(
     _app: Any, _what: str, name: str, member: Any, _skip: bool, _options: Any
 ) -> bool | None:
-    """Leave out the constructors that users do not call."""
+    """Leave out the constructors and methods that users do not call."""
+    if name == "__new__" or member in OURS_ALONE:
+        return True
     shown = [cls.__init__ for cls in MADE_BY_USERS]
     return True if name == "__init__" and member not in shown else None
 
 
-def name_arrays(_app: Any, page: nodes.document) -> None:
-    """Name the functions of arrays by the public name of their module."""
-    for prefix in page.findall(addnodes.desc_addname):
-        if prefix.astext() == "dagpu.kernels.arrays.":
-            prefix[:] = [nodes.Text("dagpu.array.")]
+def public_bases(
+    _app: Any, _name: str, _member: Any, _options: Any, bases: list[Any]
+) -> None:
+    """Name the bases of a class by their public names."""
+    bases[:] = [f":py:class:`~{PUBLIC[b]}`" if b in PUBLIC else b for b in bases]
+
+
+def fold_overloads(_app: Any, page: nodes.document) -> None:
+    """Show one of several equal signatures, and fold all but the first of three."""
+    for entry in page.findall(addnodes.desc):
+        texts: dict[str, addnodes.desc_signature] = {}
+        every = [s for s in entry.children if isinstance(s, addnodes.desc_signature)]
+        for signature in every:
+            if texts.setdefault(shown(signature), signature) is not signature:
+                entry.remove(signature)
+        if len(texts) < 3:
+            continue
+        others = list(texts.items())[1:]
+        for _, signature in others:
+            entry.remove(signature)
+        text = "\n".join([text for text, _ in others])
+        summary = f"<summary>{len(others)} more signatures</summary>"
+        opening = nodes.raw("", f'<details class="overloads">{summary}', format="html")
+        body = nodes.literal_block(text, text, language="python")
+        content = next(iter(entry.findall(addnodes.desc_content)))
+        content[:0] = [opening, body, nodes.raw("", "</details>", format="html")]
+
+
+def shown(signature: addnodes.desc_signature) -> str:
+    """Return the text of a signature as a page shows it. Sphinx keeps two texts of the
+    name of a type: the short one, and the whole one for names that lead nowhere."""
+    copy = signature.deepcopy()
+    for text in list(copy.findall(addnodes.pending_xref_condition)):
+        if text["condition"] == "*":
+            text.parent.remove(text)
+    return " ".join(copy.astext().split())
 
 
 def setup(app: Any) -> dict[str, bool]:
     """Sphinx's entry."""
     for module in (sphinx_typing, sphinx_inspect):
         module.stringify_annotation = written
-    app.connect("autodoc-skip-member", hide_constructors)
-    app.connect("doctree-read", name_arrays)
+    for cls, name in PUBLIC.items():  # else autodoc takes it for an alias
+        cls.__name__ = cls.__qualname__ = name.rpartition(".")[2]
+    app.connect("autodoc-process-signature", plain)
+    app.connect("autodoc-process-bases", public_bases)
+    app.connect("autodoc-skip-member", hide_members)
+    app.connect("doctree-read", fold_overloads)
     return {"parallel_read_safe": True}

@@ -106,10 +106,7 @@ def developed(
     soft = blurred(x, (height, width, colours)).shared()
     edges = sobel.new((height, width), TILE[:2], partial=True)(soft, GAIN)
     out = empty((rows, width, colours), u8).partition(TILE, partial=True)
-    result: DeviceOp[Pixels] = (
-        develop(out, x, soft, edges, curve, above).first().unpartition().to_host()
-    )
-    return result
+    return develop(out, x, soft, edges, curve, above).first().unpartition().to_host()
 
 
 def band_of(picture: Pixels, band: Band, curve: SharedTensor[u8]) -> DeviceOp[Pixels]:

@@ -106,7 +106,8 @@ FUNCTIONS = """
     expr(*types_or_function); kernel(*, cuda, block=..., abi=..., options=..., checked=...);
     use_interpreter(interpreter); device(name=...); current_device(); devices(); use_device(place);
     spawn(nursery, op);
-    pipeline(f=...); source(x, /, *, equal=...); batch(); cutoff(op, /, equal=...);
+    pipeline(f=..., *, cache_size=..., graph_from=..., check=...); in_trio(function, /, *args);
+    source(x, /, *, equal=..., name=...); batch(); cutoff(op, /, equal=...);
     observe(op, /, *, memory=..., check=...); stream_of(x, place=...); from_array(x, dtype=..., *, stream=...);
     adopt(x, dtype=..., *, stream=...); share_array(x, dtype=..., *, stream=...); lend(x, dtype=..., *, stream=...);
     lend_mut(x, dtype=..., *, stream=...); lent_out(t, *, stream=...); unversioned(t);

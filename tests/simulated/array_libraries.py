@@ -97,7 +97,7 @@ class FakeArray:
         self.written_by(lambda x: np.asarray(x), value)
 
     copy_ = lambda self, value: self.written_by(lambda x: np.asarray(x), value)  # noqa: E731  # PyTorch's name
-    detach = again  # PyTorch's name
+    data = property(again)  # PyTorch's name
     view = lambda self, *_: self.again()  # noqa: E731  # CuPy's and Numba's
 
     def item(self) -> Any:
@@ -374,9 +374,17 @@ def fake_cupy(library: FakeLibrary, *, version: int = 14) -> ModuleType:
     def ndarray(shape: Shape, dtype: Any, memory: Any, strides: Shape) -> FakeArray:
         return FakeArray(library, memory, memory.address, shape, strides, np.dtype(dtype))
 
+    def set_allocator(allocator: Any) -> None:
+        library.here.allocators[:] = [] if allocator is None else [allocator]
+
+    memory = _module(
+        "cupy.cuda.memory",
+        _get_thread_local_allocator=lambda: library.here.allocators[-1] if library.here.allocators else None,
+        _set_thread_local_allocator=set_allocator,
+    )
     cuda = _module(
         "cupy.cuda", UnownedMemory=UnownedMemory, MemoryPointer=MemoryPointer, Stream=Stream, ExternalStream=Stream,
-        Device=Device, using_allocator=library.with_allocator,
+        Device=Device, memory=memory, runtime=SimpleNamespace(getDevice=lambda: library.current_device),
     )  # fmt: skip
     pool = SimpleNamespace(free_all_blocks=library.free_idle, total_bytes=lambda: sum(library.held.values()))
     return _module("cupy", cuda=cuda, ndarray=ndarray, get_default_memory_pool=lambda: pool)

@@ -146,7 +146,7 @@ class TorchArray:
     def data_ptr(self) -> int:
         return self.array.address
 
-    def detach(self) -> object:
+    def untyped_storage(self) -> object:
         return self.owner
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -144,6 +144,10 @@ class SimulatedGpu:
     def current(self) -> Current:
         return Current(self)
 
+    def record(self, event: RawEvent, stream: RawStream) -> None:
+        with self.current():
+            event.record(stream)
+
     def refused(self, call: str, code: int) -> DeviceError:
         return device_error(call, code, TEXTS.get(code, "some error"))
 

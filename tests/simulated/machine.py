@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from dagpu.backends.cuda.compile.compiler import Unit
+from dagpu.backends.cuda.driver.driver_errors import CAPTURED_EVENT
 from dagpu.backends.cuda.driver.driver_protocol import EnqueuedWork
 from dagpu.backends.host.arrays import HostMemory
 from tests.support.driver_calls import may_wait_behind_a_load, releases
@@ -79,11 +80,14 @@ class SimulatedEvent:
         self._gpu = gpu
         self._timing = timing
         self.latest: Record | None = None
+        self.captured = False
+        """True if the stream was being captured when the event was recorded: it never happens."""
 
     def record(self, stream: Any, /) -> None:
         with self._gpu.call("cuEventRecord"):
             if stream.gpu is not self._gpu:
                 self._gpu.machine.problem("an event is recorded in a stream of another device")
+            self.captured = stream.is_captured
             record = self.latest = stream.new_record()
 
             def act() -> None:
@@ -96,6 +100,8 @@ class SimulatedEvent:
         with self._gpu.call("cuEventQuery", anywhere=True):
             self._gpu.machine.progress()
             self._gpu.refuse_if_lost("cuEventQuery")
+            if self.captured:
+                raise self._gpu.refused("cuEventQuery", CAPTURED_EVENT)
             return self.latest is None or self.latest.seen()
 
     def synchronize(self) -> None:
@@ -145,6 +151,8 @@ class SimulatedStream:
         """Number of the latest record that the host has seen done."""
         self.records = 0
         """Number of records so far."""
+        self.is_captured = False
+        """True while another library captures it."""
 
     def new_record(self) -> Record:
         """Return a new record of this stream. The device may reach it long before the host sees that."""
@@ -168,6 +176,8 @@ class SimulatedStream:
 
     def wait_for_event(self, event: Any, /) -> None:
         with self.gpu.call("cuStreamWaitEvent", anywhere=True):
+            if event.captured and not self.is_captured:
+                self.gpu.machine.problem("a stream becomes a part of another library's capture")
             if event.latest is not None:
                 self.put(lambda: None, needs=event.latest)
 

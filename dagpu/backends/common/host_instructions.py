@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from dagpu.common.containers import own_containers
 from dagpu.common.errors import ShapeError
 from dagpu.common.origin import describe
 from dagpu.common.tracebacks import passes_on
@@ -14,8 +15,11 @@ from dagpu.ops.base import has_op, refuse_op
 
 @passes_on
 def call(host_call: HostCall, memory: list[object]) -> None:
-    """Call the function of a `host_map` with its argument, and store the result in its cell."""
-    argument = resolve(host_call.argument, memory)
+    """Call the function of a `host_map` with its argument, and store the result in its cell.
+
+    The function gets containers of its own, because a feed keeps the values of cells between its updates.
+    """
+    argument = own_containers(resolve(host_call.argument, memory))
     whose = f"the function of the host_map at {describe(host_call.origin)}"
     try:
         result = host_call.function(argument)

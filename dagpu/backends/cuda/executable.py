@@ -73,8 +73,10 @@ class Executable:
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a run; see `Prepared.submit`."""
         assert not self.compiled.decides, "streams decide nothing"
-        if self.compiled.devices[0].exchange.arrivals:
-            graph = False
+        for device in self.compiled.devices:
+            if device.exchange.arrivals or device.retired.gone:
+                device.settle()
+                graph = graph and not device.exchange.arrivals  # a graph waits for none of its inputs
         if (graph and self.graphs.idle) or self._captured is not None or self._is_one_lane:
             replay = self.launch_again(bindings.memory, spin, graph)
             if replay is not None:

@@ -1,10 +1,12 @@
 """Memory of host devices, and NumPy arrays that view it."""
 
-from ctypes import addressof, c_char
+import ctypes
+import sys
 from operator import index
 from typing import Any, Final, final
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping
 from dagpu.common.dtypes import Shape
@@ -43,8 +45,9 @@ class Account:
             self._freed.watch(memory, nbytes)
 
     def _count_off(self) -> None:
-        while self._freed:
-            self._used -= self._freed.pop()
+        freed = self._freed
+        while freed.gone:
+            self._used -= freed.pop()
 
 
 @final
@@ -62,7 +65,8 @@ class HostMemory:
             raw = np.empty(nbytes + ALIGNMENT, np.uint8)
         except (ValueError, OverflowError) as error:  # larger than an array can be
             raise MemoryError(str(error)) from None
-        start = -addressof(c_char.from_buffer(raw.data)) % ALIGNMENT  # a quarter of the time of `__array_interface__`
+        # It takes a quarter of the time of `__array_interface__`.
+        start = -ctypes.addressof(ctypes.c_char.from_buffer(raw.data)) % ALIGNMENT
         self.block = raw[start : start + nbytes]
         """The bytes, as the array that other arrays view."""
         self.nbytes = nbytes
@@ -85,31 +89,32 @@ NO_MEMORY: Final = HostMemory.over(np.empty(0, np.uint8))
 
 
 @final
-class ArrayOwner:
-    """The base of an array over memory of others: it tells NumPy where the array is, and keeps the memory alive."""
+class MemoryOfOthers(ctypes.Structure):
+    """Memory of others, as the base of the arrays over it, which keeps its owner alive. The arrays know how long it is:
+    one type serves all lengths, because ctypes takes a microsecond to make another."""
 
-    __slots__ = ("__array_interface__", "owner")
-
-    def __init__(self, interface: dict[str, object], owner: object) -> None:
-        self.__array_interface__ = interface
-        self.owner = owner
+    _fields_ = (("memory", ctypes.c_char * sys.maxsize),)
+    owner: object
 
 
 def array_at(
-    address: int, shape: Shape, typestr: str, strides: Shape, owner: object, *, read_only: bool = False
-) -> "np.ndarray[Any, np.dtype[Any]]":
-    """Return the array at an address. It keeps `owner` alive, as do all views of it. Nothing is read."""
-    # NumPy takes the address 0 for none. Arrays there have no elements.
-    data = address or ALIGNMENT, read_only
-    interface: dict[str, object] = {
-        "version": 3, "shape": shape, "typestr": typestr, "strides": strides, "data": data,
-    }  # fmt: skip
-    return np.asarray(ArrayOwner(interface, owner))
+    start: int, shape: Shape, dtype: DTypeLike, strides: Shape, owner: object, *, offset: int = 0,
+    read_only: bool = False,
+) -> "np.ndarray[Any, np.dtype[Any]]":  # fmt: skip
+    """Return the array whose first element is `offset` bytes behind the address `start` of its memory. It keeps `owner`
+    alive, as do all views of it. Nothing is read."""
+    memory = MemoryOfOthers.from_address(start or ALIGNMENT)  # an array at 0 has no elements
+    memory.owner = owner
+    buffer: Any = memory  # NumPy's stubs name a few types, and it takes any buffer
+    made: np.ndarray[Any, np.dtype[Any]] = np.ndarray(shape, dtype, buffer, offset, strides)
+    if read_only:
+        made.flags.writeable = False
+    return made
 
 
 def bytes_at(address: int, nbytes: int, owner: object) -> "np.ndarray[Any, np.dtype[np.uint8]]":
     """Return the bytes at an address as an array. It keeps `owner` alive, as do all views of it."""
-    return array_at(address, (nbytes,), "|u1", (1,), owner)
+    return array_at(address, (nbytes,), np.uint8, (1,), owner)
 
 
 @final
@@ -125,9 +130,12 @@ class ArenaRange:
         return f"<ArenaRange of {self.block.nbytes} bytes>"
 
 
+_MEMORY: Final = (HostMemory, ArenaRange)
+
+
 def writable_array(memory: object, layout: Layout) -> "np.ndarray[Any, np.dtype[Any]]":
     """Return the array that `layout` describes in a `HostMemory` or an `ArenaRange`."""
-    assert isinstance(memory, HostMemory | ArenaRange), f"{memory!r} is not memory of the host backend"
+    assert isinstance(memory, _MEMORY), f"{memory!r} is not memory of the host backend"
     return np.ndarray(layout.shape, layout.dtype, memory.block, layout.offset, layout.strides)
 
 

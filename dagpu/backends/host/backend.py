@@ -13,23 +13,20 @@ from dagpu.backends.host.arrays import NO_MEMORY, HostMemory
 from dagpu.backends.host.host_graph import HostGraph
 from dagpu.backends.host.host_replay import Batch, HostReplay
 from dagpu.backends.host.memory_driver import HostMemoryDriver
-from dagpu.backends.protocol import Bindings
+from dagpu.backends.host.prompt_plan import PromptPlan, is_prompt
+from dagpu.backends.protocol import Bindings, Replay
 from dagpu.common.env_vars import HOST_DEVICES
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import NO_GRAPHS, Device
 from dagpu.lowering.memory.planner import describe_peak
-from dagpu.lowering.plan import Execute, Plan, Step
-from dagpu.lowering.program import HOST, GraphLaunch, HostCall, Instruction, Launch, Role
+from dagpu.lowering.plan import Plan, Step
+from dagpu.lowering.program import HOST, Role
 
 SPREAD: Final = 8
 """Number of pooled streams over which concurrent runs are spread. A plan with more lanes uses more."""
 
 POOL: Final = 64
 """Largest number of streams in the pool of a device. Lanes of a plan with more lanes share streams."""
-
-PROMPT_BYTES: Final = 1 << 24
-"""The bytes that all instructions of a run read and write, up to which the thread that waits for the run executes it.
-To hand it to a worker, and to wake up at its end, takes as long as NumPy takes for a megabyte."""
 
 SPIN_SECONDS: Final = 20e-6
 """Seconds to poll before sleeping: about the time that it takes to put a thread to sleep and wake it again."""
@@ -119,7 +116,7 @@ def _refuse(index: int) -> None:
 class PreparedHostPlan:
     """A plan and the devices that it runs on. Implements `dagpu.backends.protocol.Prepared`."""
 
-    __slots__ = ("_drivers", "_outputs", "_plan", "_prompt")
+    __slots__ = ("_drivers", "_is_prompt", "_outputs", "_plan", "_prompt")
     before_first: ClassVar[None] = None
     """None, because host bodies need no compilation."""
     before_graph: ClassVar[None] = None
@@ -136,9 +133,11 @@ class PreparedHostPlan:
             for number, buffer in enumerate(plan.buffers)
             if buffer.role is Role.OUTPUT and buffer.device != HOST
         ]
-        self._prompt = _is_prompt(plan)
+        self._is_prompt = is_prompt(plan)
+        self._prompt: PromptPlan | None = None
+        """The plan for threads that wait for a run, once there is one."""
 
-    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> HostReplay:
+    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a run; see `Prepared.submit`.
 
         Raises:
@@ -150,11 +149,11 @@ class PreparedHostPlan:
             if bindings.memory[number] is None:
                 bindings.memory[number] = self._take(device, nbytes)
         recorder = current_recorder()
-        if spin and self._prompt and recorder is None and not process.over:
-            replay = HostReplay(plan, bindings, arenas, 1)
-            del arenas
-            Batch(replay, plan.steps).run()
-            return replay
+        if spin and self._is_prompt and recorder is None and not process.over:
+            prompt = self._prompt
+            if prompt is None:
+                prompt = self._prompt = PromptPlan(plan)
+            return prompt.run(bindings, arenas)
         streams = _streams(plan, drivers)
         work = _by_stream(plan.steps, streams)
         measured = None if recorder is None else recorder.begin(plan, streams)
@@ -188,26 +187,6 @@ class PreparedHostPlan:
                 f"{no_room(plan.devices[device], nbytes)}. A run takes {plan.peak_bytes:,} bytes; "
                 f"alive at the peak: {describe_peak(plan, device)}"
             ) from None
-
-
-def _is_prompt(plan: Plan) -> bool:
-    """Return True if the thread that waits for a run may execute it: it has one lane, which is no stream of the user's,
-    calls no code of the user's, and is over soon."""
-    instructions = [step.instruction for step in plan.steps if type(step) is Execute]
-    return (
-        len(plan.lanes) == 1
-        and isinstance(plan.lanes[0].key, int)
-        and all(_calls_no_user(instruction) for instruction in instructions)
-        and sum(plan.buffers[number].nbytes for each in instructions for number in (*each.reads, *each.writes))
-        <= PROMPT_BYTES
-    )
-
-
-def _calls_no_user(instruction: Instruction) -> bool:
-    """Return True if an instruction calls no function of the user's."""
-    if isinstance(instruction, Launch):
-        return instruction.kernel.host.generated
-    return not isinstance(instruction, HostCall | GraphLaunch)
 
 
 def _streams(plan: Plan, drivers: Sequence[HostDriver]) -> list[WorkerStream]:

@@ -36,8 +36,9 @@ class HostExchange:
     def arrival_stream(self) -> None:
         """Return None: the host has no streams that other libraries know."""
 
-    def follow(self, stream: int) -> None:
+    def follow(self, stream: int) -> bool:
         """Do nothing: the host has no streams."""
+        return True
 
     def await_work(self, memory: object, stream: int | None) -> None:
         """Do nothing: arrays of the host are complete."""

@@ -20,6 +20,7 @@ from dagpu.backends.protocol import Bindings, Failure
 from dagpu.common.critical import SIGNALS_SECONDS
 from dagpu.common.tracebacks import without_our_frames
 from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Step, Wait
+from dagpu.lowering.program import Instruction
 
 
 @final
@@ -138,7 +139,7 @@ class HostReplay:
                     try:
                         perform(instruction, memory)
                     except BaseException as error:  # also SystemExit and similar ones: a worker serves many runs
-                        outcome.fail(instruction, without_our_frames(error))
+                        self.fail(instruction, error)
                 case Record():
                     self._record(step.event)
                 case Wait():
@@ -153,6 +154,10 @@ class HostReplay:
                     memory[step.buffer] = None
                 case _:
                     assert_never(step)
+
+    def fail(self, instruction: Instruction, error: BaseException) -> None:
+        """Record the failure of an instruction; what depends on it is skipped."""
+        self._outcome.fail(instruction, without_our_frames(error))
 
     def batch_ended(self) -> None:
         """Count an ended batch, and finish the replay with the last one. A batch calls it after dropping its steps."""

@@ -21,6 +21,7 @@ from dagpu.common.errors import DagpuError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
 from dagpu.common.tracebacks import passes_on
+from dagpu.kernels.generated.cancelled_parts import cancelled_by
 from dagpu.lowering.program import (
     Cell,
     CopyDtoD,
@@ -51,7 +52,8 @@ _UNCANCELLED: Final = Outcome()
 
 
 def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _UNCANCELLED) -> None:
-    """Execute one instruction to its end, or, if `outcome` is cancelled, to the end of the current tile.
+    """Execute one instruction to its end, or, if `outcome` is cancelled, to the end of the current tile, or of the
+    current part of a body that dagpu has made.
 
     Errors of the user's code are raised, with a note that names the function and where it was called.
     """
@@ -117,9 +119,10 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
         body, once = kernel.python.host_body(launch.grid, tile), True
     if body is None:
         raise _no_body(launch)
-    if kernel.host.generated:
-        if not outcome.cancelled and 0 not in launch.grid:
-            _call_body(body, [_plain_argument(argument, memory) for argument in launch.args], launch)
+    if kernel.host.generated is not None:
+        if not outcome.cancelled:
+            with np.errstate(all="ignore"), cancelled_by(lambda: outcome.cancelled):
+                generated_call(launch)(memory)
         return
     arguments = [memory[argument.buffer] if type(argument) is Cell else argument for argument in launch.args]
     outputs: list[tuple[int, object, Layout]] = []
@@ -149,14 +152,32 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
             _call_body(body, arguments, launch)
 
 
-def _plain_argument(argument: Any, memory: list[object]) -> Any:
-    """Return the argument of a body that dagpu has made: a number, or the array of an input or of a whole output."""
-    kind = type(argument)
-    if kind is View:
-        return readonly_array(memory[argument.buffer], argument.layout)
-    if kind is Tiles:
-        return writable_array(memory[argument.view.buffer], argument.view.layout)
-    return memory[argument.buffer] if kind is Cell else argument
+def generated_call(launch: Launch) -> Callable[[list[object]], None]:
+    """Return the function that calls the body of a launch on the memory of a run, for a body that dagpu has made. Its
+    caller ignores floating-point errors."""
+    if 0 in launch.grid:
+        return lambda memory: None
+    host, fixed = launch.kernel.host, list(launch.args)
+    arrays: list[tuple[int, Callable[[object, Layout], Any], int, Layout]] = []
+    cells: list[tuple[int, int]] = []
+    for position, argument in enumerate(fixed):
+        if type(argument) is View:
+            arrays.append((position, readonly_array, argument.buffer, argument.layout))
+        elif type(argument) is Tiles:
+            arrays.append((position, writable_array, argument.view.buffer, argument.view.layout))
+        elif type(argument) is Cell:
+            cells.append((position, argument.buffer))
+
+    def call(memory: list[object]) -> None:
+        arguments = fixed.copy()
+        for position, array, buffer, layout in arrays:
+            arguments[position] = array(memory[buffer], layout)
+        for position, buffer in cells:
+            arguments[position] = memory[buffer]
+        assert host.generated is not None
+        _call_body(host.generated, arguments, launch)
+
+    return call
 
 
 @passes_on
@@ -166,11 +187,11 @@ def _call_body(body: Callable[..., object], arguments: list[Any], launch: Launch
     except IndexBeyond as error:
         raise index_error(launch, error.index, error.extent) from None
     except BaseException as error:
-        blame(error, f"the host body of kernel {launch.kernel.name}, launched at {describe(launch.origin)}")
+        blame(error, f"the host body of kernel {launch.kernel.label}, launched at {describe(launch.origin)}")
         raise
     if returned is not None:
         raise DagpuError(
-            f"the host body of kernel {launch.kernel.name}, launched at {describe(launch.origin)}, returned "
+            f"the host body of kernel {launch.kernel.label}, launched at {describe(launch.origin)}, returned "
             f"a value of type {type(returned).__name__}, which is not used. Write the result into the "
             f"output's tile: {_an_output(launch.kernel)}[...] = ..."
         )

@@ -22,13 +22,13 @@ class Part:
     """
 
     worker: str
-    """The worker that is to run it: the node in the names of its devices. Any other would compute the same."""
+    """The worker that is to run it, which is the node in the names of its devices. Any other would compute the same."""
     epoch: int
     """The most changes of workers on a way from the start of the program to the part."""
     chunk: int
     """The number of the part among those of its worker and epoch, in the order of the program."""
     program: Program
-    """Its instructions. Their devices have the worker's own names: `cuda:1`, and not `node3/cuda:1`."""
+    """Its instructions. The names of their devices are the worker's own, without the name of the worker."""
     imports: tuple[Version, ...]
     """The versions that it takes."""
     takes: tuple[int, ...]

@@ -4,10 +4,9 @@ A library is imported when a body for it is first prepared for a device, never b
 """
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from operator import methodcaller
-from types import TracebackType
+from operator import attrgetter, methodcaller
 from typing import Any, Final, Literal, Protocol, TypeAlias, final
 
 import numpy as np
@@ -48,10 +47,22 @@ class ArrayLibrary(Protocol):
         """Returns an object of its own for an array, so that a body cannot change the shape of a later one."""
         ...
 
-    def entered(
-        self, lane: BodyLane, memory: TemporaryMemory, capturing: Capturing | None, /
-    ) -> AbstractContextManager[object]:
-        """Return a context in which the library's current stream is the lane, and its temporaries live long enough."""
+    @property
+    def takes_memory(self) -> bool:
+        """True if its temporaries are in memory that a call of a body is given."""
+        ...
+
+    def call(
+        self,
+        body: Callable[..., object],
+        arguments: Sequence[Any],
+        lane: BodyLane,
+        memory: TemporaryMemory | None,
+        capturing: Capturing | None,
+        /,
+    ) -> object:
+        """Return what a body returns whose stream, the library's current one, is the lane. Its temporaries live long
+        enough."""
         ...
 
     def host_array(self, array: "np.ndarray[Any, Any]", /) -> Any:
@@ -64,91 +75,23 @@ class ArrayLibrary(Protocol):
 
 
 @final
-class _Entered:
-    """Several contexts as one. A generator would take 2 us more for each call of a body."""
-
-    __slots__ = ("_contexts", "_count")
-
-    def __init__(self, *contexts: AbstractContextManager[object]) -> None:
-        self._contexts = contexts
-        self._count = 0
-
-    def __enter__(self) -> None:
-        try:
-            for context in self._contexts:
-                context.__enter__()
-                self._count += 1
-        except BaseException as error:
-            self.__exit__(type(error), error, error.__traceback__)
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        while self._count:
-            self._count -= 1
-            try:
-                self._contexts[self._count].__exit__(kind, error, trace)
-            except BaseException:
-                self.__exit__(kind, error, trace)
-                raise
-
-
-@final
-class _TorchLane:
-    """A context in which a stream is PyTorch's current one, and PyTorch records no operations.
-
-    `torch.cuda.stream(s)` and `torch.no_grad()` do the same; the first alone takes 13.5 us on an H200. This calls the C
-    functions below them.
-    """
-
-    __slots__ = ("_before", "_other_device", "_records", "_stream", "_torch")
-
-    def __init__(self, torch: "Torch", stream: Any) -> None:
-        self._torch = torch
-        self._stream = stream
-
-    def __enter__(self) -> None:
-        torch, (stream, number) = self._torch, self._stream
-        self._other_device: AbstractContextManager[object] | None = None
-        self._records = torch.records()
-        if torch.current_device() == number[1]:
-            self._before = torch.current_stream(number[1])
-            torch.set_stream(*number)
-        else:  # the device that is current changes too
-            other = torch.module.cuda.stream(stream)
-            other.__enter__()
-            self._other_device = other
-        if self._records:
-            torch.set_records(False)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        torch = self._torch
-        torch.set_records(self._records)  # a body may have changed it
-        if self._other_device is None:
-            torch.set_stream(*self._before)
-        else:
-            self._other_device.__exit__(kind, error, trace)
-
-
-@final
 class Torch:
     """PyTorch. Its allocator knows streams: memory that a body drops serves the same stream again."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
         self.most_streams: int | None = MOST_TORCH_STREAMS
-        self.again: Callable[[Any], Any] = methodcaller("detach")
+        self.takes_memory = False
+        # As `detach()`, which goes through the dispatcher and takes twice as long.
+        self.again: Callable[[Any], Any] = attrgetter("data")
         self._streams: dict[tuple[int, int], tuple[Any, tuple[int, int, int]]] = {}
         # Below its public functions, which take ten times as long. PyTorch's own streams and graphs call these.
         inner: Any = module._C  # noqa: SLF001
-        self.current_device: Callable[[], int] = inner._cuda_getDevice  # noqa: SLF001
-        self.current_stream: Callable[[int], tuple[int, int, int]] = inner._cuda_getCurrentStream  # noqa: SLF001
-        self.set_stream: Callable[[int, int, int], None] = inner._cuda_setStream  # noqa: SLF001
-        self.records: Callable[[], bool] = module.is_grad_enabled
-        self.set_records: Callable[[bool], None] = inner._set_grad_enabled  # noqa: SLF001
+        self._current_device: Callable[[], int] = inner._cuda_getDevice  # noqa: SLF001
+        self._current_stream: Callable[[int], tuple[int, int, int]] = inner._cuda_getCurrentStream  # noqa: SLF001
+        self._set_stream: Callable[[int, int, int], None] = inner._cuda_setStream  # noqa: SLF001
+        self._records: Callable[[], bool] = module.is_grad_enabled
+        self._set_records: Callable[[bool], None] = inner._set_grad_enabled  # noqa: SLF001
 
     def array(self, view: OperandView[Any]) -> Any:
         if any(step < 0 for step in view.strides):
@@ -158,14 +101,39 @@ class Torch:
             )
         return self.module.from_dlpack(view.__dlpack__())
 
-    def entered(
-        self, lane: BodyLane, memory: TemporaryMemory, capturing: Capturing | None
-    ) -> AbstractContextManager[object]:
-        stream = lane.library_stream
-        if stream is None:
-            stream = lane.library_stream = self._stream_of(lane.handle, lane.device)
-        entered = _TorchLane(self, stream)
-        return entered if capturing is None else _Entered(entered, self._private_memory(capturing))
+    def call(
+        self,
+        body: Callable[..., object],
+        arguments: Sequence[Any],
+        lane: BodyLane,
+        memory: TemporaryMemory | None,
+        capturing: Capturing | None,
+    ) -> object:
+        """Call a body in a stream, and let PyTorch record no operations.
+
+        `torch.cuda.stream(s)` and `torch.no_grad()` do the same; the first alone takes 13.5 us on an H200. This calls
+        the C functions below them.
+        """
+        found = lane.library_stream
+        if found is None:
+            found = lane.library_stream = self._stream_of(lane.handle, lane.device)
+        stream, number = found
+        if self._current_device() != number[1]:  # the device that is current changes too
+            with self.module.cuda.stream(stream), self.module.no_grad():
+                return self._call(body, arguments, capturing)
+        records, before = self._records(), self._current_stream(number[1])
+        self._set_stream(*number)
+        try:
+            if records:
+                self._set_records(False)
+            return body(*arguments) if capturing is None else self._call(body, arguments, capturing)
+        finally:
+            self._set_stream(*before)
+            self._set_records(records)  # a body may have changed it
+
+    def _call(self, body: Callable[..., object], arguments: Sequence[Any], capturing: Capturing | None) -> object:
+        with nullcontext() if capturing is None else self._private_memory(capturing):
+            return body(*arguments)
 
     def _stream_of(self, handle: int, device: int) -> Any:
         """Return a stream as an object of PyTorch's, always the same one, and its numbers."""
@@ -213,8 +181,14 @@ class CuPy:
     def __init__(self, module: Any) -> None:
         self.module = module
         self.most_streams: int | None = None
+        self.takes_memory = True
         self.again: Callable[[Any], Any] = methodcaller("view")
         self._streams: dict[tuple[int, int], Any] = {}
+        # What `cupy.cuda.using_allocator` calls, which is a generator and takes 2 us more.
+        memory: Any = module.cuda.memory
+        self._allocator: Callable[[], Any] = memory._get_thread_local_allocator  # noqa: SLF001
+        self._set_allocator: Callable[[Any], None] = memory._set_thread_local_allocator  # noqa: SLF001
+        self._current_device: Callable[[], int] = module.cuda.runtime.getDevice
 
     def array(self, view: OperandView[Any]) -> Any:
         cuda, form = self.module.cuda, form_of(view.dtype, view.shape, view.strides)
@@ -222,9 +196,40 @@ class CuPy:
         memory = cuda.UnownedMemory(view.address - first, form.nbytes, view, view.device)
         return self.module.ndarray(view.shape, view.dtype, cuda.MemoryPointer(memory, first), view.strides)
 
-    def entered(
-        self, lane: BodyLane, memory: TemporaryMemory, capturing: Capturing | None
-    ) -> AbstractContextManager[object]:
+    def call(
+        self,
+        body: Callable[..., object],
+        arguments: Sequence[Any],
+        lane: BodyLane,
+        memory: TemporaryMemory | None,
+        capturing: Capturing | None,
+    ) -> object:
+        cuda, device = self.module.cuda, lane.device
+        assert memory is not None  # since it takes it
+
+        def allocate(nbytes: int) -> Any:
+            block = memory.take(nbytes)
+            return cuda.MemoryPointer(cuda.UnownedMemory(block.address, nbytes, block, device), 0)
+
+        stream = lane.library_stream
+        if stream is None:
+            stream = lane.library_stream = self._stream_of(lane)
+        if self._current_device() == device:
+            with stream:
+                return self._call(body, arguments, allocate)
+        with cuda.Device(device), stream:
+            return self._call(body, arguments, allocate)
+
+    def _call(self, body: Callable[..., object], arguments: Sequence[Any], allocate: Callable[[int], Any]) -> object:
+        before = self._allocator()
+        self._set_allocator(allocate)
+        try:
+            return body(*arguments)
+        finally:
+            self._set_allocator(before)
+
+    def _stream_of(self, lane: BodyLane) -> Any:
+        """Return a stream as an object of CuPy's, always the same one."""
         cuda, key = self.module.cuda, (lane.device, lane.handle)
         stream = self._streams.get(key)
         if stream is None:
@@ -233,12 +238,7 @@ class CuPy:
             else:
                 stream = cuda.ExternalStream(lane.handle, lane.device)
             self._streams[key] = stream
-
-        def allocate(nbytes: int) -> Any:
-            block = memory.take(nbytes)
-            return cuda.MemoryPointer(cuda.UnownedMemory(block.address, nbytes, block, lane.device), 0)
-
-        return _Entered(cuda.Device(lane.device), stream, cuda.using_allocator(allocate))
+        return stream
 
     def host_array(self, array: "np.ndarray[Any, Any]") -> Any:
         return array
@@ -254,6 +254,7 @@ class Numba:
     def __init__(self, module: Any) -> None:
         self.module = module
         self.most_streams: int | None = None
+        self.takes_memory = False
 
     def array(self, view: OperandView[Any]) -> Any:
         return self.module.as_cuda_array(view, sync=False)
@@ -261,10 +262,15 @@ class Numba:
     def again(self, array: Any) -> Any:
         return array.view(array.dtype)
 
-    def entered(
-        self, lane: BodyLane, memory: TemporaryMemory, capturing: Capturing | None
-    ) -> AbstractContextManager[object]:
-        return nullcontext()
+    def call(
+        self,
+        body: Callable[..., object],
+        arguments: Sequence[Any],
+        lane: BodyLane,
+        memory: TemporaryMemory | None,
+        capturing: Capturing | None,
+    ) -> object:
+        return body(*arguments)
 
     def host_array(self, array: "np.ndarray[Any, Any]") -> Any:
         return array

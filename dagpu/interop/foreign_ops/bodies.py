@@ -10,6 +10,7 @@ from dagpu.common.env_vars import FOREIGN
 from dagpu.common.errors import ForeignError, NoDeviceError
 from dagpu.common.frozen import frozen
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import format_value, suspended_result
 from dagpu.interop.foreign_ops.array_libraries import ArrayLibrary, LibraryName, find_library
 from dagpu.interop.foreign_ops.lane_views import BodyLane
@@ -176,6 +177,7 @@ class BodyDecorators:
 
     _bodies: BodyList
 
+    @leaves_run
     def on(self, library: LibraryName, /, *, host: bool = False) -> Callable[[Body], None]:
         """Decorate a body that takes arrays of a library: tensors of PyTorch, arrays of CuPy, device arrays of Numba.
 
@@ -203,6 +205,7 @@ class BodyDecorators:
 
         return decorate
 
+    @leaves_run
     def raw(self, body: Callable[Concatenate[BodyLane, ...], object], /) -> None:
         """Decorate a body that takes a `Lane`, then a `View` for each tensor, and numbers, in the order of the
         parameters, then the new tensors, then a view of the scratch memory if the declaration reserves some.
@@ -212,6 +215,7 @@ class BodyDecorators:
         """
         self._bodies.add("raw", body, on_host=False)
 
+    @leaves_run
     def host(self, body: Body, /) -> None:
         """Decorate the NumPy body, the reference: it takes whole arrays, inputs are read-only.
 

@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.handles import Tensor
 from dagpu.interop.foreign_ops.bodies import BodyDecorators, BodyList
 from dagpu.interop.foreign_ops.shape_rules import Declared, DeclaredOperand, run_declaration
@@ -144,6 +145,7 @@ class Foreign(BodyDecorators, Generic[_P]):
         self._declaration = declaration
         self._bodies = declaration.bodies
 
+    @leaves_run
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> KernelOp:
         """Return the op of a call. Handles among the arguments move into it. The body gets whole tensors, whatever the
         tiles of the partitions are.
@@ -175,6 +177,7 @@ class ForeignFunction(BodyDecorators, Generic[_P, _T_co]):
         self._components = components
         """The number of components of the tuple that a call yields; None if it yields a tensor, or is not known."""
 
+    @leaves_run
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[_T_co, Any]:
         """Return an op whose result is the new tensor, or a tuple of them. Handles among the arguments move into it.
 

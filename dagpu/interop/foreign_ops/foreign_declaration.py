@@ -2,7 +2,6 @@
 
 import inspect
 import math
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import (
@@ -23,6 +22,7 @@ from typing_extensions import TypeVar
 from dagpu.common.env_vars import CHECKED
 from dagpu.common.errors import ForeignError
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run, scope_of_caller
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Tensor
 from dagpu.interop.foreign_ops.foreign_calls import (
@@ -59,6 +59,7 @@ def foreign(declaration: Callable[_P, _T], /) -> ForeignFunction[_P, _T]: ...
 def foreign(
     *, capture: Capture = ..., verify: Verify = ..., cost: float | None = ..., checked: bool | None = ...
 ) -> _Declare: ...
+@leaves_run
 def foreign(
     declaration: Callable[..., Any] | None = None,
     /,
@@ -97,8 +98,9 @@ def foreign(
     """
     where = here()
     options = _checked_options(capture, verify, cost, checked, where)
-    scope = sys._getframe(1).f_locals
+    scope = scope_of_caller()
 
+    @leaves_run
     def declare(function: Callable[..., Any]) -> Any:
         return _declare(function, options, scope, where)
 

@@ -41,7 +41,7 @@ class BodyLane:
 
     @property
     def capturing(self) -> bool:
-        """True if the stream is being captured: what the body enqueues becomes a part of a CUDA graph."""
+        """True if the stream is being captured, so that what the body enqueues becomes a part of a CUDA graph."""
         return self._capturing
 
     def __cuda_stream__(self) -> tuple[int, int]:

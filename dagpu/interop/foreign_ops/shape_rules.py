@@ -13,6 +13,7 @@ from dagpu.common.dtypes import Shape, element_type
 from dagpu.common.errors import ForeignError, NotReadyError, ShapeError
 from dagpu.common.layout import Layout, as_shape, contiguous_layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import add_call_place, as_whole_number, format_value, no_attribute
 from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, Tensor
 from dagpu.kernels.annotations import In, Out
@@ -46,6 +47,20 @@ class DeclaredOperand:
                 f"which sees shapes and element types alone. Read an extent: extent({x}, 0). A result of that shape "
                 f"and element type is new({x})."
             )
+
+        def _no_contents(self, *_args: object) -> NoReturn:
+            """Refuse: a declaration sees no contents."""
+            running, x = _THREAD.running, self.name or "x"
+            place = f"{running.name}, declared at {describe(running.declared)}" if running else repr(self)
+            raise ForeignError(
+                f"{place}: {x!r} is used as if it had contents, and a declaration sees shapes and element types alone. "
+                f"Compute in a body; read an extent by extent({x}, 0)."
+            )
+
+        __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = _no_contents
+        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = __rmatmul__ = _no_contents
+        __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __abs__ = __bool__ = __len__ = __iter__ = _no_contents
+        __getitem__ = __setitem__ = __float__ = __int__ = __index__ = __array__ = _no_contents
 
 
 @final
@@ -131,6 +146,7 @@ def extent(x: In[Any] | Out[Any], axis: int, /) -> int:
     return layout.shape[number]
 
 
+@leaves_run
 def require(condition: bool, what: str, /) -> None:
     """Refuse a call of a foreign op, in its declaration, unless the condition holds.
 

@@ -10,7 +10,7 @@ from dagpu.common.errors import ForeignError
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import describe
 from dagpu.common.wrong_arguments import format_value
-from dagpu.handles.library_bodies import Capturing, TemporaryMemory, UserBody
+from dagpu.handles.library_bodies import Capturing, TemporaryMemory, UserBody, tuple_getter
 from dagpu.interop.foreign_ops.array_libraries import ArrayLibrary
 from dagpu.interop.foreign_ops.bodies import BodyList, ChosenBody
 from dagpu.interop.foreign_ops.lane_views import LANES, BodyLane, OperandView
@@ -64,9 +64,10 @@ class BoundBody:
         self._body = body
         self._library = library
         self.most_streams = None if library is None else library.most_streams
+        self.takes_memory = library is not None and library.takes_memory
         tensors, numbers = count(), count(len(operands))
-        self._places = [next(numbers if form == "scalar" else tensors) for form in forms]
-        """For each parameter the place of its argument among the tensors, followed by the numbers."""
+        self._in_order = tuple_getter([next(numbers if form == "scalar" else tensors) for form in forms])
+        """Returns the arguments in the order of the parameters, given the tensors, followed by the numbers."""
         self._lanes: dict[int, BodyLane] = {}
         """The lanes of calls that are not captured, by their CUstreams."""
         self._layouts = [(layout, form == "in") for layout, form in zip(operands, _tensors(forms), strict=True)]
@@ -82,7 +83,7 @@ class BoundBody:
         scratch: int,
         /,
         *numbers: Any,
-        memory: TemporaryMemory,
+        memory: TemporaryMemory | None = None,
         capturing: Capturing | None = None,
     ) -> None:
         """Call the body.
@@ -93,17 +94,16 @@ class BoundBody:
         lane = self._lanes.get(stream) if capturing is None else BodyLane(stream, self._device, True)
         if lane is None:
             lane = self._lanes[stream] = BodyLane(stream, self._device, False)
-        library = self._library
+        library, body = self._library, self._body.function
+        arguments = self._arguments(addresses, numbers)
         before, LANES.current = LANES.current, lane
         try:
-            if library is None:
-                given = self._arguments(addresses, numbers)
-                if self._scratch.shape[0]:
-                    given.append(OperandView(scratch, self._scratch, self._device, False))
-                returned = self._body.function(lane, *given)
+            if library is not None:
+                returned = library.call(body, arguments, lane, memory, capturing)
+            elif self._scratch.shape[0]:
+                returned = body(lane, *arguments, OperandView(scratch, self._scratch, self._device, False))
             else:
-                with library.entered(lane, memory, capturing):
-                    returned = self._body.function(*self._arguments(addresses, numbers))
+                returned = body(lane, *arguments)
         finally:
             LANES.current = before
         if returned is not None:
@@ -113,11 +113,10 @@ class BoundBody:
                 "into the output: out.copy_(...) in PyTorch, out[...] = ... in CuPy."
             )
 
-    def _arguments(self, addresses: Sequence[int], numbers: tuple[Any, ...]) -> list[Any]:
+    def _arguments(self, addresses: Sequence[int], numbers: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return an array of the library for each tensor, for a `raw` body a view, among the numbers."""
-        addresses = tuple(addresses)
+        addresses, library = tuple(addresses), self._library
         arrays = self._arrays.get(addresses)
-        library = self._library
         if arrays is None:
             views: list[OperandView[Any]] = [
                 OperandView(address, layout, self._device, read_only)
@@ -127,13 +126,7 @@ class BoundBody:
             if len(self._arrays) >= KEPT:
                 self._arrays.clear()
             self._arrays[addresses] = arrays
-        if library is None:
-            values = [*arrays, *numbers]
-        else:
-            again = library.again
-            values = [again(array) for array in arrays]
-            values += numbers
-        return [values[place] for place in self._places]
+        return self._in_order((*(arrays if library is None else map(library.again, arrays)), *numbers))
 
 
 def _tensors(forms: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any, Final, ParamSpec, TypeAlias, cast, final
 
 from dagpu.common.dtypes import Shape
 from dagpu.common.layout import Layout
+from dagpu.common.tracebacks import scope_of_caller
 from dagpu.common.wrong_arguments import format_value
 from dagpu.interop.python_kernels.declared_kernel import (
     WORDS,
@@ -16,7 +17,6 @@ from dagpu.interop.python_kernels.declared_kernel import (
     PythonDeclaration,
     constants_of,
     declared_by,
-    scope_of_caller,
 )
 from dagpu.interop.python_kernels.python_stores import find_python_writes, plain_function
 from dagpu.kernels.decorator import Kernel

@@ -1,7 +1,6 @@
 """A declaration of a kernel that another library compiles: its parameters, and the kernel that is made of it."""
 
 import inspect
-import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, TypeAlias, cast, final
@@ -11,6 +10,7 @@ import numpy as np
 from dagpu.common.dtypes import Shape
 from dagpu.common.errors import CompileError, KernelArgumentError
 from dagpu.common.origin import describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import format_value
 from dagpu.kernels.annotations import Annotation, PySignature, declaration_error, declared_at, read_signature
 from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
@@ -196,6 +196,7 @@ def declared_by(
     `scope` are the local variables of the caller, which text annotations may name.
     """
 
+    @leaves_run
     def decorate(function: Callable[_P, None]) -> Kernel[_P]:
         if not inspect.isfunction(function):
             raise KernelArgumentError(
@@ -210,8 +211,3 @@ def declared_by(
         return cast("Kernel[_P]", make(made))
 
     return decorate
-
-
-def scope_of_caller() -> Mapping[str, Any]:
-    """Return the local variables of the function that called the caller of this one."""
-    return sys._getframe(2).f_locals

@@ -11,8 +11,9 @@ import numpy as np
 from dagpu.common.dtypes import Shape
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
+from dagpu.common.tracebacks import scope_of_caller
 from dagpu.common.wrong_arguments import format_value
-from dagpu.interop.python_kernels.declared_kernel import PythonDeclaration, declared_by, scope_of_caller
+from dagpu.interop.python_kernels.declared_kernel import PythonDeclaration, declared_by
 from dagpu.interop.python_kernels.python_stores import find_python_writes, plain_function
 from dagpu.kernels.declaration import MAX_THREADS, check_extents
 from dagpu.kernels.decorator import Kernel
@@ -95,7 +96,7 @@ class _NumbaCode(PythonKernel):
         raise self._declaration.error(what, "Leave compile() out, and launch it once")
 
     def compile_for(self, arch: str, specialised: Hashable) -> MachineCode:
-        numba = importlib.import_module("numba.cuda")
+        numba = self._compiler()
         arrays = iter(cast("tuple[tuple[int, str], ...]", specialised))
         signature = [
             self._array(*next(arrays), annotation.dtype, read_only=annotation.form == "in")
@@ -111,12 +112,24 @@ class _NumbaCode(PythonKernel):
                     fastmath=self._fastmath, output="ptx",
                 )  # fmt: skip
         except Exception as error:
+            if isinstance(error, AttributeError) and "'numpy'" in str(error):
+                what = (
+                    f"Numba knows an older NumPy than {np.__version__} ({error}). Install that: pip install 'numpy<2.5'"
+                )
+                raise self._declaration.compile_error(f"{what}.") from error
             if type(error).__module__.partition(".")[0] not in ("numba", "numba_cuda", "cuda"):
                 raise
             raise self._declaration.compile_error(f"Numba refuses it: {error}") from error
         text = ptx if isinstance(ptx, str) else ptx.decode()
         symbol = next(line.split()[2].rstrip("(") for line in text.splitlines() if line.startswith(".visible .entry"))
         return MachineCode(text.encode() + b"\0", symbol, (), 0)
+
+    def _compiler(self) -> Any:
+        try:
+            return importlib.import_module("numba.cuda")
+        except ImportError as error:
+            what = f"Numba cannot be imported ({error}). Install it: pip install 'numba-cuda>=0.30,<0.31' 'numpy<2.5'."
+            raise self._declaration.compile_error(what) from error
 
     def _array(self, rank: int, layout: str, dtype: Any, *, read_only: bool) -> Any:
         types = importlib.import_module("numba").types

@@ -9,6 +9,7 @@ import numpy as np
 from dagpu.common.dtypes import Shape
 from dagpu.common.errors import CompileError, KernelArgumentError
 from dagpu.common.layout import Layout
+from dagpu.common.tracebacks import scope_of_caller
 from dagpu.common.wrong_arguments import format_value
 from dagpu.interop.python_kernels.declared_kernel import (
     WORDS,
@@ -17,7 +18,6 @@ from dagpu.interop.python_kernels.declared_kernel import (
     PythonDeclaration,
     constants_of,
     declared_by,
-    scope_of_caller,
 )
 from dagpu.interop.python_kernels.triton_compiler import HIDDEN, TritonCompiler
 from dagpu.interop.python_kernels.triton_interpreter import Pointed, TritonInterpreter, Typed, is_interpreted

@@ -9,6 +9,7 @@ from typing_extensions import TypeVar
 from dagpu.common.dtypes import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
@@ -33,6 +34,7 @@ _F32: Final = np.dtype(f32)
 def sqrt(x: Elem[_F], /) -> Elem[_F]: ...
 @overload
 def sqrt(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
 def sqrt(x: Any, /) -> Any:
     """Return the square root, rounded once: the same bits on every device."""
     return _apply("sqrt", x)
@@ -42,6 +44,7 @@ def sqrt(x: Any, /) -> Any:
 def exp(x: Elem[_F], /) -> Elem[_F]: ...
 @overload
 def exp(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
 def exp(x: Any, /) -> Any:
     """Return e to the power of x, within 2 ulp."""
     return _apply("exp", x)
@@ -51,6 +54,7 @@ def exp(x: Any, /) -> Any:
 def expm1(x: Elem[_F], /) -> Elem[_F]: ...
 @overload
 def expm1(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
 def expm1(x: Any, /) -> Any:
     """Return exp(x) - 1, within 2 ulp, exact for small x too."""
     return _apply("expm1", x)
@@ -60,6 +64,7 @@ def expm1(x: Any, /) -> Any:
 def log(x: Elem[_F], /) -> Elem[_F]: ...
 @overload
 def log(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
 def log(x: Any, /) -> Any:
     """Return the natural logarithm, within 2 ulp."""
     return _apply("log", x)
@@ -69,6 +74,7 @@ def log(x: Any, /) -> Any:
 def log1p(x: Elem[_F], /) -> Elem[_F]: ...
 @overload
 def log1p(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
 def log1p(x: Any, /) -> Any:
     """Return log(1 + x), within 2 ulp, exact for small x too."""
     return _apply("log1p", x)
@@ -78,6 +84,7 @@ def log1p(x: Any, /) -> Any:
 def tanh(x: Elem[_F], /) -> Elem[_F]: ...
 @overload
 def tanh(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
 def tanh(x: Any, /) -> Any:
     """Return the hyperbolic tangent, within 2 ulp."""
     return _apply("tanh", x)
@@ -87,6 +94,7 @@ def tanh(x: Any, /) -> Any:
 def sin(x: Elem[_F], /) -> Elem[_F]: ...
 @overload
 def sin(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
 def sin(x: Any, /) -> Any:
     """Return the sine of x in radians, within 2 ulp."""
     return _apply("sin", x)
@@ -96,6 +104,7 @@ def sin(x: Any, /) -> Any:
 def cos(x: Elem[_F], /) -> Elem[_F]: ...
 @overload
 def cos(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
 def cos(x: Any, /) -> Any:
     """Return the cosine of x in radians, within 2 ulp."""
     return _apply("cos", x)
@@ -105,6 +114,7 @@ def cos(x: Any, /) -> Any:
 def erf(x: Elem[_F], /) -> Elem[_F]: ...
 @overload
 def erf(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
 def erf(x: Any, /) -> Any:
     """Return the error function, within 2 ulp."""
     return _apply("erf", x)
@@ -114,6 +124,7 @@ def erf(x: Any, /) -> Any:
 def floor(x: Elem[_F], /) -> Elem[_F]: ...
 @overload
 def floor(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
 def floor(x: Any, /) -> Any:
     """Return the largest whole number that is not above x."""
     return _apply("floor", x)
@@ -123,6 +134,7 @@ def floor(x: Any, /) -> Any:
 def ceil(x: Elem[_F], /) -> Elem[_F]: ...
 @overload
 def ceil(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
 def ceil(x: Any, /) -> Any:
     """Return the smallest whole number that is not below x."""
     return _apply("ceil", x)
@@ -132,6 +144,7 @@ def ceil(x: Any, /) -> Any:
 def rint(x: Elem[_F], /) -> Elem[_F]: ...
 @overload
 def rint(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
 def rint(x: Any, /) -> Any:
     """Return the nearest whole number; of two as near, the even one."""
     return _apply("rint", x)
@@ -141,6 +154,7 @@ def rint(x: Any, /) -> Any:
 def isnan(x: Elem[_F], /) -> Elem[bool_]: ...
 @overload
 def isnan(x: In[_F], /) -> DeviceOp[Tensor[bool_], Any]: ...
+@leaves_run
 def isnan(x: Any, /) -> Any:
     """Return true where x is a NaN."""
     return _apply("isnan", x)
@@ -150,6 +164,7 @@ def isnan(x: Any, /) -> Any:
 def isfinite(x: Elem[_F], /) -> Elem[bool_]: ...
 @overload
 def isfinite(x: In[_F], /) -> DeviceOp[Tensor[bool_], Any]: ...
+@leaves_run
 def isfinite(x: Any, /) -> Any:
     """Return true where x is neither infinite nor a NaN."""
     return _apply("isfinite", x)
@@ -159,6 +174,7 @@ def isfinite(x: Any, /) -> Any:
 def abs(x: Elem[_D], /) -> Elem[_D]: ...
 @overload
 def abs(x: In[_D], /) -> DeviceOp[Tensor[_D], Any]: ...
+@leaves_run
 def abs(x: Any, /) -> Any:
     """Return the magnitude of x. The lowest number of a signed integer type is its own magnitude, as in NumPy."""
     return _apply("absolute", x)
@@ -172,6 +188,7 @@ def minimum(a: float, b: Elem[_D], /) -> Elem[_D]: ...
 def minimum(a: In[_N], b: In[_N] | float, /) -> DeviceOp[Tensor[_N], Any]: ...
 @overload
 def minimum(a: float, b: In[_N], /) -> DeviceOp[Tensor[_N], Any]: ...
+@leaves_run
 def minimum(a: Any, b: Any, /) -> Any:
     """Return the smaller of two elements. A NaN wins, and -0 is below 0."""
     return _apply("minimum", a, b)
@@ -185,6 +202,7 @@ def maximum(a: float, b: Elem[_D], /) -> Elem[_D]: ...
 def maximum(a: In[_N], b: In[_N] | float, /) -> DeviceOp[Tensor[_N], Any]: ...
 @overload
 def maximum(a: float, b: In[_N], /) -> DeviceOp[Tensor[_N], Any]: ...
+@leaves_run
 def maximum(a: Any, b: Any, /) -> Any:
     """Return the larger of two elements. A NaN wins, and -0 is below 0."""
     return _apply("maximum", a, b)
@@ -198,6 +216,7 @@ def pow(a: float, b: Elem[_F], /) -> Elem[_F]: ...
 def pow(a: In[_M], b: In[_M] | float, /) -> DeviceOp[Tensor[_M], Any]: ...
 @overload
 def pow(a: float, b: In[_M], /) -> DeviceOp[Tensor[_M], Any]: ...
+@leaves_run
 def pow(a: Any, b: Any, /) -> Any:
     """Return a to the power of b, within 2 ulp; of infinities and zeros as C's `pow`.
 
@@ -219,6 +238,7 @@ def where(condition: In[bool_], a: In[_V], b: In[_V] | float, /) -> DeviceOp[Ten
 def where(condition: In[bool_], a: float, b: In[_V], /) -> DeviceOp[Tensor[_V], Any]: ...
 @overload
 def where(condition: In[bool_], a: float, b: float, /) -> DeviceOp[Tensor[f32], Any]: ...
+@leaves_run
 def where(condition: Any, a: Any, b: Any, /) -> Any:
     """Return a where the condition holds, else b. Tensors broadcast by NumPy's rules.
 
@@ -231,6 +251,7 @@ def where(condition: Any, a: Any, b: Any, /) -> Any:
 def clip(x: Elem[_D], low: Elem[_D] | float, high: Elem[_D] | float, /) -> Elem[_D]: ...
 @overload
 def clip(x: In[_N], low: In[_N] | float, high: In[_N] | float, /) -> DeviceOp[Tensor[_N], Any]: ...
+@leaves_run
 def clip(x: Any, low: Any, high: Any, /) -> Any:
     """Return `minimum(maximum(x, low), high)`: x, but not below `low` and not above `high`. A NaN wins."""
     return _apply("clip", x, low, high)
@@ -277,7 +298,7 @@ def _expression(operation: str, dtypes: tuple["np.dtype[Any]", ...]) -> Expressi
         3: lambda a, b, c: _of_elements(operation, (a, b, c)),
     }
     traced = trace_expression(formals[len(dtypes)], dtypes)
-    return Expression(traced._replace(name=operation), (_apply.__code__, 0))
+    return Expression(traced.named(operation), (_apply.__code__, 0))
 
 
 def _of_elements(operation: str, operands: tuple[Any, ...]) -> Elem[Any]:

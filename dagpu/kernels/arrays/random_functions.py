@@ -10,6 +10,7 @@ from dagpu.common.dtypes import bf16, f16, f32, f64, i64
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
 from dagpu.handles.symbolic import SymbolicNumber
@@ -32,6 +33,7 @@ _F = TypeVar("_F", f16, bf16, f32, f64)
 _F32: Final = np.dtype(np.float32)
 
 
+@leaves_run
 def permutation(n: int, *, seed: int) -> DeviceOp[Tensor[i64], Any]:
     """Return the numbers from 0 to n - 1 in random order, as i64 of shape (n,).
 
@@ -54,6 +56,7 @@ def permutation(n: int, *, seed: int) -> DeviceOp[Tensor[i64], Any]:
     return argsort(rand((count,), f64, seed=seed))
 
 
+@leaves_run
 def dropout(x: In[_F], p: float, *, seed: int | None = None) -> DeviceOp[Tensor[_F], Any]:
     """Return x with a share p of its elements set to 0, and the others divided by 1 - p, of its shape and type.
 

@@ -221,7 +221,11 @@ def check_signature(sig: CudaSignature, python_params: Sequence[PyParam], *, ker
         counts = f"{len(python_params)} parameters in Python, {len(sig.params)} in CUDA"
         problems.append(f"{counts} (line {sig.line}): {_surplus(sig, python_params)}")
     names = [p.name for p in python_params]
-    for position, (p, c) in enumerate(zip(python_params, sig.params, strict=False), start=1):
+    order = _other_order(names, [c.name for c in sig.params])
+    by_name = {c.name: c for c in sig.params}
+    pairs = [(p, by_name[p.name]) for p in python_params] if order else zip(python_params, sig.params, strict=False)
+    problems += order
+    for position, (p, c) in enumerate(pairs, start=1):
         found = list(_differences(p, c))
         if c.name != p.name and c.name in names:
             found.append(f"the Python parameter {c.name!r} is number {names.index(c.name) + 1}")
@@ -231,6 +235,15 @@ def check_signature(sig: CudaSignature, python_params: Sequence[PyParam], *, ker
     if problems:
         sides = f"its Python signature ({where}) and its CUDA signature (CUDA source line {sig.line}) differ"
         raise KernelArgumentError("\n  - ".join([f"kernel {kernel!r}: {sides}:", *problems]))
+
+
+def _other_order(python: list[str], cuda: list[str]) -> list[str]:
+    """Return the message for parameters with the same names in another order; nothing otherwise."""
+    if python == cuda or sorted(python) != sorted(cuda) or len(set(cuda)) < len(cuda):
+        return []
+    moved = [name for name, other in zip(python, cuda, strict=True) if name != other]
+    cure = f"Swap {moved[0]!r} and {moved[1]!r} in one of them" if len(moved) == 2 else "Write them in one order"
+    return [f"the order of the parameters differs: Python ({', '.join(python)}), CUDA ({', '.join(cuda)}). {cure}"]
 
 
 def _surplus(sig: CudaSignature, python_params: Sequence[PyParam]) -> str:

@@ -1,7 +1,6 @@
 """`expr`: makes an `Expression` of a typed Python function of elements."""
 
 import inspect
-import sys
 from collections.abc import Callable
 from typing import Any, TypeAlias, get_args, get_origin, get_type_hints, overload
 
@@ -10,6 +9,7 @@ from typing_extensions import TypeVar
 
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import describe, here
+from dagpu.common.tracebacks import leaves_run, scope_of_caller
 from dagpu.common.wrong_arguments import format_value
 from dagpu.kernels.decorator import DECLARED
 from dagpu.kernels.expressions.element import Elem
@@ -106,6 +106,7 @@ def expr(
 def expr(
     function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_F], Elem[_G], Elem[_H]], Elem[_R]], /
 ) -> "Expr8[_A, _B, _C, _D, _E, _F, _G, _H, _R]": ...
+@leaves_run
 def expr(*types_or_function: Any) -> Any:
     """Make an element-wise function of tensors from a Python function of elements (`Elem`).
 
@@ -130,7 +131,7 @@ def expr(*types_or_function: Any) -> Any:
     origin = here()
     if len(types_or_function) == 1 and inspect.isfunction(types_or_function[0]):
         function = types_or_function[0]
-        return _make(function, _annotated(function, sys._getframe(1).f_locals))
+        return _make(function, _annotated(function, scope_of_caller()))
     dtypes = [dtype_of_type(t) for t in types_or_function]
     if not dtypes or any(dtype is None for dtype in dtypes):  # numpy.dtype("float64") == None
         given = ", ".join(map(format_value, types_or_function)) or "nothing"
@@ -139,6 +140,7 @@ def expr(*types_or_function: Any) -> Any:
             "expr(f32, f32), or @expr over a function with annotations such as x: Elem[f32]."
         )
 
+    @leaves_run
     def decorate(function: Any) -> Expression[..., Any]:
         if not inspect.isfunction(function):
             raise KernelArgumentError(

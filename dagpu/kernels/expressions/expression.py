@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 from dagpu.common.dtypes import Shape, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, here
+from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In, Lazy, Out
 from dagpu.kernels.compiling import compile_ahead
@@ -96,7 +97,11 @@ class Expression(Generic[_P, _R]):
             MovedError: a handle has been moved before.
             ShapeError: the shapes do not broadcast.
         """
-        return self.build(self.by_position(args, kwargs), here())
+        try:
+            return self.build(self.by_position(args, kwargs), here())
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
     def build(self, args: tuple[Any, ...], origin: Origin) -> AnyOp:
         """Return the op of a call, as `__call__` does. `origin` is the place of the call in the user's code."""
@@ -110,7 +115,7 @@ class Expression(Generic[_P, _R]):
             refuse_arguments(
                 self.traced, "all arguments are numbers", "Make one of them a tensor: full((1,), x), say", origin
             )
-        return check_call(self._name, params, args, self.origin, origin)
+        return check_call(self.traced.name, params, args, self.origin, origin, expression=self.label_of_lambda)
 
     def into(self, out: Out[_R], /, *args: _P.args, **kwargs: _P.kwargs) -> KernelOp:
         """Return an op that writes to a partition. Its result is the tuple of the partition and the arguments.
@@ -120,7 +125,11 @@ class Expression(Generic[_P, _R]):
             MovedError: a handle has been moved before.
             ShapeError: the arguments do not broadcast to the shape of the output.
         """
-        return self._write(out, self.by_position(args, kwargs), (), here())
+        try:
+            return self._write(out, self.by_position(args, kwargs), (), here())
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
     def update(
         self: "Expression[Concatenate[Argument[_R], _Q], _R]",
@@ -139,14 +148,21 @@ class Expression(Generic[_P, _R]):
             MovedError: a handle has been moved before.
             ShapeError: the arguments do not broadcast to the shape of the output.
         """
-        origin, traced = here(), self.traced
-        if traced.dtypes[0] != traced.dtype:
-            what = f"its result is of {type_name(traced.dtype)}, its first parameter of {type_name(traced.dtypes[0])}"
-            refuse_arguments(self.traced, what, "Write to memory of its own, .into(partition, ...)", origin)
-        return self._write(out, self.by_position(args, kwargs, 1), (OUTPUT,), origin)
+        try:
+            origin, traced = here(), self.traced
+            if traced.dtypes[0] != traced.dtype:
+                what = (
+                    f"its result is of {type_name(traced.dtype)}, its first parameter of {type_name(traced.dtypes[0])}"
+                )
+                refuse_arguments(self.traced, what, "Write to memory of its own, .into(partition, ...)", origin)
+            return self._write(out, self.by_position(args, kwargs, 1), (OUTPUT,), origin)
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
     # ---- reductions
 
+    @leaves_run
     def sum(
         self: "Expression[_P, _N]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
     ) -> ReducedExpression[_P, _N]:
@@ -164,44 +180,52 @@ class Expression(Generic[_P, _R]):
         """
         return ReducedExpression(self, "sum", axis, keepdims, here())
 
+    @leaves_run
     def prod(
         self: "Expression[_P, _N]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
     ) -> ReducedExpression[_P, _N]:
         """As `sum`: the products of the elements, as `array.prod`."""
         return ReducedExpression(self, "prod", axis, keepdims, here())
 
+    @leaves_run
     def mean(
         self: "Expression[_P, _F]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
     ) -> ReducedExpression[_P, _F]:
         """As `sum`: the means of the elements, which are floats, as `array.mean`."""
         return ReducedExpression(self, "mean", axis, keepdims, here())
 
+    @leaves_run
     def norm(
         self: "Expression[_P, _F]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
     ) -> ReducedExpression[_P, _F]:
         """As `sum`: the Euclidean norms of the elements, which are floats, as `array.norm`."""
         return ReducedExpression(self, "norm", axis, keepdims, here())
 
+    @leaves_run
     def amin(
         self: "Expression[_P, _N]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
     ) -> ReducedExpression[_P, _N]:
         """As `sum`: the smallest elements, as `array.amin`."""
         return ReducedExpression(self, "amin", axis, keepdims, here())
 
+    @leaves_run
     def amax(
         self: "Expression[_P, _N]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
     ) -> ReducedExpression[_P, _N]:
         """As `sum`: the largest elements, as `array.amax`."""
         return ReducedExpression(self, "amax", axis, keepdims, here())
 
+    @leaves_run
     def any(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> ReducedExpression[_P, bool_]:
         """As `sum`: whether an element is not 0, as `array.any`."""
         return ReducedExpression(self, "any", axis, keepdims, here())
 
+    @leaves_run
     def all(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> ReducedExpression[_P, bool_]:
         """As `sum`: whether no element is 0, as `array.all`."""
         return ReducedExpression(self, "all", axis, keepdims, here())
 
+    @leaves_run
     def softmax(self: "Expression[_P, _F]", axis: int = -1) -> ReducedExpression[_P, _F]:
         """Return the function of the same arguments that gives the softmax of the elements, as `array.softmax` does.
 
@@ -217,6 +241,7 @@ class Expression(Generic[_P, _R]):
         """
         return ReducedExpression(self, "softmax", axis, False, here())
 
+    @leaves_run
     def compile(self, arch: str | None = None) -> None:
         """Compile the kernel for contiguous tensors of one shape now, for the GPU that is here or for an architecture
         by its name, as `Kernel.compile` does."""
@@ -232,13 +257,19 @@ class Expression(Generic[_P, _R]):
     def __repr__(self) -> str:
         traced = self.traced
         formals = ", ".join(f"{n}: {type_name(d)}" for n, d in zip(traced.names, traced.dtypes, strict=True))
-        return f"<expression {traced.name}({formals}) -> {type_name(traced.dtype)} declared at {traced.place}>"
+        name = "lambda" if traced.is_lambda else traced.name
+        return f"<expression {name}({formals}) -> {type_name(traced.dtype)} declared at {traced.place}>"
 
     # ---- arguments
 
     @property
     def _name(self) -> str:
-        return self.traced.name
+        return self.traced.label
+
+    @property
+    def label_of_lambda(self) -> str:
+        """The name of the expression in tables and pictures, if it is a `lambda`; else empty."""
+        return self.traced.label if self.traced.is_lambda else ""
 
     def by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any], first: int = 0) -> tuple[Any, ...]:
         """Return the arguments of a call in the order of the parameters, from number `first` on."""
@@ -267,7 +298,7 @@ class Expression(Generic[_P, _R]):
         def check(given: tuple[Any, ...]) -> tuple[Any, ...]:
             inputs = argument_params(self.traced, given[1:], origin, self.traced.names[len(before) :])
             params = [output("out", self.traced.dtype, None), *inputs]
-            return check_call(self._name, params, given, self.origin, origin)
+            return check_call(self.traced.name, params, given, self.origin, origin, expression=self.label_of_lambda)
 
         def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
             assert layouts[0] is not None
@@ -290,7 +321,7 @@ class Expression(Generic[_P, _R]):
         return found
 
     def _new_kernel(self, rank: int, patterns: tuple[ArgumentPattern, ...]) -> KernelSpec:
-        traced, name = self.traced, safe_name(self._name)
+        traced, name = self.traced, safe_name(self.traced.name)
         params = [output("out", traced.dtype, rank)]
         for pattern, dtype, param in zip(patterns, traced.dtypes, parameter_names(traced), strict=True):
             if pattern.form == "number":
@@ -306,4 +337,5 @@ class Expression(Generic[_P, _R]):
             self.origin,
             in_place=True,
             source_name=traced.place,
+            expression=self.label_of_lambda,
         )

@@ -7,6 +7,7 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.errors import KernelArgumentError, ShapeError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.kernels.call_arguments import elements_problem
 from dagpu.kernels.expressions.broadcasting import broadcast_shape
 from dagpu.kernels.expressions.element import Elem
 from dagpu.kernels.expressions.traced_expression import TracedExpression
@@ -45,7 +46,7 @@ def argument_params(
             "Expressions do not call one another. Keep its Python function, f = lambda x: x * x, call f(x) here, "
             "and make that expression of it too: expr(f32)(f)"
         )
-        refuse_call_in_expression(f"expression {traced.name!r}", origin, cure)
+        refuse_call_in_expression(traced.title, origin, cure)
     if len(args) != len(names):
         what = f"got {len(args)} arguments; it takes ({', '.join(names)})"
         refuse_arguments(traced, what, "Pass one for each parameter, by position", origin)
@@ -56,27 +57,39 @@ def argument_params(
     ]
 
 
-def refuse_arguments(traced: TracedExpression, what: str, cure: str, origin: Origin) -> NoReturn:
-    """Raise the `KernelArgumentError` of a call. `cure` is a sentence without its full stop."""
-    raise KernelArgumentError(
-        f"expression {traced.name!r}: {what}. Called at {describe(origin)}; it is declared at {traced.place}. {cure}."
-    )
+def refuse_arguments(
+    traced: TracedExpression, what: str, cure: str, origin: Origin, param: str | None = None
+) -> NoReturn:
+    """Raise the `KernelArgumentError` of a call, or of its argument for one parameter. `cure` is a sentence without its
+    full stop."""
+    argument = "" if param is None else f", argument {param!r}"
+    declared = "" if traced.is_lambda else f"; it is declared at {traced.place}"
+    raise KernelArgumentError(f"{traced.title}{argument}: {what}. Called at {describe(origin)}{declared}. {cure}.")
 
 
 def broadcast_arguments(
     traced: TracedExpression, out: Shape | None, layouts: Sequence[Layout | None], origin: Origin
 ) -> Shape:
-    """Return the shape of the output of a call.
+    """Return the shape of the output of a call with arguments of these layouts.
 
     Raises:
+        KernelArgumentError: the elements of an op are of another type.
         ShapeError: the shapes of the arguments do not broadcast, or not to `out`.
     """
     shapes = [layout.shape for layout in layouts if layout is not None]
+    first = len(traced.names) - len(layouts)
+    for name, dtype, layout in zip(traced.names[first:], traced.dtypes[first:], layouts, strict=True):
+        if (
+            layout is not None and layout.dtype is not dtype and layout.dtype != dtype
+        ):  # it is an op: handles are checked
+            wanted, cure = elements_problem(layout.dtype, dtype)
+            what = f"got an op of a tensor of {layout.dtype.name}, shape {layout.shape}, {wanted}"
+            refuse_arguments(traced, what, cure, origin, name)
     found = broadcast_shape(shapes if out is None else [out, *shapes])
     if found is None or (out is not None and found != out):
         target = "" if out is None else f" to the output's {out}"
         raise ShapeError(
-            f"expression {traced.name!r} at {describe(origin)}: shapes {', '.join(map(str, shapes))} do not "
+            f"{traced.title}, called at {describe(origin)}: shapes {', '.join(map(str, shapes))} do not "
             f"broadcast{target}. Extents must be equal, or 1; reshape one: x.reshape((n, 1)), say."
         )
     return found

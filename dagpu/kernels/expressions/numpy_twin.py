@@ -24,6 +24,7 @@ from dagpu.kernels.expressions.operations.numpy_operations import (
     where,
 )
 from dagpu.kernels.expressions.traced_expression import Step, TracedExpression
+from dagpu.kernels.generated.cancelled_parts import until_cancelled
 from dagpu.kernels.generated.scratch_arrays import SCRATCH, shaped
 
 PART: Final = 1 << 16
@@ -42,25 +43,23 @@ def numpy_twin(expression: TracedExpression, patterns: Sequence[ArgumentPattern]
     each = list(zip([pattern.form for pattern in patterns], expression.dtypes, indices, strict=True))
 
     def body(out: Any, *arguments: Any) -> None:
-        target = out.view(np.ndarray)
         operands: list[Any] = []
         place = 0
         for form, dtype, index in each:
             if form == "output":
-                operands.append(target)
+                operands.append(out)
                 continue
             given = arguments[place]
             place += 1
             if form == "number":
                 operands.append(dtype.type(given))
             else:
-                operands.append(given.view(np.ndarray) if index is None else given.view(np.ndarray)[index])
-        with np.errstate(all="ignore"):
-            if target.size <= PART:
-                evaluate(target, *operands)
-                return
-            for part in parts(target.shape):
-                evaluate(target[(*part, ...)], *[_cut(each, part) for each in operands])
+                operands.append(given if index is None else given[index])
+        if out.size <= PART:
+            evaluate(out, *operands)
+            return
+        for part in until_cancelled(parts(out.shape)):
+            evaluate(out[(*part, ...)], *[_cut(each, part) for each in operands])
 
     return body
 

@@ -9,6 +9,7 @@ from typing_extensions import TypeVar
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_flag
 from dagpu.handles import Tensor
 from dagpu.kernels.compiling import compile_ahead
@@ -35,7 +36,7 @@ class FusedCall(NamedTuple):
     @property
     def label(self) -> str:
         """The name in messages."""
-        return f"{self.name} of expression {self.expression.traced.name!r}"
+        return f"{self.name} of {self.expression.traced.title}"
 
 
 class FusedFunction(NamedTuple):
@@ -73,6 +74,7 @@ class ReducedExpression(Generic[_P, _R]):
                 "result of the expression: .to(f32), say."
             )
 
+    @leaves_run
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[Tensor[_R], Any]:
         """Return an op whose result is a new tensor. Owned tensors among the arguments move into it.
 
@@ -88,6 +90,7 @@ class ReducedExpression(Generic[_P, _R]):
         op: DeviceOp[Tensor[_R], Any] = FUSED.value[call.name].build(call, given, here())
         return op
 
+    @leaves_run
     def compile(self, arch: str | None = None) -> None:
         """Compile the kernel of `cuda` now, for the GPU that is here or for an architecture by its name, as
         `Kernel.compile` does."""

@@ -5,6 +5,7 @@ A step that occurs twice is in the list once: steps are equal if they apply the 
 
 import inspect
 from collections.abc import Callable, Sequence
+from pathlib import PurePath
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -37,7 +38,8 @@ class Step(NamedTuple):
 class TracedExpression(NamedTuple):
     """An expression as a list of steps in the order of their computation. The last one is its result.
 
-    `names` and `dtypes` are those of the parameters, `place` is the file and line of the function.
+    `names` and `dtypes` are those of the parameters, `place` is the file and line of the function. `name` is that of
+    the kernel; that of a `lambda` is "expression", and `is_lambda` is true.
     """
 
     name: str
@@ -45,6 +47,21 @@ class TracedExpression(NamedTuple):
     dtypes: tuple["np.dtype[Any]", ...]
     steps: tuple[Step, ...]
     place: str
+    is_lambda: bool
+
+    def named(self, name: str) -> "TracedExpression":
+        """Return the same expression under another name."""
+        return self._replace(name=name, is_lambda=False)
+
+    @property
+    def label(self) -> str:
+        """The name in tables, pictures and places of moves: that of the function, or `expression file.py:12`."""
+        return f"expression {PurePath(self.place).name}" if self.is_lambda else self.name
+
+    @property
+    def title(self) -> str:
+        """The name at the beginning of a message."""
+        return f"the expression at {self.place}" if self.is_lambda else f"expression {self.name!r}"
 
     @property
     def signature(self) -> inspect.Signature:
@@ -64,7 +81,8 @@ def trace_expression(function: Callable[..., Any], dtypes: Sequence["np.dtype[An
     Raises:
         TypeError: the function has another number of parameters, or its result is not an element of this expression.
     """
-    name = "expression" if function.__name__ == "<lambda>" else function.__name__
+    is_lambda = function.__name__ == "<lambda>"
+    name = "expression" if is_lambda else function.__name__
     place = describe((function.__code__, 0))
     names = tuple(inspect.signature(function).parameters)
     if len(names) != len(dtypes):
@@ -79,7 +97,7 @@ def trace_expression(function: Callable[..., Any], dtypes: Sequence["np.dtype[An
             f"expr: {name} at {place} returned {format_value(root)}, which is not an element. Return what operations "
             "on its parameters give; for a fixed value there is dagpu.full."
         )
-    return TracedExpression(name, names, tuple(dtypes), _number_steps(root, trace, name, place), place)
+    return TracedExpression(name, names, tuple(dtypes), _number_steps(root, trace, name, place), place, is_lambda)
 
 
 def _number_steps(root: Elem[Any], trace: object, name: str, place: str) -> tuple[Step, ...]:

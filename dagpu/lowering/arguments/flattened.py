@@ -99,7 +99,3 @@ class Flattened:
         """True if the same op may have another key in its next run: because the shape or element type of an array may
         be changed in place, or because the op remembers a value. (Lists and dicts belong to the op alone, since a call
         copies them.)"""
-
-    def numbers(self) -> list[int]:
-        """Return the indices of the leaves that are numbers."""
-        return [index for index, leaf in enumerate(self.leaves) if type(leaf) is int or type(leaf) is float]

@@ -30,14 +30,27 @@ def is_stateless(f: object) -> bool:
         return True
     if type(f) is not FunctionType or f.__dict__ or not _are_module_globals(f.__globals__):
         return False
-    try:
-        captured = [cell.cell_contents for cell in f.__closure__ or ()]
-    except ValueError:  # a variable that is not assigned yet
-        return False
-    captured += [*(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
-    if not all(type(item) in _IMMUTABLE or _is_imported_module(item) or _is_found_by_name(item) for item in captured):
+    captured = _captured(f)
+    if captured is None or not all(
+        type(item) in _IMMUTABLE or _is_imported_module(item) or _is_found_by_name(item) for item in captured
+    ):
         return False
     return not f.__code__.co_freevars or not any(_assignments(f.__code__, frozenset(f.__code__.co_freevars)))
+
+
+def closed_over_numbers(f: object) -> list[SymbolicNumber]:
+    """Return the numbers among a pipeline's arguments over which a stateless function closes."""
+    found = (_captured(f) if type(f) is FunctionType else None) or ()
+    return [item for item in found if type(item) is SymbolicNumber]
+
+
+def _captured(f: FunctionType) -> list[Any] | None:
+    """Return the values in the closure and the defaults of a function; None if a variable is not assigned yet."""
+    try:
+        captured = [cell.cell_contents for cell in f.__closure__ or ()]
+    except ValueError:
+        return None
+    return [*captured, *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
 
 
 def _is_imported_module(item: Any) -> bool:

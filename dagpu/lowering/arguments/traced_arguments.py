@@ -31,6 +31,7 @@ from dagpu.handles.handle_trees import map_handles
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
 from dagpu.lowering.arguments.flattened import SEED_PLACE, AnyOp, Flattened, RememberedValue
+from dagpu.lowering.arguments.stateless_functions import closed_over_numbers, is_stateless
 from dagpu.ops.compose import Unzip
 from dagpu.ops.creation import Alloc
 from dagpu.ops.graph import Captured
@@ -57,6 +58,7 @@ class TracedArguments:
         "fixed_handles",
         "graphs",
         "inputs",
+        "never_kept",
         "pure",
         "reads",
         "storages",
@@ -70,6 +72,8 @@ class TracedArguments:
         """The indices of the leaves whose values the trace has read. The plan holds for these values alone."""
         self.fixed_handles: list[FixedHandle] | None = []
         """The handles that the op holds and that are not leaves; None as soon as a second trace might differ."""
+        self.never_kept: str | None = None
+        """Why no run of this op leaves a plan for later ones, and the cure; None if that is not known."""
         self.graphs: list[Captured] = []
         """The graphs that the op launches."""
         self.storages: dict[Storage, int] = {}
@@ -157,9 +161,21 @@ class TracedArguments:
         if self.fixed_handles is not None and not self.is_derived(handle):
             self.fixed_handles.append(handle)
 
-    def forbid_reuse(self) -> None:
-        """Record that a second trace might differ from this one, so that its plan must not be cached."""
+    def forbid_reuse(self, never_kept: str | None = None) -> None:
+        """Record that a second trace might differ from this one, so that its plan must not be cached; and, if that is
+        so in each run, why, with the cure."""
         self.fixed_handles = None
+        self.never_kept = self.never_kept or never_kept
+
+    def keep_function(self, f: object) -> bool:
+        """Let a plan call a function of the user's in each run, for the numbers alone over which it closes. Return
+        false if it may not: calls of the function could differ in more."""
+        if not is_stateless(f):
+            return False
+        for number in closed_over_numbers(f):
+            if number.index_in(self.reads) is not None:
+                number.read()
+        return True
 
     # ---- values of `Shared` and `Unzip`
 

@@ -32,13 +32,20 @@ _HOW_TO_READ: Final = (
 )
 
 
-def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS, pairs: int = MOST_PAIRS) -> str:
+def explain(
+    plan: Plan,
+    costs: CostModel | None = None,
+    *,
+    rows: int = MOST_ROWS,
+    pairs: int = MOST_PAIRS,
+    legend: bool = True,
+) -> str:
     """Return a report of the plan. Times are predictions of `costs`, `CostModel()` unless given.
 
-    - A sentence that says how to read the table. Then a table of the instructions, in the plan's order: the number,
-      counted from 1 (as in `print(plan)`), the lane (`device/stream`), the instructions of other lanes that it waits
-      for, the bytes that it writes on devices, the predicted begin and end, and the place in the user's code that
-      built it. At most `rows` instructions are shown.
+    - With `legend`, sentences that say how to read the table. Then a table of the instructions, in the plan's order:
+      the number, counted from 1 (as in `print(plan)`), the lane (`device/stream`), the instructions of other lanes that
+      it waits for, the bytes that it writes on devices, the predicted begin and end, and the place in the user's code
+      that built it. At most `rows` instructions are shown.
     - The critical path; the makespan compared with the lower bound max(critical path, work / lanes); the peak of memory
       beyond the inputs compared with the bytes that every execution of the plan holds at once.
     - If there are several devices: for each device its instructions, their time, and the bytes that it takes beyond the
@@ -59,7 +66,7 @@ def explain(plan: Plan, costs: CostModel | None = None, *, rows: int = MOST_ROWS
     lines = [f"Plan: {', '.join(parts)}, devices: {', '.join(plan.devices) or 'none'}"]
     if found.pieces:
         lines += [
-            *_HOW_TO_READ,
+            *(_HOW_TO_READ if legend else ()),
             "",
             *_instructions(found, rows),
             "",
@@ -192,7 +199,7 @@ def _foreign(plan: Plan, costs: CostModel) -> list[str]:
         if not (isinstance(instruction, Launch) and isinstance(body, UserBody)):
             continue
         kernel = instruction.kernel
-        named = f"{kernel.name} at {describe(instruction.origin)}"
+        named = f"{kernel.label} at {describe(instruction.origin)}"
         time = duration(costs.seconds(instruction, plan))
         lines[f"Foreign op {named}: {time} predicted, {costs.basis(kernel)}"] = None
         why = 'it is declared with capture="never"' if body.capture == "never" else body.refused

@@ -10,7 +10,7 @@ from typing import final
 
 from dagpu.common.frozen import plain
 from dagpu.common.origin import Origin
-from dagpu.lowering.plan import Execute, Plan, Record, Wait
+from dagpu.lowering.plan import Execute, Plan, Record, Wait, lane_names
 from dagpu.lowering.program import HOST, HostCall, Instruction, Launch, Program, label
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.dependences import AccessHistory
@@ -68,7 +68,7 @@ class Prediction:
     pieces: tuple[PredictedStep, ...]
     """The instructions, in the plan's order."""
     lanes: tuple[str, ...]
-    """Name of each lane, as `device/key`."""
+    """Name of each lane, as `device/number`."""
     device_of_lane: tuple[int, ...]
     """Index of the device of each lane."""
     clocks: tuple[Clock, ...]
@@ -167,7 +167,7 @@ def forecast(plan: Plan, costs: CostModel | None = None) -> Prediction:
                     pending[lane].append(recorded[event])
             case _:
                 pass
-    names = tuple([f"{plan.devices[lane.device]}/{lane.key}" for lane in plan.lanes])
+    names = tuple(lane_names(plan))
     devices = tuple([lane.device for lane in plan.lanes])
     clocks = step_clocks(plan.steps, len(plan.lanes), plan.events)
     bare = Prediction(

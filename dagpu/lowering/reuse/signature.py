@@ -7,7 +7,7 @@ same op have that property unless the op
         the first run, which have not run, can use the plan;
     moves a handle (an owned `Tensor`, a `TensorMut`, a `Partition`), since the second run is a `MovedError`;
     holds an object that can be changed in place (a list in a `Value`);
-    waits for host data, since there is more than one program then.
+    waits for host data in another way than by `map`, since there is more than one program then.
 
 Runs of different ops of one key (dagpu.lowering.arguments.cache_key) may also move leaves of the key, and differ in
 their numbers. A pipeline's function may call functions: `@pipeline` states that its result depends on its arguments
@@ -18,7 +18,7 @@ handles may have been moved or lost, and arrays may have got another shape. Then
 raises its usual error.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.common.errors import KernelArgumentError
@@ -29,7 +29,9 @@ from dagpu.lowering.arguments.call_text import CallText, HandleNames
 from dagpu.lowering.arguments.scalar_params import NumberUse, fresh_seed
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
-from dagpu.lowering.reuse.result_template import ResultBuilder, ResultTemplate, remembering_builder
+from dagpu.lowering.reuse.result_parts import ResultBuilder, remembering_builder
+from dagpu.lowering.reuse.result_template import ResultTemplate
+from dagpu.lowering.tracing.deferred import Deferred
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.run_memo import BoundClaims, RunMemo
 from dagpu.ops.graph import Captured
@@ -49,8 +51,8 @@ class Signature:
     """
 
     __slots__ = (
-        "_arrays", "_drawn", "_given", "_graphs", "_held_storages", "_leaves", "_numbers", "_remembered", "buffers",
-        "moves", "result",
+        "_arrays", "_computes", "_drawn", "_given", "_graphs", "_held_storages", "_leaves", "_numbers", "_remembered",
+        "buffers", "moves", "result",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +66,8 @@ class Signature:
         builder: ProgramBuilder,
         result: ResultBuilder,
         remembered: tuple[tuple[int, tuple[int, ...]], ...],
+        *,
+        computes: bool,
     ) -> None:
         self.buffers = buffers
         """The number of buffers of the program."""
@@ -97,6 +101,9 @@ class Signature:
         self._remembered = remembered
         """For each value that a run computes and remembers, the index of its `Once` among the leaves, and those of the
         leaves that have the revisions of its sources."""
+        self._computes = computes
+        """True if a function computes a part of the result of contents. A direct call may build the result while the
+        device works."""
 
     def leaf_bindings(self, leaves: int) -> list[LeafBinding]:
         """Return the use of each leaf, for a guard that binds them."""
@@ -112,7 +119,12 @@ class Signature:
     def write_rest(self, text: CallText) -> bool:
         """Write the lines of a direct call that bind what a guard made with `leaf_bindings` does not bind, and let the
         leaves move. Return False if `bind` must bind the run."""
-        if self._graphs or self._remembered or any(held is not None for _, _, _, held in self._leaves):
+        if (
+            self._computes
+            or self._graphs
+            or self._remembered
+            or any(held is not None for _, _, _, held in self._leaves)
+        ):
             return False
         if self._held_storages:
             text.refuse_memory_in(text.constant("HELD", self._held_storages))
@@ -124,8 +136,10 @@ class Signature:
     def write_again(self, text: CallText, leaves: Sequence[Any]) -> bool:
         """Write the lines of a direct call that do what `bind` does, for one more run with these very leaves. Their
         names are in `text` already. Return False if `bind` must bind the run."""
-        if self._remembered or not all(
-            type(leaves[index]) in HANDLES and state_of(leaves[index]) for index in self.moves
+        if (
+            self._computes
+            or self._remembered
+            or not all(type(leaves[index]) in HANDLES and state_of(leaves[index]) for index in self.moves)
         ):
             return False
         self._write_given(text)
@@ -277,19 +291,25 @@ def _any_uses(graphs: Sequence[Captured], storage: Storage) -> bool:
 
 
 def make_signature(
-    root: Any, traced: TracedArguments, builder: ProgramBuilder, memo: RunMemo, made_for: MadeFor
+    root: Any,
+    suspended: Iterable[Deferred],
+    traced: TracedArguments,
+    builder: ProgramBuilder,
+    memo: RunMemo,
+    made_for: MadeFor,
 ) -> Signature | None:
     """Return the record that lets later runs skip this trace; None if the result, or a value that the run remembers,
     cannot be built without a trace.
 
-    `root` is the traced result, before it is settled. `made_for` returns the sources on which a value depends.
+    `root` is the traced result, before it is settled, and `suspended` are the values that wait for results of the
+    device. `made_for` returns the sources on which a value depends.
     """
     given = traced.fixed_handles
     assert given is not None
-    template = ResultTemplate(builder, given, traced)
-    remembered = template.remembered_builders(memo)
+    template = ResultTemplate(builder, given, traced, memo)
+    remembered = template.remembered_builders()
     result = None if remembered is None else template.part_builder(root, 0)
-    if result is None or remembered is None:
+    if result is None or remembered is None or not template.builds_all(suspended):
         return None
     external = builder.external
     read: list[tuple[FixedHandle, int]] = []
@@ -319,7 +339,9 @@ def make_signature(
         result = remembering_builder(result, remembered, template.kept)
         revisions = tuple([(index, _revision_leaves(traced, index, made_for)) for index, _ in remembered])
     count, moves = builder.buffer_count(), traced.moves()
-    return Signature(count, moves, tuple(read), held, leaves, graphs, builder, result, revisions)
+    return Signature(
+        count, moves, tuple(read), held, leaves, graphs, builder, result, revisions, computes=template.computes
+    )
 
 
 def _revision_leaves(traced: TracedArguments, once: int, made_for: MadeFor) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ import numpy as np
 from dagpu.common.errors import NotReadyError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, wrong_argument
 from dagpu.lowering.program import (
     Buffer,
@@ -63,13 +64,13 @@ class CostModel:
     """
 
     launch: float = 2.4e-6
-    """Seconds of overhead for each instruction on a device: measured in a chain of 1,000 tiny launches from C++."""
+    """Seconds of overhead for each instruction on a device, measured in a chain of 1,000 tiny launches from C++."""
     bandwidth: float = 4.29e12
-    """Bytes per second on a device, read plus written: measured for a copy within a device."""
+    """Bytes per second on a device, read plus written, measured for a copy within a device."""
     host_bandwidth: float = 55e9
     """Bytes per second between page-locked host memory and a device, in either direction."""
     host_call: float = 107e-6
-    """Seconds of a `HostCall`: handing work to a thread and back. The time of the function itself is not included."""
+    """Seconds of a `HostCall`, for handing work to a thread and back, without the time of the function itself."""
     declared: tuple[tuple[str, float], ...] = ()
     """Kernel names with declared seconds, sorted; `declare` adds to them."""
     learnt: _Learnt = ()
@@ -90,6 +91,7 @@ class CostModel:
         if not isinstance(self.links, Links):
             raise wrong_argument("CostModel", here(), "links", self.links, "a Links", "Write links=Links(), say")
 
+    @leaves_run
     def declare(self, kernels: Mapping[str, float]) -> "CostModel":
         """Return a model with these seconds on the device for each launch of the kernels of these names.
 
@@ -104,6 +106,7 @@ class CostModel:
             _check_seconds("declare", name, seconds)
         return replace(self, declared=tuple(sorted({**dict(self.declared), **kernels}.items())))
 
+    @leaves_run
     def count(self, kernels: Mapping[str, int]) -> "CostModel":
         """Return a model with these bytes, read plus written, for each launch of the kernels of these names.
 
@@ -126,6 +129,7 @@ class CostModel:
             found[name] = number
         return replace(self, counted=tuple(sorted(found.items())))
 
+    @leaves_run
     def learn(self, measured: Iterable[tuple[str, int, float]]) -> "CostModel":
         """Return a model with times of earlier runs: kernel name, bytes as `nbytes` counts them, seconds on the device.
 
@@ -161,11 +165,11 @@ class CostModel:
 
     def basis(self, kernel: KernelSpec) -> str:
         """Return the origin of a kernel's time, in words."""
-        if kernel.name in dict(self.declared):
+        if kernel.label in dict(self.declared):
             return "declared to the policy's CostModel"
         if kernel.seconds is not None:
             return "declared with the op, cost="
-        return "learnt by the policy's CostModel" if dict(self.learnt).get(kernel.name) else "by its bytes"
+        return "learnt by the policy's CostModel" if dict(self.learnt).get(kernel.label) else "by its bytes"
 
     def seconds(self, instruction: Instruction, program: _Buffered) -> float:
         """Return the seconds of an instruction; `program` is the program or the plan that it belongs to."""
@@ -202,7 +206,7 @@ class _Clock:
     def nbytes(self, instruction: Instruction) -> int:
         layouts: list[Layout] = []
         if isinstance(instruction, Launch):
-            if self._counted and (counted := self._counted.get(instruction.kernel.name)) is not None:
+            if self._counted and (counted := self._counted.get(instruction.kernel.label)) is not None:
                 return counted
             for arg in instruction.args:
                 what = type(arg)
@@ -248,10 +252,10 @@ class _Clock:
         return sum([arg.layout.nbytes for arg in inputs]) / self._model.links.peer.bandwidth
 
     def _kernel(self, kernel: KernelSpec, nbytes: int) -> float:
-        seconds = self._declared.get(kernel.name, kernel.seconds)
+        seconds = self._declared.get(kernel.label, kernel.seconds)
         if seconds is not None:
             return seconds
-        sizes = self._learnt.get(kernel.name)
+        sizes = self._learnt.get(kernel.label)
         if not sizes:
             return nbytes * self._byte
         wanted = max(nbytes, 1)

@@ -10,6 +10,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from dagpu.common.origin import here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_count, wrong_argument
 from dagpu.handles import Tensor
 from dagpu.handles.device_handles import Device, reaches
@@ -67,7 +68,7 @@ class Links:
     peer: Link = Link(7.7e-6, 382e9)
     """Between two devices of one host that read each other's memory."""
     host: Link = Link(2 * 7.7e-6, 37e9)
-    """Between two devices of one host that do not: the driver copies through page-locked memory of the host."""
+    """Between two devices of one host that do not. The driver copies through page-locked memory of the host."""
     node: Link = Link(12e-6, 50e9)
     """Between two devices of different hosts."""
 
@@ -76,6 +77,7 @@ class Links:
             if not isinstance(link, Link):
                 raise wrong_argument("Links", here(), name, link, "a Link", f"Write {name}=Link(5e-6, 382e9)")
 
+    @leaves_run
     def between(self, one: Device, other: Device) -> Link:
         """Return the link between two different devices."""
         for name, place in (("one", one), ("other", other)):
@@ -87,6 +89,7 @@ class Links:
         return self.peer if reaches(one, other) else self.host
 
     @classmethod
+    @leaves_run
     def measured(cls, mesh: Mesh) -> "DeviceOp[Links]":
         """Return an op that measures `peer` (or `host`, where the devices do not read each other's memory) by copies
         from each device of the mesh to the next. Its value has the other levels' defaults.

@@ -54,7 +54,7 @@ class ListSchedule:
     costs: CostModel = field(default_factory=CostModel)
     """The cost model that predicts the time of each instruction."""
     memory_limit: int | None = None
-    """Most bytes that a run may take beyond its inputs: overlap is given up until the plan fits."""
+    """Most bytes that a run may take beyond its inputs. Overlap is given up until the plan fits."""
 
     def __post_init__(self) -> None:
         check_settings("ListSchedule", self.streams, self.memory_limit)

@@ -9,6 +9,7 @@ from typing import Any, final
 
 from dagpu.common.errors import MeshError, NoDeviceError
 from dagpu.common.origin import Origin, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import add_call_place, as_whole_number, wrong_argument
 from dagpu.handles.device_handles import FIND_DEVICE, Device, automatic_device
 
@@ -38,6 +39,7 @@ class Mesh:
     automatic: Device = field(compare=False)
     """The place of work that a policy puts on one of the devices later. Its name ends in `auto`, it has no memory."""
 
+    @leaves_run
     def __init__(
         self,
         devices: Sequence[Device | str],
@@ -75,6 +77,7 @@ class Mesh:
         grid = "" if len(self.shape) == 1 else f", {self.shape}, {self.axes}"
         return f"Mesh([{', '.join([repr(device.name) for device in self.devices])}]{grid})"
 
+    @leaves_run
     def along(self, axis: str) -> "tuple[Mesh, ...]":
         """Return the rows of the grid along one axis, each as a mesh of that axis.
 
@@ -121,6 +124,7 @@ chosen_mesh = _current.get
 """Returns the mesh of the innermost `use_mesh` around this task or thread; None if there is none."""
 
 
+@leaves_run
 def use_mesh(mesh: Mesh) -> AbstractContextManager[Mesh]:
     """Spread ops that are placed on no device over the mesh, within the `with` block, in this task or thread.
 

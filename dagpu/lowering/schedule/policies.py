@@ -195,7 +195,7 @@ class RoundRobin:
     streams: int = 4
     """Streams of each device."""
     memory_limit: int | None = None
-    """Most bytes that a run may take beyond its inputs: overlap is given up until the plan fits."""
+    """Most bytes that a run may take beyond its inputs. Overlap is given up until the plan fits."""
 
     def __post_init__(self) -> None:
         check_settings("RoundRobin", self.streams, self.memory_limit)

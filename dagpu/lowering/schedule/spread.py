@@ -66,8 +66,8 @@ class Spread:
     """Share of the time of its copies that a device has to be sooner by, to be chosen (StarPU's dmda has such a
     weight). In simulations of tiled Cholesky on 64 devices 0.3 moved 28 % less than 0, and was 14 % faster."""
     memory_limit: int | Mapping[str, int] | None = None
-    """Most bytes that a run may take on one device beyond its inputs: one number for each device, or numbers by the
-    names of devices. Where a device needs more, overlap is given up there until the plan fits."""
+    """Most bytes that a run may take on one device beyond its inputs, as one number for each device, or numbers by
+    the names of devices. Where a device needs more, overlap is given up there until the plan fits."""
 
     def __post_init__(self) -> None:
         where = here()

@@ -8,8 +8,9 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar, final
 
+from dagpu.common.origin import describe
 from dagpu.lowering.program import Cell, Items
-from dagpu.ops.compose import Shared, Unzip
+from dagpu.ops.compose import Map, Shared, Then, Unzip
 from dagpu.ops.nodes import Node
 
 _T = TypeVar("_T")
@@ -83,6 +84,30 @@ def resolve(value: Any) -> Any:
     while type(value) is Deferred and value.value is not PENDING:
         value = value.value
     return value
+
+
+def is_host_part(deferred: Deferred) -> bool:
+    """Return true for a value that no device needs: it is put together, or computed on the host, after the stage."""
+    match deferred.cause:
+        case SuspendedOp(node=node):
+            return type(node) is Map or type(node) is Shared
+        case ForeignSuspension(node=node):
+            return type(node) is Shared
+        case _:
+            return True
+
+
+def waits_for_host(deferred: Deferred) -> str | None:
+    """Return what work begins only after results have come to the host, and how to run it with a plan; None if another
+    run makes the value."""
+    cause = deferred.cause
+    if type(cause) is not SuspendedOp:
+        return None
+    what = f"the function of .then at {describe(cause.node.origin)}" if type(cause.node) is Then else f"{cause.node!r}"
+    return (
+        f"{what} needs values that come to the host during the run. Make one pipeline of what comes before it, and one "
+        "of what comes after, which gets these values as arguments"
+    )
 
 
 NOT_YET: Final = object()

@@ -172,7 +172,7 @@ def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, p
                 operands[index] = b.number_operand(operand, ScalarUse(spec, spec.params[index], node.origin))
     if device == HOST:
         raise KernelArgumentError(
-            f"{spec.name}() at {describe(node.origin)} has neither input nor output, so it would run nowhere. "
+            f"{spec.label}() at {describe(node.origin)} has neither input nor output, so it would run nowhere. "
             "Give it an output."
         )
     scratch = None
@@ -233,7 +233,7 @@ def _scratch_bytes(
     try:
         return driver_of(device).scratch_bytes(spec.library, layouts)
     except DeviceError as error:
-        raise type(error)(f"{spec.name} at {describe(origin)} on {device.name}: {error}", error.code) from None
+        raise type(error)(f"{spec.label} at {describe(origin)} on {device.name}: {error}", error.code) from None
 
 
 def _scratch(
@@ -280,7 +280,7 @@ def _two_devices(node: launch.Launch, args: tuple[Any, ...]) -> KernelArgumentEr
     outputs = [arg for param, arg in zip(node.kernel.params, args, strict=True) if param.form == "out"]
     home = storage_of((outputs or [arg for arg in args if type(arg) in HANDLES])[0]).device.name
     return KernelArgumentError(
-        f"{node.kernel.name}() at {describe(node.origin)}: its tensors are on several devices: {lie}. "
+        f"{node.kernel.label}() at {describe(node.origin)}: its tensors are on several devices: {lie}. "
         f'Copy them to one first, dup(t).on("{home}"), or make them there: op.on("{home}").'
     )
 

@@ -15,7 +15,6 @@ from typing import Any, Final, assert_never, final
 import numpy as np
 
 from dagpu.common.errors import MovedError
-from dagpu.common.origin import describe
 from dagpu.handles import HANDLES, SharedTensor, TensorRef
 from dagpu.handles.handle_trees import has_owning_handle
 from dagpu.handles.symbolic import SymbolicNumber
@@ -47,7 +46,7 @@ from dagpu.lowering.tracing.run_memo import (
     check_components,
     own_result_error,
 )
-from dagpu.lowering.tracing.user_code import describe_closure
+from dagpu.lowering.tracing.user_code import describe_closure, reads_array
 from dagpu.lowering.updates.live_inputs import LiveValue
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import Cutoff, HostCall, Map, On, Shared, Then, ToHost, Unzip, Value, Zip
@@ -55,7 +54,7 @@ from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source
-from dagpu.ops.node_functions import BUILT_IN, Cut, Pure
+from dagpu.ops.node_functions import BUILT_IN, Cut, Item, Pure
 from dagpu.ops.nodes import Node
 
 _USED_AGAIN: Final = frozenset((Value, Shared, Source, Cutoff))
@@ -183,6 +182,8 @@ class Evaluation(RememberingEvaluation):
         value = self.done.pop()
         while row:
             node = row.pop()
+            if type(value) is Deferred and type(node) is Map and type(node.f) is Item:
+                value = self._known_items(value)
             if type(value) is Deferred or type(value) is LiveValue:
                 self._apply_node(node, (value,))
                 value = self.done.pop()
@@ -191,11 +192,11 @@ class Evaluation(RememberingEvaluation):
             else:
                 f: Any = node.f
                 if type(value) is np.ndarray:
-                    self.leaves.forbid_reuse()  # the result may depend on the contents
+                    self.leaves.forbid_reuse(reads_array(node.origin))
                 try:
                     value = f.apply(value, node.origin)
                 except Exception as error:
-                    error.add_note(f"dagpu: in the op built at {describe(node.origin)}")
+                    error.add_note(f"dagpu: in {node!r}")
                     raise
         self.done.append(value)
 
@@ -253,6 +254,16 @@ class Evaluation(RememberingEvaluation):
             return inputs
         self.done.append(result)
         return None
+
+    def _known_items(self, value: Deferred) -> Any:
+        """Return the tuple that a `zip_ops` gives to the one op that picks an item of it, also where the items do not
+        exist yet; the value itself if it is no such tuple."""
+        found = resolve(value)
+        if type(found) is not Deferred or type(found.cause) is not FromItems:
+            return found
+        if self.suspended and self.suspended[-1] is found:
+            self.suspended.pop()  # it would keep the other items
+        return found.cause.items
 
     def _call_on_host(self, node: HostCall[Any], value: Any) -> Deferred:
         """Emit the call of a function of `host_map`, and return its value."""
@@ -384,7 +395,7 @@ class Evaluation(RememberingEvaluation):
         """Launch a kernel, with `inputs` for the ops among its arguments. Return the arguments."""
         arguments = list(node.args)
         if np.ndarray in map(type, inputs):
-            self.leaves.forbid_reuse()  # as in `_apply_row`
+            self.leaves.forbid_reuse(reads_array(node.origin))
         used = 0
         for index in node.kernel.open_places:
             arg = arguments[index]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
+from dagpu.common.containers import own_containers
 from dagpu.common.errors import MovedError, NestedRunError, OwnershipError, ShapeError
 from dagpu.common.origin import Origin, describe
 from dagpu.handles import OWNING, Handle, Partition, SharedTensor, Tensor, TensorMut, live_state
@@ -278,8 +279,10 @@ def own_result_error(origin: Origin) -> NestedRunError:
 
 
 def copy_for_consumer(claimed: Any) -> Any:
-    """Return a remembered value for one more consumer, with handles, lists and dicts of its own."""
-    return map_handles(lambda handle: handle.clone() if type(handle) is SharedTensor else handle, claimed)
+    """Return a remembered value for one more consumer, with handles and containers of its own."""
+    return own_containers(
+        map_handles(lambda handle: handle.clone() if type(handle) is SharedTensor else handle, claimed)
+    )
 
 
 def _put_component_back(parts: list[Any], index: int, found: Any) -> None:

@@ -34,7 +34,17 @@ from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.reuse.signature import Signature, make_signature
 from dagpu.lowering.schedule.spread import place_spread
 from dagpu.lowering.tracing.capture_refusals import refuse_new_memory, waits_for_host_error
-from dagpu.lowering.tracing.deferred import PENDING, Deferred, ForeignSuspension, FromCell, FromItems, Turns, resolve
+from dagpu.lowering.tracing.deferred import (
+    PENDING,
+    Deferred,
+    ForeignSuspension,
+    FromCell,
+    FromItems,
+    Turns,
+    is_host_part,
+    resolve,
+    waits_for_host,
+)
 from dagpu.lowering.tracing.evaluate import Evaluation
 from dagpu.lowering.tracing.placements import Placements
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
@@ -211,13 +221,24 @@ class Tracer:
 
         None if later runs need a trace; the rules are those of dagpu.lowering.reuse.signature.
         """
-        if self._leaves.fixed_handles is None or not self.ends_here:
+        if self._leaves.fixed_handles is None:
             return None
-        signature = make_signature(
-            self._root, self._leaves, self._evaluation.builder, self._evaluation.memo, self._sources.made_for
-        )
+        evaluation, signature = self._evaluation, None
+        needs_more = next((each for each in evaluation.suspended if not is_host_part(each)), None)
+        if needs_more is None:
+            signature = make_signature(
+                self._root, self.suspended, self._leaves, evaluation.builder, evaluation.memo, self._sources.made_for
+            )
+        else:
+            self._leaves.never_kept = waits_for_host(needs_more)
         self._leaves.forbid_reuse()
         return signature
+
+    @property
+    def never_kept(self) -> str | None:
+        """Why no run of this op leaves a plan for later ones, and the cure; None if that is not known, or the trace has
+        left one."""
+        return self._leaves.never_kept
 
     @property
     def ends_here(self) -> bool:

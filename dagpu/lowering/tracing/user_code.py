@@ -1,21 +1,20 @@
 """Calls of the user's functions in a trace, and the record of whether later runs may skip the trace."""
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Final, final
 
 from dagpu.common.critical import call_user
 from dagpu.common.env_vars import MAX_CLOSURES
 from dagpu.common.errors import DagpuError
-from dagpu.common.origin import describe
+from dagpu.common.origin import Origin, describe
 from dagpu.common.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
 from dagpu.handles.symbolic import replace_standins
 from dagpu.lowering.arguments.exact_tokens import is_fixed
-from dagpu.lowering.arguments.stateless_functions import is_stateless
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
 from dagpu.lowering.program import Cell, Items
-from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import HostCall, Then
-from dagpu.ops.node_functions import Inspect, Pure
+from dagpu.ops.base import DeviceOp, has_op, refuse_op
+from dagpu.ops.compose import HostCall, Map, Then
+from dagpu.ops.node_functions import BUILT_IN, Inspect, Pure
 
 
 @final
@@ -61,23 +60,31 @@ class Closures:
         if not self._leaves.pure:
             self._leaves.forbid_reuse()
             return argument
-        assert self._leaves.inputs is not None
-        if not is_stateless(node.f):
-            self._leaves.forbid_reuse()
-        self._leaves.reads.update(self._leaves.inputs.numbers())  # the function may close over any of them
-        return self._checked_argument(argument)
+        if not self._leaves.keep_function(node.f):
+            self._leaves.forbid_reuse(f"the function of .host_map at {describe(node.origin)} {MAY_DIFFER}")
+        return self._checked_argument(node, argument)
 
-    def _checked_argument(self, argument: Any) -> Any:
+    def _checked_argument(self, node: HostCall[Any], argument: Any) -> Any:
         """Return the argument without stand-ins. If the argument can be changed in place, record that each run needs a
         trace."""
         if type(argument) is Items:
-            return Items(tuple(map(self._checked_argument, argument.items)))
+            return Items(tuple([self._checked_argument(node, item) for item in argument.items]))
         if type(argument) is Cell:
             return argument
         argument = replace_standins(argument)
         if not is_fixed(argument):
-            self._leaves.forbid_reuse()
+            self._leaves.forbid_reuse(
+                f"the function of .host_map at {describe(node.origin)} gets a {type(argument).__name__}, and may "
+                "change it in place. Give it results of ops, numbers and texts, and tuples of these"
+            )
         return argument
+
+
+MAY_DIFFER: Final = (
+    "may differ from call to call: it closes over an object, has attributes, or is not found under its name in a "
+    "module. Define it at the top level of a module, and give it what it reads as its argument"
+)
+"""Why no plan keeps a function that is not stateless, and the cure."""
 
 
 def call_closure(node: DeviceOp[Any, Any, Any], f: Any, argument: Any) -> Any:
@@ -87,7 +94,7 @@ def call_closure(node: DeviceOp[Any, Any, Any], f: Any, argument: Any) -> Any:
         RuntimeError: the closure has raised `StopIteration`.
         TypeError: the closure returned a coroutine or a generator, which would never run.
     """
-    function = f.f if type(f) is Inspect else f
+    function = user_function(f)
     try:
         result = call_user(function, argument)
     except StopIteration as error:
@@ -98,6 +105,35 @@ def call_closure(node: DeviceOp[Any, Any, Any], f: Any, argument: Any) -> Any:
     if type(result) in SUSPENDED:
         refuse_suspended(result, describe_closure(node, f), _method_name(node, f))
     return result if function is f else argument
+
+
+def reads_array(where: Origin) -> str:
+    """Return why no plan is kept of a trace whose program may depend on the contents of an array, and the cure."""
+    return f"the op at {describe(where)} is given an array of the host. Copy it to the device first, with from_host(x)"
+
+
+def user_function(f: Any) -> Any:
+    """Return the function of the user's in the function of a node."""
+    return f.f if type(f) is Inspect else f
+
+
+def apply_map(node: Map[Any], argument: Any) -> Any:
+    """Apply the function of a `Map` to host values. An exception keeps its type, and gets a note that names the place.
+
+    Raises:
+        TypeError: the function returned an op, or a value that contains one.
+    """
+    f: Any = node.f
+    if type(f) in BUILT_IN:
+        try:
+            return f.apply(argument, node.origin)
+        except Exception as error:
+            error.add_note(f"dagpu: in {node!r}")
+            raise
+    made = call_closure(node, f, argument)
+    if has_op(made):
+        refuse_op(made, describe_closure(node, f))
+    return made
 
 
 def describe_closure(node: DeviceOp[Any, Any, Any], f: Any) -> str:

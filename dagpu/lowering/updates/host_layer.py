@@ -19,7 +19,9 @@ from functools import partial
 from types import CodeType
 from typing import Any, Final, final
 
-from dagpu.common.containers import values_in
+import numpy as np
+
+from dagpu.common.containers import is_container, own_containers, values_in
 from dagpu.common.critical import call_user
 from dagpu.common.wrong_arguments import refuse_stop_iteration
 from dagpu.handles import HANDLES
@@ -43,6 +45,10 @@ def _run(function: "Callable[[int, Mark], int]", stale: int, mark: Mark) -> int:
 
 _CHUNK: Final = 500
 """The most closures in one compiled function."""
+
+
+_UNCHANGEABLE: Final = PLAIN | {np.ndarray}
+"""The types of values that no closure can change: a kept array is read-only."""
 
 
 class NewTraceNeeded(Exception):
@@ -122,6 +128,8 @@ class HostLayer:
         f: Any = made.node.f
         direct = type(f) not in BUILT_IN and type(f) is not Inspect
         call: Any = f if direct else made.call
+        if not self._is_plain(made.argument):
+            call = partial(_call_on_own, call)
         self._names[f"f{index}"] = self._live.call_of(made.node, call)
         self._names[f"k{index}"] = type(made.value) if type(made.value) in PLAIN else None
         return [
@@ -129,6 +137,14 @@ class HostLayer:
             f"  if type(v{index}) is not k{index}: v{index} = other({index}, v{index})",
             f"  i{index}.value = v{index}",
         ]
+
+    def _is_plain(self, argument: Any) -> bool:
+        """Return true for an argument that holds nothing which a closure could change in place."""
+        for item in values_in(argument):
+            found = self._live.index_of(item)
+            if type(item if found is None else self._live.inputs[found].value) not in _UNCHANGEABLE:
+                return False
+        return type(argument) is tuple or not is_container(argument)
 
     def _cutoff(self, index: int, made: LiveInput) -> list[str]:
         """Return the lines that let a value through a cutoff."""
@@ -176,6 +192,11 @@ class HostLayer:
                 error.add_note(f"dagpu: in {whose}")
                 return
             trace = trace.tb_next
+
+
+def _call_on_own(call: Callable[[Any], Any], argument: Any) -> Any:
+    """Call a closure with containers of its own: what it is given is kept for later calls."""
+    return call(own_containers(argument))
 
 
 def _unlike(live: LiveInputs, index: int, value: Any) -> Any:

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from dagpu.common.containers import map_values, values_in
+from dagpu.common.containers import map_values, own_containers, values_in
 from dagpu.common.errors import NotReadyError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe
@@ -234,7 +234,7 @@ class LiveInputs:
     def _value_of(self, standin: Any) -> Any:
         index = self.index_of(standin)
         if index is not None:
-            return self.inputs[index].value
+            return own_containers(self.inputs[index].value)
         return standin.number if type(standin) is SymbolicNumber else standin.source  # left over from another trace
 
     def _new_bit(self, node: Any, value: Any) -> LiveInput:

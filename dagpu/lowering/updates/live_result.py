@@ -10,7 +10,7 @@ from functools import partial
 from operator import is_
 from typing import Any, TypeAlias, final
 
-from dagpu.common.containers import is_container, map_values, values_in
+from dagpu.common.containers import is_container, map_values, own_containers, values_in
 from dagpu.common.errors import OwnershipError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe
@@ -20,13 +20,11 @@ from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.tracing.deferred import Deferred, FromCell, FromItems, SuspendedOp, resolve
-from dagpu.lowering.tracing.user_code import call_closure
+from dagpu.lowering.tracing.user_code import apply_map
 from dagpu.lowering.updates.comparing.compare_values import same_objects
 from dagpu.lowering.updates.live_inputs import LiveInputs
-from dagpu.ops.base import has_op, refuse_op
 from dagpu.ops.compose import Map
 from dagpu.ops.live.source_op import as_read
-from dagpu.ops.node_functions import BUILT_IN
 
 Build: TypeAlias = Callable[[], Any]
 """A function that builds a part of the result after an update."""
@@ -220,7 +218,6 @@ class _Builder:
 
     def _mapped(self, node: Map[Any], argument: Any) -> Build | None:
         """Return the function that calls a closure again if what it is given is another object."""
-        f: Any = node.f
         given = self.part(argument)
         if given is None:
             return None
@@ -229,10 +226,7 @@ class _Builder:
         def build() -> Any:
             value = given()
             if not before or not same_objects(before[0], value):
-                made = f.apply(value, node.origin) if type(f) in BUILT_IN else call_closure(node, f, value)
-                if has_op(made):
-                    refuse_op(made, f"the closure of {node!r}")
-                before[:] = [value, make_unwritable(made)]
+                before[:] = [value, make_unwritable(apply_map(node, own_containers(value)))]
             return before[1]
 
         return build

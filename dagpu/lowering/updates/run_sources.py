@@ -148,7 +148,10 @@ class SnapshotSources:
         value, inputs = node.cell.history.at(self._at()).value, self._leaves.inputs
         if inputs is not None and node in inputs.source_values:
             return self._leaves.standin_of_source(node, value)
-        self._leaves.forbid_reuse()
+        self._leaves.forbid_reuse(
+            f"its function uses {node!r}, which is not among its arguments. Pass it the source, as its function gets "
+            "the source itself"
+        )
         return as_read(value)
 
     def adapt(self, node: AnyOp, inputs: tuple[Any, ...], builder: ProgramBuilder) -> tuple[tuple[Any, ...], Any]:

@@ -1,12 +1,12 @@
-"""The text of a DAG of ops in Graphviz DOT, and the labels of ops in pictures."""
+"""The text of a DAG of ops in Graphviz DOT."""
 
 from typing import Any, Final
 
 from dagpu.common.origin import place_of
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Map, Unzip, nodes_of, sources_of
-from dagpu.ops.launch import Launch
-from dagpu.ops.node_functions import Components, Cut, Item, Outputs, Reshape, Share, Uncut
+from dagpu.ops.compose import Map, nodes_of, sources_of
+from dagpu.ops.drawing.op_names import name_of
+from dagpu.ops.node_functions import Components, Cut, Item, Outputs, Uncut
 
 _IN_DOT: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 """The escapes of a quoted label in the DOT language of Graphviz (escString)."""
@@ -21,7 +21,7 @@ def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
         where = "" if place is None else f"\n{place[0].rsplit('/', 1)[-1]}:{place[1]}"
         # What only hands a tensor to a launch or takes it back is a line of text, not a box of the launch's size.
         plain = "shape=plaintext, height=0, " if _hands_on(op) else ""
-        told = label_of(op) if plain else label_of(op) + where
+        told = name_of(op) if plain else name_of(op) + where
         lines.append(f'  n{number} [{plain}label="{told.translate(_IN_DOT)}"];')
         lines += [f"  n{numbers[source]} -> n{number};" for source in sources_of(op)]
     return "\n".join([*lines, "}"])
@@ -30,22 +30,3 @@ def to_dot(root: DeviceOp[Any, Any, Any]) -> str:
 def _hands_on(op: DeviceOp[Any, Any, Any]) -> bool:
     """Return True for an op that only hands a tensor to a launch or takes it back."""
     return isinstance(op, Map) and isinstance(op.f, Cut | Uncut | Item | Outputs | Components)
-
-
-def label_of(op: DeviceOp[Any, Any, Any]) -> str:
-    """Return a label of one or two words for an op: `Launch saxpy`."""
-    match op:
-        case Launch():
-            return f"Launch {op.kernel.name}"
-        case Map(f=Cut(tile=tile)):
-            return f"partition {tile}"
-        case Map(f=Uncut() | Share() | Reshape() as change):
-            return {Uncut: "unpartition", Share: "share", Reshape: "reshape"}[type(change)]
-        case Map(f=Item(index=index)):
-            return "first" if index == 0 else "last"
-        case Map(f=Outputs() | Components()):
-            return "outputs"
-        case Unzip():
-            return f"Unzip [{op.index}]"
-        case _:
-            return type(op).__name__

@@ -17,7 +17,7 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import HostCall, Map, ToHost, Unzip, nodes_of, sources_of
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.drawing import svg
-from dagpu.ops.drawing.dot_text import label_of
+from dagpu.ops.drawing.op_names import name_of
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.node_functions import Cut, Item, Uncut
@@ -91,7 +91,7 @@ def wire(root: _Op) -> dict[_Op, list[Wire]]:
         for source in sources_of(op):
             cut = source in ports and _is_map(source, Cut)
             start, leaves = _leave(next(iter(sources_of(source))) if cut else source)
-            edges[Wire(start, leaves, label_of(source) if cut else "")] = None
+            edges[Wire(start, leaves, name_of(source) if cut else "")] = None
         wires[op] = list(edges)
     return wires
 
@@ -101,7 +101,7 @@ def _leave(op: _Op) -> tuple[_Op, str]:
     labels: list[str] = []
     start = op
     while _is_map(start, Item, Uncut):
-        labels.append(label_of(start))
+        labels.append(name_of(start))
         (start,) = sources_of(start)
     return (start, ", ".join(reversed(labels))) if isinstance(start, Launch | Unzip) else (op, "")
 
@@ -233,7 +233,7 @@ class _Drawing:
             ]
             place = place_of(op.origin)
             more = f"\n{self._left_out[box]} sources not drawn" if self._left_out[box] else ""
-            built = "" if place is None else f"\nbuilt at {place[0]}:{place[1]}"
+            built = "" if place is None else f"\nat {place[0]}:{place[1]}"
             body.append(svg.group(parts, f"{label}{built}{more}"))
         return body + ports
 
@@ -289,7 +289,7 @@ def _mean(numbers: Sequence[float], otherwise: float) -> float:
 def _texts_of(op: _Op, left_out: int) -> tuple[str, str]:
     """Return the two lines of a box. An ellipsis stands for sources that are not drawn."""
     place = place_of(op.origin)
-    return "… " * bool(left_out) + label_of(op), "" if place is None else f"{place[0].rsplit('/', 1)[-1]}:{place[1]}"
+    return "… " * bool(left_out) + name_of(op), "" if place is None else f"{place[0].rsplit('/', 1)[-1]}:{place[1]}"
 
 
 def _colour_kind(op: _Op) -> str:

@@ -17,7 +17,7 @@ KINDS = {
     "CopyDtoH": ("#b0641b", "#e0954a"),
     "CopyDtoD": ("#80711a", "#c4b243"),
     "HostCall": ("#8a4bb3", "#b884dd"),
-    "GraphLaunch": ("#b35a00", "#f0a050"),
+    "GraphLaunch": ("#b8327a", "#e87bb0"),
     "other": ("#5f6b7a", "#7c8898"),
 }
 """The colours of the class `fill-<kind>` for each kind of instruction: on a light page, on a dark page."""
@@ -46,6 +46,7 @@ def _styles() -> str:
     light = [f".dagpu-{name}{{{what}:{colour}}}" for name, what, colour, _ in rules]
     dark = [f".dagpu-{name}{{{what}:{colour}}}" for name, what, _, colour in rules]
     shapes = ".dagpu-edge,.dagpu-wait{fill:none;stroke-width:1.3}.dagpu-rule{stroke-width:1}"
+    shapes += ".dagpu-many{opacity:.35}.dagpu-many:hover{opacity:1}"
     on_light_page = "".join([f"{_LIGHT_PAGE} {rule}" for rule in light])
     on_dark_page = "".join([f"{_DARK_PAGE} {rule}" for rule in dark])
     system = f"@media (prefers-color-scheme:dark){{{''.join(dark)}}}"
@@ -114,9 +115,10 @@ def text_in_page(words: str) -> str:
     return f'<pre style="overflow-x:auto">{escape_xml(words)}</pre>'
 
 
-def group(parts: Sequence[str], tooltip: str) -> str:
-    """Return a group of these parts, with one tooltip."""
-    return f"<g><title>{escape_xml(tooltip)}</title>{''.join(parts)}</g>"
+def group(parts: Sequence[str], tooltip: str, style: str = "") -> str:
+    """Return a group of these parts, with one tooltip; of the class `dagpu-<style>` if one is given."""
+    kind = f' class="dagpu-{style}"' if style else ""
+    return f"<g{kind}><title>{escape_xml(tooltip)}</title>{''.join(parts)}</g>"
 
 
 def escape_xml(words: str) -> str:

@@ -1,6 +1,7 @@
 """`Source`, an op whose value is set from outside, and `cutoff`, which hides equal values from what comes after it."""
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from threading import get_ident
 from typing import Any, Final, TypeAlias, final, overload
 
@@ -13,7 +14,8 @@ from dagpu.common.errors import SourceError
 from dagpu.common.frozen import frozen
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.slot import Slot
-from dagpu.common.wrong_arguments import check_function, format_value
+from dagpu.common.tracebacks import leaves_run, without_our_frames
+from dagpu.common.wrong_arguments import check_function, format_value, wrong_argument
 from dagpu.handles import HANDLES, OWNING, SharedTensor, Tensor, live_state
 from dagpu.handles.device_handles import driver_of
 from dagpu.handles.handle_trees import handles_in
@@ -52,7 +54,15 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
     """The versions of the value, and what a change of it wakes."""
     kind: type[Any]
     """The type of the first value."""
+    name: str | None
+    """The name in messages, pictures and `explain()`."""
     origin: Origin
+
+    @property
+    def title(self) -> str:
+        """What messages call the source, with its name and the place that made it."""
+        named = "the source" if self.name is None else f"source {self.name!r}"
+        return f"{named} made at {describe(self.origin)}"
 
     @property
     def revision(self) -> int:
@@ -83,11 +93,16 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
         Raises:
             SourceError: the value can be changed in place, or is lent, or a closure of a run called this.
         """
-        if CURRENT_THREAD.state.where != OUTSIDE:
-            self._refuse_in_closure()
-        kind = self.kind
-        change_source(self.cell, x if type(x) is kind and kind in PLAIN else _own(x, kind, self.origin, "set"))
+        try:
+            if CURRENT_THREAD.state.where != OUTSIDE:
+                self._refuse_in_closure()
+            kind = self.kind
+            change_source(self.cell, x if type(x) is kind and kind in PLAIN else _own(x, kind, self))
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
+    @leaves_run
     def change(self, f: Callable[[_T], _T], /) -> None:
         """Set the value to `f(get())`, with no change of another thread in between: `f` is called again after one.
 
@@ -105,7 +120,7 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
             while not self._changed_by(f):
                 if changed:
                     raise SourceError(
-                        f"the source made at {describe(self.origin)} is changed by the function that change() at "
+                        f"{self.title} is changed by the function that change() at "
                         f"{describe(here())} calls. Return the new value from it, and set nothing in it."
                     )
         finally:
@@ -122,9 +137,9 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
             snapshot = Snapshot()
             given = as_read(newer.settled().value)
             del snapshot
-            return _own(f(given), self.kind, self.origin, "set")
+            return _own(f(given), self.kind, self)
 
-        return change_source(self.cell, _own(f(given), self.kind, self.origin, "set"), version, again)
+        return change_source(self.cell, _own(f(given), self.kind, self), version, again)
 
     @overload
     def write(
@@ -132,6 +147,7 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
     ) -> None: ...
     @overload
     def write(self: "Source[NDArray[_N]]", at: Region, data: NDArray[_N], /) -> None: ...
+    @leaves_run
     def write(self: "Source[Any]", at: Any, data: Any, /) -> None:
         """Change a part of a tensor or an array. What depends on other parts alone does not run again.
 
@@ -201,12 +217,12 @@ class Source(DeviceOp[_T, Static, NoAlloc]):
 
     def _written(self, origin: Origin) -> str:
         """Return the beginning of a message about a write."""
-        return f"the source made at {describe(self.origin)} was written at {describe(origin)}"
+        return f"{self.title} was written at {describe(origin)}"
 
     def _refuse_in_closure(self, done: str = "set") -> None:
         if in_user_code():
             raise SourceError(
-                f"the source made at {describe(self.origin)} was {done} at {describe(here())}, inside a closure of a "
+                f"{self.title} was {done} at {describe(here())}, inside a closure of a "
                 "run. What an op computes may not change what it is computed of: set it where the result of the op "
                 "arrives."
             )
@@ -216,22 +232,24 @@ UNKNOWN_RESULTS.add(Source)
 
 
 @overload
-def source(x: Tensor[_N], /) -> Source[SharedTensor[_N]]: ...
+def source(x: Tensor[_N], /, *, name: str | None = ...) -> Source[SharedTensor[_N]]: ...
 @overload
-def source(x: SharedTensor[_N], /) -> Source[SharedTensor[_N]]: ...
+def source(x: SharedTensor[_N], /, *, name: str | None = ...) -> Source[SharedTensor[_N]]: ...
 @overload
 def source(
-    x: NDArray[_N], /, *, equal: Callable[[NDArray[_N], NDArray[_N]], bool] | None = ...
+    x: NDArray[_N], /, *, equal: Callable[[NDArray[_N], NDArray[_N]], bool] | None = ..., name: str | None = ...
 ) -> Source[NDArray[_N]]: ...
 @overload
-def source(x: _H, /, *, equal: Callable[[_H, _H], bool] | None = ...) -> Source[_H]: ...
-def source(x: Any, /, *, equal: Callable[[Any, Any], bool] | None = None) -> Any:
+def source(x: _H, /, *, equal: Callable[[_H, _H], bool] | None = ..., name: str | None = ...) -> Source[_H]: ...
+@leaves_run
+def source(x: Any, /, *, equal: Callable[[Any, Any], bool] | None = None, name: str | None = None) -> Any:
     """Return an input that changes: an op whose value `set` replaces.
 
     Args:
         x: the first value. A `Tensor` moves in and becomes a `SharedTensor`, a NumPy array is copied, and any other
             value must be hashable: a number, a text, a tuple, a frozen dataclass.
         equal: called with the old and the new value of each `set`. If it returns true, nothing has changed.
+        name: the name in messages, pictures and `feed.explain()`, where one line of code makes several sources.
 
     Raises:
         SourceError: the value can be changed in place, or is lent.
@@ -239,8 +257,27 @@ def source(x: Any, /, *, equal: Callable[[Any, Any], bool] | None = None) -> Any
     origin = here()
     if equal is not None and not callable(equal):
         check_function(equal, "source", origin, "equal")
-    made: Source[Any] = Source(SourceCell(_own(x, type(x), origin, "made of"), equal), type(x), origin)
+    if name is not None and not isinstance(name, str):
+        raise wrong_argument("source", origin, "name", name, "a text", 'Write name="gain", say')
+    compare = None if equal is None else partial(_is_equal, equal, origin)
+    made: Source[Any] = Source(SourceCell(_own(x, type(x), None), compare), type(x), name, origin)
     return made
+
+
+def _is_equal(equal: Callable[[Any, Any], object], origin: Origin, old: Any, new: Any) -> bool:
+    """Return what a function `equal` of the user's says of two values.
+
+    Raises:
+        SourceError: it says neither true nor false, as an array of several elements.
+    """
+    found = equal(old, new)
+    try:
+        return bool(found)
+    except (TypeError, ValueError):
+        raise SourceError(
+            f"source at {describe(origin)}: its `equal` returned {format_value(found)}, which is neither true nor "
+            "false. Return True or False: np.array_equal(old, new), say."
+        ) from None
 
 
 @overload
@@ -249,6 +286,7 @@ def cutoff(op: DeviceOp[Tensor[_N], Static, Any], /) -> DeviceOp[SharedTensor[_N
 def cutoff(op: DeviceOp[SharedTensor[_N], Static, Any], /) -> DeviceOp[SharedTensor[_N]]: ...
 @overload
 def cutoff(op: DeviceOp[_T, Static, Any], /, equal: Callable[[_T, _T], bool] = ...) -> DeviceOp[_T]: ...
+@leaves_run
 def cutoff(op: Any, /, equal: Callable[[Any, Any], bool] | None = None) -> Any:
     """Return an op with the same result, after which a feed runs nothing again while the value stays the same.
 
@@ -285,8 +323,8 @@ def as_read(value: Any) -> Any:
     return value.clone() if type(value) is SharedTensor else value
 
 
-def _own(x: Any, kind: type[Any], made: Origin, verb: str) -> Any:
-    """Return a value in the form in which a source holds it, by value.
+def _own(x: Any, kind: type[Any], whose: Source[Any] | None) -> Any:
+    """Return a value in the form in which a source holds it, by value. `whose` is the source; None for a new one.
 
     Raises:
         SourceError: it can be changed in place, or is lent, or owns handles that cannot be shared.
@@ -297,7 +335,7 @@ def _own(x: Any, kind: type[Any], made: Origin, verb: str) -> Any:
     if given is SharedTensor:
         return x.clone()
     if isinstance(x, np.ndarray):
-        _refuse_mask(x, _was(made, verb))
+        _refuse_mask(x, _was(whose))
         copy = np.array(x, copy=True, subok=False)
         copy.flags.writeable = False
         return copy
@@ -307,15 +345,15 @@ def _own(x: Any, kind: type[Any], made: Origin, verb: str) -> Any:
         return x
     for handle in (x,) if given in HANDLES else handles_in(x):
         if type(handle) in HANDLES:
-            raise _held_handle_error(x, handle, made, verb)
+            raise _held_handle_error(x, handle, whose)
     if isinstance(x, DeviceOp):
         raise SourceError(
-            f"{_was(made, verb)} {x!r} at {describe(here())}, which is an op and has no value yet. Run it, and set its "
+            f"{_was(whose)} {x!r} at {describe(here())}, which is an op and has no value yet. Run it, and set its "
             "result: await op, or op.sync()."
         )
     if not _is_hashable(x):
         raise SourceError(
-            f"{_was(made, verb)} a {given.__name__} at {describe(here())}, which can be changed in place, and no feed "
+            f"{_was(whose)} a {given.__name__} at {describe(here())}, which can be changed in place, and no feed "
             "would know. Set a tuple, a frozen dataclass, an array or a tensor."
         )
     return x
@@ -339,24 +377,24 @@ def _is_hashable(x: object) -> bool:
     return True
 
 
-def _was(made: Origin, verb: str) -> str:
+def _was(whose: Source[Any] | None) -> str:
     """Return the beginning of a message about the value of a source."""
-    return "a source was made of" if verb == "made of" else f"the source made at {describe(made)} was set to"
+    return "a source was made of" if whose is None else f"{whose.title} was set to"
 
 
-def _held_handle_error(x: Any, handle: Any, made: Origin, verb: str) -> SourceError:
+def _held_handle_error(x: Any, handle: Any, whose: Source[Any] | None) -> SourceError:
     """Return the error for a value that is a loan, or that contains handles."""
     if x is handle and live_state(handle).lender is not None:
         return SourceError(
-            f"{_was(made, verb)} {handle!r} at {describe(here())}: a source keeps its value for as long as it likes, "
+            f"{_was(whose)} {handle!r} at {describe(here())}: a source keeps its value for as long as it likes, "
             "and a loan ends. Set a copy, dup(t), or give the tensor away."
         )
     if type(handle) in OWNING and x is handle:
         return SourceError(
-            f"{_was(made, verb)} {handle!r} at {describe(here())}, which is cut into tiles for a kernel to write. Put "
+            f"{_was(whose)} {handle!r} at {describe(here())}, which is cut into tiles for a kernel to write. Put "
             "it together first: .unpartition()."
         )
     return SourceError(
-        f"{_was(made, verb)} a {type(x).__name__} that holds {handle!r} at {describe(here())}: a source holds one "
+        f"{_was(whose)} a {type(x).__name__} that holds {handle!r} at {describe(here())}: a source holds one "
         "tensor, or host values. Make a source of each."
     )

@@ -123,7 +123,7 @@ class Ask(Generic[_A_contra, _B_co]):
 
     @property
     def stats(self) -> Stats:
-        """The numbers of this service so far: `values` are answers, and `in_flight` counts batches."""
+        """The numbers of this service so far. `values` are answers, and `in_flight` counts batches."""
         return self._stats
 
     def close(self) -> None:

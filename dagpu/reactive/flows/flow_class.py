@@ -8,6 +8,7 @@ import trio
 from typing_extensions import TypeVar
 
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_count, check_flag, check_function, no_attribute, wrong_argument
 from dagpu.ops.base import DeviceOp, Static, check_op
 from dagpu.reactive.flows.arguments import check_seconds, check_step, check_target
@@ -92,24 +93,28 @@ class Flow(Generic[_T_co]):
 
     # ---- on the host, in the task that asks
 
+    @leaves_run
     def map(self, f: Callable[[_T_co], _U], /) -> "Flow[_U]":
         """Return the flow of `f(x)` for each value `x`. `f` is called in the task that asks, and must not block."""
         origin = here()
         check_function(f, "map", origin)
         return Flow("map", lambda opening: MapStage(self.begin(opening), f, origin), origin)
 
+    @leaves_run
     def where(self, f: Callable[[_T_co], bool], /) -> "Flow[_T_co]":
         """Return the flow of the values `x` for which `f(x)` is true."""
         origin = here()
         check_function(f, "where", origin)
         return Flow("where", lambda opening: begin_where(self.begin, f, opening, origin), origin)
 
+    @leaves_run
     def take(self, n: int, /) -> "Flow[_T_co]":
         """Return the flow of the first `n` values, 1 or more. No further value is asked for."""
         origin = here()
         count = check_count(n, "take", origin, "n")
         return Flow("take", lambda opening: TakeStage(self.begin(opening), count), origin)
 
+    @leaves_run
     def window(self, n: int, /, step: int = 1) -> "Flow[tuple[_T_co, ...]]":
         """Return the flow of tuples of `n` consecutive values, each beginning `step` values after the one before.
 
@@ -121,6 +126,7 @@ class Flow(Generic[_T_co]):
 
     # ---- on the device
 
+    @leaves_run
     def run(
         self,
         f: Callable[[_T_co], DeviceOp[_U, Static, Any]],
@@ -151,6 +157,7 @@ class Flow(Generic[_T_co]):
         work = run_work(f, permits, limit, check_flag(ordered, "run", origin, "ordered"), origin)
         return Flow("run", lambda opening: begin_in_flight(self.begin, work, opening, origin), origin)
 
+    @leaves_run
     def fold(
         self,
         state: DeviceOp[_S, Static, Any],
@@ -183,6 +190,7 @@ class Flow(Generic[_T_co]):
 
     # ---- time
 
+    @leaves_run
     def latest(self) -> "Flow[_T_co]":
         """Return the flow of the newest values: one that nobody has taken is replaced by the next.
 
@@ -192,12 +200,14 @@ class Flow(Generic[_T_co]):
         origin = here()
         return Flow("latest", lambda opening: begin_latest(self.begin, opening), origin)
 
+    @leaves_run
     def at_most(self, per_second: float, /) -> "Flow[_T_co]":
         """Return the flow of the newest values, as `latest` does, at most `per_second` of them in a second."""
         origin = here()
         period = 1 / check_seconds(per_second, "at_most", origin, "per_second", "values a second")
         return Flow("at_most", lambda opening: AtMostStage(begin_latest(self.begin, opening), period), origin)
 
+    @leaves_run
     def batched(self, most: int, /, *, within: float = FOREVER) -> "Flow[tuple[_T_co, ...]]":
         """Return the flow of tuples of at most `most` consecutive values.
 
@@ -209,6 +219,7 @@ class Flow(Generic[_T_co]):
         limit = check_seconds(within, "batched", origin, "within", zero=True, endless=True)
         return Flow("batched", lambda opening: begin_batched(self.begin, count, limit, opening), origin)
 
+    @leaves_run
     def switch(self, f: "Callable[[_T_co], Flow[_U]]", /) -> "Flow[_U]":
         """Return the flow of the values of `f(x)` for the newest value `x`. The flow made before it is closed.
 

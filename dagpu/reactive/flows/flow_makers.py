@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, TypeVar, overload
 
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import wrong_argument
 from dagpu.handles import HANDLES
 from dagpu.ops.base import DeviceOp
@@ -25,6 +26,7 @@ _H = TypeVar("_H")
 _I = TypeVar("_I")
 
 
+@leaves_run
 def flow(items: AsyncIterable[_T] | Iterable[_T], /) -> Flow[_T]:
     """Return the flow of the items of an iterable: a list, a generator, a camera, a memory channel of trio, a feed.
 
@@ -41,16 +43,18 @@ def flow(items: AsyncIterable[_T] | Iterable[_T], /) -> Flow[_T]:
     return Flow("flow", partial(begin_items, items), origin)
 
 
+@leaves_run
 def every(seconds: float, /) -> Flow[float]:
     """Return the flow of ticks: the time on trio's clock when it is asked first, and every `seconds` after that.
 
-    EveryStage that the consumer is too late for are skipped, and the others stay on the grid.
+    Ticks that the consumer is too late for are skipped, and the others stay on the grid.
     """
     origin = here()
     period = check_seconds(seconds, "every", origin, "seconds")
     return Flow("every", lambda opening: EveryStage(period, opening.stats), origin)
 
 
+@leaves_run
 def merge(*flows: Flow[_T]) -> Flow[_T]:
     """Return the flow of the values of all these flows, in the order in which they come.
 
@@ -83,6 +87,7 @@ def zip_flows(
 def zip_flows(
     a: Flow[_A], b: Flow[_B], c: Flow[_C], d: Flow[_D], e: Flow[_E], f: Flow[_F], h: Flow[_H], i: Flow[_I], /
 ) -> Flow[tuple[_A, _B, _C, _D, _E, _F, _H, _I]]: ...
+@leaves_run
 def zip_flows(*flows: Flow[Any]) -> Flow[tuple[Any, ...]]:
     """Return the flow of tuples of one value of each of these flows, up to 8. It ends with the first flow that ends.
 

@@ -7,10 +7,12 @@ from typing import Any, TypeVar, final
 
 import trio
 
+from dagpu.common.containers import own_containers
 from dagpu.common.critical import run_user_code
 from dagpu.common.origin import Origin, describe
 from dagpu.common.tracebacks import passes_on
 from dagpu.common.wrong_arguments import refuse_stop_iteration
+from dagpu.handles.handle_trees import make_unwritable
 from dagpu.ops.base import DeviceOp
 from dagpu.reactive.flows.merged_stages import MergeStage
 from dagpu.reactive.flows.stage import Asker, Begin, End, FlowStage, ItemOutcome, Opening, ask
@@ -150,7 +152,10 @@ class TakeStage(FlowStage[_T]):
 
 @final
 class WindowStage(FlowStage[tuple[_T, ...]]):
-    """Returns windows of consecutive values, each `step` values after the one before. An incomplete one is dropped."""
+    """Returns windows of consecutive values, each `step` values after the one before. An incomplete one is dropped.
+
+    A value that is in several windows is unwritable, as any value that is handed out several times.
+    """
 
     def __init__(self, source: FlowStage[_T], count: int, step: int) -> None:
         self.sources = (source,)
@@ -169,10 +174,11 @@ class WindowStage(FlowStage[tuple[_T, ...]]):
                 await self._source.next()
             self._to_drop -= 1
         while len(items) < self._count:
-            items.append(await self._source.next())
+            value = await self._source.next()
+            items.append(make_unwritable(value) if self._step < self._count else value)
         self._to_drop = self._step
         self.since = self._source.since
-        return tuple(items)
+        return own_containers(tuple(items)) if self._step < self._count else tuple(items)
 
 
 @final

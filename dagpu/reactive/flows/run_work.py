@@ -5,6 +5,7 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, Final, TypeVar
 
+from dagpu.common.containers import own_containers
 from dagpu.common.origin import Origin, describe
 from dagpu.common.tracebacks import passes_on
 from dagpu.common.wrong_arguments import format_value, refuse_stop_iteration
@@ -53,7 +54,8 @@ def fold_work(
                 "output is wanted. Join two ops: zip_ops(state, output)."
             )
         held, output = found
-        return output  # type: ignore[no-any-return]  # reason: the op's type says so, and its value is checked above
+        given: _U = own_containers(output)  # an op may put one list into both
+        return given
 
     return ItemWork(step, permits, tasks=1, ends_with_error=True)
 

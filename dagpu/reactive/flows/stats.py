@@ -4,6 +4,7 @@ from collections import deque
 from typing import Final, final
 
 from dagpu.common.origin import here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.reactive.flows.arguments import check_quantile
 
 _LATEST: Final = 1024
@@ -32,7 +33,7 @@ class Stats:
         self.values: int = 0
         """The number of values handed out."""
         self.skipped: int = 0
-        """The number of values that newer ones replaced before anyone asked: in `latest`, `at_most`, `every`."""
+        """The number of values that newer ones replaced before anyone asked, in `latest`, `at_most` and `every`."""
         self.in_flight: int = 0
         """The number of items that `run` and `fold` have pulled and not handed out."""
         self.launched: int = 0
@@ -58,6 +59,7 @@ class Stats:
         times = self._handed
         return (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 and times[-1] > times[0] else 0.0
 
+    @leaves_run
     def latency(self, quantile: float = 0.5) -> float:
         """Return a quantile of the seconds from a value's pull to its hand-over, of the last 1,024 values.
 

@@ -6,6 +6,7 @@ from typing import Final
 from dagpu.common.origin import describe
 from dagpu.lowering.program import label
 from dagpu.lowering.updates.live_inputs import LiveInputs
+from dagpu.ops.drawing.op_names import name_of
 from dagpu.ops.live.source_op import Source
 from dagpu.reactive.stages.live_stage import LiveStage
 
@@ -35,7 +36,7 @@ def _explain_bit(live: LiveInputs, stages: Sequence[LiveStage], number: int, tot
     for stage in stages:
         stale = stage.staleness
         again += [label(stale.program.instructions[i]) for i in stale.instructions_for_mask(bit)]
-    what = "source" if type(node) is Source else "cutoff, if its value differs,"
+    what = name_of(node) if type(node) is Source else "cutoff, if its value differs,"
     shown = ", ".join(again[:_MOST_SHOWN]) + (", ..." if len(again) > _MOST_SHOWN else "")
     why = "; a closure reads it, so the op is traced again" if bit & live.structural_bits() else ""
     value = f", now {node.get()!r}" if type(node) is Source and issubclass(node.kind, _SHOWN) else ""

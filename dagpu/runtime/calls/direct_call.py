@@ -22,7 +22,7 @@ from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.arguments.dag_guard import guard_dag
 from dagpu.lowering.arguments.exact_tokens import exact_token
 from dagpu.lowering.arguments.flattened import Flattened
-from dagpu.lowering.reuse.result_template import result_expression
+from dagpu.lowering.reuse.result_parts import result_expression
 from dagpu.lowering.reuse.signature import Signature
 from dagpu.ops.base import DeviceOp, attach_plans
 from dagpu.runtime.calls.direct_call_body import DirectCallBody

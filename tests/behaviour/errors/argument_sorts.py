@@ -116,6 +116,7 @@ ELSEWHERE = {
     ),
     "Kernel.compile": "it needs a compiler: tests/unit/backends/cuda/compile",
     "Kernel.new": "tests/unit/kernels/test_new_outputs.py",
+    "in_trio": "tests/behaviour/flows/test_asyncio_guest.py",
     "KernelOp": "kernels make them",
     "SharedTensor.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",
     "TensorRef.partition": "refused whatever it is given: tests/behaviour/errors/test_messages.py",

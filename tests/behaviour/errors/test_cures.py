@@ -4,6 +4,7 @@ And every text of dagpu's messages is met by one of these programs, so that a ne
 """
 
 import re
+import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -15,6 +16,7 @@ import pytest
 
 import dagpu
 from dagpu import use_device
+from dagpu.common.origin import is_ours
 from tests.behaviour.errors.cures import CASES, KEPT, LEFT_OUT, Case, Program
 from tests.simulated.cuda import installed
 from tests.support.message_pieces import Piece, pieces
@@ -31,14 +33,28 @@ def name(case: Case) -> str:
     return f"{CASES.index(case)}-{function.__name__.strip('<>')}"
 
 
-def message(case: Case) -> str:
-    """Return the message that the wrong program gets."""
+def message(case: Case) -> tuple[str, list[str]]:
+    """Return the message that the wrong program gets, and the frames of dagpu in its traceback."""
     with place(case):
         try:
             case.wrong()
         except Exception as error:
-            return "\n".join([str(error), *getattr(error, "__notes__", ())])
-    return ""
+            text = "\n".join([str(error), *getattr(error, "__notes__", ())])
+            codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+            return text, [f"{code.co_filename} {code.co_qualname}" for code in codes if is_ours(code.co_filename)]
+    return "", []
+
+
+PACKAGE = Path(dagpu.__file__).parent
+BESIDE = """
+    __init__.py backends/explore/exploration.py cluster/checkpoints.py cluster/cluster_interpreter.py common/frozen.py
+    common/origin.py handles/array_handle.py interop/foreign_ops/bodies.py interop/foreign_ops/lane_views.py
+    interop/imported_handles.py lowering/schedule/spread.py ops/graph.py reactive/flows/asking.py
+    reactive/flows/feed.py reactive/flows/flow_class.py runtime/graphs/updating.py
+    runtime/pipelines/pipeline_class.py runtime/spawning.py runtime/timeline.py"""
+SHOWN = {"<string>", *(str(PACKAGE / name) for name in BESIDE.split())}
+"""The files of calls beside the building and the running of ops, which may show their frame; and the `__init__` of a
+dataclass that checks its fields."""
 
 
 def place(case: Case) -> ExitStack:
@@ -56,8 +72,9 @@ PUBLIC = {name for public in dagpu.__all__ for name in (public, *dir(getattr(dag
 @pytest.mark.parametrize("case", CASES, ids=name)
 def test_a_cure_cures(case: Case) -> None:
     """The mistake is refused with the words of each cure, and the program that does what these say succeeds."""
-    text = message(case)
+    text, frames = message(case)
     assert text, "the wrong program succeeds"
+    assert not frames or frames[0].split()[0] in SHOWN, "an error shows frames of dagpu"
     for cure in case.cures:
         assert cure.says in text, text
         with place(case):
@@ -90,7 +107,7 @@ def _names(code: CodeType, known: dict[str, object], seen: set[CodeType]) -> Ite
 def test_every_text_of_a_message_is_met() -> None:
     """Each piece of a message is seen in what one of the wrong programs is told, or has a reason why no test provokes
     it. A reason that is not needed any more is left out."""
-    told = [message(case) for case in CASES]
+    told = [message(case)[0] for case in CASES]
     missing = [piece for piece in set(pieces()) if not any(map(piece.is_in, told))]
     unexplained = sorted(str(piece) for piece in missing if reason_for(piece) is None)
     assert not unexplained, "\n".join(unexplained)

@@ -95,11 +95,11 @@ def test_an_update_of_a_known_structure_needs_no_trace() -> None:
 @pytest.mark.parametrize(
     ("op", "why"),
     [
-        (lambda x: ones(S), "makes memory of its own: Fill"),
-        (lambda x: dup(x.borrow()), "makes memory of its own: CopyDtoD"),
-        (lambda x: x.borrow().to_host(), "waits for data of the host: CopyDtoH"),
-        (lambda x: value(1).host_map(float), "waits for data of the host: HostCall"),
-        (lambda x: scale(out(), 1.0, x.borrow()).first().unpartition(), "makes memory of its own: Launch"),
+        (lambda x: ones(S), "makes memory of its own: a new tensor"),
+        (lambda x: dup(x.borrow()), "makes memory of its own: a copy"),
+        (lambda x: x.borrow().to_host(), "waits for data of the host: to_host"),
+        (lambda x: value(1).host_map(float), "waits for data of the host: host_map"),
+        (lambda x: scale(out(), 1.0, x.borrow()).first().unpartition(), "makes memory of its own: scale"),
     ],
 )
 def test_what_is_no_update(op: Callable[[Any], Any], why: str) -> None:
@@ -111,7 +111,7 @@ def test_what_is_no_update(op: Callable[[Any], Any], why: str) -> None:
         with pytest.raises(CaptureError) as caught:
             graph.update(refused)
         assert str(caught.value).count(__file__) == 2
-        assert (why if refused is asked else "launches another graph: GraphLaunch") in str(caught.value)
+        assert (why if refused is asked else "launches another graph: graph launch") in str(caught.value)
         assert CURES["host" if "host" in why and refused is asked else "memory"] in str(caught.value)
     assert unlocked(x)
     graph.launch().sync()

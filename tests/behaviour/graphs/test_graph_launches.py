@@ -243,8 +243,8 @@ def test_a_launch_explains_itself() -> None:
     here = __file__.rsplit("/", 1)[-1]
     for text in (op.explain(), str(plan_of(op))):
         assert f"GraphLaunch {here}:" in text
-    assert "GraphLaunch" in op.to_dot()
-    assert "GraphLaunch" in op.to_svg()
+    assert "graph launch" in op.to_dot()
+    assert "graph launch" in op.to_svg()
     op.sync()
 
 

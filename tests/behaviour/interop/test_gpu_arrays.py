@@ -39,13 +39,11 @@ from dagpu import (
 )
 from dagpu.backends.cuda.resources.pools import Pool
 from dagpu.handles import live_state
-from dagpu.interop.capsules import CUDA
-from dagpu.interop.known_memory import tables
 from tests.behaviour.live.live_trials import Trial
 from tests.behaviour.tiles.tile_kernels import N, turned
 from tests.simulated.array_libraries import array_libraries
 from tests.simulated.cuda import driver, installed
-from tests.simulated.foreign_arrays import Library, LibraryArray, imported_libraries
+from tests.simulated.foreign_arrays import Library, imported_libraries
 
 SEEDS = st.integers(0, 10_000)
 
@@ -249,118 +247,6 @@ def test_each_deleter_runs_once() -> None:
         gc.collect()
         ones((1,)).sync()  # the next run releases it
         assert library.freed == 3
-
-
-@pytest.mark.parametrize("name", ["PyTorch", "CuPy"])
-def test_attributes_give_the_memory_and_take_it_back(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DLPack reads the first array of a form, attributes the others; DLPack reads again where a stream is named."""
-    with installed() as machine:
-        library = Library(machine)
-        asked: list[int] = []
-        exported = LibraryArray.__dlpack__
-
-        def counting(array: LibraryArray, **named: Any) -> Any:
-            asked.append(array.address)
-            return exported(array, **named)
-
-        monkeypatch.setattr(LibraryArray, "__dlpack__", counting)
-        with imported_libraries(library) as makers:
-            make = makers[name]
-            for number, contents in enumerate((CONTENTS, CONTENTS + 1, CONTENTS.reshape(-1), CONTENTS - 1)):
-                shared = share_array(make(library.array(contents)), f32)
-                assert_array_equal(plus_one(shared).to_host().sync(), contents + 1)
-                assert len(asked) == (1, 1, 2, 2)[number]
-            named = share_array(make(library.array(CONTENTS)), f32, stream=library.stream.handle)
-            assert_array_equal(plus_one(named).to_host().sync(), CONTENTS + 1)
-            assert len(asked) == 3
-            before = library.freed
-            del shared, named
-            gc.collect()
-            ones((1,)).sync()  # the next run releases it
-            assert library.freed > before
-
-
-def test_what_attributes_do_not_decide_goes_by_dlpack() -> None:
-    """A tensor with gradients gets PyTorch's own words. One whose attributes cannot be read, or name no memory, is read
-    by DLPack."""
-    with installed() as machine:
-        library = Library(machine)
-        with imported_libraries(library) as makers:
-            x, y = [makers["PyTorch"](library.array(CONTENTS)) for _ in range(2)]
-            share_array(x, f32)
-            y.requires_grad = True
-            with pytest.raises(InteropError, match="it requires grad"):
-                share_array(y, f32)
-            y.requires_grad = False
-            del y.shape
-            assert_array_equal(plus_one(share_array(y, f32)).to_host().sync(), CONTENTS + 1)
-            z = makers["PyTorch"](library.array(CONTENTS))
-            z.data_ptr = lambda: 0
-            assert_array_equal(plus_one(share_array(z, f32)).to_host().sync(), CONTENTS + 1)
-
-
-@pytest.mark.parametrize("bit", ["is_neg", "is_conj"])
-def test_a_lazy_view_goes_by_dlpack(bit: str) -> None:
-    """PyTorch's views that negate or conjugate when they are read have the memory and the attributes of the tensor
-    itself. PyTorch's own words refuse them."""
-
-    def refuse(**_: object) -> None:
-        raise BufferError(f"{bit} is set")
-
-    with installed() as machine:
-        library = Library(machine)
-        with imported_libraries(library) as makers:
-            x, y = [makers["PyTorch"](library.array(CONTENTS)) for _ in range(2)]
-            share_array(x, f32)
-            setattr(y, bit, lambda: True)
-            y.array.__dlpack__ = refuse
-            with pytest.raises(InteropError, match=f"{bit} is set"):
-                share_array(y, f32)
-
-
-def test_managed_memory_is_refused_by_its_own_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CuPy's managed memory has the attributes of memory of a device. It is refused before and after another array of
-    its form."""
-    kinds: dict[int, int] = {}
-    monkeypatch.setattr(LibraryArray, "__dlpack_device__", lambda array: (kinds.get(array.address, 2), 0))
-    with installed() as machine:
-        library = Library(machine)
-        with imported_libraries(library) as makers:
-            managed, plain = [makers["CuPy"](library.array(CONTENTS)) for _ in range(2)]
-            kinds[managed.array.address] = 13
-            for array in (managed, plain, managed):
-                if array is plain:
-                    assert_array_equal(plus_one(share_array(array, f32)).to_host().sync(), CONTENTS + 1)
-                else:
-                    with pytest.raises(InteropError, match="managed memory"):
-                        share_array(array, f32)
-
-
-def test_attributes_that_disagree_with_dlpack_are_not_read() -> None:
-    """An array that says another address than its capsule is read by DLPack each time."""
-    with installed() as machine:
-        library = Library(machine)
-        with imported_libraries(library) as makers:
-            for _ in range(2):
-                array = makers["CuPy"](library.array(CONTENTS))
-                array.data.ptr += 4
-                assert_array_equal(plus_one(share_array(array, f32)).to_host().sync(), CONTENTS + 1)
-
-
-def test_many_tensors_are_shared_at_once() -> None:
-    """Readers are compared with writers alone, whoever is gone is forgotten, and a writer overlaps with no reader."""
-    with installed() as machine:
-        library = Library(machine)
-        arrays = [library.array(CONTENTS) for _ in range(70)]
-        kept = [share_array(array, f32) for array in arrays]
-        for _ in range(200):
-            share_array(library.array(CONTENTS), f32)
-        table = tables[CUDA, 0]
-        assert len(kept) <= len(table.readers) < 250
-        with pytest.raises(InteropError, match="known to dagpu already"):
-            adopt(arrays[0], f32)
-        assert len(table.readers) < 250
-        assert not table.writers
 
 
 def test_work_on_a_foreign_stream_is_in_its_order() -> None:

@@ -8,7 +8,22 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dagpu import ExportError, array, bf16, f32, from_array, full, lend, lent_out, share_array, unversioned
+from dagpu import (
+    ExportError,
+    InteropError,
+    adopt,
+    array,
+    bf16,
+    f32,
+    fill,
+    from_array,
+    full,
+    lend,
+    lend_mut,
+    lent_out,
+    share_array,
+    unversioned,
+)
 from dagpu.backends.host.arrays import bytes_at
 from dagpu.interop.capsules import CPU, read_capsule
 
@@ -18,6 +33,8 @@ A = np.arange(6, dtype=f32).reshape(2, 3)
 @final
 class StandInArray:
     """An array that nobody writes. It gives and takes capsules below DLPack 1.0, as JAX's arrays do."""
+
+    __module__ = "jaxlib._jax"
 
     def __init__(self, contents: NDArray[Any], owner: object = None) -> None:
         self.contents = contents
@@ -70,6 +87,17 @@ def each_jax(request: pytest.FixtureRequest) -> Any:
     if find_spec("jaxlib") is None:
         pytest.skip("JAX is not installed")
     return Jax()
+
+
+def test_arrays_are_not_written(jax: Any) -> None:
+    """JAX's arrays never change, and two of them may have one memory: dagpu does not write them either."""
+    x = jax.asarray(A)
+    for verb in (adopt, lambda x, element: lend_mut(x, element).__enter__()):
+        with pytest.raises(InteropError, match="the array is read-only"):
+            verb(x, f32)
+    copied = from_array(x, f32).sync()
+    fill(copied.borrow_mut(), 0.0).sync()
+    assert array.sum(share_array(x, f32)).to_host().sync() == 15
 
 
 def test_arrays_come_in_without_a_copy(jax: Any) -> None:

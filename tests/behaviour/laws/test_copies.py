@@ -130,9 +130,7 @@ def test_an_op_is_not_changed(kind: str) -> None:
     op: Any = OPS[kind]()
     for name in ("origin", "anything"):
         for change in (partial(setattr, op, name, 1), partial(delattr, op, name)):
-            with pytest.raises(
-                AttributeError, match=rf"'{name}' of <{kind} .* at {__file__}:\d+, .*Build a new object"
-            ):
+            with pytest.raises(AttributeError, match=rf"'{name}' of <.+ at {__file__}:\d+, .*Build a new object"):
                 change()
     op.sync()
 

@@ -372,7 +372,7 @@ def test_a_closure_that_reads_a_global_is_found() -> None:
             assert await feed.next() == (1.0, 2.0)
             secret[0] = 5.0
             other.set(3.0)
-            with pytest.raises(UpdateError, match=r"test_feeds.py:\d+ differs .* at revision 1 of the source made at"):
+            with pytest.raises(UpdateError, match=r"test_feeds.py:\d+ differs .* at revision 1 of <source at"):
                 await feed.next()
 
     trio.run(main)

@@ -50,6 +50,7 @@ ALIASES: dict[str, tuple[Callable[[float], Any], Callable[[Any], Any], Callable[
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*is traced again in each run")
 @pytest.mark.parametrize("name", ALIASES)
 @pytest.mark.parametrize("order", [(0, 1, 2, 0, 1), (1, 0, 2, 0, 1)])
 def test_an_argument_may_be_what_the_function_closes_over(name: str, order: tuple[int, ...]) -> None:
@@ -76,6 +77,7 @@ def test_a_tensor_that_the_function_writes() -> None:
     assert (number_in(w), number_in(z)) == (4, 0)
 
 
+@pytest.mark.filterwarnings("ignore:.*is traced again in each run")
 def test_an_array_may_be_what_the_function_closes_over() -> None:
     """An array argument may be the array that the function closes over: copies and results are right."""
     h, other = np.ones(S, f32), np.full(S, 10, f32)

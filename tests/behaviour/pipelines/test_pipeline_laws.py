@@ -42,6 +42,7 @@ def array(shape: Shape2, seed: int) -> Any:
 # ---- laws
 
 
+@pytest.mark.filterwarnings("ignore:.*is traced again in each run")
 @settings(max_examples=60)
 @given(programs(), st.lists(inputs, min_size=3, max_size=4))
 def test_a_call_gives_what_numpy_gives(program: tuple[Shape2, Expr], calls: list[Inputs]) -> None:
@@ -170,6 +171,7 @@ def test_an_owned_tensor_is_used_up() -> None:
         p(shared(1)).sync()
 
 
+@pytest.mark.filterwarnings("ignore:.*is traced again in each run")
 def test_host_functions_get_their_own_call() -> None:
     """A function for `host_map` may close over an argument: it sees the argument of its own call."""
     h = np.ones(S, f32)

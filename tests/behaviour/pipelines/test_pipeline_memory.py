@@ -148,7 +148,7 @@ def test_a_call_explains_itself() -> None:
         assert "CopyHtoD" in text
         assert __file__.rsplit("/", 1)[-1] in text
         assert len(plan_of(op).steps) >= 3
-        assert "Then" in op.to_dot()
+        assert "pipeline <lambda>" in op.to_dot()
         assert number_in(op.sync()[0].unpartition()) == 3
 
 

@@ -127,6 +127,7 @@ PLACES: Final[dict[str, Callable[[], AbstractContextManager[object]]]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*is traced again in each run")
 @pytest.mark.parametrize("where", PLACES)
 @pytest.mark.parametrize(
     ("way", "build"),

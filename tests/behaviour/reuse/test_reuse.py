@@ -68,6 +68,7 @@ REUSABLE: dict[str, Callable[[], Op]] = {
     "last": lambda: zip_ops(ones((2,)), twice_scaled()).last(),
     "to_host": lambda: twice_scaled().to_host(),
     "to_host beside a tensor": lambda: zip_ops(zip_ops(twice_scaled().to_host(), value(1)), ones((2,))),
+    "two stages": lambda: zip_ops(from_host(ARRAY).to_host(), ones((2,))).first(),
     "from_host": lambda: scaled(from_host(ARRAY)),
     "one array twice": lambda: add(empty((2, 3)).partition((1, 1)), from_host(ARRAY), from_host(ARRAY)).first(),
     "from_host strided": lambda: from_host(ARRAY[:, ::2]),
@@ -123,7 +124,6 @@ NOT_REUSABLE: dict[str, Callable[[], Op]] = {
     "inspect": lambda: ones((2,)).inspect(lambda t: None),
     "host_map": lambda: value(1).host_map(float),
     "host_map at the end": lambda: ones((2,)).to_host().host_map(lambda a: a + 1),
-    "two stages": lambda: zip_ops(from_host(ARRAY).to_host(), ones((2,))).first(),
     "a list": lambda: zip_ops(ones((2,)), value(NUMBERS)),
     "a lazy number from the device": lambda: scale(
         empty((2, 3)).partition((2, 3)), ones((1,)).to_host().map(lambda a: float(a[0])), shared_input()

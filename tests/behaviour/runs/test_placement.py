@@ -256,8 +256,8 @@ def test_a_third_party_brings_a_backend(monkeypatch: pytest.MonkeyPatch) -> None
             return found(**asked)
         return [entry] if asked.get("name", "toy") == "toy" else []
 
-    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
     here = [d.name for d in dagpu.devices()]
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
     device_module.backend_names.cache_clear()
     try:
         before = ToyBackend.submitted

@@ -25,7 +25,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.interop import Lane, View, current_lane, extent, new, require, reserve
-from tests.behaviour.interop.foreign_programs import affine, halves, product, shifted
+from tests.behaviour.interop.foreign_ops.foreign_programs import affine, halves, product, shifted
 
 torch = pytest.importorskip("torch")
 cupy = pytest.importorskip("cupy")

@@ -12,6 +12,7 @@ from numpy.testing import assert_array_equal
 from dagpu import (
     Device,
     ExportError,
+    InteropError,
     adopt,
     array,
     current_device,
@@ -20,6 +21,8 @@ from dagpu import (
     from_array,
     full,
     lend,
+    lend_mut,
+    pipeline,
     share_array,
     unversioned,
     use_device,
@@ -56,14 +59,36 @@ def late(number: float) -> Any:
         return x.reshape(-1) * 0.0 + number
 
 
-@pytest.mark.parametrize("verb", [adopt, share_array])
-def test_a_late_producer(verb: Any) -> None:
+def test_a_late_producer() -> None:
     """A run waits on the device for JAX's stream, and the memory is JAX's own."""
-    x = late(3.0)
-    used = current_device().memory_used()
-    handle = verb(x, f32)
-    assert current_device().memory_used() == used
-    assert_array_equal(plus_one(handle).to_host().sync(), np.full(N, 4, f32))
+    for _ in range(20):
+        x = late(3.0)
+        used = current_device().memory_used()
+        shared = share_array(x, f32)
+        assert current_device().memory_used() == used
+        assert shared.__cuda_array_interface__["data"][0] == x.unsafe_buffer_pointer()
+        assert_array_equal(plus_one(shared).to_host().sync(), np.full(N, 4, f32))
+
+
+def test_arrays_are_not_written() -> None:
+    """JAX's arrays never change, and two of them may have one memory."""
+    x = late(1.0)
+    with pytest.raises(InteropError, match="read-only"):
+        adopt(x, f32)
+    with pytest.raises(InteropError, match="read-only"), lend_mut(x, f32):
+        pass
+
+
+def test_a_pipeline_between_two_functions_of_jax() -> None:
+    """A jitted function makes the inputs of a pipeline, and another one takes its results, without a copy: in a graph,
+    wherever JAX puts them."""
+    made = jax.jit(lambda x: x * 2.0)
+    total = jax.jit(lambda x: x.sum())
+    step = pipeline(graph_from=2)(lambda x: plus_one(x))
+    x = jax.device_put(np.ones(N, f32), jax.devices("gpu")[0])
+    for number in range(10):
+        result = step(share_array(made(x + number), f32)).sync()
+        assert float(total(jax.dlpack.from_dlpack(result))) == (2.0 * (1 + number) + 1) * N
 
 
 def test_a_copy_and_a_loan() -> None:

@@ -1,6 +1,5 @@
 """Kernels of Triton, Numba and cuTile on a real GPU: results, variants, pipelines, and what is refused."""
 
-import warnings
 from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
@@ -26,9 +25,19 @@ from dagpu import (
     use_device,
     zeros,
 )
-from tests.behaviour.interop.python_kernels.stand_ins import need_cutile
+from dagpu.handles.device_handles import driver_of
+from tests.behaviour.interop.python_kernels import test_numba_and_cutile_kernels as recorded
+from tests.behaviour.interop.python_kernels.stand_ins import (
+    CUTILE,
+    NUMBA,
+    installed_cutile,
+    installed_numba,
+    need_cutile,
+    need_numba,
+)
 
 N = 10_000
+SMALL = np.arange(12, dtype=f32)
 X = np.arange(N, dtype=f32) / f32(7)
 PROGRAMS = "tests.behaviour.interop.python_kernels"
 
@@ -36,18 +45,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:numba.*"),
 ]
-
-
-def need_numba() -> None:
-    """Skip a test where Numba is missing, or is older than this NumPy allows."""
-    if np.lib.NumpyVersion(np.__version__) >= "2.5.0":
-        pytest.skip("Numba does not know NumPy 2.5 yet")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            import_module("numba.cuda")
-        except (ImportError, AttributeError) as error:
-            pytest.skip(f"Numba cannot be imported: {error}")
 
 
 @pytest.fixture(autouse=True)
@@ -189,3 +186,21 @@ def test_triton_makes_tensor_descriptors(graph_from: int | None) -> None:
     for number in range(5):
         x = np.arange(256, dtype=f32).reshape(16, 16) + number
         assert_array_equal(step(from_host(x).sync(), w.clone()).to_host().sync(), x)
+
+
+@pytest.mark.parametrize("library", ["numba", "cutile"])
+def test_machine_code_that_was_made_elsewhere(cuda: Device, library: str) -> None:
+    """What the compilers of Numba and cuTile have made for this GPU on another machine runs: neither is installed."""
+    if driver_of(cuda).arch != "sm_90":
+        pytest.skip("the recorded machine code is for sm_90")
+    x = from_host(SMALL).sync().share()  # from here on the driver's modules are loaded: stand-ins take their names
+    with installed_numba(NUMBA) if library == "numba" else installed_cutile(CUTILE):
+        made, more = (recorded.by_numba(), (12,)) if library == "numba" else (recorded.by_cutile(), ())
+
+        def once(y: Any, a: float) -> Any:
+            return made(y.partition((4,)), a, x, *more).first().unpartition().to_host()
+
+        assert_array_equal(once(from_host(SMALL), 2.0).sync(), 3 * SMALL)
+    step = pipeline(graph_from=2)(lambda a: once(zeros((12,), f32), a))
+    for number in range(4):
+        assert_array_equal(step(float(number)).sync(), number * SMALL)

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.testing import assert_array_equal
 from dagpu import (
     BorrowError,
     Device,
+    InteropError,
     adopt,
     current_device,
     expr,
@@ -26,6 +28,7 @@ from dagpu import (
     stream_of,
     use_device,
 )
+from tests.gpu.support.gpu_support import NAME, context
 
 torch = pytest.importorskip("torch")
 cupy = pytest.importorskip("cupy")
@@ -68,6 +71,37 @@ def test_a_late_producer(verb: Any) -> None:
             handle = verb(x, f32)
             assert current_device().memory_used() == used
             assert_array_equal(plus_one(handle).to_host().sync(), np.full(N, 4, f32))
+
+
+def test_a_late_producer_on_a_thread_without_a_context() -> None:
+    """An import makes the context current where the thread has none, and leaves the thread as it was."""
+    share_array(late(2.0), f32)  # from now on arrays of its form are read by attributes
+    x = late(3.0)
+
+    def taken() -> tuple[int, Any, int]:
+        with use_device(NAME):
+            return context(), share_array(x, f32), context()
+
+    with ThreadPoolExecutor(1) as pool:
+        before, shared, after = pool.submit(taken).result(60)
+    assert (before, after) == (0, 0)
+    assert_array_equal(plus_one(shared).to_host().sync(), np.full(N, 4, f32))
+
+
+def test_an_array_of_a_stream_that_is_being_captured() -> None:
+    """The run that uses it is refused, and the capture goes on. After the graph has run, the array is taken over."""
+    x = torch.full((N,), 2.0, device="cuda")
+    share_array(x, f32)  # from now on arrays of its form are read by attributes
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = x + 1.0
+        captured = share_array(y, f32)
+    for _ in range(2):
+        with pytest.raises(InteropError, match="was being captured"):
+            plus_one(captured).sync()
+        assert_array_equal(plus_one(share_array(x, f32)).to_host().sync(), np.full(N, 3, f32))
+    graph.replay()
+    assert_array_equal(plus_one(share_array(y, f32)).to_host().sync(), np.full(N, 4, f32))
 
 
 def test_a_late_producer_of_cupy() -> None:

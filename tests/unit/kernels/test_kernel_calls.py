@@ -151,7 +151,7 @@ def test_wrong_form_for_an_input(make: Callable[[], object], came: str, cure: st
             "on the host: .to_host()",
         ),
         (lambda: np.zeros(()), "got a NumPy array of float64, shape ()", "array.item()"),
-        (lambda: lazy(1.0), "got an op (Value), but a number is wanted", "Annotate the parameter Lazy[...]"),
+        (lambda: lazy(1.0), "got the op <value at ", "Annotate the parameter Lazy[...]"),
         (lambda: "2", "got str", "Convert it with float(...)"),
         (lambda: None, "got NoneType", "Convert it"),
         (lambda: True, "got bool True", "Convert it"),

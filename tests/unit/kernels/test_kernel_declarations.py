@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import pytest
 
+from dagpu import Elem, Foreign, expr, foreign
 from dagpu.common.dtypes import f32, f64, i32, u8
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import record_origins
@@ -92,6 +93,17 @@ def test_text_annotations_with_local_names() -> None:
     def k(y: "Out[half]", n: "u8") -> None: ...  # type: ignore[valid-type]  # reason: a variable, on purpose
 
     assert k.spec.params[0].dtype == np.dtype(np.float16)
+
+    @foreign
+    def sine(y: "Out[half]", x: "In[half]") -> None: ...  # type: ignore[valid-type]  # reason: as above
+
+    assert isinstance(sine, Foreign)
+
+    @expr
+    def twice(x: "Elem[half]") -> "Elem[half]":  # type: ignore[valid-type]  # reason: as above
+        return x + x
+
+    assert twice.traced.dtypes[0] == np.dtype(np.float16)
 
 
 @pytest.mark.parametrize("scalar", [int, i32, np.int64, float, f32, np.float64, bool, np.bool_])

@@ -198,6 +198,7 @@ STATE: dict[str, Callable[[], Any]] = {
 """Functions that may give something else in their second call than in their first."""
 
 
+@pytest.mark.filterwarnings("ignore:.*is traced again in each run")
 @pytest.mark.parametrize("name", STATE)
 def test_a_function_with_a_state_is_new_in_each_call(name: str) -> None:
     """State that a function keeps in one call of a pipeline is not visible in the next call, with or without a plan."""
@@ -293,6 +294,7 @@ def contents(x: Any) -> str:
     return str(x.number if isinstance(x, Box) else x)
 
 
+@pytest.mark.filterwarnings("ignore:.*is traced again in each run")
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("name", HELD)
 def test_what_a_pipeline_makes_is_made_for_each_call(name: str, beside: bool) -> None:
@@ -319,6 +321,7 @@ def first_of_all(x: Any) -> Any:
     return x
 
 
+@pytest.mark.filterwarnings("ignore:.*is traced again in each run")
 @pytest.mark.parametrize("in_tuple", [False, True])
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("kind", ["shared", "array", "borrow"])

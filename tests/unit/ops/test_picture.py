@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import CostModel, In, Out, arange, f32, full, kernel, plan_of, zeros, zip_ops
+from dagpu import CostModel, In, Out, Stream, arange, device, f32, full, kernel, plan_of, zeros, zip_ops
+from dagpu.lowering.plan import Plan, lane_names
 from dagpu.lowering.program import Program
+from dagpu.lowering.report import memory_drawing as memory_picture
 from dagpu.lowering.report import plan_drawing as plan_picture
 from dagpu.lowering.report.prediction import forecast
 from dagpu.lowering.schedule.scheduler import schedule
@@ -120,11 +122,101 @@ def test_a_long_plan_is_abridged_and_says_so() -> None:
     assert f"the {1000 - plan_picture.MOST_PIECES} instructions after these are not drawn" in words(root)
 
 
-def test_a_plan_is_drawn_by_the_times_of_a_cost_model() -> None:
+def test_a_plan_is_drawn_by_the_times_of_a_cost_model(tmp_path: Path) -> None:
     """A bar is as long as its instruction is predicted to take."""
     plan = schedule(fork_join(2))
-    bars = boxes(parsed(plan_picture.picture(plan, CostModel(launch=0).declare({"step": 1e-3}))))
+    costs = CostModel(launch=0).declare({"step": 1e-3})
+    bars = boxes(parsed(plan.to_svg(costs=costs)))
     assert len({round(right - left) for left, _, right, _ in bars}) == 1
+    plan.save_svg(tmp_path / "lanes.svg", costs=costs)
+    assert (tmp_path / "lanes.svg").read_text(encoding="utf-8") == plan.to_svg(costs=costs)
+
+
+def test_times_that_are_no_cost_model_are_refused() -> None:
+    """The message names the place, and says what to write."""
+    wrong: Any = {"step": 1e-3}
+    with pytest.raises(TypeError, match=r"to_svg at .*test_picture\.py:\d+: costs is .* a CostModel is wanted"):
+        schedule(chain(1)).to_svg(costs=wrong)
+
+
+@settings(max_examples=50)
+@given(programs(25))
+def test_lanes_stand_device_by_device_and_count_from_zero(source: Program) -> None:
+    """From top to bottom: the lanes of a device are neighbours, numbered without gaps in the order of the rows."""
+    plan = schedule(source)
+    root = parsed(plan.to_svg())
+    rows = [tip for tip in tooltips(root) if re.fullmatch(r"\S+/\d+", tip)]
+    assert sorted(lane_names(plan)) == sorted(rows)
+    wanted = [f"{name}/{n}" for at, name in enumerate(plan.devices) for n in range(lanes_of(plan, at))]
+    assert rows == wanted
+
+
+def lanes_of(plan: Plan, device: int) -> int:
+    return sum([lane.device == device for lane in plan.lanes])
+
+
+class OnStream:
+    """A policy that puts all work on one stream of the program's."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._lane = stream.lane
+
+    def place(self, program: Program) -> list[Any]:
+        return [self._lane] * len(program.instructions)
+
+
+def test_a_stream_of_the_program_s_is_a_lane_that_says_so() -> None:
+    """In tables and pictures it is one of its own, and a tooltip says who opened it."""
+    plan = plan_of(zeros((4,)).to_host().schedule(OnStream(device("host").stream())))
+    assert lane_names(plan) == ["host:0/own-1"]
+    assert any("host:0/own-1: a stream that the program opened" in tip for tip in tooltips(parsed(plan.to_svg())))
+    assert "host:0/own-1" in str(plan)
+
+
+def test_narrow_copies_have_short_names() -> None:
+    """An abbreviation that fits, before a long name that is cut."""
+    found = words(parsed(plan_of(zip_ops(*[zeros((4,)).to_host() for _ in range(40)])).to_svg())).split()
+    assert found.count("CopyDtoH") == 1  # in the legend
+    assert "D→H" in found
+
+
+# ---- memory
+
+
+@settings(max_examples=50)
+@given(programs(25))
+def test_the_memory_of_any_plan_is_drawn(source: Program) -> None:
+    """A box for each tensor of an arena, inside; two overlap nowhere, since no two have the same bytes at a time."""
+    plan = schedule(source)
+    root = parsed(plan.memory_to_svg())
+    assert_inside(root)
+    found = boxes(root)
+    assert len(found) == sum([at >= 0 and b.nbytes > 0 for at, b in zip(plan.offsets, plan.buffers, strict=True)])
+    near = 2.0  # the least size of a box
+    for number, (left, top, right, bottom) in enumerate(found):
+        for other_left, other_top, other_right, other_bottom in found[:number]:
+            apart = right <= other_left + near or other_right <= left + near
+            assert apart or bottom <= other_top + near or other_bottom <= top + near
+
+
+def test_a_tensor_in_the_picture_of_the_memory_tells_what_it_is(tmp_path: Path) -> None:
+    """Its maker and the place of that, its bytes, and where it lies; and the axes have numbers of both."""
+    plan = plan_of(touch.new((1 << 18,), (1 << 16,))(full((1 << 18,), 1.0)).to_host())
+    plan.save_memory_svg(tmp_path / "memory.svg")
+    text = (tmp_path / "memory.svg").read_text(encoding="utf-8")
+    assert text == plan.memory_to_svg()
+    root = parsed(text)
+    (tip,) = [tip for tip in tooltips(root) if "Launch touch" in tip]
+    assert re.match(r"written by #2 Launch touch\n1,048,576 bytes, from byte [\d,]+ of the arena on\nbuilt at .*", tip)
+    assert {"#1", "#2", "#3", "1 MiB", "2 MiB", "instruction"} <= {text.text for text in root.iter(f"{SVG}text")}
+
+
+def test_the_memory_of_a_large_plan_is_abridged_and_says_so() -> None:
+    """The first tensors are drawn, and the rest counted."""
+    plan = schedule(chain(1000))
+    root = parsed(plan.memory_to_svg())
+    assert len(boxes(root)) == memory_picture.MOST_TENSORS
+    assert "tensors after these are not drawn" in words(root)
 
 
 # ---- DAGs
@@ -161,7 +253,7 @@ def test_sources_stand_above_what_takes_them() -> None:
     op = zip_ops(zeros((4,)), arange(4).to_host())
     root = parsed(op.to_svg())
     place = {tip.split("\n")[0]: top for tip, (_, top, _, _) in zip(tooltips(root), boxes(root), strict=True)}
-    assert place["Zip"] > place["ToHost"] > min(place.values())
+    assert place["zip_ops"] > place["to_host"] > min(place.values())
     assert len(list(root.iter(f"{SVG}polygon"))) == 3
 
 
@@ -171,9 +263,9 @@ def test_plumbing_is_a_port_of_its_launch() -> None:
     op = zip_ops(touch(middle, arange(8)).first().unpartition(), zeros((8,)).partition((8,)))
     root = parsed(op.to_svg())
     tips = [tip.split("\n")[0] for tip in tooltips(root)]
-    ports = ["partition (4,)", "partition (2,)", "first", "first, unpartition", "first, unpartition"]
-    assert sorted(tip for tip in tips if "fir" in tip or "part" in tip) == sorted([*ports, "partition (8,)"])
-    assert tips.count("Launch touch") == 3
+    ports = ["partition((4,))", "partition((2,))", "first", "first, unpartition", "first, unpartition"]
+    assert sorted(tip for tip in tips if "fir" in tip or "part" in tip) == sorted([*ports, "partition((8,))"])
+    assert tips.count("touch") == 3
     place = dict(zip(tips, boxes(root), strict=True))
     for tip in ports:
         left, top, right, bottom = place[tip]
@@ -181,7 +273,7 @@ def test_plumbing_is_a_port_of_its_launch() -> None:
         assert bottom - top < 10
         edges = [y for _, upper, _, lower in boxes(root) if lower - upper > 20 for y in (upper, lower)]
         assert top in edges or bottom in edges
-    assert place["partition (8,)"][3] - place["partition (8,)"][1] > 20  # no launch takes it
+    assert place["partition((8,))"][3] - place["partition((8,))"][1] > 20  # no launch takes it
 
 
 def test_the_port_of_the_result_is_drawn() -> None:

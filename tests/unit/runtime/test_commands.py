@@ -82,7 +82,7 @@ def test_explain_prints_each_plan_once(script: str, capsys: pytest.CaptureFixtur
     assert main(["explain", script, "--", "--size", "8"]) == 3
     said = capsys.readouterr().out
     assert "sum 16.0" in said
-    assert said.count("--- Zip at") == 2
+    assert said.count("--- zip_ops at") == 2
     assert "pipelines.py:6" in said
     assert (sys.path, sys.argv) == before
 

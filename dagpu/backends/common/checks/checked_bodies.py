@@ -49,7 +49,7 @@ def output_name(kernel: KernelSpec, index: int) -> str:
 def refuse_body(launch: Launch, what: str, cure: str) -> ForeignError:
     """Return the error for a body that does something else than its declaration says."""
     return ForeignError(
-        f"{launch.kernel.name} (checked), called at {describe(launch.origin)}: its body {what}. {cure}."
+        f"{launch.kernel.label} (checked), called at {describe(launch.origin)}: its body {what}. {cure}."
     )
 
 

@@ -13,9 +13,9 @@ def sight_error(launch: Launch, position: int, index: tuple[int, ...], tile: tup
     sight, name = kernel.sees[position], kernel.params[position].name
     assert sight is not None
     return KernelBoundsError(
-        f"{kernel.name} looked at {name}[{', '.join(map(str, index))}] from tile {tile}, and declares {sight.declared} "
-        f"of {name}. Declare what it looks at. It is declared at {describe(kernel.origin)}, and was launched at "
-        f"{describe(launch.origin)}."
+        f"{kernel.label} looked at {name}[{', '.join(map(str, index))}] from tile {tile}, and declares "
+        f"{sight.declared} of {name}. Declare what it looks at. It is declared at {describe(kernel.origin)}, and was "
+        f"launched at {describe(launch.origin)}."
     )
 
 
@@ -25,7 +25,7 @@ def index_error(launch: Launch, index: int, extent: int) -> KernelBoundsError:
     assert kernel.indexed is not None
     allowed = f"Give indices from {-extent} to {extent - 1}" if extent else "Give no indices"
     return KernelBoundsError(
-        f"{kernel.name} at {describe(launch.origin)}: {kernel.indexed.name} has the index {index}, but the axis has "
+        f"{kernel.label} at {describe(launch.origin)}: {kernel.indexed.name} has the index {index}, but the axis has "
         f"{extent} elements. {allowed}."
     )
 

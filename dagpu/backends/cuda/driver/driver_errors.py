@@ -8,6 +8,7 @@ OUT_OF_MEMORY: Final = 2
 NOT_READY: Final = 600
 PEER_ACCESS_ALREADY_ENABLED: Final = 704
 NOT_SUPPORTED: Final = 801
+CAPTURED_EVENT: Final = 907
 
 STICKY: Final = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
 """CUresults after which a context cannot be used again: uncorrectable ECC and NVLink errors, illegal address, launch

@@ -261,6 +261,10 @@ class Gpu(Protocol):
         exit."""
         ...
 
+    def record(self, event: RawEvent, stream: RawStream) -> None:
+        """Record an event of this device in a stream of it. Any context may be current on this thread, or none."""
+        ...
+
     def refused(self, call: str, code: int) -> DeviceError:
         """Return the error of a call that has returned a CUresult other than 0."""
         ...

@@ -283,6 +283,11 @@ class PyCudaGpu:
             )
         return found
 
+    def record(self, event: Any, stream: Any) -> None:
+        if not self.current().has_recorded(event, stream):
+            with self.current():
+                event.record(stream)
+
     @property
     def needs_context(self) -> bool:
         """See `Gpu.needs_context`. It is tried once, with an empty graph, in a thread of its own: no context is current

@@ -1,8 +1,9 @@
 """Commands that call a library: its functions enqueue work on a stream. In a graph, that work is a child graph."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from operator import add
 from typing import Any, NamedTuple, final
 
 from dagpu.backends.common.checks.checked_bodies import ends_of, is_checked, layout_of
@@ -17,7 +18,7 @@ from dagpu.backends.cuda.resources.streams import Detour
 from dagpu.backends.cuda.resources.temporaries import Temporaries
 from dagpu.common.errors import CaptureError, DeviceLostError
 from dagpu.common.origin import describe
-from dagpu.handles.library_bodies import STAGED_BYTES, Capturing, Enqueue, UserBody
+from dagpu.handles.library_bodies import STAGED_BYTES, Capturing, Enqueue, UserBody, tuple_getter
 from dagpu.lowering.program import Cell, Launch
 
 
@@ -58,8 +59,14 @@ class LibraryCall:
     """True if the calls of the body are checked."""
     most_streams: int | None = field(init=False)
     """The most of dagpu's streams on which the body is called; None for any number."""
+    takes_memory: bool = field(init=False)
+    """True if the body is given memory for temporaries."""
     has_cells: bool = field(init=False)
     """True if a number differs between runs."""
+    _bases_of: Callable[[Sequence[int]], tuple[int, ...]] = field(init=False)
+    """Returns the bases from which the tensors are counted."""
+    _offsets: tuple[int, ...] | None = field(init=False)
+    """The distances of the tensors from these; None if all are 0."""
 
     def __post_init__(self) -> None:
         library: Any = self.instruction.kernel.library
@@ -68,7 +75,11 @@ class LibraryCall:
         object.__setattr__(self, "body", body)
         object.__setattr__(self, "is_checked", is_checked(self.instruction))
         object.__setattr__(self, "most_streams", None if body is None else call.most_streams)
+        object.__setattr__(self, "takes_memory", body is not None and call.takes_memory)
         object.__setattr__(self, "has_cells", any(type(number) is Cell for number in self.numbers))
+        object.__setattr__(self, "_bases_of", tuple_getter([place.base for place in self.operands]))
+        offsets = tuple([place.offset for place in self.operands])
+        object.__setattr__(self, "_offsets", offsets if any(offsets) else None)
 
     @property
     def bases(self) -> tuple[int, ...]:
@@ -94,8 +105,10 @@ class LibraryCall:
         if self.body is None:
             self.enqueue(stream.handle, addresses, scratch, *numbers)
             return
-        memory = Temporaries(device.memory)
-        buffers.kept_alive.append(memory)
+        memory = None
+        if self.takes_memory:
+            memory = Temporaries(device.memory)
+            buffers.kept_alive.append(memory)
         try:
             most = self.most_streams
             own = stream if most is None else device.streams.stream_for_body(stream, most)
@@ -114,7 +127,7 @@ class LibraryCall:
             raise
 
     def _call_body(
-        self, body: UserBody, device: CudaDevice, stream: RawStream, call: CapturedNode, memory: Temporaries
+        self, body: UserBody, device: CudaDevice, stream: RawStream, call: CapturedNode, memory: Temporaries | None
     ) -> None:
         """Call a user's body. If the op is checked, check what it does, and then audit its work in a capture that is
         thrown away: libraries have initialised themselves by then."""
@@ -146,7 +159,9 @@ class LibraryCall:
         return found
 
     def _addresses(self, bases: Sequence[int]) -> tuple[tuple[int, ...], int]:
-        addresses = tuple([bases[base] + offset for base, offset in self.operands])
+        addresses = self._bases_of(bases)
+        if self._offsets is not None:
+            addresses = tuple(map(add, addresses, self._offsets))
         return addresses, 0 if self.scratch is None else bases[self.scratch.base] + self.scratch.offset
 
     def _numbers(self, memory: Sequence[object]) -> tuple[Any, ...]:

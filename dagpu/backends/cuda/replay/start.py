@@ -37,11 +37,9 @@ def start(
         if device.lost is not None:
             device.refuse_if_lost()
     with devices[0].gpu.current():
-        if devices[0].retired.gone:
-            devices[0].destroy_retired()
         if graph and graphs.bodies:
             graphs.check_required()
-        if graph and (graphs.idle or graphs.can_lend) and not any(device.exchange.arrivals for device in devices):
+        if graph and (graphs.idle or graphs.can_lend):
             launched = launch_graph(compiled, command_lists, graphs, bindings.memory, spin)
             if launched is not None:
                 return launched
@@ -70,11 +68,11 @@ def start_graph(
     """
     device = compiled.devices[0]
     device.refuse_if_lost()
+    if device.exchange.arrivals or device.retired.gone:
+        device.settle()
     if len(compiled.devices) > 1 or device.exchange.arrivals or not (graphs.idle or graphs.can_lend):
         return None
     with device.gpu.current():
-        if device.retired.gone:
-            device.destroy_retired()
         return launch_graph(compiled, command_lists, graphs, memory, spin)
 
 

@@ -145,7 +145,9 @@ class CudaDevice:
         assert isinstance(memory, MemoryBlock), f"{memory!r} is not memory of the CUDA backend"
         self.refuse_if_lost()
         if self.exchange.arrivals:
-            return False
+            self.settle()
+            if self.exchange.arrivals:
+                return False
         try:
             with self.gpu.current():
                 return change(memory)
@@ -169,8 +171,7 @@ class CudaDevice:
 
     def new_event(self) -> RawEvent:
         """Return an event of the pool. Any context may be current."""
-        with self.gpu.current():
-            return self.streams.take_event()
+        return self.streams.take_event()
 
     def reclaim(self) -> None:
         """Wait for the runs under way, so that their memory goes back to the pool, and free the pool's idle memory."""
@@ -194,20 +195,39 @@ class CudaDevice:
 
     def destroy_retired(self) -> None:
         """Destroy the graphs that are no longer referenced, of which none runs, and release the owners of imported
-        memory that is dropped. The context must be current."""
-        while self.retired.gone:
+        memory that is dropped."""
+        retired = self.retired
+        while retired.gone:
             try:
-                dropped = self.retired.pop()
+                dropped = retired.pop()
             except IndexError:  # another thread was quicker
                 return
-            if dropped is not None and not isinstance(dropped, tuple) and self.lost is None:
-                try:
-                    dropped.destroy()
-                except DeviceLostError:
-                    if all(device.lost is None for device in self.all_devices):
-                        raise
-                except DeviceError:
-                    pass  # nothing refers to the graph
+            if isinstance(dropped, tuple):
+                self.exchange.forget(dropped[1])
+            elif dropped is not None and self.lost is None:
+                self._destroy(dropped)
+
+    def _destroy(self, graph: RawGraph) -> None:
+        try:
+            with self.gpu.current():
+                graph.destroy()
+        except DeviceLostError:
+            if all(device.lost is None for device in self.all_devices):
+                raise
+        except DeviceError:
+            pass  # nothing refers to the graph
+
+    def settle(self) -> None:
+        """Release what is retired, and forget the arrivals that have happened, so that a launch need not look."""
+        if self.lost is None:
+            try:
+                self.destroy_retired()
+                if self.exchange.arrivals:
+                    with self.gpu.current():
+                        self.exchange.pending()
+            except DeviceLostError as error:
+                self.lose(error, [])
+                raise
 
     def reaches(self, peer: int) -> bool:
         """Return whether the device reads the memory of device number `peer`. The first call for a peer enables that,

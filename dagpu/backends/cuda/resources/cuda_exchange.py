@@ -1,7 +1,8 @@
 """Memory of a GPU, exchanged with other libraries.
 
 *Arrivals*: work of another library may still be under way in memory that dagpu is given. An event is recorded behind
-that work. Until it has happened, each run that uses the memory makes its streams wait for it. No thread waits.
+that work, which the next run asks for: a query takes a third of the time of an import, and is in vain if the work has
+just been enqueued. Until it has happened, each run that uses the memory makes its streams wait for it. No thread waits.
 
 *Departures*: a consumer that drops memory of dagpu says that the host has finished with it, not that the device has. So
 a block that has ever been given out is parked, and used again only after the device has been idle once. A run that uses
@@ -10,23 +11,53 @@ memory of a handle that a consumer has returned late, or that `try_unwrap()` has
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from enum import Enum, auto
+from itertools import count
 from typing import Final, TypeAlias, final
 from weakref import WeakSet, ref
 
+from dagpu.backends.cuda.driver.driver_errors import CAPTURED_EVENT
 from dagpu.backends.cuda.driver.driver_protocol import Gpu, RawEvent, RawGraph, RawStream
 from dagpu.backends.cuda.resources.pools import ForeignOwner, MemoryBlock, Pool
 from dagpu.backends.cuda.resources.streams import Streams
+from dagpu.common.errors import DeviceError, InteropError
+from dagpu.common.origin import describe, start_of_run
 from dagpu.common.reference_queue import ReferenceQueue
 
-Arrivals: TypeAlias = list[tuple[Callable[[], MemoryBlock | None], RawEvent | None]]
-"""Functions that return memory, or None when it is gone, each with an event that has to happen before it is used; None
+Arrival: TypeAlias = tuple[Callable[[], MemoryBlock | None], RawEvent | None]
+"""A function that returns memory, or None when it is gone, and the event that has to happen before it is used; None
 where the device has to be idle once."""
+
+
+class _State(Enum):
+    """The state of an event."""
+
+    HAPPENED = auto()
+    PENDING = auto()
+    CAPTURED = auto()
+    """It was recorded in a stream that was being captured: it never happens."""
+
+
+_Pending: TypeAlias = tuple[int, Callable[[], MemoryBlock | None], RawEvent | None, _State]
+"""The number of an arrival, its parts, and the state of the event."""
+
+MOST_ARRIVALS: Final = 1024
+"""The number of arrivals above which an import looks for those that have happened."""
 
 ALIGNMENT: Final = 256
 """Bytes: the least alignment of memory that the driver allocates. Kernels may rely on it for the start of a block."""
 
 PARKED_SHARE: Final = 8
 """Parked blocks are made idle, after one wait for the device, when they are the device's memory divided by this."""
+
+
+def _state_of(event: RawEvent) -> _State:
+    try:
+        return _State.HAPPENED if event.query() else _State.PENDING
+    except DeviceError as error:
+        if error.code != CAPTURED_EVENT:
+            raise
+        return _State.CAPTURED
 
 
 @final
@@ -50,9 +81,11 @@ class CudaExchange:
         self._refuse_if_lost = refuse_if_lost
         self._lock = threading.Lock()
         self._stream: RawStream | None = None
-        self.arrivals: Arrivals = []
-        """Memory for whose arrival runs wait, and the event that is recorded behind the last work of another
-        library. Empty if no run waits for anything: the hot paths only look at that."""
+        self.arrivals: dict[int, Arrival] = {}
+        """The memory for which runs may have to wait. Empty if no run waits for anything: the hot paths only look at
+        that. Adding and removing are atomic."""
+        self._numbers = count()
+        self._most_arrivals = MOST_ARRIVALS
         self._imports_given_out: WeakSet[MemoryBlock] = WeakSet()
         """Memory of other libraries that has been given out again. The pool knows of its own memory."""
         self._limit = 0
@@ -71,16 +104,29 @@ class CudaExchange:
         The owner is released by the next import or run after the block is dropped, never in a finaliser: its library
         calls the driver.
         """
-        memory = MemoryBlock.over(address, nbytes, owner, self._retired)
-        ordered = self._arriving() if stream is None else self._gpu.foreign_stream(stream)
-        self._refuse_if_lost()
-        with self._gpu.current():
-            if self._retired.gone:
-                self._destroy_retired()
-            # The streams of others get an event in any case: a query may break a capture that is under way there.
-            if stream is not None or not ordered.query():
-                self._wait_behind(ordered, memory)
+        retired, gpu = self._retired, self._gpu
+        if retired.gone:
+            self._destroy_retired()
+        arriving = self._stream or self._arriving() if stream is None else gpu.foreign_stream(stream)
+        event = self._streams.take_event()
+        try:
+            gpu.record(event, arriving)
+        except DeviceError:
+            self._streams.give_back(event)
+            self._refuse_if_lost()
+            raise
+        memory, number = MemoryBlock(address, nbytes, 0), next(self._numbers)
+        self.arrivals[number] = retired.watch(memory, (owner, number)), event
+        if len(self.arrivals) > self._most_arrivals:
+            with gpu.current():
+                self._most_arrivals = max(MOST_ARRIVALS, 2 * len(self.pending()))
         return memory
+
+    def forget(self, number: int) -> None:
+        """Forget an arrival: it has happened, or its memory is gone, so that no stream will wait for its event."""
+        arrival = self.arrivals.pop(number, None)
+        if arrival is not None and arrival[1] is not None:
+            self._streams.give_back(arrival[1])
 
     def address_of(self, memory: object) -> int:
         """Return the address of a block."""
@@ -108,85 +154,82 @@ class CudaExchange:
                     stream = self._stream = self._gpu.new_stream()
         return stream
 
-    def follow(self, stream: int) -> None:
-        """Make the arrival stream wait for all work that is in `stream` now."""
-        arriving = self._arriving()
-        with self._gpu.current():
-            event = self._streams.take_event()
-            event.record(self._gpu.foreign_stream(stream))
-            arriving.wait_for_event(event)
-            self._keep_until_done(None, event)
+    def follow(self, stream: int) -> bool:
+        """Make the arrival stream wait for all work that is in `stream` now. Return False, and do nothing, if that is
+        being captured: the arrival stream would become a part of the capture."""
+        arriving, (event, state) = self._arriving(), self._record_behind(stream)
+        if state is _State.PENDING:
+            with self._gpu.current():
+                arriving.wait_for_event(event)  # for this record, whatever the event is used for next
+        self._streams.give_back(event)
+        return state is not _State.CAPTURED
 
     def await_work(self, memory: object, stream: int | None) -> None:
         """Make every run that uses `memory` from now on wait for all work that is in `stream` now; None for the arrival
-        stream."""
+        stream. Work that is being captured does not run, so nothing waits for it."""
         assert isinstance(memory, MemoryBlock)
-        ordered = self._arriving() if stream is None else self._gpu.foreign_stream(stream)
-        self._refuse_if_lost()
-        with self._gpu.current():
-            if stream is not None or not ordered.query():
-                self._wait_behind(ordered, memory)
-
-    def _wait_behind(self, stream: "RawStream", memory: MemoryBlock) -> None:
-        event = self._streams.take_event()
-        event.record(stream)
-        if event.query():
-            self._streams.give_back(event)
+        event, state = self._record_behind(self._arriving().handle if stream is None else stream)
+        if state is _State.PENDING:
+            self.arrivals[next(self._numbers)] = ref(memory), event
         else:
-            self._keep_until_done(memory, event)
+            self._streams.give_back(event)
+
+    def _record_behind(self, stream: int) -> "tuple[RawEvent, _State]":
+        """Return an event behind the work that is in `stream` now, and its state."""
+        self._refuse_if_lost()
+        gpu, event = self._gpu, self._streams.take_event()
+        gpu.record(event, gpu.foreign_stream(stream))
+        with gpu.current():
+            return event, _state_of(event)
 
     def await_visitors(self, memory: object) -> None:
         """Make the next run that uses `memory` wait until the device is idle, if other libraries have been given it.
         It calls no driver."""
         assert isinstance(memory, MemoryBlock)
         if self.is_parked(memory):
-            self._keep_until_done(memory, None)
-
-    def _keep_until_done(self, memory: MemoryBlock | None, event: "RawEvent | None") -> None:
-        with self._lock:
-            self.arrivals.append((_nothing if memory is None else ref(memory), event))
+            self.arrivals[next(self._numbers)] = ref(memory), None
 
     # ---- runs ---------------------------------------------------------------------------------------------------
 
     def delay_run(self, memory: Sequence[object], streams: Sequence["RawStream"]) -> None:
         """Make the streams of a run that uses this memory wait for what is still to arrive there. A context must be
+        current.
+
+        Raises:
+            InteropError: some of it never arrives, since the stream that writes it was being captured.
+        """
+        visited: list[int] = []
+        for number, find, event, state in self.pending():
+            found = find()
+            if found is None or not any(used is found for used in memory):
+                continue
+            if event is None:
+                visited.append(number)
+            elif state is _State.CAPTURED:  # a stream that waited for it would become a part of the capture
+                raise InteropError(
+                    f"the run at {describe(start_of_run())} uses an array of another library that was taken over while "
+                    "its stream was being captured into a CUDA graph, so its contents never arrive. Take it over "
+                    "before the capture, or after the graph has run."
+                )
+            else:
+                for stream in streams:
+                    stream.wait_for_event(event)
+        if visited:
+            self._gpu.synchronize()
+            for number in visited:
+                self.forget(number)
+
+    def pending(self) -> "list[_Pending]":
+        """Forget the arrivals that have happened, or whose memory is gone, and return the others. A context must be
         current."""
-        idle = False
-        for block, event in self._pending():
-            found = block()
-            if found is not None and any(used is found for used in memory):
-                if event is None:
-                    idle = True
-                else:
-                    for stream in streams:
-                        stream.wait_for_event(event)
-        if idle:
-            self._await_idleness(memory)
-
-    def _await_idleness(self, memory: Sequence[object]) -> None:
-        """Wait until the device is idle, and forget what this memory was to wait for."""
-        self._gpu.synchronize()
-        with self._lock:
-            self.arrivals = [
-                (block, event) for block, event in self.arrivals
-                if event is not None or not any(used is block() for used in memory)
-            ]  # fmt: skip
-
-    def _pending(self) -> "Arrivals":
-        """Return the arrivals that have not happened, and forget the others."""
-        if not self.arrivals:
-            return self.arrivals
-        with self._lock:
-            pending: Arrivals = []
-            done: Arrivals = []
-            for arrival in self.arrivals:
-                block, event = arrival
-                (done if (event.query() if event is not None else block() is None) else pending).append(arrival)
-            self.arrivals = pending
-        for _, event in done:
-            if event is not None:
-                self._streams.give_back(event)
-        return pending
+        left: list[_Pending] = []
+        for number, (find, event) in tuple(self.arrivals.items()):
+            state = _State.PENDING if event is None or find() is None else _state_of(event)
+            if state is _State.HAPPENED or find() is None:
+                self.forget(number)
+            else:
+                left.append((number, find, event, state))
+        return left
 
     # ---- exports ------------------------------------------------------------------------------------------------
 
@@ -214,7 +257,3 @@ class CudaExchange:
                 self._limit = max(1, self._gpu.memory_info()[1] // PARKED_SHARE)
             if self._pool.parked_bytes > self._limit:
                 self._pool.unpark(self._gpu.synchronize)
-
-
-def _nothing() -> None:
-    """Return None, as a dead weak reference does."""

@@ -36,32 +36,22 @@ WASTE: Final = 8
 """An idle block serves a request if it is larger by at most the request divided by this."""
 
 
-ForeignOwner: TypeAlias = tuple[object]
-"""The object of another library that keeps imported memory alive."""
+ForeignOwner: TypeAlias = tuple[object, int]
+"""The object of another library that keeps imported memory alive, and the number of the memory's arrival."""
 
 
 @final
 class MemoryBlock:
-    """A block of memory in use. It goes back to its pool when its last reference is dropped."""
+    """A block of memory in use. It goes back to its pool, or to its library, when its last reference is dropped."""
 
     __slots__ = ("__weakref__", "address", "nbytes", "size")
 
-    def __init__(self, pool: "Pool", address: int, nbytes: int, size: int) -> None:
+    def __init__(self, address: int, nbytes: int, size: int) -> None:
         self.address = address
         self.nbytes = nbytes
-        """The bytes that were requested. They count as used."""
+        """The bytes that were requested. Those of a pool count as used."""
         self.size = size
-        """The bytes that the block occupies."""
-        pool.dropped.watch(self, (address, nbytes, size))
-
-    @classmethod
-    def over(cls, address: int, nbytes: int, owner: object, retired: "ReferenceQueue[Any]") -> "MemoryBlock":
-        """Return memory of another library as a block. No pool counts it. Its owner, as a `ForeignOwner`, enters
-        `retired` when it is dropped."""
-        made = cls.__new__(cls)
-        made.address, made.nbytes, made.size = address, nbytes, 0
-        retired.watch(made, (owner,))
-        return made
+        """The bytes that the block occupies; 0 for memory of another library."""
 
     def __repr__(self) -> str:
         return f"<{self.nbytes} bytes at {self.address:#x}>"
@@ -184,7 +174,7 @@ class Pool:
             DeviceError: there is too little memory (code 2).
         """
         if nbytes == 0:
-            return MemoryBlock(self, 0, 0, 0)
+            return MemoryBlock(0, 0, 0)
         size = rounded(nbytes)
         if not is_counted:
             nbytes = 0
@@ -197,7 +187,9 @@ class Pool:
             else:
                 address, size = (self._sizes and self._fitting(size, wanted)) or self._fresh(size, room)
             self._used += nbytes
-        return MemoryBlock(self, address, nbytes, size)
+        made = MemoryBlock(address, nbytes, size)
+        self.dropped.watch(made, (address, nbytes, size))
+        return made
 
     def owns(self, address: int) -> bool:
         """Return True if an address is in memory of this pool, in use or idle."""

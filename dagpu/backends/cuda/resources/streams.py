@@ -3,7 +3,7 @@
 import itertools
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
 from weakref import WeakValueDictionary
@@ -155,6 +155,9 @@ class Streams:
         self._of_bodies: dict[int, RawStream] = {}
         """The streams on which bodies are called whose library keeps memory for each stream, by their CUstreams."""
         self._events: deque[RawEvent] = deque()
+        self.give_back: Final[Callable[[RawEvent], None]] = self._events.append
+        """Returns an event to the pool. It need not have happened: a stream that waits for it waits for what was
+        recorded before. No thread may wait for it from now on."""
         self._timing_events: deque[TimingEvent] = deque()
         self.exclusive: list[CudaStream] = []
         """The idle streams of `take_exclusive`. Popping and appending are atomic."""
@@ -247,13 +250,14 @@ class Streams:
         self.exclusive.append(stream)
 
     def take_event(self) -> RawEvent:
-        """Return an unused event. The context must be current."""
+        """Return an unused event. Any context may be current."""
         if self.abandoned.gone:
             self.collect()
         try:
             return self._events.pop()
         except IndexError:
-            return self._gpu.new_event()
+            with self._gpu.current():
+                return self._gpu.new_event()
 
     def collect(self) -> None:
         """Return the events of dropped command lists to the pool."""
@@ -262,10 +266,6 @@ class Streams:
                 self._events += self.abandoned.pop()
             except IndexError:  # another thread was quicker
                 return
-
-    def give_back(self, event: RawEvent) -> None:
-        """Return an event to the pool. It must be complete, and no stream or thread may wait for it."""
-        self._events.append(event)
 
     def take_timing_event(self) -> TimingEvent:
         """Return an unused event with timing. The context must be current."""

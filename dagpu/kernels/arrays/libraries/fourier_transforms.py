@@ -18,6 +18,7 @@ from dagpu.common.dtypes import Shape, c64, c128, f32, f64
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
@@ -68,6 +69,7 @@ columns of 1,024, where two transpositions and a transform of rows take 20; 93 a
 columns, 139 and 230 in columns of 4,096, but 445 and 278 in columns of 16,384, for which cuFFT has several kernels."""
 
 
+@leaves_run
 def fft(x: In[_C], n: int | None = None, axis: int = -1) -> DeviceOp[Tensor[_C], Any]:
     """Return the discrete Fourier transform of each row along an axis.
 
@@ -89,6 +91,7 @@ def fft(x: In[_C], n: int | None = None, axis: int = -1) -> DeviceOp[Tensor[_C],
     return _transform("fft", x, n, axis)
 
 
+@leaves_run
 def ifft(x: In[_C], n: int | None = None, axis: int = -1) -> DeviceOp[Tensor[_C], Any]:
     """Return the inverse of `fft` along an axis, divided by n. Arguments and errors are those of `fft`."""
     return _transform("ifft", x, n, axis)
@@ -98,6 +101,7 @@ def ifft(x: In[_C], n: int | None = None, axis: int = -1) -> DeviceOp[Tensor[_C]
 def rfft(x: In[f32], n: int | None = None, axis: int = -1) -> DeviceOp[Tensor[c64], Any]: ...  # type: ignore[overload-overlap]  # reason: no handle has elements of both types
 @overload
 def rfft(x: In[f64], n: int | None = None, axis: int = -1) -> DeviceOp[Tensor[c128], Any]: ...
+@leaves_run
 def rfft(x: Any, n: int | None = None, axis: int = -1) -> Any:
     """Return the first `n // 2 + 1` elements of the Fourier transform of each row of real numbers; the others are their
     conjugates. Arguments and errors are those of `fft`, but x has elements of f32 or f64."""
@@ -108,6 +112,7 @@ def rfft(x: Any, n: int | None = None, axis: int = -1) -> Any:
 def irfft(x: In[c64], n: int | None = None, axis: int = -1) -> DeviceOp[Tensor[f32], Any]: ...  # type: ignore[overload-overlap]  # reason: no handle has elements of both types
 @overload
 def irfft(x: In[c128], n: int | None = None, axis: int = -1) -> DeviceOp[Tensor[f64], Any]: ...
+@leaves_run
 def irfft(x: Any, n: int | None = None, axis: int = -1) -> Any:
     """Return the inverse of `rfft`: n real numbers of the first `n // 2 + 1` elements of each row.
 

@@ -59,7 +59,7 @@ def scale_kernel(dtype: "np.dtype[Any]") -> KernelSpec:
     part = part_type(dtype)
 
     def body(out: NDArray[Any], x: NDArray[Any], factor: Any) -> None:
-        np.multiply(np.asarray(x).view(part), part.type(factor), out=np.asarray(out).view(part))
+        np.multiply(x.view(part), part.type(factor), out=out.view(part))
 
     params = [output("out", dtype, 2), tensor_input("x", dtype, 2), number_input("factor", part, "scale_matrix")]
     place = (scale_kernel.__wrapped__.__code__, 0)

@@ -12,6 +12,7 @@ from dagpu.common.dtypes import Shape, bf16, f16, f32, f64
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout, contiguous_layout, reshape_layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
@@ -49,6 +50,7 @@ _TRANSPOSED: Final = {"": (False, False), "a": (True, False), "b": (False, True)
 _PRECISIONS: Final = ("ieee", "tf32")
 
 
+@leaves_run
 def matmul(
     a: In[_M], b: In[_M], *, transpose: Literal["", "a", "b", "ab"] = "", precision: Literal["ieee", "tf32"] = "ieee"
 ) -> DeviceOp[Tensor[_M], Any]:
@@ -174,7 +176,7 @@ def _operand(arg: Any, layout: Layout, shape: Shape, transposed: bool, batch: Sh
 @cache
 def _identity(dtype: "np.dtype[Any]") -> Expression[[Any], Any]:
     """Return the expression that copies elements, and broadcasts them to the shape of its output."""
-    return Expression(trace_expression(lambda x: x, (dtype,))._replace(name="broadcast"), (matmul.__code__, 0))
+    return Expression(trace_expression(lambda x: x, (dtype,)).named("broadcast"), (matmul.__code__, 0))
 
 
 def _unequal(

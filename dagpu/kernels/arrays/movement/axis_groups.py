@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any, NamedTuple, final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.common.dtypes import Shape
@@ -75,14 +74,13 @@ def extent_text(name: str, pattern: GroupPattern, group: int) -> str:
     return " * ".join(axes) or "1"
 
 
-def grouped_array(x: Any, pattern: GroupPattern) -> NDArray[Any]:
+def grouped_array(x: NDArray[Any], pattern: GroupPattern) -> NDArray[Any]:
     """Return an argument of a host body with one axis for each group."""
-    array: NDArray[Any] = x.view(np.ndarray)
     extents = [
-        prod([n for n, own in zip(array.shape, pattern.groups, strict=True) if own == group])
+        prod([n for n, own in zip(x.shape, pattern.groups, strict=True) if own == group])
         for group in range(pattern.size)
     ]
-    return array.reshape(extents)
+    return x.reshape(extents)
 
 
 def one_axis(axis: object, rank: int, name: str, origin: Origin, whose: str = "x") -> int:

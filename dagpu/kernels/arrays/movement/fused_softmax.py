@@ -78,6 +78,7 @@ def _kernel(
             expression.origin,
             block=(order.threads,),
             source_name=traced.place,
+            expression=f"softmax of {traced.label}",
         )
 
     return expression.kernel_for(("softmax", step, patterns, source, order), make)

@@ -13,6 +13,7 @@ from dagpu.common.dtypes import Shape, f32, i32, i64
 from dagpu.common.env_vars import CHECKED
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_count, format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
@@ -85,6 +86,7 @@ __global__ void one_hot(Tile<{element}, 2> out, View<const {whole}, {rank}> indi
 """
 
 
+@leaves_run
 def take(x: In[_D], indices: In[_I], axis: int = 0) -> DeviceOp[Tensor[_D], Any]:
     """Return the elements of `x` at some places along an axis: in place of the axis stand the axes of `indices`.
 
@@ -130,6 +132,7 @@ def take(x: In[_D], indices: In[_I], axis: int = 0) -> DeviceOp[Tensor[_D], Any]
     return array_call("take", ("x", "indices"), (x, indices), build, origin)
 
 
+@leaves_run
 def one_hot(
     indices: In[_I],
     n: int,
@@ -233,7 +236,7 @@ def _take_twin(source: GroupPattern, listed: GroupPattern) -> Callable[..., None
     def body(out: Any, x: Any, indices: Any) -> None:
         elements = grouped_array(x, source)
         places = checked_places(grouped_array(indices, listed), elements.shape[1])
-        out.view(np.ndarray)[...] = elements[:, places]
+        out[...] = elements[:, places]
 
     return body
 
@@ -252,7 +255,6 @@ def _one_hot_kernel(dtype: "np.dtype[Any]", whole: "np.dtype[Any]", listed: Grou
     params = [output("out", dtype, 2), tensor_input("indices", whole, listed.rank)]
 
     def body(out: Any, indices: Any) -> None:
-        target = out.view(np.ndarray)
-        target[...] = grouped_array(indices, listed)[:, None] == np.arange(target.shape[1])
+        out[...] = grouped_array(indices, listed)[:, None] == np.arange(out.shape[1])
 
     return generated_kernel("one_hot", params, text, body, (_one_hot_kernel.__wrapped__.__code__, 0))

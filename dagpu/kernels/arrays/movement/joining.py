@@ -15,6 +15,7 @@ from dagpu.common.dtypes import Shape, bf16, bool_, f16, f32, f64, i8, i16, i32,
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import wrong_argument
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
@@ -74,6 +75,7 @@ CHOICE: Final = """\
 """
 
 
+@leaves_run
 def concatenate(parts: Sequence[In[_V]], axis: int = 0) -> DeviceOp[Tensor[_V], Any]:
     """Return the elements of several tensors as one, one tensor after the other along an axis.
 
@@ -89,6 +91,7 @@ def concatenate(parts: Sequence[In[_V]], axis: int = 0) -> DeviceOp[Tensor[_V], 
     return _join("concatenate", parts, axis)
 
 
+@leaves_run
 def stack(parts: Sequence[In[_V]], axis: int = 0) -> DeviceOp[Tensor[_V], Any]:
     """Return several tensors of one shape as one, along a new axis.
 
@@ -187,10 +190,9 @@ def _kernel(name: str, dtype: "np.dtype[Any]", patterns: tuple[GroupPattern, ...
 def _twin(patterns: tuple[GroupPattern, ...]) -> Callable[..., None]:
     def body(out: Any, *arguments: Any) -> None:
         *parts, begin = arguments
-        target = out.view(np.ndarray)
         for x, pattern in zip(parts, patterns, strict=True):
             array = grouped_array(x, pattern)
-            target[:, begin : begin + array.shape[1]] = array
+            out[:, begin : begin + array.shape[1]] = array
             begin += array.shape[1]
 
     return body

@@ -14,6 +14,7 @@ from typing_extensions import TypeVar
 from dagpu.common.dtypes import Shape, bf16, f16, f32, f64
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.movement.axis_groups import around_axis, one_axis
@@ -39,6 +40,7 @@ from dagpu.ops.node_functions import UNCUT
 _F = TypeVar("_F", f16, bf16, f32, f64)
 
 
+@leaves_run
 def softmax(x: In[_F], axis: int = -1) -> DeviceOp[Tensor[_F], Any]:
     """Return `exp(x - m) / s` along an axis, where m is the largest element of the row and s the sum of its
     exponentials.

@@ -128,9 +128,8 @@ def total_kernel(dtype: "np.dtype[Any]", source: GroupPattern, form: ScanShape) 
     params = [output("out", number, 3), tensor_input("x", dtype, source.rank)]
 
     def body(out: Any, x: Any) -> None:
-        with np.errstate(all="ignore"):
-            levels = _levels(grouped_array(x, source).astype(number, copy=False), form.span)
-            out.view(np.ndarray)[...] = levels[-1][..., -1, :]
+        levels = _levels(grouped_array(x, source).astype(number, copy=False), form.span)
+        out[...] = levels[-1][..., -1, :]
 
     return generated_kernel("cumsum", params, text, body, (total_kernel.__wrapped__.__code__, 0), block=(THREADS,))
 
@@ -226,16 +225,15 @@ def _text(
 def _prefix_twin(number: "np.dtype[Any]", source: GroupPattern, span: int, exclusive: bool) -> Callable[..., None]:
     def body(out: Any, x: Any, earlier: Any = None) -> None:
         rows = grouped_array(x, source).astype(number, copy=False)
-        with np.errstate(all="ignore"):
-            levels = _levels(rows, span)
-            before: NDArray[Any] = np.full((rows.shape[0], levels[-1].shape[1], rows.shape[2]), identity("add", number))
-            if earlier is not None:
-                before = earlier.view(np.ndarray)
-            for level in reversed(levels[1:]):
-                before = _shifted(before, level).reshape(rows.shape[0], -1, rows.shape[2])
-            found = _shifted(before, levels[0]) if exclusive else before[:, :, None] + levels[0]
-            found = found.reshape(rows.shape[0], -1, rows.shape[2])
-            np.copyto(out.view(np.ndarray), found[:, : rows.shape[1]], casting="unsafe")
+        levels = _levels(rows, span)
+        before: NDArray[Any] = np.full((rows.shape[0], levels[-1].shape[1], rows.shape[2]), identity("add", number))
+        if earlier is not None:
+            before = earlier
+        for level in reversed(levels[1:]):
+            before = _shifted(before, level).reshape(rows.shape[0], -1, rows.shape[2])
+        found = _shifted(before, levels[0]) if exclusive else before[:, :, None] + levels[0]
+        found = found.reshape(rows.shape[0], -1, rows.shape[2])
+        np.copyto(out, found[:, : rows.shape[1]], casting="unsafe")
 
     return body
 

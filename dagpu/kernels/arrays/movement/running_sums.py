@@ -18,6 +18,7 @@ from typing_extensions import TypeVar
 from dagpu.common.dtypes import Shape, bf16, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.movement.axis_groups import AxisGroups, GroupPattern, around_axis, one_axis
@@ -44,6 +45,7 @@ PLAIN: Final = GroupPattern((0, 1, 2), 3)
 """The pattern of a contiguous argument of shape (before, along, after)."""
 
 
+@leaves_run
 def cumsum(x: In[_N], axis: int | None = None) -> DeviceOp[Tensor[_N], Any]:
     """Return the running sums along an axis, of the element type and the shape of `x`.
 

@@ -19,6 +19,7 @@ from dagpu.common.env_vars import CHECKED
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.movement.axis_groups import (
@@ -128,6 +129,7 @@ __global__ void scatter_add(
 """
 
 
+@leaves_run
 def scatter_add(
     into: Tensor[_N] | DeviceOp[Tensor[_N], Borrowed], indices: In[_I], values: In[_N]
 ) -> DeviceOp[Tensor[_N], Any]:
@@ -269,11 +271,9 @@ def _kernel(
 
 def _twin(number: "np.dtype[Any]", listed: GroupPattern, source: GroupPattern) -> Callable[..., None]:
     def body(out: Any, indices: Any, values: Any) -> None:
-        target = out.view(np.ndarray)
-        places = checked_places(grouped_array(indices, listed), len(target))
-        sums = target.astype(number)
-        with np.errstate(all="ignore"):
-            np.add.at(sums, places, grouped_array(values, source).astype(number, copy=False))
-            np.copyto(target, sums, casting="unsafe")
+        places = checked_places(grouped_array(indices, listed), len(out))
+        sums = out.astype(number)
+        np.add.at(sums, places, grouped_array(values, source).astype(number, copy=False))
+        np.copyto(out, sums, casting="unsafe")
 
     return body

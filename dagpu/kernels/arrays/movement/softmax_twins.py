@@ -6,15 +6,18 @@ Otherwise it takes one, and adds it to one number. Lanes are added up by halves:
 lane t + 16, and so on, then their sums are. The numbers of the spans of a row are added up in the same way, one by one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dagpu.kernels.arrays.movement.axis_groups import GroupPattern, grouped_array
+from dagpu.kernels.arrays.reducing.ordered_sums import Array, Combination, parts_of, reduce_lines
 from dagpu.kernels.arrays.reducing.reduction_order import GROUP, power_of_two
-from dagpu.kernels.expressions.operations.numpy_operations import numpy_function, register_dtype
+from dagpu.kernels.expressions.numpy_twin import PART
+from dagpu.kernels.expressions.operations.numpy_operations import NumpyFunction, numpy_function, register_dtype
+from dagpu.kernels.generated.cancelled_parts import until_cancelled
+from dagpu.kernels.generated.scratch_arrays import SCRATCH, shaped
 
 EACH: Final = (16, 32)
 """The elements that a thread keeps: of short rows and of rows whose elements are no neighbours, and of longer rows."""
@@ -83,91 +86,102 @@ def softmax_order(length: int, neighbours: int) -> SoftmaxOrder:
 
 # ---- NumPy
 def softmax_twin(step: str, dtype: "np.dtype[Any]", source: GroupPattern, order: SoftmaxOrder) -> Callable[..., None]:
-    """Return the NumPy twin of a step: `body(out, x, *known)`."""
+    """Return the NumPy twin of a step: `body(out, x, *known)`. It works on a part of the elements at a time, so that
+    their exponentials stay in the processor's cache."""
     number = register_dtype(dtype)
     exp = numpy_function("exp", number, number)
 
     def body(out: Any, x: Any, *known: Any) -> None:
-        rows = grouped_array(x, source).astype(number, copy=False)
-        length = rows.shape[1]
-        numbers = [each.view(np.ndarray) for each in known]
-        with np.errstate(all="ignore"):
-            largest = _largest_of(numbers[0], order) if known else _spans_of(_largest_of, rows, -np.inf, order)
-            if step == "largest":
-                out.view(np.ndarray)[...] = largest
-                return
-            powers = exp(rows - largest)
-            total = _sum_of_lanes(numbers[1], order) if len(known) > 1 else _spans_of(_total_of, powers, 0, order)
-            found = total if step == "total" else powers * (number.type(1) / total)
-            np.copyto(out.view(np.ndarray), found, casting="unsafe")
-            assert powers.shape[1] == length
+        rows, of_rows = grouped_array(x, source), _numbers_of_rows(known, order)
+        before, length, after = rows.shape
+        beside = max(1, PART // min(length, order.span))
+        for begin in range(0, after, beside):
+            cut = slice(begin, begin + beside)
+            parts = parts_of(order.span, length, before, 0, max(1, PART // after))
+            for elements, chosen, spans in until_cancelled(parts):
+                part = rows[chosen, elements, cut].astype(number, copy=False)
+                given = [each[chosen, :, cut] for each in of_rows]
+                target = out[chosen, spans if step in ("largest", "total") else elements, cut]
+                lines = part.reshape(-1, min(part.shape[1], order.span), part.shape[2])
+                _step_of_lines(step, exp, lines, given, order, target)
 
     return body
 
 
-def _spans_of(
-    combine: Callable[[NDArray[Any], SoftmaxOrder], NDArray[Any]],
-    rows: NDArray[Any],
-    nothing: float,
-    order: SoftmaxOrder,
-) -> NDArray[Any]:
-    """Return the number of each span: (before, along, after) becomes (before, spans, after).
-
-    Rows are filled up to a multiple of the span with `nothing`, which changes no number.
-    """
-    before, length, after = rows.shape
-    spans = -(-length // order.span)
-    if spans <= 1:
-        return combine(rows, order)
-    full = np.full((before, spans * order.span, after), nothing, rows.dtype)
-    full[:, :length] = rows
-    return combine(full.reshape(before * spans, order.span, after), order).reshape(before, spans, after)
+def _numbers_of_rows(known: Sequence[Array], order: SoftmaxOrder) -> list[Array]:
+    """Return the largest element of each row and the total of each row, of shape (before, 1, after), of those of its
+    spans, as far as they are `known`."""
+    return [_sum_of_lanes(each, order, 1) if at else _largest(each) for at, each in enumerate(known)]
 
 
-def _largest_of(numbers: NDArray[Any], _: SoftmaxOrder) -> NDArray[Any]:
-    """Return the largest number of all lanes: (before, any, after) becomes (before, 1, after). It has no order, and
-    the exponential of a difference does not tell the two zeros apart."""
-    found: NDArray[Any] = numbers.max(axis=1, keepdims=True)
+def _step_of_lines(
+    step: str, exp: NumpyFunction, lines: Array, given: Sequence[Array], order: SoftmaxOrder, target: Array
+) -> None:
+    """Compute a step of lines of shape (lines, elements, after), which are rows or the spans of one row. `target` has
+    as many elements as the result. `given` are the largest elements and the totals of the rows, as far as the step
+    reads them."""
+    largest = given[0] if given else _largest(lines)
+    if step == "largest":
+        target[...] = largest.reshape(target.shape)
+        return
+    taken = SCRATCH.take()
+    powers = np.subtract(lines, largest, shaped(taken, lines.shape, lines.dtype))
+    exp(powers, out=powers)
+    total = given[1] if len(given) > 1 else _sum_of_lanes(powers, order, order.partial)
+    if step == "total":
+        target[...] = total.reshape(target.shape)
+    else:
+        factor = lines.dtype.type(1) / total
+        if target.dtype == lines.dtype:
+            np.multiply(powers, factor, target.reshape(lines.shape))
+        else:
+            target[...] = np.multiply(powers, factor, powers).reshape(target.shape)
+    SCRATCH.give_back(taken)
+
+
+def _largest(numbers: Array) -> Array:
+    """Return the largest number of all lanes: (lines, any, after) becomes (lines, 1, after). It has no order, and the
+    exponential of a difference does not tell the two zeros apart."""
+    found: Array = np.maximum.reduce(numbers, 1, keepdims=True)
     return found
 
 
-def _total_of(numbers: NDArray[Any], order: SoftmaxOrder) -> NDArray[Any]:
-    """Return the sum of all elements of a span: (before, along, after) becomes (before, 1, after)."""
-    if order.partial == 1:
-        return _sum_of_lanes(numbers, order)
-    sums = _in_turn(numbers, order.width * order.partial)
-    parts = sums.reshape(sums.shape[0], order.width, order.partial, sums.shape[2])
-    found: NDArray[Any] = parts[:, :, 0]
-    for part in range(1, order.partial):
-        found = found + parts[:, :, part]
-    return _folded(found, order)
-
-
-def _sum_of_lanes(numbers: NDArray[Any], order: SoftmaxOrder) -> NDArray[Any]:
-    """Return the sum of numbers that the lanes take one by one: (before, any, after) becomes (before, 1, after)."""
-    if order.width == 1:
-        one: NDArray[Any] = np.add.accumulate(numbers, axis=1)  # one after the other, unlike a sum
-        return one[:, -1:]
-    return _folded(_in_turn(numbers, order.width), order)
-
-
-def _in_turn(numbers: NDArray[Any], columns: int) -> NDArray[Any]:
-    """Return the sums of every column of some: (before, any, after) becomes (before, columns, after)."""
-    found = np.zeros((numbers.shape[0], columns, numbers.shape[2]), numbers.dtype)
-    for begin in range(0, numbers.shape[1], columns):
-        part = numbers[:, begin : begin + columns]
-        found[:, : part.shape[1]] += part
-    return found
-
-
-def _folded(lanes: NDArray[Any], order: SoftmaxOrder) -> NDArray[Any]:
-    """Return the sum of all lanes: (before, lanes, after) becomes (before, 1, after)."""
-    before, width, after = lanes.shape
-    found = lanes.reshape(before, -1, min(WARP, width), after)
+def _sum_of_lanes(numbers: Array, order: SoftmaxOrder, partial: int) -> Array:
+    """Return the sum of numbers of which the lanes add each to one of `partial` sums of their own, in turn:
+    (lines, any, after) becomes (lines, 1, after)."""
+    sums = _in_turn(numbers, order.width * partial)
+    sums = sums.reshape(order.width, partial, *sums.shape[1:])
+    lanes: Array = sums[:, 0]
+    for part in range(1, partial):
+        lanes = lanes + sums[:, part]
+    groups = lanes.reshape(-1, min(WARP, order.width), *lanes.shape[1:])
     for half in order.folds:
         if half < WARP:
-            found = found[:, :, :half] + found[:, :, half : 2 * half]
+            groups = groups[:, :half] + groups[:, half:]
         else:
-            groups = half // WARP
-            found = found[:, :groups] + found[:, groups : 2 * groups]
-    return found[:, :, 0]
+            groups = groups[: half // WARP] + groups[half // WARP :]
+    found: Array = groups[0, 0][:, None]
+    return found
+
+
+def _in_turn(numbers: Array, columns: int) -> Array:
+    """Add numbers to columns in turn: (lines, any, after) becomes (columns, lines, after)."""
+    (lines, length, after), does = numbers.shape, Combination(np.add, numbers.dtype.type(-0.0))
+    each, rest = divmod(length, columns)
+    found: Array
+    if not each:
+        found, rest = np.zeros((columns, lines, after), numbers.dtype), 0
+        found[:length] = numbers.transpose(1, 0, 2)
+    elif after > 1:
+        block = numbers[:, : length - rest].reshape(lines, each, columns * after)
+        found = does.along(1, block).reshape(lines, columns, after).transpose(1, 0, 2)
+    elif columns > 1:
+        block = numbers[:, : length - rest].reshape(lines, each, columns)
+        found = np.ascontiguousarray(reduce_lines(does, block).T)[..., None]
+    elif lines > 1:
+        found = does.along(0, np.ascontiguousarray(numbers[..., 0].T))[None, :, None]
+    else:
+        found = np.add.accumulate(numbers, axis=1)[:, -1:]
+    if rest:
+        found[:rest] += numbers[:, length - rest :].transpose(1, 0, 2)
+    return found

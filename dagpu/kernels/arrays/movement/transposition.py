@@ -17,6 +17,7 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
@@ -65,6 +66,7 @@ __global__ void transpose(Tile<{element}, {rank}> out, View<const {element}, {ra
 """
 
 
+@leaves_run
 def transpose(x: In[_D], axes: tuple[int, ...] | None = None) -> DeviceOp[Tensor[_D], Any]:
     """Return a contiguous tensor with the axes of `x` in another order: axis n of the result is axis `axes[n]` of `x`.
 
@@ -194,6 +196,6 @@ def _kernel(dtype: "np.dtype[Any]", order: Shape, tile: Shape | None) -> KernelS
 
 def _twin(order: Shape) -> Callable[..., None]:
     def body(out: Any, x: Any) -> None:
-        out.view(np.ndarray)[...] = x.view(np.ndarray).transpose(order)
+        out[...] = x.transpose(order)
 
     return body

@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 from dagpu.common.dtypes import bf16, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.reducing.reduction_kernels import early_text
@@ -73,6 +74,7 @@ __global__ void {name}(Tile<long long, 2> out{best}, View<const {element}, {rank
 """
 
 
+@leaves_run
 def argmin(x: In[_N], axis: int | None = None) -> DeviceOp[Tensor[i64], Any]:
     """Return the place of the smallest element along an axis; without an axis, in the whole tensor in C order.
 
@@ -84,6 +86,7 @@ def argmin(x: In[_N], axis: int | None = None) -> DeviceOp[Tensor[i64], Any]:
     return _arg_reduce("argmin", x, axis)
 
 
+@leaves_run
 def argmax(x: In[_N], axis: int | None = None) -> DeviceOp[Tensor[i64], Any]:
     """Return the place of the largest element along an axis; without an axis, in the whole tensor in C order.
 
@@ -209,14 +212,14 @@ def _twin(name: str, reduced: tuple[bool, ...], order: ReductionOrder, first: bo
 
     def body(out: Any, *arguments: Any) -> None:
         best, (x, *before) = (None, arguments) if last else (arguments[0], arguments[1:])
-        rows = rows_of(x.view(np.ndarray), reduced)
+        rows = rows_of(x, reduced)
         rows = rows.astype(register_dtype(rows.dtype), copy=False)
         length, total = rows.shape
         every = np.arange(total)
         for number, begin in enumerate(range(0, length, order.span)):
             part: NDArray[Any] = rows[begin : begin + order.span]
             places = begin + choose(part, axis=0)
-            out[:, number] = places if first else before[0].view(np.ndarray)[every, places]
+            out[:, number] = places if first else before[0][every, places]
             if best is not None:
                 best[:, number] = rows[places, every]
 

@@ -14,6 +14,7 @@ from typing_extensions import TypeVar
 from dagpu.common.dtypes import bf16, f16, f32, f64
 from dagpu.common.layout import Layout
 from dagpu.common.origin import here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_flag, format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
@@ -39,6 +40,7 @@ from dagpu.ops.base import DeviceOp
 _F = TypeVar("_F", f16, bf16, f32, f64)
 
 
+@leaves_run
 def var(x: In[_F], axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> DeviceOp[Tensor[_F], Any]:
     """Return the variance over some axes: the sum of the squared deviations from the mean, divided by `n - ddof`.
 
@@ -58,6 +60,7 @@ def var(x: In[_F], axis: Axis = None, *, ddof: float = 0, keepdims: bool = False
     return _spread("var", x, axis, ddof, keepdims)
 
 
+@leaves_run
 def std(x: In[_F], axis: Axis = None, *, ddof: float = 0, keepdims: bool = False) -> DeviceOp[Tensor[_F], Any]:
     """Return the standard deviation over some axes: the square root of the variance. Arguments and errors are those of
     `var`."""

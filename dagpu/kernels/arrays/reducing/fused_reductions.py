@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from dagpu.common.layout import Layout
-from dagpu.common.origin import Origin
+from dagpu.common.origin import Origin, is_ours_at
 from dagpu.kernels.arrays.movement.fused_softmax import FUSED_SOFTMAX
 from dagpu.kernels.arrays.reducing.reduction_kernels import count_params, pass_text
 from dagpu.kernels.arrays.reducing.reduction_order import THREADS, ReducedAxes, ReductionOrder, reduction_order
@@ -128,7 +128,10 @@ def _kernel(
         text = pass_text(kernel, name, elements, (number, target), reduced, order, (True, last))
         twin = with_elements(traced, patterns, len(reduced), pass_twin(name, number, reduced, order, (True, last)))
         place = expression.origin
-        return generated_kernel(kernel, params, text, twin, place, block=(THREADS,), source_name=traced.place)
+        label = name if is_ours_at(place) else f"{name} of {traced.label}"
+        return generated_kernel(
+            kernel, params, text, twin, place, block=(THREADS,), source_name=traced.place, expression=label
+        )
 
     return expression.kernel_for(("reduced", name, dtype, patterns, reduced, order, last), make)
 

@@ -4,7 +4,6 @@ The CUDA text and the NumPy functions of a step stand side by side. f16 and bf16
 rounded once.
 """
 
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple, final
 
 import numpy as np
@@ -93,11 +92,3 @@ def finish_text(finish: str, x: str, dtype: "np.dtype[Any]") -> str:
     """Return the text of what the last number becomes."""
     quotient = f"{x} / count" if finish in COUNTED else x
     return operation_text("sqrt", dtype, (quotient,)).text if finish in ("sqrt", "root") else quotient
-
-
-# ---- NumPy
-def start_function(start: str) -> Callable[[Any], Any]:
-    """Return the NumPy function of what elements become."""
-    if start == "square":
-        return np.square
-    return (lambda x: x != 0) if start == "test" else (lambda x: x)

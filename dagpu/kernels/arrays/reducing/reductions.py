@@ -13,6 +13,7 @@ from dagpu.common.dtypes import Shape, bf16, bool_, f16, f32, f64, i8, i16, i32,
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, check_flag, format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
@@ -43,6 +44,7 @@ Axis: TypeAlias = int | tuple[int, ...] | None
 """One axis, several, or all of them (None). A negative number counts from the last axis."""
 
 
+@leaves_run
 def sum(x: In[_N], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_N], Any]:
     """Return the sum over some axes, of the element type of `x`.
 
@@ -60,17 +62,20 @@ def sum(x: In[_N], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Ten
     return _reduce("sum", x, axis, keepdims)
 
 
+@leaves_run
 def prod(x: In[_N], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_N], Any]:
     """Return the product over some axes, of the element type of `x`. As for `sum`, integers wrap; f16 and bf16 are
     multiplied in f32. The product of nothing is 1."""
     return _reduce("prod", x, axis, keepdims)
 
 
+@leaves_run
 def mean(x: In[_F], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_F], Any]:
     """Return the mean over some axes: the sum divided by the number of elements. The mean of nothing is NaN."""
     return _reduce("mean", x, axis, keepdims)
 
 
+@leaves_run
 def norm(x: In[_F], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_F], Any]:
     """Return the Euclidean norm over some axes: the square root of the sum of squares.
 
@@ -79,6 +84,7 @@ def norm(x: In[_F], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Te
     return _reduce("norm", x, axis, keepdims)
 
 
+@leaves_run
 def amin(x: In[_N], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_N], Any]:
     """Return the smallest element over some axes. A NaN wins, and -0 is below 0.
 
@@ -88,6 +94,7 @@ def amin(x: In[_N], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Te
     return _reduce("amin", x, axis, keepdims)
 
 
+@leaves_run
 def amax(x: In[_N], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_N], Any]:
     """Return the largest element over some axes. A NaN wins, and -0 is below 0.
 
@@ -97,11 +104,13 @@ def amax(x: In[_N], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Te
     return _reduce("amax", x, axis, keepdims)
 
 
+@leaves_run
 def any(x: In[_D], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[bool_], Any]:
     """Return true where an element over some axes is not 0. A NaN is not 0. False for nothing."""
     return _reduce("any", x, axis, keepdims)
 
 
+@leaves_run
 def all(x: In[_D], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[bool_], Any]:
     """Return true where no element over some axes is 0. True for nothing."""
     return _reduce("all", x, axis, keepdims)

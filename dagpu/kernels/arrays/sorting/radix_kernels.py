@@ -172,8 +172,8 @@ FEW: Final = 16
 
 def _sort_rows(moved: Moved, arguments: Sequence[Any]) -> None:
     """Sort whole rows, and write as many elements and places as the outputs have."""
-    *outputs, x = arguments if moved.given is None else arguments[:-1]
-    rows, length = x.view(np.ndarray), outputs[0].shape[1]
+    *outputs, rows = arguments if moved.given is None else arguments[:-1]
+    length = outputs[0].shape[1]
     if moved.places is None and rows.dtype.name != "bfloat16" and not moved.descending:
         outputs[0][...] = _sorted_keys(rows)[:, :length]
         return
@@ -216,4 +216,4 @@ def _sorted_keys(rows: NDArray[Any]) -> NDArray[Any]:
 
 def _nothing(out: Any, *_: Any) -> None:
     """The host body of a kernel whose output no host body reads."""
-    out.view(np.ndarray)[...] = 0
+    out[...] = 0

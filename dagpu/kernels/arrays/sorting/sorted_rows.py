@@ -13,6 +13,7 @@ from dagpu.common.dtypes import Shape, bf16, bool_, f16, f32, f64, i8, i16, i32,
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
@@ -38,6 +39,7 @@ _V = TypeVar("_V", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bo
 _I64: Final = np.dtype(np.int64)
 
 
+@leaves_run
 def sort(x: In[_V], axis: int | None = -1) -> DeviceOp[Tensor[_V], Any]:
     """Return the elements in ascending order along an axis, of the shape and element type of `x`.
 
@@ -54,6 +56,7 @@ def sort(x: In[_V], axis: int | None = -1) -> DeviceOp[Tensor[_V], Any]:
     return _sorted("sort", x, axis, (True, False))
 
 
+@leaves_run
 def argsort(x: In[_V], axis: int | None = -1) -> DeviceOp[Tensor[i64], Any]:
     """Return the places along an axis that sort `x`, as i64, of its shape: along its only axis, `take` of them is
     `sort(x)`.
@@ -70,6 +73,7 @@ def argsort(x: In[_V], axis: int | None = -1) -> DeviceOp[Tensor[i64], Any]:
     return _sorted("argsort", x, axis, (False, True))
 
 
+@leaves_run
 def topk(x: In[_V], k: int, axis: int | None = -1) -> DeviceOp[tuple[Tensor[_V], Tensor[i64]], Any]:
     """Return the k largest elements along an axis and their places, the largest first.
 

@@ -4,6 +4,10 @@ from typing import Any
 
 import numpy as np
 
+from dagpu.common.containers import contents_of, is_container
+from dagpu.common.errors import UpdateError
+from dagpu.common.origin import describe
+from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import SharedTensor, live_state
 from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token
 from dagpu.ops.compose import Cutoff
@@ -27,15 +31,72 @@ def same_kind(old: Any, new: Any) -> bool:
 
 def host_values_equal(cutoff: Cutoff[Any, Any, Any], old: Any, new: Any) -> bool:
     """Return true if a cutoff takes two host values for the same. Arrays and plain values are compared exactly."""
+    whose = f"cutoff at {describe(cutoff.origin)}"
     if cutoff.equal is not None:
-        return bool(cutoff.equal(old, new))
-    if type(old) is not type(new):
+        return truth_of(cutoff.equal(old, new), f"{whose}: its `equal` returned", "Return True or False")
+    return same_contents(old, new, whose, "Say what makes two of them equal: cutoff(op, equal=f)")
+
+
+def same_contents(old: Any, new: Any, whose: str, cure: str) -> bool:
+    """Return true if two host values have the same types and bits, in tuples, lists and dicts too. Objects of other
+    classes are compared by `==`. `whose` and `cure` are for the error.
+
+    Raises:
+        UpdateError: the `==` of two objects says neither true nor false.
+    """
+    todo: list[tuple[Any, Any]] = [(old, new)]
+    while todo:
+        a, b = todo.pop()
+        kind = type(a)
+        if a is b:
+            continue
+        if kind is not type(b):
+            return False
+        if kind in PLAIN:
+            if exact_token(a) != exact_token(b):
+                return False
+        elif issubclass(kind, np.ndarray):
+            if not _same_arrays(a, b):
+                return False
+        elif is_container(a):
+            items, others = list(contents_of(a)), list(contents_of(b))
+            if len(items) != len(others):
+                return False
+            todo += zip(items, others, strict=True)
+        elif not _objects_equal(a, b, whose, cure):
+            return False
+    return True
+
+
+def _same_arrays(a: "np.ndarray[Any, Any]", b: "np.ndarray[Any, Any]") -> bool:
+    """Return true if two arrays of one class have the same shape, element type and bits, and the same mask."""
+    if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    if type(old) is np.ndarray:
-        return same_kind(old, new) and old.tobytes() == new.tobytes()
-    if type(old) in PLAIN:
-        return exact_token(old) == exact_token(new)
-    return old is new or bool(old == new)
+    if isinstance(a, np.ma.MaskedArray):
+        return _same_arrays(np.ma.getmaskarray(a), np.ma.getmaskarray(b)) and a.tobytes() == b.tobytes()
+    return a.tobytes() == b.tobytes()
+
+
+def _objects_equal(a: Any, b: Any, whose: str, cure: str) -> bool:
+    """Return what `==` says of two objects."""
+    what = f"{whose} cannot compare two values of type {type(a).__name__}: their `==` gives"
+    try:
+        found = a == b
+    except ValueError as error:  # as that of a dataclass with an array in it
+        raise UpdateError(f"{what} neither true nor false ({error}). {cure}.") from None
+    return truth_of(found, what, cure)
+
+
+def truth_of(found: Any, what: str, cure: str) -> bool:
+    """Return the result of a comparison as a truth value.
+
+    Raises:
+        UpdateError: it is neither true nor false, as an array of several elements.
+    """
+    try:
+        return bool(found)
+    except (TypeError, ValueError):
+        raise UpdateError(f"{what} {format_value(found)}, which is neither true nor false. {cure}.") from None
 
 
 def same_objects(old: Any, new: Any) -> bool:

@@ -224,6 +224,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "cluster/checkpoints.py _read": CLUSTER,
     "cluster/cluster_backend.py": CLUSTER,
     "cluster/cluster_runs.py": CLUSTER,
+    "cluster/connection/main_guard.py": CLUSTER,
     "cluster/connection/members.py": CLUSTER,
     "cluster/connection/opening.py": CLUSTER,
     "cluster/engine/dask_engine.py": CLUSTER,

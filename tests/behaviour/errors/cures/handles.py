@@ -18,6 +18,7 @@ from tests.behaviour.errors.cures.catalogue import (
     N,
     add,
     anything,
+    awaited,
     lent_for_writing_twice,
     loose,
     new,
@@ -251,15 +252,22 @@ def unwrapped_after_it_was_read() -> None:
 
 
 case(unwrapped_while_it_is_read, ("copy it with dup(t)", copied_instead))
-case(lambda: np.asarray(new()), ("Get them with .to_host()", lambda: np.asarray(new().to_host().sync())))
+case(
+    lambda: np.asarray(new()),
+    ("Get them with .to_host().sync()", lambda: np.asarray(new().to_host().sync())),
+    ("or with await t.to_host() in a trio task", lambda: awaited(new().to_host())),
+)
 case(
     lambda: zeros((1,)).map(lambda t: float(anything(t))).sync(),
-    ("Get them with .to_host()", lambda: zeros((1,)).to_host().map(lambda a: float(a[0])).sync()),
+    (
+        "Return t.to_host() from the function of a .then: the function after it gets an array",
+        lambda: zeros((1,)).then(lambda t: t.to_host()).map(lambda a: float(a[0])).sync(),
+    ),
 )
 case(
     lambda: len(anything(new().partition(TILE))),
     (
-        "Put it together with .unpartition(), and get them with .to_host()",
+        "Put it together with .unpartition(). Get them with .to_host().sync()",
         lambda: len(new().partition(TILE).unpartition().to_host().sync()),
     ),
 )

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -36,7 +37,7 @@ from dagpu import (
 from dagpu.interop.capsules import ArrayMemory, form_of, make_capsule
 from tests.behaviour.errors.cures.catalogue import Catalogue
 from tests.simulated.cuda import driver
-from tests.simulated.foreign_arrays import Library
+from tests.simulated.foreign_arrays import Library, imported_libraries
 
 CATALOGUE = Catalogue()
 case = CATALOGUE.add
@@ -66,7 +67,7 @@ class Speaks:
         return self.__device
 
 
-def capsule(*, device: tuple[int, int] = (1, 0), lanes: int = 1, major: int = 1) -> object:
+def capsule(*, device: tuple[int, int] = (1, 0), lanes: int = 1, major: int = 1, **fields: int) -> object:
     """A capsule of another library, with these entries in its structure."""
     kept = array()
     form = form_of(kept.dtype, kept.shape, kept.strides)
@@ -78,6 +79,9 @@ def capsule(*, device: tuple[int, int] = (1, 0), lanes: int = 1, major: int = 1)
     start = point(made, b"dltensor_versioned")
     struct.pack_into("=I", (ctypes.c_char * 80).from_address(start), 0, major)
     struct.pack_into("=H", (ctypes.c_char * 80).from_address(start), 54, lanes)
+    for name, value in fields.items():
+        at, code = {"data": (32, "Q"), "rank": (48, "i")}[name]
+        struct.pack_into(f"={code}", (ctypes.c_char * 80).from_address(start), at, value)
     return made
 
 
@@ -102,9 +106,41 @@ def inside(block: AbstractContextManager[Any], use: Callable[[Any], object]) -> 
         return use(given)
 
 
+def amid_capture(when: str) -> object:
+    """Use an array that is taken over before, while, or after its stream is captured."""
+    theirs = library()
+    with imported_libraries(theirs) as makers:
+        x = makers["PyTorch"](theirs.array(array()))
+        share_array(x, f32)  # its library is asked for the first of its form
+        taken: dict[str, Any] = {}
+        for now in ("before", "meanwhile", "after"):
+            theirs.stream.is_captured = now == "meanwhile"
+            taken[now] = share_array(x, f32)
+        return dup(taken[when]).sync()
+
+
+def named(*, captured: bool) -> object:
+    """Take an array over that names its stream."""
+    theirs = library()
+    x: Any = theirs.array(array()).interface()
+    theirs.stream.is_captured = captured
+    return share_array(x, f32)
+
+
 # ---- in
 
 
+case(
+    lambda: amid_capture("meanwhile"),
+    ("Take it over before the capture", lambda: amid_capture("before")),
+    ("or after the graph has run", lambda: amid_capture("after")),
+    simulated=True,
+)
+case(
+    lambda: named(captured=True),
+    ("Take it over before the capture, or after the graph has run", lambda: named(captured=False)),
+    simulated=True,
+)
 case(
     lambda: adopt(fixed()),
     ("Share it, share_array(x)", lambda: share_array(fixed())),
@@ -153,7 +189,22 @@ case(
 )
 case(
     lambda: share_array(np.zeros(3, np.complex256)),
-    ("Convert it in its library first, for instance to float32", lambda: share_array(np.zeros(3, f32))),
+    ("Round it: x.astype(np.complex128)", lambda: share_array(np.zeros(3, np.complex256).astype(np.complex128))),
+)
+
+
+def fields() -> Any:
+    return np.zeros(3, [("a", f32), ("b", f32)])
+
+
+case(
+    lambda: share_array(fields()),
+    ("Take its fields by themselves: x['a']", lambda: share_array(fields()["a"])),
+)
+case(
+    lambda: share_array(array(), untyped("single precision")),
+    ("Say the type of the array's, float32,", lambda: share_array(array(), f32)),
+    ("or leave it out", lambda: share_array(array())),
 )
 
 
@@ -186,6 +237,10 @@ case(
     ("Copy it in its library first", lambda: share_array(unaligned().copy())),
 )
 case(
+    lambda: from_array(Speaks(lambda **_: capsule(device=(8, 0)), (8, 0))),
+    ("Copy it to a tensor: from_host(numpy.asarray(x))", lambda: from_host(np.asarray(array())).sync()),
+)
+case(
     lambda: share_array(Speaks(lambda **_: capsule(device=(8, 0)), (8, 0))),
     ("from_host(numpy.asarray(x))", lambda: from_host(np.asarray(array())).sync()),
 )
@@ -193,6 +248,11 @@ case(
     lambda: share_array(Speaks(lambda **_: capsule(lanes=4))),
     ("Convert it in its library first, for instance to float32", lambda: share_array(array())),
 )
+for torn in (partial(capsule, rank=65), partial(capsule, data=0), partial(capsule, device=(2, 0))):
+    case(
+        partial(share_array, Speaks(lambda torn=torn, **_: torn())),
+        ("Ask its library for a plain array first", lambda: share_array(Speaks(array().__dlpack__))),
+    )
 case(
     lambda: share_array(Speaks(lambda **_: capsule(major=2))),
     ("Ask its library for a plain array first", lambda: share_array(Speaks(array().__dlpack__))),
@@ -207,7 +267,8 @@ def used_after_the_block() -> object:
 
 case(
     used_after_the_block,
-    ("Use the borrow before the tensor moves", lambda: inside(lend(array()), lambda x: x.to_host().sync())),
+    ("Use it in the block", lambda: inside(lend(array()), lambda x: x.to_host().sync())),
+    ("or share the array for longer: share_array(x)", lambda: dup(share_array(array())).to_host().sync()),
 )
 
 held, let_go = threading.Event(), threading.Event()
@@ -260,6 +321,17 @@ def in_blocks(*blocks: AbstractContextManager[Any]) -> None:
 case(
     lambda: in_blocks(*[lend(array())] * 2),
     ("Call lend(x) for each block", lambda: in_blocks(lend(array()), lend(array()))),
+)
+
+
+def ends_unbegun() -> None:
+    loan = lend(array())
+    loan.__exit__(None, None, None)
+
+
+case(
+    ends_unbegun,
+    ("Write a block: with lend(x) as t: ...", lambda: inside(lend(array()), lambda x: x.to_host().sync())),
 )
 
 # ---- in, on a GPU
@@ -320,6 +392,17 @@ case(
 
 def shared() -> Any:
     return zeros((2,)).sync().share()
+
+
+case(
+    lambda: inside(lent_out(zeros((2,)).sync().borrow()), np.asarray),
+    ("Say numpy.from_dlpack(x)", lambda: inside(lent_out(zeros((2,)).sync().borrow()), np.from_dlpack)),
+)
+case(
+    lambda: inside(lent_out(zeros((2,)).sync().borrow()), copy),
+    ("Pass it on as it is", lambda: inside(lent_out(zeros((2,)).sync().borrow()), np.from_dlpack)),
+    ("or copy the contents: dup(t)", lambda: dup(zeros((2,)).sync().borrow()).sync()),
+)
 
 
 case(

@@ -54,7 +54,7 @@ case(
     lambda: anything(zip_ops(value(1), value(2)))[0],
     (".first()", lambda: zip_ops(value(1), value(2)).first().sync()),
     (".unzip()", lambda: zip_ops(value(1), value(2)).unzip()[0].sync()),
-    ("the contents of a tensor come with .to_host()", lambda: new().to_host().sync()[0]),
+    ("the contents of a tensor come with op.to_host().sync()", lambda: new().to_host().sync()[0]),
 )
 case(
     lambda: anything(ones((2,))) + 1,
@@ -66,7 +66,7 @@ case(
 case(
     lambda: new() + new(),
     ("expr(f32, f32)(lambda x, y: x + y)(a, b)", added),
-    ("Get them with .to_host()", lambda: new().to_host().sync() + 1),
+    ("Get them with .to_host().sync()", lambda: new().to_host().sync() + 1),
 )
 case(
     lambda: new().T,

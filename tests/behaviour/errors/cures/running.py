@@ -26,6 +26,7 @@ from dagpu import (
     dup,
     from_host,
     ones,
+    pipeline,
     plan_of,
     record_origins,
     spawn,
@@ -36,6 +37,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.lowering.schedule.policies import Placement
+from dagpu.runtime import plan_lookup
 from tests.behaviour.errors.cures.catalogue import (
     KEPT,
     Catalogue,
@@ -444,4 +446,32 @@ case(
 case(
     lambda: checkpoint(3.0, "weights.npy"),  # type: ignore[arg-type]  # reason: the mistake
     ("Write checkpoint(t, path)", lambda: checkpoint(ones((2,)).sync(), "weights.npy").sync()),
+)
+case(
+    lambda: plan_of(ones((2,))).to_svg(costs={"gemm": 3e-5}),  # type: ignore[arg-type]  # reason: the mistake
+    (
+        'Write costs=CostModel().declare({"gemm": 3e-5})',
+        lambda: plan_of(ones((2,))).to_svg(costs=CostModel().declare({"gemm": 3e-5})),
+    ),
+)
+
+
+def traced_again(f: Any) -> object:
+    """Call a pipeline whose plan may be kept; a warning is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        plan_lookup._warned.clear()  # noqa: SLF001  # a warning comes once in a process
+        return pipeline(lambda x: x.to_host().map(f))(ones((4,)).sync()).sync()
+
+
+def summed(x: Any) -> Any:
+    return x.sum()
+
+
+case(
+    lambda: traced_again(lambda x, seen=[]: seen),  # that is the point
+    (
+        "Define it at the top level of a module, and give it what it reads as its argument",
+        lambda: traced_again(summed),
+    ),
 )

@@ -1,6 +1,7 @@
 """`numba_kernel` and `cutile_kernel` with what the libraries once gave, and the writes in the text of kernels."""
 
 import math
+import sys
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -184,6 +185,24 @@ def test_the_libraries_refuse() -> None:
             numba(zeros((4,), f32).partition((4,)), from_host(X)).sync()
         with installed_cutile(CUTILE), pytest.raises(CompileError, match=r"'cutile', declared at .*power of two"):
             cutile(zeros((4,), f32).partition((4,)), from_host(X)).sync()
+
+
+def outdated(y: Any, x: Any) -> None:
+    y[0] = x[0]
+
+
+def test_numba_is_missing_or_knows_an_older_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what installs it, and which NumPy it knows."""
+
+    @numba_kernel(outdated)
+    def numba(y: Out[f32], x: In[f32]) -> None: ...
+
+    with installed(0, 1):
+        with installed_numba(NUMBA), pytest.raises(CompileError, match=r"'numba', declared at .* 'numpy<2\.5'"):
+            numba(zeros((4,), f32).partition((4,)), from_host(X)).sync()
+        monkeypatch.setitem(sys.modules, "numba.cuda", None)
+        with pytest.raises(CompileError, match=r"'numba', declared at .*cannot be imported .* 'numba-cuda>=0\.30"):
+            numba(zeros((4,), f32).partition((4,)), from_host(X)).sync()
 
 
 def test_cutile_without_its_compiler() -> None:

@@ -27,7 +27,7 @@ from dagpu import (
 from dagpu.interop.python_kernels.triton_compiler import TritonCompiler
 from dagpu.interop.python_kernels.triton_stores import find_writes
 from tests.behaviour.interop.python_kernels.record import types_of
-from tests.behaviour.interop.python_kernels.stand_ins import need_cutile
+from tests.behaviour.interop.python_kernels.stand_ins import need_cutile, need_numba
 from tests.simulated.cuda import installed
 
 X = np.arange(12, dtype=f32)
@@ -90,9 +90,7 @@ def _swapped(kernel: Kernel[Any], tile: tuple[int, int]) -> None:
 
 def test_numba() -> None:
     """The parameters of its machine code are those that a launch passes, for numbers and for strides."""
-    pytest.importorskip("numba_cuda")
-    if np.lib.NumpyVersion(np.__version__) >= "2.5.0":
-        pytest.skip("Numba does not know NumPy 2.5 yet")
+    need_numba()
     programs = importlib.import_module(f"{PROGRAMS}.numba_programs")
 
     @numba_kernel(programs.swapped)

@@ -77,6 +77,7 @@ def test_it_gives_what_the_direct_engine_gives(seed: int, how: Any, size: int) -
         assert found.groups == (3 if size else 0)
 
 
+@pytest.mark.filterwarnings("ignore:.*is traced again in each run")
 def test_what_reads_the_result_waits_for_it(three: tuple[Machine, SimulatedNccl, Mesh]) -> None:
     """Also in the same op, and while the collective is held up; the summands' memory is not used again before."""
     machine, _, there = three

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from dagpu import array, bf16, bool_, f16, f32, f64, from_host, i8, i32, i64, u16
 from dagpu.backends.cuda.kernels.kernel_variants import NARROW
-from dagpu.kernels.arrays.reducing import reduction_twins
+from dagpu.kernels.arrays.reducing import ordered_sums, reduction_twins
 from dagpu.kernels.arrays.reducing.reduction_order import ReducedAxes, ReductionOrder, merge_axes, reduction_order
 from dagpu.ops.compose import nodes_of
 from dagpu.ops.launch import Launch
@@ -155,17 +155,18 @@ def test_values_are_those_of_numpy(case: Any, ranges: Any) -> None:
 
 
 @settings(max_examples=60)
-@given(cases(), st.sampled_from((1, 100, 9000)), st.sampled_from((4, 40)))
-def test_the_parts_in_which_the_host_works_change_nothing(case: Any, part: int, many: int) -> None:
+@given(cases(), st.sampled_from((1, 400, 40_000)), st.sampled_from((1, 40)))
+def test_the_parts_in_which_the_host_works_change_nothing(case: Any, nbytes: int, loops: int) -> None:
     """Large inputs are reduced in parts of rows and of spans: the bits are those of the whole."""
     name, x, axis, keepdims = case
     t, reduce = from_host(x).sync().share(), getattr(array, name)
     expected = reduce(t, axis, keepdims=keepdims).to_host().sync()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reduction_twins, "PART", part)
-        patch.setattr(reduction_twins, "FEWER", part)
-        patch.setattr(reduction_twins, "FEW", many)
-        patch.setattr(reduction_twins, "MANY", many)
+        patch.setattr(ordered_sums, "SMALL", 0)
+        patch.setattr(ordered_sums, "FEW", 0)
+        patch.setattr(ordered_sums, "LOOPS", loops)
+        for module in (ordered_sums, reduction_twins):
+            patch.setattr(module, "NBYTES", nbytes)
         assert same_bits(reduce(t, axis, keepdims=keepdims).to_host().sync(), expected)
 
 
@@ -198,12 +199,13 @@ def test_the_cuda_text_gives_the_bits_of_the_host_body(folder: Path, drawn: Any)
 @pytest.mark.parametrize(
     "shape", [(16, 3), (16, 5), (300, 1), (1, 300), (31, 2), (3, 31), (300, 7), (7, 300), (64, 1000), (1000, 64)]
 )
-@pytest.mark.parametrize("many", [4, 8192])
+@pytest.mark.parametrize("nbytes", [16, 1 << 19])
 def test_the_order_of_memory_changes_nothing(
-    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], reduced: tuple[bool, bool], many: int
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], reduced: tuple[bool, bool], nbytes: int
 ) -> None:
     """Along neighbours in memory NumPy would add in pairs: the host body has the bits of the rule there too."""
-    monkeypatch.setattr(reduction_twins, "MANY", many)
+    monkeypatch.setattr(ordered_sums, "NBYTES", nbytes)
+    monkeypatch.setattr(ordered_sums, "SMALL", nbytes)
     x = np.random.default_rng(0).standard_normal(shape, dtype=f32)
     axes = ReducedAxes(shape, reduced)
     order = reduction_order(axes.length, axes.neighbours)

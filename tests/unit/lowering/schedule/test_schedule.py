@@ -343,7 +343,7 @@ def test_plans_print_without_recursion_and_in_full() -> None:
         "HostCall len",
         "Record e0",
         "Wait e0",
-        "host:0/mine",
+        "host:0/own-1",
         "b0 -> c1",
         "test_schedule.py:",
     ):
@@ -351,7 +351,7 @@ def test_plans_print_without_recursion_and_in_full() -> None:
     rows = [line.split() for line in text.splitlines()]
     executed = [row for row in rows if "Launch" in row or "HostCall" in row]
     assert executed[0][1:8] == ["1", "Launch", "step", "host:0/0", "->", "b0", "2,048"]
-    assert executed[1][1:7] == ["2", "HostCall", "len", "host:0/mine", "b0", "->"]
+    assert executed[1][1:7] == ["2", "HostCall", "len", "host:0/own-1", "b0", "->"]
     assert "0" not in executed[1][1:]  # a cell has no bytes
     assert rows[-2:] == [["b0", "host:0", "temporary", "2,048", "0"], ["c1", "cell", "output"]]
     text = str(source)

@@ -151,6 +151,7 @@ def types_in(x: Any) -> set[type[Any]]:
     return {type(x)}
 
 
+@pytest.mark.filterwarnings("ignore:.*is traced again in each run")
 @in_each_place
 def test_a_result_has_no_stand_ins_in_containers(where: str) -> None:
     """Tuples, lists, sets, and dicts with their keys have the arguments themselves, however they came into them."""
@@ -184,6 +185,7 @@ LEFT: dict[str, Callable[[Any], Op]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*is traced again in each run")
 @in_each_place
 @pytest.mark.parametrize("name", LEFT)
 def test_a_stand_in_that_was_left_behind_is_its_number(where: str, name: str) -> None:

@@ -84,7 +84,7 @@ def test_row_that_fails_names_the_op() -> None:
     wrong, here = whole.partition((3,)), line()
     with pytest.raises(PartitionError) as caught:
         bump(wrong, 1.0).first().unpartition().sync()
-    assert caught.value.__notes__ == [f"dagpu: in the op built at {__file__}:{here}"]
+    assert caught.value.__notes__ == [f"dagpu: in <partition((3,)) at {__file__}:{here}>"]
 
 
 def test_row_behind_host_data() -> None:

@@ -39,6 +39,21 @@ def fresh() -> Any:
     return ones((4,)).sync()
 
 
+# ---- calls
+
+case(
+    lambda: positive(from_host(np.ones(4))),  # type: ignore[arg-type]  # reason: the mistake
+    (
+        "Convert it: convert(t, f32), or for an op .then(lambda t: convert(t, f32))",
+        lambda: positive(from_host(np.ones(4)).then(lambda t: convert(t, f32))),
+    ),
+)
+case(
+    lambda: square(*[fresh(), fresh()]),
+    ("it is declared at", lambda: square(fresh())),
+)
+
+
 # ---- the function
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from dagpu import In, Lazy, Out, Tensor, dup, f32, foreign, from_host, ones, pipeline, share_array, zeros
 from dagpu.interop import current_lane, extent, new, require, reserve
 from tests.behaviour.errors.cures.catalogue import Catalogue
-from tests.behaviour.interop.foreign_programs import affine, product, shifted
+from tests.behaviour.interop.foreign_ops.foreign_programs import affine, product, shifted
 from tests.simulated.array_libraries import array_libraries
 from tests.simulated.cuda import driver
 from tests.simulated.foreign_arrays import Library
@@ -115,6 +115,16 @@ def not_returned(x: In[f32]) -> Tensor[f32]:
     new(x)
     other: Tensor[f32] = untyped(x)
     return other
+
+
+def computing(x: In[f32]) -> Tensor[f32]:
+    return new(untyped(x) + 1)
+
+
+case(
+    lambda: called(computing),
+    ("Compute in a body; read an extent by extent(x, 0)", lambda: called(whole_axis)),
+)
 
 
 def wrong_axis(x: In[f32]) -> Tensor[f32]:

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 from rich.console import Console
 
+import dagpu
 from dagpu import DeviceOp, Stats, batching, every, flow, merge, source, value, watch, zip_flows, zip_ops
 from tests.behaviour.errors.cures.catalogue import Catalogue, anything
 
@@ -34,6 +35,28 @@ def in_trio(main: Callable[[], Awaitable[Any]]) -> Any:
 
 numbers: Any = flow([1, 2, 3])
 """A flow whose type is hidden, so that the mistakes pass the type checker."""
+
+
+# ---- asyncio
+
+
+async def nothing() -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def one_in_the_other() -> None:
+    await dagpu.in_trio(nothing)
+
+
+case(
+    lambda: asyncio.run(dagpu.in_trio(anything(nothing()))),
+    ("Pass the async function itself, without calling it: in_trio(main)", lambda: asyncio.run(dagpu.in_trio(nothing))),
+)
+case(
+    lambda: trio.run(one_in_the_other),
+    ("Await the function there", lambda: trio.run(nothing)),
+    ("or put what belongs together into one function with a nursery", lambda: asyncio.run(dagpu.in_trio(nothing))),
+)
 
 
 # ---- making

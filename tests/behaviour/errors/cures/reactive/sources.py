@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -209,6 +210,75 @@ case(
     ("Raise it", lambda: first(ones((N,)), memory=4 * N)),
     ("or observe less", lambda: first(ones((1,)), memory=4)),
 )
+
+# ---- comparisons
+
+
+class Unlike:
+    """An object whose `==` gives an array."""
+
+    def __init__(self, x: float) -> None:
+        self.x = np.array([x, x])
+
+    def __eq__(self, other: object) -> Any:
+        return self.x == other.x if isinstance(other, Unlike) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # reason: so does Python
+
+
+@dataclass
+class Boxed:
+    """An object whose `==` fails."""
+
+    x: Any
+
+
+def cut_off(make: Callable[[float], object], **options: Any) -> None:
+    """Ask for two values of a cutoff behind a closure."""
+    level = source(1.0)
+    op = zip_ops(cutoff(level.map(make), **options), level)
+
+    async def main() -> None:
+        async with observe(op) as feed:
+            await feed.next()
+            level.set(2.0)
+            await feed.next()
+
+    trio.run(main)
+
+
+def same_numbers(a: Any, b: Any) -> bool:
+    return bool(np.array_equal(a.x, b.x))
+
+
+for unlike in (Unlike, lambda x: [Boxed(np.array([x, x]))]):
+    case(
+        partial(cut_off, unlike),
+        (
+            "Say what makes two of them equal: cutoff(op, equal=f)",
+            lambda: (partial(cut_off, Unlike, equal=same_numbers)(), cutoff(source(1), equal=same_numbers)),
+        ),
+    )
+case(
+    partial(cut_off, Unlike, equal=anything(lambda a, b: a.x == b.x)),
+    ("Return True or False", partial(cut_off, Unlike, equal=same_numbers)),
+)
+case(
+    lambda: source(np.ones(2), equal=anything(lambda a, b: a == b)).set(np.ones(2)),
+    (
+        "Return True or False: np.array_equal(old, new), say",
+        lambda: source(np.ones(2), equal=lambda a, b: np.array_equal(a, b)).set(np.ones(2)),
+    ),
+)
+case(lambda: source(1, name=anything(1)), ('Write name="gain", say', lambda: source(1, name="gain")))
+case(
+    lambda: first(source(1.0).map(Unlike), check=True),
+    (
+        "Return arrays, numbers, texts, and tuples, lists and dicts of these",
+        lambda: first(source(1.0).map(lambda x: [np.array([x])]), check=True),
+    ),
+)
+
 
 # ---- closures that read what they are not given
 

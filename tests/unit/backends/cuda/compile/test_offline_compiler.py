@@ -113,7 +113,7 @@ def test_a_file_is_compiled(fake: FakeNvrtc, script: Path, capsys: pytest.Captur
     assert main(["compile", str(script)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"{script}:7: twice: compiles for sm_90",
-        f"{script}:16: expression: compiles for sm_90",
+        f"{script}:16: half: compiles for sm_90",
         "2 of 2 kernels compile for sm_90 with NVRTC 13.0",
     ]
 

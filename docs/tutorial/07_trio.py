@@ -1,4 +1,4 @@
-"""Step 6: runs in trio tasks: await, spawn, cancellation, errors."""
+"""Step 7: runs in trio tasks: await, spawn, cancellation, errors."""
 
 # docs: imports
 import numpy as np
@@ -12,15 +12,11 @@ SHAPE, TILE = (64, 96), (16, 32)
 
 
 def brightened(gain: float, picture: NDArray[f32]) -> DeviceOp[NDArray[f32]]:
-    result: DeviceOp[NDArray[f32]] = brighten.new(SHAPE, TILE)(
-        gain, from_host(picture)
-    ).to_host()
-    return result
+    return brighten.new(SHAPE, TILE)(gain, from_host(picture)).to_host()
 
 
 def blurred(picture: NDArray[f32]) -> DeviceOp[NDArray[f32]]:
-    result: DeviceOp[NDArray[f32]] = blur.new(SHAPE, TILE)(from_host(picture)).to_host()
-    return result
+    return blur.new(SHAPE, TILE)(from_host(picture)).to_host()
 
 
 # docs: await

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dagpu.lowering.plan import Execute
-from tests.project.docs.gallery_page import RESULTS, entries, gallery, largest_plan
+from tests.project.docs.made.gallery_page import RESULTS, entries, gallery, largest_plan
 from tests.support.example_scripts import EXAMPLES, LONG, SCRIPTS, texts
 
 
@@ -36,12 +36,35 @@ def test_lines_and_times_are_those_of_the_example_and_of_its_kept_result() -> No
 
 
 def test_an_example_without_a_picture_shows_none() -> None:
-    """One whose packages are not installed runs no op."""
+    """One whose packages are not installed runs no op. The page says so."""
     found = entries()
     page = gallery({found[0].picture})
     assert f"_static/generated/{found[0].picture}" in page
     assert page.count("_static/generated/") == 1
+    assert page.count("There is no picture") == len(found) - 1
     assert gallery().count("_static/generated/") == len(found)
+
+
+def test_an_example_shows_what_it_writes_and_its_source() -> None:
+    """The pictures that it has written, and each of its files, those of a folder too."""
+    page = gallery({"written-life-life.gif"})
+    life, digits = [page[page.index(f"\n## {name}\n") :].partition("\n## ")[2] for name in ("life.py", "digits")]
+    assert "![What life.py writes](_static/generated/written-life-life.gif)" in life
+    assert page.count("written-") == 1
+    for entry in entries():
+        for file in entry.files:
+            assert f"../examples/{file.relative_to(EXAMPLES).as_posix()}\n" in page
+    assert digits.index("digits/__main__.py") < digits.index("digits/batches.py")
+
+
+def test_an_example_that_exits_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a program with a status does."""
+    (tmp_path / "exits.py").write_text(
+        "import sys\nfrom dagpu import zeros\nzeros((4,)).to_host().sync()\nsys.exit(0)\n", encoding="utf-8"
+    )
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setenv("DAGPU_DEVICE", "host")
+    assert largest_plan(tmp_path / "exits.py") is not None
 
 
 def test_the_picture_is_of_the_largest_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

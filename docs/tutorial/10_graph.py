@@ -1,4 +1,4 @@
-"""Step 9: a CUDA graph in your own hands: capture, launch, update."""
+"""Step 10: a CUDA graph in your own hands: capture, launch, update."""
 
 # docs: imports
 import numpy as np
@@ -20,13 +20,12 @@ SHAPE, TILE = (64, 96), (16, 96)
 
 
 def cartoon(x: SharedTensor[f32] | TensorRef[f32]) -> DeviceOp[Tensor[f32], Borrowed]:
-    """Draw the cartoon of step 4 from a picture that is shared or lent, because it is
+    """Draw the cartoon of step 5 from a picture that is shared or lent, because it is
     read twice."""
     soft = blur.new(SHAPE, TILE)(x)
     found = edges.new(SHAPE, TILE)(x)
     lines = brighten.new(SHAPE, TILE)(3.0, found)
-    result: DeviceOp[Tensor[f32], Borrowed] = overlay.new(SHAPE, TILE)(soft, lines)
-    return result
+    return overlay.new(SHAPE, TILE)(soft, lines)
 
 
 # docs: capture

@@ -1,4 +1,4 @@
-"""Step 5: who owns a tensor: moved, lent, shared."""
+"""Step 6: who owns a tensor: moved, lent, shared."""
 
 # docs: imports
 import numpy as np

@@ -1,4 +1,4 @@
-"""Step 3: ops out of ops: functions, then, zip_ops, unzip, shared."""
+"""Step 4: ops out of ops: functions, then, zip_ops, unzip, shared."""
 
 # docs: imports
 import numpy as np
@@ -11,13 +11,11 @@ SHAPE, TILE = (64, 96), (16, 32)
 
 
 def brighter(gain: float, x: In[f32]) -> DeviceOp[Tensor[f32]]:
-    result: DeviceOp[Tensor[f32]] = brighten.new(SHAPE, TILE)(gain, x)
-    return result
+    return brighten.new(SHAPE, TILE)(gain, x)
 
 
 def blurred(x: In[f32]) -> DeviceOp[Tensor[f32]]:
-    result: DeviceOp[Tensor[f32]] = blur.new(SHAPE, TILE)(x)
-    return result
+    return blur.new(SHAPE, TILE)(x)
 
 
 # docs: chain
@@ -50,10 +48,10 @@ partition, _, original = brighten(
 before, after = zip_ops(original.to_host(), partition.unpartition().to_host()).sync()
 print(before.max(), after.max())
 # docs: shared
-source = (
+uploaded = (
     from_host(picture).inspect(lambda tensor: print("uploaded", tensor.shape)).shared()
 )
-copies = zip_ops(brighter(0.9, source).to_host(), blurred(source).to_host())
+copies = zip_ops(brighter(0.9, uploaded).to_host(), blurred(uploaded).to_host())
 light, blurry = copies.sync()
 light, blurry = copies.sync()
 # docs: end

@@ -1,4 +1,4 @@
-"""Step 4: two branches from one picture, which overlap and join again."""
+"""Step 5: two branches from one picture, which overlap and join again."""
 
 # docs: imports
 import numpy as np
@@ -27,16 +27,12 @@ def new() -> DeviceOp[Tensor[f32]]:
 
 
 def blurred(x: In[f32]) -> DeviceOp[Tensor[f32]]:
-    result: DeviceOp[Tensor[f32]] = blur(new().partition(TILE), x).first().unpartition()
-    return result
+    return blur(new().partition(TILE), x).first().unpartition()
 
 
 def lines_of(x: In[f32]) -> DeviceOp[Tensor[f32]]:
     found = edges(new().partition(TILE), x).first().unpartition()
-    result: DeviceOp[Tensor[f32]] = (
-        brighten(new().partition(TILE), 3.0, found).first().unpartition()
-    )
-    return result
+    return brighten(new().partition(TILE), 3.0, found).first().unpartition()
 
 
 # docs: branches
@@ -45,10 +41,7 @@ def cartoon(x: DeviceOp[SharedTensor[f32]]) -> DeviceOp[Tensor[f32]]:
     on the result."""
     colours = blurred(blurred(x))
     outlines = lines_of(x)
-    result: DeviceOp[Tensor[f32]] = (
-        overlay(new().partition(TILE), colours, outlines).first().unpartition()
-    )
-    return result
+    return overlay(new().partition(TILE), colours, outlines).first().unpartition()
 
 
 # docs: run

@@ -4,6 +4,7 @@ Every number comes from a result that a benchmark has kept, with its machine and
 """
 
 import html
+import itertools
 import json
 import re
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ class Figure:
     """A sentence on what was measured."""
     result: str
     """The name of the file of results."""
-    table: int
-    """The table in it, from 0."""
+    table: str
+    """The title of the table in it."""
     bars: tuple[tuple[str, str], ...]
     """The names of the rows, each with its label."""
 
@@ -36,7 +37,7 @@ FIGURES: Final = (
         "What does a call cost?",
         "One tiny kernel as a CUDA graph, from the call to the end of the work. The C++ program is the floor.",
         "graph",
-        1,
+        "A graph of one kernel",
         (
             ("C++, CUDA graph", "C++"),
             ("cuda.core graph", "cuda.core graph"),
@@ -50,13 +51,14 @@ FIGURES: Final = (
         "What does a launch cost?",
         "One kernel of a graph of 1,000. Graphs of PyTorch and CuPy read their inputs where they were captured.",
         "graph",
-        0,
+        "A graph of 1,000 tiny kernels in a row",
         (
             ("C++, CUDA graph", "C++ graph"),
             ("C++, CUDA graph, every node set anew", "C++ graph, new inputs"),
             ("cuda.core launch", "cuda.core, one by one"),
             ("CuPy RawKernel", "CuPy, one by one"),
             ("PyTorch eager mul(out=)", "PyTorch, one by one"),
+            ("cuda.core graph", "cuda.core graph"),
             ("PyTorch CUDA graph", "PyTorch graph"),
             ("dagpu: pipeline, nothing changed", "dagpu pipeline"),
             ("dagpu: pipeline, every address changed", "dagpu pipeline, new inputs"),
@@ -64,23 +66,29 @@ FIGURES: Final = (
     ),
     Figure(
         "What does overlap bring?",
-        "Four branches of eight kernels. The libraries' streams and events are written by hand; dagpu's are planned.",
+        "Four branches of eight kernels. The libraries' streams and events are written by hand; dagpu's are planned. A "
+        "fresh DAG is built for one run; the same op again is one CUDA graph.",
         "forkjoin",
-        0,
+        "4 branches of 8 kernels of 47 us",
         (
             ("C++, one stream", "C++, one stream"),
             ("C++, four streams and events", "C++, four streams"),
+            ("C++, one CUDA graph", "C++, one CUDA graph"),
+            ("PyCUDA by hand, four streams and events", "PyCUDA by hand"),
             ("CuPy by hand, four streams and events", "CuPy by hand"),
             ("PyTorch by hand, four streams and events", "PyTorch by hand"),
-            ("dagpu: zip_ops, the same op again", "dagpu, nothing by hand"),
+            ("dagpu: zip_ops, a fresh DAG", "dagpu, a fresh DAG"),
+            ("dagpu: zip_ops, the same op again", "dagpu, the same op again"),
         ),
     ),
     Figure(
         "What does a decode step cost?",
-        "One token of a transformer with 2.5 GB of weights. The roofline is the time in which they can be copied.",
+        "One token of a transformer with 2.5 GB of weights. The rooflines are the times in which they can be read, and "
+        "in which they can be copied.",
         "decoding",
-        0,
+        "A decode step",
         (
+            ("roofline: bytes by bandwidth of reads", "roofline of reads"),
             ("roofline: bytes by bandwidth of a copy", "roofline of a copy"),
             ("PyTorch eager, in a CUDA graph", "PyTorch eager, graph"),
             ("PyTorch torch.compile, in a CUDA graph", "torch.compile, graph"),
@@ -91,21 +99,28 @@ FIGURES: Final = (
         "What does an expression cost?",
         "x / (1 + exp(-1.702 x)) of 16,777,216 floats, as an `expr` and as the libraries' operators.",
         "arrays_gpu",
-        1,
-        (("CuPy", "CuPy"), ("PyTorch", "PyTorch"), ("dagpu", "dagpu")),
+        "x / (1 + exp(-1.702 x)), 16,777,216 elements",
+        (("CuPy", "CuPy operators"), ("PyTorch", "PyTorch operators"), ("dagpu", "dagpu expr")),
     ),
     Figure(
         "What does an update cost?",
-        "Three of 1,000 launches depend on a source that is set. The pipeline runs all of them.",
+        "Three of 1,000 launches depend on a source that is set. The pipeline runs all of them. By hand, somebody has "
+        "made a graph of the three.",
         "updates",
-        0,
-        (("1000: pipeline, all of it", "all 1,000"), ("1000: update", "update of 3")),
+        "An update of 3 of n launches",
+        (
+            ("C++: graph of 3, all arguments written", "C++, graph of 3 by hand"),
+            ("Python, by hand: the same through cuda.bindings, awaited", "Python, by hand"),
+            ("PyTorch: graph of 3, its input changed", "PyTorch, graph of 3"),
+            ("1000: pipeline, all of it", "dagpu, all 1,000"),
+            ("1000: update", "dagpu, update of 3"),
+        ),
     ),
     Figure(
         "What does a frame cost?",
         "480 x 640 pixels through a flow, and through a loop with three streams written by hand.",
         "flows",
-        1,
+        "A frame of 480 x 640 on host",
         (("by hand", "by hand"), ("flow", "dagpu flow")),
     ),
 )
@@ -121,10 +136,12 @@ def summary() -> str:
         *map(_drawn, FIGURES),
         "## All results\n",
         "Each page has its machine and its targets. `python -m` with the last column measures a result again.\n",
+        ":::{container} results",
         "| results | measured on | date | module |",
         "| --- | --- | --- | --- |",
         *map(_row, files),
-        "\n```{toctree}\n:maxdepth: 1\n:hidden:\n",
+        ":::\n",
+        "```{toctree}\n:maxdepth: 1\n:hidden:\n",
         *[f"benchmarks/{file.stem}" for file in files],
         "```\n",
     ]
@@ -147,7 +164,7 @@ def _row(file: Path) -> str:
     """Return the row of a file of results in the table of all."""
     text = file.read_text(encoding="utf-8")
     facts = dict(re.findall(r"^- (\w[\w ]*): (.*)$", text, re.MULTILINE))
-    title = text.partition("\n")[0].removeprefix("# ")
+    title = _title(file, text)
     where = facts.get("gpu") or _processor(facts.get("cpu", "none: counts"))
     return f"| [{title}](benchmarks/{file.name}) | {where} | {facts['date']} | `{command(file.stem)}` |"
 
@@ -159,21 +176,77 @@ def _processor(cpu: str) -> str:
 
 def _details(file: Path) -> str:
     """Return a file of results as a page: the table first, the machine last."""
-    title, _, rest = file.read_text(encoding="utf-8").partition("\n")
+    text = file.read_text(encoding="utf-8")
+    title, rest = f"# {_title(file, text)}", text.partition("\n")[2]
     machine = re.match(r"\s*((?:- .*\n)+)", rest)
     if machine is None:
-        return f"{title}\n{rest}"
-    return f"{title}\n{rest[machine.end() :]}\n## Machine\n\n{machine[1]}"
+        return f"{title}\n{_joined(rest)}"
+    commit = re.search(r"^- commit: (\w+)$", machine[1], re.MULTILINE)
+    old = f"\nFiles are named as they were at commit `{commit[1]}`; some have moved since.\n" if commit else ""
+    return f"{title}\n{old}{_joined(rest[machine.end() :])}\n## Machine\n\n{machine[1]}"
+
+
+def _title(file: Path, text: str) -> str:
+    """Return the title of a file of results. It says where it was measured if there is one of a GPU and one of the
+    host."""
+    title = text.partition("\n")[0].removeprefix("# ")
+    pair = {file.with_stem(file.stem.removesuffix("_gpu")), file.with_stem(f"{file.stem.removesuffix('_gpu')}_gpu")}
+    if not all(each.exists() for each in pair):
+        return title
+    return f"{title}, {'on a GPU' if file.stem.endswith('_gpu') else 'on the host'}"
+
+
+_SECTION: Final = re.compile(
+    r"^## (?P<what>[^\n]*?), (?P<size>[\d,]+ (?:elements|bytes|by [\d,]+))\n(?P<body>.*?)(?=^## |\Z)",
+    re.MULTILINE | re.DOTALL,
+)
+"""A section of one table for one size: its title, the size and the rest."""
+
+
+def _joined(text: str) -> str:
+    """Return the text with one table for all sizes of the same work, where the first of them stands."""
+    sections = [match for match in _SECTION.finditer(text) if _is_table(match)]
+    works: dict[str, list[re.Match[str]]] = {}
+    for match in sections:
+        works.setdefault(_heading(match), []).append(match)
+    parts: list[str] = []
+    at = 0
+    for match in sections:
+        parts.append(text[at : match.start()])
+        at = match.end()
+        heading = _heading(match)
+        sizes = sorted(works.pop(heading, ()), key=lambda each: int(re.sub(r"\D.*", "", each["size"].replace(",", ""))))
+        if sizes:
+            rows = [_rows(each) for each in sizes]
+            parts.append("\n".join([heading, *itertools.chain.from_iterable(rows), "", ""]))
+    return "".join([*parts, text[at:]])
+
+
+def _is_table(section: re.Match[str]) -> bool:
+    """Return True if a section is a table and no words."""
+    lines = [line for line in section["body"].splitlines() if line]
+    return bool(lines) and all(line.startswith("|") for line in lines)
+
+
+def _heading(section: re.Match[str]) -> str:
+    head, rule = [line for line in section["body"].splitlines() if line][:2]
+    return f"## {section['what']}\n\n| size {head}\n| ---: {rule}"
+
+
+def _rows(section: re.Match[str]) -> list[str]:
+    rows = [line for line in section["body"].splitlines() if line][2:]
+    return [f"| {'' if number else section['size'] + ' '}{row}" for number, row in enumerate(rows)]
 
 
 def _drawn(figure: Figure) -> str:
     found = json.loads((RESULTS / f"{figure.result}.json").read_text(encoding="utf-8"))
-    table = found["tables"][figure.table]
+    (table,) = [each for each in found["tables"] if each["title"] == figure.table]
     medians = {row["name"]: row["median"] for row in table["rows"]}
     longest = max(medians[name] for name, _ in figure.bars)
     about = found["machine"]
     measured_on = about.get("gpu") or f"the host, {_processor(about['cpu'])}"
-    where = f"[{measured_on}, {about['date']}](benchmarks/{figure.result}.md)"
+    date = about["date"].replace("-", "\N{NON-BREAKING HYPHEN}")
+    where = f"[{measured_on}, {date}](benchmarks/{figure.result}.md)"
     bars = [_bar(label, medians[name], longest, table["unit"]) for name, label in figure.bars]
     return "\n".join(
         [
@@ -189,7 +262,7 @@ def _drawn(figure: Figure) -> str:
 
 
 def _bar(label: str, value: float, longest: float, unit: str) -> str:
-    ours = " ours" if label.startswith(("dagpu", "update")) else ""
+    ours = " ours" if label.startswith("dagpu") else ""
     shown = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
     return (
         f'<div class="row{ours}"><span class="label">{html.escape(label)}</span>'

@@ -27,7 +27,7 @@ from dagpu.handles.handle_trees import storage_of
 from dagpu.interop import new
 from dagpu.lowering.plan import Execute
 from dagpu.lowering.program import label
-from tests.behaviour.interop.foreign_programs import affine
+from tests.behaviour.interop.foreign_ops.foreign_programs import affine
 from tests.simulated.array_libraries import FakeArray, array_libraries
 from tests.simulated.cuda import driver, installed
 

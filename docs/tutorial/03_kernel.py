@@ -1,4 +1,4 @@
-"""Step 2: a kernel, in CUDA C++ and in NumPy."""
+"""Step 3: a kernel, in CUDA C++ and in NumPy."""
 
 # docs: imports
 import numpy as np
@@ -30,9 +30,9 @@ picture = np.full((64, 96), 0.4, np.float32)
 output = empty((64, 96)).partition((16, 32))
 launch = brighten(output, 2.0, from_host(picture))
 # docs: parts
-partition, gain, source = launch.sync()
+partition, gain, unchanged = launch.sync()
 print(partition)
-print(partition.grid, gain, source)
+print(partition.grid, gain, unchanged)
 # docs: pipeline
 pipeline: DeviceOp[NDArray[f32]] = brighten.new((64, 96), (16, 32))(
     2.0, from_host(picture)

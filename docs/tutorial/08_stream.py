@@ -1,4 +1,4 @@
-"""Step 7: a stream of your own pictures, in and out, and a timeline of the runs."""
+"""Step 8: a stream of your own pictures, in and out, and a timeline of the runs."""
 
 # docs: imports
 import numpy as np
@@ -13,13 +13,12 @@ SHAPE, TILE = (256, 384), (64, 384)
 
 
 def cartoon(picture: Tensor[f32]) -> DeviceOp[NDArray[f32]]:
-    """Draw the cartoon of step 4 from a picture that is on the device already."""
+    """Draw the cartoon of step 5 from a picture that is on the device already."""
     x = value(picture).shared()
     soft = blur.new(SHAPE, TILE)(x)
     found = edges.new(SHAPE, TILE)(x)
     lines = brighten.new(SHAPE, TILE)(3.0, found)
-    result: DeviceOp[NDArray[f32]] = overlay.new(SHAPE, TILE)(soft, lines).to_host()
-    return result
+    return overlay.new(SHAPE, TILE)(soft, lines).to_host()
 
 
 # docs: load

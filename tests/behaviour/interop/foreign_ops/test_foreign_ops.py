@@ -41,7 +41,7 @@ from dagpu import (
 from dagpu.backends.cuda.driver.driver_protocol import EnqueuedWork
 from dagpu.common.layout import address_of
 from dagpu.interop import Lane, View, current_lane, extent, new, require, reserve
-from tests.behaviour.interop.foreign_programs import affine, halves, product, scratched, shifted
+from tests.behaviour.interop.foreign_ops.foreign_programs import affine, halves, product, scratched, shifted
 from tests.simulated.array_libraries import array_libraries
 from tests.simulated.cuda import driver, installed
 from tests.simulated.foreign_arrays import Library
@@ -350,7 +350,7 @@ def test_nothing_is_imported() -> None:
     """`import dagpu`, a declaration and a run on the host import none of the libraries."""
     text = (
         "import sys, numpy as np\n"
-        "from tests.behaviour.interop.foreign_programs import affine\n"
+        "from tests.behaviour.interop.foreign_ops.foreign_programs import affine\n"
         "from dagpu import ones\n"
         "assert affine(ones((2,)), 2.0).to_host().sync().tolist() == [2, 2]\n"
         "assert not {'torch', 'cupy', 'numba', 'jax'} & set(sys.modules)\n"

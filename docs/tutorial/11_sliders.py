@@ -1,4 +1,4 @@
-"""Step 10: inputs that change, and a feed that runs again only what depends on them."""
+"""Step 11: inputs that change, and a feed that runs again only what depends on them."""
 
 # docs: imports
 import numpy as np
@@ -48,8 +48,7 @@ light = source(1.0)
 
 def shown(x: DeviceOp[SharedTensor[f32]], by: Lazy[float]) -> DeviceOp[NDArray[f32]]:
     soft = blur.new(SHAPE, TILE)(x)
-    result: DeviceOp[NDArray[f32]] = fade.new(SHAPE, TILE)(soft, by).to_host()
-    return result
+    return fade.new(SHAPE, TILE)(soft, by).to_host()
 
 
 op = shown(picture.then(from_host).shared(), light)

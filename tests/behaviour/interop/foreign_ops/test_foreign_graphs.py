@@ -28,7 +28,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.interop import current_lane, new
-from tests.behaviour.interop.foreign_programs import affine, halves, product
+from tests.behaviour.interop.foreign_ops.foreign_programs import affine, halves, product
 from tests.simulated.array_libraries import array_libraries
 from tests.simulated.cuda import driver, installed
 from tests.simulated.gpu import CAPTURING
@@ -104,6 +104,34 @@ def test_small_operands_that_move_are_copied() -> None:
         explained = adds(one.clone(), 1.0).explain()
         assert "If captured, adds at" in explained
         assert "x, new tensor 0 are copied once their addresses move" in explained
+
+
+def test_a_graph_has_a_node_for_each_body_and_no_other() -> None:
+    """Ten ops are ten nodes, as in a capture of the library's own: nothing copies their operands. Only an input that
+    moves between runs has a copy, one for all runs from then on."""
+    adds, _ = counted()
+
+    def added(call: str) -> int:
+        return gpu.calls[f"cuGraphAdd{call}Node"] - before[f"cuGraphAdd{call}Node"]
+
+    with installed() as machine, array_libraries(machine, "torch"):
+        gpu = machine.gpus[0]
+
+        @pipeline(graph_from=2)
+        def ten(x: Any) -> Any:
+            for _ in range(10):
+                x = adds(x, 1.0)
+            return x
+
+        x, other = from_host(A).sync().share(), from_host(-A).sync().share()
+        before = gpu.calls.copy()
+        for _ in range(4):
+            assert_array_equal(ten(x).sync().to_host().sync(), A + 10)
+        assert [added(call) for call in ("ChildGraph", "Memcpy", "Kernel", "Memset")] == [10, 0, 0, 0]
+        before = gpu.calls.copy()
+        for each, expected in ((other, 10 - A), (x, A + 10), (other, 10 - A)):
+            assert_array_equal(ten(each).sync().to_host().sync(), expected)
+        assert [added(call) for call in ("ChildGraph", "Memcpy", "Kernel", "Memset")] == [10, 1, 0, 0]
 
 
 LARGE = (64 << 20) + 1

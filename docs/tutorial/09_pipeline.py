@@ -1,4 +1,4 @@
-"""Step 8: a function of your own as a pipeline, traced once for each shape."""
+"""Step 9: a function of your own as a pipeline, traced once for each shape."""
 
 # docs: imports
 import numpy as np
@@ -25,10 +25,7 @@ def cartoon(picture: NDArray[f32], strength: float) -> DeviceOp[NDArray[f32]]:
     soft = blur(new().partition(tile), x).first().unpartition()
     found = edges(new().partition(tile), x).first().unpartition()
     lines = brighten(new().partition(tile), strength, found).first().unpartition()
-    result: DeviceOp[NDArray[f32]] = (
-        overlay(new().partition(tile), soft, lines).first().unpartition().to_host()
-    )
-    return result
+    return overlay(new().partition(tile), soft, lines).first().unpartition().to_host()
 
 
 # docs: call

@@ -50,5 +50,6 @@ def _shown(output: Any) -> str:
         return f"```text\n{output.text.rstrip()}\n```"
     if "text/html" in output.data:
         inline = re.sub(r"\n{2,}", "\n", output.data["text/html"])
+        inline = inline.replace('<div style="overflow-x:auto">', "<div>", 1)  # the box around it scrolls
         return f'```{{raw}} html\n<div class="lanes">{inline}</div>\n```'
     return f"```text\n{output.data['text/plain']}\n```"

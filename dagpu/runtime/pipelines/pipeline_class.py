@@ -1,24 +1,24 @@
 """Pipelines: functions from inputs to an op, traced and planned once for each combination of shapes and types."""
 
 import inspect
-import itertools
 from collections.abc import Callable
-from typing import Any, Final, Generic, ParamSpec, final, overload
+from typing import Any, Generic, ParamSpec, final, overload
 
 from typing_extensions import TypeVar
 
 from dagpu.common.origin import Origin, describe, here
-from dagpu.common.wrong_arguments import check_count, format_value, suspended_result, wrong_argument
+from dagpu.common.tracebacks import leaves_run, without_our_frames
+from dagpu.common.wrong_arguments import check_count, check_flag, format_value, suspended_result, wrong_argument
 from dagpu.handles.handle_trees import move_handles
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Then, Value
-from dagpu.ops.node_functions import Pure
+from dagpu.ops.node_functions import Pure, pipeline_numbers
+from dagpu.runtime.pipelines.checked_runs import check_call
 from dagpu.runtime.plan_cache import CacheInfo, PlanCache
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)
-_numbers: Final = itertools.count()
 
 
 @final
@@ -31,7 +31,9 @@ class Pipeline(Generic[_P, _T_co]):
     writes to it.
     """
 
-    def __init__(self, f: Callable[_P, DeviceOp[_T_co, Any, Any]], cache_size: int, graph_from: int | None) -> None:
+    def __init__(
+        self, f: Callable[_P, DeviceOp[_T_co, Any, Any]], cache_size: int, graph_from: int | None, check: bool
+    ) -> None:
         self.__name__: str = getattr(f, "__name__", repr(f))
         self._moved_by = f"pipeline {self.__name__}()"
         self.__qualname__: str = getattr(f, "__qualname__", self.__name__)
@@ -40,8 +42,8 @@ class Pipeline(Generic[_P, _T_co]):
         self.__wrapped__ = f
         code = getattr(f, "__code__", None)
         self._declared: Origin = None if code is None else (code, 0)
-        self.plans = PlanCache(cache_size, graph_from, of_pipeline=True)
-        self._function = Pure(f, next(_numbers), repr(self), self.plans)
+        self.plans = PlanCache(cache_size, graph_from, of_pipeline=True, check=check_call if check else None)
+        self._function = Pure(f, next(pipeline_numbers), repr(self), self.plans)
         self._signature, self._counts = _signature_of(f)
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[_T_co]:
@@ -58,14 +60,18 @@ class Pipeline(Generic[_P, _T_co]):
             TypeError: the function does not take these arguments. No argument has moved then.
             MovedError: a handle among the arguments has been moved.
         """
-        origin = here()
-        if kwargs or len(args) not in self._counts:
-            self._check(args, kwargs, origin)
-        if kwargs:
-            held = move_handles((args, tuple(kwargs.items())), self._moved_by, origin)
-        else:
-            held = move_handles(args, self._moved_by, origin), ()
-        return Then(Value(held, origin), self._function, origin)
+        try:
+            origin = here()
+            if kwargs or len(args) not in self._counts:
+                self._check(args, kwargs, origin)
+            if kwargs:
+                held = move_handles((args, tuple(kwargs.items())), self._moved_by, origin)
+            else:
+                held = move_handles(args, self._moved_by, origin), ()
+            return Then(Value(held, origin), self._function, origin)
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
     def _check(self, args: tuple[object, ...], kwargs: dict[str, object], origin: Origin) -> None:
         """Raise in the call if the function does not take these arguments: its own error would come in the run."""
@@ -138,10 +144,15 @@ def _without_types(signature: inspect.Signature) -> inspect.Signature:
 def pipeline(f: Callable[_P, DeviceOp[_T, Any, Any]]) -> Pipeline[_P, _T]: ...
 @overload
 def pipeline(
-    *, cache_size: int = ..., graph_from: int | None = ...
+    *, cache_size: int = ..., graph_from: int | None = ..., check: bool = ...
 ) -> Callable[[Callable[_P, DeviceOp[_T, Any, Any]]], Pipeline[_P, _T]]: ...
+@leaves_run
 def pipeline(
-    f: Callable[_P, DeviceOp[_T, Any, Any]] | None = None, *, cache_size: int = 32, graph_from: int | None = 2
+    f: Callable[_P, DeviceOp[_T, Any, Any]] | None = None,
+    *,
+    cache_size: int = 32,
+    graph_from: int | None = 2,
+    check: bool = False,
 ) -> Pipeline[_P, _T] | Callable[[Callable[_P, DeviceOp[_T, Any, Any]]], Pipeline[_P, _T]]:
     """Decorate a typed function from inputs to an op, to trace and plan it once for each combination of shapes, types
     and devices of its arguments.
@@ -162,12 +173,18 @@ def pipeline(
         cache_size: the most combinations whose plans are kept, those used last.
         graph_from: the call of one combination, counted from 1, from which on it is launched as one CUDA graph; None
             for never. A plan that contains `host_map` is never launched as a graph.
+        check: true to run each call from scratch too, on copies of what it owns or writes, and to compare the results
+            bit for bit. A function that reads a global that has changed is found then: each run raises an
+            `UpdateError`. Random numbers need a seed. For tests: the function is called in each run, and a call that is
+            a part of another op is traced with that.
 
     Raises:
         TypeError: `f` is not a function.
         ValueError: `cache_size` or `graph_from` is below 1.
     """
+    checked = check_flag(check, "pipeline", here(), "check")
 
+    @leaves_run
     def decorate(f: Callable[_P, DeviceOp[_T, Any, Any]]) -> Pipeline[_P, _T]:
         origin = here()
         if not callable(f):
@@ -179,8 +196,7 @@ def pipeline(
                 "Write a plain def that returns the op, with no await and no yield."
             )
         count = check_count(cache_size, "pipeline", origin, "cache_size")
-        return Pipeline(
-            f, count, graph_from if graph_from is None else check_count(graph_from, "pipeline", origin, "graph_from")
-        )
+        graphs = graph_from if graph_from is None else check_count(graph_from, "pipeline", origin, "graph_from")
+        return Pipeline(f, count, graphs, checked)
 
     return decorate if f is None else decorate(f)

@@ -1,0 +1,1 @@
+"""Pipelines, and the check of their calls, which feeds share."""
