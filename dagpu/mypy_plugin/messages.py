@@ -61,6 +61,15 @@ def run_twice(sites: Iterable[Context], again: bool) -> str:
     )
 
 
+def called_twice(sites: Iterable[Context], again: bool) -> str:
+    """Message: a function is called again that takes a handle which has been bound to it."""
+    where = "in an earlier round of the loop" if again else f"on {_format_lines(sites)}"
+    return (
+        f"this function was called {where}, and took the handle that is bound to it. "
+        "Pass the handle at the call, or bind a shared tensor, which may be passed again: t.share()."
+    )
+
+
 def used_twice(built: Context) -> str:
     """Message: an op is used in two places of one op, whose run needs its result twice."""
     return (
@@ -101,6 +110,23 @@ def escapes(name: str, how: str, loan: Context) -> str:
         f'a value that borrows "{name}" (on line {loan.line}) is {how} the function that owns it. '
         "share() the tensor and pass that on, or hand the tensor itself over."
     )
+
+
+_LOAN_CURE = "Use it inside the block, or copy it there: dup(r).sync()"
+
+
+def loan_escapes(exclusive: bool, how: str, loan: Context) -> str:
+    """Message: an array that is lent for a block is passed to a location that outlives the block."""
+    return f"what {_lender(exclusive)} lends on line {loan.line} is {how} its block. {_LOAN_CURE}."
+
+
+def used_after_loan(exclusive: bool, loan: Context) -> str:
+    """Message: an array that was lent for a block is used after it."""
+    return f"what {_lender(exclusive)} lends on line {loan.line} is used after its block. {_LOAN_CURE}."
+
+
+def _lender(exclusive: bool) -> str:
+    return "lend_mut()" if exclusive else "lend()"
 
 
 _FEED_CURE = "Ask it inside the block and pass its values on, or pass the flow on and open that again"

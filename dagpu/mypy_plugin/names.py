@@ -113,10 +113,20 @@ STARTS_TASK: Final = frozenset({"trio._core._run.Nursery.start_soon", "trio._cor
 SETS_ATTRIBUTE: Final = "builtins.setattr"
 OPENS_NURSERY: Final = frozenset({"trio._core._run.open_nursery"})
 
+PARTIAL: Final = "functools.partial"
+ASKS_FEED: Final = frozenset({"builtins.anext"})
+"""Functions that ask a feed for a value."""
+ENDS_WITH_BLOCK: Final = frozenset(
+    f"contextlib.{name}" for name in ("_GeneratorContextManager", "_AsyncGeneratorContextManager")
+)
+"""Context managers made of a generator: what is open in it is closed at the end of the block."""
+LENDS_FOR_BLOCK: Final = {"dagpu.interop.incoming.lend": False, "dagpu.interop.incoming.lend_mut": True}
+"""Functions that lend an array of another library for a block; True for a loan for writing."""
+
 MAP: Final = "builtins.map"
 CALLS_LATER: Final = frozenset(
     {
-        "functools.partial",
+        PARTIAL,
         *(f"contextlib.{owner}.callback" for owner in ("_BaseExitStack", "ExitStack", "AsyncExitStack")),
         "contextlib.AsyncExitStack.push_async_callback",
         "concurrent.futures._base.Executor.submit",
@@ -124,13 +134,30 @@ CALLS_LATER: Final = frozenset(
     }
 )
 """Functions that bind arguments to a function, which takes them when it is called later."""
-CALLS_OFTEN: Final = frozenset(
+MAPS: Final = frozenset(
     {
-        *(f"builtins.{name}" for name in ("map", "filter", "sorted", "max", "min", "list.sort")),
-        *("functools.reduce", "_functools.reduce"),
+        MAP,
+        "concurrent.futures._base.Executor.map",
+        "concurrent.futures.thread.ThreadPoolExecutor.map",
     }
 )
+"""Functions that call their first argument with one item of each of the others."""
+TESTS: Final = frozenset({"builtins.filter", *(f"itertools.{n}" for n in ("takewhile", "dropwhile", "filterfalse"))})
+"""Functions that call their first argument with the items of the second one."""
+REDUCES: Final = frozenset({"functools.reduce", "_functools.reduce"})
+"""Functions that call their first argument with a result and an item of the second one."""
+SORTS_SELF: Final = "builtins.list.sort"
+ORDERS: Final = frozenset(
+    {
+        *(f"builtins.{name}" for name in ("sorted", "max", "min")),
+        *("itertools.groupby", "heapq.nlargest", "heapq.nsmallest", SORTS_SELF),
+    }
+)
+"""Functions that call their argument `key` with the items of an iterable."""
+CALLS_OFTEN: Final = MAPS | TESTS | REDUCES | ORDERS
 """Functions that call a function once for each item."""
+REMEMBERS_RESULT: Final = frozenset(f"functools.{name}" for name in ("cache", "lru_cache", "cached_property"))
+"""Decorators of functions that return the same object each time."""
 MAKES_MANAGER: Final = frozenset({"contextlib.contextmanager", "contextlib.asynccontextmanager"})
 """Decorators that make a context manager of a generator, which gets the arguments as they are."""
 
@@ -148,6 +175,9 @@ READS_ONLY: Final = frozenset(
 )
 """Functions that only read their arguments: the handles in an iterable stay with their owner, and the declaration of a
 foreign op reads shapes."""
+
+LEAVE_OBJECTS: Final = ("builtins.", "copy.", "dataclasses.", "functools.", "_functools.", "heapq.", "itertools.")
+"""The starts of the names of functions that assign no attributes of what they get."""
 
 ARRAY_MAKERS: Final = frozenset(
     {"array", "asarray", "asanyarray", "ascontiguousarray", "asfortranarray", "copy", "asarray_chkfinite", "require"}
@@ -172,6 +202,15 @@ ADDS_TO_SELF: Final = frozenset(
 )
 """Methods after which a container or a channel keeps the arguments."""
 
+ADDS_ITEMS_OF: Final = frozenset(
+    f"{owner}.{name}" for owner in ("builtins.list", "collections.deque") for name in ("extend", "extendleft")
+)
+"""Methods after which a container has the items of the argument, too."""
+FROM_KEYS: Final = "builtins.dict.fromkeys"
+"""The method that makes a dictionary of which all values are one object."""
+UPDATES: Final = frozenset({"builtins.dict.update", "typing.MutableMapping.update", "builtins.dict.__ior__"})
+"""Methods after which a dictionary has the values of the argument under the same keys."""
+
 CONTAINERS: Final = frozenset(
     {*(f"builtins.{name}" for name in ("list", "tuple", "set", "frozenset", "dict")), "collections.deque"}
 )
@@ -180,8 +219,10 @@ COPIES_SELF: Final = frozenset(
     {"builtins.list.copy", "builtins.dict.copy", "builtins.set.copy", "collections.deque.copy"}
 )
 """Methods that return a new container of the same items."""
-COPIES_OBJECT: Final = frozenset({"copy.copy", "dataclasses.replace"})
+COPIES_OBJECT: Final = frozenset({"copy.copy", "copy.replace", "dataclasses.replace"})
 """Functions that return a new object with the attributes of another one."""
+REPLACES_SELF: Final = "_replace"
+"""The method of a named tuple that returns a new one with the components of the old one."""
 TAKES_ITEM: Final = {
     "builtins.list.pop": "[-1]",
     "collections.deque.pop": "[-1]",
@@ -214,6 +255,9 @@ LOOKS_AT_SELF: Final = COPIES_SELF | frozenset(
 REMOVES: Final = frozenset({"builtins.list.remove", "collections.deque.remove"})
 """Methods that remove an item at an unknown index."""
 
+FORGETS_RESULTS: Final = "functools._lru_cache_wrapper.cache_clear"
+"""The method of a function that remembers its results which makes it forget them."""
+
 EMPTIES_SELF: Final = frozenset(
     {"builtins.list.clear", "builtins.dict.clear", "builtins.set.clear", "collections.deque.clear"}
 ) | {"typing.MutableMapping.clear", "typing.MutableSequence.clear"}
@@ -221,7 +265,7 @@ EMPTIES_SELF: Final = frozenset(
 
 SUSPENDED: Final = frozenset(
     {
-        "functools.partial",
+        PARTIAL,
         "typing.Awaitable",
         "typing.Coroutine",
         "typing.Generator",

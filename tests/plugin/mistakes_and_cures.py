@@ -1,6 +1,7 @@
 """Programs that the mypy plugin refuses, and each of them with the cures that its message names."""
 
-HEAD = """import numpy as np
+HEAD = """from functools import partial
+import numpy as np
 import trio
 from dagpu import *
 from tests.typing.plugin.kernels import add, eat, saxpy, scale, split, total, vector
@@ -128,6 +129,51 @@ dup(vector()).sync()
 op = dup(vector()).shared()
 op.sync()
 op.sync()
+
+## dagpu-use-after-move
+x = vector()
+take = partial(eat, x)
+take()
+take()
+# Pass the handle at the call
+take = partial(eat)
+take(vector())
+take(vector())
+# bind a shared tensor, which may be passed again: t.share()
+def size(s: SharedTensor[f32]) -> int:
+    return s.size
+take = partial(size, vector().share())
+take()
+take()
+
+## dagpu-use-after-move
+with lend(np.ones(8, np.float32)) as r:
+    print(r.shape)
+print(dup(r).sync())
+# Use it inside the block
+with lend(np.ones(8, np.float32)) as r:
+    print(r.shape)
+    print(dup(r).sync())
+# copy it there: dup(r).sync()
+with lend(np.ones(8, np.float32)) as r:
+    x = dup(r).sync()
+print(x.shape)
+
+## dagpu-borrow-escape
+def lent() -> TensorRef[f32]:
+    with lend(np.ones(8, np.float32)) as r:
+        return r
+print(lent().shape)
+# Use it inside the block
+def size() -> int:
+    with lend(np.ones(8, np.float32)) as r:
+        return r.size
+print(size())
+# copy it there: dup(r).sync()
+def copied() -> Tensor[f32]:
+    with lend(np.ones(8, np.float32)) as r:
+        return dup(r).sync()
+print(copied().shape)
 
 ## dagpu-conflicting-borrow
 t = vector()

@@ -9,15 +9,21 @@ from dagpu.mypy_plugin.ownership.closure_facts import summarise
 from dagpu.mypy_plugin.ownership.control_flow import Body
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.lower import (  # noqa: F401  # each registers itself
-    lower_calls,
+    lower_comprehensions,
     lower_expressions,
+    lower_names,
+)
+from dagpu.mypy_plugin.ownership.lower.adopted_arrays import adopted_variables
+from dagpu.mypy_plugin.ownership.lower.calls import lower_calls  # noqa: F401
+from dagpu.mypy_plugin.ownership.lower.lower_functions import bodies_of, effect_in, is_pipeline
+from dagpu.mypy_plugin.ownership.lower.statements import (  # noqa: F401
     lower_managers,
     lower_match,
     lower_statements,
+    lower_try,
 )
-from dagpu.mypy_plugin.ownership.lower.adopted_arrays import adopted_variables
-from dagpu.mypy_plugin.ownership.lower.lower_functions import bodies_of, effect_in, is_pipeline
-from dagpu.mypy_plugin.ownership.lower.suites import suites_of
+from dagpu.mypy_plugin.ownership.lower.statements.suites import suites_of
+from dagpu.mypy_plugin.ownership.lower.values import new_containers  # noqa: F401
 from dagpu.mypy_plugin.ownership.module_facts import Effect, ModuleFacts, Types
 from dagpu.mypy_plugin.ownership.reporting import Finding, check_body
 
@@ -31,6 +37,7 @@ class Analysis:
         self.module = ModuleFacts(
             tree.fullname,
             types,
+            symbols=tree.names,
             expects_errors=not tree.names.keys().isdisjoint(("dagpu", *names.RUNTIME_ERRORS)),
             adopted=adopted_variables(tree, types),
             own=frozenset(function for function, _ in self.functions),

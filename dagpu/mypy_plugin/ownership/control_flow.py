@@ -36,6 +36,8 @@ SAME_ITEM: Final = "[=]"
 """The last step of two paths that share items: the item at an index of one container is at this index of the other."""
 SOME_ITEM: Final = "[~]"
 """The last step of two paths that share items: each item of one container is one of the other, which is not known."""
+EACH_ITEM: Final = "[+]"
+"""The last step of a path that is paired with itself: all items of the container are one object, as in `[t] * 2`."""
 DEEPEST: Final = 3
 """Longest path into a slot, as in `a.b.c.d`. Longer paths are not tracked."""
 
@@ -118,20 +120,25 @@ class Lend:
 
 
 @dataclass(eq=False, slots=True)
-class OpenFeed(Lend):
-    """Open a flow: the block lends the open flow to its feed. `node` is the variable of the feed."""
+class BlockLoan(Lend):
+    """Lend what a context manager gives, for its block. `node` is the expression that makes the context manager."""
 
     closed: bool = False
     """True for what is left of the loan once the block has ended."""
 
 
 @dataclass(eq=False, slots=True)
-class CloseFeed:
-    """End the block of a feed: each slot that holds its loan holds what is left of it instead."""
+class OpenFeed(BlockLoan):
+    """Open a flow: the block lends the open flow to its feed. `node` is the variable of the feed."""
+
+
+@dataclass(eq=False, slots=True)
+class EndLoan:
+    """End the block of a loan: each slot that holds the loan holds what is left of it instead."""
 
     node: Context
-    loan: OpenFeed
-    left: OpenFeed
+    loan: BlockLoan
+    left: BlockLoan
 
 
 @dataclass(eq=False, slots=True)
@@ -154,6 +161,8 @@ class Build:
     """True for an op that owned handles have moved into. Such an op runs once."""
     single: bool = False
     """True for an op that a call of dagpu builds of its parts, and that may be used only once in a run."""
+    function: bool = False
+    """True for a function that owned handles have been bound to, instead of an op. It is called once."""
 
 
 @dataclass(eq=False, slots=True)
@@ -221,11 +230,21 @@ class Escape:
 
 
 @dataclass(eq=False, slots=True)
+class Yield:
+    """Hand a value out. The body goes on when it is asked again."""
+
+    node: Context
+
+
+@dataclass(eq=False, slots=True)
 class Run:
-    """Run an op. The handles that have moved into it are used up."""
+    """Run an op, or call a function. The handles that have moved into it are used up."""
 
     node: Context
     part: Slot
+    calls: bool = False
+    """True for a call of a function, such as one that `partial` has bound a handle to. It uses up what was bound to it,
+    not what has moved into an op that it holds: the function may only look at the op."""
 
 
 @dataclass(eq=False, slots=True)
@@ -242,7 +261,21 @@ class Touch:
 
 
 Instruction: TypeAlias = (
-    Read | Move | Share | Lend | Build | Store | Keep | Forget | Shift | Escape | Run | Touch | CloseFeed | AskFeed
+    Read
+    | Move
+    | Share
+    | Lend
+    | Build
+    | Store
+    | Keep
+    | Forget
+    | Shift
+    | Escape
+    | Yield
+    | Run
+    | Touch
+    | EndLoan
+    | AskFeed
 )
 
 
@@ -282,6 +315,10 @@ class Body:
     """Names that a nested function declares `nonlocal`."""
     opaque: set[Root] = field(default_factory=set)
     """Variables that a closure uses whose calls are not followed: a method, or one that a decorator gets."""
+    returned: set[Place | None] = field(default_factory=set)
+    """The places of the results, None for a result that has none."""
+    yielded: set[Place | None] = field(default_factory=set)
+    """The places of the items that the result of an iterator or a generator goes over, None for one that has none."""
     read_on_host: list[Expression] = field(default_factory=list)
     """Handles and ops of which NumPy is asked to make an array."""
 

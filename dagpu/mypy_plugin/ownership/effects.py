@@ -12,18 +12,19 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Build,
     Escape,
     Forget,
+    Keep,
     Lend,
     Move,
-    OpenFeed,
-    Path,
     Place,
     Read,
     Run,
     Shift,
     Slot,
     Store,
+    Yield,
 )
-from dagpu.mypy_plugin.ownership.module_facts import Effect, ModuleFacts
+from dagpu.mypy_plugin.ownership.graph_builder import is_global
+from dagpu.mypy_plugin.ownership.module_facts import Effect, ModuleFacts, Part
 from dagpu.mypy_plugin.ownership.solving.fixpoint import derived_moves, entry_states
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
@@ -34,114 +35,164 @@ _RETURNED: Final = "returned from"
 
 def derive_effect(module: ModuleFacts, body: Body) -> Effect:
     """Derive the effect of a function on its parameters from its body."""
-    node = body.node
-    assert isinstance(node, FuncItem)
-    named = {body.slots[argument.variable]: argument.variable.name for argument in node.arguments}
-    takes = {
-        argument.variable.name
-        for argument in node.arguments
-        if argument.kind.is_star() or not module.kinds.kind_of(argument.variable.type) & MOVES
-    }
-    moves = list(derived_moves(body))
-    takes.update(named[m.place.slot] for m in moves if not m.place.path and m.place.slot in named)
-    runs: set[str] = set()
-    made_of: dict[Slot, set[str]] = {slot: {name} for slot, name in named.items()}
-    assigned: set[str] = set()
-    lends = False
-    for block in body.blocks:
-        for i in block.instructions:
-            match i:
-                case Move():
-                    moves.append(i)
-                    if not i.place.path and i.place.slot in named:
-                        takes.add(named[i.place.slot])
-                case Read() if i.into is not None:
-                    made_of[i.into] = made_of.get(i.place.slot, set())
-                case Build() if i.into is not None and i.keeps & SPENDABLE:
-                    made_of[i.into] = set().union(*(made_of.get(part, ()) for part in i.parts))
-                case Store() if not i.place.path and i.part is not None:
-                    made_of[i.place.slot] = made_of.get(i.part, set())
-                case Run():
-                    runs |= made_of.get(i.part, set())
-                case Lend():
-                    lends = lends or (bool(i.place.path) and i.place.slot in named)
-                case _:
-                    pass
-            if isinstance(i, Store | Forget | Shift) and i.place.slot in named:
-                assigned.add(named[i.place.slot])
-    empties = {named[m.place.slot] for m in moves if m.place.path and m.place.slot in named}
-    return Effect(
-        frozenset(takes),
-        frozenset(named.values()) - takes,
-        frozenset(runs),
-        frozenset(empties),
-        _moved_parts(body, named) if empties else (),
-        tuple(dict.fromkeys(_used_parts(body, named))),
-        tuple(sorted(_lent_parts(body, named))) if lends else (),
-        _given_part(body, named),
-        frozenset(named.values()) - assigned,
-    )
+    effect = module.derived.get(body)
+    if effect is None:
+        effect = module.derived[body] = _Derivation(module, body).effect()
+    return effect
 
 
-def _moved_parts(body: Body, named: dict[Slot, str]) -> tuple[tuple[str, Path, str], ...]:
-    """Return the attributes of parameters that have moved where a body ends, and not only to another name."""
-    parts = {
-        (root.name, path, how)
-        for (root, path), how, binds in moved_at_end(body)
-        if path and body.slots.get(root) in named and not binds and not how.startswith(_STAYS)
-        if _are_attributes(path)
-    }
-    return tuple(sorted(parts))
+class _Derivation:
+    def __init__(self, module: ModuleFacts, body: Body) -> None:
+        node = body.node
+        assert isinstance(node, FuncItem)
+        self.body = body
+        self.named = {body.slots[argument.variable]: argument.variable.name for argument in node.arguments}
+        """The names of the parameters, by slot, and the full names of variables of the module."""
+        self.shared = {
+            slot: root.fullname
+            for root, slot in body.slots.items()
+            if slot not in body.local and is_global(root) and module.variable(root.fullname) is root
+        }
+        self.named |= self.shared
+        self.takes = {
+            argument.variable.name
+            for argument in node.arguments
+            if argument.kind.is_star() or not module.kinds.kind_of(argument.variable.type) & MOVES
+        }
+        self.empties: set[str] = set()
+        self.runs: set[str] = set()
+        self.keeps: set[tuple[str, str]] = set()
+        self.assigned: set[str] = set()
+        self.lends = False
+        self.made_of: dict[Slot, set[str]] = {slot: {name} for slot, name in self.named.items()}
+        """The parameters of which the value in a slot is made."""
 
+    def effect(self) -> Effect:
+        for move in derived_moves(self.body):
+            self._record_move(move)
+        for block in self.body.blocks:
+            for i in block.instructions:
+                self._record(i)
+                if isinstance(i, Store | Forget | Shift) and i.place.slot in self.named:
+                    self.assigned.add(self.named[i.place.slot])
+        at_exit = self._moved_at_exit()
+        self.takes.difference_update(part.parameter for part, _ in at_exit if not part.path)
+        parts = self._moved_parts() if self.empties or not self.takes.isdisjoint(self.shared.values()) else set()
+        return Effect(
+            frozenset(self.takes),
+            frozenset(self.named.values()) - self.takes,
+            frozenset(self.runs),
+            frozenset(self.empties),
+            tuple(sorted(parts - set(at_exit))),
+            at_exit,
+            tuple(dict.fromkeys(self._used_parts())),
+            tuple(sorted(self._lent_parts())) if self.lends else (),
+            self._given_part(),
+            self._part_in(self.body.yielded),
+            tuple(sorted(self.keeps)),
+            frozenset(self.named.values()) - self.assigned,
+            bool(self.shared),
+        )
 
-def _are_attributes(path: Path) -> bool:
-    return all(step[0] == "." for step in path)
-
-
-def _used_parts(body: Body, named: dict[Slot, str]) -> Iterator[tuple[str, Path]]:
-    """Iterate over the attributes of parameters that the first block uses, before it assigns a part of them."""
-    assigned: set[Slot] = set()
-    for i in body.blocks[0].instructions:
+    def _record(self, i: object) -> None:
+        made_of = self.made_of
         match i:
-            case Store() | Forget() | Shift():
-                assigned.add(i.place.slot)
-            case Read() | Move() | Lend():
-                slot, path = i.place
-                if path and slot in named and slot not in assigned and _are_attributes(path):
-                    yield named[slot], path
+            case Move():
+                self._record_move(i)
+            case Read() if i.into is not None:
+                made_of[i.into] = made_of.get(i.place.slot, set())
+            case Build() if i.into is not None and i.keeps & SPENDABLE:
+                made_of[i.into] = set().union(*(made_of.get(part, ()) for part in i.parts))
+            case Store() if not i.place.path and i.part is not None:
+                made_of[i.place.slot] = made_of.get(i.part, set())
+            case Keep() if i.slot in self.named:
+                holder = self.named[i.slot]
+                kept = set[str]().union(*(made_of.get(part, ()) for part in i.parts))
+                self.keeps.update((name, holder) for name in kept if name != holder)
+            case Run():
+                self.runs |= made_of.get(i.part, set())
+            case Lend():
+                self.lends = self.lends or self._is_part(i.place)
             case _:
                 pass
 
+    def _record_move(self, move: Move) -> None:
+        if move.place.slot in self.named:
+            (self.empties if move.place.path else self.takes).add(self.named[move.place.slot])
 
-def _lent_parts(body: Body, named: dict[Slot, str]) -> set[tuple[str, Path, bool]]:
-    """Return the attributes of parameters that the result of a body borrows."""
-    found: set[tuple[str, Path, bool]] = set()
-    for block, state in entry_states(body, [-1] * len(body.blocks)):
-        for i in block.instructions:
-            if isinstance(i, Escape) and i.how == _RETURNED:
-                for loan in state.held.get(i.part, ()):
-                    if isinstance(loan, Lend) and not isinstance(loan, OpenFeed) and not loan.captured:
-                        slot, path = loan.place
-                        if path and slot in named and _are_attributes(path):
-                            found.add((named[slot], path, loan.exclusive))
-            state.step(i)
-    return found
+    # ---- attributes of parameters
 
+    def _part(self, place: Place) -> Part | None:
+        """Return a place as a part of a parameter; None for a place in something else."""
+        name = self.named.get(place.slot)
+        return None if name is None else Part(name, place.path)
 
-def _given_part(body: Body, named: dict[Slot, str]) -> tuple[str, Path] | None:
-    """Return the attribute of a parameter that each `return` of a body returns; None if there is none."""
-    returned: dict[Slot, Place] = {}
-    found: set[Place | None] = set()
-    for block in body.blocks:
-        for i in block.instructions:
+    def _is_part(self, place: Place) -> bool:
+        """Return True for an attribute of a parameter, and for a variable of the module."""
+        if place.slot not in self.named or not all(step[0] == "." for step in place.path):
+            return False
+        return bool(place.path) or place.slot in self.shared
+
+    def _moved_parts(self) -> set[tuple[Part, str]]:
+        """Return the attributes of parameters that have moved where the body ends, and not only to another name."""
+        return {
+            (Part(self.named[self.body.slots[root]], path), how)
+            for (root, path), how, binds in moved_at_end(self.body)
+            if self._is_part(Place(self.body.slots[root], path)) and not binds and not how.startswith(_STAYS)
+        }
+
+    def _moved_at_exit(self) -> tuple[tuple[Part, str], ...]:
+        """Return what a context manager moves after its `yield`: parameters, and attributes of them."""
+        if not getattr(self.body.node, "is_decorated", False):
+            return ()
+        before: set[Place] = set()
+        yields = False
+        for block, state in entry_states(self.body, [-1] * len(self.body.blocks)):
+            for i in block.instructions:
+                if isinstance(i, Yield):
+                    yields = True
+                    before.update(move.place for moves in state.moved.values() for move in moves)
+                state.step(i)
+        if not yields:
+            return ()
+        after: set[tuple[Part, str]] = set()
+        for (root, path), how, binds in moved_at_end(self.body):
+            place = Place(self.body.slots[root], path)
+            part = self._part(place)
+            if part is not None and place not in before and not binds and all(step[0] == "." for step in path):
+                after.add((part, how))
+        return tuple(sorted(after))
+
+    def _used_parts(self) -> Iterator[Part]:
+        """Iterate over the attributes of parameters that the first block uses, before it assigns a part of them."""
+        assigned: set[Slot] = set()
+        for i in self.body.blocks[0].instructions:
             match i:
-                case Move(how="being returned"):
-                    returned[i.into] = i.place
-                case Escape(how="returned from"):
-                    found.add(returned.get(i.part))
+                case Store() | Forget() | Shift():
+                    assigned.add(i.place.slot)
+                case Read() | Move() | Lend():
+                    if i.place.slot not in assigned and self._is_part(i.place):
+                        yield Part(self.named[i.place.slot], i.place.path)
                 case _:
                     pass
-    place = found.pop() if len(found) == 1 else None
-    if place is None or not place.path or place.slot not in named or not _are_attributes(place.path):
-        return None
-    return named[place.slot], place.path
+
+    def _lent_parts(self) -> set[tuple[Part, bool]]:
+        """Return the attributes of parameters that the result of a body borrows."""
+        found: set[tuple[Part, bool]] = set()
+        for block, state in entry_states(self.body, [-1] * len(self.body.blocks)):
+            for i in block.instructions:
+                if isinstance(i, Escape) and i.how == _RETURNED:
+                    loans = [fact for fact in state.held.get(i.part, ()) if type(fact) is Lend and not fact.captured]
+                    for place, exclusive in ((loan.place, loan.exclusive) for loan in loans):
+                        if self._is_part(place):
+                            found.add((Part(self.named[place.slot], place.path), exclusive))
+                state.step(i)
+        return found
+
+    def _given_part(self) -> Part | None:
+        """Return the parameter, or the part of one, that each `return` of a body returns; None if there is none."""
+        return self._part_in(self.body.returned)
+
+    def _part_in(self, places: set[Place | None]) -> Part | None:
+        place = next(iter(places)) if len(places) == 1 else None
+        return None if place is None else self._part(place)

@@ -1,10 +1,10 @@
-"""The statements around a place that an exit from it passes: loops, `finally` suites and blocks of feeds."""
+"""The statements around a place that an exit from it passes: loops, `finally` suites and blocks of loans."""
 
 from dataclasses import dataclass
 
 from mypy.nodes import Block as Suite
 
-from dagpu.mypy_plugin.ownership.control_flow import BasicBlock, CloseFeed
+from dagpu.mypy_plugin.ownership.control_flow import BasicBlock, EndLoan
 
 
 @dataclass(eq=False, slots=True)
@@ -24,7 +24,7 @@ class Finally:
 
 
 @dataclass(eq=False, slots=True)
-class FeedBlock:
-    """A block of feeds: every exit from it closes them."""
+class LoanBlock:
+    """A `with` block for which something is lent: every exit from it ends the loans."""
 
-    closes: list[CloseFeed]
+    ends: list[EndLoan]

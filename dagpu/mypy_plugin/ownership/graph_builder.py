@@ -19,6 +19,8 @@ from mypy.nodes import (
     Expression,
     ExpressionStmt,
     FuncItem,
+    LambdaExpr,
+    MemberExpr,
     MypyFile,
     RaiseStmt,
     ReturnStmt,
@@ -35,12 +37,13 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Forget,
     Instruction,
     Keep,
+    Move,
     Place,
     Root,
     Slot,
     reverse_postorder,
 )
-from dagpu.mypy_plugin.ownership.frames import FeedBlock, Finally, Loop
+from dagpu.mypy_plugin.ownership.frames import Finally, LoanBlock, Loop
 from dagpu.mypy_plugin.ownership.module_facts import Closure, ModuleFacts
 
 
@@ -53,8 +56,11 @@ class GraphBuilder:
         self.kinds = module.kinds
         self.known_kinds = module.known_kinds
         self.handler: BasicBlock | None = None
-        self.frames: list[Loop | Finally | FeedBlock] = []
+        self.frames: list[Loop | Finally | LoanBlock] = []
         self.closures: dict[Root, Closure] = {}
+        self.bound: dict[Var, MemberExpr] = {}
+        """Variables that name a method of an object: `drain = box.drain`."""
+        self.lambdas: dict[LambdaExpr, Closure] = {}
         self.parameters: set[Root] = set()
         self.foreign: set[str] = set()
         """Names declared `global` or `nonlocal`."""
@@ -68,6 +74,10 @@ class GraphBuilder:
         """Lists of one known length, with this length; None until one is asked for."""
         self.taken: dict[Expression, Place] = {}
         """Places of the results of calls that give a handle which had a place before: `ts.pop()`, `model.weight()`."""
+        self.at_exit: dict[Expression, list[Move]] = {}
+        """The moves at the end of a `with` block, of the calls that may have made its context managers."""
+        self.iterated: dict[Var, Place] = {}
+        """The variables of loops, each with the place of the items that it goes over."""
         self.discarded: Expression | None = None
         """The expression of the statement around this place, whose value nothing uses."""
         self.body = Body(node, [], [], {}, set(), set(), [], [])
@@ -179,8 +189,8 @@ class GraphBuilder:
                 self.handler = frame.handler
                 self.split()
                 self.suite(frame.suite)
-            elif isinstance(frame, FeedBlock):
-                self.current.instructions += frame.closes
+            elif isinstance(frame, LoanBlock):
+                self.current.instructions += frame.ends
             elif kind is Loop:
                 self.jump(frame.continued if continued else frame.broken)
                 break
@@ -197,7 +207,7 @@ class GraphBuilder:
             self.handler = before
 
     @contextmanager
-    def inside(self, frame: Loop | Finally | FeedBlock) -> Iterator[None]:
+    def inside(self, frame: Loop | Finally | LoanBlock) -> Iterator[None]:
         """Push `frame` for the exits that are lowered inside this context."""
         self.frames.append(frame)
         try:
@@ -226,7 +236,7 @@ class GraphBuilder:
         by one `Forget` for each global that the body uses."""
         body = self.body
         body.blocks = reverse_postorder(body.blocks[0])
-        shared = [slot for root, slot in body.slots.items() if slot not in body.local and _is_global(root)]
+        shared = [slot for root, slot in body.slots.items() if slot not in body.local and is_global(root)]
         for block in body.blocks:
             for i in block.instructions:
                 if isinstance(i, Forget) and i.place.slot == ANY_GLOBAL:
@@ -268,7 +278,8 @@ class GraphBuilder:
         )
 
 
-def _is_global(root: Root) -> bool:
+def is_global(root: Root) -> bool:
+    """Return True for a variable of a module or of a class."""
     return isinstance(root, Var) and root.fullname != root.name
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from mypy.nodes import Context, Expression, FuncDef, FuncItem, Var
+from mypy.nodes import Context, Expression, FuncDef, FuncItem, SymbolNode, SymbolTableNode, TypeInfo, Var
 from mypy.types import Type
 
 from dagpu.mypy_plugin.ownership.control_flow import Body, Path, Root, Slot
@@ -44,29 +44,52 @@ class Closure:
     """The body that defines the closure."""
 
 
+class Part(NamedTuple):
+    """A parameter of a function, or a part of it: an attribute, or an item of one. An index may be a parameter.
+
+    A variable of the module, or of a class in it, counts as a parameter. Its name is the full name.
+    """
+
+    parameter: str
+    path: Path
+
+
 class Effect(NamedTuple):
-    """A function's effect on its parameters, by parameter name."""
+    """A function's effect on its parameters, by parameter name. Moves come with the words for them in messages."""
 
     takes: frozenset[str]
     """Parameters that the function moves or may move. One whose type says nothing of moves, such as a type variable,
     is always included, because the body does not show whether it moves."""
     spares: frozenset[str]
     """Parameters that the function does not move."""
-    runs: frozenset[str]
+    runs: frozenset[str] = frozenset()
     """Parameters that the function runs as ops, directly or as part of another op."""
     empties: frozenset[str] = frozenset()
     """Parameters with items that the function moves, such as those of `*tensors`."""
-    parts: tuple[tuple[str, Path, str], ...] = ()
-    """Attributes of parameters that are moved where the function ends: the parameter, the path, and the words for the
-    move."""
-    uses: tuple[tuple[str, Path], ...] = ()
+    parts: tuple[tuple[Part, str], ...] = ()
+    """Attributes of parameters that are moved where the function ends."""
+    at_exit: tuple[tuple[Part, str], ...] = ()
+    """Parameters, and attributes of them, that a context manager moves at the end of its block."""
+    uses: tuple[Part, ...] = ()
     """Attributes of parameters that the function is certain to use before it assigns them."""
-    lends: tuple[tuple[str, Path, bool], ...] = ()
+    lends: tuple[tuple[Part, bool], ...] = ()
     """Attributes of parameters that the result borrows; the flag is true for a borrow for writing."""
-    gives: tuple[str, Path] | None = None
-    """The attribute of a parameter that the result is, on each path."""
+    gives: Part | None = None
+    """The part of a parameter that the result is, on each path."""
+    iterates: Part | None = None
+    """The part of a parameter that the items of the result are: any item of a container."""
+    keeps: tuple[tuple[str, str], ...] = ()
+    """Parameters whose value another one keeps, each with that one: `self.refs.append(ref)`."""
     leaves: frozenset[str] = frozenset()
     """Parameters of which the function assigns no attribute."""
+
+    concerns_globals: bool = False
+    """True if one of these is a variable of the module."""
+
+    @property
+    def concerns_parts(self) -> bool:
+        """True if a call has an effect on what the caller knows of parts of its arguments."""
+        return bool(self.parts or self.at_exit or self.uses or self.lends or self.gives or self.keeps)
 
 
 @dataclass(eq=False, slots=True)
@@ -82,6 +105,8 @@ class ModuleFacts:
     """Functions passed to dagpu, such as continuations of `then`, pipelines, and lambdas that a call gets: `map(f, ts)`
     calls one with tensors that `ts` keeps. Their results may borrow from their parameters."""
     deliberate: ExpectedErrors = field(default_factory=ExpectedErrors)
+    symbols: Mapping[str, SymbolTableNode] = field(default_factory=dict)
+    """The names at the top level of the module."""
     expects_errors: bool = True
     """True if the module's namespace has `dagpu` or one of the run-time errors for a mistake in ownership."""
     adopted: frozenset[Var] = frozenset()
@@ -93,5 +118,21 @@ class ModuleFacts:
     effects: dict[str, Effect] | None = None
     """Effects of the module's functions from an earlier check, by full name; None to derive them from the bodies.
     The daemon needs them: it checks one function again and has no types for the others."""
+    derived: dict[Body, Effect] = field(default_factory=dict)
+    """The effects derived so far."""
+    recursive: dict[FuncItem, Effect] = field(default_factory=dict)
+    """The effects of functions in work, as far as they are known, for calls of themselves."""
     in_work: set[FuncItem] = field(default_factory=set)
     """The functions that are being lowered now; a call of one of them is recursive."""
+
+    def variable(self, fullname: str) -> Var | None:
+        """Return the variable of this module, or of a class in it, with this full name."""
+        if not fullname.startswith(f"{self.name}."):
+            return None
+        found: SymbolNode | None = None
+        symbols = self.symbols
+        for name in fullname[len(self.name) + 1 :].split("."):
+            symbol = symbols.get(name)
+            found = None if symbol is None else symbol.node
+            symbols = found.names if isinstance(found, TypeInfo) else {}
+        return found if isinstance(found, Var) else None

@@ -10,6 +10,7 @@ from mypy.types import Type
 from dagpu.mypy_plugin import codes, messages
 from dagpu.mypy_plugin.ownership.control_flow import (
     AskFeed,
+    BlockLoan,
     Body,
     Build,
     Escape,
@@ -24,6 +25,7 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Touch,
     covers,
 )
+from dagpu.mypy_plugin.ownership.lower.values.own_objects import is_own_object
 from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts
 from dagpu.mypy_plugin.ownership.rules.single_use import used_twice
 from dagpu.mypy_plugin.ownership.rules.unused import unused_stores
@@ -52,11 +54,11 @@ def check_body(body: Body, module: ModuleFacts) -> list[Finding]:
     found = [Finding(e, codes.UNUSED_OP, _unused(module, e)) for e in body.dropped]
     found += [Finding(e, codes.NOT_READY, _read_on_host(module, e)) for e in body.read_on_host]
     kinds = {type(i) for block in body.blocks for i in block.instructions}
-    if not kinds.isdisjoint((Move, Lend, OpenFeed, Run, Store)):
+    if not kinds.isdisjoint((Move, Lend, BlockLoan, OpenFeed, Run, Store)):
         live = liveness(body)
         found += [Finding(e, codes.UNUSED_OP, _unused(module, e)) for e in unused_stores(body, live)]
-        if not kinds.isdisjoint((Move, Lend, OpenFeed, Run)):
-            found += _BodyChecker(body, module, live).findings()
+        if not kinds.isdisjoint((Move, Lend, BlockLoan, OpenFeed, Run)):
+            found += _BodyChecker(body, module, live, BlockLoan in kinds).findings()
         found += [
             Finding(twice.node, codes.USE_AFTER_MOVE, messages.used_twice(op.node), codes.OUTPUT_PARTITION)
             for twice, op in used_twice(body)
@@ -76,9 +78,11 @@ def _read_on_host(module: ModuleFacts, e: Expression) -> str:
 
 
 class _BodyChecker:
-    def __init__(self, body: Body, module: ModuleFacts, live: list[int]) -> None:
+    def __init__(self, body: Body, module: ModuleFacts, live: list[int], lends_for_block: bool) -> None:
         self.body = body
+        self.lends_for_block = lends_for_block
         self.live = live
+        self.module = module
         self.types = module.types
         self.continues = body.node in module.continuations
         self.parameters = {body.slots.get(argument.variable) for argument in getattr(body.node, "arguments", ())}
@@ -127,6 +131,8 @@ class _BodyChecker:
 
         They do not apply to a moved handle, unless its only move is this instruction in an earlier round of a loop.
         """
+        if self.lends_for_block:
+            self._check_loan(i, state)
         moves = state.moved.get(i.place.slot)
         if moves is None:
             return True
@@ -164,8 +170,9 @@ class _BodyChecker:
 
     def _check_run(self, i: Run, state: Dataflow) -> None:
         for op in state.held.get(i.part, ()):
-            if isinstance(op, Build) and (runs := state.spent.get(op)):
-                message = messages.run_twice((run.node for run in runs), again=runs == {i})
+            if isinstance(op, Build) and (op.function or not i.calls) and (runs := state.spent.get(op)):
+                said = messages.called_twice if i.calls else messages.run_twice
+                message = said((run.node for run in runs), again=runs == {i})
                 self._report(Finding(i.node, codes.USE_AFTER_MOVE, message))
 
     # ---- loans
@@ -209,12 +216,17 @@ class _BodyChecker:
         reported: set[Slot] = set()
         for loan in sorted((fact for fact in state.held.get(i.part, ()) if isinstance(fact, Lend)), key=_position_of):
             slot, path = loan.place
-            if isinstance(loan, OpenFeed):
-                if not loan.closed:
+            if isinstance(loan, BlockLoan):
+                if isinstance(loan, OpenFeed) and not loan.closed:
                     message = messages.feed_escapes(_feed_name(loan), i.how, loan.node)
                     self._report(Finding(i.node, codes.FEED_ESCAPE, message))
+                elif not loan.closed and not i.feeds_only:
+                    message = messages.loan_escapes(loan.exclusive, i.how, loan.node)
+                    self._report(Finding(i.node, codes.BORROW_ESCAPE, message))
                 continue
-            if i.feeds_only or loan.captured or path or slot not in self.body.local or slot in self.body.elements:
+            if i.feeds_only or loan.captured or slot not in self.body.local or slot in self.body.elements:
+                continue
+            if path and not self._ends_here(slot):
                 continue
             if slot in reported or (self.continues and slot in self.parameters):
                 continue
@@ -224,15 +236,32 @@ class _BodyChecker:
             message = messages.escapes(self._name_of(loan.place), i.how, loan.node)
             self._report(Finding(i.node, codes.BORROW_ESCAPE, message))
 
+    def _ends_here(self, slot: Slot) -> bool:
+        """Return True if the object in a slot, and with it each part that it owns, ends with this body."""
+        root = self.body.roots[slot]
+        return isinstance(root, Var) and slot not in self.parameters and is_own_object(self.module, self.body, root)
+
     def _check_feed(self, i: AskFeed | Touch, state: Dataflow) -> None:
         """Report the first time that a feed is asked after its block. Its numbers may be read at any time."""
         for loan in state.held.get(i.place.slot, ()):
             if isinstance(loan, OpenFeed) and loan.closed:
                 message = messages.feed_after_block(self._holder_of(i.place, loan), _feed_name(loan), loan.node)
-                finding = Finding(i.node, codes.FEED_ESCAPE, message)
-                known = self.closed.get(loan.place.slot)
-                if known is None or finding.order < known.order:
-                    self.closed[loan.place.slot] = finding
+                self._report_first(loan.place.slot, Finding(i.node, codes.FEED_ESCAPE, message))
+
+    def _check_loan(self, i: Read | Move | Lend | Touch, state: Dataflow) -> None:
+        """Report the first time that a handle or an op is used which holds what was lent for a block that has ended."""
+        used = i.inside if isinstance(i, Touch) else i.node
+        if not isinstance(used, Expression) or not self.module.kinds.kind_of(self.types.get(used)) & (HANDLE | OP):
+            return
+        for loan in state.held.get(i.place.slot, ()):
+            if type(loan) is BlockLoan and loan.closed:
+                message = messages.used_after_loan(loan.exclusive, loan.node)
+                self._report_first(loan.place.slot, Finding(i.node, codes.USE_AFTER_MOVE, message))
+
+    def _report_first(self, loan: Slot, finding: Finding) -> None:
+        known = self.closed.get(loan)
+        if known is None or finding.order < known.order:
+            self.closed[loan] = finding
 
     def _holder_of(self, place: Place, loan: OpenFeed) -> str:
         """Return the name of the variable that holds a feed; that of the feed for a value without a name."""

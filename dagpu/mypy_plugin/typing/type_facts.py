@@ -3,7 +3,7 @@
 Only types are used, because mypy keeps types in its cache. A module that comes from the cache has no syntax tree.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from mypy.nodes import FuncBase, TypeInfo, Var
@@ -17,6 +17,7 @@ from mypy.types import (
     ProperType,
     TupleType,
     Type,
+    TypedDictType,
     TypeType,
     TypeVarType,
     UnionType,
@@ -25,7 +26,7 @@ from mypy.types import (
 )
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, EXCLUSIVE, FEED, LOANS, SHARED
+from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, EXCLUSIVE, FEED, LOANS, SHARED, SPENDABLE
 
 MOVES: Final = 8
 """Passing the value on moves it."""
@@ -81,12 +82,14 @@ class TypeFacts:
                 return self._kind_of_instance(t)
             case TupleType():
                 return self._kind_of_container(t.items)
+            case TypedDictType():
+                return self._kind_of_container(t.items.values())
             case UnionType():
                 return self._kind_of_union(t.items)
             case TypeVarType():
                 return self.kind_of(t.upper_bound)
             case FunctionLike():
-                return LOANS
+                return LOANS | SPENDABLE
             case _:
                 return 0
 
@@ -126,6 +129,8 @@ class TypeFacts:
         if name in (names.CUDA_GRAPH, names.SCOPE):
             return 0  # each launch takes the locks again; between launches nothing is lent
         kind = self._kind_of_container(t.args) if t.args else 0
+        if name == names.PARTIAL:
+            return kind | LOANS | SPENDABLE
         if name in names.SUSPENDED:
             return kind | LOANS
         return kind if info.module_name in names.PLAIN_MODULES else kind | self._loans_in_attributes(info)
@@ -154,10 +159,11 @@ class TypeFacts:
                     return True
                 if t.type.fullname in _HANDLES or t.type.module_name in names.PLAIN_MODULES:
                     return False
-                attributes = [s.node.type for s in t.type.names.values() if isinstance(s.node, Var)]
-                return not t.type.module_name.startswith("dagpu.") and any(map(self.may_own, attributes))
+                return not t.type.module_name.startswith("dagpu.") and any(map(self.may_own, _attribute_types(t.type)))
             case TupleType() | UnionType():
                 return any(map(self.may_own, t.items))
+            case TypedDictType():
+                return any(map(self.may_own, t.items.values()))
             case TypeVarType():
                 return self.may_own(t.upper_bound)
             case _:
@@ -168,12 +174,8 @@ class TypeFacts:
         known = self._classes.get(info)
         if known is None:
             known = self._classes[info] = 0  # for a class that refers to itself
-            for base in info.mro:
-                if base.module_name in names.PLAIN_MODULES:
-                    continue
-                for symbol in base.names.values():
-                    if isinstance(symbol.node, Var):
-                        known |= self.kind_of(symbol.node.type) & LOANS
+            for t in _attribute_types(info):
+                known |= self.kind_of(t) & LOANS
             self._classes[info] = known
         return known
 
@@ -201,6 +203,15 @@ class TypeFacts:
                 return not argument & MOVES or bool(self.kind_of(t) & MOVES)
 
 
+def _attribute_types(info: TypeInfo) -> Iterator[Type | None]:
+    """Iterate over the types of the attributes of a class and its bases, without those of plain modules."""
+    for base in info.mro:
+        if base.module_name not in names.PLAIN_MODULES:
+            for symbol in base.names.values():
+                if isinstance(symbol.node, Var):
+                    yield symbol.node.type
+
+
 def method_name(t: Type | None, name: str) -> str | None:
     """Return the full name of a method, qualified by the class that defines it; None if there is none."""
     proper = get_proper_type(t) if t is not None else None
@@ -215,6 +226,11 @@ def method_name(t: Type | None, name: str) -> str | None:
             return method_name(proper.upper_bound, name)
         case TupleType():
             return method_name(proper.partial_fallback, name)
+        case TypeType():
+            return method_name(proper.item, name)
+        case FunctionLike() if proper.is_type_obj():
+            info = proper.type_object().get_containing_type_info(name)
+            return None if info is None else f"{info.fullname}.{name}"
         case _:
             return None
 

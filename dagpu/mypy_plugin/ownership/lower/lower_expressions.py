@@ -1,4 +1,4 @@
-"""Lowers expressions other than names and calls: displays, operators, comprehensions, lambdas."""
+"""Lowers expressions other than names and calls: displays, operators, lambdas."""
 
 from collections.abc import Iterable
 
@@ -7,34 +7,32 @@ from mypy.nodes import (
     ComparisonExpr,
     ConditionalExpr,
     DictExpr,
-    DictionaryComprehension,
     Expression,
-    GeneratorExpr,
     LambdaExpr,
-    ListComprehension,
     ListExpr,
     NameExpr,
     OpExpr,
     RevealExpr,
-    SetComprehension,
     SetExpr,
     SliceExpr,
     StarExpr,
     TupleExpr,
     UnaryExpr,
+    Var,
     YieldExpr,
     YieldFromExpr,
 )
 
 from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
-from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, LOANS, BasicBlock, Build, Escape, Slot
+from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, LOANS, Build, Escape, Slot, Yield
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare
+from dagpu.mypy_plugin.ownership.lower.calls.operands import Operands
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
-from dagpu.mypy_plugin.ownership.lower.lower_places import ask_feed
-from dagpu.mypy_plugin.ownership.lower.operands import Operands
-from dagpu.mypy_plugin.ownership.lower.values.origins import element_of, origin_of
-from dagpu.mypy_plugin.ownership.lower.values.shared_places import remember, share, share_element
+from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign
+from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of
+from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Known
+from dagpu.mypy_plugin.ownership.lower.values.origins import origin_of
+from dagpu.mypy_plugin.ownership.lower.values.shared_places import share
 from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES
 
 
@@ -114,16 +112,20 @@ def _walrus(b: GraphBuilder, e: AssignmentExpr, by_value: bool) -> Slot | None:
     assign(b, e.target, held, e, e.value)
     share(b, e.target, origin, e)
     b.how = how
-    return b.evaluate(e.target, by_value)
+    return None if e is b.discarded else b.evaluate(e.target, by_value)
 
 
 @expression(YieldExpr)
 def _yield(b: GraphBuilder, e: YieldExpr, by_value: bool) -> Slot | None:
     if e.expr is not None:
         b.how = "being yielded"
+        b.body.yielded.add(
+            b.iterated.get(e.expr.node) if isinstance(e.expr, NameExpr) and isinstance(e.expr.node, Var) else None
+        )
         held = b.value(e.expr)
         if held is not None and not getattr(b.body.node, "is_decorated", False):  # @asynccontextmanager, a fixture
             b.emit(Escape(e.expr, held, "yielded from", feeds_only=True))
+    b.emit(Yield(e))
     b.may_raise()
     return None
 
@@ -131,20 +133,24 @@ def _yield(b: GraphBuilder, e: YieldExpr, by_value: bool) -> Slot | None:
 @expression(YieldFromExpr)
 def _yield_from(b: GraphBuilder, e: YieldFromExpr, by_value: bool) -> Slot | None:
     b.how = "being yielded"
+    element = element_of(b, e.expr)
+    b.body.yielded.add(element.place if isinstance(element, Known) else None)
     b.value(e.expr)
+    b.emit(Yield(e))
     b.may_raise()
     return None
 
 
 @expression(LambdaExpr)
 def _lambda(b: GraphBuilder, e: LambdaExpr, by_value: bool) -> Slot | None:
-    return pass_closure_on(b, closure_of(b, e), e)
+    closure = b.lambdas[e] = closure_of(b, e)
+    return pass_closure_on(b, closure, e)
 
 
 # ---- expressions that branch
 
 
-def _build_alternative(
+def build_alternative(
     b: GraphBuilder, e: Expression, into: Slot, held: Slot | None, others: tuple[Slot, ...] = ()
 ) -> bool:
     """Build one of the possible values of `into`. Return True if it holds any facts."""
@@ -164,14 +170,14 @@ def _operator(b: GraphBuilder, e: OpExpr, by_value: bool) -> Slot | None:
         return _build_joined(b, e, parts)
     how, into = b.how, b.temporary()
     left = b.evaluate(e.left, by_value and b.kind(e) & MOVES != 0)
-    holds = _build_alternative(b, e, into, left)
+    holds = build_alternative(b, e, into, left)
     right_side, end = b.block(), b.block()
     b.jump(right_side)
     b.jump(end)
     b.current, b.how = right_side, how
     if not e.right_unreachable:
         right = b.evaluate(e.right, by_value)
-        holds = _build_alternative(b, e, into, right) or holds
+        holds = build_alternative(b, e, into, right) or holds
         b.jump(end)
     b.current = end
     return into if holds else None
@@ -197,77 +203,7 @@ def _conditional(b: GraphBuilder, e: ConditionalExpr, by_value: bool) -> Slot | 
         b.current, b.how = branch, how
         if value not in b.types and e in b.types:
             continue  # mypy did not check it: the condition never selects it
-        holds = _build_alternative(b, e, into, b.evaluate(value, by_value)) or holds
+        holds = build_alternative(b, e, into, b.evaluate(value, by_value)) or holds
         b.jump(end)
     b.current = end
-    return into if holds else None
-
-
-# ---- comprehensions, lowered in place as loops
-
-
-@expression(ListComprehension)
-def _list_comprehension(b: GraphBuilder, e: ListComprehension, by_value: bool) -> Slot | None:
-    return _comprehension(b, e.generator, [e.generator.left_expr])
-
-
-@expression(SetComprehension)
-def _set_comprehension(b: GraphBuilder, e: SetComprehension, by_value: bool) -> Slot | None:
-    return _comprehension(b, e.generator, [e.generator.left_expr])
-
-
-@expression(GeneratorExpr)
-def _generator(b: GraphBuilder, e: GeneratorExpr, by_value: bool) -> Slot | None:
-    """Lower a generator expression. It reads when it is asked, so until then it holds what it reads."""
-    outer, read = b.read_by_generator, list[Slot]()
-    b.read_by_generator = read
-    held = _comprehension(b, e, [e.left_expr])
-    b.read_by_generator = outer
-    if not read or not b.kind(e) & LOANS:
-        return held
-    if outer is not None:
-        outer += read
-    into = b.temporary()
-    b.emit(Build(e, into, tuple(read) if held is None else (held, *read), EVERYTHING))
-    return into
-
-
-@expression(DictionaryComprehension)
-def _dict_comprehension(b: GraphBuilder, e: DictionaryComprehension, by_value: bool) -> Slot | None:
-    return _comprehension(b, e, [part for part in (e.key, e.value) if part is not None])
-
-
-def _comprehension(
-    b: GraphBuilder, e: GeneratorExpr | DictionaryComprehension, results: list[Expression]
-) -> Slot | None:
-    into = b.temporary()
-    b.emit(Build(e, into, (), EVERYTHING))
-    heads: list[BasicBlock] = []
-    ends: list[BasicBlock] = []
-    for index, sequence, conditions in zip(e.indices, e.sequences, e.condlists, strict=True):
-        held = ask_feed(b, sequence)
-        origin = element_of(b, sequence)
-        before = remember(b, e, origin)
-        b.split()
-        head, end = b.current, b.block()
-        heads.append(head)
-        ends.append(end)
-        b.jump(end)
-        b.split()
-        declare(b, index, element=True)
-        assign(b, index, held, e)
-        share_element(b, index, origin, before)
-        for condition in conditions:
-            b.read(condition)
-            b.jump(head)
-            b.split()
-    holds = False
-    for result in results:
-        b.how = "being put into a container"
-        holds = _build_alternative(b, e, into, b.value(result), (into,)) or holds
-    b.jump(heads[-1])
-    for outer in range(len(ends) - 1, -1, -1):
-        b.current = ends[outer]
-        if outer:
-            b.jump(heads[outer - 1])
     return into if holds else None

@@ -8,13 +8,14 @@ from mypy.nodes import (
     FuncItem,
     LambdaExpr,
     MemberExpr,
+    OverloadedFuncDef,
     RefExpr,
     SuperExpr,
     SymbolNode,
     TypeInfo,
 )
 from mypy.semanal import is_trivial_body
-from mypy.types import Instance, get_proper_type
+from mypy.types import Instance, Type, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.closure_facts import summarise
@@ -68,11 +69,19 @@ def bodies_of(module: ModuleFacts, function: FuncDef) -> list[Body]:
     bodies = module.bodies.get(function)
     if bodies is None:
         module.in_work.add(function)
-        copies = {id(copy): copy for copy in function.expanded or [function]}
-        bodies = [lower_function(GraphBuilder(copy, module), copy) for copy in copies.values()]
+        bodies = _lower_copies(module, function)
+        assumed = module.recursive.get(function)
+        if assumed is not None and (effect := derive_effect(module, bodies[0])) != assumed:
+            module.recursive[function] = effect
+            bodies = _lower_copies(module, function)
         module.bodies[function] = bodies
         module.in_work.discard(function)
     return bodies
+
+
+def _lower_copies(module: ModuleFacts, function: FuncDef) -> list[Body]:
+    copies = {id(copy): copy for copy in function.expanded or [function]}
+    return [lower_function(GraphBuilder(copy, module), copy) for copy in copies.values()]
 
 
 def is_pipeline(s: Decorator) -> bool:
@@ -88,7 +97,9 @@ def is_pipeline(s: Decorator) -> bool:
 
 
 def function_named(b: GraphBuilder, e: Expression) -> FuncDef | None:
-    """Return the function that an expression names, or the `__init__` of a class; None for a decorated function."""
+    """Return the function that an expression names, or the method by which a class makes an object; None for a
+    decorated function.
+    """
     node: SymbolNode | None = e.node if isinstance(e, RefExpr) else None
     if node is None and isinstance(e, MemberExpr | SuperExpr):
         bases = e.info.mro[1:] if isinstance(e, SuperExpr) and e.info else []
@@ -98,7 +109,7 @@ def function_named(b: GraphBuilder, e: Expression) -> FuncDef | None:
                 node = symbol.node
                 break
     if isinstance(node, TypeInfo):
-        symbol = node.get("__init__")
+        symbol = node.get("__post_init__" if "dataclass" in node.metadata else "__init__")
         node = None if symbol is None else symbol.node
     if isinstance(node, Decorator):
         return node.func if all(map(_passes_arguments, node.decorators)) else None
@@ -109,15 +120,56 @@ def _passes_arguments(decorator: Expression) -> bool:
     return isinstance(decorator, RefExpr) and decorator.fullname in names.MAKES_MANAGER
 
 
+def method_of(b: GraphBuilder, t: Type | None, name: str) -> FuncDef | None:
+    """Return the method of this name of a class of this module, for a value of this type; None for any other."""
+    proper = get_proper_type(t)
+    if not isinstance(proper, Instance) or proper.type.module_name != b.module.name:
+        return None
+    symbol = proper.type.get(name)
+    node = None if symbol is None else symbol.node
+    if isinstance(node, OverloadedFuncDef):
+        node = node.items[0]  # the getter of a property with a setter
+    if isinstance(node, Decorator):
+        node = None if node.decorators or remembers(node) else node.func
+    return node if isinstance(node, FuncDef) and node in b.module.own else None
+
+
+def method_effect(b: GraphBuilder, t: Type | None, name: str) -> tuple[str, Effect] | None:
+    """Return the name of the parameter of a method that is the object itself, and the effect of the method."""
+    method = method_of(b, t, name)
+    effect = None if method is None or not method.arguments else effect_in(b.module, method)
+    if method is None or effect is None:
+        return None
+    return method.arguments[0].variable.name, effect
+
+
+def property_effect(b: GraphBuilder, e: MemberExpr) -> tuple[str, Effect] | None:
+    """Return the effect of the property that an attribute is, as `method_effect` does; None for another attribute."""
+    t = b.types.get(e.expr)
+    method = method_of(b, t, e.name)
+    return method_effect(b, t, e.name) if method is not None and method.is_property else None
+
+
 def property_place(b: GraphBuilder, e: MemberExpr) -> Path | None:
-    """Return the path from an object to the attribute that a property of it returns; None for any other attribute."""
+    """Return the path from an object to what a property of it returns: an attribute, or the value that it remembers.
+
+    Return None for any other attribute.
+    """
     info = _class_of(b, e.expr)
     symbol = None if info is None else info.get(e.name)
-    node = None if symbol is None else symbol.node
-    if not isinstance(node, Decorator) or not node.func.is_property or node.decorators:
-        return None
-    effect = effect_in(b.module, node.func)
-    return effect.gives[1] if effect is not None and effect.gives is not None else None
+    if symbol is not None and isinstance(symbol.node, Decorator) and remembers(symbol.node):
+        return (f".{e.name}",)
+    found = property_effect(b, e)
+    return found[1].gives.path if found is not None and found[1].gives is not None else None
+
+
+def remembers(decorated: Decorator) -> bool:
+    """Return True for a function that gives the same object each time: one under `cache` or `cached_property`."""
+    for decorator in decorated.original_decorators:
+        named = decorator.callee if isinstance(decorator, CallExpr) else decorator
+        if isinstance(named, RefExpr) and named.fullname in names.REMEMBERS_RESULT:
+            return True
+    return False
 
 
 def _class_of(b: GraphBuilder, e: Expression) -> TypeInfo | None:
@@ -140,9 +192,12 @@ def effect_of(b: GraphBuilder, function: FuncDef) -> Effect | None:
 
 def effect_in(module: ModuleFacts, function: FuncDef) -> Effect | None:
     """Return the effect of a top-level function or method; None where only its type is known."""
-    if function in module.in_work:  # recursion: the other instructions of the body determine its effect
-        return Effect(frozenset(), frozenset(argument.variable.name for argument in function.arguments), frozenset())
-    if function not in module.own or function.is_overload or is_trivial_body(function.body):
+    if function in module.in_work:  # recursion: at first, the other instructions of the body determine its effect
+        assumed = Effect(frozenset(), frozenset(argument.variable.name for argument in function.arguments))
+        return module.recursive.setdefault(function, assumed)
+    if function not in module.own or is_trivial_body(function.body):
+        return None
+    if function.is_overload and not function.is_property:
         return None
     if module.effects is not None:
         return module.effects.get(function.fullname)

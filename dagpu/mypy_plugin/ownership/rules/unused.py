@@ -4,6 +4,7 @@ from mypy.nodes import (
     AwaitExpr,
     CallExpr,
     ConditionalExpr,
+    DictExpr,
     Expression,
     IndexExpr,
     ListComprehension,
@@ -40,6 +41,8 @@ def drops_op(b: GraphBuilder, e: Expression) -> bool:
             return drops_op(b, e.generator.left_expr)
         case TupleExpr() | ListExpr():
             return any(drops_op(b, item) for item in e.items)
+        case DictExpr():
+            return any(drops_op(b, value) for _, value in e.items)
         case _:
             return False
 
@@ -47,7 +50,7 @@ def drops_op(b: GraphBuilder, e: Expression) -> bool:
 def built_in(b: GraphBuilder, e: Expression) -> Expression | None:
     """Return an assigned expression if it builds an op or a flow, None if it only names one."""
     match e:
-        case CallExpr() | AwaitExpr() | ListComprehension() | TupleExpr() | ListExpr():
+        case CallExpr() | AwaitExpr() | ListComprehension() | TupleExpr() | ListExpr() | DictExpr() | ConditionalExpr():
             return e if drops_op(b, e) else None
         case _:
             return None

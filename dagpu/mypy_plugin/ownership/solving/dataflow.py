@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from dagpu.mypy_plugin.ownership.control_flow import (
+    ANY_ITEM,
+    EACH_ITEM,
     EVERYTHING,
     EXCLUSIVE,
     FEED,
     SHARED,
     SPENDABLE,
+    BlockLoan,
     Build,
-    CloseFeed,
+    EndLoan,
     Forget,
     Instruction,
     Keep,
@@ -121,7 +124,7 @@ class Dataflow:
             n, moves = len(path), set[Move]()
             for move in self.moved.get(slot, ()):
                 step = move.place.path[n] if move.place.path[:n] == path and len(move.place.path) > n else None
-                if step is None or (after := None if i.reorders else shifted(i, step)) == step:
+                if step is None or (after := shifted(i, step)) == step:
                     moves.add(move)
                 elif after is not None:
                     moves.add(self._derive(move, Place(slot, (*path, after, *move.place.path[n + 1 :]))))
@@ -167,7 +170,8 @@ class Dataflow:
 
     def _share(self, i: Share) -> None:
         slot, path = i.other
-        if i.follows:
+        repeated = slot in self.sharing.pairs and self.sharing.is_repeated(i.other)
+        if i.follows or (repeated and path[-1] == ANY_ITEM):
             for move in self.moved.get(slot, ()):
                 if not move.binds:
                     moved = _moved_part(move.place.path, path, i.place)
@@ -177,6 +181,9 @@ class Dataflow:
             sharing = self.sharing
             if i.itself:
                 sharing.link(i.place, i.other)
+            if repeated and pairs_items(i.place.path):
+                each = Place(i.place.slot, (*i.place.path[:-1], EACH_ITEM))
+                sharing.link(each, each)
             if i.alone:
                 return
             for other in sharing.others(i.other):
@@ -231,10 +238,10 @@ class Dataflow:
 
     def _run(self, i: Run) -> None:
         for op in self.held.get(i.part, NOTHING):
-            if isinstance(op, Build):
+            if isinstance(op, Build) and (op.function or not i.calls):
                 self.spent[op] = frozenset((i,))
 
-    def _close_feed(self, i: CloseFeed) -> None:
+    def _end_loan(self, i: EndLoan) -> None:
         for holder, facts in self.held.items():
             if i.loan in facts:
                 self.held[holder] = facts - {i.loan} | {i.left}
@@ -264,13 +271,14 @@ class Dataflow:
         Move: _move,
         Share: _share,
         Lend: _lend,
+        BlockLoan: _lend,
         OpenFeed: _lend,
         Store: _store,
         Keep: _keep,
         Forget: _forget_parts,
         Shift: _shift,
         Run: _run,
-        CloseFeed: _close_feed,
+        EndLoan: _end_loan,
     }
     """The effect of each class of instructions on the facts; the others have none. A table is faster than `match`."""
 

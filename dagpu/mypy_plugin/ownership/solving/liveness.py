@@ -10,6 +10,7 @@ from typing import Any, Final
 from dagpu.mypy_plugin.ownership.control_flow import (
     AskFeed,
     BasicBlock,
+    BlockLoan,
     Body,
     Build,
     Escape,
@@ -50,6 +51,7 @@ _MASKS: Final[dict[type[Instruction], Callable[[Any], tuple[int, int]]]] = {
     Read: _masks_of_place,
     Move: _masks_of_place,
     Lend: _masks_of_place,
+    BlockLoan: _masks_of_place,
     OpenFeed: _masks_of_place,
     Build: _masks_of_build,
     Store: _masks_of_store,

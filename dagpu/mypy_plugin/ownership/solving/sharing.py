@@ -1,7 +1,8 @@
 """The places that share a value at one point of a body, and the places that are left where items change their indices.
 
 A pair of places shares a value with all its parts, unless both end in `SAME_ITEM` or `SOME_ITEM`. Then the places are
-two containers of the same items: `us = list(ts)`. To assign an item of one of these changes nothing in the other.
+two containers of the same items: `us = list(ts)`. To assign an item of one of these changes nothing in the other. A
+place that ends in `EACH_ITEM` is paired with itself: the items of this container are one object.
 """
 
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Final, TypeAlias
 
 from dagpu.mypy_plugin.ownership.control_flow import (
     ANY_ITEM,
+    EACH_ITEM,
     MANY,
     ONE_ITEM,
     SAME_ITEM,
@@ -24,6 +26,7 @@ Pairs: TypeAlias = frozenset[tuple[Path, Place]]
 """Paths into one slot, each with another place that has the same value."""
 
 _OF_ITEMS: Final = (SAME_ITEM, SOME_ITEM)
+_UNKNOWN: Final = (ANY_ITEM, ONE_ITEM, EACH_ITEM, *_OF_ITEMS)
 _HIGHEST: Final = 4
 """The highest index that is followed where items change their indices."""
 
@@ -54,13 +57,19 @@ class Sharing:
 
     def link(self, a: Place, b: Place) -> None:
         """Let two places share a value."""
-        if a == b:
+        if a == b and a.path[-1:] != (EACH_ITEM,):
             return
         steps = {place.path[-1] for place in (a, b) if pairs_items(place.path)}
         if len(steps) == 2:
             a, b = (Place(place.slot, (*place.path[:-1], SOME_ITEM)) for place in (a, b))
         for one, other in ((a, b), (b, a)):
             self.pairs[one.slot] = self.pairs.get(one.slot, frozenset()) | {(one.path, other)}
+
+    def is_repeated(self, item: Place) -> bool:
+        """Return True for an item of a container whose items are one object."""
+        return bool(item.path) and any(
+            path[-1:] == (EACH_ITEM,) and path[:-1] == item.path[:-1] for path, _ in self.pairs.get(item.slot, ())
+        )
 
     def unlink(self, slot: Slot, path: Path) -> None:
         """Record that a place has another value now: it shares nothing, and neither do its parts."""
@@ -120,8 +129,16 @@ def counterpart(path: Path, paired: Path, other: Place) -> Place | None:
     """Return the place that has the value at `path`, if `other` shares the value at `paired`; None if there is none."""
     n = len(paired)
     step = ANY_ITEM
-    if path[:n] != paired:
-        if not pairs_items(paired) or path[: n - 1] != paired[:-1] or len(path) < n:
+    if paired[-1:] == (EACH_ITEM,):
+        if path[: n - 1] != paired[:-1] or len(path) < n or path[n - 1][0] != "[" or pairs_items(path[:n]):
+            return None
+        other = Place(other.slot, (*other.path[:-1], ANY_ITEM))
+    elif path[:n] != paired:
+        if path[: n - 1] != paired[:-1] or len(path) < n:
+            return None
+        if (path[n - 1] == ANY_ITEM and paired[-1] == ONE_ITEM) or (paired[-1] == ANY_ITEM and _is_one(other.path)):
+            return other.inside(path[n:]) if path[n - 1][0] == "[" else None
+        if not pairs_items(paired):
             return None
         if path[n - 1][0] != "[":
             return None
@@ -135,14 +152,21 @@ def counterpart(path: Path, paired: Path, other: Place) -> Place | None:
     return other.inside(path[n:])
 
 
+def _is_one(path: Path) -> bool:
+    """Return True for the path to an item of a container that has the items of others, too."""
+    return path[-1:] == (ONE_ITEM,)
+
+
 def shifted(i: Shift, step: str) -> str | None:
     """Return the step to a moved item after a shift; None for one that is taken out, or whose index is not known."""
+    if i.reorders:
+        return step if step in (ANY_ITEM, ONE_ITEM) or step[0] != "[" else ONE_ITEM
     takes_out = i.front < 0 or i.back < 0
     if step == ANY_ITEM:  # at least the first one, of those that were there before
         return None if takes_out or i.front >= MANY else f"[{i.front}]" if i.front or i.back else step
     if step == ONE_ITEM:
         return None if takes_out or i.front >= MANY else step
-    if step[1].isidentifier():
+    if step[1].isidentifier() or ":" in step:
         return None if takes_out or i.front else step
     if not step[1:-1].lstrip("-").isdecimal():
         return step
@@ -153,6 +177,8 @@ def shifted(i: Shift, step: str) -> str | None:
 
 def _shifted_pair(i: Shift, step: str) -> str | None:
     """Return the step to an item that is shared, after a shift."""
+    if step == EACH_ITEM:
+        return None if i.front > 0 or i.back > 0 else step
     if step not in (*_OF_ITEMS, ANY_ITEM, ONE_ITEM):
         return None if i.reorders else shifted(i, step)
     if i.reorders:
@@ -169,6 +195,8 @@ def may_be_item(moved: Path, stored: Path) -> bool:
     if not n or len(moved) < n or moved[: n - 1] != stored[:-1] or moved[n - 1][0] != "[" or stored[-1][0] != "[":
         return False
     steps = moved[n - 1], stored[-1]
-    if any(step in (ANY_ITEM, ONE_ITEM, *_OF_ITEMS) or step[1].isidentifier() for step in steps):
+    if any(
+        step in (ANY_ITEM, ONE_ITEM, EACH_ITEM, *_OF_ITEMS) or step[1].isidentifier() or ":" in step for step in steps
+    ):
         return True
     return (steps[0][1] == "-") != (steps[1][1] == "-")

@@ -262,7 +262,7 @@ case(
 def used_after_the_block() -> object:
     with lend(array()) as lent:
         pass
-    return lent.to_host().sync()
+    return lent.to_host().sync()  # type: ignore[dagpu-use-after-move]  # the mistake of this case
 
 
 case(

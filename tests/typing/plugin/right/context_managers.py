@@ -81,3 +81,17 @@ def callback_later() -> None:
         t = vector()
         print(t.shape)
         stack.callback(eat, t)
+
+
+@contextmanager
+def spent_at_the_end(t: Tensor[f32]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        t.share()
+
+
+def used_before_the_end() -> None:
+    t = vector()
+    with spent_at_the_end(t):
+        print(t.shape)

@@ -308,3 +308,13 @@ def out_of_memory_falls_back() -> None:
     except MemoryError:
         t = zeros((4,)).sync()
     eat(t)
+
+
+def moved_by_one_of_two_handlers() -> None:
+    t = vector()
+    try:
+        print()
+    except ValueError:
+        eat(t)
+    except KeyError:
+        eat(t)

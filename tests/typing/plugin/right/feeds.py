@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -125,3 +126,22 @@ async def returned_for_its_numbers_after_the_block() -> None:
         return feed
 
     print((await watched()).stats.values)
+
+
+async def asked_later_in_the_block() -> None:
+    async with flow([1, 2, 3]) as feed:
+        ask, bound = feed.next, partial(feed.next)
+        print(await ask(), await bound(), await anext(feed))
+
+
+@asynccontextmanager
+async def given_on(feed: Feed[int]) -> AsyncIterator[Feed[int]]:
+    print(feed.stats.values)
+    yield feed
+
+
+async def manager_in_the_block() -> None:
+    async with flow([1, 2]) as feed:
+        async with given_on(feed) as same:
+            print(await same.next())
+        print(await feed.next())

@@ -342,3 +342,11 @@ def runs_of_one_op() -> None:
     for _ in range(3):
         p, *_ = op.sync()
         eat(p.unpartition())
+
+
+def popped_in_a_condition() -> None:
+    ts = [vector(), vector()]
+    while ts and (t := ts.pop()).size:
+        eat(t)
+    while not (not ts or (t := ts.pop()).size == 0):
+        eat(t)

@@ -218,3 +218,24 @@ def flows_kept_and_thrown_away_on_purpose() -> None:
     kept.append(flow([2]).take(1))
     _ = flow([1]).latest()
     kept.pop()
+
+
+def dictionary_of_ops() -> None:
+    ops = {"a": zeros((8,)), "b": ones((8,))}
+    for op in ops.values():
+        op.sync()
+
+
+def conditional_op(late: bool = True) -> None:
+    op = zeros((8,)) if late else ones((8,))
+    op.sync()
+
+
+def walrus_and_run() -> None:
+    (op := zeros((8,)))  # noqa: PLW0131
+    op.sync()
+
+
+def deleted_on_purpose() -> None:
+    op = zeros((8,))
+    del op

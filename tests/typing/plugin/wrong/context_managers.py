@@ -80,3 +80,18 @@ def callback_later() -> None:
         stack.callback(eat, t)
         print(stack)
     print(t.shape)  # E: dagpu-use-after-move
+
+
+@contextmanager
+def spent_at_the_end(t: Tensor[f32]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        t.share()
+
+
+def used_after_the_end() -> None:
+    t = vector()
+    with spent_at_the_end(t):
+        print(t.shape)
+    print(t.shape)  # E: dagpu-use-after-move

@@ -224,3 +224,13 @@ def moved_unless_it_fails() -> None:
     except RuntimeError:
         return
     print(t.shape)  # E: dagpu-use-after-move
+
+
+def moved_by_two_handlers_of_a_group() -> None:  # R: runs
+    t = vector()
+    try:
+        print()
+    except* ValueError:
+        eat(t)
+    except* KeyError:
+        eat(t)  # E: dagpu-use-after-move

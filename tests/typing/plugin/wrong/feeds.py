@@ -1,6 +1,8 @@
 """A feed outlives the block in which its flow is open: it is returned, stored, or used after the block."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -116,3 +118,33 @@ async def put_into_a_list_of_the_caller() -> None:  # R: runs
             feeds.append(feed)  # E: dagpu-feed-escape
 
     await opened([])
+
+
+async def asked_by_a_bound_method() -> None:
+    async with flow([1, 2]) as feed:
+        ask = feed.next
+    print(await ask())  # E: dagpu-feed-escape
+
+
+async def asked_by_a_partial() -> None:
+    async with flow([1, 2]) as feed:
+        ask = partial(feed.next)
+    print(await ask())  # E: dagpu-feed-escape
+
+
+async def asked_by_anext() -> None:
+    async with flow([1, 2]) as feed:
+        print(await anext(feed))
+    print(await anext(feed))  # E: dagpu-feed-escape
+
+
+@asynccontextmanager
+async def opened_by_a_manager() -> AsyncIterator[Feed[int]]:
+    async with flow([1, 2]) as feed:
+        yield feed
+
+
+async def asked_after_a_manager() -> None:
+    async with opened_by_a_manager() as feed:
+        print(await feed.next())
+    print(await feed.next())  # E: dagpu-feed-escape

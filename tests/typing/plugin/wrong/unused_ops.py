@@ -316,3 +316,15 @@ def flow_of_a_function_of_ones_own() -> None:
         return flow([1, 2]).where(lambda n: n % 2 == 0)
 
     evens()  # E: dagpu-unused-op
+
+
+def in_a_dictionary() -> None:
+    ops = {"a": zeros((8,))}  # E: dagpu-unused-op  # noqa: F841
+
+
+def in_a_conditional_expression(late: bool = True) -> None:
+    op = zeros((8,)) if late else ones((8,))  # E: dagpu-unused-op  # noqa: F841
+
+
+def by_a_walrus() -> None:
+    (op := zeros((8,)))  # E: dagpu-unused-op  # noqa: F841, PLW0131

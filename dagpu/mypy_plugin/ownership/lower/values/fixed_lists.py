@@ -6,7 +6,6 @@ listed here, which leave the length as it is.
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Final
 
 from mypy.nodes import (
@@ -24,9 +23,11 @@ from mypy.nodes import (
     ListComprehension,
     ListExpr,
     MatchStmt,
+    MemberExpr,
     MypyFile,
     NameExpr,
     OperatorAssignmentStmt,
+    OpExpr,
     ReturnStmt,
     SliceExpr,
     StarExpr,
@@ -35,7 +36,7 @@ from mypy.nodes import (
     Var,
 )
 
-from dagpu.mypy_plugin.ownership.lower.suites import suites_of
+from dagpu.mypy_plugin.ownership.lower.statements.suites import statements_in
 from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts
 
 _READERS: Final = frozenset(
@@ -53,7 +54,7 @@ def fixed_lists(module: ModuleFacts, node: FuncItem | MypyFile) -> dict[Var, int
     if not isinstance(node, FuncDef):
         return {}
     lengths: dict[Var, int] = {}
-    statements = list(_statements(node.body.body))
+    statements = list(statements_in(node.body.body))
     for s in statements:
         if isinstance(s, AssignmentStmt) and len(s.lvalues) == 1:
             target, length = s.lvalues[0], _length_of(s.rvalue)
@@ -69,16 +70,6 @@ def fixed_lists(module: ModuleFacts, node: FuncItem | MypyFile) -> dict[Var, int
     return {variable: length for variable, length in lengths.items() if others[variable] == 1}  # its assignment
 
 
-def _statements(suite: list[Statement]) -> Iterator[Statement]:
-    """Iterate over the statements of a suite, those of the suites and functions in it among them."""
-    for s in suite:
-        yield s
-        if isinstance(s, FuncDef):
-            yield from _statements(s.body.body)
-        for inner in suites_of(s):
-            yield from _statements(inner.body)
-
-
 class _Uses:
     """The names that are used where nothing changes the length of a list."""
 
@@ -92,11 +83,17 @@ class _Uses:
                     self.harmless.update(e.sequences)
                 case CallExpr():
                     self._record_call(e)
+                case ListExpr() | TupleExpr():
+                    self.harmless.update(item.expr for item in e.items if isinstance(item, StarExpr))
+                case OpExpr() if e.op == "+":
+                    self.harmless.update((e.left, e.right))
                 case _:
                     pass
 
     def _record_call(self, e: CallExpr) -> None:
         if isinstance(e.callee, NameExpr) and e.callee.fullname in _READERS:
+            self.harmless.update(e.args)
+        if isinstance(e.callee, MemberExpr) and e.callee.name == "extend":
             self.harmless.update(e.args)
         self.harmless.update(a for a, kind in zip(e.args, e.arg_kinds, strict=True) if kind == ARG_STAR)
 

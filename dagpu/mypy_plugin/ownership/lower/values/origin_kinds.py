@@ -5,8 +5,8 @@ from typing import Final, TypeAlias
 
 from mypy.types import Instance, TupleType, Type, get_proper_type
 
-from dagpu.mypy_plugin.ownership.control_flow import SAME_ITEM, Place
-from dagpu.mypy_plugin.ownership.lower.lower_places import item_step
+from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, ONE_ITEM, SAME_ITEM, Place
+from dagpu.mypy_plugin.ownership.lower.places import item_step
 
 SEQUENCES: Final = frozenset({"builtins.list", "builtins.tuple", "collections.deque"})
 """Classes whose objects have an item at each index."""
@@ -22,6 +22,8 @@ class Known:
     """False for a handle that has moved out of the place on the way."""
     length: int | None = None
     """The number of items of a list, where it is known."""
+    again: bool = False
+    """True for an item that several rounds of a loop may get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +53,35 @@ class Items:
     type: Type | None
     """The type of its items."""
     step: str = SAME_ITEM
-    """`SAME_ITEM`, `SOME_ITEM` for items in another order, or `ANY_ITEM` for some of them alone."""
+    """`SAME_ITEM`, `SOME_ITEM` for items in another order, `ANY_ITEM` for some of them alone, or `ONE_ITEM` for a
+    container that has others, too."""
+    part: str = ""
+    """The step to the items in the other container, if that is a part of it: `[1:]`."""
+
+    @property
+    def source(self) -> str:
+        """The step to the items in the other container."""
+        return self.part or (ANY_ITEM if self.step == ONE_ITEM else self.step)
 
 
 @dataclass(frozen=True, slots=True)
-class Attributes:
-    """A new object with some of the attributes of another one."""
+class Repeated:
+    """A new container whose items are one object: `[t] * 2`."""
 
-    parts: tuple[tuple[str, Known], ...]
-    """The step to each attribute, with the place of its value."""
+    item: "Origin | None"
 
 
-Origin: TypeAlias = Known | Components | Choice | Items | Attributes
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A new object with parts that lie elsewhere: attributes of another object, or the values of a dictionary."""
+
+    parts: tuple[tuple[str, "Origin | None"], ...]
+    """The step to each part, with the origin of its value."""
+    others: "Origin | None" = None
+    """The containers with the other items."""
+
+
+Origin: TypeAlias = Known | Components | Choice | Items | Repeated | Parts
 
 
 def items_of(origin: Origin | None) -> list[Origin | None] | None:

@@ -4,9 +4,8 @@ After `a, b = pair` the first component is `a`, `pair[0]` and `pair[-2]`; after 
 the items of `ts`. A handle that moves out of one of these places has moved out of the others.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from mypy.nodes import Context, Expression, IndexExpr, ListExpr, MemberExpr, NameExpr, StarExpr, TupleExpr
 from mypy.patterns import (
@@ -20,16 +19,17 @@ from mypy.patterns import (
 )
 from mypy.types import Instance, ProperType, TupleType, Type, get_proper_type
 
-from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, Place, Share
+from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, EACH_ITEM, ONE_ITEM, Place, Share
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.lower_places import item_step, match_arguments, place_of, step_of
+from dagpu.mypy_plugin.ownership.lower.places import item_step, match_arguments, place_of, step_of
 from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import (
-    Attributes,
     Choice,
     Components,
     Items,
     Known,
     Origin,
+    Parts,
+    Repeated,
     item_at,
     items_of,
     part_of,
@@ -57,36 +57,79 @@ def remember(b: GraphBuilder, node: Context, origin: Origin | None) -> Origin | 
 
 def share_element(b: GraphBuilder, index: Expression, origin: Origin | None, before: Origin | None) -> None:
     """Share the variables of a loop with the items that they may be."""
-    _share_target(b, index, before, lambda place, known: Share(index, place, known.place, links=False))
-    _share_target(
-        b, index, origin, lambda place, known: Share(index, place, known.place, itself=known.itself, follows=False)
-    )
-
-
-# ---- targets of assignments, and patterns
-
-_Make: TypeAlias = Callable[[Place, Known], Share]
+    _Sharer(b, index, links=False).target(index, before)
+    _Sharer(b, index, follows=False).target(index, origin)
 
 
 def share(b: GraphBuilder, target: Expression, origin: Origin | None, node: Context) -> None:
     """Share the variables of an assigned target with the places in which the value lies."""
-    _share_target(b, target, origin, lambda place, known: Share(node, place, known.place, itself=known.itself))
+    _Sharer(b, node).target(target, origin)
 
 
-def _share_target(b: GraphBuilder, target: Expression, origin: Origin | None, make: _Make) -> None:
-    if origin is None:
-        return
-    match target:
-        case TupleExpr() | ListExpr():
-            for single, part in _distributed(target.items, origin):
-                _share_target(b, single, part, make)
-        case StarExpr():
-            _share_target(b, target.expr, origin, make)
-        case NameExpr() | MemberExpr() | IndexExpr():
-            if (place := place_of(b, target)) is not None:
-                _share_place(b, place, origin, make, b.types.get(target))
-        case _:
-            pass
+def share_place(b: GraphBuilder, place: Place, origin: Origin | None, node: Context) -> None:
+    """Share a place with the places in which the value lies that has been put there."""
+    _Sharer(b, node).place(place, origin)
+
+
+@dataclass(slots=True)
+class _Sharer:
+    """Emits what the targets of one assignment share. The flags are those of `Share`."""
+
+    b: GraphBuilder
+    node: Context
+    links: bool = True
+    follows: bool = True
+
+    def target(self, target: Expression, origin: Origin | None) -> None:
+        if origin is None:
+            return
+        match target:
+            case TupleExpr() | ListExpr():
+                for single, part in _distributed(target.items, origin):
+                    self.target(single, part)
+            case StarExpr():
+                self.target(target.expr, origin)
+            case NameExpr() | MemberExpr() | IndexExpr():
+                if (place := place_of(self.b, target)) is not None:
+                    self.place(place, origin, self.b.types.get(target))
+            case _:
+                pass
+
+    def place(self, place: Place, origin: Origin | None, t: Type | None = None) -> None:
+        """Share a place. `t` is the type of its value."""
+        match origin:
+            case Known():
+                if origin.place != place:
+                    self._emit(place, origin.place, itself=origin.itself or not self.links, again=origin.again)
+            case Components():
+                for i, item in enumerate(origin.items):
+                    for step in _steps_to(get_proper_type(t), i, len(origin.items) if origin.whole else 0):
+                        self._part(place, step, item)
+            case Items():
+                part, of = place.inside((origin.step,)), origin.place.inside((origin.source,))
+                if part is not None and of is not None:
+                    self._emit(part, of, alone=origin.step in (ANY_ITEM, ONE_ITEM))
+            case Repeated():
+                if (each := place.inside((EACH_ITEM,))) is not None:
+                    self._emit(each, each)
+            case Parts():
+                self.place(place, origin.others, t)
+                for step, item in origin.parts:
+                    self._part(place, step, item)
+            case Choice():
+                for option in origin.options:
+                    self.place(place, option, t)
+            case _:
+                pass
+
+    def _part(self, whole: Place, step: str, origin: Origin | None) -> None:
+        if origin is not None and (part := whole.inside((step,))) is not None:
+            self.place(part, origin)
+
+    def _emit(
+        self, place: Place, other: Place, *, itself: bool = True, again: bool = False, alone: bool = False
+    ) -> None:
+        self.b.emit(Share(self.node, place, other, self.links, itself, self.follows or again, alone))
 
 
 def _distributed(targets: list[Expression], origin: Origin) -> Iterable[tuple[Expression, Origin | None]]:
@@ -99,33 +142,6 @@ def _distributed(targets: list[Expression], origin: Origin) -> Iterable[tuple[Ex
             yield target, Components(tuple(items[star : len(items) - (len(targets) - star - 1)]))
         elif items is not None:
             yield target, items[len(items) - len(targets) + i]
-
-
-def _share_place(b: GraphBuilder, place: Place, origin: Origin | None, make: _Make, t: Type | None) -> None:
-    match origin:
-        case Known():
-            if origin.place != place:
-                b.emit(make(place, origin))
-        case Components():
-            for i, item in enumerate(origin.items):
-                for step in _steps_to(get_proper_type(t), i, len(origin.items) if origin.whole else 0):
-                    if item is not None and (part := place.inside((step,))) is not None:
-                        _share_place(b, part, item, make, None)
-        case Items():
-            part, of = place.inside((origin.step,)), origin.place.inside((origin.step,))
-            if part is not None and of is not None:
-                made = make(part, Known(of, origin.type))
-                made.alone = origin.step == ANY_ITEM
-                b.emit(made)
-        case Attributes():
-            for step, known in origin.parts:
-                if (part := place.inside((step,))) is not None:
-                    b.emit(make(part, known))
-        case Choice():
-            for option in origin.options:
-                _share_place(b, place, option, make, t)
-        case _:
-            pass
 
 
 def _steps_to(t: ProperType | None, index: int, length: int) -> Iterator[str]:

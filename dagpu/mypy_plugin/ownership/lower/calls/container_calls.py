@@ -2,15 +2,29 @@
 
 from typing import Final
 
-from mypy.nodes import CallExpr, Context, Expression, IntExpr, NameExpr
+from mypy.nodes import CallExpr, Context, Decorator, Expression, IntExpr, NameExpr, RefExpr, StrExpr
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.callee import Callee
-from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, MANY, ONE_ITEM, Path, Place, Read, Share, Shift, Store
+from dagpu.mypy_plugin.ownership.control_flow import (
+    ANY_ITEM,
+    MANY,
+    ONE_ITEM,
+    Forget,
+    Path,
+    Place,
+    Read,
+    Share,
+    Shift,
+    Store,
+)
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.lower_places import item_place, place_of
+from dagpu.mypy_plugin.ownership.lower.calls.callee import Callee
+from dagpu.mypy_plugin.ownership.lower.lower_functions import remembers
+from dagpu.mypy_plugin.ownership.lower.places import function_of, item_place, place_of
+from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of
+from dagpu.mypy_plugin.ownership.lower.values.new_containers import items_of_value
 from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Known
-from dagpu.mypy_plugin.ownership.lower.values.origins import element_of
+from dagpu.mypy_plugin.ownership.lower.values.shared_places import share_place
 
 _ADDS: Final = {
     "builtins.list.append": (0, 1),
@@ -31,7 +45,12 @@ def lower_container_call(b: GraphBuilder, e: CallExpr, callee: Callee) -> bool:
     container = callee.receiver
     if container is None:
         _take_of_iterable(b, e)
+        _take_remembered(b, e)
         return False
+    if callee.name == names.FORGETS_RESULTS and isinstance(container, RefExpr):
+        if (function := function_of(container.node)) is not None:
+            b.emit(Store(e, Place(b.slot(function)), None, 0))
+        return True
     if not callee.name.startswith(("builtins.", "collections.", "typing.")):
         return False
     place = place_of(b, container)
@@ -48,17 +67,29 @@ def lower_container_call(b: GraphBuilder, e: CallExpr, callee: Callee) -> bool:
     elif callee.name in names.GIVES_VALUE and e.args:
         if (item := item_place(b, container, e.args[0])) is not None:
             take(b, e, item)
-    elif callee.name == "builtins.list.insert" and e.args:
+    else:
+        return _rearrange(b, e, callee.name, place)
+    return True
+
+
+def _rearrange(b: GraphBuilder, e: CallExpr, method: str, place: Place) -> bool:
+    """Lower a method that adds or removes items, or changes their order. Return False for any other method."""
+    if method == "builtins.list.insert" and e.args:
         front = 1 if isinstance(e.args[0], IntExpr) and e.args[0].value == 0 else MANY
         b.emit(Shift(e, place, front, 0 if front == 1 else MANY))
-    elif callee.name in _ADDS:
-        b.emit(Shift(e, place, *_ADDS[callee.name]))
-    elif callee.name in names.REMOVES:
+    elif method in _ADDS:
+        b.emit(Shift(e, place, *_ADDS[method]))
+        if method in names.ADDS_ITEMS_OF and e.args:
+            share_place(b, place, items_of_value(b, e.args[0], ONE_ITEM), e)
+    elif method in names.UPDATES and e.args:
+        b.emit(Forget(e, place, whole=False))
+        share_place(b, place, items_of_value(b, e.args[0]), e)
+    elif method in names.REMOVES:
         b.emit(Shift(e, place, MANY, MANY))
-    elif callee.name in names.REORDERS:
+    elif method in names.REORDERS:
         b.emit(Shift(e, place, reorders=True))
     else:
-        return callee.name in names.LOOKS_AT_SELF
+        return method in names.LOOKS_AT_SELF
     return True
 
 
@@ -102,6 +133,16 @@ def take(
     b.taken[e] = result
     if reads and e is not b.discarded:
         b.emit(Read(e, result))
+
+
+def _take_remembered(b: GraphBuilder, e: CallExpr) -> None:
+    """Give the result of a function that remembers its results, `weights()`, the place of that result."""
+    node = e.callee.node if isinstance(e.callee, RefExpr) else None
+    if not isinstance(node, Decorator) or not remembers(node) or not b.kinds.may_own(b.types.get(e)):
+        return
+    if all(isinstance(argument, IntExpr | StrExpr) for argument in e.args) and not any(e.arg_names):
+        values = [repr(argument.value) for argument in e.args if isinstance(argument, IntExpr | StrExpr)]
+        take(b, e, Place(b.slot(node.func), (f"({', '.join(values)})",)))
 
 
 def _take_of_iterable(b: GraphBuilder, e: CallExpr) -> None:

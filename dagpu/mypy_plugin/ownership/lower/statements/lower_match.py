@@ -19,8 +19,8 @@ from mypy.types import Instance, LiteralType, NoneType, ProperType, UnionType, g
 
 from dagpu.mypy_plugin.ownership.control_flow import Move
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
-from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare
-from dagpu.mypy_plugin.ownership.lower.lower_places import place_of
+from dagpu.mypy_plugin.ownership.lower.places import place_of
+from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign, declare
 from dagpu.mypy_plugin.ownership.lower.values.origins import origin_of
 from dagpu.mypy_plugin.ownership.lower.values.shared_places import share_captures
 from dagpu.mypy_plugin.typing.type_facts import MOVES

@@ -1,17 +1,11 @@
 """Evaluates the operands of a call or a display, and moves the handles among them."""
 
-from mypy.nodes import CallExpr, Expression, IndexExpr, MemberExpr, NameExpr
+from mypy.nodes import CallExpr, Expression, IndexExpr, ListExpr, MemberExpr, NameExpr, TupleExpr
 from mypy.types import Instance, TupleType, get_proper_type
 
 from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, Move, Slot
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.lower_places import (
-    BINDS,
-    has_stable_items,
-    has_variable_index,
-    item_step,
-    place_of,
-)
+from dagpu.mypy_plugin.ownership.lower.places import BINDS, has_stable_items, has_variable_index, item_step, place_of
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 
@@ -58,8 +52,13 @@ class Operands:
         return held
 
     def move_items(self, e: Expression) -> None:
-        """Move the items of a container that a call takes one by one: `f(*pair)`, `f(**tensors)`."""
+        """Move the items of a container that a call takes one by one: `f(*pair)`, `f(**tensors)`, `map(f, [t])`."""
         b = self._b
+        if isinstance(e, ListExpr | TupleExpr):
+            for single in e.items:
+                if b.kind(single) & MOVES and (named := place_of(b, single)) is not None:
+                    self._moves.append(Move(single, named, b.temporary(), b.how))
+            return
         place, t = place_of(b, e), get_proper_type(b.types.get(e))
         if place is None:
             return

@@ -1,6 +1,7 @@
-"""Lowers names, attributes and constant indices: reads of handles, and moves."""
+"""Finds the place that an expression names: a variable, an attribute, an item."""
 
 from mypy.nodes import (
+    CallExpr,
     Decorator,
     Expression,
     FuncDef,
@@ -15,26 +16,14 @@ from mypy.nodes import (
     UnaryExpr,
     Var,
 )
-from mypy.types import Instance, LiteralType, TupleType, Type, get_proper_type
+from mypy.types import Instance, LiteralType, TupleType, Type, TypedDictType, get_proper_type
 
-from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
-from dagpu.mypy_plugin.ownership.control_flow import (
-    EVERYTHING,
-    FEED,
-    AskFeed,
-    Build,
-    Move,
-    Path,
-    Place,
-    Read,
-    Slot,
-)
-from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.ownership.lower.lower_functions import property_place
+from dagpu.mypy_plugin.ownership.control_flow import Path, Place
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
+from dagpu.mypy_plugin.ownership.lower.lower_functions import method_effect, property_place
 from dagpu.mypy_plugin.ownership.lower.values.fixed_lists import fixed_lists
-from dagpu.mypy_plugin.ownership.module_facts import Closure
-from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, class_variable, is_stored, method_name
+from dagpu.mypy_plugin.ownership.module_facts import Part
+from dagpu.mypy_plugin.typing.type_facts import class_variable, is_stored
 
 BINDS = ("being assigned", "being put into", "being made a default", "being yielded")
 """The words of moves after which the handle is as it was, under another name or in a container."""
@@ -63,17 +52,30 @@ def place_of(b: GraphBuilder, e: Expression) -> Place | None:
             return None if path is None else _extend_place(b, e.expr, path)
         case IndexExpr():
             return item_place(b, e.base, e.index)
+        case CallExpr():
+            return b.taken.get(e)
         case _:
             return None
 
 
 def item_place(b: GraphBuilder, base: Expression, index: Expression) -> Place | None:
     """Return the place of the item at an index or a key, if that is constant or a variable."""
+    if not has_stable_items(b, base) and (found := method_effect(b, b.types.get(base), "__getitem__")) is not None:
+        return _item_by_method(b, base, index, found[1].gives)
     step = step_of(b, index, b.types.get(base), base) if has_stable_items(b, base) else None
     place = None if step is None and not _is_index(b, index) else place_of(b, base)
     if place is None:
         return None
     return place.inside((step,)) if step is not None else _item_at_variable(b, place, index)
+
+
+def _item_by_method(b: GraphBuilder, base: Expression, index: Expression, given: Part | None) -> Place | None:
+    """Return the place of the item that a `__getitem__` returns, which takes it out of an attribute at the index."""
+    step = step_of(b, index, None)
+    if given is None or step is None:
+        return None
+    path = tuple([step if one[0] == "[" and one[1].isidentifier() else one for one in given.path])
+    return _extend_place(b, base, path)
 
 
 def _extend_place(b: GraphBuilder, e: Expression, path: Path) -> Place | None:
@@ -182,98 +184,6 @@ def match_arguments(t: Type | None) -> list[str]:
 def has_stable_items(b: GraphBuilder, e: Expression) -> bool:
     """Return True if an index gives the same object each time. It does in tuples, lists and dictionaries."""
     t = get_proper_type(b.types.get(e))
-    if isinstance(t, TupleType):
+    if isinstance(t, TupleType | TypedDictType):
         return True
     return isinstance(t, Instance) and t.type.fullname in ("builtins.list", "builtins.dict", "builtins.tuple")
-
-
-def move_or_read(b: GraphBuilder, e: Expression, place: Place, kind: int, by_value: bool) -> Slot | None:
-    """Move the handle out of a place, or read it, and return the slot with its facts."""
-    binds = b.how.startswith(BINDS)
-    if by_value and kind & MOVES and not (binds and has_variable_index(place)):
-        into = b.temporary()
-        b.emit(Move(e, place, into, b.how, binds=binds))
-        return into
-    keeps = kind & EVERYTHING
-    looked = b.temporary() if keeps else None
-    b.emit(Read(e, place, looked, keeps))
-    if looked is not None and b.read_by_generator is not None:
-        b.read_by_generator.append(looked)
-    return looked
-
-
-@expression(NameExpr)
-def _name(b: GraphBuilder, e: NameExpr, by_value: bool) -> Slot | None:
-    root = e.node
-    if isinstance(root, Var):
-        if (closure := b.closures.get(root)) is not None:
-            return _closure(b, closure, e, by_value)
-        kind = b.kind(e)
-        if kind or root in b.module.adopted:
-            return move_or_read(b, e, Place(b.slot(root)), kind, by_value)
-        b.body.unfollowed.add(root)
-        return None
-    function = function_of(root)
-    if function is not None and (closure := b.closures.get(function)) is not None:
-        return _closure(b, closure, e, by_value)
-    return None
-
-
-def _closure(b: GraphBuilder, closure: Closure, e: NameExpr, by_value: bool) -> Slot | None:
-    """Lower the name of a closure: it is passed on, or to something of a type that says nothing about it."""
-    if by_value:
-        return pass_closure_on(b, closure, e)
-    b.body.opaque.update(root for root, _ in closure.uses)
-    return None
-
-
-@expression(MemberExpr)
-def _member(b: GraphBuilder, e: MemberExpr, by_value: bool) -> Slot | None:
-    kind = b.kind(e)
-    if b.kind(e.expr) == FEED and method_name(b.types.get(e.expr), e.name) in names.OUTLASTS_FEED:
-        if place_of(b, e.expr) is None:
-            b.read(e.expr)
-        return None
-    if kind:
-        place = place_of(b, e)
-        if place is not None:
-            return move_or_read(b, e, place, kind, by_value)
-        if b.kind(e.expr) & HANDLE and (how := names.MOVES_SELF.get(method_name(b.types.get(e.expr), e.name) or "")):
-            b.how = how  # `f = t.share` counts as a move at the binding, because the call comes later
-            return b.value(e.expr)
-    return build_part(b, e, b.read(e.expr), kind)
-
-
-@expression(IndexExpr)
-def _index(b: GraphBuilder, e: IndexExpr, by_value: bool) -> Slot | None:
-    if e.analyzed is not None:
-        return None  # a type application: `trio.open_memory_channel[int]`
-    kind = b.kind(e)
-    if kind:
-        place = place_of(b, e)
-        if place is not None:
-            return move_or_read(b, e, place, kind, by_value)
-    base = b.read(e.base)
-    b.read(e.index)
-    b.may_raise()
-    return build_part(b, e, base, kind)
-
-
-def build_part(b: GraphBuilder, e: Expression, base: Slot | None, kind: int) -> Slot | None:
-    """Build a part of a value. It holds the facts of the value that the part's type can hold."""
-    keeps = kind & EVERYTHING
-    if base is None:
-        return None
-    into = b.temporary() if keeps else None
-    b.emit(Build(e, into, (base,), keeps))
-    return into
-
-
-def ask_feed(b: GraphBuilder, e: Expression) -> Slot | None:
-    """Read an expression, and ask it for values if it is a feed. Return the slot with the facts of its values."""
-    held = b.read(e)
-    if b.kind(e) != FEED:
-        return held
-    if held is not None:
-        b.emit(AskFeed(e, Place(held)))
-    return None

@@ -21,13 +21,26 @@ from mypy.nodes import (
 )
 from mypy.types import Instance, get_proper_type
 
-from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, MANY, Escape, Forget, Place, Shift, Slot, Store
+from dagpu.mypy_plugin.ownership.control_flow import (
+    EVERYTHING,
+    MANY,
+    ONE_ITEM,
+    SAME_ITEM,
+    Build,
+    Escape,
+    Forget,
+    Place,
+    Shift,
+    Slot,
+    Store,
+)
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
-from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
-from dagpu.mypy_plugin.ownership.lower.lower_places import has_variable_index, place_of
-from dagpu.mypy_plugin.ownership.lower.values.container_calls import removal
+from dagpu.mypy_plugin.ownership.lower.calls.container_calls import removal
+from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, method_of
+from dagpu.mypy_plugin.ownership.lower.places import has_variable_index, place_of
+from dagpu.mypy_plugin.ownership.lower.values.new_containers import items_of_value
 from dagpu.mypy_plugin.ownership.lower.values.origins import origin_of, origin_of_target
-from dagpu.mypy_plugin.ownership.lower.values.shared_places import share
+from dagpu.mypy_plugin.ownership.lower.values.shared_places import share, share_place
 from dagpu.mypy_plugin.ownership.rules.unused import built_in
 
 
@@ -77,6 +90,8 @@ def _assign_name(b: GraphBuilder, target: NameExpr, held: Slot | None, built: Ex
     if target.name not in b.foreign:
         b.declare(root)
     b.closures.pop(root, None)
+    for variable in [v for v, method in b.bound.items() if v is root or getattr(method.expr, "node", None) is root]:
+        del b.bound[variable]
     kind = b.kind(target) or b.kinds.kind_of(root.type)
     place = place_of(b, target)
     known = kind or held is not None or root in b.module.adopted or b.kinds.may_own(root.type)
@@ -137,8 +152,16 @@ def _assignment(b: GraphBuilder, s: AssignmentStmt) -> None:
             declare(b, target, element=True)
         assign(b, target, held, s, s.rvalue)
         share(b, target, origin, s)
+        if isinstance(s.rvalue, MemberExpr) and isinstance(target, NameExpr) and isinstance(target.node, Var):
+            _bind_method(b, target.node, s.rvalue)
         if len(s.lvalues) > 1:
             origin = origin_of_target(b, target, b.types.get(s.rvalue))
+
+
+def _bind_method(b: GraphBuilder, variable: Var, e: MemberExpr) -> None:
+    method = method_of(b, b.types.get(e.expr), e.name)
+    if method is not None and not method.is_property:
+        b.bound[variable] = e
 
 
 def _is_kept_elsewhere(b: GraphBuilder, rvalue: Expression) -> bool:
@@ -195,10 +218,10 @@ def _augmented(b: GraphBuilder, s: OperatorAssignmentStmt) -> None:
     place = place_of(b, s.lvalue)
     if place is None:
         return
-    if s.op == "+" and _is_list(b, s.lvalue):
-        b.emit(Shift(s, place, 0, MANY))
-    else:
-        b.emit(Forget(s, place, whole=False))
+    is_list = s.op == "+" and _is_list(b, s.lvalue)
+    b.emit(Shift(s, place, 0, MANY) if is_list else Forget(s, place, whole=False))
+    if (is_list or s.op == "|") and b.kinds.may_own(b.types.get(s.rvalue)):
+        share_place(b, place, items_of_value(b, s.rvalue, ONE_ITEM if is_list else SAME_ITEM), s)
     if held is not None:
         b.add_to_container(s, place.slot, [(s, held)], "put where it outlives")
 
@@ -208,11 +231,10 @@ def _delete(b: GraphBuilder, s: DelStmt) -> None:
     for single in targets(s.expr):
         place = place_of(b, single)
         if place is not None:
+            b.emit(Build(s, None, (place.slot,), 0))  # to hold an op until here is a use
             b.emit(Store(s, place, None, 0))
             if isinstance(single, IndexExpr) and _is_list(b, single.base):
                 b.emit(removal(s, Place(place.slot, place.path[:-1]), place.path[-1]))
-            if isinstance(single, NameExpr) and isinstance(single.node, Var):
-                b.body.unfollowed.add(single.node)  # to hold an op until here is a use
             continue
         b.read(single)
         base = place_of(b, single.base) if isinstance(single, IndexExpr) else None

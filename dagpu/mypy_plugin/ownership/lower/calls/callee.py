@@ -17,6 +17,7 @@ from mypy.nodes import (
     OverloadedFuncDef,
     RefExpr,
     StrExpr,
+    SuperExpr,
     TypeInfo,
     Var,
 )
@@ -25,8 +26,8 @@ from mypy.types import AnyType, CallableType, Instance, Type, TypeOfAny, get_pro
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.lower_functions import effect_of, function_named
-from dagpu.mypy_plugin.ownership.lower.lower_places import function_of
+from dagpu.mypy_plugin.ownership.lower.lower_functions import effect_of, function_named, method_of
+from dagpu.mypy_plugin.ownership.lower.places import function_of
 from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect
 from dagpu.mypy_plugin.typing.type_facts import MOVES, method_name, signatures
 
@@ -39,6 +40,8 @@ class Callee:
     """Full name; empty if unknown."""
     receiver: Expression | None
     """The object whose method is called; None for a call that is not of a method."""
+    named: Expression
+    """The expression that names the function, or the method that a variable is bound to."""
     closure: Closure | None = None
     runs: list[int] = field(default_factory=list)
     """Indices of the arguments that are ops which the callee runs."""
@@ -46,6 +49,10 @@ class Callee:
     """The effect of a function whose body is known."""
     given: dict[str, Expression] = field(default_factory=dict)
     """The expressions that are passed for its parameters, by name."""
+    made: str = ""
+    """The parameter for the object that a call of a class makes."""
+    inherited: str = ""
+    """The parameter for the object of the calling method, in a call of `super()`."""
     borrows: list[int] = field(default_factory=list)
     """Indices of the arguments that the callee only reads, but later: it is a generator, or it runs in a task."""
     is_ours: bool = field(init=False)
@@ -64,14 +71,18 @@ def callee_of(b: GraphBuilder, e: CallExpr) -> Callee:
     if isinstance(callee, MemberExpr):
         inner = callee.expr
         if isinstance(inner, RefExpr) and isinstance(inner.node, MypyFile):
-            return Callee(_function_name(b, callee), None)
-        return Callee(method_name(b.types.get(inner), callee.name) or "", inner)
+            return Callee(_function_name(b, callee), None, callee)
+        return Callee(method_name(b.types.get(inner), callee.name) or "", inner, callee)
     if isinstance(callee, NameExpr):
         node = callee.node
         root = node if isinstance(node, Var) else function_of(node)
         if root is not None and (closure := b.closures.get(root)) is not None:
-            return Callee("", None, closure)
-    return Callee(_function_name(b, callee), None)
+            return Callee("", None, callee, closure)
+        if isinstance(node, Var) and (bound := b.bound.get(node)) is not None:
+            return Callee(method_name(b.types.get(bound.expr), bound.name) or "", bound.expr, bound)
+        if isinstance(node, Var) and method_of(b, b.types.get(callee), "__call__") is not None:
+            return Callee(_function_name(b, callee), callee, callee)
+    return Callee(_function_name(b, callee), None, callee)
 
 
 def _function_name(b: GraphBuilder, e: Expression) -> str:
@@ -109,13 +120,16 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
         return known
     flags = [False] * len(e.args)
     given = e.args if callee.receiver is None else [callee.receiver, *e.args]
-    owns = any(b.kinds.may_own(b.types.get(argument)) for argument in given)
-    if not owns and not any(map(_may_hold_facts, repeat(b), e.args)) and not any(k.is_star() for k in e.arg_kinds):
+    owns = any(b.kinds.may_own(b.types.get(argument)) for argument in given) or _has_own_object(b, e)
+    plain = not owns and not any(map(_may_hold_facts, repeat(b), e.args)) and not any(k.is_star() for k in e.arg_kinds)
+    function = function_called(b, e, callee)
+    if plain and function not in b.module.own:
         return flags
-    function = function_named(b, e.callee)
     effect = None if function is None else effect_of(b, function)
-    if function is not None and effect is not None:
+    if function is not None and effect is not None and (not plain or effect.concerns_globals):
         _record_effect(e, callee, function, effect)
+    if plain:
+        return flags
     for signature in signatures(b.types.get(e.callee)):
         formals = map_actuals_to_formals(
             e.arg_kinds,
@@ -156,28 +170,36 @@ def _known_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool] | N
         return [callee.name.endswith(f".{names.TAKES_MEMORY}")] * len(e.args)
     if callee.name in names.READS_ONLY:
         return [False] * len(e.args)
-    return _flags_of_map(b, e) if callee.name == names.MAP else None
+    return [i == 0 for i in range(len(e.args))] if callee.name in names.MAPS else None
 
 
-def _flags_of_map(b: GraphBuilder, e: CallExpr) -> list[bool]:
-    """Return the flags for `map(f, ts)`: the items of an iterable are taken if `f` takes its argument."""
-    flags = [i == 0 for i in range(len(e.args))]  # a closure is passed on
-    function = function_named(b, e.args[0]) if e.args else None
-    effect = None if function is None else effect_of(b, function)
-    for signature in signatures(b.types.get(e.args[0]))[:1] if e.args else []:
-        for i, (formal, name) in enumerate(zip(signature.arg_types, signature.arg_names, strict=True), start=1):
-            spared = effect is not None and name in effect.spares
-            if i < len(flags) and not spared and b.kinds.kind_of(formal) & MOVES:
-                flags[i] = True
-    return flags
+def _has_own_object(b: GraphBuilder, e: CallExpr) -> bool:
+    """Return True for a call whose object is no expression: of `super()`, or of a class of this module."""
+    if isinstance(e.callee, SuperExpr):
+        return True
+    made = e.callee.node if isinstance(e.callee, RefExpr) else None
+    return isinstance(made, TypeInfo) and made.module_name == b.module.name
+
+
+def function_called(b: GraphBuilder, e: CallExpr, callee: Callee) -> FuncDef | None:
+    """Return the function, the method, or the `__init__` of a class that a call runs, if it is one of this module."""
+    if callee.receiver is e.callee:
+        return method_of(b, b.types.get(e.callee), "__call__")
+    return function_named(b, callee.named)
 
 
 def _record_effect(e: CallExpr, callee: Callee, function: FuncDef, effect: Effect) -> None:
     """Record the effect of a function and what is passed for its parameters, unless a starred argument hides that."""
     parameters = [argument.variable.name for argument in function.arguments]
     given: dict[str, Expression] = {}
-    if callee.receiver is not None and not function.is_static:
+    if isinstance(e.callee, SuperExpr) and not function.is_static:
+        callee.inherited = parameters.pop(0)
+    elif isinstance(e.callee, RefExpr) and isinstance(e.callee.node, TypeInfo):
+        callee.made = parameters.pop(0)
+    elif callee.receiver is not None and not function.is_static and not _is_unbound(callee.receiver, function):
         given[parameters.pop(0)] = callee.receiver
+    if function.name == "__post_init__":
+        parameters.clear()  # those of the `__init__` are other ones
     for value, kind, name in zip(e.args, e.arg_kinds, e.arg_names, strict=True):
         if kind.is_star():
             return
@@ -186,6 +208,11 @@ def _record_effect(e: CallExpr, callee: Callee, function: FuncDef, effect: Effec
         elif parameters:
             given[parameters.pop(0)] = value
     callee.effect, callee.given = effect, given
+
+
+def _is_unbound(receiver: Expression, function: FuncDef) -> bool:
+    """Return True for a method that is called through its class, with the object as an argument."""
+    return isinstance(receiver, RefExpr) and isinstance(receiver.node, TypeInfo) and not function.is_class
 
 
 def _runs_later(function: FuncDef) -> bool:

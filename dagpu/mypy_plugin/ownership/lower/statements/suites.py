@@ -1,6 +1,8 @@
 """The suites of compound statements."""
 
-from mypy.nodes import Block, ForStmt, IfStmt, MatchStmt, Statement, TryStmt, WhileStmt, WithStmt
+from collections.abc import Iterator
+
+from mypy.nodes import Block, ForStmt, FuncDef, IfStmt, MatchStmt, Statement, TryStmt, WhileStmt, WithStmt
 
 
 def suites_of(s: Statement) -> list[Block]:
@@ -19,3 +21,13 @@ def suites_of(s: Statement) -> list[Block]:
         case _:
             found = []
     return [suite for suite in found if suite is not None]
+
+
+def statements_in(suite: list[Statement]) -> Iterator[Statement]:
+    """Iterate over the statements of a suite, those of the suites and functions in it among them."""
+    for s in suite:
+        yield s
+        if isinstance(s, FuncDef):
+            yield from statements_in(s.body.body)
+        for inner in suites_of(s):
+            yield from statements_in(inner.body)

@@ -4,31 +4,40 @@ from mypy.nodes import (
     AssertStmt,
     Block,
     BreakStmt,
+    CallExpr,
     ClassDef,
     ContinueStmt,
     Decorator,
+    Expression,
     ExpressionStmt,
     ForStmt,
     FuncDef,
     GlobalDecl,
     IfStmt,
+    IndexExpr,
+    MemberExpr,
     MypyFile,
+    NameExpr,
     NonlocalDecl,
+    OpExpr,
     OverloadedFuncDef,
     RaiseStmt,
     ReturnStmt,
+    UnaryExpr,
     Var,
     WhileStmt,
 )
 
 from dagpu.mypy_plugin.conditions import is_always_false, is_always_true
-from dagpu.mypy_plugin.ownership.control_flow import Escape
+from dagpu.mypy_plugin.ownership.control_flow import BasicBlock, Escape
 from dagpu.mypy_plugin.ownership.frames import Loop
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
-from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, is_pipeline
-from dagpu.mypy_plugin.ownership.lower.lower_places import ask_feed
-from dagpu.mypy_plugin.ownership.lower.values.origins import element_of
+from dagpu.mypy_plugin.ownership.lower.lower_names import ask_feed
+from dagpu.mypy_plugin.ownership.lower.places import place_of
+from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign, declare
+from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of
+from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Known
 from dagpu.mypy_plugin.ownership.lower.values.shared_places import remember, share_element
 from dagpu.mypy_plugin.ownership.rules.unused import drops_op
 
@@ -45,10 +54,23 @@ def _expression(b: GraphBuilder, s: ExpressionStmt) -> None:
 def _return(b: GraphBuilder, s: ReturnStmt) -> None:
     if s.expr is not None:
         b.how = "being returned"
+        _record_result(b, s.expr)
         held = b.value(s.expr)
         if held is not None:
             b.emit(Escape(s.expr, held, "returned from"))
     b.leave(None)
+
+
+def _record_result(b: GraphBuilder, e: Expression) -> None:
+    """Record the place of the result, and of the items that it goes over if it is an iterator."""
+    if isinstance(e, NameExpr | MemberExpr | IndexExpr):
+        if not is_always_false(e):  # None
+            b.body.returned.add(place_of(b, e))
+        return
+    b.body.returned.add(None)
+    if isinstance(e, CallExpr) and isinstance(e.callee, NameExpr) and e.callee.fullname == "builtins.iter":
+        element = element_of(b, e)
+        b.body.yielded.add(element.place if isinstance(element, Known) else None)
 
 
 @statement(RaiseStmt)
@@ -133,14 +155,28 @@ def _class(b: GraphBuilder, s: ClassDef) -> None:
 # ---- branches and loops
 
 
+def _branch(b: GraphBuilder, e: Expression, then: BasicBlock, otherwise: BasicBlock) -> None:
+    """Evaluate a condition and go to one of two blocks: behind both sides of an `and` to `then`, else to the other."""
+    match e:
+        case OpExpr() if e.op in ("and", "or") and not e.right_unreachable:
+            right = b.block()
+            _branch(b, e.left, *((right, otherwise) if e.op == "and" else (then, right)))
+            b.current = right
+            _branch(b, e.right, then, otherwise)
+        case UnaryExpr() if e.op == "not":
+            _branch(b, e.expr, otherwise, then)
+        case _:
+            b.read(e)
+            b.jump(then)
+            b.jump(otherwise)
+
+
 @statement(IfStmt)
 def _if(b: GraphBuilder, s: IfStmt) -> None:
     end = b.block()
     for condition, suite in zip(s.expr, s.body, strict=True):
-        b.read(condition)
         then, otherwise = b.block(), b.block()
-        b.jump(then)
-        b.jump(otherwise)
+        _branch(b, condition, then, otherwise)
         b.current = then
         b.suite(suite)
         b.jump(end)
@@ -152,11 +188,13 @@ def _if(b: GraphBuilder, s: IfStmt) -> None:
 @statement(WhileStmt)
 def _while(b: GraphBuilder, s: WhileStmt) -> None:
     head, end = b.split(), b.block()
-    b.read(s.expr)
-    otherwise = b.block()
-    if not is_always_true(s.expr):
-        b.jump(otherwise)
-    b.split()
+    then, otherwise = b.block(), b.block()
+    if is_always_true(s.expr):
+        b.read(s.expr)
+        b.jump(then)
+    else:
+        _branch(b, s.expr, then, otherwise)
+    b.current = then
     with b.inside(Loop(end, head)):
         b.suite(s.body)
     b.jump(head)
@@ -169,6 +207,8 @@ def _while(b: GraphBuilder, s: WhileStmt) -> None:
 def _for(b: GraphBuilder, s: ForStmt) -> None:
     held = ask_feed(b, s.expr)
     origin = element_of(b, s.expr)
+    if isinstance(origin, Known) and isinstance(s.index, NameExpr) and isinstance(s.index.node, Var):
+        b.iterated[s.index.node] = origin.place
     before = remember(b, s, origin)
     head, end, otherwise = b.split(), b.block(), b.block()
     b.may_raise()

@@ -1,0 +1,282 @@
+"""Finds the places of the items of a new container: `[a, *ts]`, `ts + us`, `[t] * 2`, `ts[1:]`, `list(ts)`."""
+
+from dataclasses import replace
+from typing import Final
+
+from mypy.nodes import (
+    CallExpr,
+    DictExpr,
+    DictionaryComprehension,
+    Expression,
+    GeneratorExpr,
+    IndexExpr,
+    ListComprehension,
+    ListExpr,
+    MemberExpr,
+    NameExpr,
+    OpExpr,
+    RefExpr,
+    SetComprehension,
+    SliceExpr,
+    StarExpr,
+    TupleExpr,
+    Var,
+)
+from mypy.types import Instance, TupleType, get_proper_type
+
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, ONE_ITEM, SAME_ITEM, SOME_ITEM, Place
+from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
+from dagpu.mypy_plugin.ownership.lower.places import integer_of, step_of
+from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of, element_of_call
+from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import (
+    Choice,
+    Components,
+    Items,
+    Known,
+    Origin,
+    Parts,
+    Repeated,
+    items_of,
+    part_of,
+)
+from dagpu.mypy_plugin.ownership.lower.values.origins import origin_finder, origin_of, origin_of_place
+from dagpu.mypy_plugin.typing.type_facts import method_name
+
+_REARRANGES: Final = {
+    **dict.fromkeys((f"builtins.{name}" for name in ("reversed", "sorted", "set", "frozenset")), SOME_ITEM),
+    "builtins.filter": ANY_ITEM,
+}
+"""Functions that give the items of their argument in another order, or some of them."""
+
+
+# ---- displays
+
+
+@origin_finder(TupleExpr)
+def _of_tuple(b: GraphBuilder, e: TupleExpr, moves: bool) -> Origin | None:
+    return _of_display(b, e, moves)
+
+
+@origin_finder(ListExpr)
+def _of_list(b: GraphBuilder, e: ListExpr, moves: bool) -> Origin | None:
+    return _of_display(b, e, moves)
+
+
+def _of_display(b: GraphBuilder, e: TupleExpr | ListExpr, moves: bool) -> Origin | None:
+    starred = [item.expr for item in e.items if isinstance(item, StarExpr)]
+    if len(starred) == len(e.items) == 1:
+        return items_of_value(b, starred[0])
+    items: list[Origin | None] = []
+    for item in e.items:
+        if not isinstance(item, StarExpr):
+            items.append(origin_of(b, item, moves=moves))
+            continue
+        inner = items_of(origin_of(b, item.expr, moves=False))
+        if inner is None:
+            return _with_some(b, Components(tuple(items), whole=False), starred)
+        items += inner
+    return Components(tuple(items)) if any(items) else None
+
+
+def _with_some(b: GraphBuilder, known: Components | None, others: list[Expression]) -> Origin | None:
+    """Return the origin of a container with the items of other ones, of unknown length, at unknown indices."""
+    found = [items_of_value(b, other, ONE_ITEM) for other in others]
+    options = [option for option in (known, *found) if option is not None]
+    return Choice(tuple(options)) if options else None
+
+
+@origin_finder(DictExpr)
+def _of_dict(b: GraphBuilder, e: DictExpr, moves: bool) -> Origin | None:
+    if not b.kinds.may_own(b.types.get(e)):
+        return None
+    others: list[Origin | None] = []
+    parts: dict[str, Origin | None] = {}
+    for key, value in e.items:
+        if key is None:
+            parts.clear()  # which it may replace
+            others.append(items_of_value(b, value, SAME_ITEM if len(e.items) == 1 else ONE_ITEM))
+        elif (step := step_of(b, key, None)) is not None:
+            parts[step] = origin_of(b, value, moves=moves)
+    known = tuple([other for other in others if other is not None])
+    return Parts(tuple(parts.items()), Choice(known) if known else None) if known or any(parts.values()) else None
+
+
+# ---- operators
+
+
+@origin_finder(OpExpr)
+def _of_operator(b: GraphBuilder, e: OpExpr, moves: bool) -> Origin | None:
+    if not b.kinds.may_own(b.types.get(e)):
+        return None
+    if e.op == "*":
+        return _repeated(b, e, moves)
+    if e.op not in ("+", "|"):
+        return None
+    if e.op == "|":
+        merged = (items_of_value(b, e.left, ONE_ITEM), items_of_value(b, e.right))
+        return Choice(merged) if any(merged) else None
+    sides = [origin_of(b, side, moves=moves) for side in (e.left, e.right)]
+    left, right = map(items_of, sides)
+    if left is not None and right is not None:
+        return Components((*left, *right)) if any((*left, *right)) else None
+    return _with_some(b, None, [e.left, e.right])
+
+
+def _repeated(b: GraphBuilder, e: OpExpr, moves: bool) -> Origin | None:
+    """Return the origin of `[t] * 2`: two items which are one object."""
+    display, times = (e.left, e.right) if isinstance(e.left, ListExpr | TupleExpr) else (e.right, e.left)
+    if not isinstance(display, ListExpr | TupleExpr) or len(display.items) != 1 or integer_of(b, times) in (0, 1):
+        return None
+    item = display.items[0]
+    return None if isinstance(item, StarExpr) else Repeated(origin_of(b, item, moves=moves))
+
+
+# ---- slices
+
+
+@origin_finder(IndexExpr)
+def _of_index(b: GraphBuilder, e: IndexExpr, moves: bool) -> Origin | None:
+    if not isinstance(e.index, SliceExpr):
+        return origin_of_place(b, e, moves)
+    ends = (e.index.begin_index, e.index.end_index, e.index.stride)
+    if ends == (None, None, None):
+        return items_of_value(b, e.base)
+    origin = origin_of(b, e.base, moves=moves)
+    items, numbers = items_of(origin), [None if end is None else integer_of(b, end) for end in ends]
+    if any(end is not None and number is None for end, number in zip(ends, numbers, strict=True)) or numbers[2] == 0:
+        return None
+    if items is not None:
+        return Components(tuple(items[slice(*numbers)]))
+    if numbers[:2] == [None, None]:
+        return items_of_value(b, e.base, SOME_ITEM)
+    t = get_proper_type(b.types.get(e.base))
+    if not isinstance(origin, Known) or not isinstance(t, Instance) or not t.args:
+        return None
+    begin, end, stride = ("" if number is None else number for number in numbers)
+    return Items(origin.place, t.args[0], ANY_ITEM, f"[{begin}:{end}:{stride}]")
+
+
+# ---- calls
+
+
+@origin_finder(CallExpr)
+def _of_call(b: GraphBuilder, e: CallExpr, moves: bool) -> Origin | None:
+    taken = b.taken.get(e)
+    if taken is not None:
+        return Known(taken, b.types.get(e))
+    if not e.args and not isinstance(e.callee, MemberExpr):
+        return None
+    if not b.kinds.may_own(b.types.get(e)):
+        return None
+    name = e.callee.fullname if isinstance(e.callee, RefExpr) else ""
+    if name in names.CONTAINERS or name in _REARRANGES:
+        return _copy_by_function(b, e, name)
+    if name in names.COPIES_OBJECT:
+        return _copy_of_object(b, e.args[0], e)
+    if isinstance(e.callee, MemberExpr):
+        method = method_name(b.types.get(e.callee.expr), e.callee.name) or ""
+        if method == names.FROM_KEYS:
+            return Repeated(origin_of(b, e.args[1], moves=moves)) if len(e.args) == 2 else None
+        if method in names.COPIES_SELF:
+            return items_of_value(b, e.callee.expr)
+        if e.callee.name == names.REPLACES_SELF:
+            return _copy_of_object(b, e.callee.expr, e)
+    return None
+
+
+def _copy_by_function(b: GraphBuilder, e: CallExpr, name: str) -> Origin | None:
+    given = e.args[-1] if name == "builtins.filter" else e.args[0]
+    if name == "builtins.dict" and isinstance(given, CallExpr):
+        pairs = element_of_call(b, given)
+        return _container_of(pairs.items[-1], SOME_ITEM) if isinstance(pairs, Components) and pairs.items else None
+    return items_of_value(b, given, _REARRANGES.get(name, SAME_ITEM))
+
+
+def _copy_of_object(b: GraphBuilder, copied: Expression, e: CallExpr) -> Origin | None:
+    """Return the origin of an object that has the attributes of another one, but for those that are given by name."""
+    origin, t = origin_of(b, copied, moves=False), get_proper_type(b.types.get(copied))
+    if not isinstance(origin, Known):
+        return None
+    if isinstance(t, TupleType):
+        t = t.partial_fallback
+    if not isinstance(t, Instance):
+        return None
+    if t.type.fullname in names.CONTAINERS:
+        return items_of_value(b, copied)
+    found: list[tuple[str, Known]] = []
+    for attribute, symbol in t.type.names.items():
+        if isinstance(symbol.node, Var) and attribute not in e.arg_names and b.kinds.may_own(symbol.node.type):
+            part = part_of(origin, f".{attribute}", symbol.node.type)
+            found += [(f".{attribute}", part)] if part is not None else []
+    return Parts(tuple(found)) if found else None
+
+
+# ---- comprehensions
+
+
+@origin_finder(ListComprehension)
+def _of_list_comprehension(b: GraphBuilder, e: ListComprehension, moves: bool) -> Origin | None:
+    return _copy_by_comprehension(b, e, e.generator, e.generator.left_expr)
+
+
+@origin_finder(SetComprehension)
+def _of_set_comprehension(b: GraphBuilder, e: SetComprehension, moves: bool) -> Origin | None:
+    return _copy_by_comprehension(b, e, e.generator, e.generator.left_expr)
+
+
+@origin_finder(DictionaryComprehension)
+def _of_dict_comprehension(b: GraphBuilder, e: DictionaryComprehension, moves: bool) -> Origin | None:
+    return _copy_by_comprehension(b, e, e, e.value)
+
+
+def _copy_by_comprehension(
+    b: GraphBuilder, whole: Expression, e: GeneratorExpr | DictionaryComprehension, result: Expression
+) -> Origin | None:
+    """Return the origin of the items that a comprehension takes over from another container, as `[t for t in ts]`."""
+    if len(e.sequences) > 1 or not isinstance(result, NameExpr) or not b.kinds.may_own(b.types.get(whole)):
+        return None
+    index, sequence = e.indices[0], e.sequences[0]
+    step = ANY_ITEM if e.condlists[0] else SOME_ITEM if isinstance(e, DictionaryComprehension) else SAME_ITEM
+    if isinstance(index, NameExpr):
+        return items_of_value(b, sequence, step) if index.node is result.node else None
+    element = element_of(b, sequence)
+    if not isinstance(index, TupleExpr) or not isinstance(element, Components):
+        return None
+    for one, part in zip(index.items, element.items, strict=False):
+        if isinstance(one, NameExpr) and one.node is result.node:
+            return _container_of(part, step)
+    return None
+
+
+# ---- the items of another container
+
+
+def items_of_value(b: GraphBuilder, e: Expression, step: str = SAME_ITEM) -> Origin | None:
+    """Return the origin of a new container of the items of an expression, in this relation to them."""
+    origin = origin_of(b, e, moves=False)
+    match origin:
+        case None if isinstance(e, CallExpr):
+            return _container_of(element_of_call(b, e), SOME_ITEM if step == SAME_ITEM else step)
+        case Known():
+            t = get_proper_type(origin.type)
+            if isinstance(t, TupleType):
+                return Components(tuple(items_of(origin) or [])) if step == SAME_ITEM else None
+            items = Items(origin.place, t.args[-1] if isinstance(t, Instance) and t.args else None, step)
+            known = items_of(origin) if step == SAME_ITEM else None
+            return items if known is None else Choice((Components(tuple(known)), items))
+        case Items():
+            if step == ONE_ITEM:
+                return replace(origin, step=step)
+            return replace(origin, step=origin.step if step == SAME_ITEM or origin.step == ANY_ITEM else step)
+        case Repeated():
+            return origin
+        case _:
+            return origin if step == SAME_ITEM else None
+
+
+def _container_of(item: Origin | None, step: str) -> Origin | None:
+    """Return the origin of a new container of the items of which `item` is any."""
+    if isinstance(item, Known) and item.place.path and item.place.path[-1] == ANY_ITEM:
+        return Items(Place(item.place.slot, item.place.path[:-1]), item.type, step)
+    return None
