@@ -213,6 +213,11 @@ def replace_standins(value: Any) -> Any:
     return map_values(_argument_of, value, _SEARCHED, replace_standins)
 
 
+def read_standins(value: Any) -> Any:
+    """Return a value as `replace_standins` does, and record that the trace has read its numbers."""
+    return map_values(_read_argument_of, value, _SEARCHED, read_standins)
+
+
 _NUMBERS: Final = frozenset((SymbolicNumber,))
 _SEARCHED: Final = frozenset((SymbolicNumber, SymbolicArray, set, frozenset))
 
@@ -224,5 +229,17 @@ def _argument_of(value: Any) -> Any:
         return value.number
     if kind is SymbolicArray:
         return value.source
-    items = [(item, replace_standins(item)) for item in value]
-    return kind(new for _, new in items) if any(new is not old for old, new in items) else value
+    return _with_items(value, replace_standins)
+
+
+def _read_argument_of(value: Any) -> Any:
+    """Return what `_argument_of` does, and record that a number is read."""
+    if type(value) is SymbolicNumber:
+        return value.read()
+    return value.source if type(value) is SymbolicArray else _with_items(value, read_standins)
+
+
+def _with_items(items: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a set with items that a function has changed; the set itself if it changes none."""
+    changed = [(item, change(item)) for item in items]
+    return type(items)(new for _, new in changed) if any(new is not old for old, new in changed) else items

@@ -147,7 +147,8 @@ class _Walk:
         rest: list[int] = []
         for out in fresh:
             about = self._buffers[out]
-            for source in ending:
+            # An output that nobody reads ends here too. What it is written over has to be released before it.
+            for source in ending[: ending.index(out)] if out in ending else ending:
                 if not self._lost[source] and self._buffers[source] == about and may_write_over(launch, source, out):
                     self._lost[source] = True
                     self.offsets[out] = self.offsets[source]

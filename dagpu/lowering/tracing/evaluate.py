@@ -14,10 +14,11 @@ from typing import Any, Final, assert_never, final
 
 import numpy as np
 
+from dagpu.common.containers import own_containers
 from dagpu.common.errors import MovedError
 from dagpu.handles import HANDLES, SharedTensor, TensorRef
 from dagpu.handles.handle_trees import has_owning_handle
-from dagpu.handles.symbolic import SymbolicNumber
+from dagpu.handles.symbolic import SymbolicNumber, replace_standins
 from dagpu.lowering.arguments.exact_tokens import is_fixed
 from dagpu.lowering.tracing.deferred import (
     NOT_YET,
@@ -332,7 +333,9 @@ class Evaluation(RememberingEvaluation):
                     return True
                 assert type(deferred.cause) is SuspendedOp
                 self._places.current = deferred.cause.place
-                self._apply_node(deferred.cause.node, inputs)
+                node = deferred.cause.node
+                # A plan calls the function of a `Map` in each run, with the arguments of that run.
+                self._apply_node(node, replace_standins(inputs) if type(node) is Map else inputs)
             case ForeignSuspension(node=node, place=place):
                 once = node.once
                 if self.memo.is_deferred(once) or (not once.settled() and once.owner is not self):
@@ -358,8 +361,8 @@ class Evaluation(RememberingEvaluation):
     # ---- one node
 
     def _held_value(self, node: Value[Any]) -> Any:
-        """Return the value that a `Value` holds: a pipeline's arguments as stand-ins, and handles moved out of the
-        op."""
+        """Return the value that a `Value` holds: a pipeline's arguments as stand-ins, handles moved out of the op, and
+        containers of its own."""
         value, leaves = node.content, self.leaves
         if leaves.inputs is not None and id(node) in leaves.inputs.argument_starts:
             start = leaves.inputs.argument_starts[id(node)]
@@ -374,9 +377,10 @@ class Evaluation(RememberingEvaluation):
             self.seen.add(node)
             value = self.taker.take_handles(value, node)
         elif self.leaves.pure:
-            value = self.taker.take_handles(value, node)
+            value = own_containers(self.taker.take_handles(value, node))
         else:
             leaves.forbid_reuse()
+            value = own_containers(value)
         return value
 
     def _lazy_arguments(self, node: Launch) -> list[AnyOp]:

@@ -8,7 +8,7 @@ from dagpu.common.env_vars import MAX_CLOSURES
 from dagpu.common.errors import DagpuError
 from dagpu.common.origin import Origin, describe
 from dagpu.common.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
-from dagpu.handles.symbolic import replace_standins
+from dagpu.handles.symbolic import read_standins
 from dagpu.lowering.arguments.exact_tokens import is_fixed
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
 from dagpu.lowering.program import Cell, Items
@@ -65,13 +65,13 @@ class Closures:
         return self._checked_argument(node, argument)
 
     def _checked_argument(self, node: HostCall[Any], argument: Any) -> Any:
-        """Return the argument without stand-ins. If the argument can be changed in place, record that each run needs a
-        trace."""
+        """Return the argument without stand-ins, for whose numbers alone the plan holds then. If the argument can be
+        changed in place, record that each run needs a trace."""
         if type(argument) is Items:
             return Items(tuple([self._checked_argument(node, item) for item in argument.items]))
         if type(argument) is Cell:
             return argument
-        argument = replace_standins(argument)
+        argument = read_standins(argument)
         if not is_fixed(argument):
             self._leaves.forbid_reuse(
                 f"the function of .host_map at {describe(node.origin)} gets a {type(argument).__name__}, and may "

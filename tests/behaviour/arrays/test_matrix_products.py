@@ -182,3 +182,11 @@ def test_a_feed_of_products(with_libraries: Any) -> None:
                 np.testing.assert_allclose(await feed.next(), now @ b @ b, rtol=1e-4, atol=1e-4)
 
     trio.run(main)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("dtype", "large"), [(f16, 6e4), (f32, 1e30), (f64, 1e300)])
+def test_what_overflows_is_infinity(dtype: Any, large: float) -> None:
+    """Without a warning, as on a GPU."""
+    x = from_host(np.full((4, 4), large, dtype)).share().sync()
+    assert np.isinf(array.matmul(x, x).to_host().sync()).all()

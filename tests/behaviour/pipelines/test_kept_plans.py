@@ -329,3 +329,54 @@ def test_a_warning_says_why_no_plan_is_kept(name: str) -> None:
     finally:
         OUTSIDE.clear()
         SOURCES.clear()
+
+
+HOST_FUNCTIONS: Final[dict[str, Any]] = {
+    "a number": lambda x, a: value(a).host_map(doubled),
+    "a number in a tuple": lambda x, a: value((1, (a, "b"))).host_map(same),
+    "a number beside a result": lambda x, a: zip_ops(scaled(2.0, x).to_host(), value(a)).host_map(last_of),
+    "a number that is picked": lambda x, a: zip_ops(value(a), scaled(2.0, x)).first().host_map(doubled),
+    "a number that is shared": lambda x, a: value(a).shared().host_map(doubled),
+    "a number that is taken apart": lambda x, a: zip_ops(value(a), value(2)).unzip()[0].host_map(doubled),
+    "a function of map before it": lambda x, a: value(a).map(doubled).host_map(doubled),
+}
+
+
+def doubled(x: Any) -> Any:
+    return x * 2
+
+
+def last_of(x: Any) -> Any:
+    return x[-1]
+
+
+@pytest.mark.parametrize("name", HOST_FUNCTIONS)
+@pytest.mark.usefixtures("machine")
+def test_a_function_of_the_host_gets_the_numbers_of_its_call(name: str) -> None:
+    """Also where the plan of an earlier call serves, for numbers that come again and for new ones."""
+    f, x = HOST_FUNCTIONS[name], shared(1)
+    p = pipeline(f)
+    for a in (0.5, 1.5, 0.5, 2.5, 1.5):
+        assert repr(p(x, a).sync()) == repr(f(x, a).sync())
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_function_of_the_host_gets_the_value_of_a_source() -> None:
+    """A source as an argument is read in each call."""
+    p, s = pipeline(lambda s: s.host_map(doubled)), source(1.0)
+    for a in (1.0, 2.0, 1.0, 3.0):
+        s.set(a)
+        assert p(s).sync() == 2 * a
+
+
+def total(found: Any) -> float:
+    return float(found[1].sum())
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_function_of_results_reads_arrays_of_the_call() -> None:
+    """In the first call too, which makes the plan."""
+    p = Calls(lambda x, a: zip_ops(scaled(a, from_host(x)).to_host(), value(x)).map(total))
+    for k in range(4):
+        assert p(np.full(S, k, f32), 1.0 + k).sync() == k * np.prod(S)
+    assert p.count == 1

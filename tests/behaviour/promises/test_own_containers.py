@@ -220,3 +220,18 @@ def test_the_state_of_a_fold_is_not_its_output() -> None:
                 found.append(99)
 
     trio.run(main)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_each_run_of_a_value_hands_out_its_own(make: Callable[[Any], Any]) -> None:
+    """The object that the op was made of is nobody's result, and two parts of one result are apart."""
+    held = make(1)
+    op = value(held)
+    for _ in range(3):
+        found = op.sync()
+        assert found == make(1)
+        spoil(found)
+    assert held == make(1)
+    one, other = zip_ops(op, op).sync()
+    spoil(one)
+    assert other == make(1)

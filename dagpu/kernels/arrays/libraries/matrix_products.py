@@ -216,6 +216,7 @@ def _twin(flags: tuple[bool, bool]) -> Callable[..., None]:
             (x.view(np.ndarray).swapaxes(-1, -2) if flag else x.view(np.ndarray)).astype(wide, copy=False)
             for x, flag in zip(operands, flags, strict=True)
         ]
-        y[...] = np.matmul(a, b).astype(y.dtype, copy=False)
+        with np.errstate(all="ignore"):  # what overflows is infinity, as on a GPU
+            y[...] = np.matmul(a, b).astype(y.dtype, copy=False)
 
     return body

@@ -20,6 +20,7 @@ from dagpu import (
     kernel,
     plan_of,
     use_interpreter,
+    value,
     zip_ops,
 )
 from dagpu.common.errors import PlanError
@@ -160,3 +161,21 @@ def test_bytes_written_over_go_back_once_both_are_released() -> None:
     unordered = [*steps[: launch_at + 1], *away, *steps[launch_at + 1 :]]
     with pytest.raises(PlanError, match=rf"gives back bytes of buffer {source}, .* nothing orders the release of that"):
         verify(replace(plan, lanes=lanes, events=plan.events + 1, steps=tuple(unordered)))
+
+
+@pytest.mark.parametrize(
+    "drop",
+    [
+        lambda op: op.map(lambda t: 0),
+        lambda op: zip_ops(value(0), op).first(),
+        lambda op: zip_ops(op, value(0)).unzip()[1],
+        lambda op: op.share().map(lambda t: 0),
+    ],
+)
+@pytest.mark.parametrize("policy", [SingleStream(), RoundRobin(2)])
+def test_an_output_that_nobody_reads_takes_no_place_of_an_input_that_ends_later(drop: Any, policy: Any) -> None:
+    """Both end with the launch. The plan is proved, and runs."""
+    op = drop(doubled_by(double_over, doubled_by(double_beside, from_host(numbers())))).schedule(policy)
+    plan = plan_of(op)
+    verify(plan)
+    assert op.sync() == 0
