@@ -66,7 +66,10 @@ template <class T> __device__ __forceinline__ T sum_before(T mine) {
     if (lane == 31) sums[warp] = sum;
     __syncthreads();
     T before = sum - mine;
-    for (int other = 0; other < warp; ++other) before += sums[other];
+    // With `other < warp` as the loop's end, the compiler would read beyond `sums` what it does not use.
+#pragma unroll
+    for (int other = 0; other < WARPS - 1; ++other)
+        if (other < warp) before += sums[other];
     return before;
 }
 
