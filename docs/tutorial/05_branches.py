@@ -37,8 +37,8 @@ def lines_of(x: In[f32]) -> DeviceOp[Tensor[f32]]:
 
 # docs: branches
 def cartoon(x: DeviceOp[SharedTensor[f32]]) -> DeviceOp[Tensor[f32]]:
-    """Draw flat colours with black outlines: blur the picture twice and draw its edges
-    on the result."""
+    """Draw flat colours with black outlines: blur the picture twice and draw its
+    edges on the result."""
     colours = blurred(blurred(x))
     outlines = lines_of(x)
     return overlay(new().partition(TILE), colours, outlines).first().unpartition()
