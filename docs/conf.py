@@ -16,6 +16,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "generated",
+    "code_blocks",
     "short_signatures",
 ]
 exclude_patterns = ["_build", "_ext"]
@@ -42,3 +43,5 @@ autodoc_class_signature = "separated"
 autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 copybutton_exclude = ".linenos, .gp"
+# nobody pastes what a program has printed
+copybutton_selector = "div:not(.output, .raises) > div.highlight > pre"

@@ -64,8 +64,8 @@ class TracedRun:
         """Return the columns of this run's row in the summary; `number` is its first column."""
         columns = [(forecast.makespan, forecast.overlap) for forecast in (self.predicted, self.possible)]
         columns.append((self.seconds, self.measured.overlap))
-        numbers = [text for seconds, share in columns for text in (duration(seconds), f"{share:.0%}")]
-        return str(number), str(len(self.predicted.pieces) - self.skipped), str(len(self.predicted.lanes)), *numbers
+        times = [f"{duration(seconds)}, {share:.0%} hidden" for seconds, share in columns]
+        return str(number), str(len(self.predicted.pieces) - self.skipped), str(len(self.predicted.lanes)), *times
 
 
 @final
@@ -203,7 +203,8 @@ class Trace:
         return [text for _, text in sorted(found, key=lambda one: -one[0])]
 
     def __str__(self) -> str:
-        heads = ("#", "ran", "lanes", "predicted", "overlap", "plan allows", "overlap", "measured", "overlap")
+        predicted = "predicted for an H200" if self._costs is None else "predicted"
+        heads = ("#", "ran", "lanes", predicted, "plan allows", "measured")
         rows = [run.row(number) for number, run in enumerate(self.runs[:_MOST_ROWS], 1)]
         count = sum([len(run.predicted.pieces) - run.skipped for run in self.runs])
         allowed = f"the plans allow {self.planned_overlap:.0%}"

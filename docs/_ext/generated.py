@@ -5,6 +5,7 @@ behind it.
 - `parity.md` from tests/project/parity, whose rows are also tests;
 - `examples.md`, the gallery, and the pictures in it, by running the examples;
 - `tutorial/notebook.md` from the notebook beside it, by running that;
+- the cartoon of the tutorial, before and after, by running its script;
 - the pictures under `_static/generated/`, which the code of a page writes with
   `save_svg` (see `tests/support/doc_pages.py`). They are part of the page, so that they
   follow its theme and show their tooltips.
@@ -16,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from PIL import Image
 
 from tests.project.docs.made import benchmark_pages, gallery_page, notebooks
 from tests.support.doc_pages import (
     DOCS,
     GENERATED,
     draw,
+    names_of,
     pages,
     pictures,
     with_made_pages,
@@ -48,6 +51,14 @@ def write_pictures() -> None:
             )
         for name in wanted:
             _write(GENERATED / name, drawn[name])
+
+
+def write_cartoon() -> None:
+    """Write a part of the tutorial's picture, and the same part of its cartoon."""
+    names = names_of(DOCS / "tutorial" / "05_branches.py")
+    for name, picture in (("before", names["picture"]), ("after", names["drawn"])):
+        part = (255 * picture[:252, :360]).astype("uint8")
+        Image.fromarray(part).save(GENERATED / f"cartoon-{name}.png")
 
 
 def parity() -> str:
@@ -86,6 +97,7 @@ def write_all(_app: Any = None) -> None:
     cells = notebooks.executed(notebooks.NOTEBOOK)
     _write(DOCS / "tutorial" / "notebook.md", notebooks.as_page(cells))
     write_pictures()
+    write_cartoon()
 
 
 def _write(file: Path, text: str) -> None:

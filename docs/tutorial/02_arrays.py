@@ -13,7 +13,7 @@ def scaled(x: Elem[f32], size: Elem[f32]) -> Elem[f32]:
 
 
 # docs: run
-numbers = np.array([[3.0, 0.0, 1.0], [4.0, 0.0, -1.0]], np.float32)
+numbers = np.array([[3.0, 0.0, 12.0], [4.0, 0.0, -5.0]], np.float32)
 
 norms = array.norm(from_host(numbers), axis=0)
 normalised = scaled(from_host(numbers), norms).to_host()

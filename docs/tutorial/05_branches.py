@@ -37,8 +37,8 @@ def lines_of(x: In[f32]) -> DeviceOp[Tensor[f32]]:
 
 # docs: branches
 def cartoon(x: DeviceOp[SharedTensor[f32]]) -> DeviceOp[Tensor[f32]]:
-    """Draw flat colours with black outlines: blur the picture twice and draw its edges
-    on the result."""
+    """Draw flat colours with black outlines: blur the picture twice and draw its
+    edges on the result."""
     colours = blurred(blurred(x))
     outlines = lines_of(x)
     return overlay(new().partition(TILE), colours, outlines).first().unpartition()
@@ -46,7 +46,8 @@ def cartoon(x: DeviceOp[SharedTensor[f32]]) -> DeviceOp[Tensor[f32]]:
 
 # docs: run
 rows, columns = np.mgrid[0 : SHAPE[0], 0 : SHAPE[1]]
-picture = (0.5 + 0.5 * np.sin(rows / 40) * np.cos(columns / 60)).astype(np.float32)
+waves = np.sin(rows / 40) * np.cos(columns / 60)
+picture = (np.round(2 + 2 * waves) / 4).astype(np.float32)  # five shades of grey
 
 pipeline: DeviceOp[NDArray[f32]] = cartoon(from_host(picture).shared()).to_host()
 drawn = pipeline.sync()

@@ -1,10 +1,10 @@
 """Reads and runs pages of the documentation: their blocks of code, their scripts and their pictures.
 
 - A page is one program: its ```` ```python ```` blocks run in order, on the host. The comment of
-  `print(...)  # text` is the expected output. A block below `<!-- raises: MovedError -->` must raise that error. The
-  ```` ```text ```` block after it is the message; for a group, also the messages of its parts, as `told` formats them.
-  A block below `<!-- not run: why -->` is only shown. A ```` ```text ```` block below `<!-- mypy -->` is the report of
-  mypy, with the plugin, on the block of code before it.
+  `print(...)  # text` is the expected output, as is a ```` ```text ```` block below `<!-- prints -->`. A block below
+  `<!-- raises: MovedError -->` must raise that error. The ```` ```text ```` block after it is the message; for a group,
+  also the messages of its parts, as `told` formats them. A block below `<!-- not run: why -->` is only shown. A
+  ```` ```text ```` block below `<!-- mypy -->` is the report of mypy, with the plugin, on the block of code before it.
 - A page of the tutorial also shows, piece by piece, a script `NN_name.py` in the same folder. A block below
   `<!-- 01_hello.py: describe -->` is the piece of that script from its line `# docs: describe` to its next line
   `# docs: `; `python -m tests.support.doc_pages` writes the pieces of the scripts into the pages. The ```` ```text ````
@@ -62,12 +62,13 @@ def is_made(page: Path) -> bool:
 def with_made_pages(page: Path, text: str) -> str:
     """Return the text of a page whose links to files lead to the pages made of them.
 
-    The links of a page lead to what a clone has, so that they work where nothing has been built.
+    The links of a page lead to what a clone has, so that they work where nothing has been built. A page that is made of
+    a file may offer the file itself.
     """
 
     def led(match: re.Match[str]) -> str:
         made = page_of(Path(os.path.normpath(page.parent / match["target"])))
-        if made is None:
+        if made is None or made == page:
             return match[0]
         return f"{match['text']}({os.path.relpath(made, page.parent)}{match['part'] or ''})"
 
@@ -97,11 +98,13 @@ class Block:
     skipped: bool
     message: str | None
     mypy: tuple[str, ...]
+    output: str
+    """The output below it; empty without one."""
 
     @property
     def prints(self) -> list[str]:
-        """Return the lines that the block prints, according to its comments."""
-        return re.findall(r"print\(.*\)\s+# (.*)", self.code)
+        """Return the lines that the block prints, according to its comments and to the output below it."""
+        return [*re.findall(r"print\(.*\)\s+# (.*)", self.code), *self.output.splitlines()]
 
     def run(self, page: Path, names: dict[str, Any]) -> None:
         """Run the block. It can import the modules in the page's folder."""
@@ -139,17 +142,21 @@ def blocks(page: Path) -> Iterator[Block]:
         raises = re.search(r"raises: (\w+)", match["mark"])
         message: str | None = None
         mypy: list[str] = []
+        output = ""
         for after in found[number + 1 :]:
             if after["kind"] == "python":
                 break
             if "mypy" in after["mark"]:
                 mypy += after["code"].strip().split("\n\n")
+            elif "prints" in after["mark"]:
+                output += after["code"]
             elif raises and not after["mark"] and message is None:
                 message = after["code"]
         line = text[: match.start("code")].count("\n") + 1
         if raises and file == "common.py":
             file = "program.py"  # a page of one program
-        yield Block(line, file, match["code"], raises and raises[1], "not run:" in match["mark"], message, tuple(mypy))
+        skipped = "not run:" in match["mark"]
+        yield Block(line, file, match["code"], raises and raises[1], skipped, message, tuple(mypy), output)
         file = "program.py"
 
 
@@ -226,27 +233,40 @@ def pictures(page: Path) -> set[str]:
     return {match["name"] for match in _PICTURE.finditer(page.read_text(encoding="utf-8"))}
 
 
-def run_script(script: Path) -> None:
-    """Run a script of the tutorial as Python does."""
+def run_script(script: Path) -> dict[str, Any]:
+    """Run a script of the tutorial as Python does. Return its global names."""
     with neighbours(script):
-        runpy.run_path(str(script), run_name="__main__")
+        return runpy.run_path(str(script), run_name="__main__")
+
+
+@contextlib.contextmanager
+def _aside() -> Iterator[Path]:
+    """Within the `with` block, code runs on the host, in a separate folder, and prints nothing."""
+    import dagpu
+
+    silent = contextlib.redirect_stdout(io.StringIO())
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), silent, dagpu.use_device("host"):
+        yield Path(folder)
 
 
 def draw(page: Path) -> dict[str, str]:
     """Run a page's code on the host, in a separate folder. Return the pictures that it writes, by name."""
-    import dagpu
+    with _aside() as folder:
+        script = script_of(page)
+        if script is not None:
+            run_script(script)
+        names: dict[str, Any] = {"__name__": "__main__"}
+        for block in blocks(page):
+            with contextlib.suppress(*[Exception] if block.raises else []):
+                if not block.skipped:
+                    block.run(page, names)
+        return {file.name: file.read_text(encoding="utf-8") for file in folder.glob("*.svg")}
 
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()):
-        with dagpu.use_device("host"):
-            script = script_of(page)
-            if script is not None:
-                run_script(script)
-            names: dict[str, Any] = {"__name__": "__main__"}
-            for block in blocks(page):
-                with contextlib.suppress(*[Exception] if block.raises else []):
-                    if not block.skipped:
-                        block.run(page, names)
-        return {file.name: file.read_text(encoding="utf-8") for file in Path(folder).glob("*.svg")}
+
+def names_of(script: Path) -> dict[str, Any]:
+    """Run a script of the tutorial on the host, in a separate folder. Return its global names."""
+    with _aside():
+        return run_script(script)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ _RESERVED: Final = frozenset(
 """Names that a parameter cannot have in CUDA C++, or that the generated text uses itself."""
 
 
+_WIDTH: Final = 88
+"""Most characters in the line of a signature, which people read in `.cuda`."""
 SIDE: Final = 4
 """The number of neighbours that a thread reads by one instruction, computes, and writes by one."""
 
@@ -117,9 +119,17 @@ def kernel_text(expression: TracedExpression, rank: int, patterns: tuple[Argumen
                 values.append(load_text(dtype, f"{argument}{_index_text(pattern.axes, rank)}"))
     result = store_text(expression.dtype, f"element({', '.join(values)})")
     return (
-        f"{element_text(expression)}\n__global__ void {name}({', '.join(formals)}) {{\n"
+        f"{element_text(expression)}\n{_signature(name, formals)} {{\n"
         f"{_sides_text(expression, rank, patterns)}    for (auto i : out) out[i] = {result};\n}}\n"
     )
+
+
+def _signature(name: str, formals: list[str]) -> str:
+    """Return the signature of a kernel, with a line for each parameter if it would be too wide to be read."""
+    line = f"__global__ void {name}({', '.join(formals)})"
+    if len(line) <= _WIDTH:
+        return line
+    return f"__global__ void {name}(\n    " + ",\n    ".join(formals) + "\n)"
 
 
 def _sides_text(expression: TracedExpression, rank: int, patterns: tuple[ArgumentPattern, ...]) -> str:
@@ -134,7 +144,7 @@ def _sides_text(expression: TracedExpression, rank: int, patterns: tuple[Argumen
             formals.append(f"{memory_type(dtype)} {argument}")
     result = store_text(expression.dtype, f"element({', '.join(values)})")
     function = f"[=]({', '.join(formals)}) {{ return {result}; }}"
-    return f"    if (dagpu::by_sides<{SIDE}>({', '.join(['out', function, *arrays])})) return;\n"
+    return f"    if (dagpu::by_sides<{SIDE}>(\n            out, {function}, {', '.join(arrays)}))\n        return;\n"
 
 
 def _index_text(axes: tuple[int, ...], rank: int) -> str:

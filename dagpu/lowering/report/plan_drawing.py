@@ -61,7 +61,7 @@ def picture(plan: Plan, costs: object = None) -> str:
     drop = 16.0 * len(notes)
     y = [_TOP + drop + _ROW * row for row in rows]
     height = _TOP + drop + _ROW * max(len(rows), 1) + 34
-    lines = [_headline(plan, found), *notes]
+    lines = [_headline(plan, found, " for an H200" if costs is None else ""), *notes]
     body = [
         *[svg.text(12, 20 + 16 * line, words) for line, words in enumerate(lines)],
         *legend({piece.kind for piece in shown}, 12, 36 + drop, waits=any(piece.waits for piece in shown)),
@@ -82,10 +82,12 @@ def _model(costs: object) -> CostModel | None:
     return costs
 
 
-def _headline(plan: Plan, found: Prediction) -> str:
+def _headline(plan: Plan, found: Prediction, device: str) -> str:
+    """Return the line above the rows. `device` says whose times these are, where the program has not chosen a model:
+    the lanes may be those of the host."""
     return (
-        f"{_size(found, ', ')}: predicted {duration(found.makespan)}, at least {duration(found.bound)}; "
-        f"{plan.peak_bytes:,} bytes"
+        f"{_size(found, ', ')}; predicted{device}: {duration(found.makespan)}, at least {duration(found.bound)}; "
+        f"memory: {plan.peak_bytes:,} bytes"
     )
 
 

@@ -71,7 +71,7 @@ def test_the_code_of_a_page_runs(
                 if block.message is not None:
                     assert said(block.message).fullmatch(told(caught.value).replace(f"{page.parent}/", ""))
         expected += block.prints
-    assert capsys.readouterr().out.splitlines() == expected
+    assert capsys.readouterr().out.replace(f"{page.parent}/", "").splitlines() == expected
     if script_of(page) is None:
         assert pictures(page) <= {file.name for file in tmp_path.glob("*.svg")}
 
@@ -137,6 +137,13 @@ def test_links_to_files_lead_to_the_pages_made_of_them() -> None:
         with_made_pages(page, text)
         == "[a](../benchmarks/launch.md#launches) [b](../benchmarks.md) [c](memory.md) [d](#here)"
     )
+
+
+def test_the_page_of_the_notebook_offers_the_notebook() -> None:
+    """The file, for a link from the page that is made of it to itself leads nowhere."""
+    link = "[the notebook](12_notebook.ipynb)"
+    assert with_made_pages(DOCS / "tutorial" / "notebook.md", link) == link
+    assert with_made_pages(DOCS / "tutorial" / "index.md", link) == "[the notebook](notebook.md)"
 
 
 def module_name(page: Path) -> str:

@@ -40,7 +40,8 @@ def as_page(cells: list[Any]) -> str:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
         else:
-            parts += [f"```python\n{cell.source}\n```", *map(_shown, cell.outputs)]
+            number = f":caption: In[{cell.execution_count}]"  # by which pictures name it
+            parts += [f"```{{code-block}} python\n{number}\n\n{cell.source}\n```", *map(_shown, cell.outputs)]
     return "\n\n".join(parts) + "\n"
 
 

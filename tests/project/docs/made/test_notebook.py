@@ -1,5 +1,6 @@
 """The notebook of the tutorial runs, and what it makes shows itself."""
 
+import re
 from typing import Any
 
 import pytest
@@ -62,8 +63,10 @@ def test_the_values_are_right(cells: list[Any]) -> None:
 
 
 def test_the_page_of_the_notebook_has_every_cell(cells: list[Any]) -> None:
-    """In order, each with its outputs."""
+    """In order, each with its outputs. Code has the numbers by which pictures name it."""
     page = as_page(cells)
+    code = [cell for cell in cells if cell.cell_type == "code"]
+    assert re.findall(r"^:caption: (.*)$", page, re.MULTILINE) == [f"In[{n + 1}]" for n in range(len(code))]
     places = [page.index(cell.source) for cell in cells]
     assert places == sorted(places)
     assert page.count("<svg") == 3

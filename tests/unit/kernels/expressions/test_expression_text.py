@@ -48,8 +48,14 @@ def test_the_text_is_what_one_would_write() -> None:
         "    return t4;\n"
         "}\n"
         "\n"
-        "__global__ void swish(Tile<float, 1> out, View<const float, 1> x, View<const float, 1> beta) {\n"
-        "    if (dagpu::by_sides<4>(out, [=](float x, float beta) { return element(x, beta); }, x, beta)) return;\n"
+        "__global__ void swish(\n"
+        "    Tile<float, 1> out,\n"
+        "    View<const float, 1> x,\n"
+        "    View<const float, 1> beta\n"
+        ") {\n"
+        "    if (dagpu::by_sides<4>(\n"
+        "            out, [=](float x, float beta) { return element(x, beta); }, x, beta))\n"
+        "        return;\n"
         "    for (auto i : out) out[i] = element(x[i], beta[i]);\n"
         "}\n"
     )
@@ -61,9 +67,13 @@ def test_a_broadcast_is_an_index() -> None:
     total: Expression[..., Any] = expr(f32, f32, f32, f16)(lambda x, row, column, a: x + row + column + a.to(f32))
     x = np.zeros((3, 4), f32)
     op = total(from_host(x), from_host(x[0]), from_host(x[:, :1].copy()), 2.0)
-    head, body = spec_of(op).cuda.split("\n__global__ void expression(")[1].split(") {\n")
+    head, body = spec_of(op).cuda.split("\n__global__ void expression(\n")[1].split("\n) {\n")
     assert head == (
-        "Tile<float, 2> out, View<const float, 2> x, View<const float, 1> row, View<const float, 1> column, __half a"
+        "    Tile<float, 2> out,\n"
+        "    View<const float, 2> x,\n"
+        "    View<const float, 1> row,\n"
+        "    View<const float, 1> column,\n"
+        "    __half a"
     )
     assert "element(x[i], row(i[1]), column(i[0]), __half2float(a))" in body
 
