@@ -2,7 +2,8 @@
 
 - `In[D]` and `Out[D]`, not the unions of handles and ops that the two stand for;
   `NDArray[N]`; the usual shape is left out; type variables without their underscores.
-- Classes and functions by the names under which users import them.
+- Classes and functions by the names under which users import them, and the parameters
+  of generic classes.
 - The constructors of those classes alone that users call, and no methods that only
   other modules of dagpu call.
 - Of several signatures equal ones once, and all but the first folded.
@@ -115,10 +116,23 @@ def written(annotation: Any, /, *more: Any, **options: Any) -> str:
         arguments = tuple([each for each in get_args(annotation) if each != Shape])
         listed = f"[{_listed(arguments, *more, **options)}]" if arguments else ""
         return f"~{name}{listed}"
+    if cls is tuple and str in map(type, get_args(annotation)):
+        texts = [unquoted(each) for each in get_args(annotation)]
+        return f"tuple[{', '.join(texts)}]"
     if get_origin(annotation) is np.ndarray:
         element = get_args(get_args(annotation)[1])[0]
         return f"NDArray[{written(element, *more, **options)}]"
     return _whole(annotation, *more, **options)
+
+
+def unquoted(item: Any) -> str:
+    """Return the text of an item of `tuple["DeviceOp[_T]", ...]`. Its text is not
+    evaluated, because `tuple` takes any object for an item."""
+    if not isinstance(item, str):
+        return "..." if item is ... else written(item)
+    full = {name.rpartition(".")[2]: f"~{name}" for name in PUBLIC.values()}
+    text = VARIABLE.sub(r"\1", item)
+    return re.sub(r"\w+", lambda word: full.get(word[0], word[0]), text)
 
 
 def _listed(annotations: tuple[Any, ...], /, *more: Any, **options: Any) -> str:
@@ -166,6 +180,24 @@ def public_bases(
     bases[:] = [f":py:class:`~{PUBLIC[b]}`" if b in PUBLIC else b for b in bases]
 
 
+def show_parameters(_app: Any, page: nodes.document) -> None:
+    """Write the type parameters behind the names of generic classes, as autodoc does
+    not."""
+    classes = {name: cls for cls, name in PUBLIC.items()}
+    for entry in page.findall(addnodes.desc):
+        if entry["objtype"] != "class":
+            continue
+        for signature in entry.findall(addnodes.desc_signature):
+            cls = classes.get(f"{signature['module']}.{signature['fullname']}")
+            parameters = [each.__name__ for each in getattr(cls, "__parameters__", ())]
+            if parameters:
+                (name,) = signature.findall(addnodes.desc_name)
+                listed = VARIABLE.sub(r"\1", ", ".join(parameters))
+                name.parent.insert(
+                    name.parent.index(name) + 1, nodes.Text(f"[{listed}]")
+                )
+
+
 def fold_overloads(_app: Any, page: nodes.document) -> None:
     """Show one of several equal signatures, and fold all but the first of three."""
     for entry in page.findall(addnodes.desc):
@@ -206,5 +238,6 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("autodoc-process-signature", plain)
     app.connect("autodoc-process-bases", public_bases)
     app.connect("autodoc-skip-member", hide_members)
+    app.connect("doctree-read", show_parameters)
     app.connect("doctree-read", fold_overloads)
     return {"parallel_read_safe": True}
