@@ -79,6 +79,9 @@ OURS_ALONE = (
 VARIABLE = re.compile(r"\b_([A-Z]\w*?)(?:_co|_contra)?\b")
 """The name of a type variable; the group is how the reference writes it."""
 
+QUOTED = re.compile(r"'(\w+\[[^']*\])'")
+"""A type in quotes, as in `tuple["DeviceOp[_T]", int]`."""
+
 _whole = sphinx_typing.stringify_annotation
 
 
@@ -104,6 +107,10 @@ def written(annotation: Any, /, *more: Any, **options: Any) -> str:
             while get_origin(element) in HANDLES:
                 element = get_args(element)[0]
             return f"{NAMES[mark]}[{written(element, *more, **options)}]"
+    if isinstance(annotation, str):  # of an overload of a decorated method
+        return VARIABLE.sub(
+            r"\1", _whole(QUOTED.sub(r"\1", annotation), *more, **options)
+        )
     if isinstance(annotation, tuple):  # the parameters that stand for a ParamSpec
         return f"[{_listed(annotation, *more, **options)}]"
     if isinstance(annotation, ParamSpecArgs | ParamSpecKwargs):
@@ -116,23 +123,10 @@ def written(annotation: Any, /, *more: Any, **options: Any) -> str:
         arguments = tuple([each for each in get_args(annotation) if each != Shape])
         listed = f"[{_listed(arguments, *more, **options)}]" if arguments else ""
         return f"~{name}{listed}"
-    if cls is tuple and str in map(type, get_args(annotation)):
-        texts = [unquoted(each) for each in get_args(annotation)]
-        return f"tuple[{', '.join(texts)}]"
     if get_origin(annotation) is np.ndarray:
         element = get_args(get_args(annotation)[1])[0]
         return f"NDArray[{written(element, *more, **options)}]"
     return _whole(annotation, *more, **options)
-
-
-def unquoted(item: Any) -> str:
-    """Return the text of an item of `tuple["DeviceOp[_T]", ...]`. Its text is not
-    evaluated, because `tuple` takes any object for an item."""
-    if not isinstance(item, str):
-        return "..." if item is ... else written(item)
-    full = {name.rpartition(".")[2]: f"~{name}" for name in PUBLIC.values()}
-    text = VARIABLE.sub(r"\1", item)
-    return re.sub(r"\w+", lambda word: full.get(word[0], word[0]), text)
 
 
 def _listed(annotations: tuple[Any, ...], /, *more: Any, **options: Any) -> str:
@@ -189,13 +183,12 @@ def show_parameters(_app: Any, page: nodes.document) -> None:
             continue
         for signature in entry.findall(addnodes.desc_signature):
             cls = classes.get(f"{signature['module']}.{signature['fullname']}")
-            parameters = [each.__name__ for each in getattr(cls, "__parameters__", ())]
-            if parameters:
+            names = [each.__name__ for each in getattr(cls, "__parameters__", ())]
+            if names:
                 (name,) = signature.findall(addnodes.desc_name)
-                listed = VARIABLE.sub(r"\1", ", ".join(parameters))
-                name.parent.insert(
-                    name.parent.index(name) + 1, nodes.Text(f"[{listed}]")
-                )
+                bare = [each.strip("_").partition("_")[0] for each in names]
+                behind = name.parent.index(name) + 1
+                name.parent.insert(behind, nodes.Text(f"[{', '.join(bare)}]"))
 
 
 def fold_overloads(_app: Any, page: nodes.document) -> None:

@@ -92,10 +92,11 @@ def draw_all(folder: Path) -> set[str]:
 def drawn(script: Path, shown: Shown) -> str | None:
     """Run an example, in its short form if it is long, and return a picture of what it runs; None if that is nothing,
     or nothing is to be drawn."""
-    found: list[tuple[DeviceOp[Any, Any, Any], Plan]] = []
+    found: list[tuple[Plan, str]] = []
 
     def keep(op: DeviceOp[Any, Any, Any], plan: Plan) -> None:
-        found.append((op, plan))
+        # an op that is kept would hold its tensors
+        found.append((plan, op.to_svg() if shown.draws == "DAG" else ""))
 
     sys.argv = [str(script), *(["--quick"] if script.stem in LONG else []), *shown.arguments]
     with use_interpreter(StreamInterpreter(on_plan=keep)), contextlib.suppress(SystemExit):
@@ -109,10 +110,8 @@ def drawn(script: Path, shown: Shown) -> str | None:
             runpy.run_path(str(script), run_name="__main__")
     if not found or shown.draws == "nothing":
         return None
-    op, largest = max(found, key=lambda each: instructions(each[1]))
-    if shown.draws == "DAG":
-        return op.to_svg()
-    return (found[-1][1] if shown.draws == "last plan" else largest).to_svg()
+    plan, dag = found[-1] if shown.draws == "last plan" else max(found, key=lambda each: instructions(each[0]))
+    return dag or plan.to_svg()
 
 
 def instructions(plan: Plan) -> int:
