@@ -129,20 +129,23 @@ class Plan:
         return show_plan(self)
 
     @leaves_run
-    def to_svg(self, *, costs: Costs | None = None) -> str:
+    def to_svg(self, *, costs: Costs | None = None, until: float | None = None) -> str:
         """Return a drawing of the lanes as SVG text: the predicted time of each instruction, and the waits between
         lanes. Jupyter shows this drawing for a plan.
 
         Args:
             costs: the `CostModel` that predicts the times; `CostModel()` unless given.
+            until: the time in seconds that is as wide as a page. Drawings with the same `until` have the same scale, so
+                that plans can be compared. By default a drawing is so wide that half of its bars have room for their
+                names.
         """
-        return DRAWING.value(self, costs)
+        return DRAWING.value(self, costs, until)
 
     @leaves_run
-    def save_svg(self, path: str | PathLike[str], *, costs: Costs | None = None) -> None:
+    def save_svg(self, path: str | PathLike[str], *, costs: Costs | None = None, until: float | None = None) -> None:
         """Write the drawing that `to_svg()` returns to a file."""
         check_path(path, "save_svg", here())
-        Path(path).write_text(self.to_svg(costs=costs), encoding="utf-8")
+        Path(path).write_text(self.to_svg(costs=costs, until=until), encoding="utf-8")
 
     @leaves_run
     def memory_to_svg(self) -> str:
@@ -252,7 +255,7 @@ def show_plan(plan: Plan) -> str:
     )
 
 
-DRAWING: Final = Slot[Callable[[Plan, object], str]]("dagpu.lowering.report.plan_drawing")
+DRAWING: Final = Slot[Callable[[Plan, object, object], str]]("dagpu.lowering.report.plan_drawing")
 """The function that draws a plan by the times that a cost model predicts, which reads plans."""
 
 MEMORY_DRAWING: Final = Slot[Callable[[Plan], str]]("dagpu.lowering.report.memory_drawing")

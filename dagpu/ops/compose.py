@@ -255,7 +255,8 @@ def zip_ops(
     *ops: DeviceOp[Any, _L, _G],
 ) -> DeviceOp[tuple[Any, ...], _L, _G]: ...
 def zip_ops(*ops: Any) -> Any:
-    """Return an op whose result is the tuple of all results of `ops`. These are independent: their work may overlap."""
+    """Return an op whose result is the tuple of the results of its arguments, which are ops. They are independent, so
+    their work may overlap."""
     try:
         origin = here()
         for index, op in enumerate(ops):

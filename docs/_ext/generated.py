@@ -19,7 +19,12 @@ from typing import Any
 from docutils import nodes
 from PIL import Image
 
-from tests.project.docs.made import benchmark_pages, gallery_page, notebooks
+from tests.project.docs.made import (
+    benchmark_pages,
+    gallery_page,
+    gallery_pictures,
+    notebooks,
+)
 from tests.support.doc_pages import (
     DOCS,
     GENERATED,
@@ -93,7 +98,8 @@ def write_all(_app: Any = None) -> None:
     for name, page in benchmark_pages.details().items():
         _write(DOCS / "benchmarks" / name, page)
     _write(DOCS / "parity.md", parity())
-    _write(DOCS / "examples.md", gallery_page.gallery(gallery_page.draw_all(GENERATED)))
+    drawn = gallery_pictures.draw_all(GENERATED)
+    _write(DOCS / "examples.md", gallery_page.gallery(drawn))
     cells = notebooks.executed(notebooks.NOTEBOOK)
     _write(DOCS / "tutorial" / "notebook.md", notebooks.as_page(cells))
     write_pictures()

@@ -2,7 +2,8 @@
 
 - `In[D]` and `Out[D]`, not the unions of handles and ops that the two stand for;
   `NDArray[N]`; the usual shape is left out; type variables without their underscores.
-- Classes and functions by the names under which users import them.
+- Classes and functions by the names under which users import them, and the parameters
+  of generic classes.
 - The constructors of those classes alone that users call, and no methods that only
   other modules of dagpu call.
 - Of several signatures equal ones once, and all but the first folded.
@@ -78,6 +79,9 @@ OURS_ALONE = (
 VARIABLE = re.compile(r"\b_([A-Z]\w*?)(?:_co|_contra)?\b")
 """The name of a type variable; the group is how the reference writes it."""
 
+QUOTED = re.compile(r"'(\w+\[[^']*\])'")
+"""A type in quotes, as in `tuple["DeviceOp[_T]", int]`."""
+
 _whole = sphinx_typing.stringify_annotation
 
 
@@ -103,6 +107,10 @@ def written(annotation: Any, /, *more: Any, **options: Any) -> str:
             while get_origin(element) in HANDLES:
                 element = get_args(element)[0]
             return f"{NAMES[mark]}[{written(element, *more, **options)}]"
+    if isinstance(annotation, str):  # of an overload of a decorated method
+        return VARIABLE.sub(
+            r"\1", _whole(QUOTED.sub(r"\1", annotation), *more, **options)
+        )
     if isinstance(annotation, tuple):  # the parameters that stand for a ParamSpec
         return f"[{_listed(annotation, *more, **options)}]"
     if isinstance(annotation, ParamSpecArgs | ParamSpecKwargs):
@@ -166,6 +174,23 @@ def public_bases(
     bases[:] = [f":py:class:`~{PUBLIC[b]}`" if b in PUBLIC else b for b in bases]
 
 
+def show_parameters(_app: Any, page: nodes.document) -> None:
+    """Write the type parameters behind the names of generic classes, as autodoc does
+    not."""
+    classes = {name: cls for cls, name in PUBLIC.items()}
+    for entry in page.findall(addnodes.desc):
+        if entry["objtype"] != "class":
+            continue
+        for signature in entry.findall(addnodes.desc_signature):
+            cls = classes.get(f"{signature['module']}.{signature['fullname']}")
+            names = [each.__name__ for each in getattr(cls, "__parameters__", ())]
+            if names:
+                (name,) = signature.findall(addnodes.desc_name)
+                bare = [each.strip("_").partition("_")[0] for each in names]
+                behind = name.parent.index(name) + 1
+                name.parent.insert(behind, nodes.Text(f"[{', '.join(bare)}]"))
+
+
 def fold_overloads(_app: Any, page: nodes.document) -> None:
     """Show one of several equal signatures, and fold all but the first of three."""
     for entry in page.findall(addnodes.desc):
@@ -206,5 +231,6 @@ def setup(app: Any) -> dict[str, bool]:
     app.connect("autodoc-process-signature", plain)
     app.connect("autodoc-process-bases", public_bases)
     app.connect("autodoc-skip-member", hide_members)
+    app.connect("doctree-read", show_parameters)
     app.connect("doctree-read", fold_overloads)
     return {"parallel_read_safe": True}

@@ -16,4 +16,4 @@ function watchWidth(box) {
   update();
 }
 
-addEventListener("load", () => document.querySelectorAll("article :is(.lanes, .table-wrapper)").forEach(watchWidth));
+addEventListener("load", () => document.querySelectorAll("article :is(.lanes, .table-wrapper, .highlight pre)").forEach(watchWidth));

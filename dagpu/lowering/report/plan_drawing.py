@@ -1,6 +1,7 @@
 """The drawing of a plan: a row for each lane, a bar for each instruction from its predicted begin to its end, and an
 arrow for each wait."""
 
+import math
 from statistics import median
 from typing import Final
 
@@ -40,22 +41,23 @@ _SHORT: Final = {"CopyHtoD": "H→D", "CopyDtoH": "D→H", "CopyDtoD": "D→D"}
 _OWN: Final = "a stream that the program opened, device().stream()"
 
 
-def picture(plan: Plan, costs: object = None) -> str:
+def picture(plan: Plan, costs: object = None, until: object = None) -> str:
     """Draw the lanes of a plan as SVG, with the times that `costs` predicts (`CostModel()` unless given).
 
-    Only the first `MOST_PIECES` instructions are drawn; the drawing states the number of the others. The rows are so
-    wide that half of the bars have room for their names.
+    Only the first `MOST_PIECES` instructions are drawn; the drawing states the number of the others. A page is as
+    wide as `until` seconds; without it, the rows are so wide that half of the bars have room for their names.
 
     Raises:
-        TypeError: `costs` is neither a cost model nor None.
+        TypeError: `costs` is neither a cost model nor None, or `until` no number.
+        ValueError: `until` is not positive.
     """
     found = forecast(plan, _model(costs))
+    page = _seconds(until)
     shown = found.pieces[:MOST_PIECES]
     rows = _rows(found)
-    until = max([piece.end for piece in shown], default=0.0) or 1e-6
-    wanted = until * _legible_scale(shown)
-    width = _PAGE if wanted < _STRETCH * _PAGE else min(wanted, _WIDEST)
-    scale = width / until
+    end = max([page or 0.0, *[piece.end for piece in shown]]) or 1e-6
+    scale = _PAGE / page if page else _width(end * _legible_scale(shown)) / end
+    width = end * scale
     cut = len(found.pieces) - len(shown)
     notes = [f"the {cut:,} instructions after these are not drawn"] if cut else []
     drop = 16.0 * len(notes)
@@ -66,7 +68,7 @@ def picture(plan: Plan, costs: object = None) -> str:
         *[svg.text(12, 20 + 16 * line, words) for line, words in enumerate(lines)],
         *legend({piece.kind for piece in shown}, 12, 36 + drop, waits=any(piece.waits for piece in shown)),
         *_lanes(found, y, width),
-        *_axis(until, scale, height),
+        *_axis(end, scale, height),
         # Arrows between lanes that are not neighbours pass behind the bars.
         *_arrows(found, len(shown), y, scale),
         *[_bar(found, piece, y[piece.lane], scale) for piece in shown],
@@ -80,6 +82,22 @@ def _model(costs: object) -> CostModel | None:
         cure = 'Write costs=CostModel().declare({"gemm": 3e-5})'
         raise wrong_argument("to_svg", here(), "costs", costs, "a CostModel", cure)
     return costs
+
+
+def _seconds(until: object) -> float | None:
+    if until is None:
+        return None
+    kind: type[Exception] = TypeError
+    if isinstance(until, int | float) and not isinstance(until, bool):
+        if 0 < until < math.inf:
+            return until
+        kind = ValueError
+    raise wrong_argument("to_svg", here(), "until", until, "a time in seconds", "Write until=100e-6, say", kind)
+
+
+def _width(wanted: float) -> float:
+    """Return the width of the rows that is next to what the names want."""
+    return _PAGE if wanted < _STRETCH * _PAGE else min(wanted, _WIDEST)
 
 
 def _headline(plan: Plan, found: Prediction, device: str) -> str:

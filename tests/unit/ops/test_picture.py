@@ -132,6 +132,29 @@ def test_a_plan_is_drawn_by_the_times_of_a_cost_model(tmp_path: Path) -> None:
     assert (tmp_path / "lanes.svg").read_text(encoding="utf-8") == plan.to_svg(costs=costs)
 
 
+def test_plans_that_are_drawn_until_the_same_time_have_one_scale() -> None:
+    """However long they are: what takes as long is as wide, and a plan that takes longer is wider than a page."""
+    costs = CostModel(launch=0).declare({"step": 1e-3})
+    for until in (1e-3, 4e-3, 1.0):
+        found = [boxes(parsed(schedule(chain(n)).to_svg(costs=costs, until=until))) for n in (1, 3, 300)]
+        assert len({round(bar[2] - bar[0], 1) for bars in found for bar in bars}) == 1
+    plan = schedule(chain(3))
+    assert plan.to_svg(costs=costs, until=1) != plan.to_svg(costs=costs) == plan.to_svg(costs=costs, until=None)
+
+
+def test_a_time_that_is_none_is_refused() -> None:
+    """A mistake in its type or in its value."""
+    wrong: Any = "1 ms"
+    for bad in (wrong, True):
+        with pytest.raises(
+            TypeError, match=r"to_svg at .*test_picture\.py:\d+: until is .* a time in seconds is wanted"
+        ):
+            schedule(chain(1)).to_svg(until=bad)
+    for number in (0, -1e-3, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match=r"until is .* a time in seconds"):
+            schedule(chain(1)).to_svg(until=number)
+
+
 def test_times_that_are_no_cost_model_are_refused() -> None:
     """The message names the place, and says what to write."""
     wrong: Any = {"step": 1e-3}

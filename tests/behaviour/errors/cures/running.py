@@ -454,6 +454,10 @@ case(
         lambda: plan_of(ones((2,))).to_svg(costs=CostModel().declare({"gemm": 3e-5})),
     ),
 )
+case(
+    lambda: plan_of(ones((2,))).to_svg(until=-1.0),
+    ("Write until=100e-6", lambda: plan_of(ones((2,))).to_svg(until=100e-6)),
+)
 
 
 def traced_again(f: Any) -> object:

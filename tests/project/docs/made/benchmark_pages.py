@@ -3,14 +3,17 @@
 Every number comes from a result that a benchmark has kept, with its machine and its date.
 """
 
+import ast
 import html
 import itertools
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
+from tests.project.docs.made.targets import legend, missed_table
 from tests.support.paths import ROOT
 
 RESULTS: Final = ROOT / "benchmarks" / "results"
@@ -30,6 +33,8 @@ class Figure:
     """The title of the table in it."""
     bars: tuple[tuple[str, str], ...]
     """The names of the rows, each with its label."""
+    heads: Mapping[str, str] = field(default_factory=dict)
+    """The headings of groups of bars, each by the name of the row below it."""
 
 
 FIGURES: Final = (
@@ -49,20 +54,25 @@ FIGURES: Final = (
     ),
     Figure(
         "What does a launch cost?",
-        "One kernel of a graph of 1,000. Graphs of PyTorch and CuPy read their inputs where they were captured.",
+        "One kernel of 1,000 in a row. The graphs of cuda.core, CuPy and PyTorch read their inputs where they were "
+        "captured.",
         "graph",
         "A graph of 1,000 tiny kernels in a row",
         (
-            ("C++, CUDA graph", "C++ graph"),
-            ("C++, CUDA graph, every node set anew", "C++ graph, new inputs"),
-            ("cuda.core launch", "cuda.core, one by one"),
-            ("CuPy RawKernel", "CuPy, one by one"),
-            ("PyTorch eager mul(out=)", "PyTorch, one by one"),
-            ("cuda.core graph", "cuda.core graph"),
-            ("PyTorch CUDA graph", "PyTorch graph"),
+            ("PyCUDA _launch_kernel, packed ahead", "PyCUDA"),
+            ("cuda.core launch", "cuda.core"),
+            ("CuPy RawKernel", "CuPy"),
+            ("PyTorch eager mul(out=)", "PyTorch"),
+            ("dagpu: pipeline, launched one by one", "dagpu pipeline, no graph"),
+            ("C++, CUDA graph", "C++"),
+            ("C++, CUDA graph, every node set anew", "C++, new inputs"),
+            ("cuda.core graph", "cuda.core"),
+            ("CuPy CUDA graph", "CuPy"),
+            ("PyTorch CUDA graph", "PyTorch"),
             ("dagpu: pipeline, nothing changed", "dagpu pipeline"),
             ("dagpu: pipeline, every address changed", "dagpu pipeline, new inputs"),
         ),
+        {"PyCUDA _launch_kernel, packed ahead": "Launched one by one", "C++, CUDA graph": "As one CUDA graph"},
     ),
     Figure(
         "What does overlap bring?",
@@ -97,7 +107,9 @@ FIGURES: Final = (
     ),
     Figure(
         "What does an expression cost?",
-        "x / (1 + exp(-1.702 x)) of 16,777,216 floats, as an `expr` and as the libraries' operators.",
+        "x / (1 + exp(-1.702 x)) of 16,777,216 floats. An `expr` is one kernel; CuPy and PyTorch run a kernel for each "
+        "operator. What fuses theirs was not measured: `cupy.fuse`, CuPy's `ElementwiseKernel`, `torch.compile`. A "
+        "fused kernel moves as many bytes as ours, so expect about our time of it.",
         "arrays_gpu",
         "x / (1 + exp(-1.702 x)), 16,777,216 elements",
         (("CuPy", "CuPy operators"), ("PyTorch", "PyTorch operators"), ("dagpu", "dagpu expr")),
@@ -131,9 +143,15 @@ def summary() -> str:
     files = sorted(RESULTS.glob("*.md"))
     parts = [
         "# Benchmarks\n",
-        "Every number is the median of one run, in which all rows of its figure were measured. Ratios count more than",
-        "times: machines differ by half. Shorter bars are better.\n",
+        "Every number is the median of one run, in which all rows of its figure were measured. Shorter bars are",
+        "better; a hatched bar is a bound that was computed. Compare bars of one figure, not of two: the same program",
+        "has taken a third longer in another run on the same kind of machine. Not every target is met: [those that",
+        "are missed](#targets-that-are-missed) are listed below the figures.\n",
         *map(_drawn, FIGURES),
+        "## Targets that are missed\n",
+        ":::{container} missed",
+        *missed_table([(_link(file), file.with_suffix(".json")) for file in files]),
+        ":::\n",
         "## All results\n",
         "Each page has its machine and its targets. `python -m` with the last column measures a result again.\n",
         ":::{container} results",
@@ -155,18 +173,33 @@ def details() -> dict[str, str]:
 
 def command(name: str) -> str:
     """Return the arguments of `python -m` that measure a file of results again."""
-    module, device = name.removesuffix("_gpu"), " --device cuda:0" * name.endswith("_gpu")
+    device = " --device cuda:0" * name.endswith("_gpu")
+    return f"{'.'.join(_benchmark(name).relative_to(ROOT).with_suffix('').parts)}{device}"
+
+
+def _benchmark(name: str) -> Path:
+    """Return the module that measures a file of results."""
+    module = name.removesuffix("_gpu")
     (found,) = [*(ROOT / "benchmarks").rglob(f"{module}.py"), *(ROOT / "benchmarks").rglob(f"{module}_campaign.py")]
-    return f"{'.'.join(found.relative_to(ROOT).with_suffix('').parts)}{device}"
+    return found
+
+
+def _introduction(file: Path, text: str) -> str:
+    """Return what a page of results says first: what its benchmark measures, and what the columns mean."""
+    about = ast.get_docstring(ast.parse(_benchmark(file.stem).read_text(encoding="utf-8"))) or ""
+    return "\n\n".join(filter(None, [about.partition("\n\n")[0], legend(text)])) + "\n"
 
 
 def _row(file: Path) -> str:
     """Return the row of a file of results in the table of all."""
     text = file.read_text(encoding="utf-8")
     facts = dict(re.findall(r"^- (\w[\w ]*): (.*)$", text, re.MULTILINE))
-    title = _title(file, text)
     where = facts.get("gpu") or _processor(facts.get("cpu", "none: counts"))
-    return f"| [{title}](benchmarks/{file.name}) | {where} | {facts['date']} | `{command(file.stem)}` |"
+    return f"| {_link(file)} | {where} | {facts['date']} | `{command(file.stem)}` |"
+
+
+def _link(file: Path) -> str:
+    return f"[{_title(file, file.read_text(encoding='utf-8'))}](benchmarks/{file.name})"
 
 
 def _processor(cpu: str) -> str:
@@ -175,9 +208,9 @@ def _processor(cpu: str) -> str:
 
 
 def _details(file: Path) -> str:
-    """Return a file of results as a page: the table first, the machine last."""
+    """Return a file of results as a page: what was measured first, then the tables, and the machine last."""
     text = file.read_text(encoding="utf-8")
-    title, rest = f"# {_title(file, text)}", text.partition("\n")[2]
+    title, rest = f"# {_title(file, text)}\n\n{_introduction(file, text)}", text.partition("\n")[2]
     machine = re.match(r"\s*((?:- .*\n)+)", rest)
     if machine is None:
         return f"{title}\n{_joined(rest)}"
@@ -242,16 +275,22 @@ def _drawn(figure: Figure) -> str:
     found = json.loads((RESULTS / f"{figure.result}.json").read_text(encoding="utf-8"))
     (table,) = [each for each in found["tables"] if each["title"] == figure.table]
     medians = {row["name"]: row["median"] for row in table["rows"]}
-    longest = max(medians[name] for name, _ in figure.bars)
+    values = [medians[name] for name, _ in figure.bars]
+    longest = _length_of_longest(values)
     about = found["machine"]
     measured_on = about.get("gpu") or f"the host, {_processor(about['cpu'])}"
     date = about["date"].replace("-", "\N{NON-BREAKING HYPHEN}")
     where = f"[{measured_on}, {date}](benchmarks/{figure.result}.md)"
-    bars = [_bar(label, medians[name], longest, table["unit"]) for name, label in figure.bars]
+    bars = []
+    for name, label in figure.bars:
+        if name in figure.heads:
+            bars.append(f'<p class="head">{html.escape(figure.heads[name])}</p>')
+        bars.append(_bar(label, medians[name], longest, table["unit"]))
+    broken = " The bar with a gap is longer than drawn." * (max(values) > longest)
     return "\n".join(
         [
             f"## {figure.question}\n",
-            f"{figure.says} {where}.\n",
+            f"{figure.says}{broken} {where}.\n",
             "```{raw} html",
             '<div class="bars">',
             *bars,
@@ -261,11 +300,18 @@ def _drawn(figure: Figure) -> str:
     )
 
 
+def _length_of_longest(values: list[float]) -> float:
+    """Return the value that takes the whole width. One that is more than 4 times the others is cut off there."""
+    *_, second, longest = sorted(values)
+    return 1.25 * second if longest > 4 * second else longest
+
+
 def _bar(label: str, value: float, longest: float, unit: str) -> str:
-    ours = " ours" if label.startswith("dagpu") else ""
+    kind = " ours" * label.startswith("dagpu") + " bound" * label.startswith("roofline") + " cut" * (value > longest)
     shown = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    width = min(100.0, 100 * value / longest)
     return (
-        f'<div class="row{ours}"><span class="label">{html.escape(label)}</span>'
-        f'<span class="track"><span class="bar" style="width:{100 * value / longest:.1f}%"></span></span>'
+        f'<div class="row{kind}"><span class="label">{html.escape(label)}</span>'
+        f'<span class="track"><span class="bar" style="width:{width:.1f}%"></span></span>'
         f'<span class="value">{shown} {html.escape(unit)}</span></div>'
     )

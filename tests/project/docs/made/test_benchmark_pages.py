@@ -23,6 +23,41 @@ OURS = re.compile(r"dagpu|flow|\d+: |roofline")
 """The beginnings of the names of rows that are dagpu's, or bounds."""
 
 
+def test_a_bar_that_would_flatten_the_others_has_a_gap() -> None:
+    """It is cut where the others still differ, and the text says so."""
+    cut = [part for part in summary().split("## ") if 'class="row ours cut"' in part]
+    assert [part.partition("\n")[0] for part in cut] == ["What does an update cost?"]
+    (part,) = cut
+    assert "The bar with a gap is longer than drawn." in part
+    assert max(float(width) for width in re.findall(r"width:([\d.]+)%", part) if width != "100.0") == 80
+
+
+def test_each_group_of_bars_has_its_heading() -> None:
+    """Above the first of its rows."""
+    page = summary()
+    for figure in FIGURES:
+        labels = dict(figure.bars)
+        for name, head in figure.heads.items():
+            assert f'<p class="head">{head}</p>\n<div class="row"><span class="label">{labels[name]}<' in page
+
+
+def test_each_target_that_is_missed_is_counted() -> None:
+    """The pages of results say `no` as often as the table of the missed ones does."""
+    page = summary()
+    says = sum(len(re.findall(r"\| no, [\d.]+x \|", made)) for made in details().values())
+    met = sum(len(re.findall(r"\| yes \|", made)) for made in details().values())
+    assert f"Of {says + met} targets {says} are missed." in page
+    assert "(benchmarks/arrays_gpu.md) | 32 of 65 | copy 1.49x; " in page
+
+
+def test_the_columns_of_tables_are_explained() -> None:
+    """On each page that has them, before the first table."""
+    for page in details().values():
+        first = page.partition("\n|")[0]
+        assert ("`met` says" in first) == ("| met |" in page)
+        assert ("`cpu` is" in first) == ("| cpu |" in page)
+
+
 def test_each_figure_shows_its_best_peer() -> None:
     """Of the rows of the same table that are others', the fastest has a bar."""
     for figure in FIGURES:
@@ -67,7 +102,7 @@ def test_each_result_says_how_and_when_it_was_measured() -> None:
     """Every row of the table of all results has the date of the result, and a module that there is."""
     page = summary()
     for file in RESULTS.glob("*.md"):
-        (row,) = re.findall(rf"^\|.*\(benchmarks/{file.name}\).*$", page, re.MULTILINE)
+        (row,) = re.findall(rf"^\|.*\(benchmarks/{file.name}\) .* `benchmarks\..*$", page, re.MULTILINE)
         (date,) = re.findall(r"^- date: (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
         assert f"| {date} | `{command(file.stem)}` |" in row
         module = command(file.stem).split()[0].replace(".", "/")

@@ -1,12 +1,14 @@
 """The gallery shows each example with its lines, its kept run time and its picture."""
 
 import json
+import re
+import runpy
 from pathlib import Path
 
 import pytest
 
-from dagpu.lowering.plan import Execute
-from tests.project.docs.made.gallery_page import RESULTS, entries, gallery, largest_plan
+from tests.project.docs.made.gallery_page import RESULTS, entries, gallery
+from tests.project.docs.made.gallery_pictures import LARGEST, SHOWN, Shown, drawn
 from tests.support.example_scripts import EXAMPLES, LONG, SCRIPTS, texts
 
 
@@ -36,13 +38,33 @@ def test_lines_and_times_are_those_of_the_example_and_of_its_kept_result() -> No
 
 
 def test_an_example_without_a_picture_shows_none() -> None:
-    """One whose packages are not installed runs no op. The page says so."""
+    """One whose packages are not installed runs no op, and one whose point no picture shows has none. The page says
+    so."""
     found = entries()
     page = gallery({found[0].picture})
     assert f"_static/generated/{found[0].picture}" in page
     assert page.count("_static/generated/") == 1
-    assert page.count("There is no picture") == len(found) - 1
-    assert gallery().count("_static/generated/") == len(found)
+    without = [name for name, shown in SHOWN.items() if shown.draws == "nothing"]
+    assert page.count("Its lanes are not drawn") == len(found) - len(without) - 1
+    assert page.count("There is no picture: ") == len(without)
+    assert gallery().count("_static/generated/") == len(found) - len(without)
+
+
+def test_a_picture_holds_no_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An example that gets its tensor back, which no kept op may hold, runs to its end."""
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setenv("DAGPU_DEVICE", "host")
+    assert drawn(EXAMPLES / "borrowed.py", LARGEST) is not None
+
+
+def test_what_is_shown_is_of_an_example() -> None:
+    """And constants are those of a file."""
+    scripts = {script.stem: script for script in SCRIPTS}
+    for name, shown in SHOWN.items():
+        constants = runpy.run_path(str(scripts[name]), run_name="read") if shown.constants else {}
+        assert shown.constants.keys() <= constants.keys()
+        assert shown.says
+    assert SHOWN.keys() <= scripts.keys()
 
 
 def test_an_example_shows_what_it_writes_and_its_source() -> None:
@@ -64,7 +86,7 @@ def test_an_example_that_exits_is_drawn(tmp_path: Path, monkeypatch: pytest.Monk
     )
     monkeypatch.setattr("sys.argv", [])
     monkeypatch.setenv("DAGPU_DEVICE", "host")
-    assert largest_plan(tmp_path / "exits.py") is not None
+    assert drawn(tmp_path / "exits.py", LARGEST) is not None
 
 
 def test_the_picture_is_of_the_largest_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,6 +98,27 @@ def test_the_picture_is_of_the_largest_plan(tmp_path: Path, monkeypatch: pytest.
     )
     monkeypatch.setattr("sys.argv", [])
     monkeypatch.setenv("DAGPU_DEVICE", "host")
-    plan = largest_plan(tmp_path / "two.py")
-    assert plan is not None
-    assert sum(isinstance(step, Execute) for step in plan.steps) == 4
+    assert "Plan of 4 instructions" in str(drawn(tmp_path / "two.py", LARGEST))
+
+
+def test_a_picture_is_of_what_shows_the_point_of_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the last plan, of the DAG, of a smaller size, or nothing."""
+    (tmp_path / "sizes.py").write_text(
+        "import sys\nfrom dagpu import zeros, zip_ops\nMANY = 5\n\ndef main():\n"
+        "    zip_ops(*[zeros((4,)) for _ in range(MANY + len(sys.argv) - 1)]).sync()\n    zeros((4,)).sync()\n\n"
+        "if __name__ == '__main__':\n    main()\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr("sys.argv", [])
+    monkeypatch.setenv("DAGPU_DEVICE", "host")
+
+    def title(shown: Shown) -> str:
+        found = re.search(r"<title>(\w+ of \d+ \w+)", str(drawn(tmp_path / "sizes.py", shown)))
+        return found[1] if found else ""
+
+    assert title(LARGEST) == "Plan of 5 instructions"
+    assert title(Shown(constants={"MANY": 2})) == "Plan of 2 instructions"
+    assert title(Shown(arguments=("--more",))) == "Plan of 6 instructions"
+    assert title(Shown("last plan")) == "Plan of 1 instruction"
+    assert title(Shown("DAG")).startswith("DAG of ")
+    assert drawn(tmp_path / "sizes.py", Shown("nothing")) is None
