@@ -331,7 +331,7 @@ def test_a_warning_says_why_no_plan_is_kept(name: str) -> None:
         SOURCES.clear()
 
 
-HOST_FUNCTIONS: Final[dict[str, Any]] = {
+ON_NUMBERS: Final[dict[str, Any]] = {
     "a number": lambda x, a: value(a).host_map(doubled),
     "a number in a tuple": lambda x, a: value((1, (a, "b"))).host_map(same),
     "a number beside a result": lambda x, a: zip_ops(scaled(2.0, x).to_host(), value(a)).host_map(last_of),
@@ -350,11 +350,11 @@ def last_of(x: Any) -> Any:
     return x[-1]
 
 
-@pytest.mark.parametrize("name", HOST_FUNCTIONS)
+@pytest.mark.parametrize("name", ON_NUMBERS)
 @pytest.mark.usefixtures("machine")
 def test_a_function_of_the_host_gets_the_numbers_of_its_call(name: str) -> None:
     """Also where the plan of an earlier call serves, for numbers that come again and for new ones."""
-    f, x = HOST_FUNCTIONS[name], shared(1)
+    f, x = ON_NUMBERS[name], shared(1)
     p = pipeline(f)
     for a in (0.5, 1.5, 0.5, 2.5, 1.5):
         assert repr(p(x, a).sync()) == repr(f(x, a).sync())
