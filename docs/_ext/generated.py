@@ -118,7 +118,10 @@ def lead_to_pages(_app: Any, name: str, source: list[str]) -> None:
 
 
 def include_pictures(_app: Any, page: nodes.document) -> None:
-    """Replace each generated picture by its SVG, with the words that describe it."""
+    """Replace each generated picture by its SVG, with the words that describe it.
+
+    Its tooltips name files from the root of the project on.
+    """
     for image in list(page.findall(nodes.image)):
         file = GENERATED / Path(image["uri"]).name
         if (
@@ -128,6 +131,7 @@ def include_pictures(_app: Any, page: nodes.document) -> None:
             words = html.escape(image["alt"])
             text = file.read_text(encoding="utf-8")
             drawn = text.replace("<svg ", f'<svg aria-label="{words}" ', 1)
+            drawn = drawn.replace(f"{html.escape(str(ROOT))}/", "")  # in tooltips
             image.parent.replace(image, nodes.raw("", drawn, format="html"))
 
 

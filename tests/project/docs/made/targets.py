@@ -12,7 +12,10 @@ COLUMNS: Final = {
     "target": "`target` is the longest median that we accept.",
     "met": "`met` says if the target is met: `no, 1.49x` means that the median is 1.49 times the target.",
     "/ ": "`/ X` is the row's median divided by that of X.",
-    "of the copy's bandwidth": "The last column compares the bytes that the work must move in a second with a copy's.",
+    "of the copy's bandwidth": (
+        "The last column compares the bytes that the work must move in a second with those of the fastest copy of its "
+        "size, in the run that measured the table. Reading alone is faster than copying, so a sum may exceed 100%."
+    ),
 }
 """The meaning of each column that many tables have, by the beginning of its head."""
 
