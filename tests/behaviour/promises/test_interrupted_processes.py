@@ -13,7 +13,7 @@ from tests.behaviour.promises.interrupting import PATIENCE
 
 def child(script: str, *, interrupts: int = 0) -> "subprocess.CompletedProcess[str]":
     """Run a script in a Python of its own; once it has written a line, send it so many SIGINT, each after the line
-    that says that the one before was seen."""
+    that says that the one before was counted."""
     environment = {**os.environ, "DAGPU_DEVICE": "host"}
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script]
     with subprocess.Popen(
@@ -42,8 +42,8 @@ def _(y: Tile[f32]) -> None:
 from dagpu.common import critical
 real = critical._Presses.add
 def add(self):
-    print("pressed", flush=True)
     real(self)
+    print("pressed", flush=True)  # only now, so that the next one comes after this one is counted
 critical._Presses.add = add
 critical.PRESS_SECONDS = 60  # this machine may be slow
 op = stuck(zeros((1,)).partition((1,)))
