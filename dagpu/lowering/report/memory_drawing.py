@@ -62,7 +62,7 @@ def picture(plan: Plan) -> str:
     inside = [b for b, offset in enumerate(plan.offsets) if offset >= 0 and plan.buffers[b].nbytes]
     every = sorted(inside, key=lambda buffer: lives.begin.get(buffer, 0))
     drawn = every[:MOST_TENSORS]
-    width = min(max(_WIDTHS[0], _STEP * lives.count), _WIDTHS[1])
+    width = min(max(_WIDTHS[0], _STEP * lives.count), _WIDTHS[1]) if any(plan.arena_bytes) else 0.0
     head = f"{counted(len(every), 'tensor')} in {counted(sum(map(bool, plan.arena_bytes)), 'arena')}"
     if len(every) > len(drawn):
         head += f"; the {len(every) - len(drawn):,} tensors after these are not drawn"

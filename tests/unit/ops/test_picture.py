@@ -20,7 +20,7 @@ from dagpu.ops.compose import nodes_of
 from dagpu.ops.drawing import op_drawing as dag_picture
 from dagpu.ops.drawing import svg
 from tests.programs.named_dags import NAMED
-from tests.programs.plain_programs import chain, fork_join, programs
+from tests.programs.plain_programs import chain, fork_join, launch, output, program, programs
 
 
 @kernel(cuda="__global__ void touch(Tile<float, 1> y, View<const float, 1> x) {}")
@@ -220,6 +220,13 @@ def test_the_memory_of_any_plan_is_drawn(source: Program) -> None:
         for other_left, other_top, other_right, other_bottom in found[:number]:
             apart = right <= other_left + near or other_right <= left + near
             assert apart or bottom <= other_top + near or other_bottom <= top + near
+
+
+def test_a_plan_without_temporaries_has_a_small_picture_of_its_memory() -> None:
+    """However many instructions it has."""
+    root = parsed(schedule(program([launch((), (0,)) for _ in range(100)], [output()])).memory_to_svg())
+    assert_inside(root)
+    assert boxes(root) == []
 
 
 def test_a_tensor_in_the_picture_of_the_memory_tells_what_it_is(tmp_path: Path) -> None:
