@@ -38,6 +38,10 @@ class _State(Enum):
     """It was recorded in a stream that was being captured: it never happens."""
 
 
+_CAPTURED_BEFORE: Final = frozenset((CAPTURED_EVENT, INVALID_VALUE))
+"""The driver's answers for an event that was recorded in a capture some time ago. Driver 580 gives the second once the
+capture has ended."""
+
 _Pending: TypeAlias = tuple[int, Callable[[], MemoryBlock | None], RawEvent | None, _State]
 """The number of an arrival, its parts, and the state of the event."""
 
@@ -51,13 +55,12 @@ PARKED_SHARE: Final = 8
 """Parked blocks are made idle, after one wait for the device, when they are the device's memory divided by this."""
 
 
-def _state_of(event: RawEvent) -> _State:
-    """Return the state of an event. Driver 580 answers with INVALID_VALUE once the capture has ended in which the event
-    was recorded."""
+def _state_of(event: RawEvent, captured: frozenset[int] = frozenset((CAPTURED_EVENT,))) -> _State:
+    """Return the state of an event. `captured` are the driver's answers for one that was recorded in a capture."""
     try:
         return _State.HAPPENED if event.query() else _State.PENDING
     except DeviceError as error:
-        if error.code not in (CAPTURED_EVENT, INVALID_VALUE):
+        if error.code not in captured:
             raise
         return _State.CAPTURED
 
@@ -226,7 +229,7 @@ class CudaExchange:
         current."""
         left: list[_Pending] = []
         for number, (find, event) in tuple(self.arrivals.items()):
-            state = _State.PENDING if event is None or find() is None else _state_of(event)
+            state = _State.PENDING if event is None or find() is None else _state_of(event, _CAPTURED_BEFORE)
             if state is _State.HAPPENED or find() is None:
                 self.forget(number)
             else:
