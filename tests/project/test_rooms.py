@@ -16,7 +16,7 @@ import dagpu
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGE: Final = ROOT / "dagpu"
-ROOM: Final = 13
+ROOM: Final = 25
 """Entries of a folder, at most."""
 
 OUTSIDE_OF_ROOMS: Final = {"__init__.py", "__main__.py", "array.py", "py.typed"}
@@ -72,7 +72,7 @@ def clashes(named: list[tuple[str, str]]) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("root", ["dagpu", "tests"])
 def test_a_folder_fits_on_a_screen(root: str) -> None:
-    """No folder has more than 13 entries, so that a reader finds a file by reading names."""
+    """No folder has more than 25 entries, so that a reader finds a file by reading names."""
     crowded = {
         str(folder.relative_to(ROOT)): len(entries(folder))
         for folder in folders(ROOT / root)
@@ -104,11 +104,11 @@ def test_no_module_hides_a_public_name() -> None:
 
 
 def test_a_test_file_is_read_in_one_sitting() -> None:
-    """No file of tests has more than 500 lines."""
+    """No file of tests has more than 700 lines."""
     long = {
         str(path.relative_to(ROOT)): count
         for path in sorted((ROOT / "tests").rglob("*.py"))
-        if (count := len(path.read_text(encoding="utf-8").splitlines())) > 500
+        if (count := len(path.read_text(encoding="utf-8").splitlines())) > 700
     }
     assert long == {}
 
