@@ -247,6 +247,9 @@ class KernelSpec:
     if it does not wait, and so must start when that kernel is over."""
     sees: tuple[Sight | None, ...] | None = None
     """For each parameter what a tile sees of it, None for everything; None if nothing is declared."""
+    walked: tuple[tuple[tuple[int, int], ...], ...] = ()
+    """What a generated kernel counts beside the elements of each argument: products of extents, each of a parameter and
+    an axis of it. A kernel of broadcast arguments walks more elements than any of them has."""
     indexed: Indexed | None = None
     """The input with indices of another tensor, if an index may be beyond it."""
     library: LibraryBody | None = None
