@@ -274,6 +274,9 @@ class KernelSpec:
     """True if a launch may need scratch memory, which is planned before it."""
     takes_pointers: bool = field(init=False, repr=False)
     """True if a tensor is passed as a plain pointer, which has no strides."""
+    counts_threads: bool = field(init=False, repr=False)
+    """True if the text finds its elements by its own count of threads, without a `Tile`: it is of the user's, on plain
+    pointers."""
     open_places: tuple[int, ...] = field(init=False, repr=False)
     """Indices of the parameters in `params` that take an op or a handle."""
 
@@ -295,6 +298,7 @@ class KernelSpec:
         object.__setattr__(self, "may_need_scratch", scratch)
         pointers = self.abi == "pointers" and self.library is None
         object.__setattr__(self, "takes_pointers", pointers and not (self.python and self.python.takes_strides))
+        object.__setattr__(self, "counts_threads", pointers and self.python is None)
         object.__setattr__(self, "tensors", tuple(tensors))
         object.__setattr__(self, "lazy", tuple(lazy))
         object.__setattr__(self, "open_places", tuple([i for i, p in params if p.form != "scalar" or p.lazy]))
