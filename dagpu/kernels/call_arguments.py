@@ -156,15 +156,18 @@ def _check_threads(spec: KernelSpec, args: Sequence[Any], origin: Origin) -> Non
 
 def is_launchable(spec: KernelSpec) -> bool:
     """Return true if `check_launchable` refuses no call of the kernel."""
-    return not spec.counts_threads or spec.block is not None
+    return not spec.cooperative and (spec.block is not None or not spec.counts_threads)
 
 
 def check_launchable(spec: KernelSpec, origin: Origin) -> None:
     """Refuse the call of a kernel that no launch of dagpu's would run right, whatever its arguments.
 
     Raises:
-        KernelArgumentError: it counts its threads, and its block is left open.
+        KernelArgumentError: it counts its threads, and its block is left open; or its blocks wait for each other.
     """
+    if spec.cooperative:
+        what = "its blocks wait for all others (grid.sync()), which takes a cooperative launch, and dagpu makes none"
+        refuse_call(spec, origin, what, "Cut it there into two kernels: a launch begins when the one before it is over")
     if not is_launchable(spec):
         what = 'it takes plain pointers (abi="pointers"), so it counts its threads, and its block is left open'
         refuse_call(

@@ -20,6 +20,7 @@ from dagpu.handles.symbolic import SymbolicNumber
 from dagpu.kernels.annotations import PySignature, declaration_error, declared_at, takes_by_position
 from dagpu.kernels.cuda_source.cuda_scalars import CudaParam, check_scalar
 from dagpu.kernels.cuda_source.cuda_signature import PyParam, check_signature, parse_cuda_signature
+from dagpu.kernels.cuda_source.module_variables import ModuleUse, read_module_use
 from dagpu.ops.kernel_spec import KernelSpec, Param
 
 
@@ -163,6 +164,30 @@ def early_inputs(
         cure = "Call wait_for_inputs() before the kernel reads other arguments or writes, or leave early_reads out"
         raise declaration_error(kernel, place, what, cure)
     return tuple(found)
+
+
+def check_module(source: str, kernel: str, place: str) -> ModuleUse:
+    """Return what a kernel shares with other launches, by its source.
+
+    Raises:
+        KernelArgumentError: the kernel uses a variable that nothing sets, or one that another kernel of the source uses
+            too.
+    """
+    use = read_module_use(source, kernel)
+    if use.unset:
+        name, line, space = use.unset[0][:3]
+        what = f"it uses the {space} variable {name!r} (CUDA source line {line}), which nothing sets, so it is zero"
+        cure = "Initialise it in the source, or pass its contents as an input"
+        raise declaration_error(kernel, place, what, cure)
+    if use.others:
+        name, line, space = use.changed[0][:3]
+        others = ", ".join(map(repr, use.others))
+        what = (
+            f"it shares the {space} variable {name!r} (CUDA source line {line}) with the kernel {others}, but each "
+            "kernel is compiled by itself, and has variables of its own"
+        )
+        raise declaration_error(kernel, place, what, "Pass it to both as an argument, or give each one of its own")
+    return use
 
 
 # ---- other parts of a declaration ---------------------------------------------------------

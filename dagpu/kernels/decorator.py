@@ -23,6 +23,7 @@ from dagpu.common.tracebacks import leaves_run, scope_of_caller, without_our_fra
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
 from dagpu.handles.handle_trees import move_handles
+from dagpu.handles.module_state import module_state
 from dagpu.kernels.annotations import In as In
 from dagpu.kernels.annotations import Lazy as Lazy
 from dagpu.kernels.annotations import Out as Out
@@ -39,6 +40,7 @@ from dagpu.kernels.declaration import (
     ScalarCheck,
     check_body,
     check_extents,
+    check_module,
     check_settings,
     checked_output,
     early_inputs,
@@ -337,6 +339,9 @@ def kernel(
         threads = block if block is None or isinstance(block, tuple) else (block,)
         source, source_name = read_source(cuda, function)
         params = params_of(function, signature, source, abi)
+        use = check_module(source, name, place)
+        shared = ", ".join([repr(variable.name) for variable in use.changed])
+        title = f"kernel {name!r}, whose launches share the variable {shared}"
         spec = KernelSpec(
             name=name,
             params=params,
@@ -350,6 +355,8 @@ def kernel(
             host=HostBody(),
             in_place=bool(in_place),
             early_reads=early_inputs(early_reads, params, source, name, place),
+            state=module_state(title, source, name, tuple(options)) if use.changed else None,
+            cooperative=use.waits_for_grid,
             sees=sights_of(sees, params, source, abi, name, place),
         )
         made = Kernel(spec, signature, cast("Callable[_P, None]", function))

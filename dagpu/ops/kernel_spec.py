@@ -16,6 +16,7 @@ from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe
 from dagpu.handles.library_bodies import LibraryBody
+from dagpu.handles.module_state import ModuleState
 
 AxisSight: TypeAlias = tuple[int, int, int]
 """What a tile sees along an axis of an input: an axis of the first output, and the elements that it also sees before
@@ -266,6 +267,11 @@ class KernelSpec:
     """The number of parameters, the last ones, that are new tensors: the kernel defines each of their elements."""
     expression: str = ""
     """The name in tables and pictures of the expression of which dagpu has made the kernel, if that is a `lambda`."""
+    state: ModuleState | None = None
+    """The variables of the kernel's module that its launches may change; None if there are none. Two launches at the
+    same time would share them."""
+    cooperative: bool = False
+    """True if the blocks wait for all blocks of the grid, which takes a cooperative launch."""
     tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
     """The parameters that are tensors, with their indices in `params`."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)
