@@ -23,6 +23,9 @@ from dagpu.kernels.cuda_source.cuda_signature import PyParam, check_signature, p
 from dagpu.kernels.cuda_source.module_variables import ModuleUse, read_module_use
 from dagpu.ops.kernel_spec import KernelSpec, Param
 
+_PATH = re.compile(r"[^\s(){};]+\.\w{1,4}")
+"""The name of a file, and no text of a source."""
+
 
 # ---- the source ---------------------------------------------------------------------------
 def read_source(cuda: str | Path, function: Callable[..., object]) -> tuple[str, str]:
@@ -36,13 +39,16 @@ def read_source(cuda: str | Path, function: Callable[..., object]) -> tuple[str,
     """
     name, place, home = function.__name__, declared_at(function), function.__code__.co_filename
     if isinstance(cuda, str) and ("\n" in cuda or not cuda.endswith(".cu")):
-        return cuda, f"{home}:{_line_of(cuda, function)}"
+        if _PATH.fullmatch(cuda):
+            what = f"cuda={cuda!r} is the text of a source, and it has the form of a path"
+            raise declaration_error(name, place, what, f"A path ends with .cu; name any other file by Path({cuda!r})")
+        return cuda.removeprefix("\ufeff"), f"{home}:{_line_of(cuda, function)}"
     if not isinstance(cuda, str | Path):
         what = f"cuda= is of type {type(cuda).__name__}"
         raise declaration_error(name, place, what, "Give CUDA C++ source text, or the path of a .cu file")
     path = Path(home).parent / cuda  # an absolute `cuda` stays as it is
     try:
-        return path.read_text(encoding="utf-8"), str(path)
+        return path.read_text(encoding="utf-8-sig"), str(path)  # a byte order mark is no part of the text
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         what = f"the CUDA source {str(path)!r} cannot be read ({why})"
@@ -210,6 +216,9 @@ def check_extents(
     """
     found = tuple(n for n in map(as_whole_number, given) if n is not None and 1 <= n <= _MAX_GRID)
     call = f"{what}({', '.join(map(format_value, given))}){called and f' at {called}'}"
+    if called and len(given) == 1 and isinstance(given[0], tuple | list) and all(map(as_whole_number, given[0])):
+        numbers = ", ".join(map(format_value, given[0]))
+        raise declaration_error(kernel, place, call, f"Pass the numbers themselves: {what}({numbers})")
     if len(found) != len(given) or not 1 <= len(found) <= 3:
         raise declaration_error(kernel, place, call, "Give 1 to 3 whole numbers, each 1 or more")
     if what == "block" and math.prod(found) > MAX_THREADS:
