@@ -247,6 +247,9 @@ class KernelSpec:
     if it does not wait, and so must start when that kernel is over."""
     sees: tuple[Sight | None, ...] | None = None
     """For each parameter what a tile sees of it, None for everything; None if nothing is declared."""
+    walked: tuple[tuple[tuple[int, int], ...], ...] = ()
+    """What a generated kernel counts beside the elements of each argument: products of extents, each of a parameter and
+    an axis of it. A kernel of broadcast arguments walks more elements than any of them has."""
     indexed: Indexed | None = None
     """The input with indices of another tensor, if an index may be beyond it."""
     library: LibraryBody | None = None
@@ -271,6 +274,9 @@ class KernelSpec:
     """True if a launch may need scratch memory, which is planned before it."""
     takes_pointers: bool = field(init=False, repr=False)
     """True if a tensor is passed as a plain pointer, which has no strides."""
+    counts_threads: bool = field(init=False, repr=False)
+    """True if the text finds its elements by its own count of threads, without a `Tile`: it is of the user's, on plain
+    pointers."""
     open_places: tuple[int, ...] = field(init=False, repr=False)
     """Indices of the parameters in `params` that take an op or a handle."""
 
@@ -292,6 +298,7 @@ class KernelSpec:
         object.__setattr__(self, "may_need_scratch", scratch)
         pointers = self.abi == "pointers" and self.library is None
         object.__setattr__(self, "takes_pointers", pointers and not (self.python and self.python.takes_strides))
+        object.__setattr__(self, "counts_threads", pointers and self.python is None)
         object.__setattr__(self, "tensors", tuple(tensors))
         object.__setattr__(self, "lazy", tuple(lazy))
         object.__setattr__(self, "open_places", tuple([i for i, p in params if p.form != "scalar" or p.lazy]))

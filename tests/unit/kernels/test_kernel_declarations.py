@@ -252,11 +252,11 @@ def test_settings_of_a_call_are_refused_where_that_stands(call: str) -> None:
 def test_settings_kept() -> None:
     """The settings of a declaration are in the spec."""
 
-    @kernel(cuda="__global__ void k(float* y) {}", block=(8, 4), abi="pointers", options=["-a"], checked=True)
+    @kernel(cuda="__global__ void k(float* y) {}", block=(8, 4), abi="pointers", options=["-a"])
     def k(y: Out[f32]) -> None: ...
 
     spec = k.spec
-    assert (spec.block, spec.abi, spec.options, spec.checked) == ((8, 4), "pointers", ("-a",), True)
+    assert (spec.block, spec.abi, spec.options, spec.checked) == ((8, 4), "pointers", ("-a",), False)
     assert spec.params[0].rank is None
     k(cut((8, 8), (4, 4)))
     k(cut((8,), (4,)))
@@ -271,6 +271,7 @@ def test_checked_by_environment(monkeypatch: pytest.MonkeyPatch, text: str, chec
 
     source = "__global__ void k(Tile<float, 1> y) {}"
     assert kernel(cuda=source)(k).spec.checked is checked
+    assert not kernel(cuda="__global__ void k(float* y) {}", abi="pointers")(k).spec.checked
     assert kernel(cuda=source, checked=not checked)(k).spec.checked is not checked
 
 

@@ -223,6 +223,11 @@ for source, says, better in (
     case(partial(declare, source), (says, partial(declare, better)))
 
 case(
+    lambda: declare(cuda("float* y, float by"), abi="pointers", checked=True),
+    ("Leave checked out", lambda: declare(cuda("float* y, float by"), abi="pointers")),
+    ("or take Tile and View", lambda: declare(checked=True)),
+)
+case(
     lambda: declare(cuda(f"{ONE}, float by"), abi="pointers"),
     ("Declare float* (output) or const float* (input)", lambda: declare(cuda("float* y, float by"), abi="pointers")),
     ("leave abi='pointers' out", declare),
