@@ -1,6 +1,7 @@
 """Placement changes no result: on any mesh, on any devices, an op gives the bits that it gives on one device."""
 
 import re
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,13 @@ from dagpu import (
     Spread,
     StreamInterpreter,
     arange,
+    device,
     dup,
+    empty,
+    expr,
     from_host,
     full,
+    i32,
     observe,
     ones,
     pipeline,
@@ -44,8 +49,9 @@ from tests.programs.arithmetic import add
 from tests.programs.dag_results import expected, run
 from tests.programs.expressions import Expr, bits
 from tests.programs.meshes import EAGER, Scatter, mesh
+from tests.programs.named_kernels import twist
 from tests.programs.strategies import descriptions
-from tests.programs.trials import random_dag
+from tests.programs.trials import numbered_dag, random_dag
 
 pytestmark = pytest.mark.host_only("it names the devices of its meshes")
 
@@ -75,6 +81,19 @@ def test_any_order_on_any_devices_gives_the_same_bits(dag: int, count: int, seed
     with use_interpreter(StreamInterpreter(policy=policy)), exploring(seed=dag):
         got = random_dag(dag).sync()
     assert [*map(bits, got)] == [*map(bits, wanted)]
+
+
+@settings(max_examples=8)
+@given(st.integers(0, 999), st.integers(2, 6), st.integers(0, 1), st.sampled_from((40, 400)))
+def test_numbers_of_the_host_keep_their_place_in_large_programs(dag: int, count: int, seed: int, steps: int) -> None:
+    """Functions of the host and the kernels that get their numbers stay in order, however many instructions are put in
+    the order of the longest paths; and kernels write tensors of several devices. The placement is proved, and every
+    array and number is that of one device."""
+    wanted = numbered_dag(dag, steps).sync()
+    policy = Scatter(mesh(count), seed) if seed else Spread(mesh(count), costs=EAGER)
+    with use_interpreter(StreamInterpreter(policy=policy)):
+        got = numbered_dag(dag, steps, devices=4).sync()
+    assert [*map(bits, map(np.asarray, got))] == [*map(bits, map(np.asarray, wanted))]
 
 
 def _sum(x: Any, y: Any, size: int = 4) -> Any:
@@ -132,6 +151,44 @@ def test_kernels_take_tensors_of_several_devices() -> None:
         assert (_sum(x, y).to_host().sync() == 2).all()
     assert written.device.name == "host:6"
     assert (written.to_host().sync() == 2).all()
+
+
+def test_kernels_write_tensors_of_several_devices() -> None:
+    """A placement may leave tensors on any devices. A later kernel that writes two of them runs on one device, and each
+    stays where it was: owned, or lent. So it is for an op that is in one place while a mesh is in use: in a feed, or on
+    a stream."""
+    wanted = list(map(bits, _twisted("host:0", "host:0")))
+    assert list(map(bits, _twisted("host:0", "host:5"))) == wanted
+    x, y = (arange(8, i32).on(f"host:{number}").sync() for number in (3, 5))
+    with use_mesh(mesh(2)):
+        twist(x.borrow_mut().partition((8,)), y.borrow_mut().partition((8,)), 3).sync()
+        one, other = (empty((8,), i32).on(f"host:{number}").partition((8,)) for number in (1, 2))
+        blank, _, _ = twist(one, other, 3).sync()
+    assert [x.device.name, y.device.name, blank.unpartition().device.name] == ["host:3", "host:5", "host:1"]
+    with pytest.raises(KernelArgumentError, match=r"on several devices: x on host:3, y on host:5. Copy them to one"):
+        twist(x.borrow_mut().partition((8,)), y.borrow_mut().partition((8,)), 3).sync()
+    assert [bits(each.to_host().sync()) for each in (x, y)] == wanted
+    far, near = (arange(8, i32).on(f"host:{number}").sync().share() for number in (4, 6))
+    added = expr(i32, i32)(lambda a, b: a + b)
+    scale = source(np.full(8, 2, np.int32))
+    with use_mesh(mesh(2)):
+        assert added(far, near).sync_on(device("host:1").stream()).to_host().sync().tolist() == [*range(0, 16, 2)]
+        shown = observe(scale.then(from_host).then(partial(added, far)).then(partial(added, near)).to_host())
+        assert trio.run(_first_of, shown).tolist() == [*range(2, 18, 2)]
+
+
+def _twisted(first: str, second: str) -> list[Any]:
+    x, y = arange(8, i32).on(first).sync(), arange(8, i32).on(second).sync()
+    with use_mesh(mesh(2)):
+        one, other, _ = twist(x.partition((8,)), y.partition((8,)), 3).sync()
+    tensors = one.unpartition(), other.unpartition()
+    assert [each.device.name for each in tensors] == [first, second]
+    return [each.to_host().sync() for each in tensors]
+
+
+async def _first_of(shown: Any) -> Any:
+    async with shown as feed:
+        return await feed.next()
 
 
 def moves(plan: Plan) -> int:

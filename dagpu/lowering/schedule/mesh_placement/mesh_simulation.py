@@ -151,6 +151,7 @@ class _Execution:
         self.later: dict[int, int] = {}
         """For each version that nothing has used yet, the instruction that makes it where it is used first."""
         self.devices = [-1] * len(versions.uses)
+        self._ends = [0.0] * len(versions.uses)
         self.moves: dict[int, list[Move]] = {}
         self.sources: dict[int, dict[int, int]] = {}
         self.end = 0.0
@@ -206,6 +207,8 @@ class _Execution:
         there, engine = self._there, self._engine[index]
         free = self._free[engine]
         begin = 0.0 if engine == _NONE else free[place]
+        for earlier in self._versions.numbers_of.get(index, ()):
+            begin = max(begin, self._ends[earlier])
         for version in self._versions.uses[index]:
             if version in self.later:
                 self._commit_maker(self.later[version], place)
@@ -219,6 +222,7 @@ class _Execution:
         for version in self._versions.makes[index]:
             there[version] = {place: end}
         self.devices[index] = place
+        self._ends[index] = end
         if end > self.end:
             self.end = end
 
