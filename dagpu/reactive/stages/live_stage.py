@@ -94,7 +94,7 @@ class LiveStage:
             return
         numbers = table.of_program(self.staleness, self.leaves.identity)
         for buffer in self.lost:
-            found = available.get(numbers[self.staleness.last[buffer]])
+            found = available.get(numbers[buffer])
             if found is not None:
                 self.targets.take_over(buffer, *found)
                 self.lost -= {buffer}
@@ -103,7 +103,7 @@ class LiveStage:
         """Return the memory of the targets that are right although the bits `stale` have changed, by value number."""
         numbers, memory = table.of_program(self.staleness, self.leaves.identity), self.targets.memory
         return {
-            numbers[self.staleness.last[buffer]]: (memory[buffer], self.targets.handle_of(buffer))
+            numbers[buffer]: (memory[buffer], self.targets.handle_of(buffer))
             for buffer in self.staleness.targets - self.lost
             if not self.staleness.bits_of(buffer) & stale and memory[buffer] is not None
         }
