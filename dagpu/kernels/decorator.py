@@ -19,6 +19,7 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.env_vars import CHECKED
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.pickling import PickledByName
 from dagpu.common.tracebacks import leaves_run, scope_of_caller, without_our_frames
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
@@ -65,7 +66,7 @@ DECLARED: Final[WeakSet[Any]] = WeakSet()
 
 
 @final
-class Kernel(Generic[_P]):
+class Kernel(PickledByName, Generic[_P]):
     """A kernel. A call builds an op whose result is the tuple of the arguments, with their kinds unchanged."""
 
     def __init__(self, spec: KernelSpec, signature: PySignature, function: Callable[_P, None]) -> None:
@@ -239,7 +240,7 @@ class Kernel(Generic[_P]):
 
 
 @final
-class NewOutput(Generic[_Q, _D]):
+class NewOutput(PickledByName, Generic[_Q, _D]):
     """A kernel with a new tensor as its output, from `kernel.new(shape, tile)`. A call yields the tensor."""
 
     def __init__(self, kernel: Kernel[Any], shape: object, tile: object, partial: object, origin: Origin) -> None:

@@ -142,6 +142,10 @@ class ProgramBuilder:
                 self.automatic = number
         return number
 
+    def device_at(self, number: int) -> Device:
+        """Return the device of an index in this program."""
+        return next(device for device, index in self._devices.items() if index == number)
+
     def new_tensor(self, device: Device, layout: Layout, origin: Origin) -> tuple[Tensor[Any, Any], View]:
         """Return a handle to memory that this program will allocate, and the view of all of it."""
         index = len(self.buffers)
@@ -271,7 +275,11 @@ class ProgramBuilder:
     def is_blank(self, handle: HandleBase) -> bool:
         """Return whether no instruction has written the memory of a handle yet."""
         storage = live_state(handle).storage
-        return type(storage) is TracedStorage and storage.builder is self and storage.buffer in self._undefined
+        return type(storage) is TracedStorage and self.is_blank_storage(storage)
+
+    def is_blank_storage(self, storage: TracedStorage) -> bool:
+        """Return whether no instruction has written this memory yet."""
+        return storage.builder is self and storage.buffer in self._undefined
 
     def leave_undefined(self, tensor: Tensor[Any, Any], policy: int) -> None:
         """Record the tensor of an `empty`, which no instruction writes at first. If it is read, or leaves the run,
