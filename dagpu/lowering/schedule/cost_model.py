@@ -8,7 +8,6 @@ them, and the cost of an event.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
 
 import numpy as np
@@ -186,11 +185,11 @@ class CostModel:
         """Return the seconds of an instruction; `program` is the program or the plan that it belongs to."""
         return _Clock(self, program).seconds(instruction)
 
-    def unknown(self, program: Program) -> frozenset[int]:
-        """Return the indices of the instructions of a program of which nothing but the bytes is known: kernels that
-        dagpu has not written, without a declared, learnt or measured time, and functions of the host."""
-        clock = _Clock(self, program)
-        return frozenset([at for at, each in enumerate(program.instructions) if clock.is_unknown(each)])
+    def estimates(self, program: Program) -> tuple[list[float], list[bool]]:
+        """Return the seconds of each instruction of a program, and whether nothing but its bytes is known: so it is for
+        kernels that dagpu has not written, without a declared, learnt or measured time, and for functions of the
+        host."""
+        return _Clock(self, program).estimates(program.instructions)
 
     def guesses(self, plan: Plan) -> bool:
         """Return whether a plan has a kernel of which nothing but the bytes is known."""
@@ -199,7 +198,7 @@ class CostModel:
 
     def times(self, program: Program) -> list[float]:
         """Return the seconds of each instruction of a program."""
-        return list(map(_Clock(self, program).seconds, program.instructions))
+        return self.estimates(program)[0]
 
 
 def _is_plain(kernel: KernelSpec) -> bool:
@@ -220,7 +219,7 @@ class _Clock:
     """A cost model with its tables as dicts, for the instructions of one program."""
 
     __slots__ = (
-        "_buffers", "_byte", "_counted", "_declared", "_devices", "_host_byte", "_known", "_learnt", "_model"
+        "_buffers", "_byte", "_counted", "_declared", "_devices", "_host_byte", "_known", "_learnt", "_model", "_sizes"
     )  # fmt: skip
 
     def __init__(self, model: CostModel, program: _Buffered) -> None:
@@ -234,6 +233,8 @@ class _Clock:
         self._counted = dict(model.counted)
         self._known: dict[tuple[int, int], _Known] = {}
         """What is known of each kernel on each device, by identity and number."""
+        self._sizes: dict[int, int] = {}
+        """The bytes of each layout, by its identity."""
 
     def nbytes(self, instruction: Instruction) -> int:
         if isinstance(instruction, Launch) and self._counted:
@@ -243,24 +244,49 @@ class _Clock:
         return self._bytes_of_views(instruction)
 
     def _bytes_of_views(self, instruction: Instruction) -> int:
-        layouts: list[Layout] = []
-        if isinstance(instruction, Launch):
-            for arg in instruction.args:
-                what = type(arg)
-                if what is View:
-                    layouts.append(arg.layout)
-                elif what is Tiles:
-                    layouts.append(arg.view.layout)
+        if type(instruction) is Launch:
             if not instruction.args:  # a program that is not from a trace may leave them out
                 return sum([self._buffers[buffer].nbytes for buffer in (*instruction.reads, *instruction.writes)])
-        elif isinstance(instruction, (CopyDtoH, CopyDtoD)):
+            total, sizes = 0, self._sizes
+            for arg in instruction.args:
+                what = type(arg)
+                if what is Tiles:
+                    layout = arg.view.layout
+                elif what is View:
+                    layout = arg.layout
+                else:
+                    continue
+                nbytes = sizes.get(id(layout))
+                if nbytes is None:
+                    nbytes = sizes[id(layout)] = layout.nbytes
+                total += nbytes
+            return total
+        layouts: list[Layout] = []
+        if isinstance(instruction, (CopyDtoH, CopyDtoD)):
             layouts.append(instruction.source.layout)
         if isinstance(instruction, (Fill, CopyHtoD, CopyDtoD)):
             layouts.append(instruction.out.layout)
-        total = 0
-        for layout in layouts:
-            total += prod(layout.shape) * layout.dtype.itemsize
-        return total
+        return sum([layout.nbytes for layout in layouts])
+
+    def estimates(self, instructions: Sequence[Instruction]) -> tuple[list[float], list[bool]]:
+        """Return the seconds of each instruction, and whether nothing but its bytes is known."""
+        seconds: list[float] = []
+        unknown: list[bool] = []
+        known_of, launch, byte = self._known, self._model.launch, self._byte
+        nbytes_of = self.nbytes if self._counted else self._bytes_of_views
+        for instruction in instructions:
+            if type(instruction) is not Launch:
+                seconds.append(self.seconds(instruction))
+                unknown.append(type(instruction) is HostCall)
+                continue
+            kernel = instruction.kernel
+            known = known_of.get((id(kernel), instruction.device)) or self._known_of(instruction)
+            unknown.append(known.is_guess)
+            if known.by_bytes:  # most are
+                seconds.append(launch + nbytes_of(instruction) * byte)
+            else:
+                seconds.append(self.seconds(instruction))
+        return seconds, unknown
 
     def seconds(self, instruction: Instruction) -> float:
         kind = type(instruction)
@@ -308,8 +334,9 @@ class _Clock:
             seconds = self._declared.get(kernel.label, kernel.seconds)
             learnt = [(size, mean) for size, mean, _ in self._learnt.get(kernel.label, ())]
             measured = MEASURED.sizes(self._devices[launch.device], kernel)
-            guess = seconds is None and not learnt and not measured and not _is_plain(kernel)
-            found = self._known[key] = _Known(seconds, learnt, measured, guess)
+            by_bytes = seconds is None and not learnt and not measured
+            guess = by_bytes and not _is_plain(kernel)
+            found = self._known[key] = _Known(seconds, learnt, measured, by_bytes and not kernel.peers, guess)
         return found
 
 
@@ -323,5 +350,7 @@ class _Known(NamedTuple):
     """Bytes and seconds that the model has learnt."""
     measured: Sequence[tuple[int, float]]
     """Bytes and seconds of earlier runs."""
+    by_bytes: bool
+    """True if its time is that of its bytes, all on its device."""
     is_guess: bool
     """True if its bytes are all that is known, and dagpu has not written it."""

@@ -73,14 +73,14 @@ class Dependences:
         own: Sequence[bool] | None = None,
         *,
         ports: int = 1,
-        unknown: frozenset[int] = frozenset(),
+        unknown: Sequence[bool] | None = None,
     ) -> None:
         """`own` says for each instruction whether the policy places it; None if it places all. `ports` is that of the
         links between devices."""
         self.times = times
         """Seconds of each instruction."""
-        self.unknown = unknown
-        """The instructions that may take much longer than that."""
+        self.unknown = [False] * len(times) if unknown is None else unknown
+        """For each instruction, whether it may take much longer than that."""
         self.count = count = len(times)
         self.devices = len(program.devices)
         self.ports = ports

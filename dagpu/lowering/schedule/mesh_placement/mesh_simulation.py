@@ -84,10 +84,10 @@ class MeshSimulation:
 
     def __init__(self, program: Program, mesh: Mesh, costs: CostModel, streams: int = 4) -> None:
         self.versions = Versions(program, mesh)
-        self.times = costs.times(program)
+        self.times, unknown = costs.estimates(program)
         """Seconds of each instruction, wherever it runs. A kernel of unknown cost has at least `UNKNOWN`."""
-        for index in costs.unknown(program):
-            if type(program.instructions[index]) is Launch:
+        for index, instruction in enumerate(program.instructions):
+            if unknown[index] and type(instruction) is Launch:
                 self.times[index] = max(self.times[index], UNKNOWN)
         self._engine = [_ENGINE_OF.get(type(instruction), _COMPUTE) for instruction in program.instructions]
         overlapped = costs.launch * (1 - 1 / streams)
