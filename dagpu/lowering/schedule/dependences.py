@@ -5,7 +5,7 @@ from operator import neg
 from typing import Final, final
 
 from dagpu.lowering.program import CopyDtoD, Instruction, Program
-from dagpu.lowering.schedule.engines import COMPUTE, ENGINE_OF, ENGINES, PEER_IN, peer_of
+from dagpu.lowering.schedule.engines import COMPUTE, ENGINE_OF, ENGINES, PEER_IN, peer_of, without_engines
 
 ANYWHERE: Final = -1
 """Pool of an instruction that another policy places, on an unknown stream: it starts as soon as it is ready."""
@@ -89,8 +89,11 @@ class Dependences:
         """The pool of each instruction; `ANYWHERE` if another policy places it."""
         self.sender: dict[int, int] = {}
         """For each copy between two devices, the device that it comes from."""
+        without = without_engines(program.devices)
         for index, instruction in enumerate(program.instructions):
             engine = ENGINE_OF.get(type(instruction), COMPUTE)
+            if engine and without[instruction.device]:
+                engine = COMPUTE
             if type(instruction) is CopyDtoD and (peer := peer_of(instruction, program.buffers)) >= 0:
                 engine, self.sender[index] = PEER_IN, peer
             is_own = own is None or own[index]

@@ -47,11 +47,12 @@ class ListSchedule:
     """List scheduling by critical path, on `streams` streams of each device; the default policy.
 
     Kernels, fills and host calls run on streams 0 to `streams - 1`. If a program is more than one chain, copies from
-    the host have stream `streams` to themselves, copies to the host the next one, and copies from other devices those
-    after that, so that they overlap with the rest. An instruction runs on the stream of one of its producers if that
-    is free.
+    the host to a GPU have stream `streams` to themselves, copies to the host the next one, and copies from other
+    devices those after that, so that they overlap with the rest. A host device copies on its kernels' streams. An
+    instruction runs on the stream of one of its producers if that is free.
 
     `costs` gives the times of instructions. Declare the times that you know: `CostModel().declare({"gemm": 3e-5})`.
+    Kernels of which no time is known are dealt out to the streams in turn.
     """
 
     streams: int = 4

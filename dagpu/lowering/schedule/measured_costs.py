@@ -14,6 +14,7 @@ from typing import Final, TypeAlias, final
 from dagpu.common.critical import BOOKKEEPING
 from dagpu.common.env_vars import MEASURE
 from dagpu.common.origin import place_of
+from dagpu.handles.device_handles import kind_of
 from dagpu.ops.kernel_spec import KernelSpec
 
 _KERNELS: Final = 4096
@@ -65,11 +66,6 @@ def _key(device: str, kernel: KernelSpec) -> _Key:
     """Return the key of a kernel: its declaration, which changed copies share, and the kind of device. It keeps nothing
     of the user's alive."""
     return kind_of(device), kernel.label, place_of(kernel.origin) or kernel.source_name
-
-
-def kind_of(device: str) -> str:
-    """Return the kind of a device by its name: `cuda` of `cuda:0`, `node3/cuda:1` and `cuda:auto`."""
-    return device.rpartition("/")[2].partition(":")[0]
 
 
 def in_proportion(sizes: Iterable[tuple[int, float]], nbytes: int) -> float:

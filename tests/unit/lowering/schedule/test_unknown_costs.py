@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +23,7 @@ from dagpu.lowering.schedule.mesh_placement.placing import place
 from dagpu.lowering.schedule.policies import SchedulingPolicy
 from dagpu.lowering.schedule.scheduler import schedule
 from dagpu.lowering.verify.verifier import verify
+from dagpu.ops.kernel_spec import HostBody
 from tests.programs.meshes import mesh
 from tests.programs.plain_programs import fork_join, kernel, program, temporary
 
@@ -47,7 +47,7 @@ def pieces(seed: int, uploads: float, joins: float) -> Program:
         instructions.append(Launch(draw.choice(KERNELS), (), (1,), tuple(reads), (len(buffers),), 0, None))
         made.append(len(buffers))
         buffers.append(temporary(1 << 12))
-    return program(instructions, buffers)
+    return program(instructions, buffers, kind="cuda")
 
 
 def _upload(nbytes: int, instructions: list[Instruction], buffers: list[Buffer]) -> int:
@@ -114,7 +114,7 @@ def test_equal_kernels_of_unknown_cost_are_dealt_out(count: int, nbytes: int, st
         read = _upload(nbytes, instructions, buffers)
         instructions.append(Launch(KERNELS[0], (), (1,), (read,), (len(buffers),), 0, None))
         buffers.append(temporary())
-    found = Counter(lanes_of(schedule(by(program(instructions, buffers), ListSchedule(streams))), "a"))
+    found = Counter(lanes_of(schedule(by(program(instructions, buffers, kind="cuda"), ListSchedule(streams))), "a"))
     assert len(found) == min(streams, count)
     assert max(found.values()) - min(found.values()) <= 1
 
@@ -127,17 +127,26 @@ def test_what_is_known_to_be_quick_keeps_its_stream() -> None:
         read = _upload(1 << 20, instructions, buffers)
         instructions.append(Launch(KERNELS[0], (), (1,), (read,), (len(buffers),), 0, None))
         buffers.append(temporary())
-    source = program(instructions, buffers)
+    source = program(instructions, buffers, kind="cuda")
     for costs in (CostModel().declare({"a": 1e-6}), CostModel().learn([("a", 1 << 20, 1e-6)])):
         assert len(set(lanes_of(schedule(by(source, ListSchedule(4, costs))), "a"))) == 1
     assert len(set(lanes_of(schedule(by(source, RoundRobin(4))), "a"))) == 4
+    instructions = [replace(each, kernel=WRITTEN) if isinstance(each, Launch) else each for each in source.instructions]
+    assert len(set(lanes_of(schedule(by(replace(source, instructions=tuple(instructions)), ListSchedule())), "w"))) == 1
+
+
+WRITTEN = replace(kernel("w"), host=HostBody(generated=lambda *_: None))
+"""A kernel as those that dagpu has written."""
+
+
+def test_a_host_has_no_engines_for_copies() -> None:
+    """Its threads copy, several at once: each of eight chains of an upload, a kernel and a download stays on one of
+    four streams, without a wait. On a GPU the copies each way have a stream."""
+    arrays = [np.full(1 << 16, number, np.float32) for number in range(8)]
     plus = expr(f32)(lambda x: x + 1)
-    ups = [uploaded(number).then(plus) for number in range(8)]
-    assert len(plan_of(zip_ops(*ups)).lanes) == 2  # one for the uploads
-
-
-def uploaded(number: int) -> Any:
-    return from_host(np.full(1 << 16, number, np.float32))
+    plan = plan_of(zip_ops(*[from_host(each).then(plus).to_host() for each in arrays]))
+    assert (len(plan.lanes), plan.events) == (4, 0)
+    assert set(Counter(step.lane for step in plan.steps if isinstance(step, Execute)).values()) == {6}
 
 
 @pytest.mark.parametrize("depth", [1, 2, 10])
