@@ -14,6 +14,7 @@ from dagpu.lowering.reuse.signature import Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Then, Value
 from dagpu.ops.graph import GraphLaunch
+from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.node_functions import Pure
 from dagpu.runtime.calls.direct_call import OFTEN, write_call_again
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
@@ -108,13 +109,20 @@ class PlanLookup:
 
     The slot on the op is an inline cache: it has the plans of earlier runs of the same op object, and needs no key. All
     other plans are in the cache of the pipeline that is called, of the graph that is launched, or of the process. With
-    `cache`, only that cache is used.
+    `cache`, only that cache is used. The run reads sources at `instant`, if that is given.
     """
 
-    __slots__ = ("_cache", "_inline", "_op", "_settings", "inputs")
+    __slots__ = ("_at", "_cache", "_inline", "_op", "_settings", "inputs")
 
-    def __init__(self, op: DeviceOp[Any, Any, Any], settings: Settings, cache: PlanCache | None = None) -> None:
+    def __init__(
+        self,
+        op: DeviceOp[Any, Any, Any],
+        settings: Settings,
+        cache: PlanCache | None = None,
+        instant: Snapshot | None = None,
+    ) -> None:
         self._op = op
+        self._at = () if instant is None else (instant,)
         self._settings = settings
         self._inline = cache is None
         """True if the slot on the op is used."""
@@ -137,7 +145,7 @@ class PlanLookup:
             attached = self._bind_attached()
             if attached is not None:
                 return attached
-            self.inputs = inputs = flatten_op(op, _most_nodes(op), _warn_uncacheable)
+            self.inputs = inputs = flatten_op(op, _most_nodes(op), _warn_uncacheable, *self._at)
             self._cache = None if inputs is None else _cache_of(inputs, settings)
         cache = self._cache
         if inputs is None or cache is None:
@@ -185,7 +193,7 @@ class PlanLookup:
         self, cache: PlanCache, arguments: tuple[Any, ...], named: tuple[Any, ...]
     ) -> tuple[LoadedPlan, BoundArguments | None] | None:
         """Return a plan for one call of a pipeline, with these arguments bound to it; None if the run needs a trace."""
-        self.inputs = inputs = flatten_op(self._op, refused=_warn_uncacheable)
+        self.inputs = inputs = flatten_op(self._op, MOST_NODES, _warn_uncacheable, *self._at)
         self._cache = cache
         self._inline = False
         found = None if inputs is None else cache.find(inputs, self._settings)

@@ -39,6 +39,7 @@ from dagpu.lowering.tracing.deferred import (
     FromCell,
     FromItems,
     FromPart,
+    PartOfOp,
     SuspendedOp,
     resolve,
 )
@@ -207,6 +208,8 @@ class ResultTemplate:
             case ForeignSuspension(node=node):  # of `Shared`, whose first consumer has the case below
                 claimed = self._memo.claimed_value(node.once)
                 return self._deferred_builder(claimed, depth) if type(claimed) is Deferred else None
+            case PartOfOp():
+                return None  # the op has no key
             case SuspendedOp(node=node):
                 made = self._once(found, depth)
                 return consumer_builder(made) if made is not None and type(node) is Shared else made

@@ -25,6 +25,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from dagpu.backends.common.worker_threads import process
 from tests.support.gates import boom, run
 from tests.support.handle_cases import line
 
@@ -54,7 +55,7 @@ def test_one_failure_is_raised_as_itself_with_a_note() -> None:
         assert any(built in note for note in caught.value.__notes__)
 
 
-@pytest.mark.host_only("it counts on streams that no run has used")
+@pytest.mark.host_only("the threads of its streams")
 def test_a_run_whose_thread_cannot_be_started_says_which_run_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """The machine has too many threads, or too little memory for one more: an error of dagpu's, with the place of the
     run. The next run works, and so does the same op."""
@@ -63,17 +64,17 @@ def test_a_run_whose_thread_cannot_be_started_says_which_run_it_was(monkeypatch:
     def refuses(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    lanes = 60  # more than any other test uses: some of their streams have no threads yet
-    op = zip_ops(*[value(x.clone()).to_host().host_map(np.sum) for _ in range(lanes)])
+    op = zip_ops(*[value(x.clone()).to_host().host_map(np.sum) for _ in range(4)])
     said = rf"the run at {__file__}:\d+ needs the thread .* could not be started: can't start"
-    with use_interpreter(StreamInterpreter(policy=RoundRobin(lanes))):
+    with use_interpreter(StreamInterpreter(policy=RoundRobin(4))):
         with monkeypatch.context() as patch:
+            patch.setattr(process, "generation", process.generation + 1)  # the threads of earlier runs do not count
             patch.setattr(threading.Thread, "start", refuses)
             with pytest.raises(DeviceError, match=said):
                 op.sync()
             with pytest.raises(DeviceError, match=said):
                 trio.run(awaited_op, op)
-        assert op.sync() == (4.0,) * lanes
+        assert op.sync() == (4.0,) * 4
 
 
 async def awaited_op(op: DeviceOp[Any]) -> None:
