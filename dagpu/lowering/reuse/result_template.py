@@ -235,13 +235,9 @@ class ResultTemplate:
         if given is None:
             return None
         if type(node) is Shared:
-            return None if self._is_remembered(node) or has_owning_handle(argument) else shared_builder(given)
+            return None if has_owning_handle(argument) else shared_builder(given)
         assert type(node) is Map
         return mapped_builder(node, given) if self._may_call(node) else None
-
-    def _is_remembered(self, node: Shared[Any]) -> bool:
-        """Return true if the run has to remember the value of a `Shared` for other runs."""
-        return self._traced.inputs is None or node.once in self._traced.inputs.remembered
 
     def _may_call(self, node: Map[Any]) -> bool:
         """Return true if a plan may call the function of a `Map` in each run."""
