@@ -150,9 +150,12 @@ class PlanLookup:
         cache = self._cache
         if inputs is None or cache is None:
             return None
+        others = _others(inputs)
         found = cache.find(inputs, settings)
         if found is None:
             return None
+        for other in others:
+            other.hits += 1
         if type(op) is GraphLaunch:
             cache.remember_launch(found, op)
         if self._inline:
@@ -213,7 +216,7 @@ class PlanLookup:
         inputs, settings = self.inputs, self._settings
         new.keep(signature, settings.graph_from)
         if inputs is not None and self._cache is not None:
-            self._cache.store(inputs, new, reads, settings)
+            self._cache.store(inputs, new, reads, settings, _others(inputs))
         if self._inline:
             self._attach(new, signature)
 
@@ -239,12 +242,20 @@ class PlanLookup:
 def _cache_of(inputs: Flattened, settings: Settings) -> PlanCache | None:
     """Return the cache of the pipeline that is called, or of the graph that is launched, else the global cache.
 
-    Returns None if a cached plan would keep another object alive: a second pipeline or graph, a stream, a policy.
+    A plan of several pipelines is in the cache of the first, for as long as the others live. Returns None if a cached
+    plan would keep another object alive: a second graph, a graph beside a pipeline, a stream, a policy.
     """
-    owners: set[Any] = {*inputs.graphs, *inputs.owners}
-    if len(owners) > 1:
+    owners = list(dict.fromkeys([*inputs.graphs, *inputs.owners]))
+    if len(owners) > 1 and inputs.graphs:
         return None
+    if any(owner.plans.check is not None for owner in owners):
+        return None  # a part of another op is traced in each run then
     for owner in owners:
         cache: PlanCache = owner.plans
-        return cache if cache.check is None else None  # a part of another op is traced in each run then
+        return cache
     return plans if type(settings.policy) in VALUE_POLICIES and not inputs.streams else None
+
+
+def _others(inputs: Flattened) -> list[PlanCache]:
+    """Return the caches of the pipelines that the op calls beside the first."""
+    return [owner.plans for owner in dict.fromkeys(inputs.owners)][1:]
