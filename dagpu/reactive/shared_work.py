@@ -101,8 +101,11 @@ class _Observed:
         return call if last is None else partial(last.value, call)
 
     def publish(self, node: Shared[Any], value: Any, made_for: Mapping[Any, int]) -> None:
-        """Give a value that a feed has made to other runs, as long as two feeds observe the node."""
+        """Give a value that a feed has made to other runs: of sources as long as two feeds observe the node, a constant
+        for ever."""
         node.once.publish(value, made_for)
+        if not made_for:
+            return
         with Bookkeeping():
             self._published[node] = value
             if not self.is_common(node):
@@ -224,8 +227,6 @@ class _Claims:
             while True:
                 value, made_for = once.remembered()
                 if value is not NOTHING:
-                    if not made_for:
-                        break  # an earlier run has read no source for it: this one computes its own
                     if all(node.cell.history.at(self._snapshot).revision == made_for[node] for node in made_for):
                         if each.holds(value):
                             found.append((each, value))

@@ -219,6 +219,7 @@ class Evaluation(RememberingEvaluation):
                 op = self._sources.call(self._closures, node, node.f, inputs[0])
                 if not isinstance(op, DeviceOp):
                     raise self._not_an_op_error(node, op)
+                self._sources.built(node, op)
                 self.todo.append(op)
             case ToHost():
                 self.cells.append(emit_to_host(node, inputs[0], builder, policy))

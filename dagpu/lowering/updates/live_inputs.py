@@ -24,6 +24,7 @@ from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
 from dagpu.lowering.tracing.deferred import Deferred
+from dagpu.lowering.tracing.traced_storage import TracedStorage
 from dagpu.lowering.updates.comparing.compare_values import host_values_equal
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.ops.base import DeviceOp
@@ -157,6 +158,9 @@ class LiveInputs:
                     "and the contents of a tensor are on its device, where their bits are compared. Leave equal out, "
                     "or bring the result to the host: cutoff(op.to_host(), equal)."
                 )
+            storage = live_state(value).storage
+            if type(storage) is not TracedStorage and storage not in self.storages:
+                return self._keep(node, value)  # it never changes
             made = self._new_bit(node, value)
             made.buffer, made.decided = buffer_of(value), False
         elif self.derivable(value):

@@ -1,8 +1,8 @@
 """How one run reads sources: a plain run reads the values of one snapshot, a run for a feed gets stand-ins for them."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, final
 
 from dagpu.common.errors import NotReadyError
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
@@ -11,16 +11,14 @@ from dagpu.lowering.tracing.deferred import NOT_YET
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.user_code import Closures, call_closure, describe_closure
 from dagpu.lowering.updates.live_inputs import LiveInputs, LiveValue
+from dagpu.lowering.updates.reads import AnyOp, Reads, Remembering
 from dagpu.lowering.updates.shared_buffers import shared_buffer
-from dagpu.ops.base import DeviceOp, has_op, refuse_op
-from dagpu.ops.compose import Cutoff, HostCall, Map, Shared, Unzip, Zip, sources_of
+from dagpu.ops.base import has_op, refuse_op
+from dagpu.ops.compose import Cutoff, HostCall, Map, Shared, Unzip, Zip
 from dagpu.ops.live.source_op import Source, as_read
 from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.node_functions import BUILT_IN, Inspect
-from dagpu.ops.single_flight import Once
-
-AnyOp = DeviceOp[Any, Any, Any]
-Remembering = Shared[Any] | Unzip[Any]
+from dagpu.ops.single_flight import NOTHING, Once
 
 
 class RunSources(Protocol):
@@ -53,68 +51,25 @@ class RunSources(Protocol):
         """Return true if this run cannot use a value that was made for these revisions of sources."""
         ...
 
-    def start(self, once: Once) -> None:
-        """Record that the value of a `Shared` is evaluated from now on."""
+    def start(self, node: Remembering) -> None:
+        """Record that the value of a `Shared` or `Unzip` is evaluated from now on."""
+        ...
+
+    def built(self, node: AnyOp, op: AnyOp) -> None:
+        """Record the op that the closure of a node has returned."""
         ...
 
     def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
         """Record that the value of a `Shared` or `Unzip` exists."""
         ...
 
-    def reused(self, once: Once) -> None:
-        """Record that the value of a `Shared`, which this run has made, is used again."""
-        ...
-
-    def used(self, made_for: Mapping[Any, int]) -> None:
+    def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
         """Record that a value is used that an earlier run has made for these revisions of sources."""
         ...
 
-    def made_for(self, once: Once) -> Mapping[Any, int] | None:
-        """Return the sources on which the value of a `Shared` depends, with their revisions; None for a value that is
-        of no use to other runs, because it may contain stand-ins."""
+    def made_for(self, once: Once) -> Mapping[Any, int]:
+        """Return the sources on which the value of a `Shared` depends, with their revisions."""
         ...
-
-
-_Node = TypeVar("_Node", bound=AnyOp)
-
-
-@final
-class SourceLog(Generic[_Node]):
-    """The sources that a run has read, in order. Those of a `Shared` are the ones read while it was evaluated; of one
-    that waits for host data, all that were read since."""
-
-    __slots__ = ("_found", "_read", "_since")
-
-    def __init__(self) -> None:
-        self._read: list[_Node] = []
-        self._since: dict[Once, int] = {}
-        self._found: dict[Once, list[_Node]] = {}
-
-    def add(self, node: _Node) -> None:
-        """Record that a source was read."""
-        self._read.append(node)
-
-    def start(self, once: Once) -> None:
-        """Record that the value of a `Shared` is evaluated from now on."""
-        self._since[once] = len(self._read)
-
-    def finish(self, once: Once) -> None:
-        """Record that the value of a `Shared` exists."""
-        self._found[once] = self.of(once)
-
-    def reused(self, once: Once) -> None:
-        """Record that a `Shared` is used again: what uses it depends on all that was read since it began."""
-        self._read += self.of(once)
-
-    def used(self, made_for: Iterable[_Node]) -> None:
-        """Record that a value of these sources is used."""
-        self._read += made_for
-
-    def of(self, once: Once) -> list[_Node]:
-        """Return the sources that were read since the evaluation of a `Shared` began. They contain all of its own."""
-        if once in self._found:
-            return self._found[once]
-        return list(dict.fromkeys(self._read[self._since[once] :]))
 
 
 def _differ(made_for: Mapping[Any, int], snapshot: Snapshot) -> bool:
@@ -128,8 +83,10 @@ class SnapshotSources:
     """The sources of a plain run: it reads all of them at the instant at which it reads the first one."""
 
     _leaves: TracedArguments
-    _log: SourceLog[Source[Any]] | None = None
+    _reads: Reads = field(default_factory=Reads)
     _snapshot: Snapshot | None = None
+    _depends: bool = False
+    """True if the run has read a source, or used what an earlier run has made of one."""
     has_standins: ClassVar[bool] = False
 
     def _at(self) -> Snapshot:
@@ -138,13 +95,8 @@ class SnapshotSources:
             self._snapshot = (None if inputs is None else inputs.snapshot) or Snapshot()
         return self._snapshot
 
-    def _logged(self) -> SourceLog[Source[Any]]:
-        if self._log is None:
-            self._log = SourceLog()
-        return self._log
-
     def value_of(self, node: Source[Any]) -> Any:
-        self._logged().add(node)
+        self._depends = True
         value, inputs = node.cell.history.at(self._at()).value, self._leaves.inputs
         if inputs is not None and node in inputs.source_values:
             return self._leaves.standin_of_source(node, value)
@@ -170,43 +122,39 @@ class SnapshotSources:
         self._leaves.forbid_reuse()
         return _differ(made_for, self._at())
 
-    def start(self, once: Once) -> None:
-        self._logged().start(once)
+    def start(self, node: Remembering) -> None:
+        self._reads.start(node)
+
+    def built(self, node: AnyOp, op: AnyOp) -> None:
+        self._reads.built(node, op)
 
     def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
-        self._logged().finish(node.once)
+        pass
 
-    def reused(self, once: Once) -> None:
-        self._logged().reused(once)
-
-    def used(self, made_for: Mapping[Any, int]) -> None:
-        if made_for:
-            self._logged().used(made_for)
+    def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
+        self._depends |= bool(made_for)
+        self._reads.used(once, made_for)
 
     def made_for(self, once: Once) -> Mapping[Any, int]:
-        if self._log is None:
+        if not self._depends:
             return {}
-        return {node: node.cell.history.at(self._at()).revision for node in self._log.of(once)}
-
-
-_WITH_STANDIN: Final = frozenset((Source, Cutoff))
+        return {
+            node: node.cell.history.at(self._at()).revision for node in self._reads.of(once) if type(node) is Source
+        }
 
 
 @final
 class LiveSources:
     """The sources of a trace for a feed, which serves later values of them too."""
 
-    __slots__ = ("_below", "_log", "live")
+    __slots__ = ("_reads", "live")
     has_standins: ClassVar[bool] = True
 
     def __init__(self, live: LiveInputs) -> None:
         self.live = live
-        self._log = SourceLog[Source[Any] | Cutoff[Any, Any, Any]]()
-        """The sources and cutoffs, which have stand-ins."""
-        self._below: dict[AnyOp, bool] = {}
+        self._reads = Reads()
 
     def value_of(self, node: Source[Any]) -> Any:
-        self._log.add(node)
         return self.live.of_source(node)
 
     def adapt(self, node: AnyOp, inputs: tuple[Any, ...], builder: ProgramBuilder) -> tuple[tuple[Any, ...], Any]:
@@ -215,7 +163,6 @@ class LiveSources:
             case Zip() | Shared() | HostCall():
                 return inputs, NOT_YET
             case Cutoff():
-                self._log.add(node)
                 return inputs, live.of_cutoff(node, inputs[0], lambda tensor: builder.read_view(tensor).buffer)
             case Map() if live.derivable(inputs[0]):
                 return inputs, self._derive(node, inputs[0])
@@ -263,42 +210,30 @@ class LiveSources:
         return self.live.read(template)
 
     def is_private(self, node: Remembering) -> bool:
-        return type(node) is Unzip or self._has_standin(node)
-
-    def _has_standin(self, root: AnyOp) -> bool:
-        """Return true if a source or cutoff is visible below a node, without calling closures."""
-        below, todo = self._below, [root]
-        while todo:
-            node = todo[-1]
-            if node in below:
-                todo.pop()
-                continue
-            missing = [source for source in sources_of(node) if source not in below]
-            if missing and type(node) not in _WITH_STANDIN:
-                todo += missing
-                continue
-            made = bool(node.once.made_for) if type(node) is Shared else type(node) in _WITH_STANDIN
-            below[node] = made or any(below.get(source, False) for source in sources_of(node))
-        return below[root]
+        # A trace claims nothing: its updates claim what they make, when they make it. A value that depends on no source
+        # is a constant of the trace.
+        value, made_for = node.once.remembered()
+        return type(node) is Unzip or value is NOTHING or bool(made_for)
 
     def is_stale(self, made_for: Mapping[Any, int]) -> bool:
         return True  # it would be a constant here: the trace reads the sources itself, through stand-ins
 
-    def start(self, once: Once) -> None:
-        self._log.start(once)
+    def start(self, node: Remembering) -> None:
+        self._reads.start(node)
+
+    def built(self, node: AnyOp, op: AnyOp) -> None:
+        self._reads.built(node, op)
 
     def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
-        self._log.finish(node.once)
         if type(node) is Shared:
-            found = shared_buffer(node, value, self._log.of(node.once), builder)
+            found = shared_buffer(node, value, self._reads.of(node.once), builder)
             if found is not None:
                 self.live.shared.append(found)
 
-    def reused(self, once: Once) -> None:
-        self._log.reused(once)
+    def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
+        self._reads.used(once, made_for)
 
-    def used(self, made_for: Mapping[Any, int]) -> None:
-        self._log.used(made_for)
-
-    def made_for(self, once: Once) -> Mapping[Any, int] | None:
-        return None if self._log.of(once) else {}
+    def made_for(self, once: Once) -> Mapping[Any, int]:
+        snapshot = self.live.snapshot
+        nodes = [node for node in self._reads.of(once) if type(node) is Source]
+        return {node: node.cell.history.at(snapshot).revision for node in nodes}

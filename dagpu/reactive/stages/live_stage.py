@@ -62,6 +62,8 @@ class LiveStage:
         """The `shared()` nodes whose tensors this stage makes of sources."""
         self.common: list[SharedBuffer] = []
         """Those that another feed observes too. Their tensors are results."""
+        self.shares_updates = False
+        """True if one of these depends on a source, so that an update may make it for other feeds."""
         self._settings = settings
         self._maker = PlanMaker(staleness, self.cutoffs.comparisons, settings, on_plan, keeps_memory)
         self.plans = UpdatePlans(self._maker, leaves.locks)
@@ -77,6 +79,7 @@ class LiveStage:
         nodes `common` are results. What was not kept before is lost."""
         before, targets = self.staleness.targets, staleness.targets
         self.staleness, self.common = staleness, common
+        self.shares_updates = any(each.sources for each in common)
         self._targets_on_devices = _targets_on_devices(staleness)
         self.cutoffs.staleness = staleness
         self._maker = self._maker.with_staleness(staleness)
@@ -142,7 +145,7 @@ class LiveStage:
         run: the same as in an earlier update, or the first one that decides cutoffs. Else return None."""
         if self.cutoffs.inputs:
             return self._find_conditional(mask, parts)
-        if self.lost or self.common:
+        if self.lost or self.shares_updates:
             return None
         tiled = self.tiles.find(Change(mask), parts, self.targets)
         if tiled is None:
@@ -157,7 +160,7 @@ class LiveStage:
             return None
         if self.lost:
             plans.why = "what an update that failed was to make is lost"
-        elif self.common:
+        elif self.shares_updates:
             plans.why = "another feed shares what this one computes"
         elif parts:
             plans.why = "a part of a source was written"
