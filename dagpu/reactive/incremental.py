@@ -7,7 +7,7 @@ the same by construction stays in use, so the device still runs only what has ch
 """
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias, final
+from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.origin import Origin, StartedAt
 from dagpu.handles import SharedTensor, live_state
@@ -16,7 +16,7 @@ from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.lowering.updates.comparing.compare_values import same_kind
 from dagpu.lowering.updates.host_layer import HostLayer, NewTraceNeeded
-from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs
+from dagpu.lowering.updates.live_inputs import Bound, LiveInput, LiveInputs
 from dagpu.lowering.updates.live_result import Build, Made, result_builder
 from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.value_numbers import ValueNumbers
@@ -40,6 +40,9 @@ from dagpu.runtime.execute import next_stage
 from dagpu.runtime.waiting.waits import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]
+
+_MOST_FAILED: Final = 2
+"""The most traces in a row that have failed and of which something is kept."""
 
 
 @final
@@ -67,6 +70,9 @@ class IncrementalRun:
         """The compiled host layer of the trace, from its second update on."""
         self._inputs: dict[Source[Any], LiveInput] = {}
         """The inputs of the trace that are sources."""
+        self._failed: list[tuple[LiveInputs, list[LiveStage]]] = []
+        """What traces that have failed since the last value have made good: their closures' values, and their
+        stages."""
         self.latest: LatestUpdate | None = None
         """The update that was made last, if `begin_again` may begin it."""
         self._stale = 0
@@ -276,21 +282,34 @@ class IncrementalRun:
 
     # ---- the trace
 
-    async def _trace(self, snapshot: Snapshot, waits: Waits) -> Any:
-        """Trace the op, and make what no memory of the trace before it holds already."""
-        table = ValueNumbers()
+    def _made_before(self, snapshot: Snapshot, table: ValueNumbers) -> tuple[Contents, Bound]:
+        """Return the memory that is still right in a snapshot, and what closures have returned: of the last trace, and
+        of those that have failed since."""
         available: Contents = {}
+        bound: dict[AnyOp, tuple[Any, Any]] = {}
         if self._live is not None:
             self._mark_changed(snapshot)
             stale = 0 if self._build is None else self._stale
             for stage in self._stages:
                 available |= stage.contents(table, stale)
+            bound |= self._live.bound(self._stale)
+        for live, stages in self._failed:
+            for stage in stages:
+                available |= stage.contents(table, 0)
+            bound |= live.bound(0)
+        return available, bound
+
+    async def _trace(self, snapshot: Snapshot, waits: Waits) -> Any:
+        """Trace the op, and make what no memory of the trace before it holds already."""
+        table = ValueNumbers()
+        available, bound = self._made_before(snapshot, table)
         settings, where = self._settings, self._origin
         tracer = Tracer(
             self._op, settings.device, settings.policy, find_device, None, snapshot=snapshot, before=self._live
         )
         live = tracer.live
         assert live is not None
+        live.bound_before = bound
         if self._shared is not None:
             self._shared_at = self._shared.changes
             live.call_of = self._shared.call_of
@@ -322,12 +341,16 @@ class IncrementalRun:
             assert make is not None, "the last stage has no value that waits"
             held = [handle for handle, _ in tracer.taken_handles()]
             result = make()
+        except BaseException:
+            self._failed = [*self._failed, (live, stages)][-_MOST_FAILED:]
+            raise
         finally:
             live.end_trace()
             self.sources = live.sources()
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
         self.latest = None
+        self._failed = []
         self._parts.clear()
         self._inputs = {made.source: made for made in live.inputs if made.source is not None}
         self._layer = None

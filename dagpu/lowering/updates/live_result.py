@@ -22,7 +22,7 @@ from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.tracing.deferred import Deferred, FromCell, FromItems, SuspendedOp, resolve
 from dagpu.lowering.tracing.user_code import apply_map
 from dagpu.lowering.updates.comparing.compare_values import same_objects
-from dagpu.lowering.updates.live_inputs import LiveInputs
+from dagpu.lowering.updates.live_inputs import NOT_CALLED, LiveInputs
 from dagpu.ops.compose import Map
 from dagpu.ops.live.source_op import as_read
 
@@ -222,11 +222,16 @@ class _Builder:
         if given is None:
             return None
         before: list[Any] = []
+        live = self._live
 
         def build() -> Any:
             value = given()
             if not before or not same_objects(before[0], value):
-                before[:] = [value, make_unwritable(apply_map(node, own_containers(value)))]
+                made = live.bound_value(node, value)
+                if made is NOT_CALLED:
+                    made = make_unwritable(apply_map(node, own_containers(value)))
+                live.bind(node, (), value, made)
+                before[:] = [value, made]
             return before[1]
 
         return build

@@ -4,17 +4,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, final
 
+from dagpu.common.containers import own_containers, values_in
 from dagpu.common.errors import NotReadyError
+from dagpu.handles import HANDLES
+from dagpu.handles.handle_trees import make_unwritable
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
 from dagpu.lowering.program import Cell, Items
-from dagpu.lowering.tracing.deferred import NOT_YET
+from dagpu.lowering.tracing.deferred import NOT_YET, Deferred
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.user_code import Closures, call_closure, describe_closure
-from dagpu.lowering.updates.live_inputs import LiveInputs, LiveValue
+from dagpu.lowering.updates.live_inputs import NOT_CALLED, LiveInputs, LiveValue
 from dagpu.lowering.updates.reads import AnyOp, Reads, Remembering
 from dagpu.lowering.updates.shared_buffers import shared_buffer
-from dagpu.ops.base import has_op, refuse_op
-from dagpu.ops.compose import Cutoff, HostCall, Map, Shared, Unzip, Zip
+from dagpu.ops.base import DeviceOp, has_op, refuse_op
+from dagpu.ops.compose import Cutoff, HostCall, Map, Shared, Unzip, Value, Zip, nodes_of
+from dagpu.ops.creation import Copy
+from dagpu.ops.graph import GraphLaunch
+from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source, as_read
 from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.node_functions import BUILT_IN, Inspect
@@ -183,13 +189,34 @@ class LiveSources:
             def call(given: Any) -> Any:
                 return call_closure(node, f, given)
 
-        value = self.live.call_of(node, call)(self.live.concrete(argument))
+        concrete = self.live.concrete(argument)
+        value = self.live.bound_value(node, concrete)
+        if value is NOT_CALLED:
+            value = self.live.call_of(node, call)(concrete)
         if has_op(value):
             refuse_op(value, describe_closure(node, f))
         made = self.live.derive(node, call, argument, value)
         return argument if type(f) is Inspect else made
 
     def call(self, closures: Closures, node: AnyOp, f: Any, argument: Any) -> Any:
+        live = self.live
+        if _holds_handles(argument):
+            return self._call(closures, node, f, argument)
+        concrete = live.concrete(argument)
+        found = live.bound_value(node, concrete)
+        if found is not NOT_CALLED:
+            live.read(argument)  # as the call did, or the op that it returned would not be bound
+            live.bind(node, argument, concrete, found)
+            return own_containers(found)
+        made = self._call(closures, node, f, argument)
+        if isinstance(made, DeviceOp):
+            if not _op_holds_handles(made):
+                live.bind(node, argument, concrete, made)
+        elif not has_op(made) and not _holds_handles(made):
+            live.bind(node, argument, concrete, make_unwritable(made))
+        return made
+
+    def _call(self, closures: Closures, node: AnyOp, f: Any, argument: Any) -> Any:
         try:
             return closures.call(node, f, argument)
         except NotReadyError:
@@ -237,3 +264,23 @@ class LiveSources:
         snapshot = self.live.snapshot
         nodes = [node for node in self._reads.of(once) if type(node) is Source]
         return {node: node.cell.history.at(snapshot).revision for node in nodes}
+
+
+def _holds_handles(value: Any) -> bool:
+    """Return true for a value with handles in it, or with values that do not exist yet."""
+    kinds = set(map(type, values_in(value)))
+    return Deferred in kinds or not HANDLES.isdisjoint(kinds)
+
+
+def _op_holds_handles(op: AnyOp) -> bool:
+    """Return true for an op that holds handles or a graph, as far as visible: a run takes them out of it."""
+    for node in nodes_of(op):
+        match node:
+            case Value(content=held) | Launch(args=held):
+                if _holds_handles(held):
+                    return True
+            case Copy() | GraphLaunch():
+                return True
+            case _:
+                pass
+    return False
