@@ -25,11 +25,10 @@ from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
 from dagpu.lowering.tracing.deferred import Deferred
-from dagpu.lowering.tracing.traced_storage import TracedStorage
 from dagpu.lowering.updates.comparing.compare_values import host_values_equal, same_objects
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Cutoff, Map
+from dagpu.ops.compose import Cutoff, Map, Shared
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
 
@@ -114,6 +113,8 @@ class LiveInputs:
         """The memory by which the trace refers to tensors, each with the index of its input."""
         self.shared: list[SharedBuffer] = []
         """The `shared()` nodes whose tensors the stage that is traced makes of sources."""
+        self.open: dict[Shared[Any], None] = {}
+        """The `shared()` nodes that are evaluated, and whose values need a further stage."""
         self.call_of: Callable[[Map[Any], Call], Call] = _own_call
         """Returns the function that calls the closure of a node, which several feeds may share."""
         self._standins: dict[object, Any] = {}
@@ -199,9 +200,6 @@ class LiveInputs:
                     "and the contents of a tensor are on its device, where their bits are compared. Leave equal out, "
                     "or bring the result to the host: cutoff(op.to_host(), equal)."
                 )
-            storage = live_state(value).storage
-            if type(storage) is not TracedStorage and storage not in self.storages:
-                return self._keep(node, value)  # it never changes
             made = self._new_bit(node, value)
             made.buffer, made.decided = buffer_of(value), False
         elif self.derivable(value):

@@ -53,6 +53,13 @@ class TargetMemory:
         if handle is not None:
             self._held[buffer] = memory, handle
 
+    def lend(self, buffer: int) -> tuple[object, Any]:
+        """Return the memory of a buffer, which is not written any more, and another handle to it, if one was handed
+        out."""
+        self._seen_elsewhere.add(buffer)
+        handle = self.handle_of(buffer)
+        return self.memory[buffer], None if handle is None else handle.clone()
+
     def drop(self, buffer: int) -> None:
         """Free the memory of a buffer that is not a target any more."""
         self.memory[buffer] = None

@@ -168,6 +168,8 @@ class LiveSources:
         match node:
             case Zip() | Shared() | HostCall():
                 return inputs, NOT_YET
+            case Cutoff() if not self.made_for(node.source.once):
+                return inputs, inputs[0]  # it never changes
             case Cutoff():
                 return inputs, live.of_cutoff(node, inputs[0], lambda tensor: builder.read_view(tensor).buffer)
             case Map() if live.derivable(inputs[0]):
@@ -247,12 +249,15 @@ class LiveSources:
 
     def start(self, node: Remembering) -> None:
         self._reads.start(node)
+        if type(node) is Shared:
+            self.live.open[node] = None
 
     def built(self, node: AnyOp, op: AnyOp) -> None:
         self._reads.built(node, op)
 
     def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
         if type(node) is Shared:
+            self.live.open.pop(node, None)
             found = shared_buffer(node, value, self._reads.of(node.once), builder)
             if found is not None:
                 self.live.shared.append(found)
