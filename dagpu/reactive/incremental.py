@@ -6,7 +6,7 @@ where a value has another type or shape, and, if it has several stages, in each 
 the same by construction stays in use, so the device still runs only what has changed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.origin import Origin, StartedAt
@@ -274,6 +274,7 @@ class IncrementalRun:
         waits: Waits,
         reuse: "_Reuse | None" = None,
         parts: ChangedParts | None = None,
+        earlier: Sequence[LiveStage] = (),
     ) -> None:
         """Make the targets of a stage. What comes after cutoffs that are not decided is left for a later part."""
         ran, before = 0, 0
@@ -288,7 +289,7 @@ class IncrementalRun:
             compare = sum(cut.own for cut in ready if cutoffs.compares(cut, change))
             change = change._replace(compare=compare)
             if (stage.common or stage.opened) and self._shared is not None:
-                ran += await self._shared.run(stage, change, snapshot, waits, self._origin, parts)
+                ran += await self._shared.run(stage, earlier, change, snapshot, waits, self._origin, parts)
             else:
                 ran += await stage.run(change, waits, self._origin, parts)
             if not wait:
@@ -345,12 +346,14 @@ class IncrementalRun:
         try:
             while True:
                 program = (await next_stage(tracer, waits)).program
+                if stages:
+                    stages[-1].lenders(table, 0)
                 stage = self._maker.new_stage(tracer, live, program, stages)
                 made |= {storage: (stage.targets, buffer) for buffer, storage in tracer.builder.outputs()}
                 if not stages and all(map(_ends_on_host, tracer.suspended)):
                     build = result_builder(tracer.root, live, stage.targets, made, where)
                 stages.append(stage)
-                await self._run_stage(stage, 0, snapshot, waits, (table, available))
+                await self._run_stage(stage, 0, snapshot, waits, (table, available), earlier=stages[:-1])
                 tracer.settle(stage.targets.memory)
                 published = [handle for handle in tracer.publish() if type(handle) is SharedTensor]
                 for handle in published:
@@ -382,7 +385,7 @@ class IncrementalRun:
         self._layer = None
         self._count_kept()
         if self._shared is not None:
-            self._shared.keep_met({each.node for stage in stages for each in stage.shared})
+            self._shared.keep_met(live.met | {made.node for made in live.inputs if made.node is not None})
         return result
 
     # ---- other feeds

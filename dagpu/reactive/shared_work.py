@@ -12,7 +12,7 @@ Closures of the host below such a node are called once for each argument: the fe
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, final
 
@@ -80,7 +80,7 @@ class _Observed:
                 if self._feeds[node] == 2:
                     self.changes += 1
                     if type(node) is Map:
-                        self._calls[node] = _LastCall()
+                        self.share_call(node)
 
     def leave(self, nodes: Iterable[AnyOp]) -> None:
         """Count one feed less for these nodes, and free what is left of those that have one feed alone."""
@@ -89,10 +89,10 @@ class _Observed:
                 self._feeds[node] -= 1
                 if self._feeds[node] == 1:
                     self.changes += 1
-                    self._calls.pop(node, None)
                     self._forget(node)
                 elif not self._feeds[node]:
                     del self._feeds[node]
+                    self._calls.pop(node, None)
                     self._forget(node)
 
     def is_common(self, node: AnyOp) -> bool:
@@ -107,6 +107,13 @@ class _Observed:
             for node in list(self._published):
                 if not self.is_common(node):
                     self._forget(node)
+            for node in list(self._calls):
+                if not self.is_common(node):
+                    del self._calls[node]
+
+    def share_call(self, node: AnyOp) -> None:
+        """Keep the last value of a closure for other feeds, also for one that meets its node later."""
+        self._calls.setdefault(node, _LastCall())
 
     def call_of(self, node: AnyOp, call: Call) -> Call:
         """Return the function that calls the closure of a node, or returns its last value if several feeds share it."""
@@ -181,12 +188,14 @@ class SharedWork:
             self.is_known = True
             _observed.know()
 
-    def take(self, stage: LiveStage, change: Change, stale: set[int]) -> set[int]:
+    def take(self, stage: LiveStage, earlier: Sequence[LiveStage], change: Change, stale: set[int]) -> set[int]:
         """Take over what other feeds hold of these targets, as far as it is below a node that both feeds observe.
-        Return the targets that were found."""
+        Return the targets that were found. `earlier` are the stages before this one."""
         versions = None if change.lost else stage.leaves.versions(change.mask)
         table, found = ValueNumbers(), set[int]()
         with Bookkeeping():
+            for before in earlier if stale else ():
+                before.lenders(table, 0)
             for each in _observed.open if stale else ():
                 if each is self or each.busy or each.lenders is None:
                     continue
@@ -197,13 +206,18 @@ class SharedWork:
                     found |= stage.take_from(wanted, table, theirs)
         return found
 
-    def call_of(self, node: Map[Any], call: Call) -> Call:
-        """Return the function by which this feed calls the closure of a node."""
+    def call_of(self, node: Map[Any], call: Call, *, below_shared: bool = False) -> Call:
+        """Return the function by which this feed calls the closure of a node. With `below_shared` a trace has met it
+        below a `shared()` op."""
+        if below_shared:
+            self.meet({node})
+            if _observed.is_common(node):
+                _observed.share_call(node)
         return _observed.call_of(node, call)
 
-    def meet(self, found: list[SharedBuffer]) -> None:
+    def meet(self, nodes: set[AnyOp]) -> None:
         """Observe the nodes that a trace has found, too."""
-        new = {each.node for each in found} - self._visible - self._met
+        new = nodes - self._visible - self._met
         self._met |= new
         _observed.enter(new)
 
@@ -228,6 +242,7 @@ class SharedWork:
     async def run(
         self,
         stage: LiveStage,
+        earlier: Sequence[LiveStage],
         change: Change,
         snapshot: Snapshot,
         waits: Waits,
@@ -240,7 +255,7 @@ class SharedWork:
         """
         claims = _Claims(self, snapshot)
         try:
-            given = await claims.settle(stage, change, waits)
+            given = await claims.settle(stage, earlier, change, waits)
             ran = await stage.run(change._replace(lost=stage.lost, given=given), waits, origin, parts)
             claims.publish(stage)
         finally:
@@ -264,7 +279,9 @@ class _Claims:
         self._snapshot = snapshot
         self._claimed: list[SharedBuffer] = []
 
-    async def settle(self, stage: LiveStage, change: Change, waits: Waits) -> frozenset[int]:
+    async def settle(
+        self, stage: LiveStage, earlier: Sequence[LiveStage], change: Change, waits: Waits
+    ) -> frozenset[int]:
         """Take the memory of the stale nodes that another run has made for this snapshot, and claim the others.
 
         Return the buffers that this change need not make although their bits have changed.
@@ -272,7 +289,7 @@ class _Claims:
         stale = stage.staleness.stale_targets(change)
         made: set[int] = set()
         while True:
-            made |= self._work.take(stage, change, stale - made)
+            made |= self._work.take(stage, earlier, change, stale - made)
             found: list[tuple[SharedBuffer, Any]] = []
             wanted = [each for each in stage.common if each.buffer in stale and each.buffer not in made]
             busy = self._claim(wanted, found)

@@ -12,7 +12,7 @@ next change needs a new trace.
 
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, Protocol, TypeAlias, final
 
 import numpy as np
 
@@ -33,6 +33,13 @@ from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
 
 Call: TypeAlias = Callable[[Any], Any]
+
+
+class CallOf(Protocol):
+    """Returns the function that calls the closure of a node. With `below_shared` a trace has met it below a `shared()`
+    op."""
+
+    def __call__(self, node: Map[Any], call: Call, *, below_shared: bool = False) -> Call: ...
 
 
 @final
@@ -115,7 +122,9 @@ class LiveInputs:
         """The `shared()` nodes whose tensors the stage that is traced makes of sources."""
         self.open: dict[Shared[Any], None] = {}
         """The `shared()` nodes that are evaluated, and whose values need a further stage."""
-        self.call_of: Callable[[Map[Any], Call], Call] = _own_call
+        self.met: set[AnyOp] = set()
+        """All `shared()` nodes that the trace has evaluated."""
+        self.call_of: CallOf = _own_call
         """Returns the function that calls the closure of a node, which several feeds may share."""
         self._standins: dict[object, Any] = {}
         self.bound_before: Bound = MappingProxyType({})
@@ -322,7 +331,7 @@ class LiveInputs:
 _OPAQUE: Final = frozenset((LiveValue,))
 
 
-def _own_call(node: Map[Any], call: Call) -> Call:
+def _own_call(node: Map[Any], call: Call, *, below_shared: bool = False) -> Call:
     """Return the function by which a feed calls a closure that it shares with no other."""
     return call
 

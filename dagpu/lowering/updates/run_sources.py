@@ -194,7 +194,7 @@ class LiveSources:
         concrete = self.live.concrete(argument)
         value = self.live.bound_value(node, concrete)
         if value is NOT_CALLED:
-            value = self.live.call_of(node, call)(concrete)
+            value = self.live.call_of(node, call, below_shared=bool(self.live.open))(concrete)
         if has_op(value):
             refuse_op(value, describe_closure(node, f))
         made = self.live.derive(node, call, argument, value)
@@ -251,6 +251,7 @@ class LiveSources:
         self._reads.start(node)
         if type(node) is Shared:
             self.live.open[node] = None
+            self.live.met.add(node)
 
     def built(self, node: AnyOp, op: AnyOp) -> None:
         self._reads.built(node, op)

@@ -136,13 +136,16 @@ class LiveStage:
         return found
 
     def lenders(self, table: ValueNumbers, stale: int) -> Lenders:
-        """Return the targets that are right although the bits `stale` have changed, by value number."""
+        """Return the targets that are right although the bits `stale` have changed, by value number, and name what they
+        hold: a later stage may read it."""
         numbers = table.of_program(self.staleness, self.leaves.identity)
-        return {
-            numbers[buffer]: (self.targets, buffer)
-            for buffer in self.staleness.targets - self.lost
-            if not self.staleness.bits_of(buffer) & stale and self.targets.memory[buffer] is not None
-        }
+        found: Lenders = {}
+        for buffer in self.staleness.targets - self.lost:
+            memory = self.targets.memory[buffer]
+            if memory is not None and not self.staleness.bits_of(buffer) & stale:
+                found[numbers[buffer]] = self.targets, buffer
+                table.name(memory, numbers[buffer])
+        return found
 
     def contents(self, table: ValueNumbers, stale: int) -> Contents:
         """Return the memory of the targets that are right although the bits `stale` have changed, by value number."""
