@@ -225,6 +225,7 @@ class Evaluation(RememberingEvaluation):
                 op = self._sources.call(self._closures, node, node.f, inputs[0])
                 if not isinstance(op, DeviceOp):
                     raise self._not_an_op_error(node, op)
+                self._sources.built(node, op)
                 if self.finds_parts and not self.builder.instructions:
                     self.add_parts(op)
                 self.todo.append(op)
