@@ -116,7 +116,11 @@ class DaskEngine:
         address = self._addresses.get(worker)
         if address is None:
             raise ClusterError(f"worker {worker} is gone. Ask another one: cluster.workers lists those that are alive.")
-        return (await self._client.run(function, *arguments, workers=[address]))[address]
+        try:
+            return (await self._client.run(function, *arguments, workers=[address]))[address]
+        except Exception as error:
+            error.add_note(f"dagpu: on worker {worker}")
+            raise
 
     # ---- in the loop
 

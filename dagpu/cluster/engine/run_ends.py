@@ -9,6 +9,7 @@ from distributed.scheduler import KilledWorker
 from dagpu.cluster.engine.run_state import DaskHold, RunState
 from dagpu.cluster.tasks import Task
 from dagpu.cluster.worker import dask_tasks
+from dagpu.cluster.worker.part_errors import received_error
 from dagpu.common.errors import ClusterError, ClusterLostError, PartKilledWorkersError
 
 POLL_SECONDS: Final = 0.02
@@ -18,7 +19,7 @@ POLL_SECONDS: Final = 0.02
 def error_of(error: BaseException, task: Task, lost_workers: Sequence[str]) -> BaseException:
     """Return the error of the caller's for an error of Dask. `lost_workers` died since the run began."""
     if not isinstance(error, KilledWorker):
-        return error
+        return received_error(error)
     places = ", ".join(task.origins)
     last = getattr(error.last_worker, "address", error.last_worker)
     gone = ", ".join(dict.fromkeys([*lost_workers, str(last)]))
