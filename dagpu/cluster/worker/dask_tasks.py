@@ -102,6 +102,9 @@ def scratch_of(device: str, body: LibraryBody, operands: Sequence[Layout]) -> in
     return driver_of(find_device(device)).scratch_bytes(body, operands)
 
 
-def set_allowed_failures(count: int, dask_scheduler: Any = None) -> None:
-    """Set how many workers may die on one part before it is given up. It runs on the scheduler."""
-    dask_scheduler.allowed_failures = count
+def follow_workers(client: str, allowed_failures: int, dask_scheduler: Any = None) -> list[str]:
+    """Set how many workers may die on one part before it is given up, and have all events sent to a client. Return the
+    addresses of the workers that are there when that begins. It runs on the scheduler, in one turn of its loop."""
+    dask_scheduler.allowed_failures = allowed_failures
+    dask_scheduler.subscribe_topic("all", client)
+    return [*dask_scheduler.workers]
