@@ -23,7 +23,7 @@ from dagpu.runtime.device_lookup import add_nodes, remove_nodes
 if TYPE_CHECKING:
     from dagpu.cluster.engine.dask_engine import DaskEngine
 
-_CONNECT_SECONDS: Final = "3s"
+_CONNECT_SECONDS: Final = 3.0
 """The time after which a process of a local cluster that cannot be reached counts as lost. Dask's own is 30 s."""
 _INSTALL: Final = "pip install 'distributed>=2025.1' cloudpickle cryptography"
 
@@ -129,13 +129,17 @@ async def _connect(how: Joining | Starting, options: Options) -> _Connected:
             # A nanny that takes its time to start a worker again must not be closed meanwhile. And what fetches from a
             # process that was killed tries to reach it until a time-out. Workers inherit these settings.
             settings = dask_config.set(
-                {"distributed.deploy.lost-worker-timeout": "1h", "distributed.comm.timeouts.connect": _CONNECT_SECONDS}
+                {
+                    "distributed.deploy.lost-worker-timeout": "1h",
+                    "distributed.comm.timeouts.connect": f"{_CONNECT_SECONDS} s",
+                }
             )
             local = await LocalCluster(
                 n_workers=how.workers, threads_per_worker=2, processes=True, host="127.0.0.1", asynchronous=True,
                 dashboard_address="127.0.0.1:0", worker_dashboard_address=None, silence_logs=50,
             )  # fmt: skip
             client = await Client(local, asynchronous=True, set_as_default=False, timeout=options.timeout)
+            client.rpc.timeout = _CONNECT_SECONDS  # it has the client's own, which is the time to wait for a scheduler
         else:
             security = None if how.tls is None else Security(**how.tls.options())
             client = await Client(

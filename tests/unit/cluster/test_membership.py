@@ -1,5 +1,6 @@
 """Workers that come while a cluster is opened, or cannot run dagpu; and the end of a scheduler."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,31 @@ def test_a_worker_that_joins_while_the_cluster_is_opened_is_seen(
         async with _connect(scheduler.address) as cluster:
             wanted = {each.address for each in workers}
             await trio.to_thread.run_sync(until, lambda: {each.address for each in cluster.workers} == wanted)
+
+    try:
+        trio.run(main)
+    finally:
+        bridge.block(stop(scheduler, workers))
+
+
+def test_nothing_tries_to_reach_a_worker_that_is_gone(bridge: Bridge) -> None:
+    """A connection that is being made to a worker ends with an error once the scheduler says that the worker is gone,
+    so that what was to be fetched there is made again. Dask would try it for as long as one waits for a scheduler."""
+    scheduler, workers = bridge.block(start(None, 1))
+
+    async def reach(engine: Any) -> None:
+        nowhere = "tcp://127.0.0.1:1"
+        connecting = asyncio.create_task(vars(engine)["_client"].rpc.connect(nowhere))
+        await asyncio.sleep(0)
+        engine.note_event((0.0, {"action": "remove-worker", "worker": nowhere}))
+        with pytest.raises(OSError, match="Address removed"):
+            await connecting
+
+    async def main() -> None:
+        async with _connect(scheduler.address) as cluster:
+            with trio.fail_after(SECONDS / 2):
+                engine = vars(cluster)["_engine"]
+                await vars(engine)["_bridge"].run(reach(engine))
 
     try:
         trio.run(main)

@@ -153,6 +153,20 @@ def test_a_cancelled_run_ends_when_nothing_of_it_runs(cluster: Cluster, tmp_path
     assert not [*tmp_path.glob("later-*")]
 
 
+def connect_seconds(_: object) -> str:
+    """How long a worker tries to reach another one."""
+    from dask import config
+
+    return str(config.get("distributed.comm.timeouts.connect"))
+
+
+def test_a_killed_process_is_given_up_within_seconds(cluster: Cluster) -> None:
+    """Workers and this process try for 3 s to reach it, also where more time is given to wait for a scheduler: until
+    then what they fetch from it is not made again."""
+    assert value(0).host_map(connect_seconds).sync() == "3.0 s"
+    assert vars(vars(cluster)["_engine"])["_client"].rpc.timeout == 3.0
+
+
 def test_a_run_that_is_cancelled_before_it_begins_ends(cluster: Cluster) -> None:
     """The loop of the cluster is busy meanwhile, so that the run and its cancellation come to it at once."""
     backend, engine = [vars(cluster)[name] for name in ("_backend", "_engine")]
