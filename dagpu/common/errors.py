@@ -100,7 +100,7 @@ class DeviceError(DagpuError):
     def __reduce__(self) -> tuple[type[Self], tuple[object, ...], dict[str, object]]:
         """Return how a copy and a pickle make the error again: by a call, since `__new__` of a class with two built-in
         bases (`OutOfMemoryError`) cannot be called alone."""
-        return type(self), (*self.args, self.code), vars(self)
+        return type(self), self.args, vars(self)
 
 
 class OutOfMemoryError(DeviceError, MemoryError):

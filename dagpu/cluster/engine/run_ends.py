@@ -46,8 +46,7 @@ class Connection:
 
     def is_alive(self) -> bool:
         """Return whether the client still speaks to the scheduler to which it was opened."""
-        client = self.client
-        return client.status == "running" and client.scheduler_comm is self._comm and not self._comm.comm.closed()
+        return self.client.status == "running" and not self._comm.comm.closed()
 
     async def ends(self) -> None:
         """Wait until it is lost."""

@@ -42,7 +42,7 @@ from dagpu.cluster.parts.part_decoder import Decoder
 from dagpu.cluster.parts.part_encoder import Encoder
 from dagpu.cluster.remote_driver import RemoteDriver
 from dagpu.cluster.tasks import RemoteMemory
-from dagpu.cluster.worker.part_runs import PartRunner
+from dagpu.cluster.worker.part_runs import PartRunner, StoredArray
 from dagpu.cluster.worker.part_values import PartValue, Pickled, loaded, read_value, write_value
 from dagpu.handles import live_state
 from dagpu.handles.library_bodies import LibraryBody
@@ -247,6 +247,9 @@ def test_a_checkpoint_keeps_any_array(kind: str, computed: bool, tmp_path: Path)
         engine.lose_all()
         found = [saved.to_host().sync()]
     found.append(op().sync().to_host().sync())
+    element = WriteCheckpoint(str(path))(array)
+    stored = np.load(path, mmap_mode="r")
+    found.append(StoredArray(str(path), stored.offset, element, array.shape).open())
     for each in found:
         assert (each.dtype, each.shape, each.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
