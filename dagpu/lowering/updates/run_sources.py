@@ -110,6 +110,10 @@ class SourceLog(Generic[_Node]):
         """Record that a value of these sources is used."""
         self._read += made_for
 
+    def all(self) -> Iterable[_Node]:
+        """Return all sources that were read."""
+        return dict.fromkeys(self._read)
+
     def of(self, once: Once) -> list[_Node]:
         """Return the sources that were read since the evaluation of a `Shared` began. They contain all of its own."""
         if once in self._found:
@@ -129,14 +133,23 @@ class SnapshotSources:
 
     _leaves: TracedArguments
     _log: SourceLog[Source[Any]] | None = None
-    _snapshot: Snapshot | None = None
+    snapshot: Snapshot | None = None
+    """That instant; None before it."""
     has_standins: ClassVar[bool] = False
 
-    def _at(self) -> Snapshot:
-        if self._snapshot is None:
+    def read(self) -> Mapping[Any, int]:
+        """Return all sources that the run has read so far, with their revisions."""
+        return {} if self._log is None else self._revisions(self._log.all())
+
+    def _revisions(self, sources: Iterable[Source[Any]]) -> Mapping[Any, int]:
+        return {node: node.cell.history.at(self.instant()).revision for node in sources}
+
+    def instant(self) -> Snapshot:
+        """Return the instant at which the run reads sources."""
+        if self.snapshot is None:
             inputs = self._leaves.inputs
-            self._snapshot = (None if inputs is None else inputs.snapshot) or Snapshot()
-        return self._snapshot
+            self.snapshot = (None if inputs is None else inputs.snapshot) or Snapshot()
+        return self.snapshot
 
     def _logged(self) -> SourceLog[Source[Any]]:
         if self._log is None:
@@ -145,7 +158,7 @@ class SnapshotSources:
 
     def value_of(self, node: Source[Any]) -> Any:
         self._logged().add(node)
-        value, inputs = node.cell.history.at(self._at()).value, self._leaves.inputs
+        value, inputs = node.cell.history.at(self.instant()).value, self._leaves.inputs
         if inputs is not None and node in inputs.source_values:
             return self._leaves.standin_of_source(node, value)
         self._leaves.forbid_reuse(
@@ -168,7 +181,7 @@ class SnapshotSources:
 
     def is_stale(self, made_for: Mapping[Any, int]) -> bool:
         self._leaves.forbid_reuse()
-        return _differ(made_for, self._at())
+        return _differ(made_for, self.instant())
 
     def start(self, once: Once) -> None:
         self._logged().start(once)
@@ -186,7 +199,7 @@ class SnapshotSources:
     def made_for(self, once: Once) -> Mapping[Any, int]:
         if self._log is None:
             return {}
-        return {node: node.cell.history.at(self._at()).revision for node in self._log.of(once)}
+        return self._revisions(self._log.of(once))
 
 
 _WITH_STANDIN: Final = frozenset((Source, Cutoff))
