@@ -234,6 +234,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "cluster/parts/part_encoder.py": CLUSTER,
     "cluster/parts/program_versions.py": CLUSTER,
     "cluster/remote_driver.py": CLUSTER,
+    "cluster/worker/part_errors.py": CLUSTER,
     "cluster/parts/part_checks.py": INTERNAL,
     "runtime/device_lookup.py _load": CLUSTER,
     "backends/cuda/backend.py": NO_GPU,
