@@ -23,7 +23,6 @@ from dagpu.kernels.expressions.expression import TILE, Expression
 from dagpu.kernels.expressions.operations.element_operations import DOMAINS, type_name
 from dagpu.kernels.expressions.traced_expression import trace_expression
 from dagpu.kernels.generated.generated_launch import (
-    CONVERT_FIRST,
     AnyOp,
     array_call,
     contiguous_copy,
@@ -33,6 +32,7 @@ from dagpu.kernels.generated.generated_launch import (
     new_output,
     output,
     refused_call,
+    refused_type,
     reshaped,
     tensor_input,
 )
@@ -136,8 +136,7 @@ def _checked(
         )
     for layout in (left, right):
         if layout.dtype not in DOMAINS["float"]:
-            what = f"it does not take elements of {type_name(layout.dtype)}"
-            raise refused_call("matmul", origin, what, CONVERT_FIRST)
+            raise refused_type("matmul", origin, layout.dtype)
     if left.dtype != right.dtype:
         what = f"operands of {type_name(left.dtype)} and {type_name(right.dtype)}"
         raise refused_call("matmul", origin, what, "Convert one: convert(t, f32), say")
