@@ -297,9 +297,12 @@ def _expression(operation: str, dtypes: tuple["np.dtype[Any]", ...]) -> Expressi
     formals: dict[int, Any] = {
         1: lambda x: _of_elements(operation, (x,)),
         2: lambda a, b: _of_elements(operation, (a, b)),
-        3: lambda a, b, c: _of_elements(operation, (a, b, c)),
     }
-    traced = trace_expression(formals[len(dtypes)], dtypes)
+    others: dict[str, Any] = {
+        "clip": lambda x, low, high: _of_elements(operation, (x, low, high)),
+        "where": lambda condition, a, b: _of_elements(operation, (condition, a, b)),
+    }
+    traced = trace_expression(others.get(operation) or formals[len(dtypes)], dtypes)
     return Expression(traced.named(operation), (_apply.__code__, 0))
 
 

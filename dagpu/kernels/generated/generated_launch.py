@@ -56,7 +56,7 @@ def tensor_input(name: str, dtype: "np.dtype[Any]", rank: int | None) -> Param:
 
 def number_input(name: str, dtype: "np.dtype[Any]", kernel: str, *, lazy: bool = False) -> Param:
     """Return the parameter of a number that is passed as this type; if it is lazy, it may be a source of numbers."""
-    check = ScalarCheck(CudaParam(name, "scalar", dtype.name, False, None, 1), kernel)
+    check = ScalarCheck(CudaParam(name, "scalar", dtype.name, False, None, 0), kernel)
     return Param(name, "scalar", None, None, check, lazy)
 
 
@@ -99,7 +99,7 @@ def generated_kernel(
 
 
 def _for_any_caller(body: Callable[..., None]) -> Callable[..., None]:
-    """Return a generated body that ignores floating-point errors itself, and takes arrays of any class."""
+    """Return a body that ignores floating-point errors itself, and takes arrays of any class."""
 
     def any_call(*arguments: Any) -> None:
         plain = [each.view(np.ndarray) if isinstance(each, np.ndarray) else each for each in arguments]
@@ -113,10 +113,10 @@ def library_kernel(
     name: str, params: Sequence[Param], library: LibraryBody, host: Callable[..., None], origin: Origin
 ) -> KernelSpec:
     """Return the declaration of a kernel whose work a library does on a GPU, and this host body on the host. Both
-    write whole outputs."""
+    write whole outputs. Floating-point errors are ignored, as on a GPU."""
     return KernelSpec(
         name=name, params=tuple(params), cuda="", source_name="", abi="views", block=None, options=(), checked=False,
-        origin=origin, host=HostBody(host, whole=True), library=library,
+        origin=origin, host=HostBody(_for_any_caller(host), whole=True), library=library,
     )  # fmt: skip
 
 

@@ -239,6 +239,6 @@ def _twin(name: str, axis: int) -> Callable[..., None]:
         options = {"n": y.shape[axis], "norm": "forward"} if name == "irfft" else {}
         if name == "ifft":
             options = {"norm": "forward"}
-        y[...] = transform(x.view(np.ndarray), axis=axis, **options).astype(y.dtype, copy=False)
+        y[...] = transform(x, axis=axis, **options).astype(y.dtype, copy=False)
 
     return body

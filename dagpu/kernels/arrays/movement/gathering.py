@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.common.dtypes import Shape, f32, i32, i64
+from dagpu.common.dtypes import Shape, f32, i32, i64, scalar_dtype
 from dagpu.common.env_vars import CHECKED
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, here
@@ -30,7 +30,7 @@ from dagpu.kernels.arrays.reducing.reductions import checked_input
 from dagpu.kernels.expressions.broadcasting import tile_of
 from dagpu.kernels.expressions.expression import TILE
 from dagpu.kernels.expressions.operations.cuda_operations import memory_type, store_text
-from dagpu.kernels.expressions.operations.element_operations import dtype_of_type, type_name
+from dagpu.kernels.expressions.operations.element_operations import type_name
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,
@@ -153,7 +153,7 @@ def one_hot(
         ValueError: `n` is less than 1.
     """
     origin = here()
-    count, target = check_count(n, "one_hot", origin, "n"), dtype_of_type(dtype)
+    count, target = check_count(n, "one_hot", origin, "n"), scalar_dtype(dtype)
     if target is None:
         what = f"dtype is {format_value(dtype)}"
         raise refused_call("one_hot", origin, what, "Pass an element type, one_hot(indices, n, f32), say")

@@ -95,6 +95,28 @@ case(
 )
 
 
+# ---- names
+case(
+    lambda: anyhow.max(ones((4,))),
+    ("Write array.amax", lambda: array.amax(ones((4,))).sync()),
+)
+case(
+    lambda: anyhow.zeros((4,)),
+    ("Write dagpu.zeros", lambda: zeros((4,)).sync()),
+)
+case(
+    lambda: anyhow.multiply(ones((4,)), ones((4,))),
+    (
+        "Write it in an expression: expr(f32, f32)(lambda x, y: x * y)",
+        lambda: expr(f32, f32)(lambda x, y: x * y)(ones((4,)), ones((4,))).sync(),
+    ),
+)
+case(
+    lambda: anyhow.square(ones((4,))),
+    ("Write it in an expression: expr(f32)(lambda x: x * x)", lambda: expr(f32)(lambda x: x * x)(ones((4,))).sync()),
+)
+
+
 # ---- sorting, permutations, dropout
 case(
     lambda: array.sort(zeros(())),
