@@ -44,6 +44,6 @@ NUMPY_NAMES: Final[dict[str, str]] = {
 
 @leaves_run
 def refuse_name(name: str) -> NoReturn:
-    """Raise the `AttributeError` for a name that `dagpu.array` lacks, with what does the work of NumPy's of this name."""
+    """Raise the error for a name that `dagpu.array` lacks, with what does the work of NumPy's of this name."""
     text = f"module 'dagpu.array' has no attribute {name!r}"
     raise AttributeError(text if name not in NUMPY_NAMES else f"{text}. {NUMPY_NAMES[name]}.")
