@@ -94,3 +94,13 @@ def conversion_cure(dtype: "np.dtype[Any]", array: str) -> str:
     if dtype.kind in "mM":
         return f"Convert it to whole numbers: {array}.astype(np.int64)"
     return f"Convert it: {array}.astype(np.{'float64' if dtype.kind == 'f' else 'float32'})"
+
+
+def as_truth(x: Any) -> Any:
+    """Return elements of type bool as bytes of 0 and 1: any byte but 0 is true.
+
+    The bytes of a mask may be others, as those of an array of bytes that is viewed as bool. What computes with a mask
+    on the host reads it by this; `load_text` and `dagpu::boolean` are the same on a GPU. What moves elements keeps
+    their bytes.
+    """
+    return x.view(np.uint8) != 0

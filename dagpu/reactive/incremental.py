@@ -164,18 +164,6 @@ class IncrementalRun:
             self._stale = 0
             self._count(latest.stage, latest.update.ran)
 
-    @property
-    def owes_plan(self) -> bool:
-        """True if a set of changed sources that was seen has no plan of its own yet."""
-        return self._build is not None and any(stage.plans.owes for stage in self._stages)
-
-    def make_owed_plan(self) -> None:
-        """Make the plan of the set of changed sources that a larger plan has served last."""
-        for stage in self._stages:
-            if stage.plans.owes:
-                stage.plans.make_owed()
-                return
-
     # ---- inputs
 
     def _read_inputs(self, live: LiveInputs, snapshot: Snapshot, newer: Mapping[Source[Any], Version] | None) -> None:

@@ -39,8 +39,10 @@ def explain(
     rows: int = MOST_ROWS,
     pairs: int = MOST_PAIRS,
     legend: bool = True,
+    mesh: tuple[int, int] | None = None,
 ) -> str:
-    """Return a report of the plan. Times are predictions of `costs`, `CostModel()` unless given.
+    """Return a report of the plan. Times are predictions of `costs`, `CostModel()` unless given. `mesh` has the
+    number of devices that the work is spread over, and of the streams of each; None if it is not spread.
 
     - With `legend`, sentences that say how to read the table. Then a table of the instructions, in the plan's order:
       the number, counted from 1 (as in `print(plan)`), the lane (`device/stream`), the instructions of other lanes that
@@ -57,7 +59,7 @@ def explain(
     - Each pair of independent branches that is predicted not to overlap, with the reason. At most `pairs` pairs are
       shown, those that lose most time first.
     """
-    found = forecast(plan, costs)
+    found = forecast(plan, costs, mesh)
     parts = [
         counted(len(found.pieces), "instruction"),
         counted(len(found.lanes), "lane"),
@@ -114,7 +116,7 @@ def _time(found: Prediction) -> list[str]:
     return [
         *_wrapped(f"Critical path, predicted: {path} in {counted(len(steps), 'instruction')}:", _ends_of(steps), " ->"),
         f"Makespan, predicted: {duration(found.makespan)}, {against}",
-        f"  (critical path {path}, work / lanes {work})",
+        f"  (critical path {path}, work / {'lanes' if found.mesh is None else 'lanes of the whole mesh'} {work})",
     ]
 
 

@@ -175,6 +175,12 @@ class CostModel:
         """Return the seconds of an instruction; `program` is the program or the plan that it belongs to."""
         return _Clock(self, program).seconds(instruction)
 
+    def unknown(self, program: Program) -> frozenset[int]:
+        """Return the indices of the instructions of a program of which nothing but the bytes is known: kernels without
+        a declared or learnt time that dagpu has not made, and functions of the host."""
+        clock = _Clock(self, program)
+        return frozenset([at for at, each in enumerate(program.instructions) if clock.is_unknown(each)])
+
     def times(self, program: Program) -> list[float]:
         """Return the seconds of each instruction of a program."""
         return list(map(_Clock(self, program).seconds, program.instructions))
@@ -245,6 +251,16 @@ class _Clock:
                 near = node_of(self._devices[peer]) == node_of(self._devices[here])
                 return (model.links.peer if near else model.links.node).seconds(instruction.source.layout.nbytes)
         return model.launch + nbytes * self._byte
+
+    def is_unknown(self, instruction: Instruction) -> bool:
+        """Return whether nothing but the bytes of an instruction is known. A kernel that dagpu has written reads and
+        writes its bytes once, and does little with them; what a library does is not known."""
+        if type(instruction) is Launch:
+            kernel = instruction.kernel
+            if kernel.seconds is not None or (kernel.host.generated is not None and kernel.library is None):
+                return False
+            return kernel.label not in self._declared and kernel.label not in self._learnt
+        return type(instruction) is HostCall
 
     def _from_peers(self, launch: Launch) -> float:
         """Return the seconds in which a launch reads its inputs on other devices. They come over one port."""

@@ -63,16 +63,24 @@ class Dependences:
 
     __slots__ = (
         "after", "count", "devices", "feeds", "gate", "leaves_of", "pool", "ports", "producers", "rest", "sender",
-        "times", "work",
+        "times", "unknown", "work",
     )  # fmt: skip
 
     def __init__(
-        self, program: Program, times: list[float], own: Sequence[bool] | None = None, *, ports: int = 1
+        self,
+        program: Program,
+        times: list[float],
+        own: Sequence[bool] | None = None,
+        *,
+        ports: int = 1,
+        unknown: frozenset[int] = frozenset(),
     ) -> None:
         """`own` says for each instruction whether the policy places it; None if it places all. `ports` is that of the
         links between devices."""
         self.times = times
         """Seconds of each instruction."""
+        self.unknown = unknown
+        """The instructions that may take much longer than that."""
         self.count = count = len(times)
         self.devices = len(program.devices)
         self.ports = ports

@@ -12,6 +12,11 @@ Whenever a stream is free and an instruction is ready, an instruction starts. Re
 In all attempts, an instruction whose only consumer has no other producer passes its stream on to that consumer. So a
 chain stays on one stream and needs no wait.
 
+Of the streams that are free in the simulation, those are taken first that are surely free. A stream that has run a
+kernel of unknown cost is free only if the cost model guessed right. It is taken when no other one is free, and then the
+one that was free first. So independent kernels of unknown cost go to all streams in turn, each behind its own upload
+too, and overlap however long they take.
+
 With chains taken as single tasks, list scheduling on m equal machines is within 2 - 1/m of max(critical path,
 work / m): R. L. Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969). His proof does not
 cover holding leaves back. So if a schedule exceeds his bound, the third attempt is taken if it is any faster.
@@ -75,7 +80,8 @@ class ListSchedule:
 def place_on_streams(program: Program, streams: int, costs: CostModel, own: list[bool]) -> Placement:
     """Return the stream of each instruction and the order in which the instructions start, as `ListSchedule` chooses
     them. `own` says for each instruction whether the policy places it."""
-    on = Dependences(program, costs.times(program), own, ports=costs.links.peer.ports)
+    times, unknown = costs.times(program), costs.unknown(program)
+    on = Dependences(program, times, own, ports=costs.links.peer.ports, unknown=unknown)
     lower, graham = on.bounds(streams)
     best = ListSimulation(on, streams, list(range(on.count)), hold_back=True)
     if best.makespan > _GOOD * lower:
@@ -122,6 +128,7 @@ class ListSimulation:
 
     __slots__ = (
         "_counted",
+        "_doubted",
         "_events",
         "_feeds",
         "_gate",
@@ -160,7 +167,11 @@ class ListSimulation:
         self._ready: dict[int, list[int]] = {}
         """For each pool, a heap of the ranks of its ready instructions."""
         self._idle: dict[int, list[int]] = {}
-        """For each pool, a stack of its free streams: the last freed is the first taken, so that few are used."""
+        """For each pool, a stack of its free streams: the last freed is the first taken, so that few are used. A stream
+        of unknown work goes to the bottom: it may be busy still, and the one that was freed first is the likeliest to
+        be free by now."""
+        self._doubted: set[tuple[int, int]] = set()
+        """The pool and the key of each stream that has run unknown work."""
         for pool in on.work:
             self._ready[pool] = []
             self._idle[pool] = _keys_of(pool % ENGINES, streams, on.ports)
@@ -229,6 +240,8 @@ class ListSimulation:
         heappush(self._events, (now + on.times[index], len(self.order)))
         self.order.append(index)
         self.keys[index] = key
+        if index in on.unknown:
+            self._doubted.add((on.pool[index], key))
         if index in self._feeds:
             for fed in self._feeds[index]:
                 self._gate[fed] -= 1
@@ -252,7 +265,11 @@ class ListSimulation:
             if not missing[later]:
                 self._offer(later)
         if pool != ANYWHERE:
-            self._idle[pool].append(self.keys[index])
+            key = self.keys[index]
+            if self._doubted and (pool, key) in self._doubted:
+                self._idle[pool].insert(0, key)
+            else:
+                self._idle[pool].append(key)
 
     def _dispatch(self, pool: int, now: float) -> None:
         """Start ready instructions by rank while streams are free, each on its producer's stream if that is free."""

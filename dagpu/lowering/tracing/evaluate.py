@@ -415,7 +415,8 @@ class Evaluation(RememberingEvaluation):
                 if leaf is not None:
                     arguments[index] = SymbolicNumber(leaf, leaves.leaves[leaf], self.leaves.reads)
         args = tuple(arguments)
-        emit_launch(node, args, self.builder, self._places.current[1])
+        policy = self._places.current[1]
+        emit_launch(node, args, self.builder, policy, over_mesh=self._places.over_mesh(policy))
         return args
 
     def _not_an_op_error(self, node: Then[Any], result: object) -> TypeError:

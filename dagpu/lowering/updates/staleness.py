@@ -38,14 +38,6 @@ class Change(NamedTuple):
     """The bits of the cutoffs that the update decides: it compares their tensors with those that they let through
     last."""
 
-    def covers(self, other: "Change") -> bool:
-        """Return true if an update for this change serves the other one, of which it makes everything and more."""
-        return (
-            not other.mask & ~self.mask
-            and other.lost <= self.lost
-            and (other.wait, other.only, other.given, other.compare) == (self.wait, self.only, self.given, self.compare)
-        )
-
 
 @final
 class Staleness:

@@ -64,7 +64,7 @@ class LiveStage:
         """Those that another feed observes too. Their tensors are results."""
         self._settings = settings
         self._maker = PlanMaker(staleness, self.cutoffs.comparisons, settings, on_plan, keeps_memory)
-        self.plans = UpdatePlans(self._maker, frozenset(), leaves.locks)
+        self.plans = UpdatePlans(self._maker, leaves.locks)
         self.tiles = TiledPlans(self._maker, leaves)
         """The plans in which launches run lists of tiles."""
         self.conditional = ConditionalPlans(self._maker, leaves.locks)
@@ -78,10 +78,9 @@ class LiveStage:
         before, targets = self.staleness.targets, staleness.targets
         self.staleness, self.common = staleness, common
         self._targets_on_devices = _targets_on_devices(staleness)
-        buffers = frozenset([each.buffer for each in common])
         self.cutoffs.staleness = staleness
         self._maker = self._maker.with_staleness(staleness)
-        self.plans = UpdatePlans(self._maker, buffers, self.leaves.locks)
+        self.plans = UpdatePlans(self._maker, self.leaves.locks)
         self.tiles = TiledPlans(self._maker, self.leaves)
         self.conditional = ConditionalPlans(self._maker, self.leaves.locks)
         self.lost = (self.lost & targets) | (targets - before)
@@ -94,7 +93,7 @@ class LiveStage:
             return
         numbers = table.of_program(self.staleness, self.leaves.identity)
         for buffer in self.lost:
-            found = available.get(numbers[self.staleness.last[buffer]])
+            found = available.get(numbers[buffer])
             if found is not None:
                 self.targets.take_over(buffer, *found)
                 self.lost -= {buffer}
@@ -103,7 +102,7 @@ class LiveStage:
         """Return the memory of the targets that are right although the bits `stale` have changed, by value number."""
         numbers, memory = table.of_program(self.staleness, self.leaves.identity), self.targets.memory
         return {
-            numbers[self.staleness.last[buffer]]: (memory[buffer], self.targets.handle_of(buffer))
+            numbers[buffer]: (memory[buffer], self.targets.handle_of(buffer))
             for buffer in self.staleness.targets - self.lost
             if not self.staleness.bits_of(buffer) & stale and memory[buffer] is not None
         }

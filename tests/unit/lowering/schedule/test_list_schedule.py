@@ -188,7 +188,7 @@ def test_leaves_are_made_early_only_where_that_is_much_faster() -> None:
     early = late = 0
     for seed in range(60):
         source, count = loop_of_large_fills(60, seed), Random(seed).randint(2, 4)
-        on = Dependences(source, COSTS.times(source))
+        on = Dependences(source, COSTS.times(source), unknown=COSTS.unknown(source))
         lower, graham = on.bounds(count)
         held = ListSimulation(on, count, list(range(on.count)), hold_back=True)
         if held.makespan > 1.05 * lower:
