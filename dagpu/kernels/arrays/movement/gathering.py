@@ -197,10 +197,10 @@ def checked_places(indices: NDArray[Any], extent: int) -> NDArray[Any]:
     Raises:
         IndexBeyond: one of them is beyond an axis of this extent.
     """
-    wrong = (indices < -extent) | (indices >= extent)
-    if wrong.any():
-        raise IndexBeyond(int(indices[wrong][0]), extent)
-    return np.where(indices < 0, indices + extent, indices)
+    least, most = int(indices.min(initial=0)), int(indices.max(initial=-1))
+    if least < -extent or most >= extent:
+        raise IndexBeyond(int(indices[(indices < -extent) | (indices >= extent)][0]), extent)
+    return np.where(indices < 0, indices + extent, indices) if least < 0 else indices
 
 
 # ---- kernels
