@@ -191,8 +191,8 @@ def checked_indices(name: str, layout: Layout | None, origin: Origin) -> Layout:
     return found
 
 
-def checked_places(indices: NDArray[Any], extent: int) -> NDArray[Any]:
-    """Return indices that count from the first element.
+def check_places(indices: NDArray[Any], extent: int) -> bool:
+    """Return true if one of the indices counts from the end.
 
     Raises:
         IndexBeyond: one of them is beyond an axis of this extent.
@@ -200,7 +200,16 @@ def checked_places(indices: NDArray[Any], extent: int) -> NDArray[Any]:
     least, most = int(indices.min(initial=0)), int(indices.max(initial=-1))
     if least < -extent or most >= extent:
         raise IndexBeyond(int(indices[(indices < -extent) | (indices >= extent)][0]), extent)
-    return np.where(indices < 0, indices + extent, indices) if least < 0 else indices
+    return least < 0
+
+
+def checked_places(indices: NDArray[Any], extent: int) -> NDArray[Any]:
+    """Return indices that count from the first element.
+
+    Raises:
+        IndexBeyond: one of them is beyond an axis of this extent.
+    """
+    return np.where(indices < 0, indices + extent, indices) if check_places(indices, extent) else indices
 
 
 # ---- kernels

@@ -29,7 +29,7 @@ from dagpu.kernels.arrays.movement.axis_groups import (
     group_axes,
     grouped_array,
 )
-from dagpu.kernels.arrays.movement.gathering import checked_indices, checked_places
+from dagpu.kernels.arrays.movement.gathering import check_places, checked_indices, checked_places
 from dagpu.kernels.arrays.reducing.reduction_order import power_of_two
 from dagpu.kernels.arrays.reducing.reductions import checked_input
 from dagpu.kernels.expressions.numpy_twin import PART
@@ -282,9 +282,9 @@ def _twin(number: "np.dtype[Any]", listed: GroupPattern, source: GroupPattern) -
         in_place = out.dtype == number and out.flags.c_contiguous
         sums = out if in_place else np.ascontiguousarray(out, number)
         flat, columns, step = sums.reshape(-1), np.arange(width), max(1, PART // max(1, width))
-        places = checked_places(places, rows)  # before anything is written
+        check_places(places, rows)  # all of them, before anything is written
         for begin in until_cancelled(range(0, len(places), step)):
-            part = places[begin : begin + step]
+            part = checked_places(places[begin : begin + step], rows)
             of_rows = added[begin : begin + step, :].astype(number, copy=False)
             at = part if width == 1 else (part[:, None] * np.int64(width) + columns).reshape(-1)
             np.add.at(flat, at, of_rows.reshape(-1))

@@ -145,6 +145,15 @@ def test_the_body_of_a_reduction_takes_little_memory(name: str, dtype: Any) -> N
             assert grown(op.sync) < MOST, (axis, lent.shape)
 
 
+@pytest.mark.parametrize("width", [1, 40])
+def test_the_body_of_scatter_add_takes_little_memory(width: int) -> None:
+    """Beside its result, of 2 million values."""
+    count = 2_000_000 // width
+    places, values = from_host(np.arange(count) % 100 - 50), zeros((count, width), f32)
+    t, v = places.sync().share(), values.sync().share()
+    assert grown(array.scatter_add(zeros((100, width)), t, v).sync) < MOST
+
+
 @pytest.mark.parametrize("dtype", [f16, f32])
 def test_the_body_of_softmax_takes_little_memory(dtype: Any) -> None:
     """Beside its result, along each axis."""
