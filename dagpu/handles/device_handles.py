@@ -271,6 +271,11 @@ def is_remote(device: Device) -> bool:
     return bool(device._node)
 
 
+def kind_of(name: str) -> str:
+    """Return the kind of a device by its name: `cuda` of `cuda:0`, `node3/cuda:1` and `cuda:auto`."""
+    return name.rpartition("/")[2].partition(":")[0]
+
+
 def is_automatic(name: str) -> bool:
     """Return whether this is the name of an automatic device."""
     return name.endswith(":auto")

@@ -81,9 +81,12 @@ class IndexBeyond(Exception):
     """Raised by the host body of an indexed kernel: an index is beyond its axis."""
 
     def __init__(self, index: int, extent: int) -> None:
-        super().__init__(f"index {index} of an axis with {extent} elements")
+        super().__init__(index, extent)
         self.index = index
         self.extent = extent
+
+    def __str__(self) -> str:
+        return f"index {self.index} of an axis with {self.extent} elements"
 
 
 Field: TypeAlias = tuple[int, int | None]

@@ -14,7 +14,15 @@ from dagpu.lowering.plan import Execute, Plan, Record, Wait, lane_names
 from dagpu.lowering.program import HOST, HostCall, Instruction, Launch, Program, label
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.dependences import AccessHistory
-from dagpu.lowering.schedule.engines import COMPUTE, PEER_IN, EngineTimes, engine_of, engines_of, peer_of
+from dagpu.lowering.schedule.engines import (
+    COMPUTE,
+    PEER_IN,
+    EngineTimes,
+    engine_of,
+    engines_of,
+    peer_of,
+    without_engines,
+)
 from dagpu.lowering.vector_clock import Clock, step_clocks
 
 
@@ -201,7 +209,8 @@ def _piece(
     text = label(instruction) if peer < 0 else f"{label(instruction)} from {plan.devices[peer]}"
     written = sum([plan.buffers[buffer].nbytes for buffer in instruction.writes if plan.buffers[buffer].device != HOST])
     name = text.split(" ", 1)[1] if isinstance(instruction, Launch | HostCall) else text
-    kind, engine, origin = type(instruction).__name__, engine_of(instruction, plan.buffers), instruction.origin
+    kind, origin = type(instruction).__name__, instruction.origin
+    engine = engine_of(instruction, plan.buffers, without_engines(plan.devices))
     return PredictedStep(
         number, step, text, name, kind, lane, engine, origin, written, moved, 0.0, 0.0, inputs, waits, peer
     )

@@ -47,11 +47,12 @@ class ListSchedule:
     """List scheduling by critical path, on `streams` streams of each device; the default policy.
 
     Kernels, fills and host calls run on streams 0 to `streams - 1`. If a program is more than one chain, copies from
-    the host have stream `streams` to themselves, copies to the host the next one, and copies from other devices those
-    after that, so that they overlap with the rest. An instruction runs on the stream of one of its producers if that
-    is free.
+    the host to a GPU have stream `streams` to themselves, copies to the host the next one, and copies from other
+    devices those after that, so that they overlap with the rest. A host device copies on its kernels' streams. An
+    instruction runs on the stream of one of its producers if that is free.
 
     `costs` gives the times of instructions. Declare the times that you know: `CostModel().declare({"gemm": 3e-5})`.
+    Kernels of which no time is known are dealt out to the streams in turn.
     """
 
     streams: int = 4
@@ -80,7 +81,7 @@ class ListSchedule:
 def place_on_streams(program: Program, streams: int, costs: CostModel, own: list[bool]) -> Placement:
     """Return the stream of each instruction and the order in which the instructions start, as `ListSchedule` chooses
     them. `own` says for each instruction whether the policy places it."""
-    times, unknown = costs.times(program), costs.unknown(program)
+    times, unknown = costs.estimates(program)
     on = Dependences(program, times, own, ports=costs.links.peer.ports, unknown=unknown)
     lower, graham = on.bounds(streams)
     best = ListSimulation(on, streams, list(range(on.count)), hold_back=True)
@@ -129,6 +130,7 @@ class ListSimulation:
     __slots__ = (
         "_counted",
         "_doubted",
+        "_doubtful",
         "_events",
         "_feeds",
         "_gate",
@@ -171,7 +173,9 @@ class ListSimulation:
         of unknown work goes to the bottom: it may be busy still, and the one that was freed first is the likeliest to
         be free by now."""
         self._doubted: set[tuple[int, int]] = set()
-        """The pool and the key of each stream that has run unknown work."""
+        """The pool and the key of each free stream that has run unknown work."""
+        self._doubtful = bytearray(on.unknown)
+        """For each instruction, whether it, or one before it that has passed its stream on to it, is unknown."""
         for pool in on.work:
             self._ready[pool] = []
             self._idle[pool] = _keys_of(pool % ENGINES, streams, on.ports)
@@ -240,8 +244,6 @@ class ListSimulation:
         heappush(self._events, (now + on.times[index], len(self.order)))
         self.order.append(index)
         self.keys[index] = key
-        if index in on.unknown:
-            self._doubted.add((on.pool[index], key))
         if index in self._feeds:
             for fed in self._feeds[index]:
                 self._gate[fed] -= 1
@@ -260,13 +262,18 @@ class ListSimulation:
                 if toward[later] < position:
                     toward[later] = position
                 if on.producers[later] == 1 == len(followers):
+                    if self._doubtful[index]:
+                        self._doubtful[later] = 1
                     self._start(later, self.keys[index], now)
                     return
             if not missing[later]:
                 self._offer(later)
         if pool != ANYWHERE:
             key = self.keys[index]
-            if self._doubted and (pool, key) in self._doubted:
+            if self._doubtful[index]:
+                self._doubted.add((pool, key))
+                self._idle[pool].insert(0, key)
+            elif self._doubted and (pool, key) in self._doubted:
                 self._idle[pool].insert(0, key)
             else:
                 self._idle[pool].append(key)

@@ -143,6 +143,10 @@ class Staleness:
             targets = targets | written
             valid = valid - written
 
+    def instructions_below(self, buffers: Iterable[int]) -> set[int]:
+        """Return the instructions on which the last versions of these buffers depend, those that make them included."""
+        return self._closure({self.last[buffer] for buffer in buffers}, lambda buffer, writer: False)
+
     def instructions_for_mask(self, mask: int) -> tuple[int, ...]:
         """Return the instructions that run again if these bits have changed, in the order of the program."""
         return self.instructions_for(self.stale_targets(Change(mask)))

@@ -32,6 +32,8 @@ class ValueNumbers:
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
+        self._named: dict[int, int] = {}
+        """The numbers of contents, by the ids of the objects that hold them."""
         self._alive: list[object] = []
 
     def number(self, term: Hashable) -> int:
@@ -42,8 +44,17 @@ class ValueNumbers:
         """Return the number of a value from outside: memory, an array, a number."""
         if type(value) in PLAIN:
             return self.number(("plain", exact_token(value)))
+        if id(value) in self._named:
+            return self._named[id(value)]
         self._alive.append(value)
         return self.number(("object", id(value)))
+
+    def name(self, held: object, number: int) -> None:
+        """Note that this object, memory or a value of the host, holds the contents of this number: what a later stage
+        makes of it is what one stage alone would make."""
+        if type(held) not in PLAIN:
+            self._alive.append(held)
+            self._named[id(held)] = number
 
     def of_program(self, staleness: Staleness, leaf: Callable[[int], Any]) -> dict[int, int]:
         """Return the number of what a program leaves in each buffer that it uses. `leaf` returns the value that a

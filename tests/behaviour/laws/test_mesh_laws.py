@@ -284,8 +284,8 @@ def _then_added(op: Any, part: Any) -> Any:
 
 @pytest.mark.parametrize("costs", [CostModel(), CostModel().declare({"step": 50e-3})], ids=["unknown", "declared"])
 def test_kernels_without_inputs_are_spread(costs: CostModel) -> None:
-    """Each device gets about as many, though one device wants all of their results in the end: only what is made sooner than
-    it is copied is made where it is used."""
+    """Each device gets about as many, though one device wants all of their results in the end: only what is made sooner
+    than it is copied is made where it is used."""
     plan = plan_of(_draws(16).schedule(Spread(mesh(4), costs=costs)))
     drawn = [s.instruction for s in plan.steps if isinstance(s, Execute) and not s.instruction.reads]
     found = Counter(each.device for each in drawn if isinstance(each, Launch))

@@ -12,8 +12,9 @@ from math import inf
 from typing import Final, NamedTuple, TypeAlias, final
 
 from dagpu.handles.device_handles import FIND_DEVICE, reaches
-from dagpu.lowering.program import CopyDtoH, CopyHtoD, HostCall, Launch, Program
+from dagpu.lowering.program import CopyDtoH, CopyHtoD, HostCall, Instruction, Launch, Program
 from dagpu.lowering.schedule.cost_model import CostModel
+from dagpu.lowering.schedule.engines import without_engines
 from dagpu.lowering.schedule.links import node_of
 from dagpu.lowering.schedule.mesh import Mesh
 from dagpu.lowering.schedule.mesh_placement.memory_versions import Versions
@@ -84,12 +85,14 @@ class MeshSimulation:
 
     def __init__(self, program: Program, mesh: Mesh, costs: CostModel, streams: int = 4) -> None:
         self.versions = Versions(program, mesh)
-        self.times = costs.times(program)
+        self.times, unknown = costs.estimates(program)
         """Seconds of each instruction, wherever it runs. A kernel of unknown cost has at least `UNKNOWN`."""
-        for index in costs.unknown(program):
-            if type(program.instructions[index]) is Launch:
+        for index, instruction in enumerate(program.instructions):
+            if unknown[index] and type(instruction) is Launch:
                 self.times[index] = max(self.times[index], UNKNOWN)
-        self._engine = [_ENGINE_OF.get(type(instruction), _COMPUTE) for instruction in program.instructions]
+        on_host = without_engines([mesh.automatic.name])[0]
+        engine_of: dict[type, int] = {HostCall: _NONE} if on_host else _ENGINE_OF
+        self._engine = [engine_of.get(type(instruction), _COMPUTE) for instruction in program.instructions]
         overlapped = costs.launch * (1 - 1 / streams)
         self._busy = [
             max(seconds - overlapped, 0.0) if engine == _COMPUTE else seconds
@@ -98,16 +101,16 @@ class MeshSimulation:
         """Seconds for which each instruction occupies the queue of its device."""
         self._ports = costs.links.peer.ports
         self._links = link_table(self.versions.places, costs)
-        self._made_late = [self._is_made_late(index, costs) for index in range(len(self.times))]
+        self._made_late = [self._is_made_late(at, each, costs) for at, each in enumerate(program.instructions)]
         """For each instruction, whether it is sooner made again than copied."""
 
-    def _is_made_late(self, index: int, costs: CostModel) -> bool:
+    def _is_made_late(self, index: int, instruction: Instruction, costs: CostModel) -> bool:
         """Return whether an instruction uses nothing, and makes its result in less time than a copy of it takes. An
         upload is one: its bytes are copied from the host anyway."""
         versions = self.versions
         if versions.uses[index] or not versions.makes[index]:
             return False
-        if self._engine[index] == _UPLOAD:
+        if type(instruction) is CopyHtoD:
             return True
         nbytes = sum([versions.nbytes[version] for version in versions.makes[index]])
         return self._busy[index] <= costs.links.peer.seconds(nbytes)
