@@ -16,6 +16,7 @@ from dagpu.handles.handle_trees import make_unwritable
 from dagpu.ops.base import DeviceOp
 from dagpu.reactive.flows.merged_stages import MergeStage
 from dagpu.reactive.flows.stage import Asker, Begin, End, FlowStage, ItemOutcome, Opening, ask
+from dagpu.runtime.waiting.protected import await_user
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
@@ -112,7 +113,7 @@ class AsyncItemsStage(FlowStage[_T]):
     async def next(self) -> _T:
         begun, self._begun = self._begun, True
         try:
-            value = await anext(self._iterator)
+            value = await await_user(anext(self._iterator))
         except StopAsyncIteration:
             raise self._items.end(self._iterator, has_had_one=begun) from None
         self.since = self._clock()

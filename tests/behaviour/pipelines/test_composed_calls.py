@@ -41,13 +41,13 @@ def double(x: Any) -> Any:
 
 
 @pipeline
-def on_host(x: Any, a: Any) -> Op:
+def on_host(x: Any, a: Any) -> Any:
     """a * x, as an array."""
     return scaled(from_host(x), a).to_host()
 
 
 @pipeline
-def on_device(x: Any, a: Any) -> Op:
+def on_device(x: Any, a: Any) -> Any:
     """a * x, as a tensor."""
     return scaled(from_host(x), a)
 
