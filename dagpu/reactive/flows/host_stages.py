@@ -23,7 +23,7 @@ _U = TypeVar("_U")
 
 
 @final
-class Items(Generic[_T]):
+class FlowItems(Generic[_T]):
     """The iterable of a flow, and whether it is an iterator that has ended in an open one."""
 
     __slots__ = ("_origin", "_used_up", "given")
@@ -50,7 +50,7 @@ class Items(Generic[_T]):
         return End()
 
 
-def begin_items(items: Items[_T], opening: Opening) -> FlowStage[_T]:
+def begin_items(items: FlowItems[_T], opening: Opening) -> FlowStage[_T]:
     """Begin a stage that returns the items of an iterable.
 
     An async generator is closed with the block of the feed. Other iterators may be used after it.
@@ -77,7 +77,9 @@ def begin_items(items: Items[_T], opening: Opening) -> FlowStage[_T]:
 class ItemsStage(FlowStage[_T]):
     """Returns the items of an iterator."""
 
-    def __init__(self, items: Items[_T], iterator: Iterator[_T], clock: Callable[[], float], *, yields: bool) -> None:
+    def __init__(
+        self, items: FlowItems[_T], iterator: Iterator[_T], clock: Callable[[], float], *, yields: bool
+    ) -> None:
         self._items = items
         self._iterator = iterator
         self._clock = clock
@@ -102,7 +104,7 @@ class ItemsStage(FlowStage[_T]):
 class AsyncItemsStage(FlowStage[_T]):
     """Returns the items of an async iterator."""
 
-    def __init__(self, items: Items[_T], iterator: AsyncIterator[_T], clock: Callable[[], float]) -> None:
+    def __init__(self, items: FlowItems[_T], iterator: AsyncIterator[_T], clock: Callable[[], float]) -> None:
         self._items = items
         self._iterator = iterator
         self._clock = clock

@@ -233,7 +233,7 @@ def test_other_arguments_make_it_a_plain_function() -> None:
     """An op that owns a tensor, an object: the function is called for each run, and is right; `misses` counts that."""
     p = Calls(lambda x, f: f(x))
     for k in range(3):
-        with nullcontext() if k else pytest.warns(RuntimeWarning, match="a tensor of its own, .*, by which no plan"):
+        with nullcontext() if k else pytest.warns(RuntimeWarning, match="a tensor of its own, by which no plan"):
             assert number_in(p(value(full(S, k).sync()), lambda op: op).sync()) == k
     assert p.count == 3
     assert p.pipeline.cache_info() == (0, 3, 32, 0)
