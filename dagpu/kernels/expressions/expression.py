@@ -246,8 +246,12 @@ class Expression(PickledByName, Generic[_P, _R]):
     def compile(self, arch: str | None = None) -> None:
         """Compile the kernel for contiguous tensors of one shape now, for the GPU that is here or for an architecture
         by its name, as `Kernel.compile` does."""
-        arrays = (ArgumentPattern("array", (0,)),) * len(self.traced.names)
-        compile_ahead(self._kernel(1, arrays), arch, here())
+        compile_ahead(self.flat_kernel, arch, here())
+
+    @property
+    def flat_kernel(self) -> KernelSpec:
+        """The kernel for contiguous tensors of one shape."""
+        return self._kernel(1, (ArgumentPattern("array", (0,)),) * len(self.traced.names))
 
     @property
     def cuda(self) -> str:

@@ -225,6 +225,7 @@ class Evaluation(RememberingEvaluation):
                 op = self._sources.call(self._closures, node, node.f, inputs[0])
                 if not isinstance(op, DeviceOp):
                     raise self._not_an_op_error(node, op)
+                self._sources.built(node, op)
                 if self.finds_parts and not self.builder.instructions:
                     self.add_parts(op)
                 self.todo.append(op)
@@ -466,7 +467,8 @@ class Evaluation(RememberingEvaluation):
                 if leaf is not None:
                     arguments[index] = SymbolicNumber(leaf, leaves.leaves[leaf], self.leaves.reads)
         args = tuple(arguments)
-        emit_launch(node, args, self.builder, self._places.current[1])
+        policy = self._places.current[1]
+        emit_launch(node, args, self.builder, policy, over_mesh=self._places.over_mesh(policy))
         return args
 
     def _not_an_op_error(self, node: Then[Any], result: object) -> TypeError:
