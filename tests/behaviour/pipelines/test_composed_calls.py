@@ -352,3 +352,19 @@ def test_a_plan_of_two_pipelines_lives_as_long_as_both() -> None:
     assert freed() is None
     on_host(X, 2.0).sync()
     assert on_host.cache_info().currsize == 1  # that of the call alone
+
+
+def test_what_shared_remembers_depends_on_its_own_part_alone() -> None:
+    """Of two calls that run together, the source of one does not make the value of the other again."""
+    one, other = source(1.0), source(2.0)
+    made: list[str] = []
+    left = on_host(X, one).map(lambda y: noted(made, lambda _: "left", y)).shared()
+    right = on_host(X, other).map(lambda y: noted(made, lambda _: "right", y)).shared()
+    op = zip_ops(left, right)
+    for change in (None, one, other, None):
+        if change is not None:
+            change.set(change.get() + 10)
+        found = op.sync()
+        np.testing.assert_array_equal(found[0], one.get() * X)
+        np.testing.assert_array_equal(found[1], other.get() * X)
+    assert sorted(made) == ["left", "left", "right", "right"]
