@@ -212,7 +212,10 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
             raise
 
     def host_map(self, f: Callable[[_T_co], _U]) -> "DeviceOp[_U, _L_co]":
-        """Call `f(x)` on a worker thread once the result `x` is complete: for CPU work that must not block the loop."""
+        """Call `f(x)` on a worker thread once the result `x` is complete: for CPU work that must not block the loop.
+
+        It sees the context variables of the task or thread that runs the op.
+        """
         try:
             origin = here()
             check_function(f, "host_map", origin)
