@@ -8,7 +8,7 @@ from typing import final
 
 from dagpu.lowering.plan import Execute, Plan, Record, Wait
 from dagpu.lowering.schedule.cost_model import CostModel
-from dagpu.lowering.schedule.engines import COMPUTE, EngineTimes, engine_of, engines_of, peer_of
+from dagpu.lowering.schedule.engines import COMPUTE, EngineTimes, engine_of, engines_of, peer_of, without_engines
 
 
 @final
@@ -31,7 +31,7 @@ def simulate(plan: Plan, costs: CostModel) -> PredictedTimes:
     Copies of one direction run in the order of the steps.
     """
     lane_free = [0.0] * len(plan.lanes)
-    engines = EngineTimes(costs.links.peer.ports)
+    engines, without = EngineTimes(costs.links.peer.ports), without_engines(plan.devices)
     happened = [0.0] * plan.events
     starts: list[float] = []
     ends: list[float] = []
@@ -40,7 +40,7 @@ def simulate(plan: Plan, costs: CostModel) -> PredictedTimes:
         start = end = lane_free[lane]
         if isinstance(step, Execute):
             instruction = step.instruction
-            seconds, engine = costs.seconds(instruction, plan), engine_of(instruction, plan.buffers)
+            seconds, engine = costs.seconds(instruction, plan), engine_of(instruction, plan.buffers, without)
             if engine != COMPUTE:
                 places = engines_of(instruction.device, engine, peer_of(instruction, plan.buffers))
                 start = engines.claim(start, seconds, places)

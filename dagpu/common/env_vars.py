@@ -123,6 +123,8 @@ HOST_DEVICES: Final = Variable("DAGPU_HOST_DEVICES", "a whole number, 1 or more"
 """The number of host devices."""
 MAX_CLOSURES: Final = Variable("DAGPU_MAX_CLOSURES", "a whole number, 1 or more", "100000", _whole_from(1), 100_000)
 """The maximum number of closures that one run calls, which stops an endless chain of `then`."""
+MEASURE: Final = Variable("DAGPU_MEASURE", "0 or 1", "0", _switch, True)
+"""True measures host bodies in the first runs of a plan, and has later plans use the times of earlier runs."""
 PINNED_BYTES: Final = Variable[int | None](
     "DAGPU_PINNED_BYTES", "a number of bytes", "1073741824", _whole_from(0), None
 )
@@ -139,7 +141,7 @@ raw_value: Final[Callable[[Any], Any]] = _variables.get
 
 
 VARIABLES: Final[tuple[Variable[object], ...]] = (
-    CACHE_DIR, CHECKED, CLUSTER_NAMES, DEVICE, DIRECT, EXPLORE_SEED, FOREIGN, HOST_DEVICES, MAX_CLOSURES, PINNED_BYTES,
-    SPIN_US, VERIFY,
+    CACHE_DIR, CHECKED, CLUSTER_NAMES, DEVICE, DIRECT, EXPLORE_SEED, FOREIGN, HOST_DEVICES, MAX_CLOSURES, MEASURE,
+    PINNED_BYTES, SPIN_US, VERIFY,
 )  # fmt: skip
 """All environment variables that dagpu reads."""

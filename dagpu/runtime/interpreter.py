@@ -23,7 +23,7 @@ from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.list_schedule import ListSchedule
 from dagpu.lowering.schedule.mesh import chosen_mesh
 from dagpu.lowering.schedule.policies import SchedulingPolicy
-from dagpu.lowering.schedule.spread import over_mesh
+from dagpu.lowering.schedule.spread import over_mesh, spreads
 from dagpu.ops.base import RUNNER, DeviceOp, check_op, check_stream
 from dagpu.ops.compose import On
 from dagpu.ops.graph import Captured, CudaGraph, Scope
@@ -171,8 +171,10 @@ class StreamInterpreter:
     def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
         """Describe the plan of an op in words. Times come from the cost model of the policy that places all of it."""
         check_op(op, "explain")
-        costs = getattr(_policy_of(op, self.settings().policy), "costs", None)
-        return explain(self.plan_of(op), costs if isinstance(costs, CostModel) else None)
+        policy = _policy_of(op, self.settings().policy)
+        costs = getattr(policy, "costs", None)
+        mesh = (len(policy.mesh), getattr(policy, "streams", 1)) if spreads(policy) else None
+        return explain(self.plan_of(op), costs if isinstance(costs, CostModel) else None, mesh=mesh)
 
 
 def _run_now(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any], origin: Origin) -> _T:

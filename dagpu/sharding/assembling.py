@@ -59,18 +59,45 @@ def check_layout(layout: Any, call: str, where: Origin) -> None:
         raise wrong_argument(call, where, "layout", layout, "a layout", "Write Blocks(0) or Cyclic((64, 64))")
 
 
-def op_of(value: Any, kinds: tuple[type[Any], ...], call: str, name: str, where: Origin) -> DeviceOp[Any, Any, Any]:
-    """Return an argument as an op: an op itself, or one of the handles in a value of these classes, which move.
+def _takes_any(value: Any) -> None:
+    """Refuse no value."""
+
+
+def ops_of(
+    values: Sequence[Any],
+    kinds: tuple[type[Any], ...],
+    call: str,
+    names: Sequence[str],
+    where: Origin,
+    fits: Callable[[tuple[Any, ...]], object],
+) -> list[AnyOp]:
+    """Return the arguments of a call as ops: an op itself, or one of the handles in a value of these classes, which
+    move. `fits` gets the values, and raises if the call cannot take them. If the call is refused, nothing has moved.
 
     Raises:
         MovedError: a handle has been moved before.
-        TypeError: the value is of another class.
+        TypeError: a value is of another class.
     """
-    if isinstance(value, DeviceOp):
-        return value
-    if not isinstance(value, kinds):
-        raise _wrong_value(value, kinds, call, name, where)
-    return Value(move_handles(value, f"{call}()", where), where)
+    for value, name in zip(values, names, strict=True):
+        if not isinstance(value, (DeviceOp, *kinds)):
+            raise _wrong_value(value, kinds, call, name, where)
+    known = tuple([value for value in values if not isinstance(value, DeviceOp)])
+    if known:
+        fits(known)
+    moved = iter(move_handles(known, f"{call}()", where))
+    return [value if isinstance(value, DeviceOp) else Value(next(moved), where) for value in values]
+
+
+def op_of(
+    value: Any,
+    kinds: tuple[type[Any], ...],
+    call: str,
+    name: str,
+    where: Origin,
+    fits: Callable[[Any], object] = _takes_any,
+) -> AnyOp:
+    """Return one argument as an op; see `ops_of`."""
+    return ops_of([value], kinds, call, [name], where, lambda values: fits(values[0]))[0]
 
 
 def check_result(value: Any, kinds: tuple[type[Any], ...], call: str, name: str, where: Origin) -> None:
@@ -100,9 +127,10 @@ _MAKERS: Final = {
 
 @plain
 class _Checked:
-    """A function of an op over a mesh, which the trace calls with the result of the op's source."""
+    """A function of an op over a mesh, which the trace calls with the result of the op's source, if it `fits`."""
 
     f: Callable[[Any], AnyOp]
+    fits: Callable[[Any], object]
     kinds: tuple[type[Any], ...]
     call: str
     name: str
@@ -110,6 +138,7 @@ class _Checked:
 
     def __call__(self, value: Any) -> AnyOp:
         check_result(value, self.kinds, self.call, self.name, self.where)
+        self.fits(value)
         return self.f(value)
 
 
@@ -120,9 +149,13 @@ def then_of(
     call: str,
     name: str,
     where: Origin,
+    fits: Callable[[Any], object] = _takes_any,
 ) -> AnyOp:
-    """Return the op that calls `f` with a value of these classes, or with the result of an op, in the trace."""
-    return Then(op_of(value, kinds, call, name, where), _Checked(f, kinds, call, name, where), where)
+    """Return the op that calls `f` with a value of these classes, or with the result of an op, in the trace.
+
+    `fits` raises if the call cannot take the value: at once for a value, before it moves.
+    """
+    return Then(op_of(value, kinds, call, name, where, fits), _Checked(f, fits, kinds, call, name, where), where)
 
 
 # ---- views and copies

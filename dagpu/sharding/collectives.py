@@ -122,6 +122,7 @@ def all_gather(s: Sharded[_N], *, axis: str | None = ...) -> DeviceOp[Replicated
 def all_gather(
     s: DeviceOp[Sharded[_N] | ShardedRef[_N], _L, Any], *, axis: str | None = ...
 ) -> DeviceOp[Replicated[_N], _L]: ...
+@leaves_run
 def all_gather(s: Any, *, axis: str | None = None) -> Any:
     """Put a whole together on every device of its mesh.
 
@@ -137,8 +138,8 @@ def all_gather(s: Any, *, axis: str | None = None) -> Any:
     """
     where = here()
 
-    def join(whole: Any) -> AnyOp:
-        about, sources = spreading_of(whole), sources_of_whole(whole)
+    def rows_of(whole: Any) -> tuple[list[list[int]], list[PartShape]]:
+        about = spreading_of(whole)
         rows = rows_along(about.mesh, axis, "all_gather", where)
         boxes = [tuple([box for rank in row for box in about.boxes[rank]]) for row in rows]
         one = whole_part(about.shape)
@@ -149,14 +150,18 @@ def all_gather(s: Any, *, axis: str | None = None) -> Any:
                 f"all_gather at {describe(where)}: {about.layout!r} of {about.shape} does not give each row of devices "
                 f"along {axis!r} one block of the same shape. Gather without an axis, or reshard before."
             )
+        return rows, parts
+
+    def join(whole: Any) -> AnyOp:
+        about, sources, (rows, parts) = spreading_of(whole), sources_of_whole(whole), rows_of(whole)
         ops: list[AnyOp] = []
         for row, part in zip(rows, parts, strict=True):
             mine, devices = [sources[rank] for rank in row], [about.mesh.devices[rank] for rank in row]
             ops.append(Zip(tuple(pulled_parts(mine, devices, [part] * len(row), where)), where))
-        made = copied_on(about.mesh, shape, about.dtype, axis if len(rows) > 1 else None)
+        made = copied_on(about.mesh, parts[0].shape, about.dtype, axis if len(rows) > 1 else None)
         return replicated(made, ops, rows, where)
 
-    return then_of(s, (Sharded, ShardedRef), join, "all_gather", "s", where)
+    return then_of(s, (Sharded, ShardedRef), join, "all_gather", "s", where, rows_of)
 
 
 # ---- reductions
@@ -199,13 +204,16 @@ def all_reduce(p: Any, how: Reduction = "sum", *, axis: str | None = None, engin
         cure = 'Leave it out, or write engine="nccl"'
         raise wrong_argument("all_reduce", where, "engine", engine, "'direct' or 'nccl'", cure, ValueError)
 
-    def reduce(summands: Any) -> AnyOp:
-        about, handles = spreading_of(summands), parts_of(summands)
+    def rows_of(summands: Any) -> list[list[int]]:
+        about = spreading_of(summands)
         check_element(how, about.dtype, "all_reduce", where)
         if engine == "nccl":
             check_nccl(about, where)
+        return rows_along(about.mesh, axis, "all_reduce", where)
+
+    def reduce(summands: Any) -> AnyOp:
+        about, handles, rows = spreading_of(summands), parts_of(summands), rows_of(summands)
         combine = reduced_by_nccl if engine == "nccl" else _reduced_everywhere
-        rows = rows_along(about.mesh, axis, "all_reduce", where)
         ops = [
             combine(how, about, [handles[rank] for rank in row], [about.mesh.devices[rank] for rank in row], where)
             for row in rows
@@ -213,7 +221,7 @@ def all_reduce(p: Any, how: Reduction = "sum", *, axis: str | None = None, engin
         made = copied_on(about.mesh, about.shape, about.dtype, axis if len(rows) > 1 else None)
         return replicated(made, ops, rows, where)
 
-    return then_of(p, (Partials,), reduce, "all_reduce", "p", where)
+    return then_of(p, (Partials,), reduce, "all_reduce", "p", where, rows_of)
 
 
 @overload
@@ -222,6 +230,7 @@ def reduce_scatter(p: Partials[_N], layout: DeviceLayout = ..., how: Reduction =
 def reduce_scatter(
     p: DeviceOp[Partials[_N], _L, Any], layout: DeviceLayout = ..., how: Reduction = ...
 ) -> DeviceOp[Sharded[_N], _L]: ...
+@leaves_run
 def reduce_scatter(p: Any, layout: DeviceLayout = FIRST_AXIS, how: Reduction = "sum") -> Any:
     """Combine the summands of all devices, element by element. Each device gets the boxes of the layout.
 
@@ -236,15 +245,18 @@ def reduce_scatter(p: Any, layout: DeviceLayout = FIRST_AXIS, how: Reduction = "
     check_layout(layout, "reduce_scatter", where)
     check_reduction(how, "reduce_scatter", where)
 
-    def reduce(summands: Any) -> AnyOp:
+    def made_of(summands: Any) -> Spreading:
         about = spreading_of(summands)
         check_element(how, about.dtype, "reduce_scatter", where)
-        made = cut_at(layout, about.mesh, about.shape, about.dtype, "reduce_scatter", where)
+        return cut_at(layout, about.mesh, about.shape, about.dtype, "reduce_scatter", where)
+
+    def reduce(summands: Any) -> AnyOp:
+        about, made = spreading_of(summands), made_of(summands)
         whole = whole_part(about.shape)
         ops = _reduced(how, list(parts_of(summands)), whole, list(about.mesh.devices), list(made.parts), where)
         return Map(Zip(tuple(ops), where), Together(Sharded, made), where)
 
-    return then_of(p, (Partials,), reduce, "reduce_scatter", "p", where)
+    return then_of(p, (Partials,), reduce, "reduce_scatter", "p", where, made_of)
 
 
 def _reduced_everywhere(

@@ -15,7 +15,7 @@ from dagpu.common.wrong_arguments import add_call_place, as_whole_number, wrong_
 from dagpu.handles import Tensor
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc
 from dagpu.ops.compose import Map, On, Then, unzip
-from dagpu.sharding.assembling import AnyOp, check_layout, check_result, op_of
+from dagpu.sharding.assembling import check_layout, check_result, op_of
 from dagpu.sharding.device_boxes import FIRST_AXIS, DeviceLayout, show_box
 from dagpu.sharding.per_device import CallEach
 from dagpu.sharding.spread_values import Each, Partials, Sharded, copied_on, cut_at, parts_of
@@ -108,15 +108,15 @@ def unzip_each(e: Any, n: int | None = None) -> Any:
         TypeError: `e` is not an op.
     """
     where = here()
-    source = op_of(e, (Each,), "unzip_each", "e", where)
-    count = _components(source) if n is None else as_whole_number(n)
-    if count is None or count < 1:
+    count = _components(e) if n is None else as_whole_number(n)
+    if isinstance(e, DeviceOp | Each) and (count is None or count < 1):
         wrong = f"n is {n!r}" if n is not None else "no annotation shows how many components the results have"
         raise ShapeError(f"unzip_each at {describe(where)}: {wrong}. Say how many: unzip_each(e, 2).")
-    return unzip(Map(source, _Transposed(count, where), where), count, where)
+    apart = _Transposed(count or 1, where)
+    return unzip(Map(op_of(e, (Each,), "unzip_each", "e", where, apart), apart, where), apart.count, where)
 
 
-def _components(op: AnyOp) -> int | None:
+def _components(op: Any) -> int | None:
     """Return the number of components that the return annotation of the function of `each` shows."""
     while isinstance(op, On):
         op = op.source
@@ -157,6 +157,7 @@ def as_shards(e: Each[Tensor[_N]], shape: Shape, layout: DeviceLayout = ...) -> 
 def as_shards(
     e: DeviceOp[Each[Tensor[_N]], _L, _G], shape: Shape, layout: DeviceLayout = ...
 ) -> DeviceOp[Sharded[_N], _L, _G]: ...
+@leaves_run
 def as_shards(e: Any, shape: Shape, layout: DeviceLayout = FIRST_AXIS) -> Any:
     """Take the results of `each` as the parts of a whole of this shape, which the layout cuts.
 
@@ -175,7 +176,8 @@ def as_shards(e: Any, shape: Shape, layout: DeviceLayout = FIRST_AXIS) -> Any:
     except ShapeError as error:
         raise add_call_place("as_shards", where, error) from None
     check_layout(layout, "as_shards", where)
-    return Map(op_of(e, (Each,), "as_shards", "e", where), _Joined(whole, layout, where), where)
+    joined = _Joined(whole, layout, where)
+    return Map(op_of(e, (Each,), "as_shards", "e", where, joined), joined, where)
 
 
 @plain
@@ -215,7 +217,8 @@ def as_partials(e: Any) -> Any:
         TypeError: `e` is neither an `Each` nor an op.
     """
     where = here()
-    return Map(op_of(e, (Each,), "as_partials", "e", where), _Summands(where), where)
+    summands = _Summands(where)
+    return Map(op_of(e, (Each,), "as_partials", "e", where, summands), summands, where)
 
 
 @plain

@@ -53,10 +53,14 @@ def halo(s: Any, width: int | Sequence[int], *, wrap: bool = False) -> Any:
     periodic = check_flag(wrap, "halo", where, "wrap")
     given = _checked_width(width, where)
 
-    def widen(whole: Any) -> AnyOp:
+    def widths_of(whole: Any) -> tuple[int, ...]:
         about = spreading_of(whole)
         widths = given * len(about.shape) if len(given) == 1 and not isinstance(width, Sequence) else given
         _check_fits(about, widths, periodic, where)
+        return widths
+
+    def widen(whole: Any) -> AnyOp:
+        about, widths = spreading_of(whole), widths_of(whole)
         sources = sources_of_whole(whole)
         ops: list[AnyOp] = []
         for device, boxes in zip(about.mesh.devices, about.boxes, strict=True):
@@ -77,7 +81,7 @@ def halo(s: Any, width: int | Sequence[int], *, wrap: bool = False) -> Any:
         made = Spreading(about.mesh, about.shape, about.dtype, about.layout, about.boxes, (), None, widths)
         return Map(Zip(tuple(ops), where), _Rimmed(made, where), where)
 
-    return then_of(s, (Sharded, ShardedRef), widen, "halo", "s", where)
+    return then_of(s, (Sharded, ShardedRef), widen, "halo", "s", where, widths_of)
 
 
 @plain

@@ -73,11 +73,13 @@ def shard(t: Any, mesh: Mesh, layout: DeviceLayout = FIRST_AXIS) -> Any:
     check_mesh(mesh, "shard", where)
     check_layout(layout, "shard", where)
 
-    def cut(whole: Readable) -> AnyOp:
-        about = cut_at(layout, mesh, whole.shape, whole.dtype, "shard", where)
-        return laid_out(about, [(whole, whole_part(whole.shape))], where)
+    def about(whole: Readable) -> Spreading:
+        return cut_at(layout, mesh, whole.shape, whole.dtype, "shard", where)
 
-    return then_of(t, (Tensor, TensorRef), cut, "shard", "t", where)
+    def cut(whole: Readable) -> AnyOp:
+        return laid_out(about(whole), [(whole, whole_part(whole.shape))], where)
+
+    return then_of(t, (Tensor, TensorRef), cut, "shard", "t", where, about)
 
 
 def shard_host(array: NDArray[_N], mesh: Mesh, layout: DeviceLayout = FIRST_AXIS) -> DeviceOp[Sharded[_N]]:
@@ -164,6 +166,7 @@ def reshard(s: Sharded[_N], layout: DeviceLayout, mesh: Mesh | None = ...) -> De
 def reshard(
     s: DeviceOp[Sharded[_N] | ShardedRef[_N], _L, Any], layout: DeviceLayout, mesh: Mesh | None = ...
 ) -> DeviceOp[Sharded[_N], _L]: ...
+@leaves_run
 def reshard(s: Any, layout: DeviceLayout, mesh: Mesh | None = None) -> Any:
     """Cut a whole by another layout, also over another mesh. Each device copies what it gets from where that is.
 
@@ -177,14 +180,17 @@ def reshard(s: Any, layout: DeviceLayout, mesh: Mesh | None = None) -> Any:
     if mesh is not None:
         check_mesh(mesh, "reshard", where)
 
-    def cut(whole: Any) -> AnyOp:
+    def about(whole: Any) -> Spreading:
         before = spreading_of(whole)
-        about = cut_at(layout, mesh or before.mesh, before.shape, before.dtype, "reshard", where)
-        if about == before and isinstance(whole, Sharded):
-            return Value(move_handles(whole, "reshard()", where), where)
-        return laid_out(about, sources_of_whole(whole), where)
+        return cut_at(layout, mesh or before.mesh, before.shape, before.dtype, "reshard", where)
 
-    return then_of(s, (Sharded, ShardedRef), cut, "reshard", "s", where)
+    def cut(whole: Any) -> AnyOp:
+        after = about(whole)
+        if after == spreading_of(whole) and isinstance(whole, Sharded):
+            return Value(move_handles(whole, "reshard()", where), where)
+        return laid_out(after, sources_of_whole(whole), where)
+
+    return then_of(s, (Sharded, ShardedRef), cut, "reshard", "s", where, about)
 
 
 @overload

@@ -14,7 +14,7 @@ from dagpu.common.wrong_arguments import check_function, wrong_argument
 from dagpu.lowering.schedule.mesh import Mesh
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, Static
 from dagpu.ops.compose import Map, On, Then, Zip
-from dagpu.sharding.assembling import AnyOp, check_result, op_of
+from dagpu.sharding.assembling import AnyOp, check_result, ops_of
 from dagpu.sharding.spread_values import (
     SPREAD_VALUES,
     Each,
@@ -136,7 +136,7 @@ def each(function: Any, /, *args: Any) -> Any:
     check_function(function, "each", where, "function")
     _check_parameters(function, len(args), where)
     names = [f"argument {number}" for number in range(1, len(args) + 1)]
-    ops = [op_of(arg, SPREAD_VALUES, "each", name, where) for arg, name in zip(args, names, strict=True)]
+    ops = ops_of(args, SPREAD_VALUES, "each", names, where, lambda values: one_mesh(values, "each", where))
     return Then(Zip(tuple(ops), where), CallEach(function, where), where)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu import In, Out, Tile, f32, i32, kernel
+from dagpu import In, Lazy, Out, Tile, f32, i32, kernel
 
 PRIME = 193
 """Modulus of the butterfly."""
@@ -53,7 +53,7 @@ def _(z: Tile[i32], x: NDArray[i32], a: int, b: int) -> None:
 
 
 @kernel(cuda=STEP)
-def step(y: Out[i32], a: int, b: int) -> None:
+def step(y: Out[i32], a: Lazy[int], b: Lazy[int]) -> None:
     """y = (a y + b) modulo 9973, in place."""
 
 

@@ -57,11 +57,13 @@ def program(
     buffers: Sequence[Buffer],
     *policies: Any,
     policy_of: Sequence[int] = (),
+    kind: str = "host",
 ) -> Program:
-    """Return a program on the devices that its parts name. By default, all instructions have the first policy."""
+    """Return a program on the devices of a kind that its parts name. By default, all instructions have the first
+    policy."""
     last = max([0, *(i.device for i in instructions), *(b.device for b in buffers)])
     return Program(
-        tuple(f"host:{device}" for device in range(last + 1)),
+        tuple(f"{kind}:{device}" for device in range(last + 1)),
         tuple(buffers),
         tuple(instructions),
         policies or (SingleStream(),),

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dagpu import DeviceOp, SchedulingPolicy, arange, empty, from_host, full, i32, zip_ops
+from dagpu import DeviceOp, SchedulingPolicy, arange, dup, empty, from_host, full, i32, value, zip_ops
 from dagpu.backends.explore.trial import Trial
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.tracing.tracer import Tracer
@@ -79,3 +79,49 @@ def _leaf(draw: random.Random, size: int) -> Op:
 
 def _of(launch: Op) -> Op:
     return launch.first().unpartition()
+
+
+def numbered_dag(seed: int, count: int, devices: int = 0) -> Op:
+    """Return a DAG of `count` steps on small vectors that also passes numbers through the host: functions of the host
+    read vectors and other numbers, and kernels get what they return. It names one of `devices` devices for some of its
+    vectors, which kernels then read and write together with others.
+
+    A seed determines it. Its result is the array of every vector that remains at the end, and every number.
+    """
+    draw, size = random.Random(seed), 8
+    shared: list[Op] = [_leaf(draw, size).shared() for _ in range(3)]
+    owned: list[Op] = [_leaf(draw, size)]
+    numbers: list[Op] = [value(3)]
+
+    def take() -> Op:
+        return owned.pop(draw.randrange(len(owned))) if owned else _leaf(draw, size)
+
+    def read() -> Op:
+        return take() if owned and draw.random() < 0.3 else draw.choice(shared)
+
+    for _ in range(count):
+        match draw.randrange(8):
+            case 0:
+                owned.append(_of(affine(empty((size,), i32).partition((size,)), read(), draw.randint(2, 9), 1)))
+            case 1 | 2:
+                owned.append(_of(step(take().partition((size,)), draw.choice(numbers), draw.choice(numbers))))
+            case 3:
+                owned.append(_of(gather(take().partition((size,)), read())))
+            case 4:
+                x, y, _root = twist(take().partition((size,)), take().partition((size,)), draw.randint(2, 9)).unzip()
+                owned += [x.unpartition(), y.unpartition()]
+            case 5:
+                owned.append(take().then(dup))
+                number = draw.randrange(8)
+                if number < devices:
+                    owned[-1] = owned[-1].on(f"host:{number}")
+            case 6:
+                shared.append(take().shared())
+                numbers.append(read().to_host().host_map(_digit).shared())
+            case _:
+                numbers.append(zip_ops(draw.choice(numbers), draw.choice(numbers)).host_map(_digit).shared())
+    return zip_ops(*[op.to_host() for op in (*owned, *shared)], *numbers)
+
+
+def _digit(found: Any) -> int:
+    return int(np.sum(found)) % 7 + 2

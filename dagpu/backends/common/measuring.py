@@ -11,8 +11,10 @@ from contextvars import ContextVar
 from typing import Final, Protocol, TypeAlias, final
 
 from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import Instruction
+from dagpu.lowering.program import Instruction, Launch
 from dagpu.lowering.report.prediction import Prediction
+from dagpu.lowering.schedule.cost_model import CostModel
+from dagpu.lowering.schedule.measured_costs import MEASURED
 
 Perform: TypeAlias = Callable[[Instruction, list[object]], None]
 """Executes an instruction on the memory of the plan's buffers."""
@@ -25,7 +27,7 @@ Mark: TypeAlias = Callable[[str], AbstractContextManager[object]]
 class MeasuredRun:
     """The measurements of one run of a plan. Several threads may add to it concurrently."""
 
-    __slots__ = ("_index", "_spans", "ended", "forecast", "mark", "streams")
+    __slots__ = ("_costs", "_index", "_spans", "ended", "forecast", "mark", "streams")
 
     def __init__(self, plan: Plan, predicted: Prediction, streams: Sequence[int], mark: Mark | None) -> None:
         self.forecast = predicted
@@ -33,6 +35,7 @@ class MeasuredRun:
         """For each lane, the recorder's number of its stream. Two lanes may share a stream."""
         self.mark = mark
         self._index = {id(s.instruction): at for at, s in enumerate(s for s in plan.steps if type(s) is Execute)}
+        self._costs: KernelTimes | None = KernelTimes(plan)
         self._spans: list[tuple[int, float, float]] = []
         self.ended = False
 
@@ -59,8 +62,15 @@ class MeasuredRun:
         return measured
 
     def end(self) -> None:
-        """End the measurement of the run, and drop the user's instructions. Nothing is added after that."""
-        self._index = {}
+        """End the measurement of the run, and drop the user's instructions. Nothing is added after that. The table of
+        costs gets the times of the kernels."""
+        costs = self._costs
+        if costs is not None:
+            for instruction, span in zip(costs.instructions(), self.spans(), strict=True):
+                if span is not None:
+                    costs.add(instruction, span[1] - span[0])
+            costs.end()
+        self._index, self._costs = {}, None
         self.ended = True
 
     def spans(self) -> list[tuple[float, float] | None]:
@@ -70,6 +80,42 @@ class MeasuredRun:
             before = found[index]
             found[index] = (begin, end) if before is None else (min(before[0], begin), max(before[1], end))
         return found
+
+
+@final
+class KernelTimes:
+    """The times of the kernels of one run, for the table of costs. Several threads may add to it concurrently."""
+
+    __slots__ = ("_found", "_plan")
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._found: list[tuple[Launch, float]] = []
+
+    def instructions(self) -> list[Instruction]:
+        """Return the instructions of the plan, in its order."""
+        return [step.instruction for step in self._plan.steps if type(step) is Execute]
+
+    def add(self, instruction: Instruction, seconds: float) -> None:
+        """Add the time of an instruction, which is left out unless it is a launch."""
+        if type(instruction) is Launch:
+            self._found.append((instruction, seconds))
+
+    def around(self, perform: Perform) -> Perform:
+        """Return `perform` with each launch measured."""
+
+        def measured(instruction: Instruction, memory: list[object]) -> None:
+            begin = time.perf_counter()
+            perform(instruction, memory)
+            self.add(instruction, time.perf_counter() - begin)
+
+        return measured
+
+    def end(self) -> None:
+        """Put the times into the table. Must be called once, at the end of the run."""
+        plan, model = self._plan, CostModel()
+        for launch, seconds in self._found:
+            MEASURED.add(plan.devices[launch.device], launch.kernel, model.nbytes(launch, plan), seconds)
 
 
 FEEDS: Final = "feeds"

@@ -6,7 +6,7 @@ from typing import ClassVar, Final, Literal, final
 
 from dagpu.backends.common.device_registry import DeviceRegistry
 from dagpu.backends.common.lanes import streams_by_device, streams_of_lanes
-from dagpu.backends.common.measuring import current_recorder
+from dagpu.backends.common.measuring import KernelTimes, current_recorder
 from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.common.worker_threads import WorkerStream, enqueue, process
 from dagpu.backends.host.arrays import NO_MEMORY, HostMemory
@@ -15,18 +15,22 @@ from dagpu.backends.host.host_replay import Batch, HostReplay
 from dagpu.backends.host.memory_driver import HostMemoryDriver
 from dagpu.backends.host.prompt_plan import PromptPlan, is_prompt
 from dagpu.backends.protocol import Bindings, Replay
-from dagpu.common.env_vars import HOST_DEVICES
+from dagpu.common.env_vars import HOST_DEVICES, MEASURE
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import NO_GRAPHS, Device
 from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Plan, Step
 from dagpu.lowering.program import HOST, Role
+from dagpu.lowering.schedule.cost_model import CostModel
 
 SPREAD: Final = 8
 """Number of pooled streams over which concurrent runs are spread. A plan with more lanes uses more."""
 
 POOL: Final = 64
 """Largest number of streams in the pool of a device. Lanes of a plan with more lanes share streams."""
+
+MEASURED_RUNS: Final = 3
+"""Runs of a plan in which host bodies are measured. The first call of a body may do what no later one does."""
 
 SPIN_SECONDS: Final = 20e-6
 """Seconds to poll before sleeping: about the time that it takes to put a thread to sleep and wake it again."""
@@ -116,7 +120,7 @@ def _refuse(index: int) -> None:
 class PreparedHostPlan:
     """A plan and the devices that it runs on. Implements `dagpu.backends.protocol.Prepared`."""
 
-    __slots__ = ("_drivers", "_is_prompt", "_outputs", "_plan", "_prompt")
+    __slots__ = ("_drivers", "_is_prompt", "_outputs", "_plan", "_prompt", "_unmeasured")
     before_first: ClassVar[None] = None
     """None, because host bodies need no compilation."""
     before_graph: ClassVar[None] = None
@@ -136,6 +140,8 @@ class PreparedHostPlan:
         self._is_prompt = is_prompt(plan)
         self._prompt: PromptPlan | None = None
         """The plan for threads that wait for a run, once there is one."""
+        self._unmeasured = MEASURED_RUNS if MEASURE.get() and CostModel().guesses(plan) else 0
+        """The number of runs to come whose bodies are measured."""
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
         """Start a run; see `Prepared.submit`.
@@ -156,13 +162,20 @@ class PreparedHostPlan:
             return prompt.run(bindings, arenas)
         streams = _streams(plan, drivers)
         work = _by_stream(plan.steps, streams)
-        measured = None if recorder is None else recorder.begin(plan, streams)
+        measured = self._kernel_times() if recorder is None else recorder.begin(plan, streams)
         replay = HostReplay(plan, bindings, arenas, len(work), measured)
         del arenas
         enqueue({stream: Batch(replay, steps) for stream, steps in work.items()})
         if spin:
             replay.poll(spin)
         return replay
+
+    def _kernel_times(self) -> KernelTimes | None:
+        """Return what measures the bodies of a run; None once enough runs were measured."""
+        if not self._unmeasured:
+            return None
+        self._unmeasured -= 1
+        return KernelTimes(self._plan)
 
     def keep_memory(self) -> None:
         """Do nothing: no run is a launch of a graph. See `Prepared.keep_memory`."""

@@ -12,7 +12,7 @@ from functools import partial
 from typing import assert_never, final
 
 from dagpu.backends.common.failures import Outcome
-from dagpu.backends.common.measuring import MeasuredRun, Perform
+from dagpu.backends.common.measuring import KernelTimes, MeasuredRun, Perform
 from dagpu.backends.common.worker_threads import report_lost
 from dagpu.backends.host.arrays import ArenaRange, HostMemory
 from dagpu.backends.host.numpy_execution import execute
@@ -38,7 +38,7 @@ class HostReplay:
         bindings: Bindings,
         arenas: Sequence[HostMemory],
         batches: int,
-        recording: MeasuredRun | None = None,
+        recording: MeasuredRun | KernelTimes | None = None,
     ) -> None:
         self._plan: Plan | None = plan
         self._bindings: Bindings | None = bindings
@@ -167,7 +167,7 @@ class HostReplay:
                 return
         assert self._plan is not None
         self._outcome.sort(self._plan)
-        if self._recording is not None:
+        if self._recording is not None and (type(self._recording) is MeasuredRun or not self._outcome.abnormal):
             self._recording.end()
         # Dropped before any waiter sees the end: a waiter that then drops its references frees the memory at once.
         self._plan = self._bindings = None

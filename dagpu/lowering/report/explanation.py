@@ -11,7 +11,7 @@ from dagpu.lowering.program import Launch, Role, Tiles
 from dagpu.lowering.report.memory_bound import least_bytes
 from dagpu.lowering.report.missed_overlap import MOST_BRANCHES, Branch, Branches, branches_apart
 from dagpu.lowering.report.prediction import PredictedStep, Prediction, forecast
-from dagpu.lowering.schedule.cost_model import CostModel
+from dagpu.lowering.schedule.cost_model import BY_BYTES, CostModel
 from dagpu.lowering.text import OriginColumn, counted, table
 
 MOST_ROWS: Final = 400
@@ -27,8 +27,8 @@ _WIDTH: Final = 88
 _HOW_TO_READ: Final = (
     "Each row is an instruction, in the order of submission. It begins after the last row",
     "above it on the same lane (a stream of a device), and after those that it waits on.",
-    "Times are predicted by bytes and launches on an H200, but for kernels that were declared",
-    "to the policy's CostModel, or learnt by it.",
+    "Times are predicted by bytes and launches on an H200, but for kernels whose time was",
+    "declared, learnt by the policy's CostModel, or measured in earlier runs.",
 )
 
 
@@ -39,8 +39,10 @@ def explain(
     rows: int = MOST_ROWS,
     pairs: int = MOST_PAIRS,
     legend: bool = True,
+    mesh: tuple[int, int] | None = None,
 ) -> str:
-    """Return a report of the plan. Times are predictions of `costs`, `CostModel()` unless given.
+    """Return a report of the plan. Times are predictions of `costs`, `CostModel()` unless given. `mesh` has the
+    number of devices that the work is spread over, and of the streams of each; None if it is not spread.
 
     - With `legend`, sentences that say how to read the table. Then a table of the instructions, in the plan's order:
       the number, counted from 1 (as in `print(plan)`), the lane (`device/stream`), the instructions of other lanes that
@@ -50,6 +52,8 @@ def explain(
       beyond the inputs compared with the bytes that every execution of the plan holds at once.
     - If there are several devices: for each device its instructions, their time, and the bytes that it takes beyond the
       inputs; and for each link between two devices its copies, their bytes and their time.
+    - The origin of the times of kernels that dagpu has not written: declared, learnt, measured in earlier runs, or
+      unknown. A kernel of unknown cost is shown with the time of its bytes, and spread over the streams.
     - Each foreign op: the origin of its predicted time; the reason if it keeps the plan from being a CUDA graph, else
       the operands that a graph copies, and those for which it captures the body again.
     - If a kernel is launched more than once: for each kernel its launches, the bytes that they read and write, their
@@ -57,7 +61,7 @@ def explain(
     - Each pair of independent branches that is predicted not to overlap, with the reason. At most `pairs` pairs are
       shown, those that lose most time first.
     """
-    found = forecast(plan, costs)
+    found = forecast(plan, costs, mesh)
     parts = [
         counted(len(found.pieces), "instruction"),
         counted(len(found.lanes), "lane"),
@@ -72,6 +76,7 @@ def explain(
             "",
             *_time(found),
             *_memory(plan),
+            *_costs(plan, costs or CostModel()),
             *_foreign(plan, costs or CostModel()),
             *_devices(plan, found),
             "",
@@ -114,7 +119,7 @@ def _time(found: Prediction) -> list[str]:
     return [
         *_wrapped(f"Critical path, predicted: {path} in {counted(len(steps), 'instruction')}:", _ends_of(steps), " ->"),
         f"Makespan, predicted: {duration(found.makespan)}, {against}",
-        f"  (critical path {path}, work / lanes {work})",
+        f"  (critical path {path}, work / {'lanes' if found.mesh is None else 'lanes of the whole mesh'} {work})",
     ]
 
 
@@ -187,6 +192,20 @@ def _devices(plan: Plan, found: Prediction) -> list[str]:
         ]
         lines += ["", "By link:", *table(("link", "copies", "bytes", "time"), routes)]
     return lines
+
+
+def _costs(plan: Plan, costs: CostModel) -> list[str]:
+    """Return a line for each origin of times, with its kernels; none for those of which the bytes tell the time."""
+    found: dict[str, dict[str, None]] = {}
+    for step in plan.steps:
+        if isinstance(step, Execute) and isinstance(launch := step.instruction, Launch):
+            found.setdefault(costs.basis(launch.kernel, plan.devices[launch.device]), {})[launch.kernel.label] = None
+    found.pop(BY_BYTES, None)
+    return [
+        line
+        for basis, names in sorted(found.items())
+        for line in _wrapped(f"Times of kernels, {basis}:", _ends_of(list(names)), ",")
+    ]
 
 
 def _foreign(plan: Plan, costs: CostModel) -> list[str]:

@@ -14,7 +14,15 @@ from dagpu.lowering.plan import Execute, Plan, Record, Wait, lane_names
 from dagpu.lowering.program import HOST, HostCall, Instruction, Launch, Program, label
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.dependences import AccessHistory
-from dagpu.lowering.schedule.engines import COMPUTE, PEER_IN, EngineTimes, engine_of, engines_of, peer_of
+from dagpu.lowering.schedule.engines import (
+    COMPUTE,
+    PEER_IN,
+    EngineTimes,
+    engine_of,
+    engines_of,
+    peer_of,
+    without_engines,
+)
 from dagpu.lowering.vector_clock import Clock, step_clocks
 
 
@@ -81,6 +89,8 @@ class Prediction:
     """Largest work of one device's lanes with kernels (shared out evenly over them), or of one of its copy engines."""
     ports: int = 1
     """Number of copies between devices that a device sends at once, and that it receives at once."""
+    mesh: tuple[int, int] | None = None
+    """The devices of the mesh that the work is spread over, and the streams of each; None for work that is not."""
 
     @property
     def makespan(self) -> float:
@@ -89,7 +99,8 @@ class Prediction:
 
     @property
     def bound(self) -> float:
-        """Lower bound in seconds for every schedule on these lanes: max(critical path, work / lanes)."""
+        """Lower bound in seconds for every schedule on these lanes, or on all devices of the mesh that the work is
+        spread over: max(critical path, work / lanes)."""
         return max(self.critical_seconds, self.work_seconds)
 
     @property
@@ -117,9 +128,8 @@ class Prediction:
         """Return the timeline of the same plan with these begins and ends of the pieces, predicted or measured."""
         pieces = [replace(piece, begin=begin, end=end) for piece, (begin, end) in zip(self.pieces, spans, strict=True)]
         critical, length = _critical(pieces)
-        work = _work(pieces, self.device_of_lane, self.ports)
-        lanes, devices = self.lanes, self.device_of_lane
-        return Prediction(tuple(pieces), lanes, devices, self.clocks, critical, length, work, self.ports)
+        work = _work(pieces, self.device_of_lane, self.ports, self.mesh)
+        return replace(self, pieces=tuple(pieces), critical=critical, critical_seconds=length, work_seconds=work)
 
 
 def overlap_of(spans: Iterable[tuple[float, float]]) -> float:
@@ -143,8 +153,9 @@ def program_of(plan: Plan) -> Program:
     return Program(plan.devices, plan.buffers, instructions, (None,), (0,) * len(instructions))
 
 
-def forecast(plan: Plan, costs: CostModel | None = None) -> Prediction:
-    """Predict the timeline of a plan, with instruction times from `costs` (`CostModel()` unless given)."""
+def forecast(plan: Plan, costs: CostModel | None = None, mesh: tuple[int, int] | None = None) -> Prediction:
+    """Predict the timeline of a plan, with instruction times from `costs` (`CostModel()` unless given). `mesh` has the
+    number of devices that the work is spread over, and of the streams of each; None if it is not spread."""
     model = CostModel() if costs is None else costs
     inputs = dependencies(plan)
     latest = [-1] * len(plan.lanes)
@@ -179,6 +190,7 @@ def forecast(plan: Plan, costs: CostModel | None = None) -> Prediction:
         0.0,
         0.0,
         model.links.peer.ports,
+        mesh,
     )
     return bare.timed(model.times(program_of(plan)))
 
@@ -197,7 +209,8 @@ def _piece(
     text = label(instruction) if peer < 0 else f"{label(instruction)} from {plan.devices[peer]}"
     written = sum([plan.buffers[buffer].nbytes for buffer in instruction.writes if plan.buffers[buffer].device != HOST])
     name = text.split(" ", 1)[1] if isinstance(instruction, Launch | HostCall) else text
-    kind, engine, origin = type(instruction).__name__, engine_of(instruction, plan.buffers), instruction.origin
+    kind, origin = type(instruction).__name__, instruction.origin
+    engine = engine_of(instruction, plan.buffers, without_engines(plan.devices))
     return PredictedStep(
         number, step, text, name, kind, lane, engine, origin, written, moved, 0.0, 0.0, inputs, waits, peer
     )
@@ -227,16 +240,23 @@ def _critical(pieces: Sequence[PredictedStep]) -> tuple[tuple[int, ...], float]:
     return tuple(reversed(chain)), length
 
 
-def _work(pieces: Sequence[PredictedStep], device_of_lane: Sequence[int], ports: int) -> float:
-    """Return the largest work of one engine, shared out over its lanes or ports, in seconds."""
+def _work(
+    pieces: Sequence[PredictedStep], device_of_lane: Sequence[int], ports: int, mesh: tuple[int, int] | None
+) -> float:
+    """Return the largest work of one engine, shared out over its lanes or ports, in seconds. Work that is spread over a
+    mesh could be on any of its devices, and is shared out over all of them."""
+    if mesh is not None:
+        each = {engine: sum([p.seconds for p in pieces if p.engine == engine]) for engine in {p.engine for p in pieces}}
+        at_once = {COMPUTE: mesh[1], PEER_IN: ports}
+        return max([seconds / (mesh[0] * at_once.get(engine, 1)) for engine, seconds in each.items()], default=0.0)
     work: dict[tuple[int, int], float] = {}
     lanes: dict[tuple[int, int], set[int]] = {}
     for piece in pieces:
         place = device_of_lane[piece.lane], piece.engine
         work[place] = work.get(place, 0.0) + piece.seconds
         lanes.setdefault(place, set()).add(piece.lane)
-    at_once = {
+    shared = {
         place: len(lanes[place]) if place[1] == COMPUTE else ports if place[1] == PEER_IN else 1 for place in work
     }
-    shares = [seconds / at_once[place] for place, seconds in work.items()]
+    shares = [seconds / shared[place] for place, seconds in work.items()]
     return max(shares, default=0.0)

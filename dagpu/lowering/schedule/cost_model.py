@@ -6,10 +6,9 @@ them, and the cost of an event.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from dagpu.common.layout import Layout
 from dagpu.common.origin import here
 from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, wrong_argument
+from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import (
     Buffer,
     CopyDtoD,
@@ -33,10 +33,15 @@ from dagpu.lowering.program import (
 )
 from dagpu.lowering.schedule.engines import peer_of
 from dagpu.lowering.schedule.links import Links, node_of
+from dagpu.lowering.schedule.measured_costs import MEASURED, in_proportion
 from dagpu.ops.kernel_spec import KernelSpec
 
 _Learnt: TypeAlias = tuple[tuple[str, tuple[tuple[int, float, int], ...]], ...]
 """For each kernel name: bytes, mean seconds and number of measurements, sorted by bytes."""
+
+
+BY_BYTES: Final = "by its bytes"
+"""The origin of the time of a kernel that reads and writes its bytes once."""
 
 
 class _Buffered(Protocol):
@@ -54,10 +59,11 @@ class CostModel:
     """Predicts the seconds of an instruction: `launch`, and its bytes at a bandwidth or a kernel's own time.
 
     A kernel's time is the declared one: that of `declare`, else that of the kernel's own declaration. If none is
-    declared but the kernel was measured, it is the mean at the same bytes, or the mean at the nearest bytes (by ratio)
-    scaled by the bytes. Else it is the kernel's bytes at `bandwidth`: the counted ones, or each view that is read or
-    written, whole and once. A model is immutable and compared by value; `declare`, `count` and `learn` return another
-    model.
+    declared but the kernel was learnt, it is the mean at the same bytes, or the mean at the nearest bytes (by ratio)
+    scaled by the bytes. If it was not learnt but has run before, it is the least time of earlier runs of this process,
+    scaled likewise; DAGPU_MEASURE=0 turns this off. Else it is the kernel's bytes at `bandwidth`: the counted ones, or
+    each view that is read or written, whole and once. That is a guess, unless dagpu has written the kernel. A model is
+    immutable and compared by value; `declare`, `count` and `learn` return another model.
 
     A copy between two devices takes the time of their link. The defaults are medians measured on one H200 (driver 580,
     CUDA 13.0, 21 November 2026); `Links` has those between devices.
@@ -163,21 +169,42 @@ class CostModel:
         """
         return _Clock(self, program).nbytes(instruction)
 
-    def basis(self, kernel: KernelSpec) -> str:
-        """Return the origin of a kernel's time, in words."""
+    def basis(self, kernel: KernelSpec, device: str = "") -> str:
+        """Return the origin of a kernel's time on the device of this name, in words."""
         if kernel.label in dict(self.declared):
             return "declared to the policy's CostModel"
         if kernel.seconds is not None:
             return "declared with the op, cost="
-        return "learnt by the policy's CostModel" if dict(self.learnt).get(kernel.label) else "by its bytes"
+        if dict(self.learnt).get(kernel.label):
+            return "learnt by the policy's CostModel"
+        if MEASURED.sizes(device, kernel):
+            return "measured in earlier runs"
+        return BY_BYTES if _is_plain(kernel) else f"unknown, so {BY_BYTES}"
 
     def seconds(self, instruction: Instruction, program: _Buffered) -> float:
         """Return the seconds of an instruction; `program` is the program or the plan that it belongs to."""
         return _Clock(self, program).seconds(instruction)
 
+    def estimates(self, program: Program) -> tuple[list[float], list[bool]]:
+        """Return the seconds of each instruction of a program, and whether nothing but its bytes is known: so it is for
+        kernels that dagpu has not written, without a declared, learnt or measured time, and for functions of the
+        host."""
+        return _Clock(self, program).estimates(program.instructions)
+
+    def guesses(self, plan: Plan) -> bool:
+        """Return whether a plan has a kernel of which nothing but the bytes is known."""
+        clock = _Clock(self, plan)
+        return any(type(each) is Execute and clock.is_unknown(each.instruction) for each in plan.steps)
+
     def times(self, program: Program) -> list[float]:
         """Return the seconds of each instruction of a program."""
-        return list(map(_Clock(self, program).seconds, program.instructions))
+        return self.estimates(program)[0]
+
+
+def _is_plain(kernel: KernelSpec) -> bool:
+    """Return whether a kernel reads and writes its bytes once, and does little with them, as those do that dagpu has
+    written. What a library does is not known."""
+    return kernel.host.generated is not None and kernel.library is None
 
 
 def _check_seconds(call: str, name: object, seconds: object) -> None:
@@ -191,7 +218,9 @@ def _check_seconds(call: str, name: object, seconds: object) -> None:
 class _Clock:
     """A cost model with its tables as dicts, for the instructions of one program."""
 
-    __slots__ = ("_buffers", "_byte", "_counted", "_declared", "_devices", "_host_byte", "_learnt", "_model")
+    __slots__ = (
+        "_buffers", "_byte", "_counted", "_declared", "_devices", "_host_byte", "_known", "_learnt", "_model", "_sizes"
+    )  # fmt: skip
 
     def __init__(self, model: CostModel, program: _Buffered) -> None:
         self._model = model
@@ -202,28 +231,62 @@ class _Clock:
         self._declared = dict(model.declared)
         self._learnt = dict(model.learnt)
         self._counted = dict(model.counted)
+        self._known: dict[tuple[int, int], _Known] = {}
+        """What is known of each kernel on each device, by identity and number."""
+        self._sizes: dict[int, int] = {}
+        """The bytes of each layout, by its identity."""
 
     def nbytes(self, instruction: Instruction) -> int:
-        layouts: list[Layout] = []
-        if isinstance(instruction, Launch):
-            if self._counted and (counted := self._counted.get(instruction.kernel.label)) is not None:
+        if isinstance(instruction, Launch) and self._counted:
+            counted = self._counted.get(instruction.kernel.label)
+            if counted is not None:
                 return counted
-            for arg in instruction.args:
-                what = type(arg)
-                if what is View:
-                    layouts.append(arg.layout)
-                elif what is Tiles:
-                    layouts.append(arg.view.layout)
+        return self._bytes_of_views(instruction)
+
+    def _bytes_of_views(self, instruction: Instruction) -> int:
+        if type(instruction) is Launch:
             if not instruction.args:  # a program that is not from a trace may leave them out
                 return sum([self._buffers[buffer].nbytes for buffer in (*instruction.reads, *instruction.writes)])
-        elif isinstance(instruction, (CopyDtoH, CopyDtoD)):
+            total, sizes = 0, self._sizes
+            for arg in instruction.args:
+                what = type(arg)
+                if what is Tiles:
+                    layout = arg.view.layout
+                elif what is View:
+                    layout = arg.layout
+                else:
+                    continue
+                nbytes = sizes.get(id(layout))
+                if nbytes is None:
+                    nbytes = sizes[id(layout)] = layout.nbytes
+                total += nbytes
+            return total
+        layouts: list[Layout] = []
+        if isinstance(instruction, (CopyDtoH, CopyDtoD)):
             layouts.append(instruction.source.layout)
         if isinstance(instruction, (Fill, CopyHtoD, CopyDtoD)):
             layouts.append(instruction.out.layout)
-        total = 0
-        for layout in layouts:
-            total += prod(layout.shape) * layout.dtype.itemsize
-        return total
+        return sum([layout.nbytes for layout in layouts])
+
+    def estimates(self, instructions: Sequence[Instruction]) -> tuple[list[float], list[bool]]:
+        """Return the seconds of each instruction, and whether nothing but its bytes is known."""
+        seconds: list[float] = []
+        unknown: list[bool] = []
+        known_of, launch, byte = self._known, self._model.launch, self._byte
+        nbytes_of = self.nbytes if self._counted else self._bytes_of_views
+        for instruction in instructions:
+            if type(instruction) is not Launch:
+                seconds.append(self.seconds(instruction))
+                unknown.append(type(instruction) is HostCall)
+                continue
+            kernel = instruction.kernel
+            known = known_of.get((id(kernel), instruction.device)) or self._known_of(instruction)
+            unknown.append(known.is_guess)
+            if known.by_bytes:  # most are
+                seconds.append(launch + nbytes_of(instruction) * byte)
+            else:
+                seconds.append(self.seconds(instruction))
+        return seconds, unknown
 
     def seconds(self, instruction: Instruction) -> float:
         kind = type(instruction)
@@ -234,8 +297,13 @@ class _Clock:
         if kind is CopyHtoD or kind is CopyDtoH:
             return model.launch + nbytes * self._host_byte
         if isinstance(instruction, Launch):
-            if self._declared or self._learnt or instruction.kernel.seconds is not None:
-                return model.launch + self._kernel(instruction.kernel, nbytes)
+            known = self._known_of(instruction)
+            if known.seconds is not None:
+                return model.launch + known.seconds
+            if known.learnt:
+                return model.launch + in_proportion(known.learnt, nbytes)
+            if known.measured:
+                return model.launch + in_proportion(known.measured, self._bytes_of_views(instruction))
             if instruction.kernel.peers:
                 return model.launch + nbytes * self._byte + self._from_peers(instruction)
         elif isinstance(instruction, CopyDtoD):
@@ -246,21 +314,43 @@ class _Clock:
                 return (model.links.peer if near else model.links.node).seconds(instruction.source.layout.nbytes)
         return model.launch + nbytes * self._byte
 
+    def is_unknown(self, instruction: Instruction) -> bool:
+        """Return whether nothing but the bytes of an instruction is known."""
+        if type(instruction) is Launch:
+            return self._known_of(instruction).is_guess
+        return type(instruction) is HostCall
+
     def _from_peers(self, launch: Launch) -> float:
         """Return the seconds in which a launch reads its inputs on other devices. They come over one port."""
         inputs = [arg for arg in launch.args if type(arg) is View and self._buffers[arg.buffer].device != launch.device]
         return sum([arg.layout.nbytes for arg in inputs]) / self._model.links.peer.bandwidth
 
-    def _kernel(self, kernel: KernelSpec, nbytes: int) -> float:
-        seconds = self._declared.get(kernel.label, kernel.seconds)
-        if seconds is not None:
-            return seconds
-        sizes = self._learnt.get(kernel.label)
-        if not sizes:
-            return nbytes * self._byte
-        wanted = max(nbytes, 1)
-        size, mean, _ = min(sizes, key=lambda known: abs(math.log(max(known[0], 1) / wanted)))
-        return mean * wanted / max(size, 1)
+    def _known_of(self, launch: Launch) -> "_Known":
+        """Return what is known of the kernel of a launch on its device."""
+        kernel = launch.kernel
+        key = id(kernel), launch.device
+        found = self._known.get(key)
+        if found is None:
+            seconds = self._declared.get(kernel.label, kernel.seconds)
+            learnt = [(size, mean) for size, mean, _ in self._learnt.get(kernel.label, ())]
+            measured = MEASURED.sizes(self._devices[launch.device], kernel)
+            by_bytes = seconds is None and not learnt and not measured
+            guess = by_bytes and not _is_plain(kernel)
+            found = self._known[key] = _Known(seconds, learnt, measured, by_bytes and not kernel.peers, guess)
+        return found
 
 
-# ---- simulation of a plan
+@final
+class _Known(NamedTuple):
+    """What is known of a kernel."""
+
+    seconds: float | None
+    """The declared time."""
+    learnt: Sequence[tuple[int, float]]
+    """Bytes and seconds that the model has learnt."""
+    measured: Sequence[tuple[int, float]]
+    """Bytes and seconds of earlier runs."""
+    by_bytes: bool
+    """True if its time is that of its bytes, all on its device."""
+    is_guess: bool
+    """True if its bytes are all that is known, and dagpu has not written it."""

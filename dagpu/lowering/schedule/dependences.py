@@ -5,7 +5,7 @@ from operator import neg
 from typing import Final, final
 
 from dagpu.lowering.program import CopyDtoD, Instruction, Program
-from dagpu.lowering.schedule.engines import COMPUTE, ENGINE_OF, ENGINES, PEER_IN, peer_of
+from dagpu.lowering.schedule.engines import COMPUTE, ENGINE_OF, ENGINES, PEER_IN, peer_of, without_engines
 
 ANYWHERE: Final = -1
 """Pool of an instruction that another policy places, on an unknown stream: it starts as soon as it is ready."""
@@ -63,16 +63,24 @@ class Dependences:
 
     __slots__ = (
         "after", "count", "devices", "feeds", "gate", "leaves_of", "pool", "ports", "producers", "rest", "sender",
-        "times", "work",
+        "times", "unknown", "work",
     )  # fmt: skip
 
     def __init__(
-        self, program: Program, times: list[float], own: Sequence[bool] | None = None, *, ports: int = 1
+        self,
+        program: Program,
+        times: list[float],
+        own: Sequence[bool] | None = None,
+        *,
+        ports: int = 1,
+        unknown: Sequence[bool] | None = None,
     ) -> None:
         """`own` says for each instruction whether the policy places it; None if it places all. `ports` is that of the
         links between devices."""
         self.times = times
         """Seconds of each instruction."""
+        self.unknown = [False] * len(times) if unknown is None else unknown
+        """For each instruction, whether it may take much longer than that."""
         self.count = count = len(times)
         self.devices = len(program.devices)
         self.ports = ports
@@ -81,8 +89,11 @@ class Dependences:
         """The pool of each instruction; `ANYWHERE` if another policy places it."""
         self.sender: dict[int, int] = {}
         """For each copy between two devices, the device that it comes from."""
+        without = without_engines(program.devices)
         for index, instruction in enumerate(program.instructions):
             engine = ENGINE_OF.get(type(instruction), COMPUTE)
+            if engine and without[instruction.device]:
+                engine = COMPUTE
             if type(instruction) is CopyDtoD and (peer := peer_of(instruction, program.buffers)) >= 0:
                 engine, self.sender[index] = PEER_IN, peer
             is_own = own is None or own[index]

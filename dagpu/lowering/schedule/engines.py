@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
+from dagpu.handles.device_handles import kind_of
 from dagpu.lowering.program import (
     Buffer,
     CopyDtoD,
@@ -33,7 +34,7 @@ ENGINES: Final = 5
 ENGINE_OF: Final[dict[type[Any], int]] = {
     Launch: COMPUTE, Fill: COMPUTE, HostCall: COMPUTE, GraphLaunch: COMPUTE, CopyHtoD: UPLOAD, CopyDtoH: DOWNLOAD,
 }  # fmt: skip
-"""The engine of every instruction, except a `CopyDtoD`, whose engine depends on where its buffers are."""
+"""The engine of every instruction on a GPU, except a `CopyDtoD`, whose engine depends on where its buffers are."""
 
 
 def peer_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
@@ -45,9 +46,18 @@ def peer_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
     return -1
 
 
-def engine_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
-    """Return the engine of its device that an instruction occupies: `COMPUTE`, `UPLOAD`, `DOWNLOAD` or `PEER_IN`."""
+def without_engines(devices: Sequence[str]) -> list[bool]:
+    """Return for each device, by its name, whether its copies from and to the host are work of its streams, as on a
+    host: there a thread makes them, and several at once."""
+    return [kind_of(name) == "host" for name in devices]
+
+
+def engine_of(instruction: Instruction, buffers: Sequence[Buffer], without: Sequence[bool]) -> int:
+    """Return the engine of its device that an instruction occupies: `COMPUTE`, `UPLOAD`, `DOWNLOAD` or `PEER_IN`.
+    `without` is the result of `without_engines`."""
     engine = ENGINE_OF.get(type(instruction))
+    if engine in (UPLOAD, DOWNLOAD) and without[instruction.device]:
+        return COMPUTE
     if engine is None:
         return COMPUTE if peer_of(instruction, buffers) < 0 else PEER_IN
     return engine

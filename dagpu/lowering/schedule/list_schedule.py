@@ -12,6 +12,11 @@ Whenever a stream is free and an instruction is ready, an instruction starts. Re
 In all attempts, an instruction whose only consumer has no other producer passes its stream on to that consumer. So a
 chain stays on one stream and needs no wait.
 
+Of the streams that are free in the simulation, those are taken first that are surely free. A stream that has run a
+kernel of unknown cost is free only if the cost model guessed right. It is taken when no other one is free, and then the
+one that was free first. So independent kernels of unknown cost go to all streams in turn, each behind its own upload
+too, and overlap however long they take.
+
 With chains taken as single tasks, list scheduling on m equal machines is within 2 - 1/m of max(critical path,
 work / m): R. L. Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969). His proof does not
 cover holding leaves back. So if a schedule exceeds his bound, the third attempt is taken if it is any faster.
@@ -42,11 +47,12 @@ class ListSchedule:
     """List scheduling by critical path, on `streams` streams of each device; the default policy.
 
     Kernels, fills and host calls run on streams 0 to `streams - 1`. If a program is more than one chain, copies from
-    the host have stream `streams` to themselves, copies to the host the next one, and copies from other devices those
-    after that, so that they overlap with the rest. An instruction runs on the stream of one of its producers if that
-    is free.
+    the host to a GPU have stream `streams` to themselves, copies to the host the next one, and copies from other
+    devices those after that, so that they overlap with the rest. A host device copies on its kernels' streams. An
+    instruction runs on the stream of one of its producers if that is free.
 
     `costs` gives the times of instructions. Declare the times that you know: `CostModel().declare({"gemm": 3e-5})`.
+    Kernels of which no time is known are dealt out to the streams in turn.
     """
 
     streams: int = 4
@@ -75,7 +81,8 @@ class ListSchedule:
 def place_on_streams(program: Program, streams: int, costs: CostModel, own: list[bool]) -> Placement:
     """Return the stream of each instruction and the order in which the instructions start, as `ListSchedule` chooses
     them. `own` says for each instruction whether the policy places it."""
-    on = Dependences(program, costs.times(program), own, ports=costs.links.peer.ports)
+    times, unknown = costs.estimates(program)
+    on = Dependences(program, times, own, ports=costs.links.peer.ports, unknown=unknown)
     lower, graham = on.bounds(streams)
     best = ListSimulation(on, streams, list(range(on.count)), hold_back=True)
     if best.makespan > _GOOD * lower:
@@ -122,6 +129,8 @@ class ListSimulation:
 
     __slots__ = (
         "_counted",
+        "_doubted",
+        "_doubtful",
         "_events",
         "_feeds",
         "_gate",
@@ -160,7 +169,13 @@ class ListSimulation:
         self._ready: dict[int, list[int]] = {}
         """For each pool, a heap of the ranks of its ready instructions."""
         self._idle: dict[int, list[int]] = {}
-        """For each pool, a stack of its free streams: the last freed is the first taken, so that few are used."""
+        """For each pool, a stack of its free streams: the last freed is the first taken, so that few are used. A stream
+        of unknown work goes to the bottom: it may be busy still, and the one that was freed first is the likeliest to
+        be free by now."""
+        self._doubted: set[tuple[int, int]] = set()
+        """The pool and the key of each free stream that has run unknown work."""
+        self._doubtful = bytearray(on.unknown)
+        """For each instruction, whether it, or one before it that has passed its stream on to it, is unknown."""
         for pool in on.work:
             self._ready[pool] = []
             self._idle[pool] = _keys_of(pool % ENGINES, streams, on.ports)
@@ -247,12 +262,21 @@ class ListSimulation:
                 if toward[later] < position:
                     toward[later] = position
                 if on.producers[later] == 1 == len(followers):
+                    if self._doubtful[index]:
+                        self._doubtful[later] = 1
                     self._start(later, self.keys[index], now)
                     return
             if not missing[later]:
                 self._offer(later)
         if pool != ANYWHERE:
-            self._idle[pool].append(self.keys[index])
+            key = self.keys[index]
+            if self._doubtful[index]:
+                self._doubted.add((pool, key))
+                self._idle[pool].insert(0, key)
+            elif self._doubted and (pool, key) in self._doubted:
+                self._idle[pool].insert(0, key)
+            else:
+                self._idle[pool].append(key)
 
     def _dispatch(self, pool: int, now: float) -> None:
         """Start ready instructions by rank while streams are free, each on its producer's stream if that is free."""

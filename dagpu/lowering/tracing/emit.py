@@ -46,6 +46,7 @@ from dagpu.lowering.program import (
 from dagpu.lowering.schedule.spread import spreads
 from dagpu.lowering.tracing.deferred import Deferred, FromCell
 from dagpu.lowering.tracing.program_builder import NO_DEVICE, ProgramBuilder
+from dagpu.lowering.tracing.traced_storage import TracedStorage
 from dagpu.ops import creation, graph, launch
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import HostCall as HostCallNode
@@ -139,14 +140,19 @@ def emit_copy(
     return target if into is None else None
 
 
-def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, policy: int) -> None:
-    """Emit a kernel launch on arguments that all exist."""
+def emit_launch(
+    node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, policy: int, *, over_mesh: bool = False
+) -> None:
+    """Emit a kernel launch on arguments that all exist. With `over_mesh` a mesh is in use: tensors may be on several
+    devices without a word of the user's, and are brought to one."""
     spec = node.kernel
     if not arguments_fit(spec, args):
         check_arguments(spec, args, node.origin, ops=False)
     operands = list(args)
     reads: list[int] = []
     writes: list[int] = []
+    blank = _blank_outputs(node, args, b) if over_mesh else set[int]()
+    back: list[CopyDtoD] = []
     grid, device, several = spec.grid, HOST, False
     for index, param in spec.tensors:
         if param.form == "out":
@@ -162,7 +168,10 @@ def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, p
         several |= device not in (at, HOST)
         device = at
     if several:
-        device = _device_of_several(node, args, writes, b, policy)
+        device = _device_of_several(node, args, writes, b, policy, over_mesh)
+        back = _bring_together(node, operands, device, blank, b, policy)
+        reads = [operands[index].buffer for index, param in spec.tensors if param.form != "out"]
+        writes = [operands[index].view.buffer for index, param in spec.tensors if param.form == "out"]
     for index, check in spec.lazy:  # numbers that the call had were converted by the call
         if type(args[index]) is not SymbolicNumber:
             operands[index] = check(args[index])
@@ -177,13 +186,18 @@ def emit_launch(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, p
         )
     scratch = None
     if spec.may_need_scratch:
-        scratch = _scratch(spec, operands, grid or (1,), args, b, node.origin)
+        there = b.device_at(device) if several else storage_of(args[spec.tensors[0][0]]).device
+        scratch = _scratch(spec, operands, grid or (1,), there, b, node.origin)
     if scratch is not None:
         writes.append(scratch.buffer)
+    if spec.state is not None:
+        writes.append(b.state_cell(spec.state, device))
     b.emit(
         Launch(spec, tuple(operands), grid or (1,), tuple(reads), tuple(writes), device, node.origin, None, scratch),
         policy,
     )
+    b.instructions += back
+    b.policy_of += [policy] * len(back)
 
 
 def library_work(node: launch.Launch, inputs: Sequence[Any]) -> Callable[[], None] | None:
@@ -237,13 +251,12 @@ def _scratch_bytes(
 
 
 def _scratch(
-    spec: KernelSpec, operands: Sequence[Any], grid: Shape, args: Sequence[Any], b: ProgramBuilder, origin: Origin
+    spec: KernelSpec, operands: Sequence[Any], grid: Shape, device: Device, b: ProgramBuilder, origin: Origin
 ) -> View | None:
-    """Return new memory for the library that a kernel calls, or for the programs of a kernel in Python; None if it
-    needs none."""
+    """Return new memory on a device for the library that a kernel calls, or for the programs of a kernel in Python;
+    None if it needs none."""
     tensors = [operands[index] for index, _ in spec.tensors]
     layouts = [operand.view.layout if type(operand) is Tiles else operand.layout for operand in tensors]
-    device = storage_of(args[spec.tensors[0][0]]).device
     tile = next((operand.tile for operand in operands if type(operand) is Tiles), None)
     nbytes = _scratch_bytes(spec, layouts, tile, device, origin)
     if spec.library is None:
@@ -254,20 +267,64 @@ def _scratch(
     return view  # no handle refers to the memory: it is a temporary
 
 
+def _blank_outputs(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder) -> set[int]:
+    """Return the buffers that a launch writes, and that nothing has written yet."""
+    found = [storage_of(args[index]) for index, param in node.kernel.tensors if param.form == "out"]
+    return {each.buffer for each in found if type(each) is TracedStorage and b.is_blank_storage(each)}
+
+
 def _device_of_several(
-    node: launch.Launch, args: tuple[Any, ...], writes: list[int], b: ProgramBuilder, policy: int
+    node: launch.Launch, args: tuple[Any, ...], writes: list[int], b: ProgramBuilder, policy: int, over_mesh: bool
 ) -> int:
-    """Return the device of a launch whose tensors are on several: under `Spread` that of its outputs, or else one that
-    is chosen later. The placement copies the inputs there. A kernel that reads its peers runs where its outputs are."""
+    """Return the device of a launch whose tensors are on several: that of its outputs, and of several the first. Under
+    `Spread` it is chosen later if the outputs are on no device yet. A kernel that reads its peers runs where its
+    outputs are.
+
+    Raises:
+        KernelArgumentError: no mesh is in use, and nothing else brings the tensors together.
+    """
     if node.kernel.peers and writes:
         return b.buffers[writes[0]].device
     placed = b.policies[policy]
     if spreads(placed):
         b.device_index(placed.mesh.automatic)  # also where no memory is on it: the program is to be placed
-    named = {b.buffers[buffer].device for buffer in writes} - {b.automatic}
-    if b.automatic == NO_DEVICE or len(named) > 1:
+    homes = dict.fromkeys([b.buffers[buffer].device for buffer in writes if b.buffers[buffer].device != b.automatic])
+    if not over_mesh and (b.automatic == NO_DEVICE or len(homes) > 1):
         raise _two_devices(node, args)
-    return named.pop() if named else b.automatic
+    if not homes and b.automatic == NO_DEVICE:
+        return b.device_index(storage_of(args[node.kernel.tensors[0][0]]).device)
+    return next(iter(homes), b.automatic)
+
+
+def _bring_together(
+    node: launch.Launch, operands: list[Any], device: int, blank: set[int], b: ProgramBuilder, policy: int
+) -> list[CopyDtoD]:
+    """Emit copies to a device of what a launch uses elsewhere, whole buffers, and put them in its operands. Return the
+    copies that bring what it writes back to where that lies. `blank` are buffers that nothing has written.
+
+    Of a program that is placed later the placement copies what is only read.
+    """
+    back: list[CopyDtoD] = []
+    if device == b.automatic or node.kernel.peers:
+        return back
+    near: dict[int, int] = {}
+    for index, param in node.kernel.tensors:
+        operand, writes = operands[index], param.form == "out"
+        view = operand.view if writes else operand
+        at = b.buffers[view.buffer].device
+        if at in (device, b.automatic) or not (writes or b.automatic == NO_DEVICE):
+            continue
+        if view.buffer not in near:
+            layout = contiguous_layout((b.buffers[view.buffer].nbytes,), np.dtype(np.uint8))
+            far, (_, target) = View(view.buffer, layout), b.new_tensor(b.device_at(device), layout, node.origin)
+            near[far.buffer] = target.buffer
+            if far.buffer not in blank:
+                b.emit(CopyDtoD(target, far, (far.buffer,), (target.buffer,), device, node.origin), policy)
+            if writes:
+                back.append(CopyDtoD(far, target, (target.buffer,), (far.buffer,), at, node.origin))
+        view = View(near[view.buffer], view.layout)
+        operands[index] = replace(operand, view=view) if writes else view
+    return back
 
 
 def _two_devices(node: launch.Launch, args: tuple[Any, ...]) -> KernelArgumentError:

@@ -62,6 +62,10 @@ class RememberingEvaluation:
         self.cells: list[Deferred] = []
         """The values that the cells of this stage will hold."""
         self.memo = RunMemo()
+        self.parts: set[AnyOp] = set()
+        """The parts of the op that run by plans of their own."""
+        self.finds_parts = False
+        """True while ops that closures make may have such parts too: the run has not begun work of its own."""
         self._places = places
         self._closures = Closures(leaves)
         self._sources = sources

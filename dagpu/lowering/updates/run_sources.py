@@ -1,6 +1,6 @@
 """How one run reads sources: a plain run reads the values of one snapshot, a run for a feed gets stand-ins for them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, final
 
@@ -90,20 +90,29 @@ class SnapshotSources:
 
     _leaves: TracedArguments
     _reads: Reads = field(default_factory=Reads)
-    _snapshot: Snapshot | None = None
-    _depends: bool = False
-    """True if the run has read a source, or used what an earlier run has made of one."""
+    snapshot: Snapshot | None = None
+    """That instant; None before it."""
+    _read: dict[Source[Any], None] = field(default_factory=dict)
+    """The sources that the run has read, and those of values that it has used of earlier runs."""
     has_standins: ClassVar[bool] = False
 
-    def _at(self) -> Snapshot:
-        if self._snapshot is None:
+    def read(self) -> Mapping[Any, int]:
+        """Return all sources that the run has read so far, with their revisions."""
+        return self._revisions(self._read)
+
+    def _revisions(self, sources: Iterable[Source[Any]]) -> Mapping[Any, int]:
+        return {node: node.cell.history.at(self.instant()).revision for node in sources}
+
+    def instant(self) -> Snapshot:
+        """Return the instant at which the run reads sources."""
+        if self.snapshot is None:
             inputs = self._leaves.inputs
-            self._snapshot = (None if inputs is None else inputs.snapshot) or Snapshot()
-        return self._snapshot
+            self.snapshot = (None if inputs is None else inputs.snapshot) or Snapshot()
+        return self.snapshot
 
     def value_of(self, node: Source[Any]) -> Any:
-        self._depends = True
-        value, inputs = node.cell.history.at(self._at()).value, self._leaves.inputs
+        self._read[node] = None
+        value, inputs = node.cell.history.at(self.instant()).value, self._leaves.inputs
         if inputs is not None and node in inputs.source_values:
             return self._leaves.standin_of_source(node, value)
         self._leaves.forbid_reuse(
@@ -126,7 +135,7 @@ class SnapshotSources:
 
     def is_stale(self, made_for: Mapping[Any, int]) -> bool:
         self._leaves.forbid_reuse()
-        return _differ(made_for, self._at())
+        return _differ(made_for, self.instant())
 
     def start(self, node: Remembering) -> None:
         self._reads.start(node)
@@ -138,15 +147,13 @@ class SnapshotSources:
         pass
 
     def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
-        self._depends |= bool(made_for)
+        self._read.update(dict.fromkeys(made_for))
         self._reads.used(once, made_for)
 
     def made_for(self, once: Once) -> Mapping[Any, int]:
-        if not self._depends:
+        if not self._read:
             return {}
-        return {
-            node: node.cell.history.at(self._at()).revision for node in self._reads.of(once) if type(node) is Source
-        }
+        return self._revisions(node for node in self._reads.of(once) if type(node) is Source)
 
 
 @final

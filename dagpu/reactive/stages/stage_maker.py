@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any, final
 
-from dagpu.common.errors import BorrowError, MovedError, PlanError
+from dagpu.common.errors import BorrowError, KernelArgumentError, MovedError, PlanError
 from dagpu.common.origin import Origin, describe
 from dagpu.lowering.program import Instruction, Launch, Program
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
@@ -54,6 +54,11 @@ class StageMaker:
                 f"the op observed at {describe(where)} writes over {owned[1]!r}, made at {describe(owned[1].origin)}, "
                 "which moved into it: its second update would find it written. Share it, t.share(), and begin with a "
                 "copy at each update, value(t).then(dup), or begin with zeros."
+            )
+        for state in builder.states:
+            raise KernelArgumentError(
+                f"the op observed at {describe(where)} launches {state.shares}: an update could not find it as a run "
+                "from scratch does. Pass the variable as an output, which begins with zeros at each update."
             )
         known = {id(cut) for stage in before for cut in stage.cutoffs.inputs}
         cutoffs = [made for made in live.inputs if made.buffer is not None and id(made) not in known]

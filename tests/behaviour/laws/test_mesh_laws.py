@@ -1,6 +1,9 @@
 """Placement changes no result: on any mesh, on any devices, an op gives the bits that it gives on one device."""
 
 import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -14,14 +17,21 @@ from dagpu import (
     CostModel,
     KernelArgumentError,
     Links,
+    ListSchedule,
+    Mesh,
     MovedError,
     PlanError,
     Spread,
     StreamInterpreter,
     arange,
+    device,
     dup,
+    empty,
+    expr,
+    f32,
     from_host,
     full,
+    i32,
     observe,
     ones,
     pipeline,
@@ -30,11 +40,13 @@ from dagpu import (
     trace,
     use_interpreter,
     use_mesh,
+    value,
     zeros,
     zip_ops,
 )
 from dagpu.backends.explore import exploring
 from dagpu.lowering.plan import Execute, Plan, peak_bytes_on
+from dagpu.lowering.program import Launch, Program
 from dagpu.lowering.schedule.engines import peer_of
 from tests.behaviour.laws.laws import (  # noqa: F401  # a law of several stages, for the policy of this module
     equal,
@@ -44,8 +56,9 @@ from tests.programs.arithmetic import add
 from tests.programs.dag_results import expected, run
 from tests.programs.expressions import Expr, bits
 from tests.programs.meshes import EAGER, Scatter, mesh
+from tests.programs.named_kernels import gather, step, twist
 from tests.programs.strategies import descriptions
-from tests.programs.trials import random_dag
+from tests.programs.trials import numbered_dag, random_dag
 
 pytestmark = pytest.mark.host_only("it names the devices of its meshes")
 
@@ -75,6 +88,19 @@ def test_any_order_on_any_devices_gives_the_same_bits(dag: int, count: int, seed
     with use_interpreter(StreamInterpreter(policy=policy)), exploring(seed=dag):
         got = random_dag(dag).sync()
     assert [*map(bits, got)] == [*map(bits, wanted)]
+
+
+@settings(max_examples=8)
+@given(st.integers(0, 999), st.integers(2, 6), st.integers(0, 1), st.sampled_from((40, 400)))
+def test_numbers_of_the_host_keep_their_place_in_large_programs(dag: int, count: int, seed: int, steps: int) -> None:
+    """Functions of the host and the kernels that get their numbers stay in order, however many instructions are put in
+    the order of the longest paths; and kernels write tensors of several devices. The placement is proved, and every
+    array and number is that of one device."""
+    wanted = numbered_dag(dag, steps).sync()
+    policy = Scatter(mesh(count), seed) if seed else Spread(mesh(count), costs=EAGER)
+    with use_interpreter(StreamInterpreter(policy=policy)):
+        got = numbered_dag(dag, steps, devices=4).sync()
+    assert [*map(bits, map(np.asarray, got))] == [*map(bits, map(np.asarray, wanted))]
 
 
 def _sum(x: Any, y: Any, size: int = 4) -> Any:
@@ -132,6 +158,44 @@ def test_kernels_take_tensors_of_several_devices() -> None:
         assert (_sum(x, y).to_host().sync() == 2).all()
     assert written.device.name == "host:6"
     assert (written.to_host().sync() == 2).all()
+
+
+def test_kernels_write_tensors_of_several_devices() -> None:
+    """A placement may leave tensors on any devices. A later kernel that writes two of them runs on one device, and each
+    stays where it was: owned, or lent. So it is for an op that is in one place while a mesh is in use: in a feed, or on
+    a stream."""
+    wanted = list(map(bits, _twisted("host:0", "host:0")))
+    assert list(map(bits, _twisted("host:0", "host:5"))) == wanted
+    x, y = (arange(8, i32).on(f"host:{number}").sync() for number in (3, 5))
+    with use_mesh(mesh(2)):
+        twist(x.borrow_mut().partition((8,)), y.borrow_mut().partition((8,)), 3).sync()
+        one, other = (empty((8,), i32).on(f"host:{number}").partition((8,)) for number in (1, 2))
+        blank, _, _ = twist(one, other, 3).sync()
+    assert [x.device.name, y.device.name, blank.unpartition().device.name] == ["host:3", "host:5", "host:1"]
+    with pytest.raises(KernelArgumentError, match=r"on several devices: x on host:3, y on host:5. Copy them to one"):
+        twist(x.borrow_mut().partition((8,)), y.borrow_mut().partition((8,)), 3).sync()
+    assert [bits(each.to_host().sync()) for each in (x, y)] == wanted
+    far, near = (arange(8, i32).on(f"host:{number}").sync().share() for number in (4, 6))
+    added = expr(i32, i32)(lambda a, b: a + b)
+    scale = source(np.full(8, 2, np.int32))
+    with use_mesh(mesh(2)):
+        assert added(far, near).sync_on(device("host:1").stream()).to_host().sync().tolist() == [*range(0, 16, 2)]
+        shown = observe(scale.then(from_host).then(partial(added, far)).then(partial(added, near)).to_host())
+        assert trio.run(_first_of, shown).tolist() == [*range(2, 18, 2)]
+
+
+def _twisted(first: str, second: str) -> list[Any]:
+    x, y = arange(8, i32).on(first).sync(), arange(8, i32).on(second).sync()
+    with use_mesh(mesh(2)):
+        one, other, _ = twist(x.partition((8,)), y.partition((8,)), 3).sync()
+    tensors = one.unpartition(), other.unpartition()
+    assert [each.device.name for each in tensors] == [first, second]
+    return [each.to_host().sync() for each in tensors]
+
+
+async def _first_of(shown: Any) -> Any:
+    async with shown as feed:
+        return await feed.next()
 
 
 def moves(plan: Plan) -> int:
@@ -207,11 +271,69 @@ def _chain(number: int) -> Any:
     return _sum(_sum(full((16, 16), number), ones((16, 16)), 16), ones((16, 16)), 16).to_host()
 
 
+def _draws(count: int) -> Any:
+    """Kernels that have no inputs, and the sum of what they make."""
+    made = [step(empty((8,), i32).partition((8,)), 2, number).first().unpartition() for number in range(count)]
+    op: Any = zip_ops(*made).then(lambda parts: reduce(_then_added, parts[1:], value(parts[0])))
+    return op
+
+
+def _then_added(op: Any, part: Any) -> Any:
+    return op.then(lambda sum_so_far: gather(sum_so_far.partition((8,)), part).first().unpartition())
+
+
+@pytest.mark.parametrize("costs", [CostModel(), CostModel().declare({"step": 50e-3})], ids=["unknown", "declared"])
+def test_kernels_without_inputs_are_spread(costs: CostModel) -> None:
+    """Each device gets about as many, though one device wants all of their results in the end: only what is made sooner
+    than it is copied is made where it is used."""
+    plan = plan_of(_draws(16).schedule(Spread(mesh(4), costs=costs)))
+    drawn = [s.instruction for s in plan.steps if isinstance(s, Execute) and not s.instruction.reads]
+    found = Counter(each.device for each in drawn if isinstance(each, Launch))
+    assert len(found) == 4
+    assert max(found.values()) <= 5  # the device that adds them up may have fewer
+    quick = plan_of(_draws(16).schedule(Spread(mesh(4), costs=CostModel().declare({"step": 1e-6, "gather": 1e-6}))))
+    assert len(quick.devices) == 1
+
+
+def test_a_report_compares_a_placement_with_the_whole_mesh() -> None:
+    """Kernels that all lie on one of four devices take four times the lower bound."""
+    costs = CostModel().declare({"step": 50e-3})
+    report = _draws(16).schedule(OnFirst(mesh(4), costs)).explain()
+    assert re.search(r"Makespan, predicted: 200.\d\d ms, 4.00x the lower bound 50.\d\d ms", report)
+    assert "1.00x the lower bound" in _draws(16).schedule(Spread(mesh(4), costs=costs)).explain()
+
+
+@dataclass(frozen=True)
+class OnFirst:
+    """Places everything on the first device."""
+
+    mesh: Mesh
+    costs: CostModel
+    streams: int = 4
+
+    def assign(self, program: Program, mesh: Mesh, /) -> list[int]:
+        return [0] * len(program.instructions)
+
+    def place(self, program: Program) -> Any:
+        return ListSchedule(self.streams, self.costs).place(program)
+
+
 def test_small_work_stays_on_one_device() -> None:
-    """Copies take time too: what they would delay is not spread."""
-    with use_mesh(mesh(4)):
-        plan = plan_of(_sum(_sum(ones((4, 4)), ones((4, 4))), _sum(ones((4, 4)), ones((4, 4)))))
-    assert len(plan.devices) == 1
+    """Copies take time too: what they would delay is not spread. So it is for kernels that are known to be quick: those
+    of an expression, and others once their time is declared or learnt. What nothing is known of is spread."""
+    plus = expr(f32, f32)(lambda x, y: x + y)
+
+    def tree(add: Any) -> Any:
+        one, other = (zip_ops(ones((4, 4)), ones((4, 4))).then(lambda pair: add(*pair)) for _ in range(2))
+        return zip_ops(one, other).then(lambda pair: add(*pair))
+
+    def devices_of(op: Any, costs: CostModel) -> int:
+        return len(plan_of(op.schedule(Spread(mesh(4), costs=costs))).devices)
+
+    assert devices_of(tree(plus), CostModel()) == 1
+    assert devices_of(tree(_sum), CostModel()) > 1
+    assert devices_of(tree(_sum), CostModel().declare({"add": 1e-6})) == 1
+    assert devices_of(tree(_sum), CostModel().learn([("add", 192, 1e-6)])) == 1
 
 
 def test_explain_and_the_timeline_show_devices_and_links() -> None:

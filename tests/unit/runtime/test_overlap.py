@@ -90,7 +90,7 @@ def test_overlap_that_is_lost_is_named() -> None:
     run.possible = run.predicted.timed([1.0] * len(in_a_row))
     with pytest.raises(AssertionError) as raised:
         found.assert_overlap(0.1)
-    assert "the plans allow 25%" in str(raised.value)
+    assert "the plans allow 50%" in str(raised.value)
     assert "Fill at" in str(raised.value)
     assert "test_overlap.py:" in str(raised.value)
 

@@ -23,6 +23,7 @@ from dagpu.lowering.program import (
     label,
     reads_peers,
 )
+from dagpu.lowering.schedule.dependences import AccessHistory
 from dagpu.lowering.schedule.mesh import Mesh
 
 
@@ -59,10 +60,13 @@ class Versions:
         """For each instruction, the place where it has to run; -1 if any place of the mesh will do."""
         self.in_place: set[int] = set()
         """The launches of captured graphs, which use their memory where it is."""
+        self.numbers_of: dict[int, list[int]] = {}
+        """For an instruction that reads numbers of the host, the instructions that make them."""
         self.anywhere: list[bool] = []
         """For each instruction, whether it reads what it uses on other devices too, as copies do."""
         self._program = program
         self._scan()
+        self._find_numbers()
 
     def _scan(self) -> None:
         """Fill in the versions and the tables of instructions."""
@@ -105,6 +109,16 @@ class Versions:
             # What is changed in part has to be there before: in memory that has its place, it is.
             self.anywhere.append((stays or not changes) and reads_peers(instruction))
 
+    def _find_numbers(self) -> None:
+        """Fill in `numbers_of`."""
+        cells = {number for number, buffer in enumerate(self._program.buffers) if buffer.device == HOST}
+        made: dict[int, int] = {}
+        for index, instruction in enumerate(self._program.instructions if cells else ()):
+            found = [made[read] for read in instruction.reads if read in made]
+            if found:
+                self.numbers_of[index] = found
+            made.update(dict.fromkeys(cells.intersection(instruction.writes), index))
+
     def _new(self, buffer: int, start: int, maker: int) -> int:
         self.buffer.append(buffer)
         self.nbytes.append(self._program.buffers[buffer].nbytes)
@@ -116,30 +130,15 @@ class Versions:
         """Return the instructions by descending longest path from their start (upward rank), then in program order, and
         the longest path in seconds.
 
-        Each instruction comes after all that make what it uses, and after all that use what it writes over: so the
-        order is one in which the program may run.
+        Each instruction comes after all that make what it uses, numbers of the host included, and after all that use
+        what it writes over: so the order is one in which the program may run.
         """
-        readers: list[list[int]] = [[] for _ in self.buffer]
-        before: list[list[int]] = []
-        newest: dict[int, int] = {}
-        for index, uses in enumerate(self.uses):
-            needs = [self.maker[version] for version in uses if self.maker[version] >= 0]
-            for version in self.makes[index]:
-                buffer = self.buffer[version]
-                old = newest.get(buffer, -1)
-                if old >= 0:
-                    needs += readers[old]
-                    needs.append(self.maker[old])
-                newest[buffer] = version
-            for version in uses:
-                readers[version].append(index)
-                newest.setdefault(self.buffer[version], version)
-            before.append(needs)
+        before = AccessHistory(len(self._program.buffers)).scan(self._program.instructions)
         rest = list(times)
         for index in range(len(rest) - 1, -1, -1):
             length = rest[index]
             for earlier in before[index]:
-                if earlier >= 0 and rest[earlier] < times[earlier] + length:
+                if rest[earlier] < times[earlier] + length:
                     rest[earlier] = times[earlier] + length
         order = sorted(range(len(rest)), key=rest.__getitem__, reverse=True)  # the sort is stable
         return order, max(rest, default=0.0)

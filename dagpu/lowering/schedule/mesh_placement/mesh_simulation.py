@@ -12,12 +12,17 @@ from math import inf
 from typing import Final, NamedTuple, TypeAlias, final
 
 from dagpu.handles.device_handles import FIND_DEVICE, reaches
-from dagpu.lowering.program import CopyDtoH, CopyHtoD, HostCall, Program
+from dagpu.lowering.program import CopyDtoH, CopyHtoD, HostCall, Instruction, Launch, Program
 from dagpu.lowering.schedule.cost_model import CostModel
+from dagpu.lowering.schedule.engines import without_engines
 from dagpu.lowering.schedule.links import node_of
 from dagpu.lowering.schedule.mesh import Mesh
 from dagpu.lowering.schedule.mesh_placement.memory_versions import Versions
 
+UNKNOWN: Final = 100e-6
+"""Seconds that a kernel of unknown cost is taken for, at least, when devices are chosen. An assumption: it has 35 MB
+moved to an idle device. If the kernel takes less, the run loses copies; if it took more and stayed, the other devices
+would stand idle as long as it runs."""
 _COMPUTE: Final = 0
 _UPLOAD: Final = 1
 _DOWNLOAD: Final = 2
@@ -80,9 +85,14 @@ class MeshSimulation:
 
     def __init__(self, program: Program, mesh: Mesh, costs: CostModel, streams: int = 4) -> None:
         self.versions = Versions(program, mesh)
-        self.times = costs.times(program)
-        """Seconds of each instruction, wherever it runs."""
-        self._engine = [_ENGINE_OF.get(type(instruction), _COMPUTE) for instruction in program.instructions]
+        self.times, unknown = costs.estimates(program)
+        """Seconds of each instruction, wherever it runs. A kernel of unknown cost has at least `UNKNOWN`."""
+        for index, instruction in enumerate(program.instructions):
+            if unknown[index] and type(instruction) is Launch:
+                self.times[index] = max(self.times[index], UNKNOWN)
+        on_host = without_engines([mesh.automatic.name])[0]
+        engine_of: dict[type, int] = {HostCall: _NONE} if on_host else _ENGINE_OF
+        self._engine = [engine_of.get(type(instruction), _COMPUTE) for instruction in program.instructions]
         overlapped = costs.launch * (1 - 1 / streams)
         self._busy = [
             max(seconds - overlapped, 0.0) if engine == _COMPUTE else seconds
@@ -91,6 +101,19 @@ class MeshSimulation:
         """Seconds for which each instruction occupies the queue of its device."""
         self._ports = costs.links.peer.ports
         self._links = link_table(self.versions.places, costs)
+        self._made_late = [self._is_made_late(at, each, costs) for at, each in enumerate(program.instructions)]
+        """For each instruction, whether it is sooner made again than copied."""
+
+    def _is_made_late(self, index: int, instruction: Instruction, costs: CostModel) -> bool:
+        """Return whether an instruction uses nothing, and makes its result in less time than a copy of it takes. An
+        upload is one: its bytes are copied from the host anyway."""
+        versions = self.versions
+        if versions.uses[index] or not versions.makes[index]:
+            return False
+        if type(instruction) is CopyHtoD:
+            return True
+        nbytes = sum([versions.nbytes[version] for version in versions.makes[index]])
+        return self._busy[index] <= costs.links.peer.seconds(nbytes)
 
     def work(self) -> float:
         """Return the seconds that one device takes at least for all instructions."""
@@ -103,15 +126,15 @@ class MeshSimulation:
 
         An instruction that may run on any place of the mesh takes that of `given`, or else the place `only`, or else
         the place where it is done soonest, plus `shun` times the seconds of the copies that it needs there. One that
-        uses nothing, such as an upload or a fill, goes where its result is used first.
+        uses nothing, and takes no longer than a copy of its result, goes where that is used first: an upload, a fill.
         """
         versions, engines = self.versions, self._engine
         execution = _Execution(versions, self.times, self._busy, engines, self._ports, self._links)
-        uses, makes, fixed, later = versions.uses, versions.makes, versions.fixed, execution.later
+        makes, fixed, late, later = versions.makes, versions.fixed, self._made_late, execution.later
         for index in order:
             place = fixed[index] if given is None else given[index]
             if place < 0:
-                if not uses[index] and makes[index]:
+                if late[index]:
                     for version in makes[index]:
                         later[version] = index
                     continue
@@ -151,6 +174,7 @@ class _Execution:
         self.later: dict[int, int] = {}
         """For each version that nothing has used yet, the instruction that makes it where it is used first."""
         self.devices = [-1] * len(versions.uses)
+        self._ends = [0.0] * len(versions.uses)
         self.moves: dict[int, list[Move]] = {}
         self.sources: dict[int, dict[int, int]] = {}
         self.end = 0.0
@@ -206,6 +230,8 @@ class _Execution:
         there, engine = self._there, self._engine[index]
         free = self._free[engine]
         begin = 0.0 if engine == _NONE else free[place]
+        for earlier in self._versions.numbers_of.get(index, ()):
+            begin = max(begin, self._ends[earlier])
         for version in self._versions.uses[index]:
             if version in self.later:
                 self._commit_maker(self.later[version], place)
@@ -219,6 +245,7 @@ class _Execution:
         for version in self._versions.makes[index]:
             there[version] = {place: end}
         self.devices[index] = place
+        self._ends[index] = end
         if end > self.end:
             self.end = end
 

@@ -56,7 +56,7 @@ def small(seed: int, most: int = 9) -> Program:
         if len(instructions) < most:
             cell = buffer(0, HOST, Role.OUTPUT)
             instructions.append(CopyDtoH(cell, view(source), (source,), (cell,), 0, None))
-    return program(instructions, buffers)
+    return program(instructions, buffers, kind="cuda")
 
 
 def best(source: Program, streams: int) -> float:
@@ -96,7 +96,7 @@ def best(source: Program, streams: int) -> float:
 
 def makespan(source: Program, policy: ListSchedule | RoundRobin) -> float:
     """Return the makespan of the plan that a policy makes."""
-    return simulate(schedule(program(source.instructions, source.buffers, policy)), COSTS).makespan
+    return simulate(schedule(program(source.instructions, source.buffers, policy, kind="cuda")), COSTS).makespan
 
 
 def test_the_bound_and_list_scheduling_against_the_best() -> None:

@@ -188,7 +188,8 @@ def test_leaves_are_made_early_only_where_that_is_much_faster() -> None:
     early = late = 0
     for seed in range(60):
         source, count = loop_of_large_fills(60, seed), Random(seed).randint(2, 4)
-        on = Dependences(source, COSTS.times(source))
+        times, unknown = COSTS.estimates(source)
+        on = Dependences(source, times, unknown=unknown)
         lower, graham = on.bounds(count)
         held = ListSimulation(on, count, list(range(on.count)), hold_back=True)
         if held.makespan > 1.05 * lower:
@@ -290,7 +291,7 @@ def piped(parts: int, *policies: SchedulingPolicy) -> Program:
             launch((there,), (made,)),
             CopyDtoH(back, View(made, layout), (made,), (back,), 0, None),
         ]
-    return program(instructions, buffers, *policies)
+    return program(instructions, buffers, *policies, kind="cuda")
 
 
 def test_copies_run_beside_the_work() -> None:
@@ -298,7 +299,9 @@ def test_copies_run_beside_the_work() -> None:
     source = piped(8, ListSchedule(2, COSTS))
     plan = planned(source)
     keys = {
-        engine_of(s.instruction, plan.buffers): {plan.lanes[s.lane].key} for s in plan.steps if isinstance(s, Execute)
+        engine_of(s.instruction, plan.buffers, [False]): {plan.lanes[s.lane].key}
+        for s in plan.steps
+        if isinstance(s, Execute)
     }
     assert keys[1] == {2}
     assert keys[2] == {3}
@@ -314,7 +317,7 @@ def test_copies_one_way_take_turns() -> None:
     spans = [
         (start, end)
         for step, start, end in zip(plan.steps, timing.starts, timing.ends, strict=True)
-        if isinstance(step, Execute) and engine_of(step.instruction, plan.buffers) == 1
+        if isinstance(step, Execute) and engine_of(step.instruction, plan.buffers, [False]) == 1
     ]
     assert all(first[1] <= second[0] for first, second in pairwise(sorted(spans)))
 
@@ -392,7 +395,7 @@ def test_costs_count_bytes_at_a_bandwidth() -> None:
     fill = Fill(View(1, contiguous_layout((50,), np.dtype(np.int16))), Constant(0), (), (1,), 0, None)
     assert COSTS.seconds(fill, source) == pytest.approx(2.0)
     assert COSTS.seconds(host_call((), 0), source) == 3.0
-    assert engine_of(fill, source.buffers) == COMPUTE
+    assert engine_of(fill, source.buffers, [False]) == COMPUTE
 
 
 def test_a_declared_time_takes_the_place_of_the_bytes() -> None:

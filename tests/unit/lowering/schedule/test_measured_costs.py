@@ -1,0 +1,176 @@
+"""The table of costs: what has run has a measured cost, which later plans use, and which changes no result."""
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import dagpu
+from dagpu import (
+    CostModel,
+    DeviceOp,
+    In,
+    ListSchedule,
+    Out,
+    Tile,
+    empty,
+    expr,
+    f32,
+    from_host,
+    i32,
+    kernel,
+    ones,
+    plan_of,
+    zip_ops,
+)
+from dagpu.backends.common import measuring
+from dagpu.handles.device_handles import kind_of
+from dagpu.lowering.plan import Execute
+from dagpu.lowering.program import Launch
+from dagpu.lowering.schedule.measured_costs import MEASURED, MeasuredCosts, in_proportion
+from tests.programs.plain_programs import kernel as spec
+
+pytestmark = pytest.mark.host_only("it measures host bodies, with a clock of its own")
+
+N = 64
+
+
+@kernel(cuda="__global__ void slow(Tile<float, 1> y, View<const float, 1> x) { for (auto i : y) y[i] = x[i]; }")
+def slow(y: Out[f32], x: In[f32]) -> None:
+    """y = x"""
+
+
+@slow.host(whole=True)
+def _(y: Tile[f32], x: NDArray[f32]) -> None:
+    if x[0] < 0:
+        raise ArithmeticError("less than 0")
+    y[...] = x
+
+
+class Ticks:
+    """A clock on which each look takes a second, and counts."""
+
+    def __init__(self) -> None:
+        self.looks = count(1)
+        self.looked = 0
+
+    def perf_counter(self) -> float:
+        self.looked = next(self.looks)
+        return float(self.looked)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ticks]:
+    """Turn the table on, empty, with a clock of its own."""
+    ticks = Ticks()
+    monkeypatch.setenv("DAGPU_MEASURE", "1")
+    monkeypatch.setattr(measuring, "time", ticks)
+    MEASURED.clear()
+    yield ticks
+    MEASURED.clear()
+
+
+def copied(number: float = 1.0) -> DeviceOp[Any]:
+    x = from_host(np.full(N, number, f32))
+    return slow(empty((N,)).partition((N,)), x).first().unpartition().to_host()
+
+
+def seconds_of(op: DeviceOp[Any], costs: CostModel | None = None) -> float:
+    """Return the predicted seconds of the launch of an op."""
+    plan = plan_of(op)
+    launches = [s.instruction for s in plan.steps if isinstance(s, Execute) and isinstance(s.instruction, Launch)]
+    return (costs or CostModel()).seconds(launches[0], plan)
+
+
+def test_a_body_is_measured_in_the_first_runs_of_a_plan(clock: Ticks) -> None:
+    """Later plans have its time, and their report says where it comes from; after some runs nothing is measured."""
+    op = copied()
+    assert "Times of kernels, unknown, so by its bytes: slow" in op.explain()
+    for _ in range(10):
+        op.sync()
+    instructions = sum(isinstance(step, Execute) for step in plan_of(op).steps)
+    assert clock.looked == 2 * 3 * instructions  # at the begin and the end of each, in three runs
+    assert seconds_of(copied()) == pytest.approx(1.0, rel=1e-3)
+    assert "Times of kernels, measured in earlier runs: slow" in copied().explain()
+    assert not CostModel().guesses(plan_of(copied()))
+
+
+def test_what_a_user_says_comes_first(clock: Ticks) -> None:
+    """A declared or learnt time is used in place of the measured one."""
+    copied().sync()
+    assert seconds_of(copied(), CostModel().declare({"slow": 5.0})) == pytest.approx(5.0, rel=1e-3)
+    assert seconds_of(copied(), CostModel().learn([("slow", 8 * N, 3.0)])) == pytest.approx(3.0, rel=1e-3)
+    learnt = copied().schedule(ListSchedule(costs=CostModel().learn([("slow", 8 * N, 3.0)])))
+    assert "Times of kernels, learnt by the policy's CostModel: slow" in learnt.explain()
+
+
+def test_a_run_that_fails_leaves_no_cost(clock: Ticks) -> None:
+    """A body that raised was not run to its end."""
+    with pytest.raises(ArithmeticError):
+        copied(-1.0).sync()
+    assert "unknown, so by its bytes: slow" in copied().explain()
+
+
+def test_a_trace_measures_too(clock: Ticks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each kernel of a run in a trace, on any device."""
+    op = copied()
+    for _ in range(10):
+        op.sync()
+    MEASURED.clear()
+    op.sync()
+    assert "unknown, so by its bytes: slow" in copied().explain()
+    with dagpu.trace():
+        op.sync()
+    assert "measured in earlier runs: slow" in copied().explain()
+
+
+def test_the_table_can_be_turned_off(clock: Ticks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DAGPU_MEASURE=0: nothing is measured, and what was measured is not used. So no plan depends on earlier runs."""
+    copied().sync()
+    monkeypatch.setenv("DAGPU_MEASURE", "0")
+    assert "unknown, so by its bytes: slow" in copied().explain()
+    looked = clock.looked
+    zip_ops(copied(), copied()).sync()
+    assert clock.looked == looked
+
+
+def test_kernels_that_dagpu_has_written_are_measured_in_a_trace_alone(clock: Ticks) -> None:
+    """Their bytes tell their time, so no run is measured for them."""
+    op = expr(i32)(lambda x: x + 1)(ones((N,), i32)).to_host()
+    op.sync()
+    assert clock.looked == 0
+    assert "Times of kernels" not in op.explain()
+    with dagpu.trace():
+        op.sync()
+    assert "Times of kernels, measured in earlier runs: expression" in op.explain()
+
+
+def test_times_are_kept_by_kernel_and_kind_of_device_and_size(clock: Ticks) -> None:
+    """The least time counts, and other sizes are in proportion to the nearest."""
+    table, one, other = MeasuredCosts(), spec("one"), spec("other")
+    for seconds in (3.0, 2.0, 5.0):
+        table.add("host:3", one, 100, seconds)
+    table.add("node1/cuda:0", one, 100, 7.0)
+    table.add("host:0", one, 10_000, 50.0)
+    assert table.sizes("w3/host:1", one) == [(100, 2.0), (10_000, 50.0)]
+    assert table.sizes("cuda:auto", one) == [(100, 7.0)]
+    assert table.sizes("host:0", other) == []
+    assert [in_proportion([(100, 2.0), (10_000, 50.0)], nbytes) for nbytes in (50, 200, 20_000)] == [1.0, 4.0, 100.0]
+    assert list(map(kind_of, ("host:0", "w0/host:1", "cuda:auto"))) == ["host", "host", "cuda"]
+    table.clear()
+    assert table.sizes("host:0", one) == []
+
+
+def test_the_table_is_bounded(clock: Ticks) -> None:
+    """The kernel, and the size, that came first is dropped first."""
+    table = MeasuredCosts()
+    for number in range(5000):
+        table.add("host:0", spec(f"k{number}"), 8, 1.0)
+    assert table.sizes("host:0", spec("k0")) == []
+    assert table.sizes("host:0", spec("k4999")) == [(8, 1.0)]
+    for nbytes in range(100):
+        table.add("host:0", spec("k4999"), nbytes, 1.0)
+    assert len(table.sizes("host:0", spec("k4999"))) == 64
