@@ -9,7 +9,7 @@ generators, which yield before a call of a closure if the driver has asked for a
 does not block a trio loop.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, assert_never, final
 
 import numpy as np
@@ -280,11 +280,12 @@ class Evaluation(RememberingEvaluation):
         assert type(part.cause) is PartOfOp
         return self._places.placed(part.cause.node, part.cause.place)
 
-    def finish_part(self, part: Deferred, value: Any, made_for: Mapping[Any, int]) -> None:
-        """Record the value of a part, and the sources of which it was made."""
-        self._sources.used(made_for)
-        self.taker.own(value)
-        part.value = value
+    def finish_parts(self, parts: Sequence[Deferred], values: Sequence[Any], made_for: Mapping[Any, int]) -> None:
+        """Record the values of parts, and the sources of which they were made."""
+        self._sources.parts([part.cause.node for part in parts if type(part.cause) is PartOfOp], made_for)
+        for part, value in zip(parts, values, strict=True):
+            self.taker.own(value)
+            part.value = value
 
     def _prepare_inputs(self, node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Return the inputs as the node may see them, with the values that exist by now. None if nothing is left to do:

@@ -207,6 +207,7 @@ class Tracer:
             yield from evaluation.resume(due)
         if not evaluation.suspended:
             evaluation.memo.forget_private()
+            self._sources.settle()
             evaluation.seen.clear()  # ops that closures have built hold borrows, whose memory would count as an output
         evaluation.memo.forget_unreachable()
         builder = evaluation.builder
@@ -308,8 +309,7 @@ class Tracer:
 
     def finish_parts(self, parts: Sequence[Deferred], result: Any, made_for: Mapping[Any, int]) -> None:
         """Record the result of the op of these parts, and the sources of which it was made, with their revisions."""
-        for part, value in zip(parts, (result,) if len(parts) == 1 else result, strict=True):
-            self._evaluation.finish_part(part, value, made_for)
+        self._evaluation.finish_parts(parts, (result,) if len(parts) == 1 else result, made_for)
 
     def trace_parts(self, parts: Sequence[Deferred]) -> None:
         """Let these parts be traced in this run after all."""

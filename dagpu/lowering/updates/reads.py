@@ -4,11 +4,11 @@ A value depends on what is below its op, and where a closure has returned an op,
 read before it, or beside it, does not matter.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Cutoff, Shared, Unzip, sources_of
+from dagpu.ops.compose import Cutoff, Shared, Unzip, nodes_of, sources_of
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.single_flight import Once
 
@@ -22,7 +22,7 @@ class Reads:
     """What the `Shared` and `Unzip` values of one run depend on. Ask for a value only when it is made: no closure below
     it is still to be called."""
 
-    __slots__ = ("_below", "_built", "_found")
+    __slots__ = ("_below", "_built", "_found", "_parts")
 
     def __init__(self) -> None:
         self._below: dict[Once, AnyOp] = {}
@@ -30,6 +30,8 @@ class Reads:
         self._built: dict[AnyOp, AnyOp] = {}
         """The ops that closures have returned."""
         self._found: dict[Once, tuple[Read, ...]] = {}
+        self._parts: dict[AnyOp, tuple[Read, ...]] = {}
+        """What closures in the parts of the op have read that run by plans of their own."""
 
     def start(self, node: Remembering) -> None:
         """Record a value that the run evaluates."""
@@ -42,6 +44,22 @@ class Reads:
     def used(self, once: Once, reads: Iterable[Read]) -> None:
         """Record a value that an earlier run has made, and what it depends on."""
         self._found[once] = tuple(reads)
+
+    def parts(self, nodes: Sequence[AnyOp], reads: Iterable[Read]) -> None:
+        """Record parts of the op that have run together by a plan of their own, and what all of them depend on. What is
+        below none of them, a closure of one of them has read."""
+        visible = {each for node in nodes for each in nodes_of(node)}
+        hidden = tuple([each for each in reads if each not in visible])
+        self._parts.update(dict.fromkeys(nodes, hidden))
+
+    def settle(self, *, depends: bool) -> None:
+        """Let go of the ops, once all closures have been called: what they hold would count as a result. Without
+        `depends` no value depends on a source."""
+        for once in list(self._below) if depends else ():
+            self.of(once)
+        self._below.clear()
+        self._built.clear()
+        self._parts.clear()
 
     def of(self, once: Once) -> tuple[Read, ...]:
         """Return the sources and cutoffs on which a value depends, each once."""
@@ -74,6 +92,7 @@ class Reads:
                 self._below.setdefault(node.once, _below(node))
                 inside.append(node.once)
                 continue
+            found.update(dict.fromkeys(self._parts.get(node, ())))
             if type(node) is Source or type(node) is Cutoff:
                 found[node] = None
             todo += sources_of(node)

@@ -1,6 +1,6 @@
 """How one run reads sources: a plain run reads the values of one snapshot, a run for a feed gets stand-ins for them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, final
 
@@ -71,6 +71,14 @@ class RunSources(Protocol):
 
     def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
         """Record that a value is used that an earlier run has made for these revisions of sources."""
+        ...
+
+    def parts(self, nodes: Sequence[AnyOp], made_for: Mapping[Any, int]) -> None:
+        """Record that parts of the op have run together by a plan of their own, for these revisions of sources."""
+        ...
+
+    def settle(self) -> None:
+        """Record that all closures have been called."""
         ...
 
     def made_for(self, once: Once) -> Mapping[Any, int]:
@@ -149,6 +157,13 @@ class SnapshotSources:
     def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
         self._read.update(dict.fromkeys(made_for))
         self._reads.used(once, made_for)
+
+    def parts(self, nodes: Sequence[AnyOp], made_for: Mapping[Any, int]) -> None:
+        self._read.update(dict.fromkeys(made_for))
+        self._reads.parts(nodes, made_for)
+
+    def settle(self) -> None:
+        self._reads.settle(depends=bool(self._read))
 
     def made_for(self, once: Once) -> Mapping[Any, int]:
         if not self._read:
@@ -272,6 +287,12 @@ class LiveSources:
 
     def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
         self._reads.used(once, made_for)
+
+    def parts(self, nodes: Sequence[AnyOp], made_for: Mapping[Any, int]) -> None:
+        self._reads.parts(nodes, made_for)
+
+    def settle(self) -> None:
+        self._reads.settle(depends=True)
 
     def made_for(self, once: Once) -> Mapping[Any, int]:
         snapshot = self.live.snapshot
