@@ -189,7 +189,7 @@ class Observed(FlowStage[Any]):
             if run.sources is not self._watched:
                 self._watch(run.sources)  # also if it failed: a change may be the cure
         if self._check:
-            await check_update(self._op, self._run.sources, value, snapshot, self._settings, self._where)
+            await check_update(self._op, self._run, value, snapshot, self._settings, self._where)
         if self._check or run.launched == launched:
             await trio.lowlevel.cancel_shielded_checkpoint()
         self._count(snapshot)

@@ -310,9 +310,7 @@ class Tracer:
         """Record the result of the op of these parts, and the sources of which it was made, with their revisions."""
         seen = [visible_sources(self._evaluation.placed_part(part)) for part in parts]
         # What a function of a pipeline reads without an argument may be that of any part.
-        hidden = made_for.keys() - set[Any]().union(
-            *seen
-        )
+        hidden = made_for.keys() - set[Any]().union(*seen)
         for part, sources, value in zip(parts, seen, (result,) if len(parts) == 1 else result, strict=True):
             mine = {node: revision for node, revision in made_for.items() if node in sources or node in hidden}
             self._evaluation.finish_part(part, value, mine)

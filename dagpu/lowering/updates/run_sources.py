@@ -160,7 +160,7 @@ class SnapshotSources:
         if type(part) is Shared or type(part) is Unzip:
             self._reads.used(part.once, made_for)
         else:
-            self._reads.built(part, Zip(tuple(made_for), None))
+            self._reads.ran(part, made_for)
 
     def made_for(self, once: Once) -> Mapping[Any, int]:
         if not self._read:
