@@ -247,11 +247,11 @@ class Observed(FlowStage[Any]):
 
     def _watch(self, sources: tuple[Source[Any], ...]) -> None:
         """Let these sources wake the stage, and no others."""
-        watched = self._watched
+        watched = set(self._watched)  # `in` of a tuple would compare ops
         for node in sources:
             if node not in watched:
                 node.cell.watch(self, self._wake)
-        for node in set(watched) - set(sources):
+        for node in watched - set(sources):
             node.cell.unwatch(self)
         self._watched = sources
 

@@ -16,6 +16,7 @@ from dagpu import (
     MovedError,
     Out,
     OwnershipError,
+    PartitionError,
     ShapeError,
     Tensor,
     Tile,
@@ -247,13 +248,25 @@ def test_the_method_of_a_handle_that_cannot_be_cut(handle: Callable[[], Any], sa
         (3, "Write it as (3,), or with all extents in one tuple: (3, ...)."),
         (2.5, "Write it as (rows, columns), or (n,) for one axis."),
         ("3", "(n,) for one axis"),
+        ((True, 4), "(rows, columns)"),
     ],
 )
 def test_a_shape_that_is_no_tuple(shape: Any, cure: str) -> None:
-    """The cure for a bare number is that number as a shape."""
+    """The cure for a bare number is that number as a shape. A truth value is no extent."""
     text = refused(ShapeError, lambda: zeros(shape))
     assert f"shape {shape!r} is not a tuple of whole numbers." in text
     assert cure in text
+
+
+def test_a_truth_value_is_no_extent() -> None:
+    """Neither beside -1 nor in a tile, for a handle and for an op."""
+    for wrong in (
+        lambda: ones((4,)).sync().reshape((True, -1)),
+        lambda: ones((4,)).reshape((-1, True)).sync(),
+        lambda: ones((4,)).sync().view((True, 4)),
+    ):
+        assert "is not a tuple of whole numbers." in refused(ShapeError, wrong)
+    assert "is not a tuple of whole numbers." in refused(PartitionError, lambda: ones((4,)).sync().partition((True,)))
 
 
 def test_an_op_where_a_handle_is_wanted() -> None:
