@@ -61,13 +61,13 @@ def times_gain(v: float) -> float:
 
 
 def imported_inside(v: float) -> float:
-    import settings_of_a_test  # type: ignore[import-not-found]  # reason: this test makes it
+    import settings_of_a_test  # type: ignore[import-not-found]  # pyright: ignore[reportMissingImports]  # reason: this test makes it
 
     return v * float(settings_of_a_test.gain)
 
 
 def from_inside(v: float) -> float:
-    from settings_of_a_test import gain
+    from settings_of_a_test import gain  # pyright: ignore[reportMissingImports]  # reason: this test makes it
 
     return v * float(gain)
 
