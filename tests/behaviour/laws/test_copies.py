@@ -165,12 +165,17 @@ def test_what_captures_is_not_copied(kind: str, way: str) -> None:
         owner.graph.launch().sync()
 
 
+def answered(items: tuple[int, ...]) -> DeviceOp[list[int], Any]:
+    """Each request is its own answer."""
+    return value(list(items))
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_a_feed_is_not_copied(way: str) -> None:
     """An open feed refuses to be copied, and so does what asks a service: a copy would take the other's values."""
 
     async def main() -> None:
-        async with flow([1, 2]) as feed, batching(lambda items: value(list(items)), most=1, within=0.0) as ask:
+        async with flow([1, 2]) as feed, batching(answered, most=1, within=0.0) as ask:
             for it, cure in ((feed, "open the flow once more"), (ask, "Pass the Ask itself")):
                 with pytest.raises(OwnershipError, match=rf"at {__file__}:\d+.* pickled at {__file__}:\d+\. .*{cure}"):
                     WAYS[way](it)
