@@ -1,7 +1,10 @@
 """`python -m dagpu COMMAND`: one function for each command, which imports the command's module when it runs."""
 
 import argparse
+import os
+import select
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -89,18 +92,21 @@ def _compile(commands: _Commands) -> None:
     parser = commands.add_parser(
         "compile",
         help="compile every kernel that files declare, without a GPU",
-        description="Import files, and compile every kernel and expression that they declare, with NVRTC or nvcc. No "
-        "GPU is needed. The exit status is 0 if all compile, 1 if one is refused, 2 if a file cannot be imported or "
-        "there is no compiler.",
+        description="Import files, and compile every kernel and expression that they declare, with NVRTC, or with nvcc "
+        "what NVRTC cannot compile; each line says which of them did. No GPU is needed. The exit status is 0 if all "
+        "compile, 1 if one is refused, 2 if a file cannot be imported or there is no compiler.",
         epilog=f"{INSTALL_NVRTC} installs NVRTC.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--arch", default="sm_90", help="the architecture to compile for; %(default)s")
+    parser.add_argument(
+        "--nvrtc", action="store_true", help="allow no other compiler than NVRTC, which a machine without nvcc has"
+    )
 
     def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
         from dagpu.entry.compile_files import compile_files
 
-        return compile_files(arguments.files, arguments.arch)
+        return compile_files(arguments.files, arguments.arch, nvrtc_only=arguments.nvrtc)
 
     parser.set_defaults(run=run)
 
@@ -134,5 +140,21 @@ def _passing_on(command: str, parsed: argparse.Namespace, unknown: Sequence[str]
     return f". Arguments of {whose} follow --: {shlex.join(['python', '-m', 'dagpu', command, *known, '--', *unknown])}"
 
 
+def _main() -> int:
+    """Run the command of this process. It ends quietly, as other programs of the shell do, when the reader of its
+    output has gone."""
+    try:
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        output = select.poll()
+        output.register(sys.stdout, select.POLLOUT)
+        if not any(event & select.POLLERR for _, event in output.poll(0)):
+            raise  # of another pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python writes at its end
+        return 128 + signal.SIGPIPE
+    return status
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(_main())

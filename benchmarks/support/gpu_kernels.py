@@ -179,7 +179,10 @@ def build_saxpys(n: int, x: SharedTensor[f32], pointers: bool) -> Op:
     op: Op = zeros((x.size,))
     for _ in range(n):
         y = op.partition((STRETCH,))
-        launch = pointer_saxpy(y, 0.5, x.clone(), x.size) if pointers else saxpy(y, 0.5, x.clone())
+        if pointers:
+            launch = pointer_saxpy.grid(-(-x.size // STRETCH))(y, 0.5, x.clone(), x.size)
+        else:
+            launch = saxpy(y, 0.5, x.clone())
         op = launch.first().unpartition()
     return op
 

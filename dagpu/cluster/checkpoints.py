@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from dagpu.cluster.parts.part_blobs import WriteCheckpoint
+from dagpu.cluster.worker.part_runs import StoredArray
 from dagpu.common.errors import ClusterError
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.wrong_arguments import check_path, wrong_argument
@@ -43,13 +44,20 @@ def checkpoint(t: "Tensor[_D] | DeviceOp[Tensor[_D], Any, Any]", store: str | Pa
     path = str(Path(fspath(store)).absolute())
     source: Any = given if isinstance(given, DeviceOp) else value(given)
     written: DeviceOp[str] = source.to_host().host_map(WriteCheckpoint(path))
-    return written.then(partial(_read, origin))
+    return written.then(partial(_read, origin, path))
 
 
-def _read(origin: Origin, path: str) -> DeviceOp[Any]:
-    """Return an op that makes a tensor of the file, which is read where it is needed."""
+def _read(origin: Origin, path: str, element: str) -> DeviceOp[Any]:
+    """Return an op that makes a tensor of the file, which is read where it is needed.
+
+    Args:
+        origin: the place of the checkpoint.
+        path: the path of the file.
+        element: the name of the element type, which NumPy's format does not keep for bf16.
+    """
     try:
-        return from_host(np.load(path, mmap_mode="r", allow_pickle=False))
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        return from_host(StoredArray(path, found.offset, element, found.shape).open())
     except OSError as error:
         raise ClusterError(
             f"checkpoint() at {describe(origin)}: {path} was written on a worker, and this process cannot read it "

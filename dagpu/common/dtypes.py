@@ -84,6 +84,16 @@ def conversion_cure(dtype: "np.dtype[Any]", array: str) -> str:
     return f"Convert it: {array}.astype(np.float32)"
 
 
+def as_truth(x: Any) -> Any:
+    """Return elements of type bool as bytes of 0 and 1: any byte but 0 is true.
+
+    The bytes of a mask may be others, as those of an array of bytes that is viewed as bool. What computes with a mask
+    on the host reads it by this; `load_text` and `dagpu::boolean` are the same on a GPU. What moves elements keeps
+    their bytes.
+    """
+    return x.view(np.uint8) != 0
+
+
 def is_supported(dtype: "np.dtype[Any]") -> bool:
     """Return true if a kernel may take elements of this type."""
     return dtype in SUPPORTED

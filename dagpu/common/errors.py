@@ -1,8 +1,11 @@
 """The exceptions of dagpu.
 
-Messages say what went wrong, where (the user's file and line) and the cure, in that order.
-This module imports nothing.
+Messages say what went wrong, where (the user's file and line) and the cure, in that order. Each error can be pickled
+and copied: it comes from a worker, or from another process, with its type, arguments, attributes and notes.
+This module imports nothing of dagpu.
 """
+
+from typing import Self
 
 
 class DagpuError(Exception):
@@ -93,6 +96,11 @@ class DeviceError(DagpuError):
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
         self.code = code
+
+    def __reduce__(self) -> tuple[type[Self], tuple[object, ...], dict[str, object]]:
+        """Return how a copy and a pickle make the error again: by a call, since `__new__` of a class with two built-in
+        bases (`OutOfMemoryError`) cannot be called alone."""
+        return type(self), self.args, vars(self)
 
 
 class OutOfMemoryError(DeviceError, MemoryError):

@@ -87,6 +87,8 @@ def _is_refusal(error: BaseException, innermost: TracebackType) -> bool:
 
 
 _MAY_BE_SUSPENDED: Final = CO_COROUTINE | CO_GENERATOR | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR
+_YIELD: Final = opmap["YIELD_VALUE"]
+"""The instruction at which the frame of a suspended coroutine or generator stands, in Python 3.11 and 3.12."""
 
 
 def _is_ours(frame: FrameType) -> bool:
@@ -104,15 +106,11 @@ def _entries(first: TracebackType | None) -> list[TracebackType]:
 
 
 def _cleared(innermost: FrameType) -> list[FrameType]:
-    """Clear the variables of the frame and its callers that are dagpu's and have ended, and return these frames.
-
-    A caller may be a coroutine that is suspended: trio makes the `Cancelled` of a task in the task that cancels it.
-    To clear the frame of such a coroutine would close it.
-    """
+    """Clear the variables of the frame and its callers that are dagpu's and have ended, and return these frames."""
     found: list[FrameType] = []
     frame: FrameType | None = innermost
     while frame is not None:
-        if _is_ours(frame) and (frame is innermost or not frame.f_code.co_flags & _MAY_BE_SUSPENDED):
+        if _is_ours(frame) and not _is_suspended(frame):
             try:
                 frame.clear()
                 found.append(frame)
@@ -120,6 +118,17 @@ def _cleared(innermost: FrameType) -> list[FrameType]:
                 pass
         frame = frame.f_back
     return found
+
+
+def _is_suspended(frame: FrameType) -> bool:
+    """Return true for the frame of a coroutine or generator that may go on. To clear it would close that, before Python
+    3.13, which refuses.
+
+    Two kinds of such frames are found here. A coroutine that has caught the error, or its context, may wait for
+    something else by now. And trio makes the `Cancelled` of a task in the task that cancels it.
+    """
+    code = frame.f_code
+    return bool(code.co_flags & _MAY_BE_SUSPENDED) and frame.f_lasti >= 0 and code.co_code[frame.f_lasti] == _YIELD
 
 
 def _joined(entries: list[TracebackType]) -> TracebackType | None:

@@ -1,29 +1,32 @@
 """`python -m dagpu compile FILE...`: compile every kernel that the files declare, without a GPU."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module, util
 from pathlib import Path
 from types import ModuleType
 
 from dagpu.backends.cuda import declared_kernels, find_compiler
-from dagpu.backends.cuda.compile.offline import Declared
+from dagpu.backends.cuda.compile.offline import Declared, compile_for
 from dagpu.common.errors import CompileError, DeviceError, KernelArgumentError
 from dagpu.common.origin import describe
 from dagpu.handles.device_handles import INSTALL_NVRTC
 from dagpu.kernels.decorator import Kernel
 
 
-def compile_files(files: Sequence[str], arch: str) -> int:
-    """Import the files, compile their kernels, and print a line for each. Return the exit status.
+def compile_files(files: Sequence[str], arch: str, *, nvrtc_only: bool = False) -> int:
+    """Import the files, compile their kernels, and print a line for each, with the compiler that compiled it. Return
+    the exit status.
 
-    It is 0 if all compile, 1 if one is refused, and 2 if a file cannot be imported or there is no compiler.
+    It is 0 if all compile, 1 if one is refused, and 2 if a file cannot be imported or there is no compiler. With
+    `nvrtc_only` no other compiler than NVRTC is used.
     """
-    compiler = find_compiler()
-    if compiler is None:
-        print(f"dagpu: no CUDA compiler was found. Install NVRTC: {INSTALL_NVRTC}", file=sys.stderr)
+    if find_compiler(nvrtc_only=nvrtc_only) is None:
+        which = "NVRTC was not found" if nvrtc_only else "no CUDA compiler was found"
+        print(f"dagpu: {which}. Install NVRTC: {INSTALL_NVRTC}", file=sys.stderr)
         return 2
     refused = count = 0
+    by: dict[str, list[str]] = {}
     for file in files:
         if not Path(file).is_file():
             print(f"dagpu: there is no file {file}", file=sys.stderr)
@@ -38,7 +41,8 @@ def compile_files(files: Sequence[str], arch: str) -> int:
             count += 1
             name, place = _told(kernel, module)
             try:
-                kernel.compile(arch)
+                spec = kernel.spec if isinstance(kernel, Kernel) else kernel.flat_kernel
+                compiler = compile_for(spec, arch, nvrtc_only=nvrtc_only).compiler
             except (CompileError, DeviceError) as error:
                 refused += 1
                 print(f"{place}: {name}: refused\n{_indented(str(error))}")
@@ -46,9 +50,21 @@ def compile_files(files: Sequence[str], arch: str) -> int:
                 print(f"dagpu: {error}", file=sys.stderr)
                 return 2
             else:
-                print(f"{place}: {name}: compiles for {arch}")
-    print(f"{count - refused} of {count} kernels compile for {arch} with {compiler}")
+                by.setdefault(compiler, []).append(name)
+                print(f"{place}: {name}: compiles for {arch} with {compiler}")
+    print(f"{count - refused} of {count} kernels compile for {arch}{_by_compiler(by)}")
     return 1 if refused else 0
+
+
+def _by_compiler(by: Mapping[str, Sequence[str]]) -> str:
+    """Return the words that say which compiler compiled which kernels: those of NVRTC by their number."""
+    if len(by) < 2:
+        return "".join([f" with {compiler}" for compiler in by])
+    parts = []
+    for compiler, names in by.items():
+        which = "" if compiler.startswith("NVRTC") else f" ({', '.join(names)})"
+        parts.append(f"{len(names)} with {compiler}{which}")
+    return f": {', '.join(parts)}"
 
 
 def _told(kernel: Declared, module: ModuleType) -> tuple[str, str]:

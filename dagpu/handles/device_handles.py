@@ -179,7 +179,9 @@ INSTALL_CUDA: Final = "pip install 'pycuda>=2026.1' 'cuda-bindings>=12'"
 It lists the extra `cuda` of pyproject.toml: dagpu is not on a package index, so the extra has no name outside of a
 checkout.
 """
-INSTALL_NVRTC: Final = "pip install 'cuda-bindings>=12' 'nvidia-cuda-nvrtc>=12' 'nvidia-cuda-runtime>=12'"
+INSTALL_NVRTC: Final = (
+    "pip install 'cuda-bindings>=12' 'nvidia-cuda-nvrtc>=12' 'nvidia-cuda-runtime>=12' 'nvidia-cuda-cccl>=12'"
+)
 """The command that installs the CUDA compiler as a library, which needs no GPU and no driver: the extra `nvrtc`."""
 
 

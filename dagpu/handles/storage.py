@@ -39,15 +39,17 @@ class Storage:
     complete. If the run fails, `memory` stays None, and `lost` is the reason.
     """
 
-    __slots__ = ("__weakref__", "device", "graph", "lock", "lost", "memory", "nbytes")
+    __slots__ = ("__weakref__", "device", "graph", "lock", "lost", "memory", "nbytes", "shares")
 
-    def __init__(self, device: Device, nbytes: int, memory: object = None) -> None:
+    def __init__(self, device: Device, nbytes: int, memory: object = None, *, shares: str = "") -> None:
         self.device = device
         self.nbytes = nbytes
         self.memory = memory
         self.lost: str | None = None
         """The reason why the contents are lost; None while they exist."""
         self.lock = Lock()
+        self.shares = shares
+        """What the launches of a kernel share, for messages, where the block stands for that (`ModuleState`)."""
         self.graph: Callable[[], object] = no_graph
         """A function that returns the captured graph whose launches write the block; None if that graph is gone."""
 
@@ -210,6 +212,12 @@ class Locks:
             taken = lock.writer is not None or (exclusive and lock.readers > mine)
         if taken:
             does = "is being written" if lock.writer is not None else "is being read"
+            if storage.shares:
+                raise BorrowError(
+                    f"a run started at {describe(self.origin)} launches {storage.shares} on {storage.device.name}, as "
+                    f"does the run started at {describe(lock.holder)}, and both would change it. Await that run first, "
+                    "or pass the variable as an output, which each run has for itself."
+                )
             lent = find_loan(storage)
             if lent is not None:
                 raise BorrowError(

@@ -5,6 +5,7 @@ owns, is reached through that one argument alone. So moving the handles into an 
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any, Final, NoReturn
 
 import numpy as np
@@ -32,7 +33,7 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
     Raises:
         KernelArgumentError: a wrong form, element type, rank or scalar, an output's memory that is another
             argument's as well, or no grid on which all outputs agree; for a kernel that takes plain pointers also a
-            view with strides, or a grid of more than three axes.
+            view with strides, a grid of more than three axes, or a tile with more elements than a block has threads.
         MovedError: a handle has been moved.
     """
     users: dict[object, tuple[Param, Any]] = {}
@@ -67,6 +68,7 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
                 _refuse_grids(spec, cut, (param, arg), origin)
     if spec.takes_pointers and cut is not None:
         _check_axes(spec, cut_of(cut[1])[1], origin)
+        _check_threads(spec, args, origin)
     if not outputs and spec.grid is None:
         what = "has no output whose tiles would give its grid"
         refuse_call(spec, origin, what, f"Give the grid: {spec.name}.grid(...)(...)")
@@ -91,10 +93,12 @@ def arguments_fit(spec: KernelSpec, args: Sequence[Any]) -> bool:
             if type(arg) is not Partition:
                 return False
             state = live_state(arg)
-            _, tiles = cut_of(arg)
+            tile, tiles = cut_of(arg)
             if grid is None:
                 grid = tiles
             elif grid != tiles:
+                return False
+            if spec.counts_threads and spec.grid is None and not _has_threads(spec, tile):
                 return False
         else:
             if type(arg) not in _INPUTS:
@@ -127,6 +131,48 @@ def _check_axes(spec: KernelSpec, grid: Shape, origin: Origin) -> None:
         whose = "CUDA" if spec.python is None else spec.python.library
         what = f"its tiles make a grid of {grid}, but {whose} counts blocks along three axes"
         refuse_call(spec, origin, what, f"Reshape the output first, or give a grid: {spec.name}.grid(...)(...)")
+
+
+def _has_threads(spec: KernelSpec, tile: Shape) -> bool:
+    """Return true if a block has a thread for each element of a tile."""
+    return spec.block is not None and prod(tile) <= prod(spec.block)
+
+
+def _check_threads(spec: KernelSpec, args: Sequence[Any], origin: Origin) -> None:
+    """Refuse a tile with more elements than a block has threads, on every device: if a thread writes one element, most
+    of them would never be written. Only the user knows whether it writes several, and says so by the grid."""
+    for param, arg in zip(spec.params, args, strict=True):
+        if param.form != "out" or type(arg) is not Partition or not spec.counts_threads or spec.block is None:
+            continue
+        (tile, grid), shape, threads = cut_of(arg), live_state(arg).layout.shape, prod(spec.block)
+        within = tuple(map(min, tile, shape))
+        if _has_threads(spec, within):
+            continue
+        what = f"a tile of {within} has {prod(within)} elements, but a block has {threads} threads"
+        covering, blocks = -(-prod(shape) // threads), ", ".join(map(str, grid))
+        cure = f"Give smaller tiles, or the grid: {spec.name}.grid({covering}) if each thread writes one element, "
+        refuse_call(spec, origin, what, f"{cure}{spec.name}.grid({blocks}) if it writes several", param)
+
+
+def is_launchable(spec: KernelSpec) -> bool:
+    """Return true if `check_launchable` refuses no call of the kernel."""
+    return not spec.cooperative and (spec.block is not None or not spec.counts_threads)
+
+
+def check_launchable(spec: KernelSpec, origin: Origin) -> None:
+    """Refuse the call of a kernel that no launch of dagpu's would run right, whatever its arguments.
+
+    Raises:
+        KernelArgumentError: it counts its threads, and its block is left open; or its blocks wait for each other.
+    """
+    if spec.cooperative:
+        what = "its blocks wait for all others (grid.sync()), which takes a cooperative launch, and dagpu makes none"
+        refuse_call(spec, origin, what, "Cut it there into two kernels: a launch begins when the one before it is over")
+    if not is_launchable(spec):
+        what = 'it takes plain pointers (abi="pointers"), so it counts its threads, and its block is left open'
+        refuse_call(
+            spec, origin, what, f"Say how many threads a block has: @kernel(block=256, ...) or {spec.name}.block(256)"
+        )
 
 
 def refuse_call(spec: KernelSpec, origin: Origin, what: str, cure: str, param: Param | None = None) -> NoReturn:

@@ -20,7 +20,11 @@ from dagpu.handles.symbolic import SymbolicNumber
 from dagpu.kernels.annotations import PySignature, declaration_error, declared_at, takes_by_position
 from dagpu.kernels.cuda_source.cuda_scalars import CudaParam, check_scalar
 from dagpu.kernels.cuda_source.cuda_signature import PyParam, check_signature, parse_cuda_signature
+from dagpu.kernels.cuda_source.module_variables import ModuleUse, read_module_use
 from dagpu.ops.kernel_spec import KernelSpec, Param
+
+_PATH = re.compile(r"[^\s(){};]+\.\w{1,4}")
+"""The name of a file, and no text of a source."""
 
 
 # ---- the source ---------------------------------------------------------------------------
@@ -35,13 +39,16 @@ def read_source(cuda: str | Path, function: Callable[..., object]) -> tuple[str,
     """
     name, place, home = function.__name__, declared_at(function), function.__code__.co_filename
     if isinstance(cuda, str) and ("\n" in cuda or not cuda.endswith(".cu")):
-        return cuda, f"{home}:{_line_of(cuda, function)}"
+        if _PATH.fullmatch(cuda):
+            what = f"cuda={cuda!r} is the text of a source, and it has the form of a path"
+            raise declaration_error(name, place, what, f"A path ends with .cu; name any other file by Path({cuda!r})")
+        return cuda.removeprefix("\ufeff"), f"{home}:{_line_of(cuda, function)}"
     if not isinstance(cuda, str | Path):
         what = f"cuda= is of type {type(cuda).__name__}"
         raise declaration_error(name, place, what, "Give CUDA C++ source text, or the path of a .cu file")
     path = Path(home).parent / cuda  # an absolute `cuda` stays as it is
     try:
-        return path.read_text(encoding="utf-8"), str(path)
+        return path.read_text(encoding="utf-8-sig"), str(path)  # a byte order mark is no part of the text
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         what = f"the CUDA source {str(path)!r} cannot be read ({why})"
@@ -165,6 +172,30 @@ def early_inputs(
     return tuple(found)
 
 
+def check_module(source: str, kernel: str, place: str) -> ModuleUse:
+    """Return what a kernel shares with other launches, by its source.
+
+    Raises:
+        KernelArgumentError: the kernel uses a variable that nothing sets, or one that another kernel of the source uses
+            too.
+    """
+    use = read_module_use(source, kernel)
+    if use.unset:
+        name, line, space = use.unset[0][:3]
+        what = f"it uses the {space} variable {name!r} (CUDA source line {line}), which nothing sets, so it is zero"
+        cure = "Initialise it in the source, or pass its contents as an input"
+        raise declaration_error(kernel, place, what, cure)
+    if use.others:
+        name, line, space = use.changed[0][:3]
+        others = ", ".join(map(repr, use.others))
+        what = (
+            f"it shares the {space} variable {name!r} (CUDA source line {line}) with the kernel {others}, but each "
+            "kernel is compiled by itself, and has variables of its own"
+        )
+        raise declaration_error(kernel, place, what, "Pass it to both as an argument, or give each one of its own")
+    return use
+
+
 # ---- other parts of a declaration ---------------------------------------------------------
 MAX_THREADS = 1024
 """The maximum number of threads in a block, on all architectures.
@@ -185,6 +216,9 @@ def check_extents(
     """
     found = tuple(n for n in map(as_whole_number, given) if n is not None and 1 <= n <= _MAX_GRID)
     call = f"{what}({', '.join(map(format_value, given))}){called and f' at {called}'}"
+    if called and len(given) == 1 and isinstance(given[0], tuple | list) and all(map(as_whole_number, given[0])):
+        numbers = ", ".join(map(format_value, given[0]))
+        raise declaration_error(kernel, place, call, f"Pass the numbers themselves: {what}({numbers})")
     if len(found) != len(given) or not 1 <= len(found) <= 3:
         raise declaration_error(kernel, place, call, "Give 1 to 3 whole numbers, each 1 or more")
     if what == "block" and math.prod(found) > MAX_THREADS:

@@ -19,10 +19,12 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.env_vars import CHECKED
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.pickling import PickledByName
 from dagpu.common.tracebacks import leaves_run, scope_of_caller, without_our_frames
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
 from dagpu.handles.handle_trees import move_handles
+from dagpu.handles.module_state import module_state
 from dagpu.kernels.annotations import In as In
 from dagpu.kernels.annotations import Lazy as Lazy
 from dagpu.kernels.annotations import Out as Out
@@ -33,12 +35,13 @@ from dagpu.kernels.annotations import (
     read_signature,
 )
 from dagpu.kernels.argument_binding import bind_arguments
-from dagpu.kernels.call_arguments import check_arguments, format_param
+from dagpu.kernels.call_arguments import check_arguments, check_launchable, format_param, is_launchable
 from dagpu.kernels.compiling import compile_ahead
 from dagpu.kernels.declaration import (
     ScalarCheck,
     check_body,
     check_extents,
+    check_module,
     check_settings,
     checked_output,
     early_inputs,
@@ -63,7 +66,7 @@ DECLARED: Final[WeakSet[Any]] = WeakSet()
 
 
 @final
-class Kernel(Generic[_P]):
+class Kernel(PickledByName, Generic[_P]):
     """A kernel. A call builds an op whose result is the tuple of the arguments, with their kinds unchanged."""
 
     def __init__(self, spec: KernelSpec, signature: PySignature, function: Callable[_P, None]) -> None:
@@ -77,7 +80,8 @@ class Kernel(Generic[_P]):
         self._scalars = tuple((i, p.check) for i, p in params if p.check is not None)
         checks = [(i, check) for i, check in self._scalars if isinstance(check, ScalarCheck)]
         self._plain = tuple((i, check.kind, check.low, check.high) for i, check in checks)
-        self._has_grid = spec.grid is not None or any(p.form == "out" for p in spec.params)
+        self._is_quick = is_launchable(spec) and (spec.grid is not None or any(p.form == "out" for p in spec.params))
+        """True if a call whose arguments are ops and fitting numbers needs no other checks."""
         update_wrapper(self, function, updated=())
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> KernelOp:
@@ -100,13 +104,14 @@ class Kernel(Generic[_P]):
                 number = args[i]
                 if type(number) is not kind or not low <= number <= high:
                     return self._launch(list(args), origin)
-            return Launch(self.spec, args, origin) if self._has_grid else self._launch(list(args), origin)
+            return Launch(self.spec, args, origin) if self._is_quick else self._launch(list(args), origin)
         except BaseException as error:
             without_our_frames(error)
             raise
 
     def _launch(self, given: list[Any], origin: Origin) -> KernelOp:
         """Check all arguments, move the handles, and return the op."""
+        check_launchable(self.spec, origin)
         check_arguments(self.spec, given, origin, ops=True)
         for i, check in self._scalars:
             if not isinstance(given[i], DeviceOp):
@@ -235,7 +240,7 @@ class Kernel(Generic[_P]):
 
 
 @final
-class NewOutput(Generic[_Q, _D]):
+class NewOutput(PickledByName, Generic[_Q, _D]):
     """A kernel with a new tensor as its output, from `kernel.new(shape, tile)`. A call yields the tensor."""
 
     def __init__(self, kernel: Kernel[Any], shape: object, tile: object, partial: object, origin: Origin) -> None:
@@ -295,10 +300,13 @@ def kernel(
     Args:
         cuda: CUDA C++ source text, or the path of a `.cu` file. A relative path starts at the folder of the declaring
             module. The source has a `__global__` function with the name of the decorated function.
-        block: the block dimensions, 1 to 3 extents, at most 1024 threads in total. None lets dagpu choose.
-        abi: "views" passes `Tile` and `View`; "pointers" passes plain pointers, as in existing CUDA code.
+        block: the block dimensions, 1 to 3 extents, at most 1024 threads in total. None lets dagpu choose, except for a
+            kernel of plain pointers: it counts its threads, so its calls are refused without a block.
+        abi: "views" passes `Tile` and `View`; "pointers" passes plain pointers, as in existing CUDA code. A block then
+            has a thread for each element of a tile at least, unless `kernel.grid(...)` gives the grid.
         options: options for the compiler.
-        checked: True compiles bounds checks into the kernel. None means True if DAGPU_CHECKED is 1.
+        checked: True compiles bounds checks into the kernel. None means True if DAGPU_CHECKED is 1. A kernel of plain
+            pointers has none.
         in_place: an output may reuse the memory of an input of the same shape and element size that is not needed any
             more. Set it only if the kernel and its host body use an element of such an input for the output's element
             of the same index alone, and read it before they write.
@@ -326,9 +334,15 @@ def kernel(
         name, place = function.__name__, declared_at(function)
         signature = read_signature(function, scope_of_caller())
         check_settings(name, place, abi, options, checked=checked, in_place=in_place)
+        if checked and abi == "pointers":
+            what = 'checked=True with abi="pointers", whose accesses cannot be checked'
+            raise declaration_error(name, place, what, "Leave checked out, or take Tile and View")
         threads = block if block is None or isinstance(block, tuple) else (block,)
         source, source_name = read_source(cuda, function)
         params = params_of(function, signature, source, abi)
+        use = check_module(source, name, place)
+        shared = ", ".join([repr(variable.name) for variable in use.changed])
+        title = f"kernel {name!r}, whose launches share the variable {shared}"
         spec = KernelSpec(
             name=name,
             params=params,
@@ -337,11 +351,13 @@ def kernel(
             abi=abi,
             block=None if threads is None else check_extents(threads, "block", name, place),
             options=tuple(options),
-            checked=CHECKED.get() if checked is None else bool(checked),
+            checked=abi == "views" and (CHECKED.get() if checked is None else bool(checked)),
             origin=(function.__code__, 0),
             host=HostBody(),
             in_place=bool(in_place),
             early_reads=early_inputs(early_reads, params, source, name, place),
+            state=module_state(title, source, name, tuple(options)) if use.changed else None,
+            cooperative=use.waits_for_grid,
             sees=sights_of(sees, params, source, abi, name, place),
         )
         made = Kernel(spec, signature, cast("Callable[_P, None]", function))

@@ -16,6 +16,7 @@ from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe
 from dagpu.handles.library_bodies import LibraryBody
+from dagpu.handles.module_state import ModuleState
 
 AxisSight: TypeAlias = tuple[int, int, int]
 """What a tile sees along an axis of an input: an axis of the first output, and the elements that it also sees before
@@ -80,9 +81,12 @@ class IndexBeyond(Exception):
     """Raised by the host body of an indexed kernel: an index is beyond its axis."""
 
     def __init__(self, index: int, extent: int) -> None:
-        super().__init__(f"index {index} of an axis with {extent} elements")
+        super().__init__(index, extent)
         self.index = index
         self.extent = extent
+
+    def __str__(self) -> str:
+        return f"index {self.index} of an axis with {self.extent} elements"
 
 
 Field: TypeAlias = tuple[int, int | None]
@@ -247,6 +251,9 @@ class KernelSpec:
     if it does not wait, and so must start when that kernel is over."""
     sees: tuple[Sight | None, ...] | None = None
     """For each parameter what a tile sees of it, None for everything; None if nothing is declared."""
+    walked: tuple[tuple[tuple[int, int], ...], ...] = ()
+    """What a generated kernel counts beside the elements of each argument: products of extents, each of a parameter and
+    an axis of it. A kernel of broadcast arguments walks more elements than any of them has."""
     indexed: Indexed | None = None
     """The input with indices of another tensor, if an index may be beyond it."""
     library: LibraryBody | None = None
@@ -263,6 +270,11 @@ class KernelSpec:
     """The number of parameters, the last ones, that are new tensors: the kernel defines each of their elements."""
     expression: str = ""
     """The name in tables and pictures of the expression of which dagpu has made the kernel, if that is a `lambda`."""
+    state: ModuleState | None = None
+    """The variables of the kernel's module that its launches may change; None if there are none. Two launches at the
+    same time would share them."""
+    cooperative: bool = False
+    """True if the blocks wait for all blocks of the grid, which takes a cooperative launch."""
     tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
     """The parameters that are tensors, with their indices in `params`."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)
@@ -271,6 +283,9 @@ class KernelSpec:
     """True if a launch may need scratch memory, which is planned before it."""
     takes_pointers: bool = field(init=False, repr=False)
     """True if a tensor is passed as a plain pointer, which has no strides."""
+    counts_threads: bool = field(init=False, repr=False)
+    """True if the text finds its elements by its own count of threads, without a `Tile`: it is of the user's, on plain
+    pointers."""
     open_places: tuple[int, ...] = field(init=False, repr=False)
     """Indices of the parameters in `params` that take an op or a handle."""
 
@@ -292,6 +307,7 @@ class KernelSpec:
         object.__setattr__(self, "may_need_scratch", scratch)
         pointers = self.abi == "pointers" and self.library is None
         object.__setattr__(self, "takes_pointers", pointers and not (self.python and self.python.takes_strides))
+        object.__setattr__(self, "counts_threads", pointers and self.python is None)
         object.__setattr__(self, "tensors", tuple(tensors))
         object.__setattr__(self, "lazy", tuple(lazy))
         object.__setattr__(self, "open_places", tuple([i for i, p in params if p.form != "scalar" or p.lazy]))

@@ -55,6 +55,12 @@ class Once:
         which the value depends, with their revisions."""
         self._settle(value, made_for)
 
+    def offer(self, value: Any) -> None:
+        """Remember a value that depends on no source, unless there is one, or another run is making it."""
+        with BOOKKEEPING:
+            if self.value is NOTHING and self.settled():
+                self.value, self.made_for = value, {}
+
     def remembered(self) -> tuple[Any, Mapping[Any, int]]:
         """Return the value, `NOTHING` if there is none, and the sources on which it depends, with their revisions."""
         with BOOKKEEPING:

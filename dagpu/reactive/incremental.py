@@ -6,8 +6,8 @@ where a value has another type or shape, and, if it has several stages, in each 
 the same by construction stays in use, so the device still runs only what has changed.
 """
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias, final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.origin import Origin, StartedAt
 from dagpu.handles import SharedTensor, live_state
@@ -16,8 +16,8 @@ from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.lowering.updates.comparing.compare_values import same_kind
 from dagpu.lowering.updates.host_layer import HostLayer, NewTraceNeeded
-from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs
-from dagpu.lowering.updates.live_result import Build, Made, result_builder
+from dagpu.lowering.updates.live_inputs import Bound, LiveInput, LiveInputs
+from dagpu.lowering.updates.live_result import Build, Made, TargetMemory, result_builder
 from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
@@ -32,7 +32,7 @@ from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
 from dagpu.reactive.plans.update_plans import UpdatePlan
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stages.explained_stages import explain_stages
-from dagpu.reactive.stages.live_stage import Contents, LiveStage
+from dagpu.reactive.stages.live_stage import Contents, Lenders, LiveStage
 from dagpu.reactive.stages.stage_maker import StageMaker
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
@@ -40,6 +40,9 @@ from dagpu.runtime.execute import next_stage
 from dagpu.runtime.waiting.waits import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]
+
+_MOST_FAILED: Final = 2
+"""The most traces in a row that have failed and of which something is kept."""
 
 
 @final
@@ -54,6 +57,8 @@ class IncrementalRun:
         """The nodes that other feeds observe too; None for a run that shares nothing."""
         self._shared_at = -1
         """The number of changes of what is shared that this run has followed."""
+        if shared is not None:
+            shared.lenders = self._lenders
         self._settings = settings
         self._maker = StageMaker(op, settings, memory, origin, shared)
         self._origin = origin
@@ -65,8 +70,13 @@ class IncrementalRun:
         """Builds the result; None if the op has several stages, and is traced in each update."""
         self._layer: HostLayer | None = None
         """The compiled host layer of the trace, from its second update on."""
+        self._refreshed = False
+        """True if the host values of the trace are those of the sources' values in it."""
         self._inputs: dict[Source[Any], LiveInput] = {}
         """The inputs of the trace that are sources."""
+        self._failed: list[tuple[LiveInputs, list[LiveStage]]] = []
+        """What traces that have failed since the last value have made good: their closures' values, and their
+        stages."""
         self.latest: LatestUpdate | None = None
         """The update that was made last, if `begin_again` may begin it."""
         self._stale = 0
@@ -94,6 +104,17 @@ class IncrementalRun:
         If it fails or is cancelled, what it was to make is stale, and the next update makes it. `newer` has the
         versions of all sources in the snapshot that may differ from those of the last update; None for any.
         """
+        shared = self._shared
+        if shared is None:
+            return await self._update(snapshot, waits, newer)
+        shared.begin()
+        try:
+            return await self._update(snapshot, waits, newer)
+        finally:
+            shared.end()
+
+    async def _update(self, snapshot: Snapshot, waits: Waits, newer: Mapping[Source[Any], Version] | None) -> Any:
+        """Do what `update` does."""
         live = self._live
         if live is not None and self._build is not None:
             if self._shared is not None and self._shared.changes != self._shared_at:
@@ -145,9 +166,16 @@ class IncrementalRun:
         After an update that failed something is stale, and one in another way is not noted.
         """
         latest, shared = self.latest, self._shared
+        if shared is not None:
+            shared.busy = True  # before it looks at what is shared: see `SharedWork.busy`
         if latest is None or self._stale or (shared is not None and shared.changes != self._shared_at):
+            if shared is not None:
+                shared.busy = False
             return None
-        return latest.newer()
+        version = latest.newer()
+        if shared is not None:
+            shared.busy = version is not None
+        return version
 
     def begin_again(self, latest: LatestUpdate, version: Version) -> None:
         """Begin the update `latest` for a version that `newer_number` has returned. The direct call of its plan makes
@@ -158,23 +186,13 @@ class IncrementalRun:
 
     def end_again(self, latest: LatestUpdate, *, failed: bool) -> None:
         """End what `begin_again` has begun. If it failed, all that it was to make is lost."""
+        if self._shared is not None:
+            self._shared.busy = False
         if failed:
             latest.stage.lost |= latest.update.targets
         else:
             self._stale = 0
             self._count(latest.stage, latest.update.ran)
-
-    @property
-    def owes_plan(self) -> bool:
-        """True if a set of changed sources that was seen has no plan of its own yet."""
-        return self._build is not None and any(stage.plans.owes for stage in self._stages)
-
-    def make_owed_plan(self) -> None:
-        """Make the plan of the set of changed sources that a larger plan has served last."""
-        for stage in self._stages:
-            if stage.plans.owes:
-                stage.plans.make_owed()
-                return
 
     # ---- inputs
 
@@ -184,6 +202,7 @@ class IncrementalRun:
         Raises:
             NewTraceNeeded: a closure that built the op has read what has changed, or it has another type or shape.
         """
+        self._refreshed = False
         fits, changed = self._mark_changed(snapshot, newer)
         if not fits or (live.reads and self._stale & live.structural_bits()):
             raise NewTraceNeeded
@@ -193,6 +212,7 @@ class IncrementalRun:
             self._layer = HostLayer(live)
         if self._layer.computes:
             self._layer.refresh(self._stale, self._mark)
+        self._refreshed = True
         if live.reads and self._stale & live.structural_bits():
             raise NewTraceNeeded
 
@@ -254,6 +274,7 @@ class IncrementalRun:
         waits: Waits,
         reuse: "_Reuse | None" = None,
         parts: ChangedParts | None = None,
+        earlier: Sequence[LiveStage] = (),
     ) -> None:
         """Make the targets of a stage. What comes after cutoffs that are not decided is left for a later part."""
         ran, before = 0, 0
@@ -267,8 +288,8 @@ class IncrementalRun:
             change = Change(mask, wait, before, stage.lost)
             compare = sum(cut.own for cut in ready if cutoffs.compares(cut, change))
             change = change._replace(compare=compare)
-            if stage.common and self._shared is not None:
-                ran += await self._shared.run(stage, change, snapshot, waits, self._origin, parts)
+            if (stage.common or stage.opened) and self._shared is not None:
+                ran += await self._shared.run(stage, earlier, change, snapshot, waits, self._origin, parts)
             else:
                 ran += await stage.run(change, waits, self._origin, parts)
             if not wait:
@@ -288,21 +309,34 @@ class IncrementalRun:
 
     # ---- the trace
 
-    async def _trace(self, snapshot: Snapshot, waits: Waits) -> Any:
-        """Trace the op, and make what no memory of the trace before it holds already."""
-        table = ValueNumbers()
+    def _made_before(self, snapshot: Snapshot, table: ValueNumbers) -> tuple[Contents, Bound]:
+        """Return the memory that is still right in a snapshot, and what closures have returned: of the last trace, and
+        of those that have failed since."""
         available: Contents = {}
+        bound: dict[AnyOp, tuple[Any, Any]] = {}
         if self._live is not None:
             self._mark_changed(snapshot)
             stale = 0 if self._build is None else self._stale
             for stage in self._stages:
                 available |= stage.contents(table, stale)
+            bound |= self._live.bound(0 if self._refreshed else self._stale)
+        for live, stages in self._failed:
+            for stage in stages:
+                available |= stage.contents(table, 0)
+            bound |= live.bound(0)
+        return available, bound
+
+    async def _trace(self, snapshot: Snapshot, waits: Waits) -> Any:
+        """Trace the op, and make what no memory of the trace before it holds already."""
+        table = ValueNumbers()
+        available, bound = self._made_before(snapshot, table)
         settings, where = self._settings, self._origin
         tracer = Tracer(
             self._op, settings.device, settings.policy, find_device, None, snapshot=snapshot, before=self._live
         )
         live = tracer.live
         assert live is not None
+        live.bound_before = bound
         if self._shared is not None:
             self._shared_at = self._shared.changes
             live.call_of = self._shared.call_of
@@ -312,12 +346,14 @@ class IncrementalRun:
         try:
             while True:
                 program = (await next_stage(tracer, waits)).program
+                if stages:
+                    stages[-1].lenders(table, 0)
                 stage = self._maker.new_stage(tracer, live, program, stages)
                 made |= {storage: (stage.targets, buffer) for buffer, storage in tracer.builder.outputs()}
                 if not stages and all(map(_ends_on_host, tracer.suspended)):
                     build = result_builder(tracer.root, live, stage.targets, made, where)
                 stages.append(stage)
-                await self._run_stage(stage, 0, snapshot, waits, (table, available))
+                await self._run_stage(stage, 0, snapshot, waits, (table, available), earlier=stages[:-1])
                 tracer.settle(stage.targets.memory)
                 published = [handle for handle in tracer.publish() if type(handle) is SharedTensor]
                 for handle in published:
@@ -334,21 +370,37 @@ class IncrementalRun:
             assert make is not None, "the last stage has no value that waits"
             held = [handle for handle, _ in tracer.taken_handles()]
             result = make()
+        except BaseException:
+            self._failed = [*self._failed, (live, stages)][-_MOST_FAILED:]
+            raise
         finally:
             live.end_trace()
             self.sources = live.sources()
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
         self.latest = None
+        self._failed = []
         self._parts.clear()
         self._inputs = {made.source: made for made in live.inputs if made.source is not None}
         self._layer = None
         self._count_kept()
         if self._shared is not None:
-            self._shared.keep_met({each.node for stage in stages for each in stage.shared})
+            self._shared.keep_met(live.met | {made.node for made in live.inputs if made.node is not None})
         return result
 
     # ---- other feeds
+
+    def _lenders(self, table: ValueNumbers, versions: set[Version] | None) -> Lenders:
+        """Return what this run holds for other feeds, by value number: nothing if it has none of these versions of
+        sources; None for any."""
+        live, found = self._live, dict[int, tuple[TargetMemory, int]]()
+        if live is None or (
+            versions is not None and versions.isdisjoint([made.version for made in self._inputs.values()])
+        ):
+            return found
+        for stage in self._stages:
+            found |= stage.lenders(table, 0 if self._build is None else self._stale)
+        return found
 
     def _follow_sharing(self, shared: SharedWork) -> None:
         """Share with other feeds what they observe too now, and nothing else."""

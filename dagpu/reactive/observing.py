@@ -55,10 +55,8 @@ def observe(op: AnyOp, /, *, memory: int | None = None, check: bool = False) -> 
     of the newest ones. The flow of an op without sources ends after one value. If an update fails, `next()` raises, and
     the next call makes the update again, with the newest values.
 
-    A plan is made for each set of sources that changes together. A set that is new takes the smallest plan at hand
-    that was made for all of its sources and more, if there is one and what it runs in excess is predicted to take less
-    time than the making of a plan; it gives the same value. The set's own plan is made while the next `next()` waits
-    for a change, or else in the second update of that set. Plans are kept for the 32 sets used last.
+    A plan is made for each set of sources that changes together, when it does so first: it runs exactly what depends on
+    them. Plans are kept for the 32 sets used last.
 
     A device result is a `SharedTensor` that no later update writes. NumPy arrays are read-only, and each value has
     lists, dicts, sets and bytearrays of its own. An object of another class may be in several values: do not change it
@@ -175,15 +173,7 @@ class Observed(FlowStage[Any]):
                 return snapshot
             if not self._seen:
                 raise End
-            if self._run.owes_plan:
-                await await_steps(protected(self._make_owed_plan(), "the plan of an update was made"))
-            else:
-                await self._changed.wait()
-
-    async def _make_owed_plan(self) -> None:
-        """Make one plan while nothing has changed. A checkpoint."""
-        self._run.make_owed_plan()
-        await trio.lowlevel.checkpoint()
+            await self._changed.wait()
 
     async def _update(self, snapshot: Snapshot) -> Any:
         """Make the value of a snapshot. A checkpoint; after the last one nothing can be cancelled."""

@@ -12,7 +12,7 @@ Closures of the host below such a node are called once for each argument: the fe
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, final
 
@@ -25,13 +25,14 @@ from dagpu.lowering.updates.comparing.compare_values import same_objects
 from dagpu.lowering.updates.live_inputs import Call
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Change
+from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, Shared, Zip, nodes_of
-from dagpu.ops.live.versions import Snapshot
+from dagpu.ops.live.versions import Snapshot, Version
 from dagpu.ops.node_functions import BUILT_IN
 from dagpu.ops.single_flight import NOTHING, Once
 from dagpu.reactive.plans.prepared_tiles import ChangedParts
-from dagpu.reactive.stages.live_stage import LiveStage
+from dagpu.reactive.stages.live_stage import Lenders, LiveStage
 from dagpu.runtime.waiting.waits import Waits
 
 AnyOp = DeviceOp[Any, Any, Any]
@@ -66,6 +67,8 @@ class _Observed:
         self._feeds: Counter[AnyOp] = Counter()
         self._calls: dict[AnyOp, _LastCall] = {}
         self._published: dict[AnyOp, Any] = {}
+        self.open: dict[SharedWork, None] = {}
+        """The feeds that are open."""
         self.changes = 0
         """How often a node has got its second feed, or lost it."""
 
@@ -77,7 +80,7 @@ class _Observed:
                 if self._feeds[node] == 2:
                     self.changes += 1
                     if type(node) is Map:
-                        self._calls[node] = _LastCall()
+                        self.share_call(node)
 
     def leave(self, nodes: Iterable[AnyOp]) -> None:
         """Count one feed less for these nodes, and free what is left of those that have one feed alone."""
@@ -86,14 +89,31 @@ class _Observed:
                 self._feeds[node] -= 1
                 if self._feeds[node] == 1:
                     self.changes += 1
-                    self._calls.pop(node, None)
                     self._forget(node)
                 elif not self._feeds[node]:
                     del self._feeds[node]
+                    self._calls.pop(node, None)
+                    self._forget(node)
 
     def is_common(self, node: AnyOp) -> bool:
-        """Return true if two feeds observe a node."""
-        return self._feeds[node] > 1
+        """Return true if two feeds observe a node, or may do so: one that has not run yet may find any node in its
+        closures."""
+        return self._feeds[node] > 1 or (self._feeds[node] == 1 and any(not each.is_known for each in self.open))
+
+    def know(self) -> None:
+        """Note that a feed has run for the first time, and free what was published in case that it needs it."""
+        with Bookkeeping():
+            self.changes += 1
+            for node in list(self._published):
+                if not self.is_common(node):
+                    self._forget(node)
+            for node in list(self._calls):
+                if not self.is_common(node):
+                    del self._calls[node]
+
+    def share_call(self, node: AnyOp) -> None:
+        """Keep the last value of a closure for other feeds, also for one that meets its node later."""
+        self._calls.setdefault(node, _LastCall())
 
     def call_of(self, node: AnyOp, call: Call) -> Call:
         """Return the function that calls the closure of a node, or returns its last value if several feeds share it."""
@@ -101,8 +121,11 @@ class _Observed:
         return call if last is None else partial(last.value, call)
 
     def publish(self, node: Shared[Any], value: Any, made_for: Mapping[Any, int]) -> None:
-        """Give a value that a feed has made to other runs, as long as two feeds observe the node."""
+        """Give a value that a feed has made to other runs: of sources as long as two feeds observe the node, a constant
+        for ever."""
         node.once.publish(value, made_for)
+        if not made_for:
+            return
         with Bookkeeping():
             self._published[node] = value
             if not self.is_common(node):
@@ -128,20 +151,73 @@ class SharedWork:
         self._visible = {node for node in below if type(node) is Shared or _calls_closure(node)}
         self._met: set[AnyOp] = set()
         """The nodes that closures have built, or refer to."""
+        self.is_known = False
+        """True once the feed has run, so that its nodes are known."""
+        self.busy = False
+        """True while an update may write the feed's memory. It is set before the update looks at `changes`, and another
+        feed looks at it after a node has become common: so that one does not take what this one writes in place."""
+        self.lenders: Callable[[ValueNumbers, set[Version] | None], Lenders] | None = None
+        """Returns what the feed holds for others, by value number."""
         _observed.enter(self._visible)
+        with Bookkeeping():
+            _observed.open[self] = None
+            _observed.changes += 1
 
     @property
     def changes(self) -> int:
         """A number that differs after a node has become common to two feeds, or is so no more."""
         return _observed.changes
 
-    def call_of(self, node: Map[Any], call: Call) -> Call:
-        """Return the function by which this feed calls the closure of a node."""
+    def is_common(self, node: AnyOp) -> bool:
+        """Return true if another feed observes a node too, or may do so."""
+        return _observed.is_common(node)
+
+    def observes(self, node: AnyOp) -> bool:
+        """Return true if this feed observes a node."""
+        return node in self._visible or node in self._met
+
+    def begin(self) -> None:
+        """Begin an update."""
+        with Bookkeeping():
+            self.busy = True
+
+    def end(self) -> None:
+        """End an update."""
+        self.busy = False
+        if not self.is_known:
+            self.is_known = True
+            _observed.know()
+
+    def take(self, stage: LiveStage, earlier: Sequence[LiveStage], change: Change, stale: set[int]) -> set[int]:
+        """Take over what other feeds hold of these targets, as far as it is below a node that both feeds observe.
+        Return the targets that were found. `earlier` are the stages before this one."""
+        versions = None if change.lost else stage.leaves.versions(change.mask)
+        table, found = ValueNumbers(), set[int]()
+        with Bookkeeping():
+            for before in earlier if stale else ():
+                before.lenders(table, 0)
+            for each in _observed.open if stale else ():
+                if each is self or each.busy or each.lenders is None:
+                    continue
+                both = frozenset([one.buffer for one in stage.common if each.observes(one.node)])
+                wanted = stale - found if any(map(each.observes, stage.opened)) else stage.below(both) & stale - found
+                theirs = each.lenders(table, versions) if wanted else {}
+                if theirs:
+                    found |= stage.take_from(wanted, table, theirs)
+        return found
+
+    def call_of(self, node: Map[Any], call: Call, *, below_shared: bool = False) -> Call:
+        """Return the function by which this feed calls the closure of a node. With `below_shared` a trace has met it
+        below a `shared()` op."""
+        if below_shared:
+            self.meet({node})
+            if _observed.is_common(node):
+                _observed.share_call(node)
         return _observed.call_of(node, call)
 
-    def meet(self, found: list[SharedBuffer]) -> None:
+    def meet(self, nodes: set[AnyOp]) -> None:
         """Observe the nodes that a trace has found, too."""
-        new = {each.node for each in found} - self._visible - self._met
+        new = nodes - self._visible - self._met
         self._met |= new
         _observed.enter(new)
 
@@ -157,12 +233,16 @@ class SharedWork:
 
     def close(self) -> None:
         """End this feed's part in all nodes."""
+        with Bookkeeping():
+            _observed.open.pop(self, None)
+        self.lenders = None  # it would keep the feed's memory
         _observed.leave(self._visible | self._met)
         self._visible, self._met = set(), set()
 
     async def run(
         self,
         stage: LiveStage,
+        earlier: Sequence[LiveStage],
         change: Change,
         snapshot: Snapshot,
         waits: Waits,
@@ -173,9 +253,9 @@ class SharedWork:
 
         Return the number of instructions that ran.
         """
-        claims = _Claims(snapshot)
+        claims = _Claims(self, snapshot)
         try:
-            given = await claims.settle(stage, change, waits)
+            given = await claims.settle(stage, earlier, change, waits)
             ran = await stage.run(change._replace(lost=stage.lost, given=given), waits, origin, parts)
             claims.publish(stage)
         finally:
@@ -192,21 +272,26 @@ def _calls_closure(node: AnyOp) -> bool:
 class _Claims:
     """The nodes that one update computes for other feeds too. It is the owner of their claims."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, work: SharedWork, snapshot: Snapshot) -> None:
+        self._work = work
         self.thread = threading.get_ident()
         """The thread that drives the run. Code that blocks this thread must not wait for the run."""
         self._snapshot = snapshot
         self._claimed: list[SharedBuffer] = []
 
-    async def settle(self, stage: LiveStage, change: Change, waits: Waits) -> frozenset[int]:
+    async def settle(
+        self, stage: LiveStage, earlier: Sequence[LiveStage], change: Change, waits: Waits
+    ) -> frozenset[int]:
         """Take the memory of the stale nodes that another run has made for this snapshot, and claim the others.
 
         Return the buffers that this change need not make although their bits have changed.
         """
         stale = stage.staleness.stale_targets(change)
-        wanted = [each for each in stage.common if each.buffer in stale]
+        made: set[int] = set()
         while True:
+            made |= self._work.take(stage, earlier, change, stale - made)
             found: list[tuple[SharedBuffer, Any]] = []
+            wanted = [each for each in stage.common if each.buffer in stale and each.buffer not in made]
             busy = self._claim(wanted, found)
             if busy is None:
                 break
@@ -214,8 +299,9 @@ class _Claims:
             await waits.wait_for_any([busy])
         for each, value in found:
             stage.take(each.buffer, value)
+            made.add(each.buffer)
         bits = stage.staleness.bits_of
-        return frozenset([each.buffer for each, _ in found if bits(each.buffer) & change.mask])
+        return frozenset([buffer for buffer in made if bits(buffer) & change.mask])
 
     def _claim(self, wanted: list[SharedBuffer], found: list[tuple[SharedBuffer, Any]]) -> Once | None:
         """Claim each node, or add it to `found` with its value. Return the first one that another run is making."""
@@ -224,8 +310,6 @@ class _Claims:
             while True:
                 value, made_for = once.remembered()
                 if value is not NOTHING:
-                    if not made_for:
-                        break  # an earlier run has read no source for it: this one computes its own
                     if all(node.cell.history.at(self._snapshot).revision == made_for[node] for node in made_for):
                         if each.holds(value):
                             found.append((each, value))

@@ -3,8 +3,9 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, final
 
 from dagpu.common.critical import pause_section, restore_section
 from dagpu.common.origin import Origin
@@ -14,9 +15,11 @@ from dagpu.lowering.arguments.call_text import MISS
 from dagpu.lowering.arguments.exact_tokens import is_fixed
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
+from dagpu.lowering.tracing.deferred import Deferred
 from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Value
+from dagpu.ops.live.versions import Snapshot
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
 from dagpu.runtime.calls.run_call import run_bound, run_call
 from dagpu.runtime.calls.settings import Settings
@@ -85,22 +88,29 @@ async def run_unchecked(op: DeviceOp[_T, Any, Any], settings: Settings, waits: W
         await waits.finish_run(False)
         return op.content
     lookup = PlanLookup(op, settings)
+    found = await _run_by_a_plan(lookup, settings, waits, origin)
+    return await _run_traced(op, settings, waits, lookup, origin) if found is MISS else found
+
+
+async def _run_by_a_plan(lookup: PlanLookup, settings: Settings, waits: Waits, origin: Origin) -> Any:
+    """Run an op by the plan of an earlier run that its key finds. Return `MISS` if it needs a trace."""
     found = lookup.bind()
-    if found is not None:
-        loaded, bound = found
-        if bound is None:
-            assert lookup.inputs is not None
-            again, leaves = loaded.again, lookup.inputs.leaves
-            if waits is _blocking:
-                result = again.now(loaded, leaves, (), settings, origin)
-            else:
-                result = await again.in_task(loaded, leaves, (), settings, origin)
-            if result is not MISS:
-                return result
-            bound = lookup.bind_again(loaded)
-        if bound is not None and (bound.claims is None or bound.claims.claim()):
-            return await _run_found(loaded, bound, settings, waits, origin)
-    return await _run_traced(op, settings, waits, lookup, origin)
+    if found is None:
+        return MISS
+    loaded, bound = found
+    if bound is None:
+        assert lookup.inputs is not None
+        again, leaves = loaded.again, lookup.inputs.leaves
+        if waits is _blocking:
+            result = again.now(loaded, leaves, (), settings, origin)
+        else:
+            result = await again.in_task(loaded, leaves, (), settings, origin)
+        if result is not MISS:
+            return result
+        bound = lookup.bind_again(loaded)
+    if bound is not None and (bound.claims is None or bound.claims.claim()):
+        return await _run_found(loaded, bound, settings, waits, origin)
+    return MISS
 
 
 async def _run_found(
@@ -116,11 +126,40 @@ async def _run_found(
         claims.abandon()
 
 
+@final
+class _WaitsForWhole(Exception):  # reason: it is a result and no error
+    """Raised by the run of a part of an op: it needs a value that the run of the whole is making."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """The run of an op, for the runs of its parts."""
+
+    instant: Snapshot
+    """The instant at which all of them read sources."""
+    runs: tuple[object, ...]
+    """The owners of its claims, and of those of the runs that it is a part of."""
+
+
 async def _run_traced(
-    op: DeviceOp[_T, Any, Any], settings: Settings, waits: Waits, lookup: PlanLookup, origin: Origin
+    op: DeviceOp[_T, Any, Any],
+    settings: Settings,
+    waits: Waits,
+    lookup: PlanLookup,
+    origin: Origin,
+    whole: _Whole | None = None,
+    read: dict[Any, int] | None = None,
 ) -> _T:
-    """Run an op without a cached plan: trace, plan and run it, stage by stage. Store the plan for later runs."""
+    """Run an op without a cached plan: trace, plan and run it, stage by stage. Store the plan for later runs.
+
+    For a part of a `whole`, `read` gets the sources that the run has read, with their revisions.
+    """
     tracer = Tracer(op, settings.device, settings.policy, find_device, lookup.inputs, origin)
+    if whole is not None:
+        tracer.read_sources_at(whole.instant)
+    if lookup.inputs is None:
+        tracer.find_parts(op)
     locks = Locks(origin)
     waited = False
     try:
@@ -129,6 +168,7 @@ async def _run_traced(
             with quiet_collector():
                 plan = plan_stage(stage, settings.verify) if stage.program.instructions else None
             if plan is not None:
+                tracer.begin_work()
                 call_on_plan(settings, op, plan)
                 loaded, bound = LoadedPlan(plan, settings), stage.bind()
                 await run_call(loaded, bound, locks, settings, waits, partial(_store, lookup, loaded, tracer))
@@ -142,12 +182,19 @@ async def _run_traced(
             if tracer.finished:
                 result: _T = tracer.result
                 break
-            if plan is None:
+            if parts := tracer.parts_to_run():
+                await _run_parts(tracer, parts, settings, waits, origin, whole)
+                waited = True
+            elif plan is None:
                 if not (others := tracer.awaited_values()):
                     raise tracer.stuck_error()
+                if whole is not None and any(once.owner in whole.runs for once in others):
+                    raise _WaitsForWhole
                 await waits.wait_for_any(others)
                 waited = True
         await waits.finish_run(waited)
+        if read is not None:
+            read |= tracer.read_sources()
         lookup.warn_never_kept(tracer.never_kept)
         return result
     except BaseException:
@@ -155,6 +202,26 @@ async def _run_traced(
         raise
     finally:
         locks.release()
+
+
+async def _run_parts(
+    tracer: Tracer, parts: list[Deferred], settings: Settings, waits: Waits, origin: Origin, whole: _Whole | None
+) -> None:
+    """Run parts of the op that is traced, together, by a plan of their own."""
+    op = tracer.op_of_parts(parts)
+    lookup = PlanLookup(op, settings, instant=tracer.instant)
+    read: dict[Any, int] = {}
+    result = await _run_by_a_plan(lookup, settings, waits, origin)
+    if result is MISS:
+        inner = _Whole(tracer.instant, (tracer.run, *(() if whole is None else whole.runs)))
+        try:
+            result = await _run_traced(op, settings, waits, lookup, origin, inner, read)
+        except _WaitsForWhole:
+            tracer.trace_parts(parts)
+            return
+    if lookup.inputs is not None:
+        read |= lookup.inputs.revisions()
+    tracer.finish_parts(parts, result, read)
 
 
 def _store(lookup: PlanLookup, loaded: LoadedPlan, tracer: Tracer) -> None:

@@ -3,13 +3,15 @@
 A pipeline has a cache of its own, and so has a graph, for the ops that launch it. dagpu.runtime.plan_lookup asks them.
 """
 
+import weakref
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from types import EllipsisType
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping
 from dagpu.common.origin import Origin
+from dagpu.common.reference_queue import ReferenceQueue
 from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.graph import GraphLaunch
@@ -32,6 +34,9 @@ class CacheInfo(NamedTuple):
 
 CheckCall: TypeAlias = Callable[[DeviceOp[Any, Any, Any], Settings, Any, Origin], Awaitable[Any]]
 """Runs the call of a pipeline with these settings. Its waits are those of the run."""
+
+_Elsewhere: TypeAlias = tuple["weakref.ref[PlanCache]", Hashable]
+"""A cache, and the key of a structure there."""
 
 
 @final
@@ -60,6 +65,8 @@ class PlanCache:
         self._at: dict[tuple[int, int], LoadedPlan] = {}
         """The plan that served the last op from a place in the code: id of the code object and offset. Its direct call
         may serve the next one. The key of the plan keeps the code object alive."""
+        self.elsewhere: set[_Elsewhere] = set()
+        """The caches of other pipelines that have plans of ops that call this one too, with their keys there."""
         self._misses = self.hits = 0
 
     def remember_launch(self, loaded: LoadedPlan, op: GraphLaunch) -> None:
@@ -97,6 +104,8 @@ class PlanCache:
 
     def find(self, inputs: Flattened, settings: Settings) -> LoadedPlan | None:
         """Return a plan that suits these leaves and settings, and count a hit; None if there is none."""
+        if _ended:
+            _remove_ended()
         with BOOKKEEPING:
             found = self._plans.get(inputs.key)
             for kept in found[0] if found else ():
@@ -112,8 +121,19 @@ class PlanCache:
         with BOOKKEEPING:
             self._misses += 1
 
-    def store(self, inputs: Flattened, new: LoadedPlan, reads: set[int], settings: Settings) -> None:
-        """Store a plan for ops of this structure. Removes the least recently used structure if the cache is full."""
+    def store(
+        self,
+        inputs: Flattened,
+        new: LoadedPlan,
+        reads: set[int],
+        settings: Settings,
+        others: "Sequence[PlanCache]" = (),
+    ) -> None:
+        """Store a plan for ops of this structure. Removes the least recently used structure if the cache is full.
+
+        `others` are the caches of further pipelines that the ops call. The plan is removed when one of them is cleared,
+        or is freed with its pipeline: a plan keeps alive what the functions of its pipelines close over.
+        """
         graph_from = settings.graph_from if isinstance(self._graph_from, EllipsisType) else self._graph_from
         new.specialize(inputs, reads, graph_from)
         with BOOKKEEPING:
@@ -124,14 +144,29 @@ class PlanCache:
                 fits = len(kept) < KEPT_PER_OP and not loaded.suits(settings, inputs.leaves)
                 (kept if fits else removed).append(loaded)
             self._plans[inputs.key] = kept, inputs.named
+            for other in others:
+                entry = weakref.ref(self), inputs.key
+                if entry not in other.elsewhere:
+                    other.elsewhere.add(entry)
+                    _ended.watch(other, entry)
             while len(self._plans) > self._maxsize:
                 _, (plans, _) = self._plans.popitem(last=False)
                 removed += plans
             for loaded in removed:
                 self._forget_place(loaded)
 
+    def remove(self, key: Hashable) -> None:
+        """Remove the plans of one structure, if there are any."""
+        with Bookkeeping():
+            loaded, _ = self._plans.pop(key, ([], None))
+            for each in loaded:
+                self._forget_place(each)
+
     def clear(self) -> None:
         """Remove all plans, and reset the statistics."""
+        elsewhere, self.elsewhere = self.elsewhere, set()
+        for entry in elsewhere:
+            _remove(entry)
         with Bookkeeping():
             self._plans.clear()
             self._at.clear()
@@ -142,6 +177,25 @@ class PlanCache:
         """Return the statistics. A miss of a pipeline is a call of its function."""
         with Bookkeeping():
             return CacheInfo(self.hits, self._misses, self._maxsize, len(self._plans))
+
+
+_ended: Final[ReferenceQueue[_Elsewhere]] = ReferenceQueue()
+"""Where plans are that a pipeline which is gone had a part in."""
+
+
+def _remove(entry: _Elsewhere) -> None:
+    if (cache := entry[0]()) is not None:
+        cache.remove(entry[1])
+
+
+def _remove_ended() -> None:
+    """Remove the plans of ops that call a pipeline which is gone."""
+    while _ended:
+        try:
+            entry = _ended.pop()
+        except IndexError:  # another thread has taken it
+            return
+        _remove(entry)
 
 
 _PLANS: Final = 256

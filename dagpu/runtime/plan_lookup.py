@@ -14,6 +14,7 @@ from dagpu.lowering.reuse.signature import Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Then, Value
 from dagpu.ops.graph import GraphLaunch
+from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.node_functions import Pure
 from dagpu.runtime.calls.direct_call import OFTEN, write_call_again
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
@@ -108,13 +109,20 @@ class PlanLookup:
 
     The slot on the op is an inline cache: it has the plans of earlier runs of the same op object, and needs no key. All
     other plans are in the cache of the pipeline that is called, of the graph that is launched, or of the process. With
-    `cache`, only that cache is used.
+    `cache`, only that cache is used. The run reads sources at `instant`, if that is given.
     """
 
-    __slots__ = ("_cache", "_inline", "_op", "_settings", "inputs")
+    __slots__ = ("_at", "_cache", "_inline", "_op", "_settings", "inputs")
 
-    def __init__(self, op: DeviceOp[Any, Any, Any], settings: Settings, cache: PlanCache | None = None) -> None:
+    def __init__(
+        self,
+        op: DeviceOp[Any, Any, Any],
+        settings: Settings,
+        cache: PlanCache | None = None,
+        instant: Snapshot | None = None,
+    ) -> None:
         self._op = op
+        self._at = () if instant is None else (instant,)
         self._settings = settings
         self._inline = cache is None
         """True if the slot on the op is used."""
@@ -137,14 +145,17 @@ class PlanLookup:
             attached = self._bind_attached()
             if attached is not None:
                 return attached
-            self.inputs = inputs = flatten_op(op, _most_nodes(op), _warn_uncacheable)
+            self.inputs = inputs = flatten_op(op, _most_nodes(op), _warn_uncacheable, *self._at)
             self._cache = None if inputs is None else _cache_of(inputs, settings)
         cache = self._cache
         if inputs is None or cache is None:
             return None
+        others = _others(inputs)
         found = cache.find(inputs, settings)
         if found is None:
             return None
+        for other in others:
+            other.hits += 1
         if type(op) is GraphLaunch:
             cache.remember_launch(found, op)
         if self._inline:
@@ -185,7 +196,7 @@ class PlanLookup:
         self, cache: PlanCache, arguments: tuple[Any, ...], named: tuple[Any, ...]
     ) -> tuple[LoadedPlan, BoundArguments | None] | None:
         """Return a plan for one call of a pipeline, with these arguments bound to it; None if the run needs a trace."""
-        self.inputs = inputs = flatten_op(self._op, refused=_warn_uncacheable)
+        self.inputs = inputs = flatten_op(self._op, MOST_NODES, _warn_uncacheable, *self._at)
         self._cache = cache
         self._inline = False
         found = None if inputs is None else cache.find(inputs, self._settings)
@@ -205,7 +216,7 @@ class PlanLookup:
         inputs, settings = self.inputs, self._settings
         new.keep(signature, settings.graph_from)
         if inputs is not None and self._cache is not None:
-            self._cache.store(inputs, new, reads, settings)
+            self._cache.store(inputs, new, reads, settings, _others(inputs))
         if self._inline:
             self._attach(new, signature)
 
@@ -231,12 +242,20 @@ class PlanLookup:
 def _cache_of(inputs: Flattened, settings: Settings) -> PlanCache | None:
     """Return the cache of the pipeline that is called, or of the graph that is launched, else the global cache.
 
-    Returns None if a cached plan would keep another object alive: a second pipeline or graph, a stream, a policy.
+    A plan of several pipelines is in the cache of the first, for as long as the others live. Returns None if a cached
+    plan would keep another object alive: a second graph, a graph beside a pipeline, a stream, a policy.
     """
-    owners: set[Any] = {*inputs.graphs, *inputs.owners}
-    if len(owners) > 1:
+    owners = list(dict.fromkeys([*inputs.graphs, *inputs.owners]))
+    if len(owners) > 1 and inputs.graphs:
         return None
+    if any(owner.plans.check is not None for owner in owners):
+        return None  # a part of another op is traced in each run then
     for owner in owners:
         cache: PlanCache = owner.plans
-        return cache if cache.check is None else None  # a part of another op is traced in each run then
+        return cache
     return plans if type(settings.policy) in VALUE_POLICIES and not inputs.streams else None
+
+
+def _others(inputs: Flattened) -> list[PlanCache]:
+    """Return the caches of the pipelines that the op calls beside the first."""
+    return [owner.plans for owner in dict.fromkeys(inputs.owners)][1:]

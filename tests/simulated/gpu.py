@@ -48,7 +48,10 @@ NO_CONTEXT: Final = frozenset(
 )
 """The calls that need no context, as tried on a driver of CUDA 13.0. There an update of a node ends the process."""
 
-TEXTS: Final = {1: "invalid argument", 2: "out of memory", 700: "an illegal memory access was encountered"}
+TEXTS: Final = {
+    1: "invalid argument", 2: "out of memory", 700: "an illegal memory access was encountered",
+    719: "unspecified launch failure",
+}  # fmt: skip
 CAPTURING: Final = 1 << 40
 """The handle of a stream under capture. No other stream has it."""
 LIMITS: Final = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 227 << 10, 48 << 10)
@@ -100,6 +103,8 @@ class SimulatedGpu:
         self.reached: set[int] = set()
         self._faults: dict[str, list[tuple[int, int]]] = {}
         self._next = (index + 1) << 44
+        self._freed: dict[int, list[int]] = {}
+        """The addresses that were freed, by the bytes that they had."""
 
     # ---- common parts of calls -------------------------------------------------------------------------------------
 
@@ -244,13 +249,18 @@ class SimulatedGpu:
             if self.used + nbytes > self.total:
                 raise self.refused("cuMemAlloc", 2)
             self.used += nbytes
-            address, self._next = self._next, self._next + -(-nbytes // 512) * 512 + 512
+            if self.machine.maps_anew and self._freed.get(nbytes):
+                address = self._freed[nbytes].pop()
+            else:
+                address, self._next = self._next, self._next + -(-nbytes // 512) * 512 + 512
             self.machine.add(address, HostMemory(Account(), nbytes), self.index)
             return address
 
     def free(self, address: int) -> None:
         with self.call("cuMemFree"):
-            self.used -= self.machine.blocks[address][0].nbytes
+            nbytes = self.machine.blocks[address][0].nbytes
+            self.used -= nbytes
+            self._freed.setdefault(nbytes, []).append(address)
             self.machine.remove(address, self.index)
 
     def allocate_pinned(self, nbytes: int) -> int:

@@ -263,19 +263,37 @@ class SimulatedGraph:
 
             return child
         if isinstance(node, CopyNode):
-            lie: list[int] = []
-            for address, device in zip((node.source, node.target), DEVICE[node.kind], strict=True):
-                found = gpu.machine.find(address, node.nbytes)
-                if not node.nbytes or found is None or (found[2] >= 0) is not device:
-                    raise gpu.refused("cuGraphAddMemcpyNode", 1)
-                lie.append(found[2])
-            if gpu.index not in lie or self._lie.setdefault(number, lie) != lie:
-                raise gpu.refused("cuGraphAddMemcpyNode", 1)
-            return lambda: gpu.copied(node.target, node.source, node.nbytes)
+            return self._copy(number, node)
         found = gpu.machine.find(node.address, node.width * node.count)
         if not node.count or found is None or found[2] != gpu.index:
             raise gpu.refused("cuGraphAddMemsetNode", 1)
         return lambda: gpu.filled(node.address, node.width, node.value, node.count)
+
+    def _copy(self, number: int, node: CopyNode) -> Callable[[], None]:
+        """Return the act of a copy. One between two devices fails if other memory has been mapped at its addresses
+        since the node was set, as with the driver."""
+        gpu = self._gpus[number]
+        lie: list[int] = []
+        mapped: list[object] = []
+        for address, device in zip((node.source, node.target), DEVICE[node.kind], strict=True):
+            found = gpu.machine.find(address, node.nbytes)
+            if not node.nbytes or found is None or (found[2] >= 0) is not device:
+                raise gpu.refused("cuGraphAddMemcpyNode", 1)
+            lie.append(found[2])
+            mapped.append(found[0])
+        if gpu.index not in lie or self._lie.setdefault(number, lie) != lie:
+            raise gpu.refused("cuGraphAddMemcpyNode", 1)
+        if lie[0] == lie[1] or -1 in lie:
+            return lambda: gpu.copied(node.target, node.source, node.nbytes)
+
+        def between_devices() -> None:
+            now = [gpu.machine.find(address, node.nbytes) for address in (node.source, node.target)]
+            if [found and found[0] for found in now] == mapped:
+                gpu.copied(node.target, node.source, node.nbytes)
+            else:
+                gpu.lose(719)
+
+        return between_devices
 
 
 def _decided_by_the_run() -> None:

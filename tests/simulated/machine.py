@@ -205,6 +205,8 @@ class Machine:
         self.pinned_room = pinned
         self.peers = True
         """True if a kernel of one device can read memory of another."""
+        self.maps_anew = False
+        """True if freed addresses are used again, as by the driver. Otherwise an access to freed memory is an error."""
         self.blocks: dict[int, tuple[HostMemory, int]] = {}
         """All live allocations by address: the memory and its device, -1 for pinned memory."""
         self._addresses: list[int] = []

@@ -17,6 +17,7 @@ from typing import Protocol, final
 
 from dagpu.common.critical import enter_user_code
 from dagpu.common.errors import DeviceError
+from dagpu.common.origin import describe, start_of_run
 
 EXIT_SECONDS = 1.0
 """Seconds that the interpreter waits at exit for unfinished work, for all streams together."""
@@ -99,7 +100,7 @@ class WorkerStream:
         """Return the queue, after starting its thread if needed. The caller holds `process.dispatch`.
 
         Raises:
-            DeviceError: the interpreter is exiting, and no thread would ever do the work.
+            DeviceError: the interpreter is exiting, and no thread would ever do the work; or no thread can be started.
         """
         if process.over:
             raise DeviceError(
@@ -110,7 +111,7 @@ class WorkerStream:
         if queue is None or self._generation != process.generation:
             queue = _Queue(self)
             thread = threading.Thread(target=_serve, args=(queue,), name=f"dagpu-{self._name}", daemon=True)
-            thread.start()
+            start_thread(thread)
             process.threads[thread] = queue
             self._queue, self._generation = queue, process.generation
         return queue
@@ -125,6 +126,26 @@ class WorkerStream:
 
     def __str__(self) -> str:
         return self._name.rpartition("/")[2]
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread.
+
+    Raises:
+        DeviceError: the machine can start no other thread. The message has the place of the run that needs it.
+    """
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise no_thread(thread.name, error) from error
+
+
+def no_thread(name: str, error: RuntimeError) -> DeviceError:
+    """Return the error of a run whose thread of this name could not be started, for the reason `error`."""
+    return DeviceError(
+        f"the run at {describe(start_of_run())} needs the thread {name}, which could not be started: {error}. Run it "
+        "again when other threads have ended, or raise the limit of threads (ulimit -u) or of memory (ulimit -v)."
+    )
 
 
 def enqueue(work: Mapping[WorkerStream, Work]) -> None:

@@ -17,6 +17,7 @@ from dagpu.backends.host.arrays import input_array, readonly_array, writable_arr
 from dagpu.backends.host.body_checks import call_checked
 from dagpu.backends.host.sight_check import check_sight
 from dagpu.backends.host.tiles import TilePlace, cut_out, listed, places, whole
+from dagpu.common.dtypes import as_truth
 from dagpu.common.errors import DagpuError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
@@ -221,7 +222,7 @@ def _copy_within(out: View, source: View, memory: list[object]) -> None:
         target[...] = origin
     else:
         with np.errstate(all="ignore"):  # overflow is converted silently, as in C and on a GPU
-            np.copyto(target, origin, casting="unsafe")
+            np.copyto(target, as_truth(origin) if origin.dtype.kind == "b" else origin, casting="unsafe")
 
 
 def _no_body(launch: Launch) -> DagpuError:

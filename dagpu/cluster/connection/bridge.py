@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar, final
 
+from dagpu.backends.common.worker_threads import start_thread
 from dagpu.backends.protocol import Failure
 from dagpu.runtime.waiting.trio_waits import TrioWaits
 
@@ -23,7 +24,7 @@ class Bridge:
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)

@@ -3,13 +3,14 @@
 import asyncio
 import re
 import socket
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 from dagpu.cluster.connection.bridge import Bridge
-from dagpu.common.errors import VersionMismatchError
+from dagpu.common.errors import NoDeviceError, VersionMismatchError
 from dagpu.common.frozen import plain
-from dagpu.common.origin import Origin, describe
+from dagpu.common.origin import Origin, describe, place_of
 from dagpu.handles.device_handles import Device
 from dagpu.runtime.device_lookup import backends
 
@@ -42,7 +43,7 @@ class Members:
         self.versions: dict[str, dict[str, str]] = {}
         """The versions of each worker, by its address."""
         self.excluded: dict[str, dict[str, str]] = {}
-        """The versions of workers that get no parts, since they differ from those of this process."""
+        """The versions of workers that get no parts: they differ from those of this process, or it has none."""
         self._client = client
         self._devices = devices
         self._names: dict[str, str] = {}
@@ -54,10 +55,14 @@ class Members:
         """The address of the scheduler."""
         return str(self._client.scheduler.address)
 
-    def admit(self, address: str, about: Mapping[str, Any]) -> str | None:
-        """Note what a worker has said of itself. Return its name here; None if its versions differ."""
+    def admit(self, address: str, about: "Mapping[str, Any] | BaseException") -> str | None:
+        """Note what a worker has said of itself, or the error of its answer. Return its name here; None if its versions
+        differ, or if it cannot run dagpu."""
         from dagpu.cluster.worker.dask_tasks import versions_here
 
+        if isinstance(about, BaseException):
+            self.excluded[address] = {**versions_here(), "dagpu": f"none ({type(about).__name__}: {about})"}
+            return None
         self.versions[address] = about["versions"]
         if about["versions"] != versions_here():
             self.excluded[address] = about["versions"]
@@ -88,6 +93,11 @@ class Members:
             for name in [name for name, where in self.addresses.items() if where == address]:
                 del self.addresses[name]
         elif message.get("action") == "add-worker":
+            self.note_arrival(address)
+
+    def note_arrival(self, address: str) -> None:
+        """Ask a worker what it is, unless it is known."""
+        if address not in self.excluded and address not in self.addresses.values():
             asking = asyncio.get_running_loop().create_task(self._ask(address))
             self._asking.add(asking)
             asking.add_done_callback(self._asking.discard)
@@ -95,19 +105,45 @@ class Members:
     async def _ask(self, address: str) -> None:
         from dagpu.cluster.worker.dask_tasks import describe_worker
 
+        answer: Any = None
         for _ in range(_ASKED):  # it may not be ready to answer yet
             try:
                 found = await self._client.run(describe_worker, self._devices, workers=[address], on_error="return")
             except Exception:
                 found = {}
-            if isinstance(found.get(address), dict):
-                self.admit(address, found[address])
-                return
+            answer = found.get(address)
+            if isinstance(answer, dict | ImportError | AttributeError):
+                break
             await asyncio.sleep(_ASK_SECONDS)
+        if isinstance(answer, dict) and (answer["error"] or not answer["devices"]):
+            answer = NoDeviceError(answer["error"])
+        if answer is not None:
+            self.admit(address, answer)
 
 
 def mismatch(members: Members, origin: Origin) -> VersionMismatchError:
     """Return the error for workers of which none has the versions of this process."""
+    return VersionMismatchError(
+        f"Cluster at {describe(origin)}: no worker has the versions of this process ({socket.gethostname()}):\n"
+        + _table(members)
+        + "\nInstall the same versions everywhere."
+    )
+
+
+def warn_of_excluded(members: Members, origin: Origin) -> None:
+    """Warn of workers that get no parts, if there are any, at the place where the cluster is opened."""
+    if members.excluded:
+        file, line = place_of(origin) or ("dagpu", 0)
+        message = (
+            f"Cluster at {describe(origin)}: {len(members.excluded)} of the workers get no work, since they have not "
+            f"the versions of this process ({socket.gethostname()}):\n{_table(members)}\n"
+            "Install the same versions everywhere."
+        )
+        warnings.warn_explicit(message, RuntimeWarning, file, line)
+
+
+def _table(members: Members) -> str:
+    """Return a line for each version of a worker that differs from that of this process."""
     from dagpu.cluster.worker.dask_tasks import versions_here
 
     mine = versions_here()
@@ -117,8 +153,4 @@ def mismatch(members: Members, origin: Origin) -> VersionMismatchError:
         for what in {**mine, **theirs}
         if mine.get(what) != theirs.get(what)
     ]
-    return VersionMismatchError(
-        f"Cluster at {describe(origin)}: no worker has the versions of this process ({socket.gethostname()}):\n"
-        + "\n".join(rows)
-        + "\nInstall the same versions everywhere."
-    )
+    return "\n".join(rows)

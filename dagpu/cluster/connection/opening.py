@@ -9,7 +9,7 @@ import trio
 
 from dagpu.cluster.cluster_backend import ClusterBackend
 from dagpu.cluster.connection.bridge import Bridge
-from dagpu.cluster.connection.members import Members, mismatch
+from dagpu.cluster.connection.members import Members, mismatch, warn_of_excluded
 from dagpu.cluster.connection.security import Tls
 from dagpu.cluster.parts.part_times import CLUSTER_COSTS
 from dagpu.cluster.tasks import memory_of
@@ -23,6 +23,8 @@ from dagpu.runtime.device_lookup import add_nodes, remove_nodes
 if TYPE_CHECKING:
     from dagpu.cluster.engine.dask_engine import DaskEngine
 
+_CONNECT_SECONDS: Final = 3.0
+"""The time after which a process of a local cluster that cannot be reached counts as lost. Dask's own is 30 s."""
 _INSTALL: Final = "pip install 'distributed>=2025.1' cloudpickle cryptography"
 
 
@@ -34,8 +36,8 @@ class _Connected:
     client: Any
     local: Any
     """The processes of a local cluster; None otherwise."""
-    found: dict[str, dict[str, Any]]
-    """What each worker has said of itself, by its address."""
+    found: dict[str, dict[str, Any] | BaseException]
+    """What each worker has said of itself, or the error of its answer, by its address."""
     settings: Any
     """Settings of Dask that hold until the cluster is closed; None if there are none."""
 
@@ -124,20 +126,27 @@ async def _connect(how: Joining | Starting, options: Options) -> _Connected:
     settings: Any = None
     try:
         if isinstance(how, Starting):
-            # A nanny that takes its time to start a worker again must not be closed meanwhile.
-            settings = dask_config.set({"distributed.deploy.lost-worker-timeout": "1h"})
+            # A nanny that takes its time to start a worker again must not be closed meanwhile. And what fetches from a
+            # process that was killed tries to reach it until a time-out. Workers inherit these settings.
+            settings = dask_config.set(
+                {
+                    "distributed.deploy.lost-worker-timeout": "1h",
+                    "distributed.comm.timeouts.connect": f"{_CONNECT_SECONDS} s",
+                }
+            )
             local = await LocalCluster(
                 n_workers=how.workers, threads_per_worker=2, processes=True, host="127.0.0.1", asynchronous=True,
                 dashboard_address="127.0.0.1:0", worker_dashboard_address=None, silence_logs=50,
             )  # fmt: skip
             client = await Client(local, asynchronous=True, set_as_default=False, timeout=options.timeout)
+            client.rpc.timeout = _CONNECT_SECONDS  # it has the client's own, which is the time to wait for a scheduler
         else:
             security = None if how.tls is None else Security(**how.tls.options())
             client = await Client(
                 how.address, asynchronous=True, set_as_default=False, timeout=options.timeout, security=security
             )
         await client.wait_for_workers(1, timeout=options.timeout)
-        found = await client.run(describe_worker, options.devices)
+        found = await client.run(describe_worker, options.devices, on_error="return")
     except BaseException as error:
         await _close(_Connected(client, local, {}, settings), None)
         if isinstance(how, Joining) and isinstance(error, OSError | TimeoutError):
@@ -162,16 +171,20 @@ def _unreached(how: Joining, error: BaseException, options: Options) -> ClusterE
 
 
 async def _listen(client: Any, cluster: OpenCluster, allowed_failures: int) -> None:
-    """Follow the workers that come and go, and tell the scheduler how many may die on a part."""
-    from dagpu.cluster.worker.dask_tasks import set_allowed_failures
-
-    await client.run_on_scheduler(set_allowed_failures, allowed_failures)
+    """Follow the workers that come and go, also those that have come or gone while the cluster was opened, and tell the
+    scheduler how many may die on a part."""
+    from dagpu.cluster.worker.dask_tasks import follow_workers
 
     def note(event: Any) -> None:
         cluster.members.note_event(event)
         cluster.engine.note_event(event)
 
     client.subscribe_topic("all", note)
+    there = await client.run_on_scheduler(follow_workers, client.id, allowed_failures)
+    for address in set(cluster.members.addresses.values()) - set(there):
+        cluster.members.note_event((0.0, {"action": "remove-worker", "worker": address}))
+    for address in there:
+        cluster.members.note_arrival(address)
 
 
 async def _close(connected: _Connected, engine: "DaskEngine | None") -> None:
@@ -187,6 +200,11 @@ async def _close(connected: _Connected, engine: "DaskEngine | None") -> None:
         connected.settings.__exit__(None, None, None)
 
 
+def _name_in_dask(item: tuple[str, "dict[str, Any] | BaseException"]) -> str:
+    address, about = item
+    return str(about["name"]) if isinstance(about, dict) else address
+
+
 def _cluster_of(bridge: Bridge, connected: _Connected, options: Options) -> OpenCluster:
     """Return the cluster of the workers that have answered.
 
@@ -199,15 +217,18 @@ def _cluster_of(bridge: Bridge, connected: _Connected, options: Options) -> Open
     members = Members(bridge, connected.client, options.devices)
     found: dict[str, Sequence[str]] = {}
     limits: dict[str, int] = {}
-    for address, about in sorted(connected.found.items(), key=lambda item: str(item[1]["name"])):
+    for address, about in sorted(connected.found.items(), key=_name_in_dask):
+        if isinstance(about, OSError):
+            continue  # it is gone, or is asked again once the events of the scheduler are followed
         name = members.admit(address, about)
-        if name is not None:
+        if name is not None and isinstance(about, dict):
             if about["error"]:
                 raise ClusterError(f"worker {name} ({about['host']}): {about['error']}")
             found[name] = about["devices"]
             limits.update({memory_of(f"{name}/{device}"): total for device, (_, total) in about["memory"].items()})
     if not found:
         raise mismatch(members, options.origin)
+    warn_of_excluded(members, options.origin)
     engine = DaskEngine(
         bridge, connected.client, members.addresses, limits, members.excluded,
         window=options.window, allowed_failures=options.allowed_failures, drain_seconds=options.timeout,

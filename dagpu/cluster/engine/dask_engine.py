@@ -18,7 +18,7 @@ from distributed.client import _wait as wait_for_futures
 from dagpu.cluster.cluster_runs import ClusterRun
 from dagpu.cluster.connection.bridge import Bridge
 from dagpu.cluster.engine.result_fetch import ResultFetch
-from dagpu.cluster.engine.run_ends import POLL_SECONDS, drain, error_of, send_again
+from dagpu.cluster.engine.run_ends import POLL_SECONDS, Connection, drain, error_of, send_again
 from dagpu.cluster.engine.run_state import DaskHold, RunState
 from dagpu.cluster.engine.task_graphs import GraphWriter
 from dagpu.cluster.engine.worker_clocks import add_spans
@@ -61,6 +61,7 @@ class DaskEngine:
         drain_seconds: float,
         direct: bool,
     ) -> None:
+        self.connection = Connection(client)
         self.graphs = GraphWriter(client, addresses, excluded)
         self.closed = False
         self.states: list[RunState] = []
@@ -84,6 +85,8 @@ class DaskEngine:
         """Begin a run; see `Engine.start`."""
         if self.closed:
             raise ClusterError("the cluster is closed. Run the op inside the block of Cluster.connect or .local.")
+        if not self.connection.is_alive():
+            raise self.connection.error()
         self._bridge.loop.call_soon_threadsafe(self._begin, run)
 
     def cancel(self, run: ClusterRun) -> None:
@@ -116,26 +119,44 @@ class DaskEngine:
         address = self._addresses.get(worker)
         if address is None:
             raise ClusterError(f"worker {worker} is gone. Ask another one: cluster.workers lists those that are alive.")
-        return (await self._client.run(function, *arguments, workers=[address]))[address]
+        if not self.connection.is_alive():
+            raise self.connection.error()
+        try:
+            return (await self._client.run(function, *arguments, workers=[address]))[address]
+        except Exception as error:
+            error.add_note(f"dagpu: on worker {worker}")
+            raise
 
     # ---- in the loop
 
     def _begin(self, run: ClusterRun) -> None:
         state = RunState(run, len(self.lost_workers))
         self.states.append(state)
-        state.task = asyncio.get_running_loop().create_task(self._run(state))
+        loop = asyncio.get_running_loop()
+        state.task = loop.create_task(self._run(state))
+        ending = loop.create_task(self._end_if_lost(state))
+        state.task.add_done_callback(lambda _: ending.cancel())
+
+    async def _end_if_lost(self, state: RunState) -> None:
+        """End a run once the scheduler is gone, whatever it waits for."""
+        await self.connection.ends()
+        if not state.cancelled:
+            state.cancel()
 
     def _cancel_now(self, run: ClusterRun) -> None:
         for state in self.states:
-            if state.run is run and not state.cancelled and state.task is not None:
+            if state.run is run and not state.cancelled:
                 state.cancelled = True
-                state.task.cancel()
+                state.cancel()
 
     async def _run(self, state: RunState) -> None:
         """Run all tasks of a run. Whatever happens, the run is finished only when no worker is at a part of it."""
         error: BaseException | None = None
         fetch = ResultFetch(self._client, state, direct=self._direct)
+        state.begun = True
         try:
+            if state.cancelled:
+                raise asyncio.CancelledError
             await self._drive(state, fetch)
         except BaseException as failed:
             error = failed
@@ -143,7 +164,7 @@ class DaskEngine:
         cancelled = state.cancelled and error is not None
         if error is not None:
             state.cancelled = True  # from now on a cancellation changes nothing
-            ending = drain(self._client, state, error, self._addresses, self._drain_seconds)
+            ending = drain(self.connection, state, error, self._addresses, self._drain_seconds)
             error = await asyncio.shield(ending)
         if cancelled and isinstance(error, asyncio.CancelledError):
             late = ClusterError("the cluster was closed while the op ran. Let runs end inside its block.")
@@ -158,7 +179,7 @@ class DaskEngine:
                 holds[group] = hold = DaskHold(state.futures[group], worker, state.bytes_of(group))
                 self._holds.add(hold)
         state.cancelled = True
-        if state.run.track is not None and self._addresses:
+        if state.run.track is not None and self._addresses and self.connection.is_alive():
             with contextlib.suppress(Exception):  # a trace lacks the workers that cannot be asked any more
                 await asyncio.shield(add_spans(self._client, state.run.name, self._addresses, state.run.track))
         self.states.remove(state)
@@ -187,7 +208,7 @@ class DaskEngine:
             if state.errors:
                 raise state.errors[min(state.errors)]
             if state.lost:
-                send_again(self._client, state, self._allowed_failures)
+                send_again(self.connection, state, self._allowed_failures)
 
     async def _watch(self, state: RunState, task: Task, fetch: ResultFetch) -> None:
         """Wait for the values of a task, and note how it ended."""
@@ -219,8 +240,10 @@ class DaskEngine:
         _, message = event
         if message.get("action") != "remove-worker":
             return
+        address = str(message.get("worker"))
+        self._client.rpc.remove(address)  # a fetch would try to reach it until the time-out of Dask
         if not message.get("expected"):
-            self.lost_workers.append(str(message.get("worker")))
+            self.lost_workers.append(address)
         again = {*message.get("processing-tasks", ()), *message.get("lost-computed-tasks", ())}
         for state in self.states:
             state.redone += sum([f"-{state.run.name}-" in str(key) for key in again])
@@ -235,9 +258,9 @@ class DaskEngine:
         """Cancel all runs, and wait until they have ended."""
         self.closed = True
         for state in list(self.states):
-            if not state.cancelled and state.task is not None:
+            if not state.cancelled:
                 state.cancelled = True
-                state.task.cancel()
+                state.cancel()
         ending = [state.task for state in self.states if state.task is not None]
         if ending:
             await asyncio.wait(ending)

@@ -57,6 +57,8 @@ class RunState:
         self.redone = 0
         self.cancelled = False
         self.task: asyncio.Task[None] | None = None
+        self.begun = False
+        """True once the task has entered its `try`: a task that is cancelled before runs no line."""
         self.fetched = set(run.tasks.fetched())
         """The values that the caller gets."""
         self.kept = {*run.tasks.kept(), *self.fetched}
@@ -68,6 +70,11 @@ class RunState:
             self.under_way.setdefault(task.worker, set())
             for need in task.needs:
                 self.users[need] += 1
+
+    def cancel(self) -> None:
+        """Cancel what the task waits for, now or when it begins."""
+        if self.begun and self.task is not None:
+            self.task.cancel()
 
     # ---- values
 

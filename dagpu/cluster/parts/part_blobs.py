@@ -1,9 +1,12 @@
 """Parts as bytes, for other machines.
 
-A blob is a pickle of plan data. It is read by an unpickler that knows dagpu's classes for programs, and numbers and
-element types of NumPy, and refuses all other names. What is code is not in it: it names kernels and the functions of
-`host_map` by the hash of their contents, which travel beside it. A kernel is data with its CUDA source text, and the
-function of a `host_map` and the host body of a kernel are pickled by cloudpickle, unless that is refused.
+A blob is a pickle of plan data. It is read by an unpickler that knows dagpu's classes for programs, and refuses all
+other names. Arrays, numbers and element types of NumPy are written as bytes and names, since what NumPy's own pickles
+name differs with their contents and with NumPy's version.
+
+What is code is not in it: it names kernels and the functions of `host_map` by the hash of their contents, which travel
+beside it. A kernel is data with its CUDA source text, and the function of a `host_map` and the host body of a kernel
+are pickled by cloudpickle, unless that is refused.
 """
 
 from typing import Any, Final, final
@@ -30,7 +33,7 @@ from dagpu.lowering.program import (
 from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Uniform
 from dagpu.ops.kernel_spec import Indexed, Param, Sight
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 """The number of the format. It changes with the classes that a blob may contain."""
 
 
@@ -50,14 +53,14 @@ class WriteCheckpoint:
     path: str
 
     def __call__(self, array: "np.ndarray[Any, Any]") -> str:
-        """Write the array, and return the path."""
+        """Write the array in C order, as `StoredArray` reads it, and return the name of its element type."""
         import os
         from uuid import uuid4
 
         scratch = f"{self.path}.{uuid4().hex[:8]}.part"
         try:
             with open(scratch, "wb") as file:  # noqa: PTH123  # reason: a path with a scheme is no Path
-                np.save(file, array)
+                np.save(file, np.asarray(array, order="C"))
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(scratch, self.path)  # noqa: PTH105  # reason: the same
@@ -65,7 +68,7 @@ class WriteCheckpoint:
             if os.path.exists(scratch):  # noqa: PTH110  # reason: the same
                 os.unlink(scratch)  # noqa: PTH108  # reason: the same
             raise
-        return self.path
+        return str(array.dtype.name)
 
 
 CLASSES: Final = {

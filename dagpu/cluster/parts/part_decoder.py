@@ -33,8 +33,6 @@ class _Unpickler(pickle.Unpickler):
         found = CLASSES.get((module, name))
         if found is not None:
             return found
-        if (module, name) in (("numpy", "dtype"), ("numpy._core.multiarray", "scalar")):
-            return super().find_class(module, name)
         raise ClusterSecurityError(
             f"a part of an op names {module}.{name}, which is no plan data of dagpu. It was not made by this version "
             "of dagpu: use one version on all machines, and take parts from your own clients alone."
@@ -49,11 +47,19 @@ class _Unpickler(pickle.Unpickler):
             case ("scalar", str(name)):
                 return ScalarCheck(CudaParam("", "scalar", name, False, None, 0), "")
             case ("dtype", str(name)):
-                dtype = np.dtype(name)
-                return element_type(dtype) or dtype
+                return _element(name)
+            case ("array", str(name), tuple(shape), bytes(content)):
+                return np.frombuffer(bytearray(content), _element(name)).reshape(shape)
+            case ("number", str(name), tuple(), bytes(content)):
+                return np.frombuffer(content, _element(name))[0]
             case _:
                 wrong = f"a part of an op has an unknown reference: {pid!r}. Use one version of dagpu on all machines."
                 raise ClusterSecurityError(wrong)
+
+
+def _element(name: str) -> "np.dtype[Any]":
+    dtype = np.dtype(name)
+    return element_type(dtype) or dtype
 
 
 def _origin_at(file: str, line: int) -> Origin:

@@ -65,7 +65,7 @@ class Encoder:
         """Return the argument of a `HostCall` in which constants that are no plain data are named by their hash."""
         if type(argument) is Items:
             return Items(tuple([self._template(item, where, used) for item in argument.items]))
-        if type(argument) in _PLAIN or isinstance(argument, np.generic):
+        if type(argument) in _PLAIN or (isinstance(argument, np.generic) and element_type(argument.dtype) is not None):
             return argument
         return self._code(argument, f"the argument of {where}", used)
 
@@ -127,7 +127,7 @@ class Encoder:
 @final
 class _Pickler(pickle.Pickler):
     """Writes plan data. Kernels, element types, checks of scalars and places in the user's files are
-    written by name."""
+    written by name, arrays and numbers of NumPy by their bytes."""
 
     def __init__(self, file: io.BytesIO, encoder: Encoder, used: dict[str, None]) -> None:
         super().__init__(file, 5)
@@ -144,4 +144,6 @@ class _Pickler(pickle.Pickler):
             return "scalar", obj.dtype.name
         if isinstance(obj, np.dtype) and element_type(obj) is not None:
             return "dtype", obj.name
+        if (kind is np.ndarray or isinstance(obj, np.generic)) and element_type(obj.dtype) is not None:
+            return "array" if kind is np.ndarray else "number", obj.dtype.name, obj.shape, obj.tobytes()
         return None

@@ -12,6 +12,7 @@ from distributed import get_worker
 
 from dagpu.cluster.parts.part import Version
 from dagpu.cluster.parts.part_blobs import FORMAT
+from dagpu.cluster.worker.part_errors import sent_error
 from dagpu.cluster.worker.part_runs import RUNNER, PartCall
 from dagpu.cluster.worker.part_spans import Span
 from dagpu.cluster.worker.part_values import PartValue
@@ -24,13 +25,20 @@ from dagpu.runtime.device_lookup import devices, find_device
 
 def run_task(call: PartCall, codes: Mapping[str, bytes], *values: Any) -> PartValue:
     """Run a part. If a device of this worker is lost, the worker ends at once, as if it had been killed: its nanny
-    starts another one, the part runs elsewhere, and one that loses devices again and again is given up."""
+    starts another one, the part runs elsewhere, and one that loses devices again and again is given up.
+
+    Raises:
+        SentError: the part has failed.
+    """
     try:
         return RUNNER.run(call, codes, values, str(get_worker().name))
     except DeviceLostError as error:
         sys.stderr.write(f"dagpu: a device is lost, so this worker ends: {error}\n")
         sys.stderr.flush()
         os._exit(1)
+    except Exception as error:
+        sent = sent_error(error)
+    raise sent
 
 
 def select_versions(value: PartValue, versions: Sequence[Version]) -> PartValue:
@@ -94,6 +102,9 @@ def scratch_of(device: str, body: LibraryBody, operands: Sequence[Layout]) -> in
     return driver_of(find_device(device)).scratch_bytes(body, operands)
 
 
-def set_allowed_failures(count: int, dask_scheduler: Any = None) -> None:
-    """Set how many workers may die on one part before it is given up. It runs on the scheduler."""
-    dask_scheduler.allowed_failures = count
+def follow_workers(client: str, allowed_failures: int, dask_scheduler: Any = None) -> list[str]:
+    """Set how many workers may die on one part before it is given up, and have all events sent to a client. Return the
+    addresses of the workers that are there when that begins. It runs on the scheduler, in one turn of its loop."""
+    dask_scheduler.allowed_failures = allowed_failures
+    dask_scheduler.subscribe_topic("all", client)
+    return [*dask_scheduler.workers]

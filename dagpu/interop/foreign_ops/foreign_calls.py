@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.pickling import PickledByName
 from dagpu.common.tracebacks import leaves_run
 from dagpu.handles import Tensor
 from dagpu.interop.foreign_ops.bodies import BodyDecorators, BodyList
@@ -138,7 +139,7 @@ def _param(name: str, annotation: Annotation, op: str) -> Param:
 
 
 @final
-class Foreign(BodyDecorators, Generic[_P]):
+class Foreign(BodyDecorators, PickledByName, Generic[_P]):
     """A foreign op whose outputs are partitions, as a kernel's. A call yields a tuple of all arguments."""
 
     def __init__(self, declaration: ForeignDeclaration) -> None:
@@ -168,7 +169,7 @@ class Foreign(BodyDecorators, Generic[_P]):
 
 
 @final
-class ForeignFunction(BodyDecorators, Generic[_P, _T_co]):
+class ForeignFunction(BodyDecorators, PickledByName, Generic[_P, _T_co]):
     """A foreign op whose outputs are new tensors, those that its declaration makes. A call yields what it returned."""
 
     def __init__(self, declaration: ForeignDeclaration, components: int | None) -> None:

@@ -83,6 +83,17 @@ def tokenize(source: str) -> tuple[list[Token], Aliases]:
     return tokens, macros
 
 
+def macro_bodies(source: str) -> dict[str, list[tuple[str, ...]]]:
+    """Return the tokens of all definitions of each macro, also of those with arguments, and under any condition."""
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for match in _LEXEME.finditer(source):
+        directive = _DIRECTIVE.match(match.group()) if match.lastgroup == "directive" else None
+        macro = _DEFINE.match(directive[2]) if directive and directive[1] == "define" else None
+        if macro:
+            found.setdefault(macro[1], []).append(_token_texts(macro[3]))
+    return found
+
+
 def _conditional(branches: list[_Branch], word: str, condition: str) -> bool:
     """Apply a conditional directive to the open branches.
 
@@ -101,7 +112,7 @@ def _conditional(branches: list[_Branch], word: str, condition: str) -> bool:
     return branches[-1] == "maybe"
 
 
-def _past_bracket(tokens: Sequence[Token], start: int) -> int | None:
+def past_bracket(tokens: Sequence[Token], start: int) -> int | None:
     """Return the index after the bracket that closes `tokens[start]`, or None. `<` nests only within `<`."""
     opened = [tokens[start].text]
     for i in range(start + 1, len(tokens)):
@@ -140,7 +151,7 @@ def scan_declarations(tokens: Sequence[Token], aliases: Aliases) -> list[Declara
         if text == "template":
             template = True
             if i + 1 < len(tokens) and tokens[i + 1].text == "<":
-                i = (_past_bracket(tokens, i + 1) or len(tokens)) - 1
+                i = (past_bracket(tokens, i + 1) or len(tokens)) - 1
         elif text in (";", "{", "}"):
             template = False
             depth = max(0, depth + (text == "{") - (text == "}"))
@@ -176,16 +187,16 @@ def _declaration(tokens: Sequence[Token], i: int, template: bool) -> tuple[Decla
         if _WORD.fullmatch(token.text) and after < len(tokens):
             special = tokens[after].text == "<"
             if special:
-                after = _past_bracket(tokens, after) or len(tokens)
+                after = past_bracket(tokens, after) or len(tokens)
             if after < len(tokens) and tokens[after].text == "(":
-                end = _past_bracket(tokens, after)
+                end = past_bracket(tokens, after)
                 attribute = token.text.startswith("__") and token.text.endswith("__")
                 if not attribute and token.text not in ("noexcept", "requires", "decltype", "alignas"):
                     inside = None if end is None else tokens[after + 1 : end - 1]
                     found = Declaration(token.text, token.line, template or special, inside, False)
                 after = end or after + 1
         elif token.text == "[":
-            after = _past_bracket(tokens, i) or after
+            after = past_bracket(tokens, i) or after
         i = after
     if found and i < len(tokens) and tokens[i].text == "{":
         found = found._replace(has_body=True)

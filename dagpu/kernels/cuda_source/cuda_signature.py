@@ -65,6 +65,9 @@ _TYPE_CURE = (
 )
 
 
+_VECTOR = re.compile(r"(u?)(float|double|char|short|int)[1-4]")
+
+
 def _refuse(kernel: str, line: int, what: str, cure: str) -> NoReturn:
     """Raise the error for a CUDA declaration."""
     raise KernelArgumentError(f"kernel {kernel!r}, CUDA source line {line}: {what}. {cure}.")
@@ -117,6 +120,11 @@ class _ParamReader:
         if dtype is None or not {"*", "const"}.issuperset(texts[len(base) :]):
             hints = {"auto": ", and 'auto' makes it a template", "void": ", which says no element type"}
             only = " ".join(text for text in base if text != "const")
+            if stars and (vector := _VECTOR.fullmatch(only)):
+                c = f"{'unsigned ' if vector[1] else ''}{vector[2]}"
+                whole = f"{'const ' if 'const' in base else ''}{only}"
+                cure = f"Declare {c}*, and cast in the kernel: reinterpret_cast<{whole}*>(...)"
+                _refuse(self.kernel, line, f"{what}, a pointer to vectors of {c}", cure)
             hint = hints.get(only, ", a type that cannot be read here")
             _refuse(self.kernel, line, f"{what}{hint}", _TYPE_CURE)
         if stars > 1:

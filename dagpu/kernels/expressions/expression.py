@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 from dagpu.common.dtypes import Shape, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, here
+from dagpu.common.pickling import PickledByName
 from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In, Lazy, Out
@@ -66,7 +67,7 @@ OUTPUT: Final = ArgumentPattern("output")
 
 
 @final
-class Expression(Generic[_P, _R]):
+class Expression(PickledByName, Generic[_P, _R]):
     """An element-wise function, from `expr`. A call builds an op, as a call of a kernel does.
 
     Arguments are tensors of the declared element types, ops whose results are such tensors, and numbers or sources of
@@ -245,8 +246,12 @@ class Expression(Generic[_P, _R]):
     def compile(self, arch: str | None = None) -> None:
         """Compile the kernel for contiguous tensors of one shape now, for the GPU that is here or for an architecture
         by its name, as `Kernel.compile` does."""
-        arrays = (ArgumentPattern("array", (0,)),) * len(self.traced.names)
-        compile_ahead(self._kernel(1, arrays), arch, here())
+        compile_ahead(self.flat_kernel, arch, here())
+
+    @property
+    def flat_kernel(self) -> KernelSpec:
+        """The kernel for contiguous tensors of one shape."""
+        return self._kernel(1, (ArgumentPattern("array", (0,)),) * len(self.traced.names))
 
     @property
     def cuda(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from dagpu.common.dtypes import Shape
+from dagpu.common.dtypes import Shape, as_truth
 from dagpu.kernels.expressions.expression_text import ArgumentPattern
 from dagpu.kernels.expressions.operations.cuda_operations import is_half
 from dagpu.kernels.expressions.operations.numpy_operations import (
@@ -71,7 +71,7 @@ def evaluator(expression: TracedExpression, whole: Collection[int]) -> Callable[
     shape. A step of one writes its result over that of an earlier step, which no later step needs, or into an array
     that the thread keeps.
     """
-    names: dict[str, Any] = {"copyto": np.copyto, "f32": np.float32}
+    names: dict[str, Any] = {"copyto": np.copyto, "f32": np.float32, "truth": as_truth}
     lines, texts = list[str](), list[str]()
     steps, last = expression.steps, len(expression.steps) - 1
     targets = _Targets(steps, whole)
@@ -80,8 +80,8 @@ def evaluator(expression: TracedExpression, whole: Collection[int]) -> Callable[
         text = f"v{number}"
         if step.operation == "parameter":
             text = f"x{step.value}"
-            if is_half(step.dtype):
-                lines.append(f"v{number} = {text}.astype(f32)")
+            if is_half(step.dtype) or step.dtype.kind == "b":
+                lines.append(f"v{number} = " + (f"truth({text})" if step.dtype.kind == "b" else f"{text}.astype(f32)"))
                 text = f"v{number}"
         elif function is None:
             names[text] = register_dtype(step.dtype).type(step.value)

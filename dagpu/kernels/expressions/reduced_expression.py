@@ -8,6 +8,7 @@ from typing_extensions import TypeVar
 
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.pickling import PickledByName
 from dagpu.common.slot import Slot
 from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_flag
@@ -56,7 +57,7 @@ FUSED: Final = Slot[Mapping[str, FusedFunction]]("dagpu.kernels.arrays.reducing.
 
 
 @final
-class ReducedExpression(Generic[_P, _R]):
+class ReducedExpression(PickledByName, Generic[_P, _R]):
     """An expression whose elements are reduced over some axes, from `expression.sum(axis)` and its like, or normalised
     along one, from `expression.softmax(axis)`.
 

@@ -24,12 +24,13 @@ class Operand(NamedTuple):
     """An array that a kernel reads: its name in CUDA, its element type, and the axis of the kernel that each of its
     axes follows.
 
-    An axis of -1 has extent 1 and follows none.
+    An axis of -1 has extent 1 and follows none. `param` is the number of the array among the kernel's parameters.
     """
 
     name: str
     dtype: "np.dtype[Any]"
     axes: tuple[int, ...]
+    param: int = 1
 
     def at(self, places: Sequence[str]) -> str:
         """Return the text of an element in memory, of the coordinate along each axis of the kernel."""
@@ -58,10 +59,28 @@ class Elements(NamedTuple):
         return self.value([load_text(operand.dtype, operand.at(places)) for operand in self.operands])
 
 
+def _follower(operands: Sequence[Operand], axis: int) -> tuple[Operand, int]:
+    """Return the first operand that follows an axis of the kernel, and the place of the axis in it."""
+    found = next(operand for operand in operands if axis in operand.axes)
+    return found, found.axes.index(axis)
+
+
 def extent_along(operands: Sequence[Operand], axis: int) -> str:
     """Return the text of an extent: that of the first operand which follows the axis."""
-    found = next(operand for operand in operands if axis in operand.axes)
-    return f"{found.name}.extent({found.axes.index(axis)})"
+    operand, place = _follower(operands, axis)
+    return f"{operand.name}.extent({place})"
+
+
+def walked_extents(operands: Sequence[Operand], groups: Sequence[int]) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return `KernelSpec.walked` of a kernel that counts its places in each group of axes: the product of the extents
+    whose texts are `extent_along`. A group of one axis, or of axes of one operand, has a place for each of its elements
+    at most."""
+    products = []
+    for group in dict.fromkeys(groups):
+        found = [_follower(operands, axis) for axis, own in enumerate(groups) if own == group]
+        if len({operand.param for operand, _ in found}) > 1:
+            products.append(tuple([(operand.param, place) for operand, place in found]))
+    return tuple(products)
 
 
 def neighbour_reads(
@@ -80,7 +99,7 @@ def neighbour_reads(
     reads: list[str] = []
     registers: list[str] = []
     for operand in operands:
-        name, dtype, follows = operand
+        name, dtype, follows, _ = operand
         read, type_ = operand.at(places), memory_type(dtype)
         if axis is None or axis not in follows:
             reads.append(f"const {type_} {name}_side = {read};")
@@ -143,7 +162,7 @@ def expression_elements(
             params.append(tensor_input(param, dtype, len(pattern.axes)))
             formals += f", View<const {memory_type(dtype)}, {len(pattern.axes)}> {argument}"
             values.append(f"@{len(operands)}")
-            operands.append(Operand(argument, dtype, pattern.axes))
+            operands.append(Operand(argument, dtype, pattern.axes, 1 + index))
 
     def value(read: Sequence[str]) -> str:
         return f"element({', '.join([read[int(text[1:])] if text[0] == '@' else text for text in values])})"

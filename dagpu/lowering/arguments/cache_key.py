@@ -42,6 +42,7 @@ from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.initializers import Constant, Normal, Recipe, Uniform
 from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source
+from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.node_functions import BUILT_IN, FIRST, LAST, SHARE, UNCUT, Pure
 from dagpu.ops.single_flight import NOTHING, Once
 
@@ -69,9 +70,13 @@ Refused: TypeAlias = Callable[[Any, Origin, str], None]
 description of the value."""
 
 
-def flatten_op(op: AnyOp, most: int = MOST_NODES, refused: Refused | None = None) -> Flattened | None:
-    """Return the leaves and the key of a DAG; None if it has no key, or more than `most` nodes."""
+def flatten_op(
+    op: AnyOp, most: int = MOST_NODES, refused: Refused | None = None, instant: Snapshot | None = None
+) -> Flattened | None:
+    """Return the leaves and the key of a DAG; None if it has no key, or more than `most` nodes. The run reads sources
+    at `instant`, if that is given."""
     reader = _DagReader(most)
+    reader.snapshot = instant
     if reader.add_dag(op):
         reader.finish()
         return reader

@@ -99,3 +99,7 @@ class Flattened:
         """True if the same op may have another key in its next run: because the shape or element type of an array may
         be changed in place, or because the op remembers a value. (Lists and dicts belong to the op alone, since a call
         copies them.)"""
+
+    def revisions(self) -> dict[AnyOp, int]:
+        """Return the revision of each source of the DAG, and of its remembered values."""
+        return {node: self.leaves[index][1] for node, index in self.source_leaves.items()}

@@ -39,6 +39,7 @@ from dagpu.lowering.tracing.deferred import (
     FromCell,
     FromItems,
     FromPart,
+    PartOfOp,
     SuspendedOp,
     resolve,
 )
@@ -207,6 +208,8 @@ class ResultTemplate:
             case ForeignSuspension(node=node):  # of `Shared`, whose first consumer has the case below
                 claimed = self._memo.claimed_value(node.once)
                 return self._deferred_builder(claimed, depth) if type(claimed) is Deferred else None
+            case PartOfOp():
+                return None  # the op has no key
             case SuspendedOp(node=node):
                 made = self._once(found, depth)
                 return consumer_builder(made) if made is not None and type(node) is Shared else made
@@ -232,13 +235,9 @@ class ResultTemplate:
         if given is None:
             return None
         if type(node) is Shared:
-            return None if self._is_remembered(node) or has_owning_handle(argument) else shared_builder(given)
+            return None if has_owning_handle(argument) else shared_builder(given)
         assert type(node) is Map
         return mapped_builder(node, given) if self._may_call(node) else None
-
-    def _is_remembered(self, node: Shared[Any]) -> bool:
-        """Return true if the run has to remember the value of a `Shared` for other runs."""
-        return self._traced.inputs is None or node.once in self._traced.inputs.remembered
 
     def _may_call(self, node: Map[Any]) -> bool:
         """Return true if a plan may call the function of a `Map` in each run."""

@@ -52,7 +52,7 @@ class Signature:
 
     __slots__ = (
         "_arrays", "_computes", "_drawn", "_given", "_graphs", "_held_storages", "_leaves", "_numbers", "_remembered",
-        "buffers", "moves", "result",
+        "_states", "buffers", "moves", "result",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +94,8 @@ class Signature:
         """Each cell of a number, with the index of its leaf, and one of its uses with its check."""
         for (index, _), (cell, use) in builder.numbers.items():
             self._numbers.append((cell, index, use.check, use))
+        self._states = dict.fromkeys(builder.states, True)
+        """What the run locks for the variables of modules."""
         self._drawn = tuple(builder.drawn)
         """The cells of the seeds that each run draws."""
         self.result = result
@@ -123,6 +125,7 @@ class Signature:
             self._computes
             or self._graphs
             or self._remembered
+            or self._states
             or any(held is not None for _, _, _, held in self._leaves)
         ):
             return False
@@ -139,6 +142,7 @@ class Signature:
         if (
             self._computes
             or self._remembered
+            or self._states
             or not all(type(leaves[index]) in HANDLES and state_of(leaves[index]) for index in self.moves)
         ):
             return False
@@ -195,7 +199,7 @@ class Signature:
         Return None if the run needs a trace, because an input has been moved, lost or changed.
         """
         memory: list[Any] = [None] * self.buffers
-        locks: dict[Storage, bool] = {}
+        locks: dict[Storage, bool] = dict(self._states)
         if self._given and not self._bind_given(memory, locks):
             return None
         graphs = self._bind_graphs(memory, leaves, locks) if self._graphs else ()
@@ -321,7 +325,7 @@ def make_signature(
         read.append((handle, external.get(state.storage, -1)))
         held.add(state.storage)
     graphs: list[tuple[Captured | int, tuple[int, ...]]] = []
-    locked, of_graphs = set(traced.storages), set[Storage]()
+    locked, of_graphs = {*traced.storages, *builder.states}, set[Storage]()
     for graph in dict.fromkeys(traced.graphs):
         index = traced.index_of(graph)
         graphs.append((graph if index is None else index, tuple([external[storage] for storage in graph.storages])))

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias, TypeVar, final
 
 from dagpu.common.origin import describe
 from dagpu.lowering.program import Cell, Items
+from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, Shared, Then, Unzip
 from dagpu.ops.nodes import Node
 
@@ -67,7 +68,19 @@ class ForeignSuspension:
     place: Any
 
 
-Cause: TypeAlias = FromCell | FromItems | FromPart | SuspendedOp | ForeignSuspension
+@final
+@dataclass(slots=True, eq=False)
+class PartOfOp:
+    """A part of the op that runs by a plan of its own, after the stage in which it was met. `place` is its
+    placement."""
+
+    node: DeviceOp[Any, Any, Any]
+    place: Any
+    traced: bool = False
+    """True if it is traced as a part of the run after all."""
+
+
+Cause: TypeAlias = FromCell | FromItems | FromPart | SuspendedOp | ForeignSuspension | PartOfOp
 
 
 @final

@@ -190,6 +190,8 @@ def emit_launch(
         scratch = _scratch(spec, operands, grid or (1,), there, b, node.origin)
     if scratch is not None:
         writes.append(scratch.buffer)
+    if spec.state is not None:
+        writes.append(b.state_cell(spec.state, device))
     b.emit(
         Launch(spec, tuple(operands), grid or (1,), tuple(reads), tuple(writes), device, node.origin, None, scratch),
         policy,

@@ -9,7 +9,7 @@ generators, which yield before a call of a closure if the driver has asked for a
 does not block a trio loop.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, assert_never, final
 
 import numpy as np
@@ -22,11 +22,13 @@ from dagpu.handles.symbolic import SymbolicNumber, replace_standins
 from dagpu.lowering.arguments.exact_tokens import is_fixed
 from dagpu.lowering.tracing.deferred import (
     NOT_YET,
+    PENDING,
     Deferred,
     ForeignSuspension,
     FromCell,
     FromItems,
     FromPart,
+    PartOfOp,
     SuspendedOp,
     Turns,
     argument_template,
@@ -42,6 +44,7 @@ from dagpu.lowering.tracing.emit import (
     emit_to_host,
     library_work,
 )
+from dagpu.lowering.tracing.own_plans import parts_with_plans
 from dagpu.lowering.tracing.remembering import FINISH, FINISH_ROW, RESTORE, AnyOp, RememberingEvaluation
 from dagpu.lowering.tracing.run_memo import (
     check_components,
@@ -55,7 +58,7 @@ from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source
-from dagpu.ops.node_functions import BUILT_IN, Cut, Item, Pure
+from dagpu.ops.node_functions import BUILT_IN, Cut, Inspect, Item, Pure
 from dagpu.ops.nodes import Node
 
 _USED_AGAIN: Final = frozenset((Value, Shared, Source, Cutoff))
@@ -108,7 +111,7 @@ class Evaluation(RememberingEvaluation):
         """
         row: list[Map[Any] | Launch] = []
         seen, kind = self.seen, type(node)
-        while kind not in _USED_AGAIN:
+        while kind not in _USED_AGAIN and node not in self.parts:
             if node in seen:
                 raise self._used_twice_error(node)
             seen.add(node)
@@ -135,6 +138,9 @@ class Evaluation(RememberingEvaluation):
         """Evaluate a node without inputs, or put a node's inputs on the stack above it. A launch is in a row, or
         `_visit_row` has started it."""
         todo = self.todo
+        if node in self.parts:
+            self._defer_part(node)
+            return
         match node:
             case Cutoff() if not self._sources.has_standins:
                 todo.append(node.source)
@@ -167,7 +173,7 @@ class Evaluation(RememberingEvaluation):
                 todo += (len(self.done), node, FINISH, *reversed(node.sources))
             case On():
                 todo += (self._places.current, RESTORE, node.source)
-                self._places.current = self._places.placement_inside(node)
+                self._places.enter(node)
             case Shared():
                 self._visit_remembered(node, node.source)
             case Unzip():
@@ -219,6 +225,9 @@ class Evaluation(RememberingEvaluation):
                 op = self._sources.call(self._closures, node, node.f, inputs[0])
                 if not isinstance(op, DeviceOp):
                     raise self._not_an_op_error(node, op)
+                self._sources.built(node, op)
+                if self.finds_parts and not self.builder.instructions:
+                    self.add_parts(op)
                 self.todo.append(op)
             case ToHost():
                 self.cells.append(emit_to_host(node, inputs[0], builder, policy))
@@ -240,6 +249,42 @@ class Evaluation(RememberingEvaluation):
                 raise AssertionError(f"{node!r} has no inputs to wait for")
             case _:
                 assert_never(node)
+
+    # ---- parts that run by plans of their own
+
+    def add_parts(self, op: AnyOp) -> None:
+        """Let the parts of an op that have plans of their own run by these. An op that a closure has made may be one
+        itself."""
+        self.parts |= parts_with_plans(Map(op, Inspect(id), None))
+
+    def _defer_part(self, node: AnyOp) -> None:
+        if type(node) not in _USED_AGAIN:
+            if node in self.seen:
+                raise self._used_twice_error(node)
+            self.seen.add(node)
+        self.leaves.forbid_reuse()
+        deferred = Deferred(PartOfOp(node, self._places.current))
+        self.suspended.append(deferred)
+        self.done.append(deferred)
+
+    def parts_to_run(self) -> list[Deferred]:
+        """Return the parts that the run has met, and whose values it needs."""
+        return [
+            each
+            for each in self.suspended
+            if type(each.cause) is PartOfOp and each.value is PENDING and not each.cause.traced
+        ]
+
+    def placed_part(self, part: Deferred) -> AnyOp:
+        """Return a part as an op of its own."""
+        assert type(part.cause) is PartOfOp
+        return self._places.placed(part.cause.node, part.cause.place)
+
+    def finish_part(self, part: Deferred, value: Any, made_for: Mapping[Any, int]) -> None:
+        """Record the value of a part, and the sources of which it was made."""
+        self._sources.used(made_for)
+        self.taker.own(value)
+        part.value = value
 
     def _prepare_inputs(self, node: Node, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Return the inputs as the node may see them, with the values that exist by now. None if nothing is left to do:
@@ -351,6 +396,13 @@ class Evaluation(RememberingEvaluation):
                 return True
             case FromCell():
                 return False
+            case PartOfOp(node=node, place=place, traced=traced):
+                if not traced:
+                    return deferred.value is not PENDING
+                self._places.current = place
+                self.parts.discard(node)
+                self.seen.discard(node)
+                self.todo.append(node)
         yield from self.run(due)
         value = resolve(self.done.pop())
         if value is deferred:

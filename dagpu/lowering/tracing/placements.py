@@ -8,6 +8,7 @@ from dagpu.common.wrong_arguments import add_call_place
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.lowering.schedule.policies import OnStream
 from dagpu.lowering.schedule.spread import on_one_device, spreads
+from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import On
 
 Placement: TypeAlias = tuple[Device, int, bool]
@@ -21,7 +22,7 @@ class Placements:
     With `one_device`, policies that spread work over a mesh choose streams alone.
     """
 
-    __slots__ = ("_find", "_one_device", "current", "indices", "policies", "spread")
+    __slots__ = ("_around", "_find", "_one_device", "current", "indices", "policies", "spread")
 
     def __init__(self, device: Device, policy: Any, find: Callable[[str], Device], *, one_device: bool = False) -> None:
         self._find = find
@@ -33,6 +34,8 @@ class Placements:
         self.indices: dict[Hashable, int] = {id(policy): 0}
         """The index of each policy in `policies`, by its key."""
         self.current: Placement = (policy.mesh.automatic, 0, True) if spreads(policy) else (device, 0, False)
+        self._around: dict[Placement, tuple[On[Any], ...]] = {self.current: ()}
+        """The ops that lead to each placement, the outermost first."""
 
     def share_policies(self, other: "Placements") -> None:
         """Use the policies and indices of another trace of the same program."""
@@ -42,8 +45,19 @@ class Placements:
         """Return whether a mesh is in use for what the policy of this index places, or for the whole op."""
         return bool(self.spread) and (0 in self.spread or policy in self.spread)
 
-    def placement_inside(self, node: On[Any]) -> Placement:
-        """Return the placement within an `On`."""
+    def enter(self, node: On[Any]) -> None:
+        """Make the placement within an `On` the current one."""
+        around = self._around[self.current]
+        self.current = self._placement_inside(node)
+        self._around.setdefault(self.current, (*around, node))
+
+    def placed(self, op: DeviceOp[Any, Any, Any], place: Placement) -> DeviceOp[Any, Any, Any]:
+        """Return an op as it is at a placement of this trace, for a run of its own."""
+        for node in reversed(self._around[place]):
+            op = On(op, node.place, node.origin)
+        return op
+
+    def _placement_inside(self, node: On[Any]) -> Placement:
         device, policy, chosen = self.current
         place = node.place
         if isinstance(place, Device):

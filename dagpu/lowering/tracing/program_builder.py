@@ -6,7 +6,7 @@ Python's reference counts decide which memory outlives the stage, and no closure
 """
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, final
 
 import numpy as np
@@ -17,6 +17,7 @@ from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import Origin, describe
 from dagpu.handles import HandleBase, HandleState, Lender, Partition, Tensor, TensorMut, cut_of, live_state
 from dagpu.handles.device_handles import Device
+from dagpu.handles.module_state import ModuleState
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
 from dagpu.lowering.arguments.scalar_params import NumberUse, fresh_seed
@@ -66,6 +67,7 @@ class ProgramBuilder:
         "_own_storages",
         "_placed",
         "_reads",
+        "_states",
         "_tiles",
         "_undefined",
         "_views",
@@ -121,6 +123,8 @@ class ProgramBuilder:
         self.external: dict[Storage, int] = {}
         """The storages from outside that are read or written, with their buffers."""
         self._loans = loans
+        self._states: dict[Storage, int] = {}
+        """The cells that stand for the variables of modules, by what the run locks for them."""
         self._undefined: dict[int, tuple[weakref.ref[TracedStorage], Layout, int, Origin]] = {}
         self._views: dict[int, View] = {}
         """The newest view of each buffer. Instructions on one tensor share it, and most often all of them do."""
@@ -185,6 +189,23 @@ class ProgramBuilder:
         cell = self._input_cell(fresh_seed())
         self.drawn.append(cell)
         return cell
+
+    def state_cell(self, state: ModuleState, device: int) -> int:
+        """Return the cell that stands for the variables of a module on device number `device`, which a launch writes.
+        The stage locks them."""
+        return self._state_cell(state.on(next(each for each, index in self._devices.items() if index == device)))
+
+    def _state_cell(self, storage: Storage) -> int:
+        self.locks[storage] = True
+        cell = self._states.get(storage)
+        if cell is None:
+            cell = self._states[storage] = self._input_cell(None)
+        return cell
+
+    @property
+    def states(self) -> Collection[Storage]:
+        """What the stage locks for the variables of modules."""
+        return self._states.keys()
 
     def live_cell(self, value: object, index: int) -> int:
         """Add a cell that holds an input of a feed, and return its index. `index` is that among the inputs."""
@@ -313,6 +334,8 @@ class ProgramBuilder:
     def _import_storage(self, storage: Storage) -> int:
         """Return the buffer of memory from outside; add the buffer if it is new."""
         index = self.external.get(storage)
+        if index is None and storage.shares:  # of a graph that launches the kernel
+            index = self.external[storage] = self._state_cell(storage)
         if index is None:
             index = self.external[storage] = len(self.buffers)
             self.buffers.append(Buffer(storage.nbytes, self.device_index(storage.device), Role.INPUT))
@@ -352,6 +375,7 @@ class ProgramBuilder:
         self.locks, self.lent, self.graphs = mark.locks, mark.lent, mark.graphs
         self.external = {storage: index for storage, index in self.external.items() if index < mark.buffers}
         self.inputs = {index: value for index, value in self.inputs.items() if index < mark.buffers}
+        self._states = {storage: cell for storage, cell in self._states.items() if cell < mark.buffers}
         for table in (self._own_storages, self._undefined, self._views, self._tiles):
             for index in [index for index in table if index >= mark.buffers]:
                 del table[index]

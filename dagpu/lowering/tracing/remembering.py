@@ -62,6 +62,10 @@ class RememberingEvaluation:
         self.cells: list[Deferred] = []
         """The values that the cells of this stage will hold."""
         self.memo = RunMemo()
+        self.parts: set[AnyOp] = set()
+        """The parts of the op that run by plans of their own."""
+        self.finds_parts = False
+        """True while ops that closures make may have such parts too: the run has not begun work of its own."""
         self._places = places
         self._closures = Closures(leaves)
         self._sources = sources
@@ -88,25 +92,24 @@ class RememberingEvaluation:
         ):
             self.leaves.forbid_reuse()
         if in_key is not None and in_key.made_for:  # another run may have replaced it by that of another instant
-            self._sources.used(in_key.made_for)
+            self._sources.used(once, in_key.made_for)
             self.done.append(self._published_value(node, in_key.value, in_key))
             return
         if self.memo.is_deferred(once):
             self._suspend_until_made(node)
             return
         if self.memo.is_claimed(once):
-            self._sources.reused(once)
             self.done.append(self.memo.use_again(node))
             return
         own = self.memo.published_value(once)
         if own is not None:
-            self._sources.used(own[1])
+            self._sources.used(once, own[1])
             self.done.append(self._published_value(node, own[0], in_key))
             return
         while (claim := once.claim(self)) == "done":
             value, made_for = once.remembered()
             if value is not NOTHING and not (made_for and self._sources.is_stale(made_for)):
-                self._sources.used(made_for)
+                self._sources.used(once, made_for)
                 self.done.append(self._published_value(node, value, in_key))
                 return
             once.expire(value)
@@ -114,7 +117,7 @@ class RememberingEvaluation:
             self._suspend_until_made(node)
             return
         self.memo.start_claim(once)
-        self._sources.start(once)
+        self._sources.start(node)
         self.todo += (len(self.done), node, FINISH, source)
 
     def _published_value(self, node: Remembering, value: Any, in_key: RememberedValue | None) -> Any:
@@ -133,11 +136,10 @@ class RememberingEvaluation:
         if self.memo.is_deferred(once):
             self._suspend_until_made(node)
         elif self.memo.is_claimed(once):
-            self._sources.reused(once)
             self.done.append(self.memo.use_again(node))
         else:
             self.memo.start_private(once)
-            self._sources.start(once)
+            self._sources.start(node)
             self.todo += (len(self.done), node, FINISH, source)
 
     def _suspend_until_made(self, node: Remembering) -> None:

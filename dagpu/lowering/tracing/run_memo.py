@@ -160,22 +160,21 @@ class RunMemo:
         self,
         restore: Callable[[Any], Any],
         constant: Callable[[Any], Any],
-        made_for: Callable[[Once], Mapping[Any, int] | None],
+        made_for: Callable[[Once], Mapping[Any, int]],
     ) -> list[Any]:
-        """Remember the complete values, for other runs and for the next run. `restore` removes the stand-ins from a
-        value, `constant` maps the value of a `Shared` to the value that is published, and `made_for` returns the
-        sources on which a value depends; None for a value that this run keeps for itself alone. Return the published
-        values."""
+        """Remember the complete values, for other runs and for the next run, but of those that this run makes for
+        itself alone only constants. `restore` removes the stand-ins from a value, `constant` maps the value of a
+        `Shared` to the value that is published, and `made_for` returns the sources on which a value depends. Return the
+        published values."""
         published: list[Any] = []
         for once, value in self.complete_values().items():
-            if once in self._private:
-                continue
             components = once in self._splits
-            sources = made_for(once)
-            if sources is None:
-                self._private.add(once)
-                once.abandon()
+            if once in self._private:
+                if not components and not once.remembers() and made_for(once) == {}:
+                    published.append(constant(restore(value)))
+                    once.offer(published[-1])  # nothing has claimed it: it is a constant, whoever makes it
                 continue
+            sources = made_for(once)
             del self._claims[once]
             self._splits.pop(once, None)
             restored = restore(value)

@@ -3,6 +3,7 @@ tensors from outside that the run borrows or owns."""
 
 from dataclasses import dataclass, field
 from typing import final
+from weakref import WeakSet
 
 from dagpu.common.origin import Origin
 from dagpu.handles.device_handles import Device
@@ -49,7 +50,7 @@ class Loans:
     lent: dict[Storage, tuple[object, Origin]] = field(default_factory=dict)
     """For each storage from outside that is lent to the run: the loan, None if for reading, and the place of its first
     borrow."""
-    owned: set[Storage] = field(default_factory=set)
+    owned: WeakSet[Storage] = field(default_factory=WeakSet)
     """The storages of tensors from outside that have moved into the run."""
     mark: object = field(default_factory=object)
     """The `mark` of each storage that the run makes."""

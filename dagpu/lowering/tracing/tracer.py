@@ -14,7 +14,7 @@ submitted.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, final
 
@@ -40,12 +40,14 @@ from dagpu.lowering.tracing.deferred import (
     ForeignSuspension,
     FromCell,
     FromItems,
+    PartOfOp,
     Turns,
     is_host_part,
     resolve,
     waits_for_host,
 )
 from dagpu.lowering.tracing.evaluate import Evaluation
+from dagpu.lowering.tracing.own_plans import parts_with_plans
 from dagpu.lowering.tracing.placements import Placements
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.remembering import AnyOp
@@ -54,7 +56,7 @@ from dagpu.lowering.tracing.traced_storage import Loans, TracedStorage
 from dagpu.lowering.tracing.undo_log import HandleTaker, UndoLog
 from dagpu.lowering.updates.live_inputs import LiveInputs
 from dagpu.lowering.updates.run_sources import LiveSources, SnapshotSources
-from dagpu.ops.compose import Unzip
+from dagpu.ops.compose import Unzip, Zip
 from dagpu.ops.graph import Captured
 from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.single_flight import Once
@@ -287,6 +289,57 @@ class Tracer:
         self._evaluation.memo.abandon()
         self._root = value
         return value
+
+    # ---- parts that run by plans of their own
+
+    def find_parts(self, op: AnyOp) -> None:
+        """Let the parts of the op that have plans of their own run by these. Call this before the first stage."""
+        self._evaluation.parts = parts_with_plans(op)
+        self._evaluation.finds_parts = True
+
+    def parts_to_run(self) -> list[Deferred]:
+        """Return the parts whose values the run needs to go on."""
+        return self._evaluation.parts_to_run()
+
+    def op_of_parts(self, parts: Sequence[Deferred]) -> AnyOp:
+        """Return these parts as one op, whose result has their values, if there are several. Their work may overlap."""
+        ops = [self._evaluation.placed_part(part) for part in parts]
+        return ops[0] if len(ops) == 1 else Zip(tuple(ops), None)
+
+    def finish_parts(self, parts: Sequence[Deferred], result: Any, made_for: Mapping[Any, int]) -> None:
+        """Record the result of the op of these parts, and the sources of which it was made, with their revisions."""
+        for part, value in zip(parts, (result,) if len(parts) == 1 else result, strict=True):
+            self._evaluation.finish_part(part, value, made_for)
+
+    def trace_parts(self, parts: Sequence[Deferred]) -> None:
+        """Let these parts be traced in this run after all."""
+        for part in parts:
+            assert type(part.cause) is PartOfOp
+            part.cause.traced = True
+
+    def begin_work(self) -> None:
+        """Record that the run begins work of its own: what closures make from now on is traced in it."""
+        self._evaluation.finds_parts = False
+
+    def read_sources(self) -> Mapping[Any, int]:
+        """Return the sources that the run has read, with their revisions."""
+        return self._sources.read() if isinstance(self._sources, SnapshotSources) else {}
+
+    def read_sources_at(self, instant: Snapshot) -> None:
+        """Let a plain run read sources at this instant. Call this before the first stage."""
+        assert isinstance(self._sources, SnapshotSources)
+        self._sources.snapshot = instant
+
+    @property
+    def instant(self) -> Snapshot:
+        """The instant at which a plain run reads sources."""
+        assert isinstance(self._sources, SnapshotSources)
+        return self._sources.instant()
+
+    @property
+    def run(self) -> object:
+        """The owner of the claims of this run."""
+        return self._evaluation
 
     def discard_undo_log(self) -> None:
         """Discard the undo log: from now on nothing that was taken can be put back."""

@@ -7,9 +7,9 @@ from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.containers import is_container
 from dagpu.common.origin import Origin
-from dagpu.handles import HANDLES, OWNING, Handle, Tensor, live_state, move_handle
+from dagpu.handles import HANDLES, OWNING, Handle, Tensor, find_live_state, live_state, move_handle
 from dagpu.handles.handle_state import HandleState, restore_state, take_state
-from dagpu.handles.handle_trees import map_handles
+from dagpu.handles.handle_trees import handles_in, map_handles
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
 from dagpu.lowering.tracing.run_memo import take_published
 from dagpu.lowering.tracing.traced_storage import Loans
@@ -100,6 +100,13 @@ class HandleTaker:
     _loans: Loans
     _origin: Origin
     undo_log: UndoLog = field(default_factory=UndoLog)
+
+    def own(self, value: Any) -> None:
+        """Let the run own what a run of a part of it has made."""
+        for handle in handles_in(value):
+            state = find_live_state(handle)
+            if state is not None and state.kind is Tensor:
+                self._loans.owned.add(state.storage)
 
     def take_handles(self, value: Any, node: AnyOp) -> Any:
         """Move handles out of the op that owns them, so that the next run of the op finds them moved. `node` is the op

@@ -16,6 +16,7 @@ from dagpu.lowering.tracing.traced_storage import TracedStorage
 from dagpu.lowering.updates.dirty.dirt import Dirty, dirt_of_boxes
 from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs
 from dagpu.ops.live.parts import Box
+from dagpu.ops.live.versions import Version
 
 
 @final
@@ -114,6 +115,11 @@ class LeafValues:
         if found is not None and found[0].version is not None and type(found[0].value) is SharedTensor:
             return found[0].version
         return self.value(buffer)
+
+    def versions(self, mask: int) -> set[Version]:
+        """Return the versions of the sources of these bits."""
+        made = [made for made, _ in self._live.values() if made.own & mask]
+        return {each.version for each in made if each.version is not None}
 
     def bits_of_sources(self) -> dict[int, int]:
         """Return the bits of the leaves that are tensors or arrays of sources, by buffer."""

@@ -10,8 +10,9 @@ A closure that reads a stand-in otherwise (`then`, a `map` that also gets handle
 next change needs a new trace.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeAlias, final
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final, Protocol, TypeAlias, final
 
 import numpy as np
 
@@ -24,14 +25,21 @@ from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
 from dagpu.lowering.tracing.deferred import Deferred
-from dagpu.lowering.updates.comparing.compare_values import host_values_equal
+from dagpu.lowering.updates.comparing.compare_values import host_values_equal, same_objects
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Cutoff, Map
+from dagpu.ops.compose import Cutoff, Map, Shared
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
 
 Call: TypeAlias = Callable[[Any], Any]
+
+
+class CallOf(Protocol):
+    """Returns the function that calls the closure of a node. With `below_shared` a trace has met it below a `shared()`
+    op."""
+
+    def __call__(self, node: Map[Any], call: Call, *, below_shared: bool = False) -> Call: ...
 
 
 @final
@@ -44,6 +52,13 @@ class LiveValue:
         self.index = index
         self.value = value
 
+
+AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
+Bound: TypeAlias = Mapping[AnyOp, tuple[Any, Any]]
+"""For the node of a closure, an argument without stand-ins and what the closure has returned for it."""
+
+NOT_CALLED: Final = object()
+"""The value of a closure that was not called with an argument."""
 
 _NO_VALUE: Final = object()
 _STANDINS: Final = frozenset((SymbolicNumber, SymbolicArray, LiveValue))
@@ -105,9 +120,17 @@ class LiveInputs:
         """The memory by which the trace refers to tensors, each with the index of its input."""
         self.shared: list[SharedBuffer] = []
         """The `shared()` nodes whose tensors the stage that is traced makes of sources."""
-        self.call_of: Callable[[Map[Any], Call], Call] = _own_call
+        self.open: dict[Shared[Any], None] = {}
+        """The `shared()` nodes that are evaluated, and whose values need a further stage."""
+        self.met: set[AnyOp] = set()
+        """All `shared()` nodes that the trace has evaluated."""
+        self.call_of: CallOf = _own_call
         """Returns the function that calls the closure of a node, which several feeds may share."""
         self._standins: dict[object, Any] = {}
+        self.bound_before: Bound = MappingProxyType({})
+        """What closures have returned in earlier traces."""
+        self._calls: dict[AnyOp, tuple[Any, Any, Any]] = {}
+        """The calls of closures: what each was given, with stand-ins and without, and what it has returned."""
         self._before = {} if before is None else before.cutoff_values()
 
     @property
@@ -127,6 +150,35 @@ class LiveInputs:
     def cutoff_values(self) -> dict[Cutoff[Any, Any, Any], Any]:
         """Return the values of the cutoffs, with which a later trace compares its own."""
         return {made.cutoff: made.value for made in self.inputs if made.cutoff is not None and made.decided}
+
+    # ---- calls of closures
+
+    def bound_value(self, node: AnyOp, argument: Any) -> Any:
+        """Return what the closure of a node has returned for this argument in an earlier trace; `NOT_CALLED` if it was
+        not called with it."""
+        given, value = self.bound_before.get(node, (None, NOT_CALLED))
+        return value if value is not NOT_CALLED and same_objects(given, argument) else NOT_CALLED
+
+    def bind(self, node: AnyOp, argument: Any, concrete: Any, value: Any) -> None:
+        """Record what a closure has returned. `concrete` is its argument without stand-ins."""
+        self._calls[node] = argument, concrete, value
+
+    def bound(self, stale: int) -> dict[AnyOp, tuple[Any, Any]]:
+        """Return for each closure its last argument and what it has returned for that, for a later trace. The bits
+        `stale` have changed since the values of the inputs were computed.
+
+        An op that a closure has returned may hold a stand-in of what the closure was given. It is as good in a later
+        trace only if all of that is structural: then the argument is the same.
+        """
+        found = {
+            node: (concrete, value)
+            for node, (argument, concrete, value) in self._calls.items()
+            if not isinstance(value, DeviceOp) or self.reads.issuperset(self._indices_in(argument))
+        }
+        for made in self.inputs:
+            if made.node is not None and not made.bits & stale:
+                found[made.node] = self.concrete(made.argument), made.value
+        return found
 
     # ---- the trace
 
@@ -188,6 +240,7 @@ class LiveInputs:
         made = LiveInput(0, self.bits_in(argument), make_unwritable(value))
         made.node, made.call, made.argument = node, call, argument
         self.inputs.append(made)
+        self.bind(node, argument, self.concrete(argument), made.value)
         return self._stand_in(len(self.inputs) - 1)
 
     def concrete(self, value: Any) -> Any:
@@ -278,7 +331,7 @@ class LiveInputs:
 _OPAQUE: Final = frozenset((LiveValue,))
 
 
-def _own_call(node: Map[Any], call: Call) -> Call:
+def _own_call(node: Map[Any], call: Call, *, below_shared: bool = False) -> Call:
     """Return the function by which a feed calls a closure that it shares with no other."""
     return call
 

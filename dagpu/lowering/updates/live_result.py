@@ -22,7 +22,7 @@ from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.tracing.deferred import Deferred, FromCell, FromItems, SuspendedOp, resolve
 from dagpu.lowering.tracing.user_code import apply_map
 from dagpu.lowering.updates.comparing.compare_values import same_objects
-from dagpu.lowering.updates.live_inputs import LiveInputs
+from dagpu.lowering.updates.live_inputs import NOT_CALLED, LiveInputs
 from dagpu.ops.compose import Map
 from dagpu.ops.live.source_op import as_read
 
@@ -52,6 +52,13 @@ class TargetMemory:
         self._seen_elsewhere.add(buffer)
         if handle is not None:
             self._held[buffer] = memory, handle
+
+    def lend(self, buffer: int) -> tuple[object, Any]:
+        """Return the memory of a buffer, which is not written any more, and another handle to it, if one was handed
+        out."""
+        self._seen_elsewhere.add(buffer)
+        handle = self.handle_of(buffer)
+        return self.memory[buffer], None if handle is None else handle.clone()
 
     def drop(self, buffer: int) -> None:
         """Free the memory of a buffer that is not a target any more."""
@@ -222,11 +229,16 @@ class _Builder:
         if given is None:
             return None
         before: list[Any] = []
+        live = self._live
 
         def build() -> Any:
             value = given()
             if not before or not same_objects(before[0], value):
-                before[:] = [value, make_unwritable(apply_map(node, own_containers(value)))]
+                made = live.bound_value(node, value)
+                if made is NOT_CALLED:
+                    made = make_unwritable(apply_map(node, own_containers(value)))
+                live.bind(node, (), value, made)
+                before[:] = [value, made]
             return before[1]
 
         return build

@@ -1,26 +1,30 @@
 """How one run reads sources: a plain run reads the values of one snapshot, a run for a feed gets stand-ins for them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar, final
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, final
 
+from dagpu.common.containers import own_containers, values_in
 from dagpu.common.errors import NotReadyError
+from dagpu.handles import HANDLES
+from dagpu.handles.handle_trees import make_unwritable
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
 from dagpu.lowering.program import Cell, Items
-from dagpu.lowering.tracing.deferred import NOT_YET
+from dagpu.lowering.tracing.deferred import NOT_YET, Deferred
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.user_code import Closures, call_closure, describe_closure
-from dagpu.lowering.updates.live_inputs import LiveInputs, LiveValue
+from dagpu.lowering.updates.live_inputs import NOT_CALLED, LiveInputs, LiveValue
+from dagpu.lowering.updates.reads import AnyOp, Reads, Remembering
 from dagpu.lowering.updates.shared_buffers import shared_buffer
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
-from dagpu.ops.compose import Cutoff, HostCall, Map, Shared, Unzip, Zip, sources_of
+from dagpu.ops.compose import Cutoff, HostCall, Map, Shared, Unzip, Value, Zip, nodes_of
+from dagpu.ops.creation import Copy
+from dagpu.ops.graph import GraphLaunch
+from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source, as_read
 from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.node_functions import BUILT_IN, Inspect
-from dagpu.ops.single_flight import Once
-
-AnyOp = DeviceOp[Any, Any, Any]
-Remembering = Shared[Any] | Unzip[Any]
+from dagpu.ops.single_flight import NOTHING, Once
 
 
 class RunSources(Protocol):
@@ -53,68 +57,25 @@ class RunSources(Protocol):
         """Return true if this run cannot use a value that was made for these revisions of sources."""
         ...
 
-    def start(self, once: Once) -> None:
-        """Record that the value of a `Shared` is evaluated from now on."""
+    def start(self, node: Remembering) -> None:
+        """Record that the value of a `Shared` or `Unzip` is evaluated from now on."""
+        ...
+
+    def built(self, node: AnyOp, op: AnyOp) -> None:
+        """Record the op that the closure of a node has returned."""
         ...
 
     def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
         """Record that the value of a `Shared` or `Unzip` exists."""
         ...
 
-    def reused(self, once: Once) -> None:
-        """Record that the value of a `Shared`, which this run has made, is used again."""
-        ...
-
-    def used(self, made_for: Mapping[Any, int]) -> None:
+    def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
         """Record that a value is used that an earlier run has made for these revisions of sources."""
         ...
 
-    def made_for(self, once: Once) -> Mapping[Any, int] | None:
-        """Return the sources on which the value of a `Shared` depends, with their revisions; None for a value that is
-        of no use to other runs, because it may contain stand-ins."""
+    def made_for(self, once: Once) -> Mapping[Any, int]:
+        """Return the sources on which the value of a `Shared` depends, with their revisions."""
         ...
-
-
-_Node = TypeVar("_Node", bound=AnyOp)
-
-
-@final
-class SourceLog(Generic[_Node]):
-    """The sources that a run has read, in order. Those of a `Shared` are the ones read while it was evaluated; of one
-    that waits for host data, all that were read since."""
-
-    __slots__ = ("_found", "_read", "_since")
-
-    def __init__(self) -> None:
-        self._read: list[_Node] = []
-        self._since: dict[Once, int] = {}
-        self._found: dict[Once, list[_Node]] = {}
-
-    def add(self, node: _Node) -> None:
-        """Record that a source was read."""
-        self._read.append(node)
-
-    def start(self, once: Once) -> None:
-        """Record that the value of a `Shared` is evaluated from now on."""
-        self._since[once] = len(self._read)
-
-    def finish(self, once: Once) -> None:
-        """Record that the value of a `Shared` exists."""
-        self._found[once] = self.of(once)
-
-    def reused(self, once: Once) -> None:
-        """Record that a `Shared` is used again: what uses it depends on all that was read since it began."""
-        self._read += self.of(once)
-
-    def used(self, made_for: Iterable[_Node]) -> None:
-        """Record that a value of these sources is used."""
-        self._read += made_for
-
-    def of(self, once: Once) -> list[_Node]:
-        """Return the sources that were read since the evaluation of a `Shared` began. They contain all of its own."""
-        if once in self._found:
-            return self._found[once]
-        return list(dict.fromkeys(self._read[self._since[once] :]))
 
 
 def _differ(made_for: Mapping[Any, int], snapshot: Snapshot) -> bool:
@@ -128,24 +89,30 @@ class SnapshotSources:
     """The sources of a plain run: it reads all of them at the instant at which it reads the first one."""
 
     _leaves: TracedArguments
-    _log: SourceLog[Source[Any]] | None = None
-    _snapshot: Snapshot | None = None
+    _reads: Reads = field(default_factory=Reads)
+    snapshot: Snapshot | None = None
+    """That instant; None before it."""
+    _read: dict[Source[Any], None] = field(default_factory=dict)
+    """The sources that the run has read, and those of values that it has used of earlier runs."""
     has_standins: ClassVar[bool] = False
 
-    def _at(self) -> Snapshot:
-        if self._snapshot is None:
-            inputs = self._leaves.inputs
-            self._snapshot = (None if inputs is None else inputs.snapshot) or Snapshot()
-        return self._snapshot
+    def read(self) -> Mapping[Any, int]:
+        """Return all sources that the run has read so far, with their revisions."""
+        return self._revisions(self._read)
 
-    def _logged(self) -> SourceLog[Source[Any]]:
-        if self._log is None:
-            self._log = SourceLog()
-        return self._log
+    def _revisions(self, sources: Iterable[Source[Any]]) -> Mapping[Any, int]:
+        return {node: node.cell.history.at(self.instant()).revision for node in sources}
+
+    def instant(self) -> Snapshot:
+        """Return the instant at which the run reads sources."""
+        if self.snapshot is None:
+            inputs = self._leaves.inputs
+            self.snapshot = (None if inputs is None else inputs.snapshot) or Snapshot()
+        return self.snapshot
 
     def value_of(self, node: Source[Any]) -> Any:
-        self._logged().add(node)
-        value, inputs = node.cell.history.at(self._at()).value, self._leaves.inputs
+        self._read[node] = None
+        value, inputs = node.cell.history.at(self.instant()).value, self._leaves.inputs
         if inputs is not None and node in inputs.source_values:
             return self._leaves.standin_of_source(node, value)
         self._leaves.forbid_reuse(
@@ -168,45 +135,39 @@ class SnapshotSources:
 
     def is_stale(self, made_for: Mapping[Any, int]) -> bool:
         self._leaves.forbid_reuse()
-        return _differ(made_for, self._at())
+        return _differ(made_for, self.instant())
 
-    def start(self, once: Once) -> None:
-        self._logged().start(once)
+    def start(self, node: Remembering) -> None:
+        self._reads.start(node)
+
+    def built(self, node: AnyOp, op: AnyOp) -> None:
+        self._reads.built(node, op)
 
     def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
-        self._logged().finish(node.once)
+        pass
 
-    def reused(self, once: Once) -> None:
-        self._logged().reused(once)
-
-    def used(self, made_for: Mapping[Any, int]) -> None:
-        if made_for:
-            self._logged().used(made_for)
+    def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
+        self._read.update(dict.fromkeys(made_for))
+        self._reads.used(once, made_for)
 
     def made_for(self, once: Once) -> Mapping[Any, int]:
-        if self._log is None:
+        if not self._read:
             return {}
-        return {node: node.cell.history.at(self._at()).revision for node in self._log.of(once)}
-
-
-_WITH_STANDIN: Final = frozenset((Source, Cutoff))
+        return self._revisions(node for node in self._reads.of(once) if type(node) is Source)
 
 
 @final
 class LiveSources:
     """The sources of a trace for a feed, which serves later values of them too."""
 
-    __slots__ = ("_below", "_log", "live")
+    __slots__ = ("_reads", "live")
     has_standins: ClassVar[bool] = True
 
     def __init__(self, live: LiveInputs) -> None:
         self.live = live
-        self._log = SourceLog[Source[Any] | Cutoff[Any, Any, Any]]()
-        """The sources and cutoffs, which have stand-ins."""
-        self._below: dict[AnyOp, bool] = {}
+        self._reads = Reads()
 
     def value_of(self, node: Source[Any]) -> Any:
-        self._log.add(node)
         return self.live.of_source(node)
 
     def adapt(self, node: AnyOp, inputs: tuple[Any, ...], builder: ProgramBuilder) -> tuple[tuple[Any, ...], Any]:
@@ -214,8 +175,9 @@ class LiveSources:
         match node:
             case Zip() | Shared() | HostCall():
                 return inputs, NOT_YET
+            case Cutoff() if not self.made_for(node.source.once):
+                return inputs, inputs[0]  # it never changes
             case Cutoff():
-                self._log.add(node)
                 return inputs, live.of_cutoff(node, inputs[0], lambda tensor: builder.read_view(tensor).buffer)
             case Map() if live.derivable(inputs[0]):
                 return inputs, self._derive(node, inputs[0])
@@ -236,13 +198,34 @@ class LiveSources:
             def call(given: Any) -> Any:
                 return call_closure(node, f, given)
 
-        value = self.live.call_of(node, call)(self.live.concrete(argument))
+        concrete = self.live.concrete(argument)
+        value = self.live.bound_value(node, concrete)
+        if value is NOT_CALLED:
+            value = self.live.call_of(node, call, below_shared=bool(self.live.open))(concrete)
         if has_op(value):
             refuse_op(value, describe_closure(node, f))
         made = self.live.derive(node, call, argument, value)
         return argument if type(f) is Inspect else made
 
     def call(self, closures: Closures, node: AnyOp, f: Any, argument: Any) -> Any:
+        live = self.live
+        if _holds_handles(argument):
+            return self._call(closures, node, f, argument)
+        concrete = live.concrete(argument)
+        found = live.bound_value(node, concrete)
+        if found is not NOT_CALLED:
+            live.read(argument)  # as the call did, or the op that it returned would not be bound
+            live.bind(node, argument, concrete, found)
+            return own_containers(found)
+        made = self._call(closures, node, f, argument)
+        if isinstance(made, DeviceOp):
+            if not _op_holds_handles(made):
+                live.bind(node, argument, concrete, made)
+        elif not has_op(made) and not _holds_handles(made):
+            live.bind(node, argument, concrete, make_unwritable(made))
+        return made
+
+    def _call(self, closures: Closures, node: AnyOp, f: Any, argument: Any) -> Any:
         try:
             return closures.call(node, f, argument)
         except NotReadyError:
@@ -263,42 +246,54 @@ class LiveSources:
         return self.live.read(template)
 
     def is_private(self, node: Remembering) -> bool:
-        return type(node) is Unzip or self._has_standin(node)
-
-    def _has_standin(self, root: AnyOp) -> bool:
-        """Return true if a source or cutoff is visible below a node, without calling closures."""
-        below, todo = self._below, [root]
-        while todo:
-            node = todo[-1]
-            if node in below:
-                todo.pop()
-                continue
-            missing = [source for source in sources_of(node) if source not in below]
-            if missing and type(node) not in _WITH_STANDIN:
-                todo += missing
-                continue
-            made = bool(node.once.made_for) if type(node) is Shared else type(node) in _WITH_STANDIN
-            below[node] = made or any(below.get(source, False) for source in sources_of(node))
-        return below[root]
+        # A trace claims nothing: its updates claim what they make, when they make it. A value that depends on no source
+        # is a constant of the trace.
+        value, made_for = node.once.remembered()
+        return type(node) is Unzip or value is NOTHING or bool(made_for)
 
     def is_stale(self, made_for: Mapping[Any, int]) -> bool:
         return True  # it would be a constant here: the trace reads the sources itself, through stand-ins
 
-    def start(self, once: Once) -> None:
-        self._log.start(once)
+    def start(self, node: Remembering) -> None:
+        self._reads.start(node)
+        if type(node) is Shared:
+            self.live.open[node] = None
+            self.live.met.add(node)
+
+    def built(self, node: AnyOp, op: AnyOp) -> None:
+        self._reads.built(node, op)
 
     def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
-        self._log.finish(node.once)
         if type(node) is Shared:
-            found = shared_buffer(node, value, self._log.of(node.once), builder)
+            self.live.open.pop(node, None)
+            found = shared_buffer(node, value, self._reads.of(node.once), builder)
             if found is not None:
                 self.live.shared.append(found)
 
-    def reused(self, once: Once) -> None:
-        self._log.reused(once)
+    def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
+        self._reads.used(once, made_for)
 
-    def used(self, made_for: Mapping[Any, int]) -> None:
-        self._log.used(made_for)
+    def made_for(self, once: Once) -> Mapping[Any, int]:
+        snapshot = self.live.snapshot
+        nodes = [node for node in self._reads.of(once) if type(node) is Source]
+        return {node: node.cell.history.at(snapshot).revision for node in nodes}
 
-    def made_for(self, once: Once) -> Mapping[Any, int] | None:
-        return None if self._log.of(once) else {}
+
+def _holds_handles(value: Any) -> bool:
+    """Return true for a value with handles in it, or with values that do not exist yet."""
+    kinds = set(map(type, values_in(value)))
+    return Deferred in kinds or not HANDLES.isdisjoint(kinds)
+
+
+def _op_holds_handles(op: AnyOp) -> bool:
+    """Return true for an op that holds handles or a graph, as far as visible: a run takes them out of it."""
+    for node in nodes_of(op):
+        match node:
+            case Value(content=held) | Launch(args=held):
+                if _holds_handles(held):
+                    return True
+            case Copy() | GraphLaunch():
+                return True
+            case _:
+                pass
+    return False

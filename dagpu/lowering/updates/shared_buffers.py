@@ -18,11 +18,11 @@ from dagpu.ops.live.versions import Snapshot
 @final
 @plain
 class SharedBuffer:
-    """A `Shared` over sources, and the buffer of its value in the program of a stage."""
+    """A `Shared`, and the buffer of its value in the program of a stage."""
 
     node: Shared[Any]
     sources: tuple[Source[Any], ...]
-    """The sources on which the value depends, also where a closure has read them."""
+    """The sources on which the value depends; none for a constant."""
     buffer: int
     device: Device
     nbytes: int
@@ -48,8 +48,8 @@ def shared_buffer(
 ) -> SharedBuffer | None:
     """Return the buffer of a `Shared` for which the trace has read these sources and cutoffs.
 
-    None if its value is no tensor that the stage makes, if it depends on no source, or on a cutoff with an `equal`,
-    since such a value may be that of an earlier snapshot.
+    None if its value is no tensor that the stage makes, or depends on a cutoff with an `equal`: such a value may be
+    that of an earlier snapshot.
     """
     if type(value) is not SharedTensor:
         return None
@@ -60,6 +60,4 @@ def shared_buffer(
     if any(type(each) is Cutoff and each.equal is not None for each in nodes):
         return None
     sources = tuple([each for each in nodes if type(each) is Source])
-    if not sources:
-        return None
     return SharedBuffer(node, sources, storage.buffer, storage.device, storage.nbytes, state.layout, state.origin)

@@ -38,14 +38,6 @@ class Change(NamedTuple):
     """The bits of the cutoffs that the update decides: it compares their tensors with those that they let through
     last."""
 
-    def covers(self, other: "Change") -> bool:
-        """Return true if an update for this change serves the other one, of which it makes everything and more."""
-        return (
-            not other.mask & ~self.mask
-            and other.lost <= self.lost
-            and (other.wait, other.only, other.given, other.compare) == (self.wait, self.only, self.given, self.compare)
-        )
-
 
 @final
 class Staleness:
@@ -150,6 +142,10 @@ class Staleness:
                 return tuple(sorted(chosen))
             targets = targets | written
             valid = valid - written
+
+    def instructions_below(self, buffers: Iterable[int]) -> set[int]:
+        """Return the instructions on which the last versions of these buffers depend, those that make them included."""
+        return self._closure({self.last[buffer] for buffer in buffers}, lambda buffer, writer: False)
 
     def instructions_for_mask(self, mask: int) -> tuple[int, ...]:
         """Return the instructions that run again if these bits have changed, in the order of the program."""

@@ -1,8 +1,8 @@
 """Value numbers: equal numbers mean contents that are equal by construction.
 
-The number of what an instruction leaves in a buffer stands for the instruction, without the numbers of its buffers, and
-for the value numbers of all that it reads. So two programs that were traced one after the other can be compared, and
-memory of the first one that is still right for the second one stays in use.
+The number of what an instruction leaves in one of its outputs stands for the instruction, without the numbers of its
+buffers, for the number of the output, and for the value numbers of all that it reads. So two programs that were traced
+one after the other can be compared, and memory of the first one that is still right for the second one stays in use.
 """
 
 from collections.abc import Callable, Hashable
@@ -30,40 +30,48 @@ from dagpu.lowering.updates.staleness import Staleness
 class ValueNumbers:
     """A table of value numbers, for several programs. It keeps alive the objects whose ids are in it."""
 
-    def __init__(self, given: dict[Hashable, int] | None = None) -> None:
-        self._given = {} if given is None else given
+    def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
+        self._named: dict[int, int] = {}
+        """The numbers of contents, by the ids of the objects that hold them."""
         self._alive: list[object] = []
-
-    def extended(self) -> "ValueNumbers":
-        """Return a table that has these numbers too. This one must live as long, and get no new numbers any more."""
-        return ValueNumbers(self._numbers)
 
     def number(self, term: Hashable) -> int:
         """Return the number of a term: the same for equal terms."""
-        found = self._given.get(term)
-        return self._numbers.setdefault(term, len(self._given) + len(self._numbers)) if found is None else found
+        return self._numbers.setdefault(term, len(self._numbers))
 
     def of_leaf(self, value: Any) -> int:
         """Return the number of a value from outside: memory, an array, a number."""
         if type(value) in PLAIN:
             return self.number(("plain", exact_token(value)))
+        if id(value) in self._named:
+            return self._named[id(value)]
         self._alive.append(value)
         return self.number(("object", id(value)))
 
-    def of_program(self, staleness: Staleness, leaf: Callable[[int], Any]) -> list[int]:
-        """Return the number of what each instruction leaves in the buffers that it writes. `leaf` returns the value
-        that a buffer holds before the program starts."""
-        program, numbers = staleness.program, list[int]()
-        for index, instruction in enumerate(program.instructions):
-            reads = [
-                numbers[writer] if writer >= 0 else self.of_leaf(leaf(buffer))
-                for buffer, writer in staleness.needs[index]
-            ]
-            numbers.append(self.number((self.operation(program, instruction), *reads)))
-        return numbers
+    def name(self, held: object, number: int) -> None:
+        """Note that this object, memory or a value of the host, holds the contents of this number: what a later stage
+        makes of it is what one stage alone would make."""
+        if type(held) not in PLAIN:
+            self._alive.append(held)
+            self._named[id(held)] = number
 
-    def operation(self, program: Program, instruction: Instruction) -> Hashable:
+    def of_program(self, staleness: Staleness, leaf: Callable[[int], Any]) -> dict[int, int]:
+        """Return the number of what a program leaves in each buffer that it uses. `leaf` returns the value that a
+        buffer holds before the program starts."""
+        program, held = staleness.program, dict[int, int]()
+        for instruction, needs in zip(program.instructions, staleness.needs, strict=True):
+            reads: list[int] = []
+            for buffer, _ in needs:
+                if buffer not in held:
+                    held[buffer] = self.of_leaf(leaf(buffer))
+                reads.append(held[buffer])
+            does = self._operation(program, instruction)
+            for output, buffer in enumerate(instruction.writes):
+                held[buffer] = self.number((does, output, *reads))
+        return held
+
+    def _operation(self, program: Program, instruction: Instruction) -> Hashable:
         """Return what an instruction does, apart from the contents of what it reads."""
         where = program.devices[instruction.device]
         match instruction:
@@ -80,9 +88,9 @@ class ValueNumbers:
                 return CopyDtoH, where, source.layout
             case CopyDtoD(out=out, source=source):
                 return CopyDtoD, where, out.layout, source.layout
-            case HostCall(function=function, argument=argument):
+            case HostCall(function=function, argument=argument, reads=reads):
                 self._alive.append(function)
-                return HostCall, where, id(function), self._operand(argument)
+                return HostCall, where, id(function), self._template(argument, reads)
             case _:
                 return self._constant(instruction)
 
@@ -92,9 +100,14 @@ class ValueNumbers:
             return View, operand.layout
         if kind is Tiles:
             return Tiles, operand.view.layout, operand.tile, operand.grid
-        if kind is Items:
-            return Items, tuple(map(self._operand, operand.items))
         return Cell if kind is Cell else self._constant(operand)
+
+    def _template(self, argument: Any, reads: tuple[int, ...]) -> Hashable:
+        """Return the argument of a host function. A cell in it is named by its place among `reads`, which are sorted:
+        the argument may have them in any order."""
+        if type(argument) is Items:
+            return Items, tuple([self._template(item, reads) for item in argument.items])
+        return (Cell, reads.index(argument.buffer)) if type(argument) is Cell else self._constant(argument)
 
     def _constant(self, value: Any) -> Hashable:
         if type(value) in PLAIN:

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from math import inf, lcm
 from typing import NamedTuple, final
 
-from dagpu.lowering.program import Launch, Tiles
+from dagpu.lowering.program import Launch, Program, Tiles
 from dagpu.lowering.updates.dirty.carried_dirt import LeafDirt
 from dagpu.lowering.updates.dirty.dirt import Dirt
 from dagpu.lowering.updates.dirty.tile_updates import TileUpdate
-from dagpu.lowering.updates.staleness import Change, Staleness
-from dagpu.lowering.verify.verify_tiles import Seen, is_before, is_behind, only_these_see, seen_by
+from dagpu.lowering.updates.staleness import Change
+from dagpu.lowering.verify.verify_tiles import Seen, TileVerifier, is_before, is_behind, only_these_see, seen_by
 from dagpu.ops.live.parts import Box
 
 
@@ -41,23 +41,24 @@ class Shifts(NamedTuple):
         return all(low <= by <= high for low, by, high in zip(self.least, shift, self.most, strict=True))
 
 
-def find_shifts(staleness: Staleness, change: Change, leaves: LeafDirt, update: TileUpdate) -> Shifts | None:
-    """Return the shifts for which the proof of an update holds, which `TileVerifier` has proved; None for none."""
-    sources = {buffer: dirt for buffer, dirt in leaves.items() if staleness.bits.get(buffer, 0) & change.mask}
-    changed = {buffer for buffer, bits in staleness.bits.items() if bits & change.mask}
+def find_shifts(verifier: TileVerifier, change: Change, leaves: LeafDirt, update: TileUpdate) -> Shifts | None:
+    """Return the shifts for which the proof of an update holds, which `verifier` has given; None for none."""
+    flow, bits = verifier.flow, verifier.bits
+    sources = {buffer: dirt for buffer, dirt in leaves.items() if bits.get(buffer, 0) & change.mask}
+    changed = {buffer for buffer, own in bits.items() if own & change.mask}
     ranks = {len(dirt.layout.shape) if type(dirt) is Dirt else -1 for dirt in sources.values()}
     if changed != sources.keys() or len(ranks) != 1 or -1 in ranks:
         return None
     (rank,) = ranks
-    finder = _Finder(staleness, update, rank)
+    finder = _Finder(flow.program, update, rank)
     for buffer in sources:
         finder.moves[buffer, -1] = tuple(range(rank))
     dirt = {(buffer, -1): found for buffer, found in leaves.items()} | update.dirt
     launches = []
-    for index in staleness.dependents(change.mask):
-        dirty = [need for need in staleness.needs[index] if dirt.get(need) is not None]
+    for index in flow.dependents(change.mask):
+        dirty = [version for version in map(flow.version, flow.reads[index]) if dirt.get(version) is not None]
         if dirty:
-            launch = staleness.program.instructions[index]
+            launch = flow.program.instructions[index]
             if type(launch) is not Launch or not finder.add(index, launch, dirty):
                 return None
             launches.append((index, launch, dirty))
@@ -78,8 +79,8 @@ def find_shifts(staleness: Staleness, change: Change, leaves: LeafDirt, update: 
 class _Finder:
     """Collects how what launches leave moves with the sources."""
 
-    def __init__(self, staleness: Staleness, update: TileUpdate, rank: int) -> None:
-        self._staleness = staleness
+    def __init__(self, program: Program, update: TileUpdate, rank: int) -> None:
+        self._program = program
         self._update = update
         self.moves: dict[tuple[int, int], tuple[int | None, ...]] = {}
         """For each axis of what may differ, the axis of the sources with which it moves; None if it does not move."""
@@ -131,7 +132,7 @@ class _Finder:
     def limit(self) -> None:
         """Bound the shifts, so that all claimed tiles stay in their grids."""
         for index, output in self._outputs.items():
-            for buffer in self._staleness.program.instructions[index].writes:
+            for buffer in self._program.instructions[index].writes:
                 claimed = self._update.dirt.get((buffer, index))
                 for box in claimed.tiles if type(claimed) is Dirt else ():
                     for axis, with_axis in enumerate(self.moves[buffer, index]):
@@ -168,7 +169,7 @@ class _Finder:
         for index in self._update.lists:
             output, number = self._outputs[index], 1
             grows = [0] * len(self._units)
-            moves = self.moves[self._staleness.program.instructions[index].writes[0], index]
+            moves = self.moves[self._program.instructions[index].writes[0], index]
             for axis in reversed(range(len(output.grid))):
                 with_axis = moves[axis]
                 if with_axis is not None:

@@ -9,7 +9,7 @@ launch would, if the list has all dirty tiles and the output held all of its til
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from dagpu.lowering.program import Cell, CopyDtoD, CopyHtoD, Instruction, Launch
 from dagpu.lowering.updates.dirty.carried_dirt import LeafDirt
 from dagpu.lowering.updates.dirty.dirt import Dirt, Dirty
 from dagpu.lowering.updates.dirty.tile_updates import TileUpdate
-from dagpu.lowering.updates.staleness import Change, Staleness
+from dagpu.lowering.updates.staleness import Change
+from dagpu.lowering.verify.data_flow import Analysed, DataFlow, Value
 from dagpu.lowering.verify.step_names import CURE
 from dagpu.ops.kernel_spec import Sight
 from dagpu.ops.live.parts import Box, slices_of
@@ -32,8 +33,13 @@ if TYPE_CHECKING:
 class TileVerifier:
     """Proves updates in tiles of one program. What it reads off the program serves all of them."""
 
-    def __init__(self, staleness: Staleness) -> None:
-        self._staleness = staleness
+    def __init__(self, analysed: Analysed) -> None:
+        self._targets = analysed.targets
+        self.bits: Final = analysed.bits
+        self.flow: Final = DataFlow(analysed.program, analysed.bits)
+        """What the instructions read, for the proofs of shifts too."""
+        self._read = frozenset([buffer for each in analysed.program.instructions for buffer in each.reads])
+        """The buffers that an instruction reads."""
         self._reads: dict[tuple[int, int], tuple[Seen, ...] | None] = {}
         """For each launch and each buffer that it reads, how its tiles see that; None if each may see all of it."""
         self._outputs: dict[tuple[int, int], Tiles] = {}
@@ -47,14 +53,14 @@ class TileVerifier:
             PlanError: a tile that may differ is left out, or a launch of a list writes memory that does not hold the
                 rest.
         """
-        staleness, dirt, mask = self._staleness, update.dirt, change.mask
-        instructions, unchanged = staleness.program.instructions, []
-        for index in staleness.dependents(mask):
+        flow, dirt, mask = self.flow, update.dirt, change.mask
+        instructions, unchanged = flow.program.instructions, []
+        for index in flow.dependents(mask):
             instruction, clean, found = instructions[index], True, list[_Found]()
-            for need in staleness.needs[index]:
-                stale, where = self._dirt(need, mask, leaves, dirt)
+            for value in flow.reads[index]:
+                stale, where = self._dirt(value, mask, leaves, dirt)
                 if stale:
-                    found.append((need[0], where))
+                    found.append((flow.buffer[value], where))
             for buffer in instruction.writes:
                 claimed = dirt.get((buffer, index))
                 if claimed is not None:
@@ -72,10 +78,8 @@ class TileVerifier:
             listed = np.zeros(launch.grid, np.bool_)
             listed.ravel()[numbers] = True
             for buffer in launch.writes:
-                held = buffer in staleness.targets and buffer not in change.lost
-                whole = len(staleness.writers[buffer]) > 1 or (
-                    not held and (buffer in staleness.targets or buffer in staleness.read)
-                )
+                held = buffer in self._targets and buffer not in change.lost
+                whole = flow.writers[buffer] > 1 or (not held and (buffer in self._targets or buffer in self._read))
                 if whole or not _lists_all(dirt.get((buffer, index)), listed):
                     raise PlanError(
                         f"an update runs a list of tiles of {label(launch)}, which leaves buffer {buffer} stale. {CURE}"
@@ -83,17 +87,14 @@ class TileVerifier:
         return frozenset(unchanged)
 
     def _dirt(
-        self, need: tuple[int, int], mask: int, leaves: LeafDirt, dirt: Mapping[tuple[int, int], Dirty]
+        self, value: Value, mask: int, leaves: LeafDirt, dirt: Mapping[tuple[int, int], Dirty]
     ) -> tuple[bool, Dirt | None]:
         """Return whether what an instruction reads may differ, and where; None for anywhere. Of what an earlier
         instruction leaves, the claim counts, which is proved."""
-        buffer, writer = need
-        if writer >= 0:
-            found = dirt.get(need)
-            stale = found is not None and bool(self._staleness.deps[writer] & mask)
-        else:
-            found = leaves.get(buffer)
-            stale = (found is not None or buffer not in leaves) and bool(self._staleness.bits.get(buffer, 0) & mask)
+        buffer, writer = version = self.flow.version(value)
+        known = writer >= 0 or buffer in leaves
+        found = dirt.get(version) if writer >= 0 else leaves.get(buffer)
+        stale = (found is not None or not known) and bool(self.flow.bits_of(value) & mask)
         return stale, found if type(found) is Dirt else None
 
     def _covers(
@@ -106,9 +107,11 @@ class TileVerifier:
             return all(self._launch_covers(index, instruction, read, where, buffer, claimed) for read, where in dirty)
         if claimed is None or not isinstance(instruction, CopyHtoD | CopyDtoD) or len(dirty) > 1:
             return False
-        where, out = dirty[0][1], instruction.out.layout
+        (read, where), out = dirty[0], instruction.out.layout
+        source = instruction.source if type(instruction) is CopyHtoD else instruction.source.buffer
         return (
             where is not None
+            and read == source
             and (type(instruction) is CopyHtoD or where.layout == instruction.source.layout)
             and out.shape == where.layout.shape
             and claimed.layout == out

@@ -54,11 +54,6 @@ class Feed(Generic[_T_co]):
             return await self._next()
         except End:
             raise StopAsyncIteration from None
-        except StopAsyncIteration as error:  # of a function of the user's: `async for` would take it for the end
-            raise RuntimeError(
-                f"a function of the flow opened at {describe(self.origin)} raised StopAsyncIteration, which async for "
-                "takes for the end of the values. Catch it there, or ask for a default: await anext(iterator, None)."
-            ) from error
         except BaseException as error:
             without_our_frames(error)
             raise
@@ -97,6 +92,10 @@ class Feed(Generic[_T_co]):
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
             value = await stage.next()
+        except StopAsyncIteration as error:
+            raise self._ends_wrongly("StopAsyncIteration", "async for", "await anext(iterator, None)") from error
+        except trio.EndOfChannel as error:
+            raise self._ends_wrongly("trio.EndOfChannel", "a loop over next()", "await anext(channel, None)") from error
         finally:
             self._asked = False
             now = self._clock()
@@ -106,6 +105,13 @@ class Feed(Generic[_T_co]):
             end = time.perf_counter()
             self._track.add(f"value {stats.values}", end - (now - stage.since), end)
         return value
+
+    def _ends_wrongly(self, name: str, reader: str, default: str) -> RuntimeError:
+        """Return the error in place of one of a function, of this name, which means the end to a reader."""
+        return RuntimeError(
+            f"a function of the flow opened at {describe(self.origin)} raised {name}, which {reader} takes for the end "
+            f"of the values. Catch it there, or ask for a default: {default}."
+        )
 
     def explain(self) -> str:
         """Describe the stages of the flow and their state, one a line. Each stage is above those that it asks.

@@ -8,6 +8,7 @@ import trio
 from typing_extensions import TypeVar
 
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.pickling import PickledByName
 from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_count, check_flag, check_function, no_attribute, wrong_argument
 from dagpu.ops.base import DeviceOp, Static, check_op
@@ -34,7 +35,7 @@ class Target(Protocol[_T_contra]):
 
 
 @final
-class Flow(Generic[_T_co]):
+class Flow(PickledByName, Generic[_T_co]):
     """An immutable description of values that follow each other. Nothing runs until it is opened:
 
         async with flow(frames).run(softened, in_flight=3) as feed:

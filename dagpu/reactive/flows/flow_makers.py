@@ -11,7 +11,7 @@ from dagpu.handles import HANDLES
 from dagpu.ops.base import DeviceOp
 from dagpu.reactive.flows.arguments import check_seconds
 from dagpu.reactive.flows.flow_class import Flow
-from dagpu.reactive.flows.host_stages import begin_items, begin_zip
+from dagpu.reactive.flows.host_stages import Items, begin_items, begin_zip
 from dagpu.reactive.flows.merged_stages import begin_merge
 from dagpu.reactive.flows.timed_stages import EveryStage
 
@@ -31,7 +31,8 @@ def flow(items: AsyncIterable[_T] | Iterable[_T], /) -> Flow[_T]:
     """Return the flow of the items of an iterable: a list, a generator, a camera, a memory channel of trio, a feed.
 
     Each is pulled when it is asked for. An iterator that is not async is called in the trio task that asks, so it must
-    not block. Each time the flow is opened, it iterates again. An iterator goes on from where it is; but an async
+    not block. Each time the flow is opened, it iterates again. An iterator goes on from where it is: a flow of one
+    that has ended has an error, a `RuntimeError`, in the place of its values when it is opened again. An async
     generator is closed with the block of the feed, as trio wants it.
     """
     origin = here()
@@ -40,7 +41,7 @@ def flow(items: AsyncIterable[_T] | Iterable[_T], /) -> Flow[_T]:
     if isinstance(items, DeviceOp) or type(items) in HANDLES or not isinstance(items, AsyncIterable | Iterable):
         cure = "Pass a list or a generator. Of ops, make a flow of their arguments: flow(items).run(f)"
         raise wrong_argument("flow", origin, "items", items, "an iterable", cure)
-    return Flow("flow", partial(begin_items, items), origin)
+    return Flow("flow", partial(begin_items, Items(items, origin)), origin)
 
 
 @leaves_run

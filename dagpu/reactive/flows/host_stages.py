@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from types import AsyncGeneratorType
-from typing import Any, TypeVar, final
+from typing import Any, Generic, TypeVar, final
 
 import trio
 
@@ -21,7 +21,35 @@ _T = TypeVar("_T")
 _U = TypeVar("_U")
 
 
-def begin_items(items: AsyncIterable[_T] | Iterable[_T], opening: Opening) -> FlowStage[_T]:
+@final
+class Items(Generic[_T]):
+    """The iterable of a flow, and whether it is an iterator that has ended in an open one."""
+
+    __slots__ = ("_origin", "_used_up", "given")
+
+    def __init__(self, given: AsyncIterable[_T] | Iterable[_T], origin: Origin) -> None:
+        self.given = given
+        self._origin = origin
+        self._used_up = False
+
+    def close(self, iterator: object) -> None:
+        """Note that an iterator over the items has ended. An iterable that is no iterator makes another each time."""
+        self._used_up = iterator is self.given
+
+    def end(self, iterator: object, *, has_had_one: bool) -> Exception:
+        """Return what a stage raises at the end of its iterator: `End`; but if an earlier stage has used the iterator
+        up, and this one has had no item of it, an error that says so."""
+        if self._used_up and not has_had_one:
+            return RuntimeError(
+                f"the flow made at {describe(self._origin)} is opened again, and the {type(self.given).__name__} that "
+                "it was made of has no more items: it gives each of them once. Make a flow of a list, or another one "
+                "of a new iterator."
+            )
+        self.close(iterator)
+        return End()
+
+
+def begin_items(items: Items[_T], opening: Opening) -> FlowStage[_T]:
     """Begin a stage that returns the items of an iterable.
 
     An async generator is closed with the block of the feed. Other iterators may be used after it.
@@ -29,12 +57,14 @@ def begin_items(items: AsyncIterable[_T] | Iterable[_T], opening: Opening) -> Fl
     A consumer may be cancelled while an iterator computes, and a cancelled async generator cannot go on. So for a
     consumer, a task of the flow asks an async iterator.
     """
-    if not isinstance(items, AsyncIterable):
-        return ItemsStage(iter(items), opening.clock, yields=opening.asker is not Asker.RUNS)
-    iterator = aiter(items)
+    given = items.given
+    if not isinstance(given, AsyncIterable):
+        return ItemsStage(items, iter(given), opening.clock, yields=opening.asker is not Asker.RUNS)
+    iterator = aiter(given)
     if isinstance(iterator, AsyncGeneratorType):  # trio warns of one that is left open
+        opening.stack.callback(items.close, iterator)
         opening.stack.push_async_callback(iterator.aclose)
-    found = AsyncItemsStage(iterator, opening.clock)
+    found = AsyncItemsStage(items, iterator, opening.clock)
     if opening.asker is not Asker.CONSUMER:
         return found
     asked = MergeStage([found], opening)
@@ -46,19 +76,23 @@ def begin_items(items: AsyncIterable[_T] | Iterable[_T], opening: Opening) -> Fl
 class ItemsStage(FlowStage[_T]):
     """Returns the items of an iterator."""
 
-    def __init__(self, iterator: Iterator[_T], clock: Callable[[], float], *, yields: bool) -> None:
+    def __init__(self, items: Items[_T], iterator: Iterator[_T], clock: Callable[[], float], *, yields: bool) -> None:
+        self._items = items
         self._iterator = iterator
         self._clock = clock
         self._yields = yields
+        self._begun = False
+        """True once the iterator has been asked: it has given an item, or has ended."""
 
     @passes_on
     async def next(self) -> _T:
         if self._yields:
             await trio.lowlevel.checkpoint()
+        begun, self._begun = self._begun, True
         try:
             value: _T = run_user_code(next, self._iterator)
         except StopIteration:
-            raise End from None
+            raise self._items.end(self._iterator, has_had_one=begun) from None
         self.since = self._clock()
         return value
 
@@ -67,16 +101,20 @@ class ItemsStage(FlowStage[_T]):
 class AsyncItemsStage(FlowStage[_T]):
     """Returns the items of an async iterator."""
 
-    def __init__(self, iterator: AsyncIterator[_T], clock: Callable[[], float]) -> None:
+    def __init__(self, items: Items[_T], iterator: AsyncIterator[_T], clock: Callable[[], float]) -> None:
+        self._items = items
         self._iterator = iterator
         self._clock = clock
+        self._begun = False
+        """True once the iterator has been asked: it has given an item, or has ended."""
 
     @passes_on
     async def next(self) -> _T:
+        begun, self._begun = self._begun, True
         try:
             value = await anext(self._iterator)
         except StopAsyncIteration:
-            raise End from None
+            raise self._items.end(self._iterator, has_had_one=begun) from None
         self.since = self._clock()
         return value
 

@@ -11,9 +11,10 @@ from dagpu.handles.storage import Storage
 from dagpu.lowering.updates.dirty.carried_dirt import LeafDirt
 from dagpu.lowering.updates.dirty.tile_lists import TiledProgram, shifted_lists
 from dagpu.lowering.updates.dirty.tile_updates import TileUpdate
-from dagpu.lowering.updates.staleness import Change, Staleness
+from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.verify.tile_shifts import Shifts, find_shifts
+from dagpu.lowering.verify.verify_tiles import TileVerifier
 from dagpu.ops.live.parts import Box
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.device_lookup import find_device
@@ -151,8 +152,8 @@ class _Proved(NamedTuple):
 class ProvedShapes:
     """What updates of one stage run after changes of parts, by the shapes of these."""
 
-    def __init__(self, staleness: Staleness) -> None:
-        self._staleness = staleness
+    def __init__(self, verifier: TileVerifier) -> None:
+        self._verifier = verifier
         self._proved: OrderedDict[_Shape, _Proved] = OrderedDict()
         self._units: dict[tuple[Change, tuple[int, ...]], tuple[int, ...]] = {}
         """By changes and the sources of which parts have changed, the units of the shifts that were found last."""
@@ -191,7 +192,7 @@ class ProvedShapes:
                 self._extents.clear()
             self._extents.add(extents)
             return
-        shifts = find_shifts(self._staleness, change, dirt, prepared.update)
+        shifts = find_shifts(self._verifier, change, dirt, prepared.update)
         if shifts is None:
             return
         anchor, shape = _anchored(about, parts, shifts.units)

@@ -40,7 +40,7 @@ class TiledPlans:
             OrderedDict()
         )
         """By changes and the parts that have changed."""
-        self._shapes = ProvedShapes(staleness)
+        self._shapes = ProvedShapes(self._tile_verifier)
         self._latest: list[TileUpdate] = []
         """The parts of the last update, if it may have run tiles: the later ones waited for cutoffs."""
 

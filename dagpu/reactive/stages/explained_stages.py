@@ -22,7 +22,6 @@ def explain_stages(live: LiveInputs, stages: Sequence[LiveStage], kept_bytes: in
     lines = [_explain_bit(live, stages, number, instructions) for number in range(len(live.bit_names))]
     if traces:
         lines.append(f"{len(stages)} stages: a closure waits for host data, so each update traces the op again")
-    lines += [str(stage.plans.newest) for stage in stages if stage.plans.newest is not None]
     lines += _explain_tiles(stages)
     total = sum(buffer.nbytes for stage in stages for buffer in stage.staleness.program.buffers)
     lines.append(f"kept {kept_bytes:,} bytes of {total:,}")

@@ -1,6 +1,6 @@
 """`LiveStage`, a traced stage between updates: it runs the plan of each change, and has the memory that stays."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.backends.protocol import Bindings
@@ -19,6 +19,7 @@ from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.value_numbers import ValueNumbers
+from dagpu.ops.base import DeviceOp
 from dagpu.reactive.plans.conditional_plans import ConditionalPlan, ConditionalPlans
 from dagpu.reactive.plans.plan_maker import PlanMaker
 from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
@@ -31,8 +32,14 @@ from dagpu.runtime.calls.run_call import run_call, settle
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting.waits import Waits
 
+AnyOp = DeviceOp[Any, Any, Any]
+
 Contents: TypeAlias = dict[int, tuple[object, Any]]
 """Memory by the value number of its contents, with the handle that was handed out for it, or None."""
+
+
+Lenders: TypeAlias = dict[int, tuple[TargetMemory, int]]
+"""The targets of feeds by the value number of their contents: the memory that they are in, and their buffers."""
 
 
 @final
@@ -62,9 +69,14 @@ class LiveStage:
         """The `shared()` nodes whose tensors this stage makes of sources."""
         self.common: list[SharedBuffer] = []
         """Those that another feed observes too. Their tensors are results."""
+        self.shares_updates = False
+        """True if one of these depends on a source, so that an update may make it for other feeds."""
+        self.opened: list[AnyOp] = []
+        """The nodes that another feed observes too, and that a later stage makes of what this one makes."""
+        self._below: dict[frozenset[int], set[int]] = {}
         self._settings = settings
         self._maker = PlanMaker(staleness, self.cutoffs.comparisons, settings, on_plan, keeps_memory)
-        self.plans = UpdatePlans(self._maker, frozenset(), leaves.locks)
+        self.plans = UpdatePlans(self._maker, leaves.locks)
         self.tiles = TiledPlans(self._maker, leaves)
         """The plans in which launches run lists of tiles."""
         self.conditional = ConditionalPlans(self._maker, leaves.locks)
@@ -77,16 +89,27 @@ class LiveStage:
         nodes `common` are results. What was not kept before is lost."""
         before, targets = self.staleness.targets, staleness.targets
         self.staleness, self.common = staleness, common
+        self.shares_updates = any(each.sources for each in common)
+        self._below.clear()
         self._targets_on_devices = _targets_on_devices(staleness)
-        buffers = frozenset([each.buffer for each in common])
         self.cutoffs.staleness = staleness
         self._maker = self._maker.with_staleness(staleness)
-        self.plans = UpdatePlans(self._maker, buffers, self.leaves.locks)
+        self.plans = UpdatePlans(self._maker, self.leaves.locks)
         self.tiles = TiledPlans(self._maker, self.leaves)
         self.conditional = ConditionalPlans(self._maker, self.leaves.locks)
         self.lost = (self.lost & targets) | (targets - before)
         for buffer in before - targets:
             self.targets.drop(buffer)
+
+    def below(self, buffers: frozenset[int]) -> set[int]:
+        """Return the targets on which these depend, they included, and the other outputs of the kernels that make
+        them."""
+        found = self._below.get(buffers)
+        if found is None:
+            staleness = self.staleness
+            makers = staleness.instructions_below(buffers)
+            found = self._below[buffers] = {b for b in staleness.targets if staleness.last[b] in makers}
+        return found
 
     def reuse(self, table: ValueNumbers, available: Contents) -> None:
         """Take over memory of an earlier trace for lost targets whose contents are the same by construction."""
@@ -94,19 +117,40 @@ class LiveStage:
             return
         numbers = table.of_program(self.staleness, self.leaves.identity)
         for buffer in self.lost:
-            found = available.get(numbers[self.staleness.last[buffer]])
+            found = available.get(numbers[buffer])
             if found is not None:
                 self.targets.take_over(buffer, *found)
                 self.lost -= {buffer}
 
+    def take_from(self, wanted: Iterable[int], table: ValueNumbers, lenders: Lenders) -> set[int]:
+        """Take over memory of other feeds whose contents are, by construction, those of these targets. Return the
+        targets that were found."""
+        numbers, found = table.of_program(self.staleness, self.leaves.identity), set[int]()
+        for buffer in wanted:
+            lender = lenders.get(numbers[buffer])
+            if lender is not None:
+                targets, theirs = lender
+                self.targets.take_over(buffer, *targets.lend(theirs))
+                found.add(buffer)
+        self.lost -= found
+        return found
+
+    def lenders(self, table: ValueNumbers, stale: int) -> Lenders:
+        """Return the targets that are right although the bits `stale` have changed, by value number, and name what they
+        hold: a later stage may read it."""
+        numbers = table.of_program(self.staleness, self.leaves.identity)
+        found: Lenders = {}
+        for buffer in self.staleness.targets - self.lost:
+            memory = self.targets.memory[buffer]
+            if memory is not None and not self.staleness.bits_of(buffer) & stale:
+                found[numbers[buffer]] = self.targets, buffer
+                table.name(memory, numbers[buffer])
+        return found
+
     def contents(self, table: ValueNumbers, stale: int) -> Contents:
         """Return the memory of the targets that are right although the bits `stale` have changed, by value number."""
-        numbers, memory = table.of_program(self.staleness, self.leaves.identity), self.targets.memory
-        return {
-            numbers[self.staleness.last[buffer]]: (memory[buffer], self.targets.handle_of(buffer))
-            for buffer in self.staleness.targets - self.lost
-            if not self.staleness.bits_of(buffer) & stale and memory[buffer] is not None
-        }
+        lenders = self.lenders(table, stale)
+        return {number: (each.memory[b], each.handle_of(b)) for number, (each, b) in lenders.items()}
 
     def take(self, buffer: int, tensor: SharedTensor[Any]) -> None:
         """Take over the memory of a tensor that another run has made for a target."""
@@ -143,7 +187,7 @@ class LiveStage:
         run: the same as in an earlier update, or the first one that decides cutoffs. Else return None."""
         if self.cutoffs.inputs:
             return self._find_conditional(mask, parts)
-        if self.lost or self.common:
+        if self.lost or self.shares_updates:
             return None
         tiled = self.tiles.find(Change(mask), parts, self.targets)
         if tiled is None:
@@ -158,7 +202,7 @@ class LiveStage:
             return None
         if self.lost:
             plans.why = "what an update that failed was to make is lost"
-        elif self.common:
+        elif self.shares_updates:
             plans.why = "another feed shares what this one computes"
         elif parts:
             plans.why = "a part of a source was written"

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any, final
 
 from dagpu.common.layout import Layout
-from dagpu.handles import live_state
+from dagpu.handles import HandleState, Holders, SharedTensor, live_state
 from dagpu.handles.device_handles import MappedMemory, driver_of
+from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.updates.comparing.cutoff_comparisons import ComparedBuffer, Comparison, CutoffComparisons
 from dagpu.lowering.updates.leaf_values import LeafValues
@@ -154,7 +155,12 @@ class StageCutoffs:
         buffer, storage = compared_buffer(made), made.storage
         assert storage is not None
         if buffer not in self.staleness.last:
-            return self._leaves.tensor(buffer)
+            given = self._leaves.tensor(buffer)
+            if given is not None:
+                return given
+            # An earlier stage has made it. Its handles end with the trace, and this memory is not written again.
+            own = Storage(storage.device, storage.nbytes, self._leaves.value(buffer))
+            return SharedTensor(HandleState(SharedTensor, own, layout_of(made), made.origin, holders=Holders()))
         return self._targets.shared(buffer, storage.device, storage.nbytes, layout_of(made), made.origin)
 
     def _memory_of(self, cut: LiveInput) -> Any:

@@ -3,9 +3,9 @@
 from functools import partial
 from typing import Any, final
 
-from dagpu.common.errors import BorrowError, MovedError, PlanError
+from dagpu.common.errors import BorrowError, KernelArgumentError, MovedError, PlanError
 from dagpu.common.origin import Origin, describe
-from dagpu.lowering.program import Program
+from dagpu.lowering.program import Instruction, Launch, Program
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.lowering.updates.budget import fit_into
@@ -23,6 +23,12 @@ from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.execute import call_on_plan
 
 AnyOp = DeviceOp[Any, Any, Any]
+
+
+def outputs_of(instruction: Instruction) -> list[int]:
+    """Return the buffers that an instruction writes, but for the memory that its library works in."""
+    scratch = instruction.scratch if type(instruction) is Launch else None
+    return [buffer for buffer in instruction.writes if scratch is None or buffer != scratch.buffer]
 
 
 @final
@@ -49,6 +55,11 @@ class StageMaker:
                 "which moved into it: its second update would find it written. Share it, t.share(), and begin with a "
                 "copy at each update, value(t).then(dup), or begin with zeros."
             )
+        for state in builder.states:
+            raise KernelArgumentError(
+                f"the op observed at {describe(where)} launches {state.shares}: an update could not find it as a run "
+                "from scratch does. Pass the variable as an output, which begins with zeros at each update."
+            )
         known = {id(cut) for stage in before for cut in stage.cutoffs.inputs}
         cutoffs = [made for made in live.inputs if made.buffer is not None and id(made) not in known]
         # What earlier stages have made may depend on everything but the cutoffs that wait for this stage.
@@ -59,7 +70,8 @@ class StageMaker:
         on_plan = partial(call_on_plan, self._settings, self._op)
         stage = LiveStage(staleness, leaves, cutoffs, shared, memory, self._settings, on_plan, self._limit is None)
         if self._shared is not None:
-            self._shared.meet(shared)
+            self._shared.meet(live.met)
+            stage.opened = [node for node in live.open if self._shared.is_common(node)]
             self.share(stage, self._shared)
         return stage
 
@@ -89,6 +101,10 @@ class StageMaker:
         """Analyse a stage again, with other nodes that are shared, or other buffers that are kept."""
         old = stage.staleness
         results = [*[compared_buffer(cut) for cut in stage.cutoffs.inputs], *[each.buffer for each in common]]
+        for index in sorted(old.instructions_below([each.buffer for each in common])):
+            outputs = [buffer for buffer in outputs_of(old.program.instructions[index]) if old.last[buffer] == index]
+            if len(outputs) > 1:  # another feed may read the other output of this kernel alone
+                results += outputs
         stage.restage(self._analyse(old.program, old.bits, results, also_kept), common)
 
     def _check_borrows(self, builder: ProgramBuilder) -> None:

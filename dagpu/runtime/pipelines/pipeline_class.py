@@ -7,6 +7,7 @@ from typing import Any, Generic, ParamSpec, final, overload
 from typing_extensions import TypeVar
 
 from dagpu.common.origin import Origin, describe, here
+from dagpu.common.pickling import PickledByName
 from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import check_count, check_flag, format_value, suspended_result, wrong_argument
 from dagpu.handles.handle_trees import move_handles
@@ -22,7 +23,7 @@ _T_co = TypeVar("_T_co", covariant=True)
 
 
 @final
-class Pipeline(Generic[_P, _T_co]):
+class Pipeline(PickledByName, Generic[_P, _T_co]):
     """A function from inputs to an op, traced once for each combination of shapes and types of its arguments.
 
     A call returns an ordinary op; the arguments move into it as into a kernel. Its runs use the plan of an earlier run.
@@ -106,10 +107,6 @@ class Pipeline(Generic[_P, _T_co]):
     def cache_clear(self) -> None:
         """Remove all plans from the cache. Runs under way are not affected."""
         self.plans.clear()
-
-    def __reduce_ex__(self, _protocol: object) -> str:
-        # As for a function: a copy is the object itself, and a pickle contains its qualified name.
-        return self.__qualname__
 
     def __repr__(self) -> str:
         return f"<pipeline {self.__name__} at {describe(self._declared)}>"

@@ -14,6 +14,7 @@ from typing import NoReturn, final
 
 import trio
 
+from dagpu.backends.common.worker_threads import no_thread
 from dagpu.backends.protocol import Replay
 from dagpu.common.critical import counting_interrupts
 from dagpu.ops.live.open_batches import FIND_TASK
@@ -181,7 +182,19 @@ class TrioWaits:
         self._turn_began: float | None = None
 
     async def run_slow_work(self, work: Callable[[], None]) -> None:
-        await trio.to_thread.run_sync(work)
+        begun = False
+
+        def begin() -> None:
+            nonlocal begun
+            begun = True
+            work()
+
+        try:
+            await trio.to_thread.run_sync(begin)
+        except RuntimeError as error:
+            if begun:
+                raise
+            raise no_thread("of trio", error) from error
 
     def pause_is_due(self) -> bool:
         now = time.perf_counter()

@@ -1,5 +1,6 @@
 """The laws of flows: a flow gives what the same operators give of a list, in order, whatever takes how long."""
 
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import Flow, flow, merge, use_interpreter, value, zip_flows
+from dagpu import Feed, Flow, flow, merge, use_interpreter, value, zip_flows
 from tests.behaviour.flows.flow_programs import (
     Broken,
     Chain,
@@ -161,6 +162,130 @@ def test_after_the_end_comes_the_end() -> None:
         zip_flows(start, start),
     ):
         trio.run(main, described)
+
+
+@pytest.mark.parametrize("kind", [trio.EndOfChannel, StopAsyncIteration])
+@pytest.mark.parametrize("where", ["map", "where", "run", "closure", "items", "async items", "switch", "merge"])
+def test_an_error_that_means_the_end_is_another_error(where: str, kind: type[Exception]) -> None:
+    """A function that lets `EndOfChannel` or `StopAsyncIteration` out does not end the feed of its consumer: `next` and
+    `async for` raise an error that names it, in the place of its value, and the call after that goes on."""
+    if where == "async items" and kind is StopAsyncIteration:
+        pytest.skip("it is the end of an async iterator")
+
+    def work(x: int) -> int:
+        if x == 1:
+            raise kind
+        return x
+
+    start = flow(range(4))
+    described: Flow[Any] = {
+        "map": lambda: start.map(work),
+        "where": lambda: start.where(lambda x: work(x) >= 0),
+        "run": lambda: start.run(lambda x: value(work(x))),
+        "closure": lambda: start.run(lambda x: value(x).map(work)),
+        "items": lambda: flow(map(work, range(4))),
+        "async items": lambda: flow(Fails(work)),
+        "switch": lambda: start.fold(value(0), lambda s, x: value((s, x))).take(1).switch(lambda _: start.map(work)),
+        "merge": lambda: merge(start.map(work)),
+    }[where]()
+
+    async def main() -> None:
+        for ask in (next_of, anext) if where != "items" else (next_of,):
+            async with described as feed:
+                assert await ask(feed) == 0
+                with pytest.raises(RuntimeError, match=rf"raised (trio\.)?{kind.__name__}, which .* takes for the end"):
+                    await ask(feed)
+                assert [x async for x in feed] == [2, 3]
+
+    trio.run(main)
+
+
+async def next_of(feed: Feed[Any]) -> Any:
+    return await feed.next()
+
+
+class Fails:
+    """An async iterator over four numbers, of which each goes through a function."""
+
+    def __init__(self, work: Callable[[int], int]) -> None:
+        self._work = work
+        self._next = 0
+
+    def __aiter__(self) -> "Fails":
+        return Fails(self._work)
+
+    async def __anext__(self) -> int:
+        await trio.lowlevel.checkpoint()
+        self._next += 1
+        if self._next > 4:
+            raise StopAsyncIteration
+        return self._work(self._next - 1)
+
+
+async def ticks() -> AsyncIterator[int]:
+    for number in range(3):
+        yield number
+
+
+@pytest.mark.parametrize("kind", ["generator", "async generator", "channel", "async generator that was left"])
+def test_a_flow_over_an_iterator_that_has_ended_says_so(kind: str) -> None:
+    """Its values come once. A feed that is opened later has an error in their place, with a cure, and then ends."""
+
+    async def main() -> None:
+        send, receive = trio.open_memory_channel[int](3)
+        for number in range(3):
+            send.send_nowait(number)
+        send.close()
+        found: Any = {"generator": (x for x in range(3)), "channel": receive}.get(kind) or ticks()
+        described: Flow[int] = flow(found)
+        async with described as feed:
+            if kind == "async generator that was left":
+                assert await feed.next() == 0
+            else:
+                assert [x async for x in feed] == [0, 1, 2]
+        for again in (described, described.map(lambda x: x)):
+            async with again as feed:
+                with pytest.raises(RuntimeError, match=r"made at .* has no more items: .* Make a flow of a list"):
+                    await feed.next()
+                with pytest.raises(trio.EndOfChannel):
+                    await feed.next()
+
+    trio.run(main)
+
+
+def test_an_iterator_goes_on_where_the_feed_before_it_left_it() -> None:
+    """Also one that has ended and has an item again, such as a file that grows; and a list begins again."""
+    queue = [0, 1, 2, 3]
+    growing = flow(Growing(queue))
+
+    async def main() -> None:
+        async with growing as feed:
+            assert [await feed.next(), await feed.next()] == [0, 1]
+        async with growing as feed:
+            assert [x async for x in feed] == [2, 3]
+        queue.append(4)
+        async with growing as feed:
+            assert [x async for x in feed] == [4]
+        for _ in range(2):
+            async with flow([1, 2]) as feed:
+                assert [x async for x in feed] == [1, 2]
+
+    trio.run(main)
+
+
+class Growing:
+    """An iterator over what is in a list."""
+
+    def __init__(self, items: list[int]) -> None:
+        self._items = items
+
+    def __iter__(self) -> "Growing":
+        return self
+
+    def __next__(self) -> int:
+        if not self._items:
+            raise StopIteration
+        return self._items.pop(0)
 
 
 def test_a_fold_ends_with_the_step_that_fails() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,10 @@ from dagpu import (
     cutoff,
     dup,
     each,
+    expr,
+    f32,
     fill,
+    flow,
     from_host,
     full,
     ones,
@@ -174,27 +178,68 @@ def test_a_pending_is_not_copied(way: str) -> None:
     trio.run(main)
 
 
+def loosely(x: Any) -> Any:
+    return x
+
+
 @pipeline
 def found_by_name(x: Any) -> Op:
     """A pipeline of a module."""
     return dup(x)
 
 
+loose: Any = expr(f32, f32)(lambda x, a: x * a)
+NAMED: dict[str, Any] = {
+    "a pipeline": found_by_name,
+    "a kernel": scale,
+    "a kernel with settings": (with_a_block := scale.block(32)),
+    "an expression": loose,
+    "a reduced expression": (total := loose.sum()),
+    "an output of a kernel": (into_new := loosely(scale).new(S, S)),
+    "a flow": (doubled := flow([1, 2]).map(lambda x: 2 * x)),
+}
+"""Descriptions that this module has under a name. All the same, some of them were declared without one."""
+
+
 @pytest.mark.parametrize("way", WAYS)
-def test_a_pipeline_is_copied_as_a_function_is(way: str) -> None:
-    """Its copies are itself, with its plans, and its pickle is its name."""
-    made = WAYS[way](found_by_name)
+@pytest.mark.parametrize("kind", NAMED)
+def test_a_description_is_copied_as_a_function_is(kind: str, way: str) -> None:
+    """Its copies are itself, with its plans, and its pickle is its name in a module."""
+    made = WAYS[way](NAMED[kind])
     if isinstance(made, list):
         (made,) = made
-    assert (pickle.loads(made) if isinstance(made, bytes) else made) is found_by_name
+    assert (pickle.loads(made) if isinstance(made, bytes) else made) is NAMED[kind]
 
 
-def test_a_pipeline_that_has_no_name_in_a_module_is_not_pickled() -> None:
-    """It is refused as such a function is, and its copy is itself."""
-    local = pipeline(lambda x: dup(x))
+@pytest.mark.parametrize("kind", ["a pipeline", "a kernel", "an expression", "a flow"])
+def test_a_description_that_no_module_has_is_not_pickled(kind: str) -> None:
+    """The error says which one, where, and the cure; its copy is itself. cloudpickle sends a kernel by value."""
+    made: dict[str, Callable[[], Any]] = {
+        "a pipeline": lambda: pipeline(lambda x: dup(x)),
+        "a kernel": lambda: scale.block(64),
+        "an expression": lambda: expr(f32)(lambda x: x),
+        "a flow": lambda: flow([1]),
+    }
+    local = made[kind]()
     assert copy.deepcopy(local) is local
-    with pytest.raises((pickle.PicklingError, AttributeError)):
+    with pytest.raises(pickle.PicklingError, match=rf"pickled at {__file__}:\d+, .* Assign it to a name") as caught:
         pickle.dumps(local)
+    assert repr(local) in str(caught.value)
+
+
+def test_cloudpickle_sends_by_value_what_it_is_told_to() -> None:
+    """Or what no module has: as it does with functions, for processes that cannot import the module."""
+    cloudpickle = pytest.importorskip("cloudpickle")
+    assert cloudpickle.loads(cloudpickle.dumps(scale)) is scale
+    for local in (scale.block(64), expr(f32)(lambda x: x)):
+        sent = cloudpickle.loads(cloudpickle.dumps(local))
+        assert sent is not local
+        assert type(sent) is type(local)
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    try:
+        assert cloudpickle.loads(cloudpickle.dumps(loose)) is not loose
+    finally:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
 def test_every_kind_of_op_is_tried() -> None:

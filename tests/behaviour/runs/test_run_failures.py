@@ -1,11 +1,31 @@
 """Runs that fail: the error that is raised, its notes, and the state of the handles."""
 
 import gc
+import threading
 from typing import Any
 
+import numpy as np
 import pytest
+import trio
 
-from dagpu import Out, RoundRobin, SingleStream, Tile, current_device, f32, kernel, ones, value, zeros, zip_ops
+from dagpu import (
+    DeviceError,
+    DeviceOp,
+    Out,
+    RoundRobin,
+    SingleStream,
+    StreamInterpreter,
+    Tile,
+    current_device,
+    f32,
+    kernel,
+    ones,
+    use_interpreter,
+    value,
+    zeros,
+    zip_ops,
+)
+from dagpu.backends.common.worker_threads import process
 from tests.support.gates import boom, run
 from tests.support.handle_cases import line
 
@@ -33,6 +53,32 @@ def test_one_failure_is_raised_as_itself_with_a_note() -> None:
         with pytest.raises(KeyError) as caught:
             op.sync()
         assert any(built in note for note in caught.value.__notes__)
+
+
+@pytest.mark.host_only("the threads of its streams")
+def test_a_run_whose_thread_cannot_be_started_says_which_run_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine has too many threads, or too little memory for one more: an error of dagpu's, with the place of the
+    run. The next run works, and so does the same op."""
+    x = ones((4,)).share().sync()
+
+    def refuses(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    op = zip_ops(*[value(x.clone()).to_host().host_map(np.sum) for _ in range(4)])
+    said = rf"the run at {__file__}:\d+ needs the thread .* could not be started: can't start"
+    with use_interpreter(StreamInterpreter(policy=RoundRobin(4))):
+        with monkeypatch.context() as patch:
+            patch.setattr(process, "generation", process.generation + 1)  # the threads of earlier runs do not count
+            patch.setattr(threading.Thread, "start", refuses)
+            with pytest.raises(DeviceError, match=said):
+                op.sync()
+            with pytest.raises(DeviceError, match=said):
+                trio.run(awaited_op, op)
+        assert op.sync() == (4.0,) * 4
+
+
+async def awaited_op(op: DeviceOp[Any]) -> None:
+    await op
 
 
 @pytest.mark.host_only("kernels' host bodies")

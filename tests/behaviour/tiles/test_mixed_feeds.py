@@ -45,7 +45,6 @@ actions = st.one_of(
     st.tuples(st.just("cancel"), feed, st.integers(0, 8)),
     st.tuples(st.just("begin"), feed, st.none()),
     st.tuples(st.just("drop"), st.integers(0, 5), st.none()),
-    st.tuples(st.just("plan"), feed, st.none()),
 )
 
 
@@ -169,8 +168,6 @@ class Session:
                 self._gpu.heal()
             case "begin":
                 chosen.begin()
-            case "plan" if chosen.run.owes_plan:
-                chosen.run.make_owed_plan()
             case "close":
                 chosen.close()
                 self.feeds.remove(chosen)

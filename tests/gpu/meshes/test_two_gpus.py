@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from threading import Event
 from typing import Any
 
@@ -56,6 +57,7 @@ from tests.gpu.support.several import several_gpus
 from tests.programs.expressions import bits
 from tests.programs.meshes import EAGER, Scatter
 from tests.programs.trials import random_dag
+from tests.programs.trimmed_runs import STEPS, trial
 from tests.support.paths import ROOT
 
 weigh = expr(f32, f32)(lambda x, by: x * by)
@@ -248,6 +250,18 @@ def test_collectives_have_the_bits_of_the_host(
         return found
 
     assert program(Mesh(list(two))) == program(Mesh(["host:0", "host:1"]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_memory_that_is_mapped_anew(two: tuple[Device, Device], seed: int) -> None:
+    """Between two launches of a graph, memory of each device goes back to the driver and is mapped at the same
+    addresses again. The copies between the devices are set again then."""
+    random = Random(seed)
+    steps = [("call", number) for number in range(3)] * 4 + [
+        (random.choice(STEPS), random.randrange(3)) for _ in range(60)
+    ]
+    for _ in trial(two, steps):
+        pass
 
 
 def test_a_storm_of_frees_beside_collectives(two: tuple[Device, Device]) -> None:

@@ -53,6 +53,7 @@ from tests.unit.handles import (
     test_handle_shapes,
     test_reborrow,
 )
+from tests.unit.kernels.arrays import test_masks
 from tests.unit.lowering.arguments import test_structure, test_structure_equality
 from tests.unit.ops import test_ops_memory, test_unzip_stages
 from tests.unit.runtime import test_devices
@@ -68,6 +69,14 @@ OF_MEMORY: Final = frozenset(
     }
 )
 """The tests of devices that are about memory."""
+OF_A_DEVICE: Final = frozenset(
+    {
+        "test_a_mask_with_gaps_is_read_as_any_other",
+        "test_any_byte_but_zero_is_true",
+        "test_converted_masks_are_0_and_1",
+    }
+)
+"""The tests of masks that run where the current device is."""
 MARKED: Final = {"marks_of_the_gpu": marks_of_the_gpu}
 """Kernels of these suites leave marks, on a GPU in page-locked memory."""
 
@@ -95,6 +104,7 @@ SUITES: Final = (
     Suite(test_handle_names),
     Suite(test_handle_shapes),
     Suite(test_laws),
+    Suite(test_masks, only=OF_A_DEVICE),
     Suite(test_movement_calls),
     Suite(test_named_dags),
     Suite(test_once, fixtures=MARKED),

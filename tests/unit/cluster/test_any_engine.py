@@ -23,6 +23,7 @@ from dagpu import (
     NoDeviceError,
     StreamInterpreter,
     Tensor,
+    bf16,
     checkpoint,
     device,
     from_host,
@@ -36,14 +37,17 @@ from dagpu.backends.cuda.kernels.launch_params import pack
 from dagpu.cluster import lineage, task_lists
 from dagpu.cluster.cluster_backend import ClusterBackend
 from dagpu.cluster.cluster_runs import ClusterRun, program_of
+from dagpu.cluster.parts.part_blobs import WriteCheckpoint
 from dagpu.cluster.parts.part_decoder import Decoder
+from dagpu.cluster.parts.part_encoder import Encoder
 from dagpu.cluster.remote_driver import RemoteDriver
 from dagpu.cluster.tasks import RemoteMemory
-from dagpu.cluster.worker.part_runs import PartRunner
+from dagpu.cluster.worker.part_runs import PartRunner, StoredArray
 from dagpu.cluster.worker.part_values import PartValue, Pickled, loaded, read_value, write_value
 from dagpu.handles import live_state
 from dagpu.handles.library_bodies import LibraryBody
-from dagpu.lowering.program import Launch
+from dagpu.lowering.program import HOST, Buffer, HostCall, Launch, Program, Role
+from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.runtime.device_lookup import add_nodes, find_device, remove_nodes
 from tests.conftest import DEEP
@@ -210,6 +214,60 @@ def test_a_checkpoint_is_read_where_it_is_needed(tmp_path: Any) -> None:
     assert np.load(path).tolist() == [*range(6)]
     again: Tensor[np.int32] = checkpoint(from_host(np.arange(3, dtype=np.int32)), path).sync()
     assert again.to_host().sync().tolist() == [0, 1, 2]
+
+
+_KEPT: dict[str, Any] = {
+    "C order": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "Fortran order": np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3)),
+    "every second": np.arange(12, dtype=np.int64).reshape(2, 6)[:, ::2],
+    "backwards": np.arange(6, dtype=np.int16)[::-1],
+    "without axes": np.array(3.0),
+    "without elements": np.zeros((0, 3), np.uint8),
+    "bool": np.array([True, False, True]),
+    "complex": np.array([1 + 2j], np.complex64),
+    "f16": np.arange(3, dtype=np.float16),
+    "bf16": np.arange(3).astype(bf16),
+}
+
+
+@pytest.mark.parametrize("kind", _KEPT)
+@pytest.mark.parametrize("computed", [False, True], ids=["from a tensor", "from a function"])
+def test_a_checkpoint_keeps_any_array(kind: str, computed: bool, tmp_path: Path) -> None:
+    """Of any order, strides, rank and element type, also on a cluster that takes no code, and when its value is lost:
+    the file is read as it was written, on a worker and on a device of this process."""
+    array, path = _KEPT[kind], tmp_path / "x.npy"
+
+    def op() -> Any:
+        source: Any = from_host(array)
+        return checkpoint(source.to_host().then(from_host) if computed else source, path)
+
+    with cluster(lambda n: 0, 1.0, code=False) as (backend, engine), interpreter(backend, 1):
+        saved = op().sync()
+        assert len(engine.lineage_of(saved)) == 1
+        engine.lose_all()
+        found = [saved.to_host().sync()]
+    found.append(op().sync().to_host().sync())
+    element = WriteCheckpoint(str(path))(array)
+    stored = np.load(path, mmap_mode="r")
+    found.append(StoredArray(str(path), stored.offset, element, array.shape).open())
+    for each in found:
+        assert (each.dtype, each.shape, each.tobytes()) == (array.dtype, array.shape, array.tobytes())
+
+
+@pytest.mark.parametrize("kind", _KEPT)
+def test_an_array_in_a_part_needs_no_pickle_of_numpy(kind: str) -> None:
+    """Arrays and numbers in a blob come back as they were, by the bytes of their elements: the pickles of NumPy's
+    versions and protocols name different functions."""
+    array: Any = _KEPT[kind]
+    encoder = Encoder(on_host=True, code=False)
+    for content in (array, array.reshape(-1)[0] if array.size else array.dtype.type(1)):
+        call = HostCall(WriteCheckpoint("x.npy"), content, 0, (), (0,), 0, None)
+        blob = encoder.encode(Program(("host:0",), (Buffer(0, HOST, Role.OUTPUT),), (call,), (SingleStream(),), (0,)))
+        assert b"numpy" not in blob.content
+        (read,) = Decoder().decode(blob.content, {}).instructions
+        found: Any = cast(HostCall, read).argument
+        assert type(found) is type(content)
+        assert (found.dtype, found.shape, found.tobytes()) == (content.dtype, content.shape, content.tobytes())
 
 
 def test_a_long_history_warns_once_for_each_place(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Who may speak to a cluster: TLS with certificates of one authority, or loopback. And the end of a scheduler."""
+"""Who may speak to a cluster: TLS with certificates of one authority, or loopback."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +10,13 @@ import trio
 pytest.importorskip("distributed", reason="a cluster needs Dask: pip install 'dagpu[cluster]'")
 pytest.importorskip("cryptography", reason="certificates are made by it: pip install 'dagpu[cluster]'")
 
-from distributed import Scheduler, Security, Worker
+from distributed import Security
 
-from dagpu import Cluster, ClusterError, ClusterLostError, ClusterSecurityError, Tls, full, use_interpreter, value
+from dagpu import Cluster, ClusterError, ClusterSecurityError, Tls, full, use_interpreter
 from dagpu.cluster.connection.bridge import Bridge
 from tests.conftest import only_deep
 from tests.unit.cluster.certificates import certificates
+from tests.unit.cluster.schedulers import start, stop
 
 
 @pytest.fixture
@@ -24,24 +25,6 @@ def bridge() -> Iterator[Bridge]:
     bridge = Bridge("test-scheduler")
     yield bridge
     bridge.stop()
-
-
-async def _start(security: Security | None, workers: int) -> tuple[Any, list[Any]]:
-    protocol = "tcp" if security is None else "tls"
-    scheduler = await Scheduler(
-        host="127.0.0.1", port=0, protocol=protocol, security=security, dashboard=False, dashboard_address=None
-    )
-    found = [
-        await Worker(scheduler.address, nthreads=2, security=security, name=f"node{n}", dashboard=False)
-        for n in range(workers)
-    ]
-    return scheduler, found
-
-
-async def _stop(scheduler: Any, workers: list[Any]) -> None:
-    for worker in workers:
-        await worker.close()
-    await scheduler.close()
 
 
 def _security(tls: Tls) -> Security:
@@ -66,13 +49,13 @@ def _connected(address: str, tls: Tls | None, timeout: float = 60.0) -> Any:
 def test_ends_of_one_authority_speak_to_each_other(bridge: Bridge, tmp_path: Path) -> None:
     """An op runs over TLS; an end whose certificate is of another authority is refused, with the reason."""
     tls, other = certificates(tmp_path / "ours"), certificates(tmp_path / "theirs")
-    scheduler, workers = bridge.block(_start(_security(tls), 1))
+    scheduler, workers = bridge.block(start(_security(tls), 1))
     try:
         assert _connected(scheduler.address, tls).tolist() == [3, 3]
         with pytest.raises(ClusterSecurityError, match="not of the other's authority"):
             _connected(scheduler.address, other, timeout=3.0)
     finally:
-        bridge.block(_stop(scheduler, workers))
+        bridge.block(stop(scheduler, workers))
 
 
 @pytest.mark.parametrize("address", ["tcp://head:8786", "tcp://10.0.0.7:8786", "head:8786", "ucx://head:1"])
@@ -90,19 +73,3 @@ def test_missing_files_and_schedulers_are_named(tmp_path: Path) -> None:
         Tls(tmp_path / "none.pem", tmp_path / "none.pem", tmp_path / "none.pem")
     with pytest.raises(ClusterError, match="no scheduler and worker answered"):
         _connected("tcp://127.0.0.1:1", None, timeout=0.2)
-
-
-@only_deep
-def test_the_end_of_the_scheduler_ends_runs(bridge: Bridge) -> None:
-    """A run under way raises, and says what to do; so does one that starts afterwards."""
-    scheduler, workers = bridge.block(_start(None, 1))
-
-    async def main() -> None:
-        async with Cluster.connect(scheduler.address, devices=["host:0"], timeout=2.0) as cluster:
-            with use_interpreter(cluster):
-                assert await value(1).host_map(str) == "1"
-                await bridge.run(_stop(scheduler, workers))
-                with pytest.raises(ClusterLostError, match="scheduler"):
-                    await value(1).host_map(str)
-
-    trio.run(main)

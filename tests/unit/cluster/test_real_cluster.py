@@ -26,6 +26,7 @@ from dagpu import (
     value,
     zip_ops,
 )
+from dagpu.cluster.cluster_runs import ClusterRun, program_of
 from dagpu.cluster.worker import dask_tasks
 from tests.conftest import DEEP, MARKS, only_deep
 from tests.programs.meshes import Scatter
@@ -150,6 +151,34 @@ def test_a_cancelled_run_ends_when_nothing_of_it_runs(cluster: Cluster, tmp_path
 
     trio.run(main)
     assert not [*tmp_path.glob("later-*")]
+
+
+def connect_seconds(_: object) -> str:
+    """How long a worker tries to reach another one."""
+    from dask import config
+
+    return str(config.get("distributed.comm.timeouts.connect"))
+
+
+def test_a_killed_process_is_given_up_within_seconds(cluster: Cluster) -> None:
+    """Workers and this process try for 3 s to reach it, also where more time is given to wait for a scheduler: until
+    then what they fetch from it is not made again."""
+    assert value(0).host_map(connect_seconds).sync() == "3.0 s"
+    assert vars(vars(cluster)["_engine"])["_client"].rpc.timeout == 3.0
+
+
+def test_a_run_that_is_cancelled_before_it_begins_ends(cluster: Cluster) -> None:
+    """The loop of the cluster is busy meanwhile, so that the run and its cancellation come to it at once."""
+    backend, engine = [vars(cluster)[name] for name in ("_backend", "_engine")]
+    tasks = backend.tasks_of(program_of(cluster.plan_of(value(1).host_map(str))))
+    run = ClusterRun("cancelled early", tasks, [None] * len(tasks.program.buffers), engine)
+    go = threading.Event()
+    vars(engine)["_bridge"].loop.call_soon_threadsafe(go.wait)
+    engine.start(run)
+    engine.cancel(run)
+    go.set()
+    until(run.done)
+    assert not run.failures()
 
 
 def _chain(array: Any, wait: Any) -> Any:

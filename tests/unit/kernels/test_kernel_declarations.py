@@ -236,7 +236,7 @@ def test_settings_refused(settings: dict[str, Any], what: str) -> None:
     assert what in refused(kernel(cuda="__global__ void k(Tile<float, 1> y) {}", **settings), k)
 
 
-@pytest.mark.parametrize("call", ["grid((3,))", "grid(0)", "block((0,))", "block(2048)", "shared_memory(-1)"])
+@pytest.mark.parametrize("call", ["grid((0,))", "grid(0)", "block((0,))", "block(2048)", "shared_memory(-1)"])
 def test_settings_of_a_call_are_refused_where_that_stands(call: str) -> None:
     """A grid, a block or shared memory for one call is refused with the place of that call."""
 
@@ -249,14 +249,27 @@ def test_settings_of_a_call_are_refused_where_that_stands(call: str) -> None:
     assert f"declared at {FILE}:" in str(caught.value)
 
 
+def test_settings_of_a_call_are_numbers_and_no_tuple() -> None:
+    """As the decorator takes one, the message shows the call without it."""
+
+    @kernel(cuda="__global__ void k(Tile<float, 1> y) {}", block=(32, 8))
+    def k(y: Out[f32]) -> None: ...
+
+    given: Any = (32, 8)
+    with pytest.raises(KernelArgumentError, match=r"Pass the numbers themselves: block\(32, 8\)"):
+        k.block(given)
+    with pytest.raises(KernelArgumentError, match=r"Pass the numbers themselves: grid\(32, 8\)"):
+        k.grid(given)
+
+
 def test_settings_kept() -> None:
     """The settings of a declaration are in the spec."""
 
-    @kernel(cuda="__global__ void k(float* y) {}", block=(8, 4), abi="pointers", options=["-a"], checked=True)
+    @kernel(cuda="__global__ void k(float* y) {}", block=(8, 4), abi="pointers", options=["-a"])
     def k(y: Out[f32]) -> None: ...
 
     spec = k.spec
-    assert (spec.block, spec.abi, spec.options, spec.checked) == ((8, 4), "pointers", ("-a",), True)
+    assert (spec.block, spec.abi, spec.options, spec.checked) == ((8, 4), "pointers", ("-a",), False)
     assert spec.params[0].rank is None
     k(cut((8, 8), (4, 4)))
     k(cut((8,), (4,)))
@@ -271,6 +284,7 @@ def test_checked_by_environment(monkeypatch: pytest.MonkeyPatch, text: str, chec
 
     source = "__global__ void k(Tile<float, 1> y) {}"
     assert kernel(cuda=source)(k).spec.checked is checked
+    assert not kernel(cuda="__global__ void k(float* y) {}", abi="pointers")(k).spec.checked
     assert kernel(cuda=source, checked=not checked)(k).spec.checked is not checked
 
 
@@ -301,6 +315,26 @@ def test_source_from_a_file(tmp_path: Path, form: type) -> None:
             "__global__ void k(Tile<float, 1> y) {}",
             str(tmp_path / "k.cu"),
         )
+
+
+def test_a_byte_order_mark_is_no_part_of_the_source(tmp_path: Path) -> None:
+    """Of a file, or at the beginning of a text: dagpu puts text of its own before it."""
+    text = "__global__ void k(Tile<float, 1> y) {}"
+    (tmp_path / "k.cu").write_text(text, encoding="utf-8-sig")
+
+    def k(y: Out[f32]) -> None: ...
+
+    assert kernel(cuda=tmp_path / "k.cu")(k).spec.cuda == text
+    assert kernel(cuda=f"\ufeff{text}")(k).spec.cuda == text
+
+
+@pytest.mark.parametrize("name", ["kernels.cuh", "/folder/kernels.cpp", "a-b/c.h"])
+def test_a_path_that_is_taken_for_a_source(name: str) -> None:
+    """A file with another ending than .cu is named by a Path."""
+
+    def k(y: Out[f32]) -> None: ...
+
+    assert f"A path ends with .cu; name any other file by Path({name!r})" in refused(kernel(cuda=name), k)
 
 
 def test_source_missing() -> None:

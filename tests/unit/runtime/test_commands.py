@@ -1,6 +1,7 @@
 """`python -m dagpu`: info, explain and trace. `check` has tests of its own."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -42,6 +43,23 @@ def test_info_says_what_is_here_and_what_is_missing(capsys: pytest.CaptureFixtur
     assert f"numpy {np.__version__}" in said
     assert any(line.startswith("host:0") and line.endswith("passed") for line in said.splitlines())
     assert ("No CUDA device: " in said) is not any(each.kind == "cuda" for each in dagpu.devices())
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_command_ends_quietly_when_its_reader_has_gone(closed: bool) -> None:
+    """As `python -m dagpu info | head -1` does; a broken pipe of another kind is an error."""
+    script = "import sys, dagpu.__main__ as m; sys.exit(m._main())"
+    if not closed:
+        script = f"import dagpu.__main__ as m\ndef broken(_): raise BrokenPipeError\nm.main = broken\n{script}"
+    command = [sys.executable, "-c", script, "info"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as ran:
+        assert ran.stdout is not None
+        assert ran.stderr is not None
+        if closed:
+            ran.stdout.close()
+        said = ran.stderr.read()
+    assert ran.returncode == (141 if closed else 1)
+    assert ("BrokenPipeError" in said) is not closed
 
 
 @pytest.mark.parametrize("variable", VARIABLES, ids=lambda variable: variable.name)

@@ -64,6 +64,8 @@ class Compiled:
     """The block dimensions that it is compiled for; None if any will do."""
     shared: int = 0
     """Bytes of dynamic shared memory that it needs."""
+    compiler: str = ""
+    """The name of the compiler that has made it: `NVRTC 13.0`, `nvcc`."""
 
 
 def kernel_unit(spec: KernelSpec, defines: tuple[str, ...], arch: str) -> Unit:
@@ -168,7 +170,16 @@ class _Refused:
     log: str
 
 
-_Outcome: TypeAlias = bytes | _Refused
+@final
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A cubin, and the name of the compiler that has made it."""
+
+    cubin: bytes
+    compiler: str
+
+
+_Outcome: TypeAlias = _Made | _Refused
 
 
 @final
@@ -209,7 +220,7 @@ class Compiler:
         if isinstance(outcome, _Refused):
             told = explain(unit.name, job.declared, outcome.compiler, outcome.log, job.source)
             raise CompileError(told)
-        return Compiled(outcome, _symbol(outcome, job))
+        return Compiled(outcome.cubin, _symbol(outcome.cubin, job), compiler=outcome.compiler)
 
     def compile_python(self, spec: KernelSpec, variant: int, arch: str) -> Compiled:
         """Return the machine code of a variant of a kernel that is written in Python. Block until it is ready.
@@ -220,7 +231,9 @@ class Compiler:
         """
         code = python_code(spec, variant, arch)
         x, y, z = (*code.block, 1, 1, 1)[:3]
-        return Compiled(code.cubin, code.symbol, (x, y, z) if code.block else None, code.shared_bytes)
+        assert spec.python is not None
+        block = (x, y, z) if code.block else None
+        return Compiled(code.cubin, code.symbol, block, code.shared_bytes, spec.python.library)
 
     def _once(self, key: str, build: Callable[[], _Outcome]) -> _Outcome:
         """Return `build()`, or the result of another thread that is building for the same key now.
@@ -260,12 +273,12 @@ class Compiler:
             key = digest([job.key, self._identity(toolchain)])
             cubin = self._cache.load(key) if job.cacheable else None
             if cubin is not None:
-                return cubin
+                return _Made(cubin, toolchain.name)
             result = toolchain.compile(job.text, job.unit.file, self._options(toolchain, job.options))
             if isinstance(result, bytes) and is_cubin(result):
                 if job.cacheable:
                     self._cache.store(key, result)
-                return result
+                return _Made(result, toolchain.name)
             log = result.log if isinstance(result, Refusal) else "the options ask for other output than a cubin"
             refused = _Refused(toolchain.name, log)
             if not _NVCC_MAY.search(log):

@@ -117,6 +117,10 @@ _CURES = (
         "nvcc needs a host compiler: install one that it supports, or name it: options=('-ccbin', 'its path').",
     ),
     (
+        r"open source file \"(?:nv|cuda|cub|thrust)/|\b(?:nv|cuda|cub|thrust)/\S+: No such file",
+        "It is a header of CUDA C++: pip install nvidia-cuda-cccl, or install the CUDA toolkit.",
+    ),
+    (
         r"open source file|No such file or directory",
         f"Name the header's folder: options=('-I/its/folder',). For headers of the host, {_TOOLKIT}.",
     ),

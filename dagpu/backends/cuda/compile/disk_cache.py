@@ -62,7 +62,8 @@ _WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOE
 class DiskCache:
     """Cubins by key, in one folder; without a folder the cache is always empty. No method raises OSError.
 
-    The cache does not use a folder or an entry that other users own or can write to. It issues one RuntimeWarning then.
+    The cache does not use a folder or an entry that other users own or can write to. It issues one RuntimeWarning then,
+    and where the folder cannot be made.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -89,8 +90,7 @@ class DiskCache:
         """Store `cubin` under `key`. If that fails (a read-only or full disk), it is compiled again next time."""
         name = f"{key[:16]}-{secrets.token_hex(8)}.tmp"
         try:
-            if self.folder is not None:
-                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_folder()
             with self._opened() as folder:
                 if folder is None:
                     return
@@ -102,6 +102,25 @@ class DiskCache:
                     os.unlink(name, dir_fd=folder)
         except OSError:
             pass
+
+    def _make_folder(self) -> None:
+        """Make the folder. If that fails, warn, as no process will find a kernel there, and raise the OSError."""
+        if self.folder is None:
+            return
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            self._warn(
+                f"compiled kernels are not kept, since the folder {self.folder} cannot be made ({error.strerror}): "
+                "each process compiles them again. Set DAGPU_CACHE_DIR to a folder of your own."
+            )
+            raise
+
+    def _warn(self, message: str) -> None:
+        """Issue a RuntimeWarning, the first time."""
+        if not self._warned:
+            self._warned = True
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     @contextmanager
     def _opened(self) -> Iterator[int | None]:
@@ -121,13 +140,9 @@ class DiskCache:
         about = os.fstat(descriptor)
         if about.st_uid == os.geteuid() and not about.st_mode & _OTHERS:
             return True
-        if not self._warned:
-            self._warned = True
-            why = "others can write to it" if about.st_uid == os.geteuid() else "it belongs to another user"
-            warnings.warn(
-                f"compiled kernels in {path} are not used: {why}, so the contents cannot be trusted. Make it yours "
-                "alone (chown, chmod go-w), or set DAGPU_CACHE_DIR to a folder of your own.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        why = "others can write to it" if about.st_uid == os.geteuid() else "it belongs to another user"
+        self._warn(
+            f"compiled kernels in {path} are not used: {why}, so the contents cannot be trusted. Make it yours alone "
+            "(chown, chmod go-w), or set DAGPU_CACHE_DIR to a folder of your own."
+        )
         return False

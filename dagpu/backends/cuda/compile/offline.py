@@ -22,21 +22,26 @@ _ARCH = re.compile(r"sm_\d{2,3}[af]?")
 
 
 @cache
-def _compiler() -> Compiler:
-    return Compiler(load_nvrtc())
+def _compiler(nvcc: str | None) -> Compiler:
+    return Compiler(load_nvrtc(), nvcc)
 
 
-def find_compiler() -> str | None:
+def find_compiler(*, nvrtc_only: bool = False) -> str | None:
     """Return the name of the CUDA compiler that is installed here, "NVRTC 13.0" or "nvcc"; None without one.
 
     The extra `nvrtc` installs NVRTC, which needs no GPU and no driver.
     """
     nvrtc = load_nvrtc()
-    return nvrtc.name if nvrtc is not None else "nvcc" if find_nvcc() else None
+    return nvrtc.name if nvrtc is not None else "nvcc" if not nvrtc_only and find_nvcc() else None
 
 
-def compile_for(spec: KernelSpec, arch: object) -> Compiled:
+def compile_for(spec: KernelSpec, arch: object, *, nvrtc_only: bool = False) -> Compiled:
     """Return the cubin of a kernel for contiguous tensors, compiled now or from the cache on disk.
+
+    Args:
+        spec: the kernel.
+        arch: the name of an architecture, `"sm_90"`.
+        nvrtc_only: true to compile CUDA C++ by NVRTC alone, also where nvcc could do what NVRTC cannot.
 
     Raises:
         CompileError: the compiler refuses its source.
@@ -50,8 +55,8 @@ def compile_for(spec: KernelSpec, arch: object) -> Compiled:
         )
     variant = usual_variant(spec)
     if spec.python is not None:
-        return _compiler().compile_python(spec, variant, arch)
-    return _compiler().compile(kernel_unit(spec, macros(variant), arch))
+        return _compiler(None).compile_python(spec, variant, arch)
+    return _compiler("" if nvrtc_only else None).compile(kernel_unit(spec, macros(variant), arch))
 
 
 def declared_kernels(module: ModuleType | str) -> list[Declared]:

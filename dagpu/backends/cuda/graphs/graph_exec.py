@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, final
 
+from dagpu.backends.cuda.commands.relocation import NOWHERE
 from dagpu.backends.cuda.commands.staging import StagedArrays
 from dagpu.backends.cuda.driver.driver_errors import OUT_OF_MEMORY
 from dagpu.backends.cuda.driver.driver_protocol import (
@@ -48,6 +49,7 @@ class GraphExec:
         "__weakref__",
         "_bodies",
         "_devices",
+        "_mapped",
         "_retired",
         "_stage",
         "_staging",
@@ -79,6 +81,8 @@ class GraphExec:
         """The places of the user's bodies in this graph, with the memory that their work needs."""
         self.parameters = topology.parameters.copy()
         """The parameters of the kernels' nodes, with the bases and numbers for which all nodes are written."""
+        self._mapped: list[object] = []
+        """What `Pool.mapped` was for each device when the copies between devices were last set."""
         self.staged_arrays = StagedArrays()
         """The memory through which small arrays of the host pass."""
         self._updates: dict[tuple[int, ...], _Updates] = {}
@@ -103,6 +107,8 @@ class GraphExec:
             if not self._staging:
                 self._staging = self._taken(topology.staging)
             bases = [*bases, *[block.address for block in self._staging]]
+        if topology.crossed:
+            self._forget_mappings()
         changed = self.parameters.relocate(bases, memory)
         if raw is not None and self._stage is not None and not topology.movable.isdisjoint(changed):
             staged = self._with_staging(raw, topology.movable.intersection(changed), bases, memory)
@@ -117,6 +123,20 @@ class GraphExec:
             return raw
         with self._devices[0].gpu.current():  # without it the driver of CUDA 13.0 ends the process
             return self._updated(raw, tuple(changed), bases, memory)
+
+    def _forget_mappings(self) -> None:
+        """Let the copies between devices be set again if memory was mapped since they were set.
+
+        Such a node is bound to the mappings of its addresses at that time. If other memory is mapped there, its launch
+        ends with CUresult 719, also where source and target have the same addresses as before. Nodes within one device
+        are bound to addresses alone. (Tried on two H200s, driver 580.159, CUDA 13.0.)
+        """
+        mapped = [device.memory.mapped for device in self._devices]
+        if mapped != self._mapped:
+            bases = self.parameters.bases
+            for base in self._topology.crossed:
+                bases[base] = NOWHERE
+            self._mapped = mapped
 
     def _updated(
         self, raw: RawGraph, changed: tuple[int, ...], bases: Sequence[int], memory: Sequence[object]

@@ -10,7 +10,7 @@ outside of the body, the conditional node depends on; what comes after such a no
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias, final
+from typing import TypeAlias, TypeGuard, final
 
 from dagpu.backends.cuda.commands.command_list import Command, Encoded, Kind
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
@@ -98,6 +98,8 @@ class GraphTopology:
     """The bases of operands of users' bodies that are staged."""
     staging: list[tuple[int, int]]
     """The device and the bytes of each operand that is staged. Each has a base of its own, after those of the plan."""
+    crossed: tuple[int, ...]
+    """The bases of the copies between two devices."""
 
 
 def build_topology(compiled: CompiledPlan, encoded: Encoded, staged: frozenset[int] = frozenset()) -> GraphTopology:
@@ -272,4 +274,10 @@ class _TopologyBuilder:
             frozenset(self._movable),
             self._staged,
             self._staging,
+            tuple(sorted({base for node in self._nodes if _crosses(node) for base in node.command.bases})),
         )
+
+
+def _crosses(node: Node) -> TypeGuard[CommandNode]:
+    """Return True if a node copies from one device to another."""
+    return isinstance(node, CommandNode) and node.device != node.target

@@ -232,7 +232,7 @@ def copy(out: Layout, source: Layout, *, by_kernel: bool = False) -> BuiltinWork
     if out.dtype.kind == "c":
         return copy(_parts(out), _parts(source), by_kernel=by_kernel)
     walk = reduce_loop(out.shape, Start(out.offset, source.offset), out.strides, source.strides)
-    types = _c_type(out.dtype), _c_type(source.dtype)
+    types = _c_type(out.dtype), "dagpu::boolean" if source.dtype.kind == "b" else _c_type(source.dtype)
     dense = walk.dense(out.dtype.itemsize, source.dtype.itemsize)
     if _same_bits(out.dtype, source.dtype):
         if dense and not by_kernel:
@@ -362,7 +362,7 @@ def _same_bits(out: _DType, source: _DType) -> bool:
     """Return True if the conversion changes no bit."""
     if out == source:
         return True
-    return out.itemsize == source.itemsize and out.kind in "iu" and source.kind in "iub"
+    return out.itemsize == source.itemsize and out.kind in "iu" and source.kind in "iu"
 
 
 # ---- copies of rows, grids ----------------------------------------------------------------------

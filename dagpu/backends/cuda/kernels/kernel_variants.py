@@ -1,5 +1,6 @@
 """The variants of a kernel, and the one that a launch needs: each is compiled with other macros of the prelude."""
 
+from math import prod
 from typing import Final
 
 from dagpu.common.errors import KernelArgumentError
@@ -46,12 +47,19 @@ def variant_for(launch: Launch, linear: bool) -> int:
     for argument in launch.args:
         kind = type(argument)
         if kind is View or kind is Tiles:
-            layout: Layout = argument.layout if kind is View else argument.view.layout
+            layout = _layout(argument)
             if not layout.contiguous:
                 variant |= STRIDED
             if _reach(layout) >= NARROW:
                 variant |= WIDE
+    for extents in spec.walked:
+        if prod([_layout(launch.args[number]).shape[axis] for number, axis in extents]) >= NARROW:
+            variant |= WIDE
     return variant
+
+
+def _layout(argument: View | Tiles) -> Layout:
+    return argument.layout if type(argument) is View else argument.view.layout
 
 
 def usual_variant(spec: KernelSpec) -> int:
@@ -68,7 +76,7 @@ def usual_variant(spec: KernelSpec) -> int:
 def _python_variant(launch: Launch, python: PythonKernel) -> int:
     tiles = [argument for argument in launch.args if type(argument) is Tiles]
     arguments = [launch.args[index] for index, _ in launch.kernel.tensors]
-    layouts = [argument.view.layout if type(argument) is Tiles else argument.layout for argument in arguments]
+    layouts = [_layout(argument) for argument in arguments]
     try:
         return python.variant(layouts, tiles[0].tile if tiles else None)
     except KernelArgumentError as error:

@@ -139,7 +139,7 @@ def _rest_is_submitted_elsewhere(run: CudaReplay, lane: int, begin: int, may_blo
             return False
         try:
             submit_rest_on_thread(run, begin)
-        except RuntimeError:  # no thread can be started: block instead
+        except DeviceError:  # no thread can be started: block instead
             pass
         else:
             return True

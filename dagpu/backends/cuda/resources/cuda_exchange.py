@@ -121,6 +121,7 @@ class CudaExchange:
             self._refuse_if_lost()
             raise
         memory, number = MemoryBlock(address, nbytes, 0), next(self._numbers)
+        self._pool.mapped = object()
         self.arrivals[number] = retired.watch(memory, (owner, number)), event
         if len(self.arrivals) > self._most_arrivals:
             with gpu.current():

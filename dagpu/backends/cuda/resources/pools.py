@@ -155,6 +155,9 @@ class Pool:
         """The end of each block, by its address."""
         self._used = 0
         self._held = 0
+        self.mapped = object()
+        """Another object each time that memory enters the device's address space: from the driver, or from another
+        library. What knows memory by its address, and has seen another object, may know memory that is gone."""
         self.dropped: ReferenceQueue[tuple[int, int, int]] = ReferenceQueue()
         """The dropped blocks that are not idle yet: address, requested bytes, size."""
         self.visited: set[int] = set()
@@ -303,6 +306,7 @@ class Pool:
                 raise
             self._trim()
             address = self._allocate(size)
+        self.mapped = object()
         self._held += size
         insort(self._starts, address)
         self._ends[address] = address + size

@@ -11,12 +11,14 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol, final
 
+from dagpu.backends.common.worker_threads import start_thread
 from dagpu.backends.cuda.driver.driver_errors import STICKY
 from dagpu.common.critical import enter_section
-from dagpu.common.errors import DeviceLostError
+from dagpu.common.errors import DeviceError, DeviceLostError
 
 PERIOD: Final = 0.1
 """Seconds between two polls of the runs with a pipe: the delay until a lost device is noticed."""
@@ -89,10 +91,14 @@ class Watchdog:
         return len(self._sleepers) >= PIPES
 
     def call(self, run: SleptOn, wake: Callable[[], None]) -> None:
-        """Call `wake` when the run is over."""
+        """Call `wake` when the run is over.
+
+        Raises:
+            DeviceError: no thread can be started.
+        """
         with self._lock:
-            self._without_pipe.append((run, wake))
             self._start()
+            self._without_pipe.append((run, wake))
 
     def add(self, run: SleptOn, wakeup_fd: int, pipe: tuple[int, int]) -> None:
         """Poll this run until the write end of its pipe is closed. If it is closed already, do nothing: the descriptor
@@ -100,12 +106,14 @@ class Watchdog:
         with self._lock:
             if identity(wakeup_fd) == pipe:
                 self._sleepers[wakeup_fd] = _Sleeper(weakref.ref(run), run.devices, pipe)
-                self._start()
+                with suppress(DeviceError):  # the driver closes the pipe all the same, and the next sleeper tries again
+                    self._start()
 
     def _start(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="dagpu-watch", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name="dagpu-watch", daemon=True)
+            start_thread(thread)
+            self._thread = thread
 
     def poll_all(self) -> None:
         """Poll each run with a pipe once."""

@@ -27,7 +27,7 @@ from dagpu.kernels.generated.generated_launch import (
     reshaped,
     with_layouts,
 )
-from dagpu.kernels.generated.row_elements import expression_elements, fused_name, with_elements
+from dagpu.kernels.generated.row_elements import expression_elements, fused_name, walked_extents, with_elements
 from dagpu.ops.kernel_spec import KernelSpec
 
 
@@ -77,6 +77,7 @@ def _kernel(
             with_elements(traced, patterns, source.rank, softmax_twin(step, traced.dtype, source, order)),
             expression.origin,
             block=(order.threads,),
+            walked=walked_extents(elements.operands, source.groups),
             source_name=traced.place,
             expression=f"softmax of {traced.label}",
         )

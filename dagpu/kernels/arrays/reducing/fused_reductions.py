@@ -32,7 +32,7 @@ from dagpu.kernels.generated.generated_launch import (
     output,
     with_layouts,
 )
-from dagpu.kernels.generated.row_elements import expression_elements, fused_name, with_elements
+from dagpu.kernels.generated.row_elements import expression_elements, fused_name, walked_extents, with_elements
 from dagpu.ops.compose import Map, components_of
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
@@ -130,7 +130,15 @@ def _kernel(
         place = expression.origin
         label = name if is_ours_at(place) else f"{name} of {traced.label}"
         return generated_kernel(
-            kernel, params, text, twin, place, block=(THREADS,), source_name=traced.place, expression=label
+            kernel,
+            params,
+            text,
+            twin,
+            place,
+            block=(THREADS,),
+            walked=walked_extents(elements.operands, reduced),
+            source_name=traced.place,
+            expression=label,
         )
 
     return expression.kernel_for(("reduced", name, dtype, patterns, reduced, order, last), make)

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
+from dagpu.common.dtypes import as_truth
 from dagpu.kernels.arrays.sorting.radix_texts import ADD_UP, BITS, COUNT, RANKS, SCATTER, SORT, order_text
 from dagpu.kernels.expressions.operations.cuda_operations import memory_type
 from dagpu.kernels.generated.generated_launch import generated_kernel, number_input, output, tensor_input
@@ -174,7 +175,7 @@ def _sort_rows(moved: Moved, arguments: Sequence[Any]) -> None:
     """Sort whole rows, and write as many elements and places as the outputs have."""
     *outputs, rows = arguments if moved.given is None else arguments[:-1]
     length = outputs[0].shape[1]
-    if moved.places is None and rows.dtype.name != "bfloat16" and not moved.descending:
+    if moved.places is None and rows.dtype.name not in ("bfloat16", "bool") and not moved.descending:
         outputs[0][...] = _sorted_keys(rows)[:, :length]
         return
     if moved.descending and length * FEW <= rows.shape[1]:
@@ -187,9 +188,18 @@ def _sort_rows(moved: Moved, arguments: Sequence[Any]) -> None:
         outputs[-1][...] = order if moved.given is None else np.take_along_axis(arguments[-1], order, axis=1)
 
 
+def _ordered(x: NDArray[Any]) -> NDArray[Any]:
+    """Return elements that NumPy puts into the order of these: it has none for bf16, and of bools that of their
+    bytes."""
+    if x.dtype.kind == "b":
+        found: NDArray[Any] = as_truth(x)
+        return found
+    return x.astype(np.float32) if x.dtype.name == "bfloat16" else x
+
+
 def sorted_places(rows: NDArray[Any], descending: bool) -> NDArray[np.int64]:
     """Return the places of the elements of each row in order: stable, and a NaN is larger than any number."""
-    wide = rows.astype(np.float32) if rows.dtype.name == "bfloat16" else rows
+    wide = _ordered(rows)
     if not descending:
         return np.asarray(np.argsort(wide, axis=1, kind="stable"), np.int64)
     backwards: NDArray[np.int64] = np.argsort(wide[:, ::-1], axis=1, kind="stable")
@@ -198,7 +208,7 @@ def sorted_places(rows: NDArray[Any], descending: bool) -> NDArray[np.int64]:
 
 def _largest_places(row: NDArray[Any], count: int) -> NDArray[np.int64]:
     """Return the places of the largest elements of a row in order, as `sorted_places` does of all."""
-    wide = row.astype(np.float32) if row.dtype.name == "bfloat16" else row
+    wide = _ordered(row)
     least = np.partition(wide, len(wide) - count)[len(wide) - count]
     chosen = np.flatnonzero(~(wide < least))  # with those that are equal to it, and NaNs
     return chosen[sorted_places(wide[None, chosen], True)[0, :count]]

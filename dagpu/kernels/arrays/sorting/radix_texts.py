@@ -268,7 +268,9 @@ def order_text(dtype: "np.dtype[Any]", threads: int, each: int, descending: bool
     bits = 8 * dtype.itemsize
     every, sign, suffix = (1 << bits) - 1, 1 << bits - 1, "ULL" if bits == 64 else "U"
     lines: list[str] = []
-    if dtype.kind in "ub":
+    if dtype.kind == "b":
+        ordered = "Key(x != 0)"  # any byte but 0 is true
+    elif dtype.kind == "u":
         ordered = "x"
     elif dtype.kind == "i":
         ordered = f"x ^ {sign:#x}{suffix}"

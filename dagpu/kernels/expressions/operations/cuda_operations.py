@@ -19,8 +19,8 @@ class CudaText(NamedTuple):
 
 
 def memory_type(dtype: "np.dtype[Any]") -> str:
-    """Return the C++ type of an element in memory."""
-    return SPELLINGS[dtype.name][0]
+    """Return the C++ type of an element in memory. A bool is a byte there, which need not be 0 or 1 (`load_text`)."""
+    return "unsigned char" if dtype.kind == "b" else SPELLINGS[dtype.name][0]
 
 
 def complex_struct(dtype: "np.dtype[Any]") -> str:
@@ -31,7 +31,7 @@ def complex_struct(dtype: "np.dtype[Any]") -> str:
 
 def register_type(dtype: "np.dtype[Any]") -> str:
     """Return the C++ type of an element in a register: `float` for f16 and bf16."""
-    return "float" if is_half(dtype) else memory_type(dtype)
+    return "float" if is_half(dtype) else "bool" if dtype.kind == "b" else memory_type(dtype)
 
 
 def is_half(dtype: "np.dtype[Any]") -> bool:
@@ -41,8 +41,11 @@ def is_half(dtype: "np.dtype[Any]") -> bool:
 
 # ---- memory and registers
 def load_text(dtype: "np.dtype[Any]", text: str) -> str:
-    """Return the text that reads an element `text` of memory into a register."""
-    return {"float16": f"__half2float({text})", "bfloat16": f"__bfloat162float({text})"}.get(dtype.name, text)
+    """Return the text that reads an element `text` of memory into a register. Of a bool any byte but 0 is true, as on
+    the host (`dtypes.as_truth`)."""
+    return {
+        "float16": f"__half2float({text})", "bfloat16": f"__bfloat162float({text})", "bool": f"({text} != 0)",
+    }.get(dtype.name, text)  # fmt: skip
 
 
 def store_text(dtype: "np.dtype[Any]", text: str) -> str:

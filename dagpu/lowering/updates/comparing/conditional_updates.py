@@ -117,8 +117,8 @@ class _Builder:
     def _number(self, comparison: Comparison) -> int:
         """Return the value number of what a cutoff compares."""
         buffer = self._in_place_of.get(comparison.buffer, comparison.buffer)
-        writer = self._staleness.last.get(buffer)
-        return self._table.of_leaf(buffer) if writer is None else self._numbers[writer]
+        number = self._numbers.get(buffer)
+        return self._table.of_leaf(buffer) if number is None else number
 
     # ---- guards
 

@@ -24,6 +24,7 @@ from tests.behaviour.errors.cures.kernels import (
     foreign_ops,
     kernel_calls,
     kernel_declarations,
+    module_variables,
     python_kernels,
 )
 from tests.behaviour.errors.cures.places import devices, sharding
@@ -38,6 +39,7 @@ CASES: Final[list[Case]] = [
         partitions,
         kernel_calls,
         kernel_declarations,
+        module_variables,
         expressions,
         array_functions,
         creating,

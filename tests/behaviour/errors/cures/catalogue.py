@@ -264,6 +264,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "backends/host/numpy_execution.py _copy_out": "NumPy itself must run out of memory: test_host_failures.py",
     "backends/common/philox.py": INTERNAL,
     "backends/common/numpy_initializers.py write": AT_FAULT,
+    "backends/common/worker_threads.py no_thread": "the machine must run out of threads: test_run_failures.py",
     "backends/common/worker_threads.py ready": "the interpreter must end: test_interrupted_processes.py",
     "kernels/arrays/libraries/cublaslt.py": "a library must refuse: test_library_calls.py",
     "kernels/arrays/libraries/nvmath_bindings.py library_error": "a library must refuse: test_library_calls.py",

@@ -28,6 +28,7 @@ CATALOGUE = Catalogue()
 case = CATALOGUE.add
 
 PAIR = Mesh(["host:0", "host:1"])
+scale_by_32 = scale.block(32)
 
 
 def lent_twice() -> None:
@@ -97,6 +98,11 @@ case(
     lambda: copy.copy(ones((N,)).graph()),
     ("Use the graph itself wherever it is wanted", lambda: [g := ones((N,)).graph(), g.launch().sync(), g.launch()]),
     ("capture the op once more with op.graph()", lambda: [ones((N,)).graph() for _ in range(2)]),
+)
+
+case(
+    lambda: pickle.dumps(scale.block(32)),
+    ("Assign it to a name at the top level of a module", lambda: pickle.loads(pickle.dumps(scale_by_32))),
 )
 
 ARRAY = "the array that .to_host() gives can be copied and pickled"

@@ -21,6 +21,7 @@ __global__ void fold(float* sum, const float* x, int n) {
 }
 """,
     abi="pointers",
+    block=1,
 )
 def fold(total: Out[f32], x: In[f32], n: int) -> None:
     """total[0] = the sum of x, of any rank."""

@@ -241,6 +241,7 @@ def test_strided_views_reach_the_host(cut: tuple[slice, slice]) -> None:
 @kernel(
     cuda='extern "C" __global__ void plain(float* y, unsigned char n, const float* x, double a, bool b, short s) {}',
     abi="pointers",
+    block=32,
 )
 def plain(y: Out[f32], n: int, x: In[f32], a: float, b: bool, s: int) -> None: ...
 

@@ -227,13 +227,13 @@ template <int N> struct Sight {
     // of a tile and of the output along that axis; the number of its tiles, and of tiles from one to the next.
     index_t axis[N], before[N], after[N], tile[N], extent[N], count[N], step[N];
 
-    DAGPU_INLINE bool contains(const coordinate_t (&at)[N], unsigned int number) const {
+    DAGPU_INLINE bool contains(const coordinate_t (&at)[N], unsigned long long number) const {
         bool seen = true;
 #pragma unroll
         for (int d = 0; d < N; ++d) {
             if (axis[d] < 0) continue;
-            const unsigned int index =
-                number / static_cast<unsigned int>(step[d]) % static_cast<unsigned int>(count[d]);
+            const unsigned long long index =
+                number / static_cast<unsigned long long>(step[d]) % static_cast<unsigned long long>(count[d]);
             const long long begin = static_cast<long long>(index) * tile[d];
             const long long end = begin + tile[d] < extent[d] ? begin + tile[d] : extent[d];
             seen &= at[d] >= begin - before[d] && at[d] < end + after[d];
@@ -242,13 +242,13 @@ template <int N> struct Sight {
     }
 };
 // The number of this block's tile, in C order over the output's grid.
-DAGPU_INLINE unsigned int tile_number(const int* list) {
+DAGPU_INLINE unsigned long long tile_number(const int* list) {
 #if defined(DAGPU_TILE_LIST)
     return static_cast<unsigned int>(list[blockIdx.x]);
 #elif defined(DAGPU_LINEAR_GRID)
     return blockIdx.x;
 #else
-    return (blockIdx.x * gridDim.y + blockIdx.y) * gridDim.z + blockIdx.z;
+    return (1ull * blockIdx.x * gridDim.y + blockIdx.y) * gridDim.z + blockIdx.z;
 #endif
 }
 #ifdef DAGPU_TILE_LIST
@@ -275,7 +275,7 @@ private:
         const bool inside = shape_.contains(at);
         if (!inside) guard_.refuse(0, at, shape_.extent);
 #ifdef DAGPU_SEES
-        const unsigned int tile = tile_number(list_);
+        const unsigned long long tile = tile_number(list_);
         if (inside && !sight_.contains(at, tile)) {
             const index_t number[1] = {static_cast<index_t>(tile)};
             guard_.refuse(3, at, number);

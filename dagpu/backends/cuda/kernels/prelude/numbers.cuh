@@ -11,6 +11,7 @@ namespace dagpu {
 
 struct float16 { unsigned short bits; };
 struct bfloat16 { unsigned short bits; };
+struct boolean { unsigned char bits; };  // of an element that is read: any byte but 0 is true
 
 #ifndef DAGPU_EMULATED  // the tests run this file on the CPU, with these three written in C++
 DAGPU_INLINE unsigned short half_bits(float x) {
@@ -41,6 +42,7 @@ DAGPU_INLINE unsigned short brain_bits(float x) {
 template <class T> DAGPU_INLINE T number(T x) { return x; }
 DAGPU_INLINE float number(float16 x) { return half_value(x.bits); }
 DAGPU_INLINE float number(bfloat16 x) { return __uint_as_float(static_cast<unsigned int>(x.bits) << 16); }
+DAGPU_INLINE bool number(boolean x) { return x.bits != 0; }
 
 // A number of C++ as an element: `To<T>::from(x)`. To integers fractions are cut off; out of the range of T, C++ leaves
 // the result open, and the GPU gives the nearest end of the range.

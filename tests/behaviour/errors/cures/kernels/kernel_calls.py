@@ -369,6 +369,10 @@ case(
     ("A block has at most 1024", lambda: scale.block(1024)(out(), 2.0).sync()),
 )
 case(
+    lambda: scale.block(anything((32, 8))),
+    ("Pass the numbers themselves: block(32, 8)", lambda: scale.block(32, 8)(out(), 2.0).sync()),
+)
+case(
     lambda: scale.grid(0),
     ("Give 1 to 3 whole numbers, each 1 or more", lambda: scale.grid(2)(out(), 2.0).sync()),
 )

@@ -113,12 +113,17 @@ case(
 )
 
 
-def written(text: bytes) -> Any:
+def written(text: bytes, name: str = "k.cu") -> Any:
     """A source in a file."""
-    Path("k.cu").write_bytes(text)
-    return declare(Path("k.cu").absolute())
+    Path(name).write_bytes(text)
+    return declare(Path(name).absolute())
 
 
+case(
+    lambda: declare("kernels.cuh"),
+    ("A path ends with .cu", lambda: written(SCALE.encode())),
+    ("name any other file by Path('kernels.cuh')", lambda: written(SCALE.encode(), "kernels.cuh")),
+)
 case(
     lambda: declare("there/is/none.cu"),
     ("A relative path starts at the declaring module's folder", lambda: written(SCALE.encode())),
@@ -188,6 +193,7 @@ for source, says, better in (
     (cuda(f"{ONE}, float& by"), "Kernels take parameters by value: drop the '&'", SCALE),
     (cuda(f"{ONE}, Odd by"), "Write the C type out (float, double", SCALE),
     (cuda(f"{ONE}, A by", "#if X\ntypedef float A;\n#else\ntypedef int A;\n#endif\n"), "Write the C type out", SCALE),
+    (cuda(f"{ONE}, const float4* by"), "Declare float*, and cast in the kernel", SCALE),
     (cuda(f"{ONE}, float** by"), "Pass one flat array and its extents", SCALE),
     (cuda(f"{ONE},\n#if X\nfloat by\n#endif\n"), "Take the condition out of the parameter list", SCALE),
     (cuda("float* y, float by"), "Declare Tile<float, N> (output) or View<const float, N> (input)", SCALE),
@@ -222,6 +228,11 @@ for source, says, better in (
 ):
     case(partial(declare, source), (says, partial(declare, better)))
 
+case(
+    lambda: declare(cuda("float* y, float by"), abi="pointers", checked=True),
+    ("Leave checked out", lambda: declare(cuda("float* y, float by"), abi="pointers")),
+    ("or take Tile and View", lambda: declare(checked=True)),
+)
 case(
     lambda: declare(cuda(f"{ONE}, float by"), abi="pointers"),
     ("Declare float* (output) or const float* (input)", lambda: declare(cuda("float* y, float by"), abi="pointers")),

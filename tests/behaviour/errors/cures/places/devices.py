@@ -228,7 +228,7 @@ on_gpus(
 )
 
 
-@kernel(cuda="__global__ void plain(float* y, const float* x) {}", abi="pointers")
+@kernel(cuda="__global__ void plain(float* y, const float* x) {}", abi="pointers", block=4)
 def plain(y: Out[f32], x: In[f32]) -> None:
     """y = x, by pointers"""
 
@@ -254,9 +254,18 @@ def strided(call: Any, *, copied: bool = False) -> object:
     return call(empty((N,)).partition(TILE), dup(part) if copied else part).sync()
 
 
-@kernel(cuda="__global__ void cleared(float* y) {}", abi="pointers")
+@kernel(cuda="__global__ void cleared(float* y) {}", abi="pointers", block=1024)
 def cleared(y: Out[f32]) -> None:
     """y = 0, by pointers"""
+
+
+@kernel(cuda="__global__ void open_block(float* y) {}", abi="pointers")
+def open_block(y: Out[f32]) -> None:
+    """y = 0, with blocks of any size"""
+
+
+def a(y: Out[f32]) -> None:
+    """y = 0"""
 
 
 @cleared.host
@@ -267,6 +276,20 @@ def _(y: Tile[f32]) -> None:
 on_gpus(
     lambda: cleared(empty((1, 1 << 17)).partition((1, 1))).sync(),
     ("Give larger tiles", lambda: cleared(empty((1, 1 << 17)).partition((1, 1 << 10))).sync()),
+)
+case(
+    lambda: open_block(out()),
+    (
+        "Say how many threads a block has: @kernel(block=256",
+        lambda: kernel(cuda="__global__ void a(float* y) {}", abi="pointers", block=256)(a)(out()),
+    ),
+    ("or open_block.block(256)", lambda: open_block.block(256)(out())),
+)
+case(
+    lambda: cleared.block(2)(out()).sync(),
+    ("Give smaller tiles", lambda: cleared.block(2)(empty((N,)).partition((2,))).sync()),
+    ("cleared.grid(4) if each thread writes one element", lambda: cleared.block(2).grid(4)(out()).sync()),
+    ("cleared.grid(2) if it writes several", lambda: cleared.block(2).grid(2)(out()).sync()),
 )
 on_gpus(
     lambda: strided(plain),

@@ -157,6 +157,26 @@ case(
 )
 
 
+def ended(x: int) -> int:
+    raise trio.EndOfChannel(x)
+
+
+def used_up() -> object:
+    once = flow(x for x in range(2))
+    return [collected(once), collected(once)]
+
+
+case(
+    lambda: collected(numbers.map(ended)),
+    ("ask for a default: await anext(channel, None)", lambda: collected(numbers.map(first_or_none))),
+)
+case(
+    used_up,
+    ("Make a flow of a list", lambda: [collected(numbers), collected(numbers)]),
+    ("or another one of a new iterator", lambda: [collected(flow(x for x in range(2))) for _ in range(2)]),
+)
+
+
 # ---- opening and asking
 
 

@@ -78,6 +78,16 @@ def test_many_errors_are_counted_and_five_are_shown(tmp_path: Path) -> None:
             "options=('-I/its/folder',)",
         ),
         (
+            '/usr/include/cooperative_groups.h(50): catastrophic error: cannot open source file "nv/target"\n',
+            'cannot open source file "nv/target"',
+            "pip install nvidia-cuda-cccl",
+        ),
+        (
+            "/home/me/saxpy.py:13:10: fatal error: cub/cub.cuh: No such file or directory\ncompilation terminated.",
+            "saxpy.py:13: cub/cub.cuh: No such file",
+            "pip install nvidia-cuda-cccl",
+        ),
+        (
             "ptxas error   : Entry function '_Z1kPf' uses too much shared data (0x61a80 bytes, 0xc000 max)",
             "uses too much shared data",
             ".shared_memory(...)",

@@ -11,10 +11,11 @@ from dagpu import CompileError, In, KernelArgumentError, Out, array, expr, f32, 
 from dagpu.__main__ import main
 from dagpu.backends.cuda import declared_kernels, find_compiler
 from dagpu.backends.cuda.compile import offline
-from dagpu.backends.cuda.compile.compiler import Compiler
+from dagpu.backends.cuda.compile.compiler import Compiled, Compiler
 from dagpu.backends.cuda.compile.nvrtc import Refusal, load_nvrtc
 from dagpu.entry import compile_files
 from dagpu.handles.device_handles import INSTALL_NVRTC
+from dagpu.ops.kernel_spec import KernelSpec
 from tests.unit.backends.cuda.compile.compiler_fakes import FakeNvrtc, cubin
 
 TWICE = "__global__ void twice(Tile<float, 1> y, View<const float, 1> x) { for (auto i : y) y[i] = 2 * x[i]; }"
@@ -56,8 +57,8 @@ half = expr(f32)(lambda x: x / 2)
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeNvrtc:
     """A compiler of everything."""
     compiler = FakeNvrtc(cubin("_Z5twicev"))
-    monkeypatch.setattr(offline, "_compiler", lambda: Compiler(compiler, "", tmp_path / "cache"))
-    monkeypatch.setattr(compile_files, "find_compiler", lambda: "NVRTC 13.0")
+    monkeypatch.setattr(offline, "_compiler", lambda _: Compiler(compiler, "", tmp_path / "cache"))
+    monkeypatch.setattr(compile_files, "find_compiler", lambda **_: "NVRTC 13.0")
     return compiler
 
 
@@ -112,10 +113,30 @@ def test_a_file_is_compiled(fake: FakeNvrtc, script: Path, capsys: pytest.Captur
     fake.result = cubin("_Z5twicev", "_Z10expressionv")
     assert main(["compile", str(script)]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        f"{script}:7: twice: compiles for sm_90",
-        f"{script}:16: half: compiles for sm_90",
+        f"{script}:7: twice: compiles for sm_90 with NVRTC 13.0",
+        f"{script}:16: half: compiles for sm_90 with NVRTC 13.0",
         "2 of 2 kernels compile for sm_90 with NVRTC 13.0",
     ]
+
+
+def test_the_compilers_of_a_file_are_told(
+    fake: FakeNvrtc, script: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What NVRTC refuses, nvcc may compile: its kernels are named. With --nvrtc, no other compiler is asked."""
+    asked: list[bool] = []
+
+    def compiled(spec: KernelSpec, arch: str, *, nvrtc_only: bool) -> Compiled:
+        asked.append(nvrtc_only)
+        return Compiled(b"", "", compiler="nvcc" if spec.name == "twice" else "NVRTC 13.0")
+
+    monkeypatch.setattr(compile_files, "compile_for", compiled)
+    assert main(["compile", str(script)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].endswith("twice: compiles for sm_90 with nvcc")
+    assert said[-1] == "2 of 2 kernels compile for sm_90: 1 with nvcc (twice), 1 with NVRTC 13.0"
+    assert main(["compile", str(script), "--nvrtc"]) == 0
+    assert asked[:2] == [False, False]
+    assert all(asked[2:])
 
 
 def test_a_refused_kernel_is_shown_with_its_line(
@@ -143,7 +164,7 @@ def test_what_cannot_be_compiled_at_all(
     script.write_text("import this_is_no_module", encoding="utf-8")
     assert main(["compile", str(script)]) == 2
     assert "cannot be imported: ModuleNotFoundError" in capsys.readouterr().err
-    monkeypatch.setattr(compile_files, "find_compiler", lambda: None)
+    monkeypatch.setattr(compile_files, "find_compiler", lambda **_: None)
     assert main(["compile", str(script)]) == 2
     assert INSTALL_NVRTC in capsys.readouterr().err
 

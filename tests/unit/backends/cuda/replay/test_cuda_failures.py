@@ -350,7 +350,7 @@ def test_a_violation_is_reported(machine: Machine, sleepy: None, under_trio: boo
 
 # ---- what cannot be begun, or ended ---------------------------------------------------------------------------------
 def no_thread(_work: object) -> None:
-    raise RuntimeError("can't start new thread")
+    raise DeviceError("can't start new thread")
 
 
 def test_a_run_whose_threads_cannot_be_started_is_over(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -358,7 +358,7 @@ def test_a_run_whose_threads_cannot_be_started_is_over(machine: Machine, monkeyp
     before = driver().memory_used()
     with monkeypatch.context() as patch:
         patch.setattr(submit, "enqueue", no_thread)
-        with pytest.raises(RuntimeError, match="can't start new thread"):
+        with pytest.raises(DeviceError, match="can't start new thread"):
             zip_ops(ones((100,)), value(1).host_map(str)).sync()
     assert not driver().live
     assert driver().memory_used() == before

@@ -1,0 +1,52 @@
+"""The parts of an op that run by plans of their own, since no plan can serve the whole.
+
+A function of the user's beside a call of a pipeline (`model(x).map(f)`) may do another thing in each run, so the op has
+no key. The call of the pipeline has one. So a run of such an op first runs the largest parts that no function of the
+user's comes before, all of them together, each by the plan that its key finds. Then it calls the functions with what
+these parts have made.
+"""
+
+from typing import Any
+
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import HostCall, Map, Then, Value, sources_of
+from dagpu.ops.live.source_op import Source
+from dagpu.ops.node_functions import BUILT_IN, Pure
+
+AnyOp = DeviceOp[Any, Any, Any]
+
+
+def parts_with_plans(root: AnyOp) -> set[AnyOp]:
+    """Return the largest parts of a DAG that contain no function of the user's but those of pipelines. There are none
+    if no pipeline is called, or if that is the whole DAG."""
+    waits: set[AnyOp] = set()
+    """The nodes that a function of the user's comes before, or that call one."""
+    calls = False
+    for op in _sources_first(root):
+        if type(op) is Then and type(op.f) is Pure and type(op.source) is Value:
+            calls = True
+        elif _calls_user(op) or not waits.isdisjoint(sources_of(op)):
+            waits.add(op)
+    if not calls:
+        return set()
+    parts = {source for op in waits for source in sources_of(op)} - waits
+    return {part for part in parts if type(part) is not Value and type(part) is not Source}
+
+
+def _sources_first(root: AnyOp) -> list[AnyOp]:
+    """Return the ops of a DAG, each once, after its sources."""
+    found: dict[AnyOp, None] = {}
+    todo: list[tuple[AnyOp, bool]] = [(root, False)]
+    while todo:
+        op, has_sources = todo.pop()
+        if has_sources:
+            found[op] = None
+        elif op not in found:
+            todo.append((op, True))
+            todo += [(source, False) for source in sources_of(op) if source not in found]
+    return list(found)
+
+
+def _calls_user(op: AnyOp) -> bool:
+    """Return true for an op that calls a function of the user's."""
+    return type(op) is Then or type(op) is HostCall or (type(op) is Map and type(op.f) not in BUILT_IN)

@@ -1,0 +1,100 @@
+"""What is below a `shared()` op that two feeds observe runs once for each snapshot, also where it takes several stages,
+where a closure refers to it, and where each feed reads another output of one kernel."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from numpy.typing import NDArray
+
+from dagpu import In, Out, Tile, empty, f32, from_host, kernel, observe, source, zip_ops
+from tests.behaviour.laws.marked_ops import marked
+from tests.behaviour.laws.marked_ops import no_marks as no_marks
+from tests.behaviour.live.live_kernels import TILE, N, Op, array, flipped
+from tests.behaviour.live.live_trials import same
+from tests.support.marks import MARKS
+
+pytestmark = pytest.mark.host_only("kernels' host bodies")
+
+
+@kernel(
+    cuda="__global__ void around(Tile<float, 1> up, Tile<float, 1> down, View<const float, 1> x)"
+    " { for (auto i : up) { up[i] = x[i] + 2.0f; down[i] = x[i] - 2.0f; } }"
+)
+def around(up: Out[f32], down: Out[f32], x: In[f32]) -> None: ...
+
+
+@around.host
+def _(up: Tile[f32], down: Tile[f32], x: NDArray[f32]) -> None:
+    if up.at[0].start == 0:
+        MARKS.leave(100)
+    up[...] = x[up.at] + f32(2)
+    down[...] = x[down.at] - f32(2)
+
+
+async def both(one: Op, other: Op, steps: list[tuple[Callable[[], None], list[int]]]) -> None:
+    """Observe two ops. After each step, each feed has the value of a run from scratch, and the kernels and functions
+    with these marks have run, all in all."""
+    async with observe(one) as first, observe(other) as second:
+        for number, (step, marks) in enumerate(steps):
+            step()
+            MARKS.clear()
+            made = [await feed.next() for feed in ((first, second) if number % 2 else (second, first))]
+            assert sorted(MARKS.seen()) == marks, f"step {number}"
+            wanted = [await op for op in ((one, other) if number % 2 else (other, one))]
+            assert all(map(same, made, wanted)), f"step {number}"
+
+
+def test_a_part_with_a_function_of_the_host_runs_once() -> None:
+    """A kernel, a function of the host of what it made, and a kernel of that are one shared part."""
+    a = source(array(1))
+
+    def slow(v: Any) -> Any:
+        MARKS.leave(1)
+        return v + f32(1)
+
+    part: Any = flipped(flipped(a.then(from_host)).to_host().host_map(slow).then(from_host)).shared()
+    steps = [(lambda: None, [1]), *[(lambda n=n: a.set(array(n)), [1]) for n in range(5, 9)]]
+    trio.run(both, flipped(part).to_host(), part.to_host(), steps)
+
+
+def test_a_part_that_a_closure_refers_to_runs_once() -> None:
+    """A shared kernel is met in a closure alone. It runs once when its source has changed, and never when the number
+    that the closure reads has; nor does the kernel that the closure adds."""
+    a, n = source(tensor(1)), source(1.0)
+    part = marked(1, a).shared()
+    op = n.then(lambda v: marked(2, part) if v > 0 else marked(3, part)).shared().to_host()
+
+    tensors = [tensor(number) for number in range(8)]
+
+    def set_a(number: int) -> Callable[[], None]:
+        return lambda: a.set(tensors[number])
+
+    def set_n(number: float) -> Callable[[], None]:
+        return lambda: n.set(number)
+
+    steps = [
+        (lambda: None, [1, 2]),
+        (set_a(5), [1, 2]),
+        (set_n(2.0), []),
+        (set_a(6), [1, 2]),
+        (set_n(-1.0), [3]),
+        (set_a(7), [1, 3]),
+    ]
+    trio.run(both, op, op, steps)
+
+
+def test_each_feed_reads_another_output_of_one_kernel() -> None:
+    """One feed reads the first output, the other both, and each is shared: the kernel runs once."""
+    a = source(array(1))
+    out: Any = lambda: empty((N,)).partition(TILE)  # noqa: E731  # used twice
+    up, down, _ = around(out(), out(), a.then(from_host).shared()).unzip()
+    first, second = up.unpartition().shared(), down.unpartition().shared()
+    steps = [(lambda: None, [100]), *[(lambda n=n: a.set(array(n)), [100]) for n in range(5, 9)]]
+    trio.run(both, first.to_host(), zip_ops(first.to_host(), second.to_host()), steps)
+
+
+def tensor(number: float) -> Any:
+    """A tensor of two elements, shared."""
+    return from_host(array(number)[:2]).sync().share()

@@ -1,0 +1,147 @@
+"""Value numbers: two contents have one number only if nothing that makes them tells them apart."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dagpu.common.layout import Layout, contiguous_layout, reshape_layout, slice_layout
+from dagpu.lowering.program import (
+    HOST,
+    Buffer,
+    Cell,
+    CopyDtoD,
+    CopyDtoH,
+    CopyHtoD,
+    Fill,
+    HostCall,
+    Instruction,
+    Items,
+    Launch,
+    Role,
+    Tiles,
+    View,
+)
+from dagpu.lowering.updates.staleness import Staleness
+from dagpu.lowering.updates.value_numbers import ValueNumbers
+from dagpu.ops.initializers import Constant, Uniform
+from tests.programs.plain_programs import kernel, launch, program
+
+FLAT = contiguous_layout((16,), np.dtype(np.float32))
+SQUARE = reshape_layout(FLAT, (4, 4))
+TURNED = Layout(SQUARE.dtype, (4, 4), (4, 16), 0)
+KERNEL = kernel()
+RANDOM = Uniform(None)
+
+GIVEN, OTHER, SEED, NUMBER, MADE, SECOND = range(6)
+BUFFERS = (
+    Buffer(64, 0, Role.INPUT),
+    Buffer(64, 0, Role.INPUT),
+    Buffer(0, HOST, Role.INPUT),
+    Buffer(0, HOST, Role.INPUT),
+    Buffer(64, 0, Role.OUTPUT),
+    Buffer(64, 0, Role.OUTPUT),
+)
+LEAVES = {GIVEN: object(), OTHER: object(), SEED: 1, NUMBER: 2.0}
+
+
+def numbers(table: ValueNumbers, *instructions: Instruction, leaves: dict[int, Any] | None = None) -> dict[int, int]:
+    """The number of what these instructions leave in each buffer."""
+    held = {**LEAVES, **(leaves or {})}
+    return table.of_program(Staleness(program(instructions, BUFFERS), {}), lambda buffer: held.get(buffer))
+
+
+def filled(recipe: Any = RANDOM, out: Layout = FLAT, seed: int | None = SEED) -> Fill:
+    """A fill of the buffer `MADE`."""
+    return Fill(View(MADE, out), recipe, (), (MADE,), 0, None, None if seed is None else Cell(seed))
+
+
+def tiled(view: Layout = FLAT, tile: int = 4, grid: int = 4, read: Layout = FLAT, given: Any = 1.0) -> Launch:
+    """A launch that writes `MADE` in tiles, and reads a buffer and a number."""
+    out = Tiles(View(MADE, view), (tile,), (grid,))
+    return Launch(KERNEL, (out, View(GIVEN, read), given), (grid,), (GIVEN,), (MADE,), 0, None)
+
+
+def copied(out: Layout = FLAT, source: Layout = FLAT, of: int = GIVEN) -> CopyDtoD:
+    """A copy to `MADE`."""
+    return CopyDtoD(View(MADE, out), View(of, source), (of,), (MADE,), 0, None)
+
+
+def uploaded(out: Layout = FLAT) -> CopyHtoD:
+    return CopyHtoD(View(MADE, out), NUMBER, (NUMBER,), (MADE,), 0, None)
+
+
+def downloaded(source: Layout = FLAT) -> CopyDtoH:
+    return CopyDtoH(MADE, View(GIVEN, source), (GIVEN,), (MADE,), 0, None)
+
+
+def called(argument: Any, function: Callable[[Any], object] = len) -> HostCall:
+    return HostCall(function, argument, MADE, (SEED, NUMBER), (MADE,), 0, None)
+
+
+PARTS = slice_layout(FLAT, (slice(0, 8),)), slice_layout(FLAT, (slice(8, 16),))
+PAIR, TURNED_PAIR = Items((Cell(SEED), Cell(NUMBER))), Items((Cell(NUMBER), Cell(SEED)))
+
+DIFFERENT: dict[str, tuple[Instruction, Instruction]] = {
+    "the target of a copy": (copied(SQUARE, SQUARE), copied(TURNED, SQUARE)),
+    "the source of a copy": (copied(SQUARE, SQUARE), copied(SQUARE, TURNED)),
+    "the part that a copy takes": (copied(PARTS[0], PARTS[0]), copied(PARTS[0], PARTS[1])),
+    "what a copy reads": (copied(), copied(of=OTHER)),
+    "the target of an upload": (uploaded(SQUARE), uploaded(TURNED)),
+    "what is downloaded": (downloaded(SQUARE), downloaded(TURNED)),
+    "the view of tiles": (tiled(SQUARE), tiled(TURNED)),
+    "the extent of tiles": (tiled(tile=4), tiled(tile=8)),
+    "the grid of tiles": (tiled(), tiled(grid=2)),
+    "the view that a launch reads": (tiled(read=SQUARE), tiled(read=TURNED)),
+    "a number": (tiled(given=1.0), tiled(given=2.0)),
+    "the sign of zero": (tiled(given=0.0), tiled(given=-0.0)),
+    "the kernel": (tiled(), replace(tiled(), kernel=kernel())),
+    "the recipe of a fill": (filled(Constant(1.0), seed=None), filled(Constant(2.0), seed=None)),
+    "the seed in a recipe": (filled(Uniform(1), seed=None), filled(Uniform(2), seed=None)),
+    "the layout of a fill": (filled(out=SQUARE), filled(out=TURNED)),
+    "the order of what a function is given": (called(PAIR), called(TURNED_PAIR)),
+    "the function": (called(PAIR), called(PAIR, repr)),
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENT)
+def test_contents_that_differ_have_two_numbers(what: str) -> None:
+    """Each field that decides about contents is a part of the number, and the number is the same a second time."""
+    table = ValueNumbers()
+    one, other = (numbers(table, each)[MADE] for each in DIFFERENT[what])
+    assert one != other
+    assert numbers(table, DIFFERENT[what][0])[MADE] == one
+
+
+def test_a_fill_of_random_numbers_has_the_number_of_its_seed() -> None:
+    """The seed is a cell, which the `reads` of the fill leave out."""
+    table = ValueNumbers()
+    first, again, other = (numbers(table, filled(), leaves={SEED: seed})[MADE] for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_a_number_that_a_launch_finds_in_a_cell_counts() -> None:
+    """The cell is not in the `reads` of the launch either."""
+    table = ValueNumbers()
+    first, again, other = (
+        numbers(table, tiled(given=Cell(NUMBER)), leaves={NUMBER: number})[MADE] for number in (1.0, 1.0, 2.0)
+    )
+    assert first == again != other
+
+
+def test_the_outputs_of_one_launch_have_numbers_of_their_own() -> None:
+    """And so has all that is made of them. The other way round the same two numbers are found."""
+    table = ValueNumbers()
+    found = numbers(table, launch((GIVEN,), (MADE, SECOND)))
+    assert found[MADE] != found[SECOND]
+    turned = numbers(table, launch((GIVEN,), (SECOND, MADE)))
+    assert (turned[SECOND], turned[MADE]) == (found[MADE], found[SECOND])
+
+
+def test_a_launch_may_read_what_it_writes() -> None:
+    """A second launch into the same memory leaves something else than the first one."""
+    table = ValueNumbers()
+    once, twice = launch((GIVEN,), (MADE,)), launch((GIVEN,), (MADE,))
+    assert numbers(table, once)[MADE] != numbers(table, once, twice)[MADE]
