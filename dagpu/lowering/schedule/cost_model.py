@@ -8,12 +8,13 @@ them, and the cost of an event.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import prod
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
 
 import numpy as np
 
 from dagpu.common.errors import NotReadyError
-from dagpu.common.layout import Layout
 from dagpu.common.origin import here
 from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, wrong_argument
@@ -42,7 +43,7 @@ _Learnt: TypeAlias = tuple[tuple[str, tuple[tuple[int, float, int], ...]], ...]
 
 
 @final
-class Machine(NamedTuple):
+class DeviceCosts(NamedTuple):
     """What the work on a device costs."""
 
     launch: float
@@ -193,14 +194,10 @@ class CostModel:
         """
         return _Clock(self, program).nbytes(instruction)
 
-    def machine(self, device: str) -> Machine:
+    def machine(self, device: str) -> DeviceCosts:
         """Return what the work on the device of this name costs: the numbers of this model, and on a host those of a
         host in place of each that is left at its default."""
-        launch, bandwidth, host_bandwidth, host_call = [
-            _HOST[name] if kind_of(device) == "host" and getattr(self, name) == default else getattr(self, name)
-            for name, default in _GPU.items()
-        ]
-        return Machine(launch, 1 / bandwidth, 1 / host_bandwidth, host_call)
+        return _device_costs(device, self.launch, self.bandwidth, self.host_bandwidth, self.host_call)
 
     def basis(self, kernel: KernelSpec, device: str = "") -> str:
         """Return the origin of a kernel's time on the device of this name, in words."""
@@ -232,6 +229,16 @@ class CostModel:
     def times(self, program: Program) -> list[float]:
         """Return the seconds of each instruction of a program."""
         return self.estimates(program)[0]
+
+
+@lru_cache(256)
+def _device_costs(device: str, *numbers: float) -> DeviceCosts:
+    """Return what the work on a device costs, from the numbers of a model."""
+    defaults = _HOST if kind_of(device) == "host" else _GPU
+    launch, bandwidth, host_bandwidth, host_call = [
+        defaults[name] if number == _GPU[name] else number for name, number in zip(_GPU, numbers, strict=True)
+    ]
+    return DeviceCosts(launch, 1 / bandwidth, 1 / host_bandwidth, host_call)
 
 
 def _is_plain(kernel: KernelSpec) -> bool:
@@ -290,15 +297,17 @@ class _Clock:
                     continue
                 nbytes = sizes.get(id(layout))
                 if nbytes is None:
-                    nbytes = sizes[id(layout)] = layout.nbytes
+                    nbytes = sizes[id(layout)] = prod(layout.shape) * layout.dtype.itemsize
                 total += nbytes
             return total
-        layouts: list[Layout] = []
+        total = 0
         if isinstance(instruction, (CopyDtoH, CopyDtoD)):
-            layouts.append(instruction.source.layout)
+            layout = instruction.source.layout
+            total += prod(layout.shape) * layout.dtype.itemsize
         if isinstance(instruction, (Fill, CopyHtoD, CopyDtoD)):
-            layouts.append(instruction.out.layout)
-        return sum([layout.nbytes for layout in layouts])
+            layout = instruction.out.layout
+            total += prod(layout.shape) * layout.dtype.itemsize
+        return total
 
     def estimates(self, instructions: Sequence[Instruction]) -> tuple[list[float], list[bool]]:
         """Return the seconds of each instruction, and whether nothing but its bytes is known."""
