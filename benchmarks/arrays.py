@@ -36,7 +36,21 @@ from numpy.typing import NDArray
 
 from benchmarks.support.gpu import Measure, medians, rounds
 from benchmarks.support.table import Span, Table, kept_tables, load_average, machine, measure, save, show
-from dagpu import DeviceOp, SingleStream, array, bf16, c64, dup, expr, f32, from_host, pipeline, use_device, zip_ops
+from dagpu import (
+    DeviceOp,
+    SingleStream,
+    array,
+    bf16,
+    c64,
+    dup,
+    expr,
+    f32,
+    from_host,
+    pipeline,
+    use_device,
+    zeros,
+    zip_ops,
+)
 
 Array: TypeAlias = NDArray[Any]
 
@@ -51,6 +65,7 @@ CHECKED: Final = 1 << 22
 """The most elements of an input whose result is compared: NumPy takes seconds for more in twice the precision."""
 ROW: Final = 1024
 SIGNAL: Final = 4096
+BINS: Final = 1000
 
 
 class Case(NamedTuple):
@@ -58,7 +73,7 @@ class Case(NamedTuple):
 
     `shape` gives the shape of each of the `inputs` for a size, `target` is the largest ratio to NumPy, and `moved` the
     number of bytes that are read and written for each byte of an input; 0 if memory is not what bounds it. `on_host`
-    are the sizes there.
+    are the sizes there. With `places` a further input has random indices below it.
     """
 
     name: str
@@ -71,6 +86,7 @@ class Case(NamedTuple):
     dtype: Any = f32
     on_host: tuple[int, ...] = ON_HOST
     on_gpu: tuple[int, ...] = ON_GPU
+    places: int = 0
 
 
 def line(n: int) -> tuple[int, ...]:
@@ -116,6 +132,15 @@ def largest(m: Any, x: Any) -> Any:
     return x.topk(16).values if m.__name__ == "torch" else m.sort(x)[-16:][::-1]
 
 
+def counted(m: Any, x: Any, places: Any) -> Any:
+    """Return the sums of the elements of each of `BINS` places."""
+    if m.__name__ == "torch":
+        return m.zeros(BINS, device=x.device).index_add_(0, places, x)
+    sums = m.zeros(BINS, x.dtype)
+    m.add.at(sums, places, x)
+    return sums
+
+
 CASES: Final = (
     Case("x / (1 + exp(-1.702 x))", line, gelu, lambda m, x: x / (1 + m.exp(-1.702 * x)), 1.2, 2),
     Case("max(2 x + 1, 0.25) / (x x + 1)", line, five, lambda m, x: (x * 2 + 1).clip(0.25, None) / (x * x + 1), 1.2, 2),
@@ -135,6 +160,8 @@ CASES: Final = (
     Case("rfft of rows", signals, array.rfft, lambda m, x: m.fft.rfft(x), 2.0, 2, on_gpu=(1 << 20, 1 << 24)),
     Case("matmul of bf16", matrix, array.matmul, lambda m, x, y: x @ y, 2.0, inputs=2, dtype=bf16,
          on_host=(256,), on_gpu=(256, 4096, 8192)),
+    Case("scatter_add to 1,000", line, lambda x, places: array.scatter_add(zeros((BINS,)), places, x), counted, 6.0,
+         places=BINS, on_host=(1 << 16, 1 << 20), on_gpu=(1 << 20,)),
 )  # fmt: skip
 
 
@@ -146,6 +173,8 @@ def contents(case: Case, size: int) -> list[Array]:
         return np.resize(generator.standard_normal(min(CHECKED, math.prod(shape)), dtype=np.float32), shape)
 
     parts = [normal() for _ in range(case.inputs)]
+    if case.places:
+        return [*parts, generator.integers(0, case.places, shape)]
     if np.dtype(case.dtype).kind == "c":
         return [part + np.complex64(1j) * normal() for part in parts]
     return [part.astype(case.dtype, copy=False) for part in parts]
@@ -153,7 +182,10 @@ def contents(case: Case, size: int) -> list[Array]:
 
 def check(case: Case, given: list[Array], found: Array) -> None:
     """Compare a result with NumPy's, in twice the precision. Long products of matrices are compared in a few rows."""
-    wide = [x.astype(np.result_type(x.dtype, np.float64) if x.dtype != bf16 else np.float64) for x in given]
+    wide = [
+        x if x.dtype.kind == "i" else x.astype(np.result_type(x.dtype, np.float64) if x.dtype != bf16 else np.float64)
+        for x in given
+    ]
     if case.dtype is bf16:
         wide[0], found = wide[0][:8], found[:8].astype(np.float64)
     want = case.theirs(np, *wide)

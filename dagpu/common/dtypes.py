@@ -62,6 +62,18 @@ def element_type(dtype: "np.dtype[Any]") -> "np.dtype[Any] | None":
     return _ELEMENTS.get(dtype)
 
 
+def scalar_dtype(scalar: object) -> "np.dtype[Any] | None":
+    """Return the element type of a kernel that a scalar type of NumPy names: `f32`, `bf16`, or another name for one of
+    them, such as `np.longlong` for i64. None for any other object, also for abstract types."""
+    if not isinstance(scalar, type):
+        return None
+    try:
+        dtype = np.dtype(scalar)
+    except TypeError:  # NumPy refuses abstract types
+        return None
+    return element_type(dtype) if dtype.type is scalar and dtype in SUPPORTED else None
+
+
 def byte_order_cure(dtype: "np.dtype[Any]", array: str) -> str | None:
     """Return the cure for an array whose elements are only in the order of other machines; None for another type.
     `array` is the user's name for it."""
@@ -81,7 +93,7 @@ def conversion_cure(dtype: "np.dtype[Any]", array: str) -> str:
         return f"Take its fields by themselves: {array}[{dtype.names[0]!r}]"
     if dtype.kind in "mM":
         return f"Convert it to whole numbers: {array}.astype(np.int64)"
-    return f"Convert it: {array}.astype(np.float32)"
+    return f"Convert it: {array}.astype(np.{'float64' if dtype.kind == 'f' else 'float32'})"
 
 
 def as_truth(x: Any) -> Any:
@@ -92,8 +104,3 @@ def as_truth(x: Any) -> Any:
     their bytes.
     """
     return x.view(np.uint8) != 0
-
-
-def is_supported(dtype: "np.dtype[Any]") -> bool:
-    """Return true if a kernel may take elements of this type."""
-    return dtype in SUPPORTED

@@ -88,7 +88,7 @@ def as_shape(shape: Any, what: str = "shape") -> Shape:
             return shape
     listed = isinstance(shape, Sequence | np.ndarray) and not isinstance(shape, str | bytes | bytearray)
     try:
-        extents = tuple(map(operator.index, shape)) if listed else None
+        extents = tuple(map(operator.index, shape)) if listed and not any(type(e) is bool for e in shape) else None
     except TypeError:
         extents = None
     if extents is None:

@@ -92,6 +92,7 @@ from dagpu.ops.launch import KernelOp
 from dagpu.ops.live.changes import batch
 from dagpu.ops.live.parts import Region
 from dagpu.ops.live.source_op import Source, cutoff, source
+from dagpu.ops.seeds import fold_in
 from dagpu.reactive import put_part as _put_part  # noqa: F401  # reason: it sets the slot of `Source.write`
 from dagpu.reactive.asyncio_guest import in_trio
 from dagpu.reactive.flows.asking import Ask, batching
@@ -132,11 +133,11 @@ __all__ = [
     "Trace", "UpdateError", "VersionMismatchError", "WorkerInfo", "adopt", "all_gather", "all_reduce", "arange",
     "array", "as_partials", "as_shards", "batch", "batching", "bf16", "bool_", "broadcast", "c64", "c128", "checkpoint",
     "convert", "current_device", "cutile_kernel", "cutoff", "device", "devices", "dup", "each", "empty", "every",
-    "expr", "eye", "f16", "f32", "f64", "fill", "flow", "foreign", "from_array", "from_host", "full", "gather", "halo",
-    "i8", "i16", "i32", "i64", "in_trio", "kernel", "lend", "lend_mut", "lent_out", "linspace", "memcpy", "merge",
-    "numba_kernel", "observe", "ones", "peak_bytes_on", "pipeline", "place", "plan_of", "rand", "randn",
-    "record_origins", "reduce_scatter", "reshard", "shard", "shard_host", "sharded_empty", "share_array", "source",
-    "spawn", "stream_of", "trace", "triton_kernel", "u8", "u16", "u32", "u64", "unversioned", "unzip_each",
+    "expr", "eye", "f16", "f32", "f64", "fill", "flow", "fold_in", "foreign", "from_array", "from_host", "full",
+    "gather", "halo", "i8", "i16", "i32", "i64", "in_trio", "kernel", "lend", "lend_mut", "lent_out", "linspace",
+    "memcpy", "merge", "numba_kernel", "observe", "ones", "peak_bytes_on", "pipeline", "place", "plan_of", "rand",
+    "randn", "record_origins", "reduce_scatter", "reshard", "shard", "shard_host", "sharded_empty", "share_array",
+    "source", "spawn", "stream_of", "trace", "triton_kernel", "u8", "u16", "u32", "u64", "unversioned", "unzip_each",
     "use_device", "use_interpreter", "use_mesh", "value", "verify_parts", "verify_placement", "watch", "zeros",
     "zip_flows", "zip_ops",
 ]  # fmt: skip

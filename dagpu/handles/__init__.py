@@ -8,7 +8,15 @@ Other modules read the internal state of a handle through `state_of`, `live_stat
 """
 
 from dagpu.handles.array_handle import EXPORTS, DLPackExport, ExportRequest
-from dagpu.handles.handle_errors import ARRAY_NAMES, OP_NAMES, copy_error, device_call
+from dagpu.handles.handle_errors import (
+    ARITHMETIC,
+    ARRAY_NAMES,
+    CONTENTS,
+    OP_NAMES,
+    READING,
+    copy_error,
+    device_call,
+)
 from dagpu.handles.handle_moves import (
     HANDLES,
     OWNING,
@@ -48,13 +56,16 @@ from dagpu.handles.tensors import (
 )
 
 __all__ = [
+    "ARITHMETIC",
     "ARRAY_NAMES",
+    "CONTENTS",
     "END_OF_LOAN",
     "EXPORTS",
     "HANDLES",
     "HANDLE_NAMES",
     "OP_NAMES",
     "OWNING",
+    "READING",
     "TO_HOST",
     "Cut",
     "DLPackExport",

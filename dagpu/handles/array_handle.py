@@ -12,7 +12,16 @@ from dagpu.common.origin import Origin, describe, here, here_outside
 from dagpu.common.slot import Slot
 from dagpu.common.tracebacks import leaves_run
 from dagpu.handles.device_handles import Device, driver_of
-from dagpu.handles.handle_errors import contents_cure, refuse_await, refuse_copy, refuse_name
+from dagpu.handles.handle_errors import (
+    ARITHMETIC,
+    CONTENTS,
+    READING,
+    contents_cure,
+    refuse_await,
+    refuse_copy,
+    refuse_name,
+    slice_cure,
+)
 from dagpu.handles.handle_state import HandleBase, live_state
 
 D_co = TypeVar("D_co", bound=np.generic, covariant=True)
@@ -45,9 +54,6 @@ class Exports(Protocol):
 
 EXPORTS: Final = Slot[Exports]("dagpu.interop")
 """Gives handles to other libraries. It is a slot, because handles cannot import the protocols of devices."""
-
-_CONTENTS = (int, float, complex, np.generic, np.ndarray)
-"""Types whose comparison with a handle would mean a comparison of contents."""
 
 
 class DLPackExport:
@@ -174,38 +180,41 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
         __getattr__ = refuse_name
         __await__ = refuse_await
 
-        @leaves_run
-        def _no_arithmetic(self, _other: object = None) -> NoReturn:
-            """Raise a `NotReadyError` that names the way to compute on the device."""
+        def _not_ready(self, more: str = "") -> NotReadyError:
+            """Return the error for a use that needs the contents. `more` is added to its cure."""
             _, made, _ = self._summary()
-            raise NotReadyError(
+            return NotReadyError(
                 f"{type(self).__name__} made at {describe(made)}: a handle never reveals its contents by itself; "
                 "inside a run they do not exist yet, outside they are on the device. "
-                f"{contents_cure()}, or compute on the device: expr(f32, f32)(lambda x, y: x + y)(a, b)."
+                f"{contents_cure()}{more}."
             )
+
+        @leaves_run
+        def _no_arithmetic(self, *_others: object) -> NoReturn:
+            """Raise a `NotReadyError` that names the way to compute on the device."""
+            raise self._not_ready(", or compute on the device: expr(f32, f32)(lambda x, y: x + y)(a, b)")
 
         @leaves_run
         def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
             """Raise a `NotReadyError`, because the operation needs the contents."""
-            _, made, _ = self._summary()
-            raise NotReadyError(
-                f"{type(self).__name__} made at {describe(made)}: a handle never reveals its contents by itself; "
-                "inside a run they do not exist yet, outside they are on the device. "
-                f"{contents_cure()}."
-            )
+            raise self._not_ready()
+
+        @leaves_run
+        def _no_items(self, _index: object) -> NoReturn:
+            """Raise a `NotReadyError` that names the way to a part of the tensor, too."""
+            raise self._not_ready(f". {slice_cure(self)}")
 
         __reduce_ex__ = refuse_copy  # copy, deepcopy and pickle call it
-        __array__ = __getitem__ = __setitem__ = __iter__ = __len__ = __bool__ = _no_contents
-        __float__ = __int__ = __complex__ = __index__ = _no_contents
-        __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __neg__ = _no_arithmetic
-        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = _no_arithmetic
-        __mod__ = __floordiv__ = __abs__ = _no_arithmetic
-        __lt__ = __le__ = __gt__ = __ge__ = _no_contents
+        vars().update(dict.fromkeys(ARITHMETIC, _no_arithmetic) | dict.fromkeys(READING, _no_contents))
+        __setitem__ = __delitem__ = __iter__ = __bool__ = _no_contents
+        __getitem__ = _no_items
 
+        @leaves_run
         def __eq__(self, other: object) -> bool:
-            """Compare handles by identity. Raise for a number or an array, because that would compare contents."""
-            if isinstance(other, _CONTENTS):
+            """Compare handles by identity. Raise for another handle, a number or an array: that would compare
+            contents."""
+            if other is not self and isinstance(other, CONTENTS):
                 self._no_contents()
-            return NotImplemented
+            return True if other is self else NotImplemented
 
         __hash__ = object.__hash__  # a class that defines `__eq__` loses the inherited one

@@ -2,6 +2,8 @@
 
 from typing import Any, Final, NoReturn
 
+import numpy as np
+
 from dagpu.common.critical import in_user_code
 from dagpu.common.errors import OwnershipError
 from dagpu.common.origin import Origin, describe, here, here_outside
@@ -14,6 +16,33 @@ ARRAY_NAMES = frozenset(
      "min", "numpy", "prod", "ravel", "std", "sum", "tolist", "transpose", "var")
 )  # fmt: skip
 """Attributes of NumPy, CuPy and PyTorch arrays that handles and ops do not have."""
+
+_TWO_SIDED: Final = ("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "lshift", "rshift",
+                     "and", "or", "xor")  # fmt: skip
+ARITHMETIC: Final = tuple(
+    f"__{name}__"
+    for name in (
+        *_TWO_SIDED,
+        *(f"r{name}" for name in _TWO_SIDED),
+        "neg",
+        "pos",
+        "abs",
+        "invert",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+    )
+)
+"""The methods by which Python computes with arrays. Handles and ops refuse all of them."""
+READING: Final = tuple(
+    f"__{name}__"
+    for name in ("array", "len", "contains", "reversed", "float", "int", "complex", "index", "round", "trunc")
+)
+"""The methods by which Python and NumPy read the contents of an array. Handles and ops refuse all of them; `bool()`,
+`iter()` and `[]` have words of their own."""
+CONTENTS: Final = (int, float, complex, np.generic, np.ndarray, HandleBase)
+"""Types whose comparison by `==` with a handle or an op would mean a comparison of contents."""
 
 _DEVICE_CALLS: Final = {
     "T": "array.transpose({})", "argmax": "array.argmax({}, axis)", "argmin": "array.argmin({}, axis)",
@@ -100,6 +129,15 @@ def contents_cure() -> str:
     if in_user_code():
         return "Return t.to_host() from the function of a .then: the function after it gets an array"
     return "Get them with .to_host().sync(), or with await t.to_host() in a trio task"
+
+
+def slice_cure(handle: HandleBase) -> str:
+    """Return how a program gets a part of a tensor on its device, for a message about square brackets."""
+    return (
+        "A part of it on the device is t.slice(slice(1, None))"
+        if hasattr(handle, "slice")
+        else _cure(type(handle), "slice")
+    )
 
 
 @leaves_run

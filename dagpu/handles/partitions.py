@@ -13,7 +13,14 @@ from dagpu.common.layout import check_tiling
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.tracebacks import leaves_run
 from dagpu.handles.array_handle import ArrayHandle
-from dagpu.handles.handle_errors import contents_cure, refuse_await, refuse_copy, refuse_name
+from dagpu.handles.handle_errors import (
+    ARITHMETIC,
+    READING,
+    contents_cure,
+    refuse_await,
+    refuse_copy,
+    refuse_name,
+)
 from dagpu.handles.handle_state import HandleBase, HandleState, live_state, take_state
 
 Cut: TypeAlias = tuple[Shape, Shape]
@@ -83,8 +90,8 @@ class Partition(HandleBase, Generic[_V_co, _Tile_co]):
             )
 
         __reduce_ex__ = refuse_copy
-        __array__ = __getitem__ = __setitem__ = __iter__ = __len__ = __bool__ = _no_contents
-        __float__ = __int__ = __complex__ = __index__ = _no_contents
+        vars().update(dict.fromkeys(ARITHMETIC + READING, _no_contents))
+        __getitem__ = __setitem__ = __delitem__ = __iter__ = __bool__ = _no_contents
         __eq__ = ArrayHandle.__eq__
         __hash__ = object.__hash__
 

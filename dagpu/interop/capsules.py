@@ -100,6 +100,9 @@ def form_of(dtype: "np.dtype[Any]", shape: Shape, strides: Shape) -> ArrayForm:
         raise ValueError(f"no array has the shape {shape}")
     found = element_type(dtype)
     itemsize = dtype.itemsize
+    if itemsize and any(stride % itemsize for stride in strides):  # no step is made along an extent of 1
+        step = 0 not in shape
+        strides = tuple([stride if step and n > 1 else itemsize for n, stride in zip(shape, strides, strict=True)])
     low = high = 0
     if 0 not in shape:
         for extent, stride in zip(shape, strides, strict=True):

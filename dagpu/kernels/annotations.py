@@ -9,12 +9,12 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, TypeAlias, Union, final, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, Union, final, get_args, get_origin, get_type_hints
 
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.common.dtypes import FLOATING, is_supported
+from dagpu.common.dtypes import FLOATING, scalar_dtype
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import describe
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
@@ -193,7 +193,7 @@ def _read_hint(hint: object) -> Annotation | str:
         return "which is not a type that a kernel can take"
     if hint is int or hint is float or hint is bool:
         return Annotation("scalar", None, "bool" if hint is bool else "int" if hint is int else "float", lazy)
-    if issubclass(hint, np.generic) and (scalar := _numpy(hint)) is not None:
+    if issubclass(hint, np.generic) and (scalar := scalar_dtype(hint)) is not None:
         number: ScalarKind = "float" if scalar in FLOATING else "bool" if scalar.kind == "b" else "int"
         return Annotation("scalar", scalar, number, lazy)
     return "which is not a type that a kernel can take"
@@ -208,30 +208,10 @@ def _element(union: object) -> "np.dtype[Any] | str | None":
         return "which lacks its element type"
     if isinstance(element, typing.TypeVar):
         return None
-    dtype = _numpy(element) if isinstance(element, type) and issubclass(element, np.generic) else None
+    dtype = scalar_dtype(element) if isinstance(element, type) and issubclass(element, np.generic) else None
     if element in (np.complex64, np.complex128):
         return "whose complex elements no kernel takes"
     return dtype or "whose element type a tensor cannot have"
-
-
-_ABSTRACT: Final = frozenset(
-    (
-        np.generic, np.number, np.integer, np.signedinteger, np.unsignedinteger, np.inexact, np.floating,
-        np.complexfloating, np.flexible, np.character,
-    )
-)  # fmt: skip
-"""Abstract scalar types. NumPy 1 converts them to a dtype with a warning; NumPy 2 refuses them."""
-
-
-def _numpy(scalar: type[np.generic]) -> "np.dtype[Any] | None":
-    """Return the dtype of a concrete NumPy scalar type; None if a tensor cannot have it."""
-    if scalar in _ABSTRACT:
-        return None
-    try:
-        dtype = np.dtype(scalar)
-    except TypeError:  # bfloat16's base is void
-        return None
-    return dtype if dtype.type is scalar and is_supported(dtype) else None
 
 
 def _format_hint(hint: object) -> str:

@@ -118,7 +118,7 @@ class Plan:
     events: int
     peak_bytes: int
     """Bytes that a run allocates beyond its inputs, for its whole duration. They are those of the arenas, and of the
-    outputs in blocks of their own."""
+    outputs in blocks of their own. What a host body allocates while it runs is not among them."""
     offsets: tuple[int, ...]
     """For each buffer, its offset in bytes from the start of its device's arena, a multiple of `ALIGNMENT`. -1 for a
     buffer outside the arenas: an input, an output, a cell, or a temporary that no instruction uses."""

@@ -8,6 +8,7 @@ from dagpu.mypy_plugin.ownership.analysis import Analysis
 from dagpu.mypy_plugin.ownership.module_facts import Effect, Types
 from dagpu.mypy_plugin.ownership.reporting import Finding
 from dagpu.mypy_plugin.shapes import shape_checks
+from dagpu.mypy_plugin.shapes.shape_flow import constants_of
 
 Target: TypeAlias = FuncDef | MypyFile
 """The unit that mypy checks separately: a function or method with its nested functions, or a module's top level."""
@@ -18,6 +19,7 @@ class Checks:
 
     def __init__(self, tree: MypyFile, types: Types, effects: dict[str, Effect] | None = None) -> None:
         self._types = types
+        self._constants = constants_of(tree, types)
         self._analysis = Analysis(tree, types, effects)
         self.functions = self._analysis.functions
         """The module's functions and methods, each with its class."""
@@ -32,7 +34,12 @@ class Checks:
             found = self._analysis.check_function(target)
         else:
             found = self._analysis.check_top_level(target)
-        shape_checks.check(target, self._types, lambda message, node, code: found.append(Finding(node, code, message)))
+        shape_checks.check(
+            target,
+            self._types,
+            self._constants,
+            lambda message, node, code: found.append(Finding(node, code, message)),
+        )
         deliberate = self._analysis.module.deliberate
         exact = {(finding.node.line, finding.code) for finding in found}
         return [

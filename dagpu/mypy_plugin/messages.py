@@ -6,6 +6,7 @@ from mypy.nodes import Context
 from mypy.types import Instance, Type, UnionType, get_proper_type
 
 from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.ownership.control_flow import ANY_FORM, LOAN, SHARES
 
 
 def _format_lines(nodes: Iterable[Context]) -> str:
@@ -23,14 +24,18 @@ def _class_name(t: Type | None) -> str:
     return proper.type.fullname if isinstance(proper, Instance) else ""
 
 
-def used_after_move(name: str, handle: Type | None, hows: Iterable[str], sites: Iterable[Context], again: bool) -> str:
-    """Message: a handle is used that may have been moved. `again`: by the same line, in an earlier round of a loop."""
+def used_after_move(
+    name: str, handle: Type | None, hows: Iterable[str], sites: Iterable[Context], again: bool, accepts: int = ANY_FORM
+) -> str:
+    """Message: a handle is used that may have been moved. `again`: by the same line, in an earlier round of a loop.
+    `accepts`: what else could have been passed there, so that the cure type-checks."""
     how = " or ".join(sorted(set(hows)))
     where = "in an earlier round of the loop" if again else f"on {_format_lines(sites)}"
-    return f'"{name}" may have been moved by {how} {where} and is used again. To use it twice: {_cure(handle, how)}.'
+    cure = _cure(handle, how, accepts)
+    return f'"{name}" may have been moved by {how} {where} and is used again. To use it twice: {cure}.'
 
 
-def _cure(handle: Type | None, how: str) -> str:
+def _cure(handle: Type | None, how: str, accepts: int) -> str:
     cure = "use what the move gave back"
     if how == "adopt()":  # an array of another library
         return f"{cure}, copy it with from_array(x), or share it with share_array(x)"
@@ -42,12 +47,18 @@ def _cure(handle: Type | None, how: str) -> str:
         case names.PARTITION | names.PARTIALS:
             return cure
         case names.SHARDED:
-            return cure + ", or lend it with .borrow()"
+            return cure + ", or lend it with .borrow()" if accepts & LOAN else cure
         case _ if how.startswith("partition"):
             return (
                 f"{cure}, lend it for writing: .borrow_mut().partition(tile), or write to memory of its own, "
                 "empty(shape).partition(tile), and read this"
             )
+        case _ if not accepts:
+            return f"{cure}, pass a copy, dup(x.borrow()).sync(), or let the parameter be a TensorRef: .borrow()"
+        case _ if accepts == LOAN:
+            return cure + ", or lend it with .borrow()"
+        case _ if accepts == SHARES:
+            return cure + ", or share it with .share()"
         case _:
             return cure + ", lend it with .borrow(), or share it with .share()"
 
@@ -153,11 +164,29 @@ def read_on_host(what: str, is_op: bool) -> str:
     return f"NumPy cannot read {what}: it never reveals its contents by itself; they are on the device. {cure}."
 
 
+def taken_as_condition(is_op: bool) -> str:
+    """Message: a handle or an op is asked whether it is true."""
+    if is_op:
+        return (
+            "this op is a description, neither true nor false. Run it, and test its result: op.sync(); or ask whether "
+            "there is one: op is not None."
+        )
+    return (
+        "a handle is neither true nor false: its contents are on the device. Ask whether there is one: x is not None; "
+        "or get the contents with .to_host().sync()."
+    )
+
+
 UNUSED_OP = "this op is built and never run. Run it with await op, op.sync() or spawn(nursery, op), or leave it out."
 UNUSED_FLOW = (
     "this flow is built and never opened. Open it with async with flow as feed, "
     "send its values to a source with await flow.into(source), or leave it out."
 )
+
+
+def two_element_types(one: str, other: str) -> str:
+    """Message: the operands of a product have two element types."""
+    return f"the operands of a product have the element types {one} and {other}. Convert one: convert(t, {one})."
 
 
 def held_in_source(handle: str, *, lent: bool) -> str:

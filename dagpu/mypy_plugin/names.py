@@ -32,6 +32,7 @@ SOURCE: Final = "dagpu.ops.live.source_op.Source"
 MAKE_SOURCE: Final = "dagpu.ops.live.source_op.source"
 
 SLICE: Final = "builtins.slice"
+BOOL: Final = "builtins.bool"
 HERE: Final = "dagpu.kernels.sees.Here"
 AROUND: Final = "dagpu.kernels.sees.Around"
 ROWS: Final = "dagpu.kernels.sees.Rows"
@@ -62,6 +63,7 @@ EXPRESSION_CALLS: Final = frozenset({EXPRESSION_CALL, REDUCED_EXPRESSION_CALL, E
 """Calls of functions made by `expr`, and of their reductions."""
 ARRAY_FUNCTIONS: Final = "dagpu.kernels.arrays."
 """The start of the full names of the functions of `dagpu.array`."""
+MATMUL: Final = f"{ARRAY_FUNCTIONS}libraries.matrix_products.matmul"
 ADOPT: Final = "dagpu.interop.incoming.adopt"
 """The function that takes an array of another library over from the program."""
 PIPELINE: Final = "dagpu.runtime.pipelines.pipeline_class.Pipeline"
@@ -293,6 +295,7 @@ PLAIN_MODULES: Final = frozenset(
 """Modules whose classes hold handles only through their type arguments. Skipping their attributes only saves time."""
 
 RUNTIME_ERRORS: Final = {
+    "NotReadyError": frozenset({"dagpu-not-ready"}),
     "MovedError": frozenset({"dagpu-use-after-move"}),
     "BorrowError": frozenset({"dagpu-conflicting-borrow", "dagpu-borrow-escape"}),
     "OwnershipError": frozenset({"dagpu-use-after-move", "dagpu-conflicting-borrow", "dagpu-borrow-escape"}),

@@ -20,7 +20,14 @@ from mypy import checker_state
 from mypy.checker import TypeChecker
 from mypy.nodes import Context, FuncDef, MypyFile, TypeInfo
 from mypy.options import Options
-from mypy.plugin import FunctionContext, MethodContext, MethodSigContext, Plugin, ReportConfigContext
+from mypy.plugin import (
+    FunctionContext,
+    FunctionSigContext,
+    MethodContext,
+    MethodSigContext,
+    Plugin,
+    ReportConfigContext,
+)
 from mypy.types import FunctionLike, Instance, Type
 
 from dagpu.mypy_plugin import codes as codes  # configurations may name them before anything is checked
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
 _STATE = checker_state.checker_state
 """mypy's holder of the active checker. Each request for a hook looks there: there are several for each expression."""
 _Context = TypeVar("_Context", FunctionContext, MethodContext)
+_SigContext = TypeVar("_SigContext", FunctionSigContext, MethodSigContext)
 
 
 class DagpuPlugin(Plugin):
@@ -46,6 +54,7 @@ class DagpuPlugin(Plugin):
         self._array_function: Callable[[FunctionContext], Type] | None = None
         """The hook of all functions of `dagpu.array`."""
         self._methods: dict[str, Callable[[MethodContext], Type]] = {}
+        self._function_signatures: dict[str, Callable[[FunctionSigContext], FunctionLike]] = {}
         self._signatures: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}
         self._checker: TypeChecker | None = None
         """The checker that was active at the last request for a hook."""
@@ -69,6 +78,11 @@ class DagpuPlugin(Plugin):
         found = self._functions.get(fullname)
         return self._array_function if found is None and fullname.startswith(names.ARRAY_FUNCTIONS) else found
 
+    def get_function_signature_hook(self, fullname: str) -> Callable[[FunctionSigContext], FunctionLike] | None:
+        if _STATE.type_checker is not self._checker or self._daemon is not None:
+            self._notice_checker()
+        return self._function_signatures.get(fullname)
+
     def get_method_hook(self, fullname: str) -> Callable[[MethodContext], Type] | None:
         if _STATE.type_checker is not self._checker or self._daemon is not None:
             self._notice_checker()
@@ -90,6 +104,9 @@ class DagpuPlugin(Plugin):
         self._array_function = self._guarded(hooks.ARRAY_FUNCTION_HOOK)
         self._functions = {name: self._guarded(hook) for name, hook in hooks.FUNCTION_HOOKS.items()}
         self._methods = {name: self._guarded(hook) for name, hook in hooks.METHOD_HOOKS.items()}
+        self._function_signatures = {
+            name: self._guarded_signature(hook) for name, hook in hooks.FUNCTION_SIGNATURE_HOOKS.items()
+        }
         self._signatures = {name: self._guarded_signature(hook) for name, hook in hooks.SIGNATURE_HOOKS.items()}
 
     def _guarded(self, hook: Callable[[_Context], Type]) -> Callable[[_Context], Type]:
@@ -102,10 +119,8 @@ class DagpuPlugin(Plugin):
 
         return guarded
 
-    def _guarded_signature(
-        self, hook: Callable[[MethodSigContext], FunctionLike]
-    ) -> Callable[[MethodSigContext], FunctionLike]:
-        def guarded(context: MethodSigContext) -> FunctionLike:
+    def _guarded_signature(self, hook: Callable[[_SigContext], FunctionLike]) -> Callable[[_SigContext], FunctionLike]:
+        def guarded(context: _SigContext) -> FunctionLike:
             try:
                 return hook(context)
             except Exception as error:

@@ -23,9 +23,12 @@ from dagpu.common.slot import Slot
 from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import check_function, check_path, no_attribute, wrong_argument
 from dagpu.handles import (
+    ARITHMETIC,
     ARRAY_NAMES,
+    CONTENTS,
     HANDLE_NAMES,
     HANDLES,
+    READING,
     Partition,
     SharedTensor,
     Tensor,
@@ -212,7 +215,10 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
             raise
 
     def host_map(self, f: Callable[[_T_co], _U]) -> "DeviceOp[_U, _L_co]":
-        """Call `f(x)` on a worker thread once the result `x` is complete: for CPU work that must not block the loop."""
+        """Call `f(x)` on a worker thread once the result `x` is complete: for CPU work that must not block the loop.
+
+        It sees the context variables of the task or thread that runs the op.
+        """
         try:
             origin = here()
             check_function(f, "host_map", origin)
@@ -496,19 +502,40 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         def __getitem__(self, _index: object) -> NoReturn:
             raise TypeError(
                 f"{self!r} has no items: it has not run. Say .first() or .unzip() for the parts of a tuple; "
+                "a part of a tensor is op.map(lambda t: t.slice(slice(1, None))), "
                 "the contents of a tensor come with op.to_host().sync()."
             )
 
-        @leaves_run
-        def _no_arithmetic(self, _other: object = None) -> NoReturn:
-            raise NotReadyError(
-                f"{self!r} is a description and has no contents. Run it: op.sync(), or await op in a trio task. "
-                "Arithmetic on a device is what kernels are for (@kernel), and expressions: "
-                "expr(f32, f32)(lambda x, y: x + y)(a, b); a tensor's contents come with op.to_host().sync()."
+        def _not_ready(self, more: str = "") -> NotReadyError:
+            """Return the error for a use that needs the contents. `more` is added to its cure."""
+            return NotReadyError(
+                f"{self!r} is a description and has no contents. Run it: op.sync(), or await op in a trio task{more}; "
+                "a tensor's contents come with op.to_host().sync()."
             )
 
-        __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __pow__ = __neg__ = _no_arithmetic
-        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rmatmul__ = __rpow__ = _no_arithmetic
+        @leaves_run
+        def _no_arithmetic(self, *_others: object) -> NoReturn:
+            raise self._not_ready(
+                ". Arithmetic on a device is what kernels are for (@kernel), and expressions: "
+                "expr(f32, f32)(lambda x, y: x + y)(a, b)"
+            )
+
+        @leaves_run
+        def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
+            raise self._not_ready()
+
+        vars().update(dict.fromkeys(ARITHMETIC, _no_arithmetic) | dict.fromkeys(READING, _no_contents))
+        __setitem__ = __delitem__ = _no_contents
+
+        @leaves_run
+        def __eq__(self, other: object) -> bool:
+            """Compare ops by identity. Raise for another op, a handle, a number or an array: that would compare
+            contents."""
+            if other is not self and isinstance(other, (DeviceOp, *CONTENTS)):
+                raise self._not_ready()
+            return True if other is self else NotImplemented
+
+        __hash__ = object.__hash__  # a class that defines `__eq__` loses the inherited one
 
         @leaves_run
         def __getattr__(self, name: str) -> NoReturn:
@@ -527,13 +554,6 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
                     f"or with await {op} in a trio task. Compute on a device {compute}."
                 )
             raise no_attribute(self, name)
-
-        @leaves_run
-        def __array__(self, *_args: object, **_kwargs: object) -> NoReturn:
-            raise NotReadyError(
-                f"{self!r} is a description and has no contents. Run it: op.sync(), or await op in a trio task; "
-                "a tensor's contents come with op.to_host().sync()."
-            )
 
 
 def _example_arguments(name: str) -> str:

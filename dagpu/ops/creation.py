@@ -1,11 +1,10 @@
 """Ops that create and copy device data: new tensors, copies from and to the host, copies on the device."""
 
-import operator
 from collections.abc import Callable
 from functools import wraps
 from math import ceil, isfinite
 from os import PathLike
-from typing import Any, cast, final, overload
+from typing import Any, TypeAlias, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,16 +29,19 @@ from dagpu.handles import (
     move_handle,
 )
 from dagpu.handles.handle_trees import move_handles, storage_key
-from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, read_value
+from dagpu.handles.symbolic import SymbolicArray, read_value
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static, cure_by_await
-from dagpu.ops.compose import ToHost, Value
-from dagpu.ops.initializers import SEED_COUNT, Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check_recipe
+from dagpu.ops.compose import Then, ToHost, Value
+from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check_recipe
+from dagpu.ops.seeds import AnyOp, Seed, with_seed
 
 NUMBERS = (int, float, complex, np.number, np.bool_, bf16)
 """The types of numbers: Python's own and NumPy's."""
 
 _D = TypeVar("_D", bound=np.generic)
 _E = TypeVar("_E", bound=np.generic)
+_OpOf: TypeAlias = DeviceOp[Tensor[_D] | SharedTensor[_D] | TensorRef[_D] | TensorMut[_D], Any, Any]
+"""An op whose result can be copied."""
 _N = TypeVar("_N", bound=np.generic, default=np.float32)
 _T_co = TypeVar("_T_co", covariant=True)
 _L_co = TypeVar("_L_co", bound=Borrowed, covariant=True, default=Static)
@@ -104,8 +106,8 @@ def wanted_element_type(dtype: Any, origin: Origin, what: str) -> "np.dtype[Any]
     return found
 
 
-def _alloc(shape: object, dtype: Any, recipe: Recipe | None, what: str) -> Alloc[Any]:
-    origin = here()
+def _alloc(shape: object, dtype: Any, recipe: Recipe | None, what: str, origin: Origin = None) -> Alloc[Any]:
+    origin = here() if origin is None else origin
     try:
         extents = as_shape(shape)
     except (ShapeError, NotReadyError) as error:
@@ -221,8 +223,11 @@ def _range(
     numbers = [_as_python(_check_real(value, "arange", name)) for name, value in given.items()]
     first, last, ahead = numbers
     if not all(map(isfinite, numbers)) or ahead == 0:
-        wrong = f"arange({first}, {last}, {ahead}) at {describe(here())}: its length is not a finite number"
-        raise ShapeError(f"{wrong}. Give finite numbers, and a step that is not 0.")
+        raise ShapeError(
+            f"arange at {describe(here())}: from {first} to {last} in steps of {ahead} its length is not a finite "
+            "number. "
+            "Give finite numbers, and a step that is not 0."
+        )
     whole = all(isinstance(number, int) for number in numbers)
     length = len(range(first, last, ahead)) if whole else max(0, ceil((last - first) / ahead))
     return _alloc((length,), dtype, Arange(first, ahead), "arange")
@@ -238,7 +243,7 @@ def _as_python(number: Any) -> Any:
 
 @overload
 def arange(
-    stop: int,
+    stop: float,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]: ...
 @overload
@@ -252,15 +257,14 @@ def arange(
 def arange(stop: Any, dtype: Any = np.float32) -> Any:
     """Create a tensor 0, 1, ... `stop` - 1, or `start`, `start + step`, ... up to `stop`, which is left out.
 
-    `arange(start, stop)` and `arange(start, stop, step)` have the length that NumPy gives them, `(stop - start) / step`
-    rounded up, or 0: with fractions an element may reach `stop` by rounding. Element i is `start + i * step`, computed
-    in f64 and rounded to the element type (NumPy computes in that type), and exact for whole numbers. Integer types
-    round fractions down. The step may be negative.
+    The length is that which NumPy gives it, `(stop - start) / step` rounded up, or 0: with fractions an element may
+    reach `stop` by rounding. Element i is `start + i * step`, computed in f64 and rounded to the element type (NumPy
+    computes in that type), and exact for whole numbers. Integer types round fractions down. The step may be negative.
 
     Raises:
         ShapeError: a number is not finite, the step is 0, or an element does not fit the element type.
     """
-    return _alloc((stop,), dtype, Arange(0, 1), "arange")
+    return _range(0, stop, 1, dtype)
 
 
 @leaves_run
@@ -291,7 +295,7 @@ def rand(
     shape: Shape,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
     *,
-    seed: int | None = None,
+    seed: Seed | None = None,
 ) -> DeviceOp[Tensor[_N]]:
     """Create a tensor of uniform random numbers in [0, 1).
 
@@ -300,15 +304,18 @@ def rand(
     Args:
         shape: extents in elements.
         dtype: f16, bf16, f32 or f64.
-        seed: any whole number, taken modulo 2**64. One seed produces the same numbers on every device, in every run
-            and in every op that has it, so give each op of a program its own seed. Ops that differ in the seed alone
+        seed: any whole number, taken modulo 2**64, or a source or an op whose value is one. One seed produces the same
+            numbers on every device, in every run and in every call of `rand` that has it, so give each op of a program
+            its own seed: `fold_in` makes many of one. `rand`, `randn`, `array.dropout` and `array.permutation` draw
+            from streams of their own, which are independent for one seed. Ops that differ in the seed alone
             share a plan, and so do the calls of a pipeline that gets the seed as an argument. Without a seed each run
             draws one: the numbers differ in each run, in each call of a pipeline, and in each launch of a graph.
 
     Raises:
         ShapeError: the element type, the shape or the seed is not valid.
     """
-    return _alloc(shape, dtype, Uniform(check_seed(seed, "rand")), "rand")
+    origin = here()
+    return with_seed(seed, "rand", lambda chosen: _alloc(shape, dtype, Uniform(chosen), "rand", origin), origin)
 
 
 @leaves_run
@@ -318,7 +325,7 @@ def randn(
     *,
     mean: float = 0.0,
     std: float = 1.0,
-    seed: int | None = None,
+    seed: Seed | None = None,
 ) -> DeviceOp[Tensor[_N]]:
     """Create a tensor of normal random numbers, by the Box-Muller method over Philox numbers.
 
@@ -333,20 +340,12 @@ def randn(
     Raises:
         ShapeError: the element type, the shape, the seed or a parameter is not valid.
     """
-    middle, spread = _check_real(mean, "randn", "mean"), _check_real(std, "randn", "std")
-    return _alloc(shape, dtype, Normal(middle, spread, check_seed(seed, "randn")), "randn")
+    middle, spread, origin = _check_real(mean, "randn", "mean"), _check_real(std, "randn", "std"), here()
 
+    def build(chosen: int | None) -> Alloc[Any]:
+        return _alloc(shape, dtype, Normal(middle, spread, chosen), "randn", origin)
 
-def check_seed(seed: Any, what: str) -> int | None:
-    """Return a seed for a recipe, modulo 2**64. A symbolic seed is returned as it is: each run has its own value."""
-    given: Any = seed
-    if seed is None or (type(seed) is SymbolicNumber and isinstance(given, int)):
-        return cast("int | None", seed)
-    try:
-        return operator.index(read_value(given)) % SEED_COUNT
-    except (TypeError, NotReadyError):
-        cure = "Write seed=17, say, or leave it out: each run draws one then"
-        raise wrong_argument(what, here(), "seed", seed, "a whole number", cure, ShapeError) from None
+    return with_seed(seed, "randn", build, origin)
 
 
 def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
@@ -398,6 +397,28 @@ def _array_cure(x: object) -> str:
     return cure_by_await(x) or "Make one of it: np.asarray(x)"
 
 
+def copied(t: Any, dtype: "np.dtype[Any] | None", what: str, origin: Origin) -> AnyOp:
+    """Return the op that copies a handle, or the result of an op, to a new tensor of another element type, if one is
+    given.
+
+    Raises:
+        MovedError: the handle has been moved before.
+        ShapeError: it is neither a handle nor an op, or one of the element types is complex and the other is not.
+    """
+    if isinstance(t, DeviceOp):
+
+        def of_result(result: Any) -> AnyOp:
+            return copied(result, dtype, what, origin)
+
+        of_result.__name__ = what  # for the name of the op
+        return Then(t, of_result, origin)
+    source = _check_source(t, f"{what}(t)" if dtype is None else f"{what}(t, dtype)", origin)
+    state = None if dtype is None else find_live_state(source)
+    if state is not None and dtype is not None:  # a handle that has been moved is refused by the move
+        _check_conversion(state.layout.dtype, dtype, what, origin)
+    return Copy(move_handle(source, f"{what}()", origin), None, dtype, origin)
+
+
 def _check_source(t: Any, call: str, origin: Origin) -> Any:
     """Return `t`, or raise if it cannot be copied from. `call` is the text of the user's call, `t` being the source."""
     if not isinstance(t, Tensor | SharedTensor | TensorRef | TensorMut):
@@ -439,15 +460,16 @@ def _handle_cure(t: object, call: str, otherwise: str = "Pass a Tensor, SharedTe
 def dup(t: Tensor[_D] | SharedTensor[_D]) -> DeviceOp[Tensor[_D]]: ...
 @overload
 def dup(t: TensorRef[_D] | TensorMut[_D]) -> DeviceOp[Tensor[_D], Borrowed]: ...
+@overload
+def dup(t: _OpOf[_D]) -> DeviceOp[Tensor[_D], Any]: ...
 @leaves_run
 def dup(t: Any) -> Any:
     """Copy `t` to a new contiguous tensor, on the device where the op is placed (`.on(...)`), or else on that of `t`.
 
     An owned `Tensor` moves into the op: lend it (`t.borrow()`) to keep it. A `TensorMut` moves too, and its loan ends
-    with the op's run.
+    with the op's run. Of an op its result is copied.
     """
-    origin = here()
-    return Copy(move_handle(_check_source(t, "dup(t)", origin), "dup()", origin), None, None, origin)
+    return copied(t, None, "dup", here())
 
 
 @leaves_run
@@ -483,16 +505,18 @@ def memcpy(
 def convert(t: Tensor[Any] | SharedTensor[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E]]: ...
 @overload
 def convert(t: TensorRef[Any] | TensorMut[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E], Borrowed]: ...
+@overload
+def convert(t: _OpOf[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E], Any]: ...
 @leaves_run
 def convert(t: Any, dtype: Any) -> Any:
-    """Copy `t` to another element type, by C's rules of conversion. Moves a `Tensor` or `TensorMut`, as `dup` does."""
+    """Copy `t` to another element type, by C's rules of conversion. Moves a `Tensor` or `TensorMut`, as `dup` does. Of
+    an op its result is converted.
+
+    Raises:
+        ShapeError: one element type is complex and the other is not.
+    """
     origin = here()
-    wanted = wanted_element_type(dtype, origin, "convert")
-    source = _check_source(t, "convert(t, dtype)", origin)
-    state = find_live_state(source)
-    if state is not None:  # a handle that has been moved is refused by the move
-        _check_conversion(state.layout.dtype, wanted, "convert", origin)
-    return Copy(move_handle(source, "convert()", origin), None, wanted, origin)
+    return copied(t, wanted_element_type(dtype, origin, "convert"), "convert", origin)
 
 
 @overload

@@ -12,10 +12,14 @@ result x to the tensor's element type is called *landing*:
 | element type | landing x |
 | --- | --- |
 | f64 | x |
-| f32, f16 | x rounded once, to nearest, ties to even; infinity if it is too large |
+| f32, f16 | x rounded once, to nearest, ties to even |
 | bf16 | x rounded to f32, and the result to bf16, both to nearest, ties to even |
 | integers | the largest whole number not above x (Constant: the part before the point, as `numpy.full`) |
 | bool | x != 0 |
+
+A finite number that a recipe names (a constant, the ends of a progression, the mean and the deviation of random
+numbers) must fit the element type: landing makes no infinity of it. A random number of a `Normal` that is too large is
+infinity.
 """
 
 import math
@@ -92,7 +96,7 @@ class Uniform:
     """A recipe for random numbers in [0, 1), by Philox 4x32-10 (Salmon et al., SC'11), for floating types.
 
     The key is (seed mod 2**32, seed // 2**32 mod 2**32). Block c has the four 32-bit counter words
-    (c mod 2**32, c // 2**32, 0, 0) and produces four 32-bit words w0 w1 w2 w3.
+    (c mod 2**32, c // 2**32, 0, stream) and produces four 32-bit words w0 w1 w2 w3.
 
     f32, f16, bf16: element i takes one word x = w[i % 4] of block c = i // 4:
     f32 (x >> 8) * 2**-24; f16 (x >> 21) * 2**-11; bf16 (x >> 24) * 2**-8.
@@ -101,10 +105,12 @@ class Uniform:
 
     The number of bits taken is that of the significand, so every product is exact and below 1, on every device.
 
-    `seed` is None if each run has its own seed (`dagpu.lowering.program.Fill.seed`).
+    `seed` is None if each run has its own seed (`dagpu.lowering.program.Fill.seed`). `stream` is one of the streams
+    below: recipes of two streams share no bits, also with one seed.
     """
 
     seed: int | None
+    stream: int = 0
 
 
 @final
@@ -112,8 +118,8 @@ class Uniform:
 class Normal:
     """A recipe for normally distributed random numbers, by Box and Muller (1958), for floating types.
 
-    Key and blocks are those of `Uniform`, but with the counter words (c mod 2**32, c // 2**32, 0, 1): with one
-    seed, `Normal` and `Uniform` share no bits. Elements 2c and 2c + 1 come from block c, for every element
+    Key and blocks are those of `Uniform`, of the stream `NORMAL_STREAM`: the counter words are
+    (c mod 2**32, c // 2**32, 0, 1). Elements 2c and 2c + 1 come from block c, for every element
     type:
 
         a = (w0 + w1 * 2**32) >> 11,  u = f64(a + 1) * 2**-53       in (0, 1], exact
@@ -140,6 +146,15 @@ Recipe: TypeAlias = Constant | Arange | Linspace | Eye | Uniform | Normal
 SEED_COUNT: Final = 1 << 64
 """The number of different seeds. A seed is taken modulo this."""
 
+# The streams of a seed: the last counter word of Philox. A function that draws has one of its own, so that functions
+# with one seed are independent of each other.
+UNIFORM_STREAM: Final = 0
+NORMAL_STREAM: Final = 1
+DROPOUT_STREAM: Final = 2
+PERMUTATION_STREAM: Final = 3
+FOLD_STREAM: Final = 4
+"""That of `fold_in`, which makes seeds of it."""
+
 
 def with_seed(recipe: Recipe, seed: int) -> Recipe:
     """Return a recipe for random numbers with this seed; return any other recipe as it is."""
@@ -159,90 +174,104 @@ def check_recipe(recipe: Recipe, dtype: "np.dtype[Any]", shape: Shape) -> None:
         case Constant(value):
             _check_constant(value, dtype)
         case Arange(start, step):
-            _check_real(dtype, "Arange")
-            _check_finite("Arange", start=start, step=step)
+            _check_real(dtype)
+            _check_finite(start=start, step=step)
             last = max(math.prod(shape) - 1, 0)
             if dtype.kind in "iu" and isinstance(start, int) and isinstance(step, int):
                 _check_range(start, dtype)
                 _check_range(start + last * step, dtype)
-            elif dtype.kind in "iu":
-                _check_range(_floor(float(start)), dtype)
-                _check_range(_floor(float(start) + float(last) * float(step)), dtype)
+            else:
+                _check_landing(float(start), dtype)
+                _check_landing(float(start) + float(last) * float(step), dtype)
         case Linspace(start, stop, num):
-            _check_real(dtype, "Linspace")
-            _check_finite("Linspace", start=start, stop=stop)
+            _check_real(dtype)
+            _check_finite(start=start, stop=stop)
             if math.prod(shape) != num:
-                raise ShapeError(f"Linspace of {num} elements into shape {shape}. Make `num` its size.")
+                raise ShapeError(f"{num} elements for the shape {shape}. Make `num` its size.")
             if math.isinf(float(stop) - float(start)):
-                raise OverflowError(f"Linspace from {start} to {stop}: the difference overflows an f64. Scale it.")
-            if dtype.kind in "iu":
-                _check_range(math.floor(start), dtype)
-                _check_range(math.floor(stop), dtype)
+                raise OverflowError(f"from {start} to {stop} the difference overflows an f64. Scale it.")
+            _check_landing(start, dtype)
+            _check_landing(stop, dtype)
         case Eye():
-            _check_real(dtype, "Eye")
+            _check_real(dtype)
             if len(shape) != 2:
-                raise ShapeError(f"Eye into shape {shape}. Give it a shape (rows, columns).")
+                raise ShapeError(f"the shape is {shape}. Give it a shape (rows, columns).")
         case Uniform():
-            _check_floating(dtype, "Uniform")
+            _check_floating(dtype)
         case Normal(mean, std, _):
-            _check_floating(dtype, "Normal")
-            _check_finite("Normal", mean=mean, std=std)
+            _check_floating(dtype)
+            _check_finite(mean=mean, std=std)
             if std < 0:
-                raise ValueError(f"Normal with std = {std}. A standard deviation is 0 or more.")
+                raise ValueError(f"std = {std}. A standard deviation is 0 or more.")
+            _check_landing(mean, dtype)
+            _check_landing(std, dtype)
         case _:
             assert_never(recipe)
 
 
 def _check_constant(value: Number, dtype: "np.dtype[Any]") -> None:
     if dtype.kind == "c":
+        parts = complex(_as_f64("fill_value", value) if isinstance(value, int) else value)
+        for part in (parts.real, parts.imag):
+            _check_landing(part, np.dtype(f"f{dtype.itemsize // 2}"), dtype)
         return
-    _check_real(dtype, "Constant")
+    _check_real(dtype)
     if isinstance(value, complex):
-        raise TypeError(f"Constant {value} into {dtype.name}: it is complex. Take `.real` or `.imag`.")
+        raise TypeError(f"fill_value = {value} for elements of {dtype.name}: it is complex. Take `.real` or `.imag`.")
     if dtype.kind in "iu":
-        _check_finite("Constant", value=value)
+        if not isinstance(value, int):
+            _check_finite(fill_value=value)
         _check_range(math.trunc(value), dtype)
     elif dtype.kind != "b":
-        _to_f64("Constant", "value", value)
+        _check_landing(_as_f64("fill_value", value), dtype)
 
 
-def _check_real(dtype: "np.dtype[Any]", what: str) -> None:
+def _check_real(dtype: "np.dtype[Any]") -> None:
     if dtype.kind not in "biu" and dtype not in FLOATING:
         why = "its numbers are real" if dtype.kind == "c" else "no tensor has that element type"
-        raise TypeError(f"{what} into {dtype.name}: {why}. Use f32, say.")
+        raise TypeError(f"elements of {dtype.name}: {why}. Use f32, say.")
 
 
-def _check_floating(dtype: "np.dtype[Any]", what: str) -> None:
+def _check_floating(dtype: "np.dtype[Any]") -> None:
     if dtype not in FLOATING:
         raise TypeError(
-            f"{what} into {dtype.name}: random numbers are fractions. Use f16, bf16, f32 or f64, and convert."
+            f"elements of {dtype.name}: random numbers are fractions. Use f16, bf16, f32 or f64, and convert."
         )
 
 
-def _check_finite(what: str, **parameters: Real) -> None:
+def _check_finite(**parameters: Real) -> None:
     for name, value in parameters.items():
-        if isinstance(value, int) and what == "Constant":
-            continue  # an integer type is compared with the exact value instead
-        if not math.isfinite(_to_f64(what, name, value)):
-            raise ValueError(f"{what} with {name} = {value}. Give a finite number.")
+        if not math.isfinite(_as_f64(name, value)):
+            raise ValueError(f"{name} = {value}. Give a finite number.")
 
 
-def _to_f64(what: str, name: str, value: Real) -> float:
+def _as_f64(name: str, value: Real) -> float:
     try:
         return float(value)
     except OverflowError:
-        raise OverflowError(f"{what} with {name} = {value}: it does not fit an f64. Give a smaller one.") from None
+        raise OverflowError(f"{name} = {value}: it does not fit an f64. Give a smaller one.") from None
 
 
-def _floor(x: float) -> int:
-    if not math.isfinite(x):
-        raise OverflowError("Arange runs out of the range of an f64. Use fewer elements or a smaller step.")
-    return math.floor(x)
+def _check_landing(value: float, dtype: "np.dtype[Any]", named: "np.dtype[Any] | None" = None) -> None:
+    """Raise an OverflowError if landing makes infinity of a finite number, or the number is beyond an integer type.
+    `named` is the type in the message, if it is another one."""
+    if dtype.kind in "iu":
+        if not math.isfinite(value):
+            raise OverflowError("an element is out of the range of an f64. Use fewer elements or a smaller step.")
+        _check_range(math.floor(value), dtype)
+    elif dtype.kind != "b" and math.isfinite(value):
+        with np.errstate(over="ignore"):
+            landed = np.float64(value).astype(dtype)
+        if np.isinf(landed):
+            most = float(np.nextafter(dtype.type(np.inf), dtype.type(0)))
+            raise _outside(value, named or dtype, -most, most)
 
 
 def _check_range(value: int, dtype: "np.dtype[Any]") -> None:
     bounds = np.iinfo(dtype)
     if not int(bounds.min) <= value <= int(bounds.max):
-        raise OverflowError(
-            f"{value} is outside the range of {dtype.name}, {bounds.min} to {bounds.max}. Use a wider type."
-        )
+        raise _outside(value, dtype, bounds.min, bounds.max)
+
+
+def _outside(value: Real, dtype: "np.dtype[Any]", least: Real, most: Real) -> OverflowError:
+    return OverflowError(f"{value} is outside the range of {dtype.name}, {least} to {most}. Use a wider type.")

@@ -1,12 +1,10 @@
 """`check_update`: an update of `observe(check=True)`, held against a run from scratch of the same snapshot."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from dagpu.common.origin import Origin, StartedAt, describe
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.drawing.op_names import name_of_call
-from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot
 from dagpu.reactive.incremental import IncrementalRun
 from dagpu.runtime.calls.settings import Settings
@@ -17,17 +15,20 @@ AnyOp = DeviceOp[Any, Any, Any]
 
 
 async def check_update(
-    op: AnyOp, sources: Sequence[Source[Any]], value: Any, snapshot: Snapshot, settings: Settings, where: Origin
+    op: AnyOp, run: IncrementalRun, value: Any, snapshot: Snapshot, settings: Settings, where: Origin
 ) -> None:
-    """Compare the value that an update has made with that of a run from scratch, bit for bit. `sources` are those that
-    the op reads, and `where` is the place of `observe`.
+    """Compare the value that an update of `run` has made with that of a run from scratch, bit for bit. Where a cutoff
+    has let an earlier value through, which it takes for equal, the run from scratch gets that value too. `where` is the
+    place of `observe`.
 
     Raises:
         UpdateError: they differ.
     """
     with StartedAt(where):
-        wanted = await IncrementalRun(op, settings, None, where).update(snapshot, TrioWaits())
-        newest = max(sources, key=lambda node: node.cell.history.at(snapshot).instant, default=None)
+        scratch = IncrementalRun(op, settings, None, where)
+        scratch.cutoffs = run.cutoffs
+        wanted = await scratch.update(snapshot, TrioWaits())
+        newest = max(run.sources, key=lambda node: node.cell.history.at(snapshot).instant, default=None)
         when = "of an op that reads no source"
         if newest is not None:
             when = f"at revision {newest.cell.history.at(snapshot).revision} of {newest!r}"

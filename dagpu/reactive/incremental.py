@@ -63,6 +63,8 @@ class IncrementalRun:
         self._maker = StageMaker(op, settings, memory, origin, shared)
         self._origin = origin
         self._live: LiveInputs | None = None
+        self.cutoffs: LiveInputs | None = None
+        """The inputs whose cutoffs the next trace compares with: of the last trace, or of another run of the op."""
         self._stages: list[LiveStage] = []
         self._held: list[Any] = []
         """The handles of the op that updates read, and that must not have moved."""
@@ -332,7 +334,7 @@ class IncrementalRun:
         available, bound = self._made_before(snapshot, table)
         settings, where = self._settings, self._origin
         tracer = Tracer(
-            self._op, settings.device, settings.policy, find_device, None, snapshot=snapshot, before=self._live
+            self._op, settings.device, settings.policy, find_device, None, snapshot=snapshot, before=self.cutoffs
         )
         live = tracer.live
         assert live is not None
@@ -378,6 +380,7 @@ class IncrementalRun:
             self.sources = live.sources()
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
+        self.cutoffs = live
         self.latest = None
         self._failed = []
         self._parts.clear()

@@ -189,7 +189,7 @@ class Observed(FlowStage[Any]):
             if run.sources is not self._watched:
                 self._watch(run.sources)  # also if it failed: a change may be the cure
         if self._check:
-            await check_update(self._op, self._run.sources, value, snapshot, self._settings, self._where)
+            await check_update(self._op, self._run, value, snapshot, self._settings, self._where)
         if self._check or run.launched == launched:
             await trio.lowlevel.cancel_shielded_checkpoint()
         self._count(snapshot)
@@ -247,11 +247,11 @@ class Observed(FlowStage[Any]):
 
     def _watch(self, sources: tuple[Source[Any], ...]) -> None:
         """Let these sources wake the stage, and no others."""
-        watched = self._watched
+        watched = set(self._watched)  # `in` of a tuple would compare ops
         for node in sources:
             if node not in watched:
                 node.cell.watch(self, self._wake)
-        for node in set(watched) - set(sources):
+        for node in watched - set(sources):
             node.cell.unwatch(self)
         self._watched = sources
 

@@ -28,6 +28,7 @@ from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, Shared, Zip, nodes_of
+from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
 from dagpu.ops.node_functions import BUILT_IN
 from dagpu.ops.single_flight import NOTHING, Once
@@ -95,10 +96,13 @@ class _Observed:
                     self._calls.pop(node, None)
                     self._forget(node)
 
-    def is_common(self, node: AnyOp) -> bool:
-        """Return true if two feeds observe a node, or may do so: one that has not run yet may find any node in its
-        closures."""
-        return self._feeds[node] > 1 or (self._feeds[node] == 1 and any(not each.is_known for each in self.open))
+    def is_common(self, node: AnyOp, mine: "SharedWork | None" = None) -> bool:
+        """Return true if two feeds observe a node, or may do so: one that has not run yet may find nodes of the feed
+        `mine` in its closures."""
+        count = self._feeds[node]
+        if count == 1:
+            return any(not each.is_known and (mine is None or each.may_meet(mine)) for each in self.open)
+        return count > 1
 
     def know(self) -> None:
         """Note that a feed has run for the first time, and free what was published in case that it needs it."""
@@ -120,15 +124,15 @@ class _Observed:
         last = self._calls.get(node)
         return call if last is None else partial(last.value, call)
 
-    def publish(self, node: Shared[Any], value: Any, made_for: Mapping[Any, int]) -> None:
+    def publish(self, node: Shared[Any], value: Any, made_for: Mapping[Any, int], mine: "SharedWork") -> None:
         """Give a value that a feed has made to other runs: of sources as long as two feeds observe the node, a constant
-        for ever."""
+        for ever. `mine` is that feed."""
         node.once.publish(value, made_for)
         if not made_for:
             return
         with Bookkeeping():
             self._published[node] = value
-            if not self.is_common(node):
+            if not self.is_common(node, mine):
                 self._forget(node)
 
     def _forget(self, node: AnyOp) -> None:
@@ -149,6 +153,8 @@ class SharedWork:
         shared = [node for node in nodes_of(op) if type(node) is Shared]
         below = nodes_of(Zip(tuple(shared), None))
         self._visible = {node for node in below if type(node) is Shared or _calls_closure(node)}
+        self.reach = frozenset([node for node in nodes_of(op) if type(node) is Shared or type(node) is Source])
+        """The sources and `shared()` ops of the feed that are visible."""
         self._met: set[AnyOp] = set()
         """The nodes that closures have built, or refer to."""
         self.is_known = False
@@ -170,11 +176,16 @@ class SharedWork:
 
     def is_common(self, node: AnyOp) -> bool:
         """Return true if another feed observes a node too, or may do so."""
-        return _observed.is_common(node)
+        return _observed.is_common(node, self)
 
     def observes(self, node: AnyOp) -> bool:
         """Return true if this feed observes a node."""
         return node in self._visible or node in self._met
+
+    def may_meet(self, other: "SharedWork") -> bool:
+        """Return true for another feed that has a source or a `shared()` op in common with this one: closures of the
+        two may refer to the same nodes."""
+        return other is not self and not self.reach.isdisjoint(other.reach)
 
     def begin(self) -> None:
         """Begin an update."""
@@ -211,7 +222,7 @@ class SharedWork:
         below a `shared()` op."""
         if below_shared:
             self.meet({node})
-            if _observed.is_common(node):
+            if _observed.is_common(node, self):
                 _observed.share_call(node)
         return _observed.call_of(node, call)
 
@@ -229,7 +240,7 @@ class SharedWork:
 
     def common(self, found: list[SharedBuffer]) -> list[SharedBuffer]:
         """Return those of these nodes that another feed observes too."""
-        return [each for each in found if _observed.is_common(each.node)]
+        return [each for each in found if _observed.is_common(each.node, self)]
 
     def close(self) -> None:
         """End this feed's part in all nodes."""
@@ -330,7 +341,7 @@ class _Claims:
             tensor: SharedTensor[Any] = stage.targets.shared(
                 each.buffer, each.device, each.nbytes, each.layout, each.origin
             )
-            _observed.publish(each.node, tensor, each.revisions(self._snapshot))
+            _observed.publish(each.node, tensor, each.revisions(self._snapshot), self._work)
             self._claimed.pop()
 
     def abandon(self) -> None:

@@ -33,7 +33,7 @@ from dagpu.runtime.device_lookup import chosen_device, current_device, find_devi
 from dagpu.runtime.graphs import updating
 from dagpu.runtime.nesting import outside_trio, recording_block, refuse_nested, warn_in_task
 from dagpu.runtime.plan_lookup import direct_call
-from dagpu.runtime.waiting.protected import await_steps, protected
+from dagpu.runtime.waiting.protected import await_steps, await_user, protected
 from dagpu.runtime.waiting.trio_waits import TrioWaits
 
 _T = TypeVar("_T")
@@ -300,7 +300,7 @@ def _planner(method: str) -> PlanningInterpreter:
 async def _run_by(interpreter: Interpreter, op: DeviceOp[_T, Any, Any]) -> _T:
     """Run an op by an interpreter of the user's."""
     try:
-        return await interpreter.run(op)
+        return await await_user(interpreter.run(op))
     except BaseException as error:
         without_our_frames(error)
         del op

@@ -57,8 +57,9 @@ def _warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
     _warn_once(
         origin,
         f"{owner!r}, called at {describe(origin)}, got {what}, by which no plan can be found: its function is called "
-        "again in each run. Pass handles, NumPy arrays, numbers, texts, and tuples, lists and dicts of these. Let the "
-        "function close over a value that is the same in all calls, and make a pipeline for each such value.",
+        "again in each run. Pass handles, NumPy arrays, numbers, texts, and tuples, lists and dicts of these; or "
+        "slices, frozen dataclasses and functions that hold none of the first two and no object. Let the function "
+        "close over a value that is the same in all calls, and make a pipeline for each such value.",
     )
 
 

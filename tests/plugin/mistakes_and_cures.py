@@ -4,14 +4,14 @@ HEAD = """from functools import partial
 import numpy as np
 import trio
 from dagpu import *
-from tests.typing.plugin.kernels import add, eat, saxpy, scale, split, total, vector
+from tests.typing.plugin.kernels import add, eat, maybe, saxpy, scale, split, total, vector
 LAST = "__global__ void last(Tile<float, 2> y, View<const float, 2> a, View<const float, 1> b) {}"
 """
 
 MISTAKES = """
 ## dagpu-use-after-move
 x = vector()
-eat(x)
+add(zeros((8,)).partition((4,)), x, ones((8,))).sync()
 print(x.shape)
 # use what the move gave back
 x = vector()
@@ -25,6 +25,81 @@ print(x.shape)
 x = vector().share()
 add(zeros((8,)).partition((4,)), x, x).sync()
 print(x.shape)
+
+## dagpu-use-after-move
+def take(t: Tensor[f32]) -> None:
+    eat(t)
+x = vector()
+take(x)
+print(x.shape)
+# pass a copy, dup(x.borrow()).sync()
+def take(t: Tensor[f32]) -> None:
+    eat(t)
+x = vector()
+take(dup(x.borrow()).sync())
+print(x.shape)
+# let the parameter be a TensorRef: .borrow()
+def look(t: TensorRef[f32]) -> None:
+    print(t.to_host().sync())
+x = vector()
+look(x.borrow())
+print(x.shape)
+
+## dagpu-use-after-move
+def take(t: Tensor[f32] | TensorRef[f32]) -> None:
+    add(zeros((8,)).partition((4,)), t, ones((8,))).sync()
+x = vector()
+take(x)
+print(x.shape)
+# or lend it with .borrow()
+def take(t: Tensor[f32] | TensorRef[f32]) -> None:
+    add(zeros((8,)).partition((4,)), t, ones((8,))).sync()
+x = vector()
+take(x.borrow())
+print(x.shape)
+
+## dagpu-use-after-move
+def take(t: Tensor[f32] | SharedTensor[f32]) -> None:
+    add(zeros((8,)).partition((4,)), t, ones((8,))).sync()
+x = vector()
+take(x)
+print(x.shape)
+# or share it with .share()
+def take(t: Tensor[f32] | SharedTensor[f32]) -> None:
+    add(zeros((8,)).partition((4,)), t, ones((8,))).sync()
+x = vector().share()
+take(x)
+print(x.shape)
+
+## type-var
+array.matmul(zeros((2, 2)), zeros((2, 2), f64)).sync()
+# Convert one: convert(t, f32)
+array.matmul(zeros((2, 2)), convert(zeros((2, 2), f64).sync(), f32)).sync()
+
+## dagpu-not-ready
+x = maybe()
+if x:
+    print(x.shape)
+# x is not None
+x = maybe()
+if x is not None:
+    print(x.shape)
+# get the contents with .to_host().sync()
+x = vector()
+if x.to_host().sync().any():
+    print("some")
+
+## dagpu-not-ready
+op = next(iter([None, zeros((8,))]))
+if op:
+    op.sync()
+# Run it, and test its result: op.sync()
+if zeros((8,)).to_host().sync().any():
+    print(1)
+# op is not None
+op = next(iter([None, zeros((8,))]))
+if op is not None:
+    op.sync()
 
 ## dagpu-use-after-move
 x = vector()

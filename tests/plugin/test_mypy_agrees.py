@@ -44,7 +44,8 @@ RAISES: dict[str, tuple[type[Exception], ...]] = {
     "arg-type": (BorrowError,),
     "dagpu-sees": (KernelArgumentError,),
     "dagpu-input-rank": (KernelArgumentError,),
-    "dagpu-not-ready": (NotReadyError,),
+    # TypeError: an op is no condition.
+    "dagpu-not-ready": (NotReadyError, TypeError),
     "dagpu-source-part": (SourceError,),
     "dagpu-source-value": (SourceError,),
     # No counterpart in a run: a borrow keeps its tensor alive, wherever it goes.

@@ -116,3 +116,21 @@ def pluggable() -> None:
         assert_type(current, Interpreter)
         assert_type(current.run_sync(zeros((4,))), Tensor[f32])
     use_interpreter(Backwards())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def operators(op: DeviceOp[Tensor[f32]], t: Tensor[f32]) -> None:
+    """Both checkers refuse the operators of arrays, as a run does; the answer of `==` is a bool and no Any."""
+    print(op // 2)  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
+    print(op < 3)  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
+    print(op & op)  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
+    print(t @ t)  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
+    print(-t)  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
+    abs(op)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    float(op)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    len(t)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    iter(t)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+    t[1:]  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
+    op[0]  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
+    print(3.0 in op)  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
+    other = op
+    assert_type(op == other, bool)

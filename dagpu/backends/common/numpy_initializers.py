@@ -36,8 +36,8 @@ def write(recipe: Recipe, out: NDArray[Any]) -> None:
             out[...] = 0
             diagonal = np.arange(min(out.shape))
             out[diagonal, diagonal] = 1
-        case Uniform(int(seed)):
-            _fill_in_chunks(out, lambda first, part: fill_uniform(seed, first, part), whole=True)
+        case Uniform(int(seed), stream):
+            _fill_in_chunks(out, lambda first, part: fill_uniform(seed, first, part, stream), whole=True)
         case Normal(mean, std, int(seed)):
             _fill_in_chunks(out, lambda first, part: fill_normal(seed, first, part, mean, std), whole=True)
         case Uniform() | Normal():

@@ -18,15 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.common.dtypes import bf16
+from dagpu.ops.initializers import NORMAL_STREAM, UNIFORM_STREAM
 
 CHUNK: Final = 16384
 """Number of counters in each block: 64 Ki elements of f32. Half and four times this number were a quarter slower."""
 
 ROUNDS: Final = 10
-UNIFORM_STREAM: Final = 0
-"""Counter word 3 of uniform numbers."""
-NORMAL_STREAM: Final = 1
-"""Counter word 3 of normal numbers."""
 
 DIGITS: Final[dict[np.dtype[Any], int]] = {
     np.dtype(np.float16): 11,
@@ -65,14 +62,14 @@ def philox4x32(counter: NDArray[np.uint32], key: NDArray[np.uint32]) -> NDArray[
     return words
 
 
-def uniform(seed: int, start: int, count: int, dtype: "np.dtype[Any]") -> NDArray[Any]:
-    """Return elements start, ..., start + count - 1 of `Uniform(seed)`, shape (count,).
+def uniform(seed: int, start: int, count: int, dtype: "np.dtype[Any]", stream: int = UNIFORM_STREAM) -> NDArray[Any]:
+    """Return elements start, ..., start + count - 1 of `Uniform(seed, stream)`, shape (count,).
 
     Raises:
         TypeError: `dtype` is not a floating type.
     """
     out = np.empty(count, dtype)
-    fill_uniform(seed, start, out)
+    fill_uniform(seed, start, out, stream)
     return out
 
 
@@ -89,8 +86,8 @@ def normal(
     return out
 
 
-def fill_uniform(seed: int, start: int, out: NDArray[Any]) -> None:
-    """Write elements start, start + 1, ... of `Uniform(seed)` into `out`, of shape (count,)."""
+def fill_uniform(seed: int, start: int, out: NDArray[Any], stream: int = UNIFORM_STREAM) -> None:
+    """Write elements start, start + 1, ... of `Uniform(seed, stream)` into `out`, of shape (count,)."""
     digits = _digits(out.dtype)
     wide = out.dtype == np.float64
     lanes = 2 if wide else 4
@@ -101,7 +98,7 @@ def fill_uniform(seed: int, start: int, out: NDArray[Any]) -> None:
     scale = np.float64(2.0**-digits) if wide else np.float32(2.0**-digits)
     first, stop = _counters(start, len(out), lanes)
     words = np.empty((min(CHUNK, stop - first), 2), dtype=np.uint64)
-    for at, pairs in _blocks(seed, UNIFORM_STREAM, first, stop):
+    for at, pairs in _blocks(seed, stream, first, stop):
         block = words[: pairs.shape[1]]
         block[:, 0], block[:, 1] = pairs
         bits = block.reshape(-1).view(unsigned)

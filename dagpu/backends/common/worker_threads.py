@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol, final
@@ -38,15 +39,15 @@ class _Queue:
     __slots__ = ("_stream", "busy", "waiting")
 
     def __init__(self, stream: "WorkerStream") -> None:
-        self.waiting: SimpleQueue[Work | weakref.ref[WorkerStream] | None] = SimpleQueue()
+        self.waiting: SimpleQueue[tuple[Context, Work] | weakref.ref[WorkerStream] | None] = SimpleQueue()
         self.busy = False
         # The thread ends once the stream is freed. `SimpleQueue.put` is C code: no interrupt occurs inside it (see
         # dagpu.common.reference_queue), and it may be called while the thread holds any lock.
         self._stream = weakref.ref(stream, self.waiting.put)
 
     def put(self, work: Work | None) -> None:
-        """Append work for the thread. None ends the thread."""
-        self.waiting.put(work)
+        """Append work for the thread, which does it in a copy of the context of this call. None ends the thread."""
+        self.waiting.put(None if work is None else (copy_context(), work))
 
 
 @final
@@ -164,13 +165,14 @@ def enqueue(work: Mapping[WorkerStream, Work]) -> None:
 def _serve(queue: _Queue) -> None:
     """Do the work of a queue until its stream is freed or the process ends. The body of a worker thread."""
     enter_user_code()  # all work here belongs to a run, so ops are always refused
-    while (work := queue.waiting.get()) is not None and not isinstance(work, weakref.ref):
+    while (item := queue.waiting.get()) is not None and not isinstance(item, weakref.ref):
         queue.busy = True
+        context, work = item
         try:
-            work.run()
+            context.run(work.run)
         except BaseException:  # a defect, which must not prevent all later work
             report_lost()
-        del work  # otherwise it would live until the next work arrives
+        del item, context, work  # otherwise they would live until the next work arrives
         queue.busy = False
     process.threads.pop(threading.current_thread(), None)
 

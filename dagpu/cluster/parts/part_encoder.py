@@ -142,8 +142,9 @@ class _Pickler(pickle.Pickler):
             return ("place", *(place_of(obj) or ("", 0)))
         if kind is ScalarCheck:
             return "scalar", obj.dtype.name
-        if isinstance(obj, np.dtype) and element_type(obj) is not None:
-            return "dtype", obj.name
-        if (kind is np.ndarray or isinstance(obj, np.generic)) and element_type(obj.dtype) is not None:
-            return "array" if kind is np.ndarray else "number", obj.dtype.name, obj.shape, obj.tobytes()
+        if isinstance(obj, np.dtype):
+            return None if element_type(obj) is None else ("dtype", obj.name)
+        if kind is np.ndarray or isinstance(obj, np.generic):
+            name = "array" if kind is np.ndarray else "number"
+            return None if element_type(obj.dtype) is None else (name, obj.dtype.name, obj.shape, obj.tobytes())
         return None

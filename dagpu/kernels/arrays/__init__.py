@@ -4,6 +4,8 @@ Each call builds an op. Its result is a new tensor, which depends on the shapes 
 on the device, the schedule or the run. Owned tensors move into the op; lend or share them to use them again.
 """
 
+from typing import TYPE_CHECKING
+
 from dagpu.kernels.arrays.element_functions import (
     abs,
     ceil,
@@ -34,6 +36,7 @@ from dagpu.kernels.arrays.movement.normalising import softmax
 from dagpu.kernels.arrays.movement.running_sums import cumsum
 from dagpu.kernels.arrays.movement.scattering import scatter_add
 from dagpu.kernels.arrays.movement.transposition import transpose
+from dagpu.kernels.arrays.numpy_names import refuse_name
 from dagpu.kernels.arrays.random_functions import dropout, permutation
 from dagpu.kernels.arrays.reducing import fused_reductions as fused_reductions
 from dagpu.kernels.arrays.reducing.arg_reductions import argmax, argmin
@@ -48,3 +51,6 @@ __all__ = [
     "rint", "scatter_add", "sin", "softmax", "sort", "sqrt", "stack", "std", "sum", "take", "tanh", "topk",
     "transpose", "var", "where",
 ]  # fmt: skip
+
+if not TYPE_CHECKING:  # hidden from type checkers, which report unknown names themselves
+    __getattr__ = refuse_name

@@ -19,13 +19,14 @@ from dagpu.kernels.arrays.element_functions import where
 from dagpu.kernels.arrays.sorting.sorted_rows import argsort
 from dagpu.kernels.expressions.element import Elem
 from dagpu.kernels.expressions.expression import Expression
-from dagpu.kernels.expressions.operations.element_operations import DOMAINS, type_name
+from dagpu.kernels.expressions.operations.element_operations import DOMAINS
 from dagpu.kernels.expressions.operations.numpy_operations import register_dtype
 from dagpu.kernels.expressions.traced_expression import trace_expression
-from dagpu.kernels.generated.generated_launch import CONVERT_FIRST, AnyOp, array_call, refused_call
+from dagpu.kernels.generated.generated_launch import AnyOp, array_call, refused_call, refused_type
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.creation import Alloc, check_seed, rand
-from dagpu.ops.initializers import Uniform
+from dagpu.ops.creation import Alloc
+from dagpu.ops.initializers import DROPOUT_STREAM, PERMUTATION_STREAM, Uniform
+from dagpu.ops.seeds import Seed, check_seed, with_seed
 
 # Constrained, not bounded: handles are covariant, so a bound would join f32 and f64 to np.generic.
 _F = TypeVar("_F", f16, bf16, f32, f64)
@@ -34,34 +35,42 @@ _F32: Final = np.dtype(np.float32)
 
 
 @leaves_run
-def permutation(n: int, *, seed: int) -> DeviceOp[Tensor[i64], Any]:
+def permutation(n: int, *, seed: Seed | None = None) -> DeviceOp[Tensor[i64], Any]:
     """Return the numbers from 0 to n - 1 in random order, as i64 of shape (n,).
 
-    They are sorted by `rand((n,), f64, seed=seed)`: the same on every device and in every run. Two of these keys are
-    equal with a probability of about `n ** 2 / 2 ** 54`; then the smaller number comes first.
+    They are sorted by keys of f64, which Philox draws as for `rand`, in a stream of `permutation`'s own: one seed gives
+    the same order on every device and in every run. Two of these keys are equal with a probability of about
+    `n ** 2 / 2 ** 54`; then the smaller number comes first.
 
     Args:
         n: the count.
-        seed: as for `rand`. An argument of a pipeline varies it without another plan.
+        seed: as for `rand`: without one, each run draws another order. An argument of a pipeline varies it without
+            another plan.
 
     Raises:
         ShapeError: n is negative, or the seed is not a whole number.
     """
-    count = as_whole_number(n)
+    count, origin = as_whole_number(n), here()
     if count is None or count < 0:
         raise ShapeError(
-            f"permutation at {describe(here())}: n is {format_value(n)}, but it counts elements. Give a whole number "
+            f"permutation at {describe(origin)}: n is {format_value(n)}, but it counts elements. Give a whole number "
             "of 0 or more."
         )
-    return argsort(rand((count,), f64, seed=seed))
+    keys = (count,), np.dtype(f64)
+
+    def build(chosen: int | None) -> AnyOp:
+        return Alloc(*keys, Uniform(chosen, PERMUTATION_STREAM), origin)
+
+    return argsort(with_seed(seed, "permutation", build, origin))
 
 
 @leaves_run
-def dropout(x: In[_F], p: float, *, seed: int | None = None) -> DeviceOp[Tensor[_F], Any]:
+def dropout(x: In[_F], p: float, *, seed: Seed | None = None) -> DeviceOp[Tensor[_F], Any]:
     """Return x with a share p of its elements set to 0, and the others divided by 1 - p, of its shape and type.
 
-    Element i is set to 0 if element i of `rand(x.shape, f32, seed=seed)` is below p. So one seed drops the same
-    elements on every device and in every run, and the bits are the same everywhere. f16 and bf16 are divided in f32.
+    Philox draws a number of f32 for each element, as for `rand`, in a stream of `dropout`'s own; an element whose
+    number is below p is set to 0. So one seed drops the same elements on every device and in every run, and the bits
+    are the same everywhere. f16 and bf16 are divided in f32.
 
     Args:
         x: a tensor, or an op whose result is one.
@@ -73,7 +82,7 @@ def dropout(x: In[_F], p: float, *, seed: int | None = None) -> DeviceOp[Tensor[
         ShapeError: the seed is not a whole number.
     """
     origin = here()
-    recipe = Uniform(check_seed(seed, "dropout"))
+    given = seed if isinstance(seed, DeviceOp) else check_seed(seed, "dropout", origin)
 
     def check_range(given: Any) -> None:
         # To compare an argument of a pipeline would fix its value in the plan.
@@ -88,9 +97,10 @@ def dropout(x: In[_F], p: float, *, seed: int | None = None) -> DeviceOp[Tensor[
             raise refused_call("dropout", origin, "p is a tensor", "Give a probability, from 0 to 1")
         check_range(arguments[1])
         if layout.dtype not in DOMAINS["float"]:
-            what = f"it does not take elements of {type_name(layout.dtype)}"
-            raise refused_call("dropout", origin, what, CONVERT_FIRST)
-        chances: AnyOp = Alloc(layout.shape, _F32, recipe, origin)
+            raise refused_type("dropout", origin, layout.dtype)
+        chances = with_seed(
+            given, "dropout", lambda chosen: Alloc(layout.shape, _F32, Uniform(chosen, DROPOUT_STREAM), origin), origin
+        )
         return _kept(layout.dtype).build((arguments[0], chances, arguments[1]), origin)
 
     check_range(p)

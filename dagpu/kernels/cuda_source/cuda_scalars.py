@@ -164,8 +164,10 @@ def _refuse_scalar(value: object, param: CudaParam, kernel: str, cure: str) -> N
     else:
         largest = _FLOAT_LIMITS[param.ctype][1]
         wanted = f"a number from -{largest} to {largest}"
-    place = f" (CUDA source line {param.line})" if param.line else ""
+    takes = f"its CUDA parameter '{c_text(param)}' (CUDA source line {param.line}) takes"
+    if not param.line:  # the user wrote no CUDA
+        takes, cure = f"elements of {param.ctype} take", cure.replace(", or declare a wider type", "")
     raise KernelArgumentError(
-        f"kernel {kernel!r}: argument {param.name or '(unnamed)'!r} is {type(value).__name__}{shown}; its "
-        f"CUDA parameter '{c_text(param)}'{place} takes {wanted}. Cure: {cure}."
+        f"kernel {kernel!r}: argument {param.name or '(unnamed)'!r} is {type(value).__name__}{shown}; "
+        f"{takes} {wanted}. Cure: {cure}."
     )

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, final
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.common.dtypes import FLOATING, bool_
+from dagpu.common.dtypes import FLOATING, bool_, scalar_dtype
 from dagpu.common.origin import describe, here
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles.symbolic import read_value
-from dagpu.kernels.expressions.operations.element_operations import DOMAINS, OPERATIONS, dtype_of_type, type_name
+from dagpu.kernels.expressions.operations.element_operations import DOMAINS, OPERATIONS, type_name
 from dagpu.kernels.generated.element_errors import (
     refuse_choice,
     refuse_element_name,
@@ -176,7 +176,7 @@ class Elem(Generic[_D]):
         Raises:
             TypeError: no tensor has elements of this type.
         """
-        found = dtype_of_type(dtype)
+        found = scalar_dtype(dtype)
         if found is None:
             raise TypeError(
                 f"to at {describe(here())}: {format_value(dtype)} is not an element type. Say x.to(f32), with "

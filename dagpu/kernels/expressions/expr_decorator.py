@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, get_args, get_origin, get_type_hints, overloa
 import numpy as np
 from typing_extensions import TypeVar
 
+from dagpu.common.dtypes import scalar_dtype
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import describe, here
 from dagpu.common.tracebacks import leaves_run, scope_of_caller
@@ -14,7 +15,6 @@ from dagpu.common.wrong_arguments import format_value
 from dagpu.kernels.decorator import DECLARED
 from dagpu.kernels.expressions.element import Elem
 from dagpu.kernels.expressions.expression import Argument, Expression
-from dagpu.kernels.expressions.operations.element_operations import dtype_of_type
 from dagpu.kernels.expressions.traced_expression import trace_expression
 
 _A = TypeVar("_A", bound=np.generic)
@@ -132,7 +132,7 @@ def expr(*types_or_function: Any) -> Any:
     if len(types_or_function) == 1 and inspect.isfunction(types_or_function[0]):
         function = types_or_function[0]
         return _make(function, _annotated(function, scope_of_caller()))
-    dtypes = [dtype_of_type(t) for t in types_or_function]
+    dtypes = [scalar_dtype(t) for t in types_or_function]
     if not dtypes or any(dtype is None for dtype in dtypes):  # numpy.dtype("float64") == None
         given = ", ".join(map(format_value, types_or_function)) or "nothing"
         raise KernelArgumentError(
@@ -168,7 +168,7 @@ def _annotated(function: Callable[..., Any], local_names: dict[str, Any]) -> lis
     for name in inspect.signature(function).parameters:
         hint = hints.get(name)
         element = get_args(hint)[0] if get_origin(hint) is Elem else None
-        dtype = dtype_of_type(element)
+        dtype = scalar_dtype(element)
         if dtype is None:
             raise KernelArgumentError(
                 f"expr: parameter {name!r} of {function.__name__} at {describe((function.__code__, 0))} is not "

@@ -22,6 +22,7 @@ from dagpu.kernels.expressions.operations.numpy_operations import (
     numpy_function,
     register_dtype,
     where,
+    writes_result,
 )
 from dagpu.kernels.expressions.traced_expression import Step, TracedExpression
 from dagpu.kernels.generated.cancelled_parts import until_cancelled
@@ -91,7 +92,7 @@ def evaluator(expression: TracedExpression, whole: Collection[int]) -> Callable[
             if number == last and not is_half(expression.dtype):
                 lines.append(f"f{number}({', '.join([*given, 'out=out'])})")
                 break
-            target = targets.of_step(number, isinstance(function, np.ufunc))
+            target = targets.of_step(number, writes_result(function))
             lines.append(f"{text} = f{number}({', '.join(given if target is None else [*given, f'out={target}'])})")
         texts.append(text)
     else:

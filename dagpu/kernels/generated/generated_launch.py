@@ -13,7 +13,7 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.env_vars import CHECKED
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout
-from dagpu.common.origin import Origin, describe, here
+from dagpu.common.origin import Origin, describe
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, reshape_handle
 from dagpu.handles.handle_trees import move_handles
 from dagpu.handles.library_bodies import LibraryBody
@@ -21,11 +21,12 @@ from dagpu.kernels.call_arguments import check_arguments
 from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.kernels.expressions.element import Elem
+from dagpu.kernels.expressions.operations.element_operations import type_name
 from dagpu.kernels.generated.element_errors import REDUCE, refuse_call_in_expression
 from dagpu.kernels.generated.known_layouts import known_layout
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, Then, Value, Zip
-from dagpu.ops.creation import Alloc, Copy
+from dagpu.ops.creation import Alloc, Copy, copied
 from dagpu.ops.kernel_spec import HostBody, Indexed, KernelSpec, Param
 from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source
@@ -55,7 +56,7 @@ def tensor_input(name: str, dtype: "np.dtype[Any]", rank: int | None) -> Param:
 
 def number_input(name: str, dtype: "np.dtype[Any]", kernel: str, *, lazy: bool = False) -> Param:
     """Return the parameter of a number that is passed as this type; if it is lazy, it may be a source of numbers."""
-    check = ScalarCheck(CudaParam(name, "scalar", dtype.name, False, None, 1), kernel)
+    check = ScalarCheck(CudaParam(name, "scalar", dtype.name, False, None, 0), kernel)
     return Param(name, "scalar", None, None, check, lazy)
 
 
@@ -100,7 +101,7 @@ def generated_kernel(
 
 
 def _for_any_caller(body: Callable[..., None]) -> Callable[..., None]:
-    """Return a generated body that ignores floating-point errors itself, and takes arrays of any class."""
+    """Return a body that ignores floating-point errors itself, and takes arrays of any class."""
 
     def any_call(*arguments: Any) -> None:
         plain = [each.view(np.ndarray) if isinstance(each, np.ndarray) else each for each in arguments]
@@ -114,10 +115,10 @@ def library_kernel(
     name: str, params: Sequence[Param], library: LibraryBody, host: Callable[..., None], origin: Origin
 ) -> KernelSpec:
     """Return the declaration of a kernel whose work a library does on a GPU, and this host body on the host. Both
-    write whole outputs."""
+    write whole outputs. Floating-point errors are ignored, as on a GPU."""
     return KernelSpec(
         name=name, params=tuple(params), cuda="", source_name="", abi="views", block=None, options=(), checked=False,
-        origin=origin, host=HostBody(host, whole=True), library=library,
+        origin=origin, host=HostBody(_for_any_caller(host), whole=True), library=library,
     )  # fmt: skip
 
 
@@ -236,8 +237,13 @@ def array_call(name: str, names: Sequence[str], arguments: tuple[Any, ...], buil
     return with_layouts(name, arguments, check, build, origin, f"array.{name}")
 
 
-CONVERT_FIRST: Final = "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))"
-"""The cure for a tensor of a wrong element type."""
+def refused_type(name: str, origin: Origin, dtype: "np.dtype[Any]", param: str = "it") -> KernelArgumentError:
+    """Return the error for a tensor of an element type that a function of tensors does not take. Complex elements are
+    not converted to real ones."""
+    cure = "Convert the tensor before: convert(t, f32)"
+    if dtype.kind == "c":
+        cure = "Complex tensors are for the transforms; compute with NumPy on the host: t.to_host()"
+    return refused_call(name, origin, f"{param} does not take elements of {type_name(dtype)}", cure)
 
 
 def refused_call(name: str, origin: Origin, what: str, cure: str) -> KernelArgumentError:
@@ -254,11 +260,7 @@ def reshaped(x: Any, layout: Layout, shape: Shape, origin: Origin) -> Any:
 
 def contiguous_copy(x: Any, origin: Origin) -> AnyOp:
     """Return the op that copies an argument that has moved, a handle or an op, to a new tensor."""
-    return Then(x, _copy_now, origin) if isinstance(x, DeviceOp) else Copy(x, None, None, origin)
-
-
-def _copy_now(t: Any) -> AnyOp:
-    return Copy(t, None, None, here())
+    return copied(x, None, "dup", origin) if isinstance(x, DeviceOp) else Copy(x, None, None, origin)
 
 
 def new_output(shape: Shape, dtype: "np.dtype[Any]", tile: Shape, origin: Origin) -> AnyOp:

@@ -5,6 +5,8 @@ axes of a reduction. It knows a place in each group, and this module makes the t
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
 from operator import itemgetter
 from typing import Any, NamedTuple, final
 
@@ -15,6 +17,7 @@ from dagpu.kernels.expressions.expression_text import ArgumentPattern, element_f
 from dagpu.kernels.expressions.numpy_twin import numpy_twin
 from dagpu.kernels.expressions.operations.cuda_operations import load_text, memory_type
 from dagpu.kernels.expressions.traced_expression import TracedExpression
+from dagpu.kernels.generated import element_blocks
 from dagpu.kernels.generated.generated_launch import number_input, tensor_input
 from dagpu.ops.kernel_spec import Param
 
@@ -176,9 +179,20 @@ def with_elements(
 ) -> Callable[..., None]:
     """Return a NumPy twin that computes the elements of an expression, and calls `body(out, elements, *others)`.
 
-    On the host the elements are in memory, for one launch.
+    A few elements are in an array; of many, `body` gets `ElementBlocks`, which computes those of a block.
     """
     compute = numpy_twin(traced, patterns, rank)
+
+    def read(given: Sequence[Any], box: tuple[slice, ...]) -> NDArray[Any]:
+        found: NDArray[Any] = np.empty([cut.stop - cut.start for cut in box], traced.dtype)
+        cut = [
+            argument[(*[box[axis] if axis >= 0 else slice(None) for axis in pattern.axes], ...)]
+            if pattern.form == "array"
+            else argument
+            for pattern, argument in zip(patterns, given, strict=True)
+        ]
+        compute(found, *cut)
+        return found
 
     def with_computed(out: Any, *arguments: Any) -> None:
         given = arguments[: len(patterns)]
@@ -187,9 +201,11 @@ def with_elements(
             for axis, extent in zip(pattern.axes, getattr(argument, "shape", ()), strict=True):
                 if axis >= 0:
                     shape[axis] = extent
-        elements: NDArray[Any] = np.empty(shape, traced.dtype)
-        compute(elements, *given)
-        body(out, elements, *arguments[len(patterns) :])
+        if prod(shape) > element_blocks.WHOLE:
+            elements = element_blocks.ElementBlocks(tuple(shape), traced.dtype, partial(read, given))
+            body(out, elements, *arguments[len(patterns) :])
+        else:
+            body(out, read(given, tuple([slice(0, extent) for extent in shape])), *arguments[len(patterns) :])
 
     return with_computed
 

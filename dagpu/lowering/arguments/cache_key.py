@@ -24,6 +24,7 @@ A closure cannot be inspected, since it may read state that has changed. An op t
 traced in each run.
 """
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, TypeAlias, final
@@ -31,6 +32,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 
 from dagpu.common.origin import Origin
+from dagpu.handles import OWNING
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.symbolic import SymbolicArray
 from dagpu.lowering.arguments.flattened import SEED_PLACE, AnyOp, CacheKey, Flattened, RememberedValue
@@ -122,6 +124,18 @@ class _DagReader(ValueReader):
                 self._tokens += (id(code), at)
             if (kind is Launch or kind is Map or not self._add_source(op)) and not self._add_inner_node(op, todo):
                 return False
+        return True
+
+    def _add_op_argument(self, op: AnyOp) -> bool:
+        before, known = len(self.leaves), set(self.remembered)
+        self._tokens.append("op")
+        self._unreadable = f"{op!r}, which holds a function or a tensor of its own"
+        if not self.add_dag(op) or any(type(leaf) in OWNING for leaf in self.leaves[before:]):
+            return False
+        self._unreadable = None
+        for once in self.remembered.keys() - known:
+            self.remembered[once].uses = sys.maxsize  # the function may use it any number of times
+        self.op_arguments.setdefault(op, (before, len(self.leaves)))
         return True
 
     def _add_source(self, op: AnyOp) -> bool:

@@ -20,8 +20,8 @@ from dagpu.handles import HANDLES, Cut, Partition, SharedTensor, Tensor, cut_of,
 from dagpu.handles.device_handles import Device
 from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.call_text import CallText, HandleNames
-from dagpu.lowering.arguments.exact_tokens import COMPARABLE, PLAIN, exact_token, is_tuple
-from dagpu.lowering.arguments.value_tokens import NAMED
+from dagpu.lowering.arguments.exact_tokens import COMPARABLE, NAMED, PLAIN, exact_token, is_tuple
+from dagpu.lowering.arguments.fixed_tokens import fixed_token
 
 _DEEPEST: Final = 4
 """The depth of nested tuples, lists and dicts to which a guard is made."""
@@ -157,6 +157,23 @@ class TokenGuard:
             token = text.constant("TOKEN", exact_token(self.value))
             other += f" and {token} != {text.function_name(exact_token)}({value})"
         text.refuse_if(other)
+
+
+@final
+@frozen
+class FixedGuard:
+    """Accepts a value with the same token, by dagpu.lowering.arguments.fixed_tokens. The key of the plan keeps alive
+    what is in the token by its identity."""
+
+    token: Hashable
+
+    def write(self, text: CallText, value: str) -> None:
+        known = text.constant("TOKEN", self.token)
+        text.refuse_if(f"{text.function_name(_token_of)}({value}) != {known}")
+
+
+def _token_of(value: object) -> Hashable:
+    return fixed_token(value, id)
 
 
 @final
@@ -312,7 +329,8 @@ class ArgumentWalk:
             return ArrayGuard(value.shape, value.dtype, self._add_leaf(value))
         if kind is int or kind is float:
             return NumberGuard(kind, self._add_leaf(value))
-        return None
+        token = _token_of(value)
+        return None if token is None else FixedGuard(token)
 
     def _guard_handle(self, handle: Any, kind: type[Any]) -> HandleGuard | None:
         """Return the guard of a handle; None if a graph writes its memory."""

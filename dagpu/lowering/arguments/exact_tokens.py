@@ -1,12 +1,14 @@
 """Tokens of plain values, which are equal exactly where no program can distinguish the values."""
 
 from collections.abc import Hashable
+from enum import Enum
 from struct import Struct
 from typing import Any, Final
 
 import numpy as np
 
 from dagpu.common.dtypes import COMPLEX, SUPPORTED
+from dagpu.handles.device_handles import Device
 
 PLAIN: Final = frozenset(
     {bool, int, float, complex, str, bytes, type(None)} | {np.dtype(element).type for element in SUPPORTED | COMPLEX}
@@ -15,6 +17,9 @@ PLAIN: Final = frozenset(
 
 COMPARABLE: Final = frozenset((bool, int, str, bytes, type(None)))
 """The types among these of which no program can distinguish equal values of one type. The float 0.0 equals -0.0."""
+
+NAMED: Final = (type, Enum, Device, np.dtype)
+"""The classes of values that are in a key by their identity."""
 
 _INT: Final = frozenset((int,))
 

@@ -93,6 +93,8 @@ class Flattened:
         """The index of the value of each source of the DAG among the leaves; -1 for a value that is in the key."""
         self.source_ends: dict[AnyOp, int] = {}
         """For each source among a pipeline's arguments the number of leaves after it was added."""
+        self.op_arguments: dict[AnyOp, tuple[int, int]] = {}
+        """For each op among a pipeline's arguments the index of its first leaf, and the number of leaves after it."""
         self.streams = False
         """True if the op names a stream. A plan of such an op keeps that stream alive."""
         self.changeable = False

@@ -26,13 +26,13 @@ def is_stateless(f: object) -> bool:
     cannot reach itself, it gets none later. Its globals are those of a module, because `eval` and `exec` may make
     globals that differ in each run.
     """
-    if _is_found_by_name(f):
+    if is_found_by_name(f):
         return True
     if type(f) is not FunctionType or f.__dict__ or not _are_module_globals(f.__globals__):
         return False
     captured = _captured(f)
     if captured is None or not all(
-        type(item) in _IMMUTABLE or _is_imported_module(item) or _is_found_by_name(item) for item in captured
+        type(item) in _IMMUTABLE or _is_imported_module(item) or is_found_by_name(item) for item in captured
     ):
         return False
     return not f.__code__.co_freevars or not any(_assignments(f.__code__, frozenset(f.__code__.co_freevars)))
@@ -68,7 +68,7 @@ def _are_module_globals(names: dict[str, Any]) -> bool:
     return getattr(module, "__dict__", None) is names
 
 
-def _is_found_by_name(item: Any) -> bool:
+def is_found_by_name(item: Any) -> bool:
     """Return true for a function or class that its module has under its own name."""
     if type(item) is BuiltinFunctionType:
         return item.__self__ is None or _is_imported_module(item.__self__)  # not a method of an object

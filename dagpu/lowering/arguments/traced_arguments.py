@@ -32,6 +32,7 @@ from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
 from dagpu.lowering.arguments.flattened import SEED_PLACE, AnyOp, Flattened, RememberedValue
 from dagpu.lowering.arguments.stateless_functions import closed_over_numbers, is_stateless
+from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Unzip
 from dagpu.ops.creation import Alloc
 from dagpu.ops.graph import Captured
@@ -276,6 +277,10 @@ class _SymbolicArguments:
         inputs = self._leaves.inputs
         if kind is Source and inputs is not None and inputs.source_leaves[value] == self._next:
             self._next = inputs.source_ends[value]
+        elif isinstance(value, DeviceOp) and inputs is not None:
+            start, end = inputs.op_arguments.get(value, (-1, -1))
+            if start == self._next:
+                self._next = end
         return value
 
 

@@ -1,7 +1,6 @@
 """The tokens of values in a cache key: arguments, handles, arrays, numbers, and the sources of values."""
 
 from collections.abc import Iterable
-from enum import Enum
 from typing import Any, Final
 
 import numpy as np
@@ -9,16 +8,15 @@ import numpy as np
 from dagpu.common.containers import Composite, items_of, tokens_of
 from dagpu.common.dtypes import element_type
 from dagpu.handles import HANDLES, Partition, SharedTensor, cut_of, find_live_state
-from dagpu.handles.device_handles import Device
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
-from dagpu.lowering.arguments.exact_tokens import DEEPEST, PLAIN, exact_token, field_token, is_tuple
-from dagpu.lowering.arguments.flattened import Flattened
+from dagpu.lowering.arguments.exact_tokens import DEEPEST, NAMED, PLAIN, exact_token, field_token, is_tuple
+from dagpu.lowering.arguments.fixed_tokens import fixed_token
+from dagpu.lowering.arguments.flattened import AnyOp, Flattened
+from dagpu.ops.base import DeviceOp
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot
 
-NAMED: Final = (type, Enum, Device, np.dtype)
-"""The classes of values that are in a key by their identity."""
 NUMBERS: Final = frozenset((int, float, SymbolicNumber))
 """The types of numbers that may differ between runs. A stand-in among them is left over from another trace, and counts
 as its number."""
@@ -66,6 +64,11 @@ class ValueReader(Flattened):
             return self.add_value(replace_standins(value), depth)
         elif kind is Source:
             return self._add_source_argument(value)
+        elif isinstance(value, DeviceOp):
+            return self._add_op_argument(value)
+        elif kind is not dict and (token := fixed_token(value, self._identity_token)) is not None:
+            self.changeable = True
+            self._tokens += ("fixed", token)
         else:
             keys = " whose keys are not all numbers and texts" if kind is dict else ""
             self._unreadable = f"a value of type {kind.__name__}{keys}"
@@ -186,6 +189,11 @@ class ValueReader(Flattened):
         else:
             self.source_values[node] = len(self.leaves)
         return self.add_value(value)
+
+    def _add_op_argument(self, op: AnyOp) -> bool:
+        """Add an op that a pipeline is called with: its function gets the op itself. Return false if it cannot be
+        added."""
+        raise NotImplementedError
 
     def _add_source_argument(self, node: Source[Any]) -> bool:
         """Add a source that a pipeline is called with: its function gets the source itself. Return false if it cannot

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar, final
 
-from dagpu.common.origin import describe
+from dagpu.common.origin import describe, is_ours
 from dagpu.lowering.program import Cell, Items
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, Shared, Then, Unzip
@@ -116,11 +116,20 @@ def waits_for_host(deferred: Deferred) -> str | None:
     cause = deferred.cause
     if type(cause) is not SuspendedOp:
         return None
-    what = f"the function of .then at {describe(cause.node.origin)}" if type(cause.node) is Then else f"{cause.node!r}"
     return (
-        f"{what} needs values that come to the host during the run. Make one pipeline of what comes before it, and one "
-        "of what comes after, which gets these values as arguments"
+        f"{_work_of(cause.node)} needs values that come to the host during the run. Make one pipeline of what comes "
+        "before it, and one of what comes after, which gets these values as arguments"
     )
+
+
+def _work_of(node: Any) -> str:
+    """Return the name of the work of a suspended op, as its user wrote it: a function of dagpu's that chooses a kernel
+    by the results of ops is a `Then` too. A public one is what the user gave to `.then`."""
+    if type(node) is not Then:
+        return repr(node)
+    code = getattr(node.f, "__code__", None)
+    ours = code is not None and is_ours(code.co_filename) and "<locals>" in node.f.__qualname__
+    return f"{node.f.__name__ if ours else 'the function of .then'} at {describe(node.origin)}"
 
 
 NOT_YET: Final = object()

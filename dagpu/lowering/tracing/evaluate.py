@@ -282,7 +282,8 @@ class Evaluation(RememberingEvaluation):
 
     def finish_part(self, part: Deferred, value: Any, made_for: Mapping[Any, int]) -> None:
         """Record the value of a part, and the sources of which it was made."""
-        self._sources.used(made_for)
+        assert type(part.cause) is PartOfOp
+        self._sources.ran(part.cause.node, made_for)
         self.taker.own(value)
         part.value = value
 

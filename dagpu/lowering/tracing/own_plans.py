@@ -8,6 +8,7 @@ these parts have made.
 
 from typing import Any
 
+from dagpu.common.containers import values_in
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import HostCall, Map, Then, Value, sources_of
 from dagpu.ops.live.source_op import Source
@@ -31,6 +32,19 @@ def parts_with_plans(root: AnyOp) -> set[AnyOp]:
         return set()
     parts = {source for op in waits for source in sources_of(op)} - waits
     return {part for part in parts if type(part) is not Value and type(part) is not Source}
+
+
+def visible_sources(part: AnyOp) -> set[AnyOp]:
+    """Return the sources of a part, and those that the pipelines in it are called with."""
+    found: set[AnyOp] = set()
+    for op in _sources_first(part):
+        if type(op) is Source:
+            found.add(op)
+        elif type(op) is Value:
+            for each in values_in(op.content):
+                if isinstance(each, DeviceOp):
+                    found |= visible_sources(each)
+    return found
 
 
 def _sources_first(root: AnyOp) -> list[AnyOp]:

@@ -47,7 +47,7 @@ from dagpu.lowering.tracing.deferred import (
     waits_for_host,
 )
 from dagpu.lowering.tracing.evaluate import Evaluation
-from dagpu.lowering.tracing.own_plans import parts_with_plans
+from dagpu.lowering.tracing.own_plans import parts_with_plans, visible_sources
 from dagpu.lowering.tracing.placements import Placements
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.remembering import AnyOp
@@ -308,8 +308,12 @@ class Tracer:
 
     def finish_parts(self, parts: Sequence[Deferred], result: Any, made_for: Mapping[Any, int]) -> None:
         """Record the result of the op of these parts, and the sources of which it was made, with their revisions."""
-        for part, value in zip(parts, (result,) if len(parts) == 1 else result, strict=True):
-            self._evaluation.finish_part(part, value, made_for)
+        seen = [visible_sources(self._evaluation.placed_part(part)) for part in parts]
+        # What a function of a pipeline reads without an argument may be that of any part.
+        hidden = made_for.keys() - set[Any]().union(*seen)
+        for part, sources, value in zip(parts, seen, (result,) if len(parts) == 1 else result, strict=True):
+            mine = {node: revision for node, revision in made_for.items() if node in sources or node in hidden}
+            self._evaluation.finish_part(part, value, mine)
 
     def trace_parts(self, parts: Sequence[Deferred]) -> None:
         """Let these parts be traced in this run after all."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, TypeAlias, final
 
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Cutoff, Shared, Unzip, sources_of
+from dagpu.ops.compose import Cutoff, Shared, Then, Unzip, sources_of
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.single_flight import Once
 
@@ -18,26 +18,55 @@ Read: TypeAlias = Source[Any] | Cutoff[Any, Any, Any]
 
 
 @final
+class _Below:
+    """What is below an op. It refers to no op that a closure has built: that keeps handles, whose memory the run would
+    have to give out as a result."""
+
+    __slots__ = ("inside", "reads")
+
+    def __init__(self) -> None:
+        self.reads: dict[Read, None] = {}
+        self.inside: list[_Below | Once] = []
+        """What is below the ops that closures have returned, and the remembered values, which are looked up."""
+
+
+@final
 class Reads:
     """What the `Shared` and `Unzip` values of one run depend on. Ask for a value only when it is made: no closure below
     it is still to be called."""
 
-    __slots__ = ("_below", "_built", "_found")
+    __slots__ = ("_below", "_found", "_waiting")
 
     def __init__(self) -> None:
-        self._below: dict[Once, AnyOp] = {}
-        """The op whose value each of them is."""
-        self._built: dict[AnyOp, AnyOp] = {}
-        """The ops that closures have returned."""
+        self._below: dict[Once, _Below] = {}
         self._found: dict[Once, tuple[Read, ...]] = {}
+        """The values that earlier runs have made, and those that were asked for."""
+        self._waiting: dict[AnyOp, list[_Below]] = {}
+        """The ops whose closures are still to be called, with what they are parts of: one on the host may be part of
+        several."""
 
     def start(self, node: Remembering) -> None:
         """Record a value that the run evaluates."""
-        self._below[node.once] = _below(node)
+        if node.once not in self._below:
+            self._walk(_source(node), self._new(node.once))
 
     def built(self, node: AnyOp, op: AnyOp) -> None:
         """Record the op that the closure of a node has returned."""
-        self._built[node] = op
+        for below in self._waiting.pop(node, ()):
+            self._walk(op, below)
+
+    def ran(self, node: AnyOp, reads: Iterable[Read]) -> None:
+        """Record an op that ran by a plan of its own, and what its value depends on."""
+        inside = _Below()
+        inside.reads.update(dict.fromkeys(reads))
+        todo, seen = [node], {node}
+        while todo:
+            each = todo.pop()
+            for below in self._waiting.pop(each, ()):  # its closure was called there
+                below.inside.append(inside)
+            more = [source for source in sources_of(each) if source not in seen]
+            seen.update(more)
+            todo += more
 
     def used(self, once: Once, reads: Iterable[Read]) -> None:
         """Record a value that an earlier run has made, and what it depends on."""
@@ -45,43 +74,51 @@ class Reads:
 
     def of(self, once: Once) -> tuple[Read, ...]:
         """Return the sources and cutoffs on which a value depends, each once."""
-        todo = [once]
-        while todo:
-            if todo[-1] in self._found:
-                todo.pop()
-                continue
-            found, inside = self._walk(self._below[todo[-1]])
-            if missing := [each for each in inside if each not in self._found]:
-                todo += missing  # a value below this one: what it depends on is found once
-                continue
-            for each in inside:
-                found.update(dict.fromkeys(self._found[each]))
-            self._found[todo.pop()] = tuple(found)
-        return self._found[once]
+        found = self._found.get(once)
+        if found is None:
+            reads: dict[Read, None] = {}
+            todo: list[_Below | Once] = [once]
+            seen: set[_Below | Once] = set()
+            while todo:
+                each = todo.pop()
+                if each in seen:
+                    continue
+                seen.add(each)
+                if isinstance(each, _Below):
+                    reads.update(each.reads)
+                    todo += each.inside
+                elif each in self._found:
+                    reads.update(dict.fromkeys(self._found[each]))
+                else:
+                    todo.append(self._below[each])
+            found = self._found[once] = tuple(reads)
+        return found
 
-    def _walk(self, root: AnyOp) -> tuple[dict[Read, None], list[Once]]:
-        """Return the sources and cutoffs below an op, and the remembered values, behind which it does not look."""
-        found: dict[Read, None] = {}
-        inside: list[Once] = []
-        seen: set[AnyOp] = set()
-        todo = [root]
+    def _new(self, once: Once) -> _Below:
+        below = self._below[once] = _Below()
+        return below
+
+    def _walk(self, root: AnyOp, below: _Below) -> None:
+        """Find what is below an op, for each remembered value that is met for the first time apart."""
+        todo = [(root, below)]
+        seen: set[tuple[AnyOp, _Below]] = set()
         while todo:
-            node = todo.pop()
-            if node in seen:
-                continue
-            seen.add(node)
+            node, below = todo.pop()
             if type(node) is Shared or type(node) is Unzip:
-                self._below.setdefault(node.once, _below(node))
-                inside.append(node.once)
+                below.inside.append(node.once)
+                if node.once not in self._below:
+                    todo.append((_source(node), self._new(node.once)))
                 continue
+            if (node, below) in seen:
+                continue
+            seen.add((node, below))
             if type(node) is Source or type(node) is Cutoff:
-                found[node] = None
-            todo += sources_of(node)
-            if node in self._built:
-                todo.append(self._built[node])
-        return found, inside
+                below.reads[node] = None
+            elif type(node) is Then:
+                self._waiting.setdefault(node, []).append(below)
+            todo += [(source, below) for source in sources_of(node)]
 
 
-def _below(node: Remembering) -> AnyOp:
+def _source(node: Remembering) -> AnyOp:
     """Return the op whose value a node remembers."""
     return node.split.source if isinstance(node, Unzip) else node.source

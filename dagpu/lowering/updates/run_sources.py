@@ -69,6 +69,10 @@ class RunSources(Protocol):
         """Record that the value of a `Shared` or `Unzip` exists."""
         ...
 
+    def ran(self, part: AnyOp, made_for: Mapping[Any, int]) -> None:
+        """Record that a run of its own has made the value of a part of the op, of these sources."""
+        ...
+
     def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
         """Record that a value is used that an earlier run has made for these revisions of sources."""
         ...
@@ -149,6 +153,14 @@ class SnapshotSources:
     def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
         self._read.update(dict.fromkeys(made_for))
         self._reads.used(once, made_for)
+
+    def ran(self, part: AnyOp, made_for: Mapping[Any, int]) -> None:
+        """Record that a run of its own has made the value of a part, of these sources."""
+        self._read.update(dict.fromkeys(made_for))
+        if type(part) is Shared or type(part) is Unzip:
+            self._reads.used(part.once, made_for)
+        else:
+            self._reads.ran(part, made_for)
 
     def made_for(self, once: Once) -> Mapping[Any, int]:
         if not self._read:
@@ -269,6 +281,9 @@ class LiveSources:
             found = shared_buffer(node, value, self._reads.of(node.once), builder)
             if found is not None:
                 self.live.shared.append(found)
+
+    def ran(self, part: AnyOp, made_for: Mapping[Any, int]) -> None:
+        raise AssertionError("a feed traces all of its op")
 
     def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
         self._reads.used(once, made_for)

@@ -51,8 +51,9 @@ class ValueNumbers:
 
     def name(self, held: object, number: int) -> None:
         """Note that this object, memory or a value of the host, holds the contents of this number: what a later stage
-        makes of it is what one stage alone would make."""
-        if type(held) not in PLAIN:
+        makes of it is what one stage alone would make. An object that has a number already keeps that: a stage may have
+        read it as what a cutoff lets through."""
+        if type(held) not in PLAIN and ("object", id(held)) not in self._numbers:
             self._alive.append(held)
             self._named[id(held)] = number
 

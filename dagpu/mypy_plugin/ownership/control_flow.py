@@ -42,6 +42,13 @@ DEEPEST: Final = 3
 """Longest path into a slot, as in `a.b.c.d`. Longer paths are not tracked."""
 
 
+LOAN: Final = 1
+"""A parameter accepts what is lent for reading."""
+SHARES: Final = 2
+"""A parameter accepts a shared tensor."""
+ANY_FORM: Final = LOAN | SHARES
+
+
 class Place(NamedTuple):
     """A variable or temporary, or a part of one, addressed by attributes and constant indices."""
 
@@ -83,6 +90,8 @@ class Move:
     """True if the moved handle may be this one or another. A silent move of a moved handle is not reported."""
     binds: bool = False
     """True if the handle only gets another name or owner here. Places that share it keep it."""
+    accepts: int = ANY_FORM
+    """What could have been passed in the place of the handle: a loan (LOAN), a shared tensor (SHARES)."""
 
 
 @dataclass(eq=False, slots=True)
@@ -321,6 +330,12 @@ class Body:
     """The places of the items that the result of an iterator or a generator goes over, None for one that has none."""
     read_on_host: list[Expression] = field(default_factory=list)
     """Handles and ops of which NumPy is asked to make an array."""
+    items: dict[Slot, Place] = field(default_factory=dict)
+    """The variables of comprehensions, each with the place of the items that it goes over."""
+    given_away: set[Root] = field(default_factory=set)
+    """Parameters whose types say nothing of moves, and whose values the body passes on to what moves a handle."""
+    conditions: list[Expression] = field(default_factory=list)
+    """Handles and ops that are asked whether they are true."""
 
     @property
     def is_lambda(self) -> bool:

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 from typing import Final
 
-from mypy.nodes import FuncItem
+from mypy.nodes import FuncItem, NameExpr
 
 from dagpu.mypy_plugin.ownership.closure_facts import moved_at_end
 from dagpu.mypy_plugin.ownership.control_flow import (
     SPENDABLE,
+    BasicBlock,
     Body,
     Build,
     Escape,
@@ -59,11 +60,17 @@ class _Derivation:
             for argument in node.arguments
             if argument.kind.is_star() or not module.kinds.kind_of(argument.variable.type) & MOVES
         }
+        self.untyped = frozenset(self.takes)
         self.empties: set[str] = set()
         self.runs: set[str] = set()
         self.keeps: set[tuple[str, str]] = set()
         self.assigned: set[str] = set()
         self.lends = False
+        self.lent: set[Part] = set()
+        self.stored: set[Place] = set()
+        self.moved: set[str] = set()
+        self.calls: dict[str, list[BasicBlock]] = {}
+        """The blocks that call a parameter, one for each call."""
         self.made_of: dict[Slot, set[str]] = {slot: {name} for slot, name in self.named.items()}
         """The parameters of which the value in a slot is made."""
 
@@ -72,7 +79,7 @@ class _Derivation:
             self._record_move(move)
         for block in self.body.blocks:
             for i in block.instructions:
-                self._record(i)
+                self._record(i, block)
                 if isinstance(i, Store | Forget | Shift) and i.place.slot in self.named:
                     self.assigned.add(self.named[i.place.slot])
         at_exit = self._moved_at_exit()
@@ -91,10 +98,13 @@ class _Derivation:
             self._part_in(self.body.yielded),
             tuple(sorted(self.keeps)),
             frozenset(self.named.values()) - self.assigned,
+            tuple(sorted(part for part in self.lent if not self._is_stored(part))),
+            frozenset(name for name in self._moved_untyped() if not self._is_stored(Part(name, ()))),
+            frozenset(name for name, blocks in self.calls.items() if _may_run_twice(blocks)),
             bool(self.shared),
         )
 
-    def _record(self, i: object) -> None:
+    def _record(self, i: object, block: BasicBlock) -> None:
         made_of = self.made_of
         match i:
             case Move():
@@ -103,22 +113,43 @@ class _Derivation:
                 made_of[i.into] = made_of.get(i.place.slot, set())
             case Build() if i.into is not None and i.keeps & SPENDABLE:
                 made_of[i.into] = set().union(*(made_of.get(part, ()) for part in i.parts))
-            case Store() if not i.place.path and i.part is not None:
-                made_of[i.place.slot] = made_of.get(i.part, set())
+            case Store():
+                self.stored.add(i.place)
+                if not i.place.path and i.part is not None:
+                    made_of[i.place.slot] = made_of.get(i.part, set())
+            case Forget() if isinstance(i.node, NameExpr):  # an assignment to a variable of any type
+                self.stored.add(i.place)
             case Keep() if i.slot in self.named:
                 holder = self.named[i.slot]
                 kept = set[str]().union(*(made_of.get(part, ()) for part in i.parts))
                 self.keeps.update((name, holder) for name in kept if name != holder)
             case Run():
                 self.runs |= made_of.get(i.part, set())
+                for name in made_of.get(i.part, ()) if i.calls else ():
+                    self.calls.setdefault(name, []).append(block)
             case Lend():
                 self.lends = self.lends or self._is_part(i.place)
+                part = self._part(i.place)
+                if i.exclusive and part is not None and all(step[0] == "." for step in part.path):
+                    self.lent.add(part)
             case _:
                 pass
 
     def _record_move(self, move: Move) -> None:
         if move.place.slot in self.named:
             (self.empties if move.place.path else self.takes).add(self.named[move.place.slot])
+            if not move.place.path and not move.binds:
+                self.moved.add(self.named[move.place.slot])
+
+    def _is_stored(self, part: Part) -> bool:
+        """Return True for a part of a parameter that the body assigns: what it does there, it does to another value."""
+        stored = ((self.named.get(place.slot), place.path) for place in self.stored)
+        return any(name == part.parameter and part.path[: len(path)] == path for name, path in stored)
+
+    def _moved_untyped(self) -> set[str]:
+        """Return the parameters that the body moves although their types say nothing of moves."""
+        typed = set(self.named.values()) - self.untyped
+        return (self.moved | {root.name for root in self.body.given_away}) - typed
 
     # ---- attributes of parameters
 
@@ -196,3 +227,18 @@ class _Derivation:
     def _part_in(self, places: set[Place | None]) -> Part | None:
         place = next(iter(places)) if len(places) == 1 else None
         return None if place is None else self._part(place)
+
+
+def _may_run_twice(blocks: list[BasicBlock]) -> bool:
+    """Return True if one path runs two of these blocks, or one of them twice."""
+    wanted = set(blocks)
+    todo = [follower for block in wanted for follower in block.next]
+    seen: set[int] = set()
+    while todo and len(wanted) == len(blocks):
+        block = todo.pop()
+        if block in wanted:
+            return True
+        if id(block) not in seen:
+            seen.add(id(block))
+            todo += block.next
+    return len(wanted) < len(blocks)

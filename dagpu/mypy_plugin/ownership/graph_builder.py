@@ -60,6 +60,8 @@ class GraphBuilder:
         self.closures: dict[Root, Closure] = {}
         self.bound: dict[Var, MemberExpr] = {}
         """Variables that name a method of an object: `drain = box.drain`."""
+        self.partials: dict[Var, CallExpr] = {}
+        """Variables that name a function to which `partial` has bound arguments."""
         self.lambdas: dict[LambdaExpr, Closure] = {}
         self.parameters: set[Root] = set()
         self.foreign: set[str] = set()

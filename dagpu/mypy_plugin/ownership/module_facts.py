@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from mypy.nodes import Context, Expression, FuncDef, FuncItem, SymbolNode, SymbolTableNode, TypeInfo, Var
+from mypy.nodes import Context, Expression, FuncDef, FuncItem, MemberExpr, SymbolNode, SymbolTableNode, TypeInfo, Var
 from mypy.types import Type
 
 from dagpu.mypy_plugin.ownership.control_flow import Body, Path, Root, Slot
@@ -83,13 +83,29 @@ class Effect(NamedTuple):
     leaves: frozenset[str] = frozenset()
     """Parameters of which the function assigns no attribute."""
 
+    writes: tuple[Part, ...] = ()
+    """Parameters, and attributes of them, that the function lends for writing: a loan of one must not be alive."""
+    moves: frozenset[str] = frozenset()
+    """Parameters that the body moves although their types say nothing of moves: `Any`, `object`, a type variable."""
+    repeats: frozenset[str] = frozenset()
+    """Parameters that the function may call more than once."""
     concerns_globals: bool = False
     """True if one of these is a variable of the module."""
 
     @property
     def concerns_parts(self) -> bool:
         """True if a call has an effect on what the caller knows of parts of its arguments."""
-        return bool(self.parts or self.at_exit or self.uses or self.lends or self.gives or self.keeps)
+        return bool(self.parts or self.at_exit or self.uses or self.lends or self.gives or self.keeps or self.writes)
+
+
+class Uses(NamedTuple):
+    """The uses of variables in a module: mypy has a type for each name that it has checked."""
+
+    names: dict[Var, list[Expression]]
+    members: dict[Expression, MemberExpr]
+    """The attribute that is asked of an expression."""
+    harmless: set[Expression]
+    """Expressions whose objects are given to nobody."""
 
 
 @dataclass(eq=False, slots=True)
@@ -118,6 +134,8 @@ class ModuleFacts:
     effects: dict[str, Effect] | None = None
     """Effects of the module's functions from an earlier check, by full name; None to derive them from the bodies.
     The daemon needs them: it checks one function again and has no types for the others."""
+    uses: Uses | None = None
+    """The uses of variables, once they are asked for."""
     derived: dict[Body, Effect] = field(default_factory=dict)
     """The effects derived so far."""
     recursive: dict[FuncItem, Effect] = field(default_factory=dict)

@@ -53,6 +53,7 @@ def check_body(body: Body, module: ModuleFacts) -> list[Finding]:
     """Return the findings in a body, without those in the functions nested in it."""
     found = [Finding(e, codes.UNUSED_OP, _unused(module, e)) for e in body.dropped]
     found += [Finding(e, codes.NOT_READY, _read_on_host(module, e)) for e in body.read_on_host]
+    found += [Finding(e, codes.NOT_READY, messages.taken_as_condition(_is_op(module, e))) for e in body.conditions]
     kinds = {type(i) for block in body.blocks for i in block.instructions}
     if not kinds.isdisjoint((Move, Lend, BlockLoan, OpenFeed, Run, Store)):
         live = liveness(body)
@@ -72,9 +73,12 @@ def _unused(module: ModuleFacts, dropped: Expression) -> str:
 
 
 def _read_on_host(module: ModuleFacts, e: Expression) -> str:
-    t = module.types.get(e)
-    is_op = not module.kinds.kind_of(t) & HANDLE
+    is_op = _is_op(module, e)
     return messages.read_on_host("this op" if is_op else "this handle", is_op)
+
+
+def _is_op(module: ModuleFacts, e: Expression) -> bool:
+    return not module.kinds.kind_of(module.types.get(e)) & HANDLE
 
 
 class _BodyChecker:
@@ -154,6 +158,7 @@ class _BodyChecker:
             (m.how for m in sites),
             (m.node for m in sites),
             again,
+            min((m.accepts for m in sites), key=int.bit_count),
         )
         finding = Finding(node, codes.USE_AFTER_MOVE, message)
         key = i.place.slot, sites
@@ -224,9 +229,13 @@ class _BodyChecker:
                     message = messages.loan_escapes(loan.exclusive, i.how, loan.node)
                     self._report(Finding(i.node, codes.BORROW_ESCAPE, message))
                 continue
-            if i.feeds_only or loan.captured or slot not in self.body.local or slot in self.body.elements:
+            if i.feeds_only or loan.captured or slot not in self.body.local:
                 continue
-            if path and not self._ends_here(slot):
+            if slot in self.body.elements:
+                of = self.body.items.get(slot)
+                if of is None or not self._ends_here(of.slot):
+                    continue
+            elif path and not self._ends_here(slot):
                 continue
             if slot in reported or (self.continues and slot in self.parameters):
                 continue

@@ -5,7 +5,7 @@ from functools import partial
 from typing import TypeAlias, final
 
 from mypy.errorcodes import ErrorCode
-from mypy.nodes import CallExpr, Context, Decorator, Expression, FuncDef, MemberExpr, MypyFile
+from mypy.nodes import CallExpr, Context, Decorator, Expression, FuncDef, MemberExpr, MypyFile, SymbolNode
 from mypy.types import Type
 
 from dagpu.mypy_plugin import codes
@@ -16,9 +16,11 @@ from dagpu.mypy_plugin.shapes.shape_values import Value
 Report: TypeAlias = Callable[[str, Context, ErrorCode], None]
 
 
-def check(target: FuncDef | MypyFile, types: Mapping[Expression, Type], report: Report) -> None:
+def check(
+    target: FuncDef | MypyFile, types: Mapping[Expression, Type], constants: Mapping[SymbolNode, Value], report: Report
+) -> None:
     """Report the mistakes in a function with its nested functions, or in a module outside its functions."""
-    shape_flow.follow(target, types, _ShapeChecks(types, report))
+    shape_flow.follow(target, types, _ShapeChecks(types, report), constants)
 
 
 @final

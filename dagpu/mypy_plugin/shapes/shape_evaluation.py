@@ -1,6 +1,6 @@
 """Abstract evaluation of expressions: the known value of each, given the known values of variables."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import final
 
@@ -64,10 +64,13 @@ class Evaluator:
         self,
         type_of: Callable[[Expression], Type | None],
         call_checker: CallChecker | None = None,
+        constants: Mapping[SymbolNode, Value] | None = None,
         *,
         in_function: bool = True,
     ) -> None:
         self.known: dict[SymbolNode, Value] = {}
+        self._constants = constants or {}
+        """The constants of the module, which functions read."""
         self.bound: list[SymbolNode] = []
         """Variables in the order of their bindings. A branch has bound those appended since its start."""
         self.checking = True
@@ -209,6 +212,8 @@ class Evaluator:
             return Nothing()
         node = name.node
         value = None if node is None else self.known.get(node)
+        if value is None and node is not None and self._in_function:
+            value = self._constants.get(node)
         type_ = get_proper_type(self.type_of(name)) if value is None else None
         if type_ is not None:
             value = value_of_type(type_)

@@ -8,11 +8,13 @@ A value is known at a point if it holds on every path to that point. Two simplif
   reported. If such a branch leaves the block, all variables are unknown from there on.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import final
 
 from mypy.nodes import (
     AssertStmt,
+    AssignmentExpr,
     AssignmentStmt,
     Block,
     BreakStmt,
@@ -27,9 +29,14 @@ from mypy.nodes import (
     FuncDef,
     FuncItem,
     IfStmt,
+    IndexExpr,
+    IntExpr,
     MatchStmt,
+    MemberExpr,
     MypyFile,
+    NameExpr,
     OperatorAssignmentStmt,
+    OpExpr,
     RaiseStmt,
     RefExpr,
     ReturnStmt,
@@ -37,6 +44,7 @@ from mypy.nodes import (
     SymbolNode,
     TryStmt,
     TupleExpr,
+    UnaryExpr,
     WhileStmt,
     WithStmt,
 )
@@ -44,9 +52,10 @@ from mypy.patterns import AsPattern, MappingPattern, Pattern, StarredPattern
 from mypy.types import Type, UninhabitedType, get_proper_type
 
 from dagpu.mypy_plugin.conditions import is_always_false
+from dagpu.mypy_plugin.ownership.lower.statements.suites import statements_in, targets
 from dagpu.mypy_plugin.shapes.call_evaluation import CallChecker
 from dagpu.mypy_plugin.shapes.shape_evaluation import Evaluator
-from dagpu.mypy_plugin.shapes.shape_values import Value, joined, value_of_type
+from dagpu.mypy_plugin.shapes.shape_values import Number, Several, Value, joined, value_of_type
 
 _EXPECTED_ERRORS = frozenset(
     (
@@ -60,9 +69,75 @@ _ERROR_CONTEXTS = frozenset(("raises", "suppress", "assertRaises", "assertRaises
 """Context managers that expect an exception."""
 
 
-def follow(target: FuncDef | MypyFile, types: Mapping[Expression, Type], call_checker: CallChecker) -> None:
+def constants_of(tree: MypyFile, types: Mapping[Expression, Type]) -> dict[SymbolNode, Value]:
+    """Return the constants of a module: variables that it binds once, outside of functions, to numbers and tuples of
+    numbers."""
+    evaluator = Evaluator(types.get, in_function=False)
+    for statement in statements_in(tree.defs, functions=False):
+        if isinstance(statement, AssignmentStmt):
+            for place in statement.lvalues:
+                if not isinstance(place, MemberExpr | IndexExpr):
+                    evaluator.bind(place, _constant(evaluator, statement.rvalue))
+    known = {node: value for node, value in evaluator.known.items() if value is not None}
+    if not known:
+        return {}
+    bound = Counter(node for statement in statements_in(tree.defs) for node in _bound_by(statement))
+    bound.update(e.target.node for e in types if isinstance(e, AssignmentExpr) and e.target.node is not None)
+    return {node: value for node, value in known.items() if bound[node] == 1}
+
+
+def _bound_by(statement: Statement) -> Iterator[SymbolNode]:
+    """Iterate over the variables that a statement itself binds."""
+    match statement:
+        case AssignmentStmt():
+            places: list[Expression | None] = [*statement.lvalues]
+        case OperatorAssignmentStmt():
+            places = [statement.lvalue]
+        case ForStmt():
+            places = [statement.index]
+        case WithStmt():
+            places = [*statement.target]
+        case TryStmt():
+            places = [*statement.vars]
+        case DelStmt():
+            places = [statement.expr]
+        case MatchStmt():
+            places = []
+            for pattern in statement.patterns:
+                yield from _captured(pattern)
+        case _:
+            return
+    for place in places:
+        for target in () if place is None else targets(place):
+            if isinstance(target, NameExpr) and target.node is not None:
+                yield target.node
+
+
+def _constant(evaluator: Evaluator, e: Expression) -> Value:
+    """Return the value of an expression of numbers, tuples and names of constants; None for any other."""
+    match e:
+        case IntExpr() | NameExpr():
+            value = evaluator.visit(e)
+            return value if isinstance(value, Number | Several) else None
+        case TupleExpr():
+            return Several(tuple([_constant(evaluator, item) for item in e.items]))
+        case OpExpr():
+            left, right = _constant(evaluator, e.left), _constant(evaluator, e.right)
+            return evaluator.visit(e) if isinstance(left, Number) and isinstance(right, Number) else None
+        case UnaryExpr():
+            return evaluator.visit(e) if isinstance(_constant(evaluator, e.expr), Number) else None
+        case _:
+            return None
+
+
+def follow(
+    target: FuncDef | MypyFile,
+    types: Mapping[Expression, Type],
+    call_checker: CallChecker,
+    constants: Mapping[SymbolNode, Value],
+) -> None:
     """Report the calls in a function and its nested functions, or in a module outside its functions, to a checker."""
-    flow = _Flow(types, call_checker, nested=isinstance(target, FuncDef))
+    flow = _Flow(types, call_checker, constants, nested=isinstance(target, FuncDef))
     if isinstance(target, FuncDef):
         flow.visit_function(target)
     else:
@@ -73,10 +148,17 @@ def follow(target: FuncDef | MypyFile, types: Mapping[Expression, Type], call_ch
 class _Flow:
     """Visits statements. Each method for a statement returns True if the statement after it is reached."""
 
-    def __init__(self, types: Mapping[Expression, Type], call_checker: CallChecker, *, nested: bool) -> None:
+    def __init__(
+        self,
+        types: Mapping[Expression, Type],
+        call_checker: CallChecker,
+        constants: Mapping[SymbolNode, Value],
+        *,
+        nested: bool,
+    ) -> None:
         self._types = types
         self._nested = nested
-        self._evaluator = Evaluator(types.get, call_checker, in_function=nested)
+        self._evaluator = Evaluator(types.get, call_checker, constants, in_function=nested)
 
     def visit_function(self, function: FuncItem) -> None:
         """Visit the body of a function. It may run at any time, so the variables of enclosing scopes are unknown."""

@@ -1,13 +1,25 @@
-"""The check of what a source holds: one tensor, or host values. To type checkers a tuple is hashable, whatever it
-holds."""
+"""What a source holds: one tensor, or host values, since to type checkers a tuple is hashable, whatever it holds. And
+where it is taken in the place of its value: by pipelines."""
 
 from collections.abc import Callable
 from typing import Final
 
-from mypy.plugin import FunctionContext, MethodContext, MethodSigContext
-from mypy.types import FunctionLike, Instance, TupleType, Type, UnionType, get_proper_type
+from mypy.plugin import CheckerPluginInterface, FunctionContext, MethodContext, MethodSigContext
+from mypy.typeops import make_simplified_union
+from mypy.types import (
+    AnyType,
+    FunctionLike,
+    Instance,
+    ParamSpecType,
+    TupleType,
+    Type,
+    UnionType,
+    UnpackType,
+    get_proper_type,
+)
 
 from dagpu.mypy_plugin import codes, messages, names
+from dagpu.mypy_plugin.typing import op_parameters
 
 _HANDLES: Final = frozenset((names.TENSOR, names.SHARED_TENSOR, names.PARTITION, names.TENSOR_REF, names.TENSOR_MUT))
 _LENT: Final = frozenset((names.TENSOR_REF, names.TENSOR_MUT))
@@ -46,6 +58,25 @@ def _check(context: FunctionContext | MethodContext) -> Type:
     return context.default_return_type
 
 
+def _accept_sources(context: MethodSigContext) -> FunctionLike:
+    """Return the signature of a pipeline's call, which takes a source of a value in the place of the value."""
+    signature = context.default_signature
+    formals = [_or_source(formal, context.api) for formal in signature.arg_types]
+    return signature.copy_modified(arg_types=formals)
+
+
+def _or_source(formal: Type, api: CheckerPluginInterface) -> Type:
+    """Return the type of a parameter, or a source of such a value: of a number, a tensor or an array."""
+    proper = get_proper_type(formal)
+    if isinstance(proper, AnyType | ParamSpecType | UnpackType):
+        return formal
+    values = list(proper.items) if isinstance(proper, UnionType) else [proper]
+    if any(isinstance(one, Instance) and one.type.fullname == "builtins.float" for one in map(get_proper_type, values)):
+        values.append(api.named_generic_type("builtins.int", []))
+    sources = [op_parameters.dagpu_type(names.SOURCE, [value], api) for value in (formal, *values)]
+    return make_simplified_union([formal, *sources])
+
+
 FUNCTION_HOOKS: Final[dict[str, Callable[[FunctionContext], Type]]] = {names.MAKE_SOURCE: _check}
 METHOD_HOOKS: Final[dict[str, Callable[[MethodContext], Type]]] = {f"{names.SOURCE}.set": _check}
-SIGNATURE_HOOKS: Final[dict[str, Callable[[MethodSigContext], FunctionLike]]] = {}
+SIGNATURE_HOOKS: Final[dict[str, Callable[[MethodSigContext], FunctionLike]]] = {names.PIPELINE_CALL: _accept_sources}

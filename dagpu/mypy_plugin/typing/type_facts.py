@@ -4,15 +4,16 @@ Only types are used, because mypy keeps types in its cache. A module that comes 
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, TypeGuard
 
-from mypy.nodes import FuncBase, TypeInfo, Var
+from mypy.nodes import FuncBase, SymbolNode, TypeInfo, Var
 from mypy.typeops import bind_self, get_type_vars
 from mypy.types import (
     AnyType,
     CallableType,
     FunctionLike,
     Instance,
+    NoneType,
     Overloaded,
     ProperType,
     TupleType,
@@ -26,7 +27,17 @@ from mypy.types import (
 )
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, EXCLUSIVE, FEED, LOANS, SHARED, SPENDABLE
+from dagpu.mypy_plugin.ownership.control_flow import (
+    ANY_FORM,
+    EVERYTHING,
+    EXCLUSIVE,
+    FEED,
+    LOAN,
+    LOANS,
+    SHARED,
+    SHARES,
+    SPENDABLE,
+)
 
 MOVES: Final = 8
 """Passing the value on moves it."""
@@ -202,6 +213,18 @@ class TypeFacts:
             case _:
                 return not argument & MOVES or bool(self.kind_of(t) & MOVES)
 
+    def accepted(self, formal: Type) -> int:
+        """Return what a parameter of this type accepts beside an owned handle: see `Move.accepts`."""
+        t = get_proper_type(formal)
+        if isinstance(t, UnionType):
+            found = 0
+            for item in t.items:
+                found |= self.accepted(item)
+            return found
+        if isinstance(t, NoneType) or not isinstance(t, Instance) or t.type.fullname == "builtins.object":
+            return 0 if isinstance(t, NoneType) else ANY_FORM
+        return {names.TENSOR_REF: LOAN, names.SHARED_TENSOR: SHARES, names.SHARDED_REF: LOAN}.get(t.type.fullname, 0)
+
 
 def _attribute_types(info: TypeInfo) -> Iterator[Type | None]:
     """Iterate over the types of the attributes of a class and its bases, without those of plain modules."""
@@ -244,6 +267,17 @@ def attribute_type(t: Type | None, name: str) -> Type | None:
     return symbol.node.type if symbol is not None and isinstance(symbol.node, Var) else None
 
 
+def _is_variable(node: SymbolNode | None) -> TypeGuard[Var]:
+    """Return True for a variable, and False for a descriptor: what its `__get__` returns is computed at each access.
+
+    A field of a frozen class is a variable too, although mypy marks it as a property: it cannot be assigned.
+    """
+    if not isinstance(node, Var):
+        return False
+    t = get_proper_type(node.type)
+    return not (isinstance(t, Instance) and t.type.has_readable_member("__get__"))
+
+
 def class_variable(t: Type | None, name: str) -> Var | None:
     """Return the variable of a class that an attribute names: `Model.table`, or `self.table` for a `ClassVar`.
 
@@ -256,7 +290,7 @@ def class_variable(t: Type | None, name: str) -> Var | None:
             proper = get_proper_type(proper.item)
         case CallableType() | Overloaded() if proper.is_type_obj():
             symbol = proper.type_object().get(name)
-            return symbol.node if symbol is not None and isinstance(symbol.node, Var) else None
+            return symbol.node if symbol is not None and _is_variable(symbol.node) else None
         case _:
             of_class = False
     if isinstance(proper, TypeVarType):
@@ -264,20 +298,19 @@ def class_variable(t: Type | None, name: str) -> Var | None:
     if not isinstance(proper, Instance):
         return None
     symbol = proper.type.get(name)
-    if symbol is None or not isinstance(symbol.node, Var):
+    if symbol is None or not _is_variable(symbol.node):
         return None
     return symbol.node if of_class or symbol.node.is_classvar else None
 
 
 def is_stored(t: Type | None, name: str) -> bool:
-    """Return True if an attribute of this type is a plain variable, not one computed by a property or `__getattr__`."""
+    """Return True if an attribute of this type is a plain variable, not one computed by a property, a descriptor or
+    `__getattr__`."""
     proper = get_proper_type(t) if t is not None else None
     match proper:
         case Instance():
             symbol = proper.type.get(name)
-            if symbol is None or not isinstance(symbol.node, Var):
-                return False
-            return proper.type.is_named_tuple or not symbol.node.is_property
+            return symbol is not None and _is_variable(symbol.node)
         case TupleType():
             return is_stored(proper.partial_fallback, name)
         case TypeVarType():

@@ -82,6 +82,7 @@ class ServedStage(FlowStage[Any]):
         self._source = source
         opening.nursery.start_soon(self._pump, name="dagpu batching")
 
+    @trio.lowlevel.enable_ki_protection
     async def _pump(self) -> None:
         while True:
             await ask(self._source)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, final
 import trio
 from typing_extensions import TypeVar
 
+from dagpu.common.critical import run_user_code
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.pickling import PickledByName
 from dagpu.common.tracebacks import leaves_run
@@ -279,7 +280,7 @@ def _begins_of(f: Callable[[_T], Flow[_U]], origin: Origin) -> Callable[[_T], Be
     """Return the function of `switch`, with a check of what the user's function returns."""
 
     def begin_inner(x: _T) -> Begin[_U]:
-        made = f(x)
+        made = run_user_code(f, x)
         if not isinstance(made, Flow):
             raise wrong_argument("switch", origin, "the result of f", made, "a flow", "Return one: flow(items)")
         return made.begin

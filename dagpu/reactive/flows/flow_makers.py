@@ -11,7 +11,7 @@ from dagpu.handles import HANDLES
 from dagpu.ops.base import DeviceOp
 from dagpu.reactive.flows.arguments import check_seconds
 from dagpu.reactive.flows.flow_class import Flow
-from dagpu.reactive.flows.host_stages import Items, begin_items, begin_zip
+from dagpu.reactive.flows.host_stages import FlowItems, begin_items, begin_zip
 from dagpu.reactive.flows.merged_stages import begin_merge
 from dagpu.reactive.flows.timed_stages import EveryStage
 
@@ -41,7 +41,7 @@ def flow(items: AsyncIterable[_T] | Iterable[_T], /) -> Flow[_T]:
     if isinstance(items, DeviceOp) or type(items) in HANDLES or not isinstance(items, AsyncIterable | Iterable):
         cure = "Pass a list or a generator. Of ops, make a flow of their arguments: flow(items).run(f)"
         raise wrong_argument("flow", origin, "items", items, "an iterable", cure)
-    return Flow("flow", partial(begin_items, Items(items, origin)), origin)
+    return Flow("flow", partial(begin_items, FlowItems(items, origin)), origin)
 
 
 @leaves_run

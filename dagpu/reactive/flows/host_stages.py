@@ -16,13 +16,14 @@ from dagpu.handles.handle_trees import make_unwritable
 from dagpu.ops.base import DeviceOp
 from dagpu.reactive.flows.merged_stages import MergeStage
 from dagpu.reactive.flows.stage import Asker, Begin, End, FlowStage, ItemOutcome, Opening, ask
+from dagpu.runtime.waiting.protected import await_user
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")
 
 
 @final
-class Items(Generic[_T]):
+class FlowItems(Generic[_T]):
     """The iterable of a flow, and whether it is an iterator that has ended in an open one."""
 
     __slots__ = ("_origin", "_used_up", "given")
@@ -49,7 +50,7 @@ class Items(Generic[_T]):
         return End()
 
 
-def begin_items(items: Items[_T], opening: Opening) -> FlowStage[_T]:
+def begin_items(items: FlowItems[_T], opening: Opening) -> FlowStage[_T]:
     """Begin a stage that returns the items of an iterable.
 
     An async generator is closed with the block of the feed. Other iterators may be used after it.
@@ -76,7 +77,9 @@ def begin_items(items: Items[_T], opening: Opening) -> FlowStage[_T]:
 class ItemsStage(FlowStage[_T]):
     """Returns the items of an iterator."""
 
-    def __init__(self, items: Items[_T], iterator: Iterator[_T], clock: Callable[[], float], *, yields: bool) -> None:
+    def __init__(
+        self, items: FlowItems[_T], iterator: Iterator[_T], clock: Callable[[], float], *, yields: bool
+    ) -> None:
         self._items = items
         self._iterator = iterator
         self._clock = clock
@@ -101,7 +104,7 @@ class ItemsStage(FlowStage[_T]):
 class AsyncItemsStage(FlowStage[_T]):
     """Returns the items of an async iterator."""
 
-    def __init__(self, items: Items[_T], iterator: AsyncIterator[_T], clock: Callable[[], float]) -> None:
+    def __init__(self, items: FlowItems[_T], iterator: AsyncIterator[_T], clock: Callable[[], float]) -> None:
         self._items = items
         self._iterator = iterator
         self._clock = clock
@@ -112,7 +115,7 @@ class AsyncItemsStage(FlowStage[_T]):
     async def next(self) -> _T:
         begun, self._begun = self._begun, True
         try:
-            value = await anext(self._iterator)
+            value = await await_user(anext(self._iterator))
         except StopAsyncIteration:
             raise self._items.end(self._iterator, has_had_one=begun) from None
         self.since = self._clock()

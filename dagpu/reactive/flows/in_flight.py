@@ -123,6 +123,7 @@ class InFlightStage(FlowStage[_U]):
         for _ in range(self._work.tasks):
             self._opening.nursery.start_soon(self._loop, name=f"dagpu {self.kind}")
 
+    @trio.lowlevel.enable_ki_protection
     async def _loop(self) -> None:
         """Pull items and work on them, until there are no more. Each of the tasks runs this."""
         with StartedAt(self._origin):

@@ -49,6 +49,7 @@ class MergeStage(FlowStage[_T]):
         self.since = outcome.since
         return outcome.take()
 
+    @trio.lowlevel.enable_ki_protection
     async def _pump(self, source: FlowStage[_T]) -> None:
         try:
             while True:
@@ -108,6 +109,7 @@ class SwitchStage(FlowStage[_U]):
         self.since = outcome.since
         return outcome.take()
 
+    @trio.lowlevel.enable_ki_protection
     async def _pump(self) -> None:
         """Pull values, and open the flow that is made of each."""
         try:
@@ -143,6 +145,7 @@ class SwitchStage(FlowStage[_U]):
             else:
                 self._opening.stats.skipped += 1
 
+    @trio.lowlevel.enable_ki_protection
     async def _play(self, begin: Begin[_U], scope: trio.CancelScope) -> None:
         """Hand out the values of one flow, each when it is asked for."""
         try:

@@ -6,6 +6,7 @@ from types import CoroutineType
 from typing import Any, Final, TypeVar
 
 from dagpu.common.containers import own_containers
+from dagpu.common.critical import run_user_code
 from dagpu.common.origin import Origin, describe
 from dagpu.common.tracebacks import passes_on
 from dagpu.common.wrong_arguments import format_value, refuse_stop_iteration
@@ -68,7 +69,7 @@ def begin_op(f: Callable[[_T], DeviceOp[_U, Static, Any]], whose: str, item: _T)
         TypeError: it made something else.
     """
     try:
-        made: Any = f(item)
+        made: Any = run_user_code(f, item)
     except StopIteration as error:
         refuse_stop_iteration(error, whose)
     if isinstance(made, DeviceOp):

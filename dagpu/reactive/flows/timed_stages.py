@@ -73,6 +73,7 @@ class LatestStage(FlowStage[_T]):
         self.since = outcome.since
         return outcome.take()
 
+    @trio.lowlevel.enable_ki_protection
     async def _pump(self) -> None:
         try:
             while True:

@@ -53,9 +53,11 @@ class Pipeline(PickledByName, Generic[_P, _T_co]):
 
         Handles that move do so in this call. Each run of the op reads the NumPy arrays and the sources again; the
         function gets a source itself, as it gets any op. Strings, truth values,
-        types, members of enumerations and devices are allowed too: there is a plan for each such value. By any other
-        argument (a set, a dataclass, a function, another op) no plan can be found: each run of such a call calls the
-        function again, and a `RuntimeWarning` reports this once for each place.
+        types, members of enumerations, devices, slices, ranges, sets, frozen dataclasses and functions are allowed too:
+        there is a plan for each such value, as far as it holds only such values. So are ops without functions of the
+        user's and without tensors of their own. By any other argument (an object, a closure over a list) no plan can be
+        found: each run of such a call calls the function again, and a `RuntimeWarning` reports this once for each
+        place.
 
         Raises:
             TypeError: the function does not take these arguments. No argument has moved then.

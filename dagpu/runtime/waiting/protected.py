@@ -1,7 +1,7 @@
 """Runs a coroutine in a trio task, protected from Ctrl-C at every bytecode, and in a critical section of dagpu."""
 
 import types
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any, TypeVar
 
 import trio
@@ -50,6 +50,12 @@ def protected(coroutine: Coroutine[Any, Any, _T], what: str) -> Generator[Any, A
             argument, step = (yield awaited), coroutine.send
         except BaseException as error:
             argument, step = error, coroutine.throw
+
+
+@trio.lowlevel.disable_ki_protection
+async def await_user(awaitable: Awaitable[_T]) -> _T:
+    """Await what is the user's, which Ctrl-C may interrupt, in a task of dagpu's, which it may not."""
+    return await awaitable
 
 
 trio.lowlevel.disable_ki_protection(run_user_code)

@@ -17,10 +17,11 @@ from dagpu import (
     i32,
     ones,
     pipeline,
-    rand,
     value,
     zeros,
 )
+from dagpu.backends.common.numpy_initializers import write
+from dagpu.ops.initializers import DROPOUT_STREAM, PERMUTATION_STREAM, Uniform
 from tests.behaviour.arrays.array_places import cut
 from tests.simulated.each_device import where as where
 from tests.support.reused_ops import no_plans_yet as no_plans_yet
@@ -102,9 +103,26 @@ def test_sorts_in_plans_and_pipelines(where: Any) -> None:
         np.testing.assert_array_equal(np.take_along_axis(np.maximum(y, -5), places, 1), values)
 
 
+def drawn(recipe: Uniform, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return the numbers of a recipe, computed by itself."""
+    found = np.empty(shape, dtype)
+    write(recipe, found)
+    return found
+
+
+def test_a_permutation_without_a_seed_is_another_in_each_run(where: Any) -> None:
+    """As for `rand`: each run, and each call of a pipeline, draws a seed."""
+    op = array.permutation(1000).to_host()
+    shuffled = pipeline(lambda: array.permutation(1000).to_host())
+    found = [op.sync(), op.sync(), shuffled().sync(), shuffled().sync()]
+    assert len({each.tobytes() for each in found}) == 4
+    for each in found:
+        np.testing.assert_array_equal(np.sort(each), np.arange(1000))
+
+
 def test_permutations_follow_from_their_seeds(where: Any) -> None:
     """The same on every device; a pipeline varies the seed without another plan."""
-    keys = rand((12,), f64, seed=5).to_host().sync()
+    keys = drawn(Uniform(5, PERMUTATION_STREAM), (12,), f64)
     assert array.permutation(12, seed=5).to_host().sync().tolist() == np.argsort(keys).tolist()
 
     @pipeline
@@ -121,9 +139,9 @@ def test_permutations_follow_from_their_seeds(where: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [f16, bf16, f32, f64])
 def test_dropout_keeps_what_its_seed_keeps(where: Any, dtype: Any) -> None:
-    """Element i is dropped if element i of `rand` is below p; the others are divided by 1 - p, rounded once."""
+    """Element i is dropped if its number, of a stream of its own, is below p; the others are divided by 1 - p."""
     y: Any = np.random.default_rng(1).standard_normal((40, 50)).astype(dtype)
-    chances = rand(y.shape, seed=9).to_host().sync()
+    chances = drawn(Uniform(9, DROPOUT_STREAM), y.shape, f32)
     wide = f64 if dtype is f64 else f32
     found = array.dropout(from_host(y), 0.3, seed=9).to_host().sync()
     p = wide(0.3)

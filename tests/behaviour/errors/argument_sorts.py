@@ -78,7 +78,7 @@ WRONG: dict[str, Callable[[], Any]] = {
 FINITE = ("number", "negative", "fraction", "true")
 NUMBERS = (*FINITE, "nan")
 SEED = ("number", "negative", "true")
-WHOLE = ("number", "true")
+WHOLE = ("number",)
 CALLABLE = ("function", "class")
 HELD = tuple(WRONG.keys() - {"list", "dict", "op", "lent", "partition"})
 """What a source can hold: what nobody can change in place, and what it copies or takes over."""

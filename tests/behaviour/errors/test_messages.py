@@ -16,12 +16,12 @@ from dagpu import (
     MovedError,
     Out,
     OwnershipError,
+    PartitionError,
     ShapeError,
     Tensor,
     Tile,
     arange,
     convert,
-    dup,
     empty,
     f32,
     f64,
@@ -248,28 +248,33 @@ def test_the_method_of_a_handle_that_cannot_be_cut(handle: Callable[[], Any], sa
         (3, "Write it as (3,), or with all extents in one tuple: (3, ...)."),
         (2.5, "Write it as (rows, columns), or (n,) for one axis."),
         ("3", "(n,) for one axis"),
+        ((True, 4), "(rows, columns)"),
     ],
 )
 def test_a_shape_that_is_no_tuple(shape: Any, cure: str) -> None:
-    """The cure for a bare number is that number as a shape."""
+    """The cure for a bare number is that number as a shape. A truth value is no extent."""
     text = refused(ShapeError, lambda: zeros(shape))
     assert f"shape {shape!r} is not a tuple of whole numbers." in text
     assert cure in text
 
 
-@pytest.mark.parametrize(
-    ("call", "name", "cure"),
-    [
-        (lambda op: dup(op), "dup", "op.then(lambda t: dup(t))."),
-        (lambda op: convert(op, f64), "convert", "op.then(lambda t: convert(t, dtype))."),
-        (lambda op: memcpy(tensor().borrow_mut(), op), "memcpy", "op.then(lambda t: memcpy(dst, t))."),
-    ],
-)
-def test_an_op_where_a_handle_is_wanted(call: Callable[[Any], object], name: str, cure: str) -> None:
+def test_a_truth_value_is_no_extent() -> None:
+    """Neither beside -1 nor in a tile, for a handle and for an op."""
+    for wrong in (
+        lambda: ones((4,)).sync().reshape((True, -1)),
+        lambda: ones((4,)).reshape((-1, True)).sync(),
+        lambda: ones((4,)).sync().view((True, 4)),
+    ):
+        assert "is not a tuple of whole numbers." in refused(ShapeError, wrong)
+    assert "is not a tuple of whole numbers." in refused(PartitionError, lambda: ones((4,)).sync().partition((True,)))
+
+
+def test_an_op_where_a_handle_is_wanted() -> None:
     """The cure is the closure to write, with the tensor where it belongs in the call."""
-    text = refused(ShapeError, lambda: call(ones((4,))))
-    assert re.match(rf"{name} at {HERE}: an op is nothing to copy from. Run it before, t = op.sync\(\)", text)
-    assert text.endswith(cure)
+    op: Any = ones((4,))
+    text = refused(ShapeError, lambda: memcpy(tensor().borrow_mut(), op))
+    assert re.match(rf"memcpy at {HERE}: an op is nothing to copy from. Run it before, t = op.sync\(\)", text)
+    assert text.endswith("op.then(lambda t: memcpy(dst, t)).")
 
 
 def test_fill_of_an_op() -> None:

@@ -205,7 +205,7 @@ TABLE: dict[str, Public] = {
         for name in ("empty", "zeros", "ones")
     },
     "full": Public(dagpu.full, lambda: {"shape": (4,), "fill_value": 1, "dtype": f32}, {"fill_value": NUMBERS}),
-    "arange": Public(dagpu.arange, lambda: {"stop": 4, "dtype": f32}, {"stop": WHOLE}),
+    "arange": Public(dagpu.arange, lambda: {"stop": 4, "dtype": f32}, {"stop": FINITE}),
     "linspace": Public(
         dagpu.linspace,
         lambda: {"start": 0, "stop": 1, "num": 4, "dtype": f32},
@@ -219,8 +219,9 @@ TABLE: dict[str, Public] = {
         {"seed": ("None", *SEED), "mean": FINITE, "std": ("number", "fraction", "true")},
     ),
     "from_host": Public(dagpu.from_host, lambda: {"array": np.ones(4, f32)}, {"array": ("array",)}),
-    "dup": Public(dagpu.dup, lambda: {"t": tensor()}, {"t": ("tensor", "lent")}),
-    "convert": Public(dagpu.convert, lambda: {"t": tensor(), "dtype": f32}, {"t": ("tensor", "lent")}),
+    "dup": Public(dagpu.dup, lambda: {"t": tensor()}, {"t": ("op", "tensor", "lent")}),
+    "convert": Public(dagpu.convert, lambda: {"t": tensor(), "dtype": f32}, {"t": ("op", "tensor", "lent")}),
+    "fold_in": Public(dagpu.fold_in, lambda: {"seed": 1, "data": 2}, {"seed": SEED, "data": SEED}),
     "fill": Public(dagpu.fill, lambda: {"t": tensor(), "fill_value": 1}, {"t": ("tensor",), "fill_value": NUMBERS}),
     "memcpy": Public(memcpy, lambda: {"dst": tensor().borrow_mut(), "src": tensor()}, {"src": ("tensor", "lent")}),
     "kernel": Public(

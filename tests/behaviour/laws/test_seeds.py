@@ -18,11 +18,13 @@ from dagpu import (
     Out,
     ShapeError,
     Tile,
+    array,
     bf16,
     empty,
     f16,
     f32,
     f64,
+    fold_in,
     from_host,
     i32,
     kernel,
@@ -31,10 +33,12 @@ from dagpu import (
     plan_of,
     rand,
     randn,
+    source,
     zeros,
     zip_ops,
 )
 from dagpu.backends.common.numpy_initializers import write
+from dagpu.backends.common.philox import key_of, philox4x32
 from dagpu.lowering.arguments.cache_key import flatten_op
 from dagpu.ops.initializers import Normal, Uniform
 from dagpu.runtime.plan_cache import plans
@@ -252,8 +256,8 @@ def test_without_a_seed_each_run_draws_one(where: Any) -> None:
         assert set(np.unique(kept.to_host().sync())) <= {0.0, 1.0}
     assert p.cache_info()[:2] == (3, 1)
     assert all_differ(found)
-    for array in found:
-        assert 0 <= array.min() <= array.max() < 1
+    for each in found:
+        assert 0 <= each.min() <= each.max() < 1
 
 
 def test_what_is_shared_is_drawn_once() -> None:
@@ -287,3 +291,84 @@ def test_other_creation_ops_have_no_seed() -> None:
     """Nothing changes for them: zeros are zeros in each run."""
     op = zip_ops(zeros(S).to_host(), from_host(np.ones(S, i32)).to_host())
     assert [array.max() for array in op.sync()] == [0, 1]
+
+
+# ---- streams, and seeds made of seeds
+COUNT = 50_000
+DRAWING: dict[str, Callable[[Any], Any]] = {
+    "rand": lambda seed: rand((COUNT,), seed=seed),
+    "randn": lambda seed: randn((COUNT,), seed=seed),
+    "dropout": lambda seed: array.dropout(ones((COUNT,)), 0.5, seed=seed),
+    "permutation": lambda seed: array.permutation(COUNT, seed=seed),
+}
+"""All functions that draw, each with its seed."""
+
+
+def correlated(one: Any, other: Any) -> float:
+    return float(abs(np.corrcoef(one.astype(f64), other.astype(f64))[0, 1]))
+
+
+def test_functions_with_one_seed_are_independent() -> None:
+    """What one function draws of a seed tells nothing of what another does: neither the numbers nor their order."""
+    found = {name: draw(5).to_host().sync() for name, draw in DRAWING.items()}
+    found["order of rand"] = np.argsort(np.argsort(found["rand"]))
+    found["order of permutation"] = np.argsort(found["permutation"])
+    for one, x in found.items():
+        for other, y in found.items():
+            if one < other and {one, other} != {"rand", "order of rand"}:
+                assert correlated(x, y) < 5 / COUNT**0.5, (one, other)
+
+
+@pytest.mark.parametrize("draw", DRAWING.values(), ids=DRAWING)
+def test_a_source_and_an_op_are_seeds(draw: Callable[[Any], Any]) -> None:
+    """Each run draws by the value of this instant, as with the number itself; another value that is no whole number is
+    refused by the run."""
+    seed = source(3)
+    ops = [draw(seed).to_host(), draw(fold_in(seed, 4)).to_host(), draw(fold_in(1, seed)).to_host()]
+    for number in (3, -8):
+        seed.set(number)
+        wanted = [number, fold_in(number, 4), fold_in(1, number)]
+        for op, plain in zip(ops, wanted, strict=True):
+            np.testing.assert_array_equal(op.sync(), draw(plain).to_host().sync())
+    with pytest.raises(ShapeError, match=r"seed is 'x', but a whole number is wanted"):
+        draw(source("x")).to_host().sync()
+
+
+@given(st.sampled_from(SEEDS), st.sampled_from(SEEDS))
+def test_a_folded_seed_is_a_block_of_philox(seed: int, data: int) -> None:
+    """Words 0 and 1 of the block whose counter is the number, in a stream that nothing draws from."""
+    low, high = (int(each) for each in key_of(data))
+    words = philox4x32(np.array([[low, high, 0, 4]], np.uint32), key_of(seed))[0]
+    assert fold_in(seed, data) == int(words[0]) + (int(words[1]) << 32)
+
+
+def test_folded_seeds_differ_and_are_independent() -> None:
+    """Neighbouring numbers and seeds, and folds of folds, give other seeds, whose numbers have nothing in common."""
+    folded = [fold_in(seed, data) for seed in range(50) for data in range(50)]
+    twice = [fold_in(fold_in(0, n), m) for n in range(20) for m in range(20)]
+    assert len({*folded, *twice, *range(50)}) == 2500 + 400 + 50
+    drawn = [numbers(seed, (COUNT,)) for seed in (7, fold_in(7, 0), fold_in(7, 1), fold_in(8, 0), fold_in(0, 7))]
+    for n, x in enumerate(drawn):
+        assert all(correlated(x, y) < 5 / COUNT**0.5 for y in drawn[:n])
+
+
+def test_what_fold_in_refuses() -> None:
+    """Numbers that are not whole, by the name of the argument; of an op when it runs."""
+    anyhow: Any = fold_in
+    with pytest.raises(ShapeError, match=r"fold_in at .*: data is 1.5, but a whole number is wanted"):
+        anyhow(1, 1.5)
+    with pytest.raises(ShapeError, match=r"fold_in at .*: seed is None, but a whole number is wanted"):
+        anyhow(None, 1)
+    with pytest.raises(ShapeError, match=r"fold_in at .*: seed is 'x', but a whole number is wanted"):
+        anyhow(source("x"), 1).sync()
+
+
+def test_a_pipeline_folds_what_it_is_called_with() -> None:
+    """A seed that is folded in the function is that of this call, also when the next call has another."""
+
+    @pipeline
+    def drawn(seed: int, step: int) -> Op:
+        return rand(S, seed=fold_in(seed, step)).to_host()
+
+    for seed, step in ((1, 2), (2, 1), (1, 2), (1, 3)):
+        np.testing.assert_array_equal(drawn(seed, step).sync(), numbers(fold_in(seed, step)))

@@ -268,6 +268,7 @@ def test_a_feed_that_waits_for_a_plain_run_follows_the_source() -> None:
                 await trio.testing.wait_all_tasks_blocked()
                 stop.open.set()
             assert found(first) == [4.0]
+            assert found([await trio.to_thread.run_sync(plain.result, PATIENCE)]) == [2.0]
             given.set(later)
             assert found([await feed.next()]) == [8.0]
 
@@ -275,7 +276,6 @@ def test_a_feed_that_waits_for_a_plain_run_follows_the_source() -> None:
         plain = pool.submit(node.to_host().sync)
         assert stop.reached.wait(PATIENCE)
         trio.run(main)
-        assert found([plain.result(PATIENCE)]) == [2.0]
 
 
 def test_only_the_value_that_a_run_has_seen_expires() -> None:

@@ -41,13 +41,13 @@ def double(x: Any) -> Any:
 
 
 @pipeline
-def on_host(x: Any, a: Any) -> Op:
+def on_host(x: Any, a: Any) -> Any:
     """a * x, as an array."""
     return scaled(from_host(x), a).to_host()
 
 
 @pipeline
-def on_device(x: Any, a: Any) -> Op:
+def on_device(x: Any, a: Any) -> Any:
     """a * x, as a tensor."""
     return scaled(from_host(x), a)
 
@@ -87,8 +87,8 @@ WAYS: dict[str, tuple[Callable[[Any], Any], float]] = {
     "then another call": (lambda a: on_host(X, a).then(lambda y: on_host(y, 2.0)), 2),
     "the call in a closure": (lambda a: value(X).then(lambda x: on_host(x, a)), 1),
     "shared": (lambda a: on_host(X, a).shared(), 1),
-    "map and shared": (lambda a: on_host(X, a).map(lambda y: 2 * y).shared(), 2),
-    "shared and map": (lambda a: on_host(X, a).shared().map(lambda y: 2 * y), 2),
+    "map and shared": (lambda a: on_host(X, a).map(double).shared(), 2),
+    "shared and map": (lambda a: on_host(X, a).shared().map(lambda y: double(y)), 2),
     "used twice": (lambda a: used_twice(on_host(X, a).map(double).shared()), 4),
     "shared tensor": (lambda a: on_device(X, a).shared().map(lambda t: t).to_host(), 1),
     "placed": (lambda a: on_host(X, a).map(lambda y: y).on(current_device()), 1),
@@ -352,3 +352,19 @@ def test_a_plan_of_two_pipelines_lives_as_long_as_both() -> None:
     assert freed() is None
     on_host(X, 2.0).sync()
     assert on_host.cache_info().currsize == 1  # that of the call alone
+
+
+def test_what_shared_remembers_depends_on_its_own_part_alone() -> None:
+    """Of two calls that run together, the source of one does not make the value of the other again."""
+    one, other = source(1.0), source(2.0)
+    made: list[str] = []
+    left = on_host(X, one).map(lambda y: noted(made, lambda _: "left", y)).shared()
+    right = on_host(X, other).map(lambda y: noted(made, lambda _: "right", y)).shared()
+    op = zip_ops(left, right)
+    for change in (None, one, other, None):
+        if change is not None:
+            change.set(change.get() + 10)
+        found = op.sync()
+        np.testing.assert_array_equal(found[0], one.get() * X)
+        np.testing.assert_array_equal(found[1], other.get() * X)
+    assert sorted(made) == ["left", "left", "right", "right"]

@@ -77,3 +77,18 @@ def test_an_index_beyond_the_axis_does_nothing_in_unchecked_kernels(gpu: Device)
         added = array.scatter_add(zeros((3,)), wrong, from_host(np.ones(5, f32))).to_host().sync()
     assert taken[:, 0].tolist() == [1, 0, 0, 1, 0]
     assert added.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16, f32, f64])
+@pytest.mark.parametrize("name", ["var", "std"])
+def test_deviations_from_large_means_have_the_bits_of_the_host(cuda: Device, name: str, dtype: Any) -> None:
+    """Along each axis and over all elements, of numbers that differ by little from their mean, and of equal ones."""
+    noise = np.random.default_rng(3).standard_normal((300, 2000))
+    for x in ((noise + 1e4).astype(dtype), np.full((300, 2000), 1e4).astype(dtype)):
+        found = []
+        for device in (cuda, "host"):
+            with use_device(device):
+                t = from_host(x).sync().share()
+                ops = [getattr(array, name)(t, axis, ddof=1) for axis in (0, 1, None)]
+                found.append([op.to_host().sync().tobytes() for op in ops])
+        assert found[0] == found[1]

@@ -1,16 +1,18 @@
 """Operations that a handle refuses: reading its contents, names that it lacks, and comparisons."""
 
+import math
 import operator
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import trio
 
-from dagpu import DeviceOp, NotReadyError, Tensor, zeros
-from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, OP_NAMES
+from dagpu import DeviceOp, NotReadyError, Tensor, source, value, zeros
+from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, OP_NAMES, HandleBase
 
 
 def tensor(shape: tuple[int, ...] = (4, 6)) -> Tensor[Any]:
@@ -108,10 +110,10 @@ def test_a_handle_says_what_to_write_for_a_name_that_it_lacks(kind: Callable[[Te
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_comparing_a_handle_with_contents_is_refused(kind: Callable[[Tensor[Any]], Any]) -> None:
-    """With a number or an array: the contents are not there. Two handles are equal that are one object, and a handle
-    differs from what has no contents."""
+    """With a number, an array, another handle or an op: the contents are not there. A handle is equal to itself, and
+    differs from what has no contents, so it is a key of a dict, with the hash of its identity."""
     handle = kind(tensor())
-    for other in (1, 2.5, True, 1j, np.float32(3), np.ones((4, 6))):
+    for other in (1, 2.5, True, 1j, np.float32(3), np.ones((4, 6)), kind(tensor()), tensor().share(), zeros((2,))):
         for compare in (operator.eq, operator.ne):
             with pytest.raises(NotReadyError):
                 compare(handle, other)
@@ -119,19 +121,72 @@ def test_comparing_a_handle_with_contents_is_refused(kind: Callable[[Tensor[Any]
                 compare(other, handle)
     same = handle
     assert handle == same
-    assert handle != kind(tensor())
     assert handle != "text"
     assert handle is not None
     assert {handle: 1}[handle] == 1
     assert hash(handle) == object.__hash__(handle)
 
 
-@pytest.mark.parametrize("kind", KINDS[:4])
-def test_ordering_a_handle_is_refused(kind: Callable[[Tensor[Any]], Any]) -> None:
-    """Comparing handles by order is refused, as is arithmetic."""
-    for compare in (operator.lt, operator.le, operator.gt, operator.ge, operator.mod, operator.floordiv):
-        with pytest.raises(NotReadyError):
-            compare(kind(tensor()), 1)
+OPERATORS: list[Callable[..., object]] = [
+    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, divmod),
+    *(operator.pow, operator.matmul, operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor),
+    *(operator.lt, operator.le, operator.gt, operator.ge),
+]
+UNARY: list[Callable[[Any], object]] = [operator.neg, operator.pos, operator.invert, abs, round, math.trunc, reversed]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, lambda _: zeros((4, 6)), lambda _: source(2.0), lambda t: value(t).shared()])
+def test_all_operators_of_arrays_are_refused(kind: Callable[[Tensor[Any]], Any]) -> None:
+    """On a handle or an op, on either side: NotReadyError, which says where it was made and how to get the contents.
+    The operators are those of NumPy's arrays, all of them."""
+    x = kind(tensor())
+    attempts = [partial(f, x) for f in (*CONTENTS, *UNARY) if isinstance(x, HandleBase) or f not in (bool, iter)]
+    for compute in OPERATORS:
+        attempts += [partial(compute, x, 2), partial(compute, 2, x), partial(compute, x, kind(tensor()))]
+    for attempt in attempts:
+        with pytest.raises((NotReadyError, TypeError), match=r"to_host\(\)|sync\(\)") as caught:
+            attempt()
+        assert __file__ in str(caught.value)
+    theirs = {name for name in dir(np.ndarray) if name.startswith("__")} - set(dir(object)) - NO_OPERATORS
+    assert not {name for name in theirs if not name.startswith("__i")} - set(dir(type(x)))
+
+
+NO_OPERATORS = {
+    *("__array_finalize__", "__array_function__", "__array_interface__", "__array_namespace__", "__array_prepare__"),
+    *("__array_priority__", "__array_struct__", "__array_ufunc__", "__array_wrap__", "__buffer__", "__class_getitem__"),
+    *("__copy__", "__deepcopy__", "__dlpack__", "__dlpack_device__", "__setstate__"),
+}
+"""Methods of NumPy's arrays by which libraries talk to each other, and those of copies."""
+
+
+@pytest.mark.parametrize(("kind", "says"), [(KINDS[0], ".slice("), (KINDS[1], ".slice("), (KINDS[2], ".slice(")])
+def test_square_brackets_name_slice(kind: Callable[[Tensor[Any]], Any], says: str) -> None:
+    """A part of a tensor is cut on its device; the op of a tensor says so, too."""
+    whole: list[Any] = [kind(tensor()), zeros((3, 4))]
+    for wrong in whole:
+        with pytest.raises((NotReadyError, TypeError), match=re.escape(says)):
+            wrong[1:, ::2]
+
+
+def test_comparing_an_op_with_contents_is_refused() -> None:
+    """By `==`, `!=` and `in`, with a number, an array, a handle or another op: it has not run. An op is equal to
+    itself, and a key of a dict beside others, with the hash of its identity, which no other object has."""
+    op: Any = zeros((3,))
+    for other in (1, 3.0, True, np.float32(3), np.ones(3), zeros((3,)), tensor()):
+        for compare in (operator.eq, operator.ne):
+            for one, two in ((op, other), (other, op)):
+                with pytest.raises(NotReadyError, match=r"sync\(\)"):
+                    compare(one, two)
+    with pytest.raises(NotReadyError):
+        assert 3.0 in [op, None]
+    same = op
+    assert op == same
+    assert op != "text"
+    assert op in [op, None]
+    assert hash(op) == object.__hash__(op)
+    ops = [zeros((3,)) for _ in range(100)]
+    numbered = {each: i for i, each in enumerate(ops)}
+    assert [numbered[each] for each in ops] == list(range(100))
 
 
 def test_awaiting_a_handle_says_that_it_is_there() -> None:

@@ -72,10 +72,10 @@ def test_constant_reaches_the_ends_of_integer_types(dtype: DType) -> None:
     assert out.tolist() == [7, 7]
 
 
-def test_constant_cuts_fractions_and_overflows_to_infinity() -> None:
-    """An integer type takes the part before the point; for a floating one what is too large is infinity."""
+def test_constant_cuts_fractions() -> None:
+    """An integer type takes the part before the point; a floating one infinity, NaN and -0."""
     assert written(Constant(-1.75), 1, np.int8).tolist() == [-1]
-    assert written(Constant(1e300), 1, np.float32).tolist() == [math.inf]
+    assert written(Constant(math.inf), 1, np.float16).tolist() == [math.inf]
     assert np.isnan(written(Constant(math.nan), 1, bf16)).all()
     assert math.copysign(1.0, written(Constant(-0.0), 1, np.float16)[0]) == -1.0
 
@@ -98,8 +98,8 @@ def test_complex_constants_need_a_complex_type() -> None:
 @pytest.mark.parametrize(
     ("value", "dtype", "error", "message"),
     [
-        (math.inf, np.int32, ValueError, "value = inf. Give a finite"),
-        (math.nan, np.uint8, ValueError, "value = nan. Give a finite"),
+        (math.inf, np.int32, ValueError, "fill_value = inf. Give a finite"),
+        (math.nan, np.uint8, ValueError, "fill_value = nan. Give a finite"),
         (10**400, np.float32, OverflowError, "does not fit an f64"),
         ("text", np.dtype("U4"), TypeError, "no tensor has that element type"),
     ],
@@ -108,6 +108,25 @@ def test_constants_that_no_element_can_be(value: Any, dtype: Any, error: type[Ex
     """A constant that the element type cannot represent is refused, with the cure."""
     with pytest.raises(error, match=message):
         write(Constant(value), np.empty(2, dtype))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "most", "beyond"),
+    [
+        (np.float16, 65519.0, 65520.0),
+        (bf16, 3.39e38, 3.4e38),
+        (np.float32, 3.4028235e38, 3.4028236e38),
+        (np.float64, 10**308, 10**309),
+        (np.complex64, 3.4028235e38j, 3.4028236e38j),
+        (np.int8, 127.9, 128.0),
+        (np.uint64, 2**64 - 1, 2**64),
+    ],
+)
+def test_a_finite_constant_becomes_no_infinity(dtype: Any, most: complex, beyond: complex) -> None:
+    """The largest number that rounds to one of the element type is taken, and the next one refused."""
+    assert np.isfinite(written(Constant(most), 1, dtype).astype(np.complex128)).all()
+    with pytest.raises(OverflowError):
+        check_recipe(Constant(beyond), np.dtype(dtype), (1,))
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
@@ -136,6 +155,11 @@ def test_arange_of_floats_is_its_formula(start: float, step: float, count: int, 
     """Floating types land start + i * step, computed in f64 with two roundings."""
     with np.errstate(over="ignore"):
         expected = land(np.array([start + float(i) * step for i in range(count)], np.float64), dtype)
+        ends = land(np.array([start, *expected[-1:].astype(np.float64)]), dtype)
+    if np.isinf(ends.astype(np.float64)).any():
+        with pytest.raises(OverflowError, match="outside the range"):
+            check_recipe(Arange(start, step), dtype, (count,))
+        return
     assert_array_equal(written(Arange(start, step), count, dtype), expected)
 
 
@@ -164,7 +188,11 @@ def test_linspace_is_numpys(start: float, stop: float, num: int, dtype: DType) -
     exact = np.linspace(start, stop, num)
     assert_array_equal(written(Linspace(start, stop, num), num, np.float64), exact)
     with np.errstate(over="ignore"):
-        expected = land(exact, dtype)
+        expected, ends = land(exact, dtype), land(np.array([start, stop]), dtype)
+    if dtype in FLOATS and np.isinf(ends.astype(np.float64)).any():
+        with pytest.raises(OverflowError, match="outside the range"):
+            check_recipe(Linspace(start, stop, num), dtype, (num,))
+        return
     assert_array_equal(written(Linspace(start, stop, num), num, dtype), expected)
 
 
@@ -184,14 +212,18 @@ def test_linspace_across_chunks() -> None:
 @pytest.mark.parametrize(
     ("recipe", "dtype", "error", "message"),
     [
-        (Linspace(0.0, 1.0, 5), np.float32, ShapeError, "Linspace of 5 elements into shape"),
+        (Linspace(0.0, 1.0, 5), np.float32, ShapeError, "5 elements for the shape"),
         (Linspace(0.0, math.inf, 6), np.float32, ValueError, "stop = inf"),
         (Linspace(-1e308, 1e308, 6), np.float64, OverflowError, "the difference overflows"),
         (Linspace(0.0, 300.0, 6), np.uint8, OverflowError, "300 is outside the range of uint8"),
-        (Linspace(0.0, 1.0, 6), np.complex64, TypeError, "Linspace into complex64"),
-        (Arange(0, 1), np.complex64, TypeError, "Arange into complex64"),
-        (Eye(), np.float32, ShapeError, "Eye into shape"),
-        (Eye(), np.complex64, TypeError, "Eye into complex64"),
+        (Linspace(0.0, 1.0, 6), np.complex64, TypeError, "elements of complex64: its numbers are real"),
+        (Arange(0, 1), np.complex64, TypeError, "elements of complex64: its numbers are real"),
+        (Eye(), np.float32, ShapeError, "Give it a shape .rows, columns."),
+        (Eye(), np.complex64, TypeError, "elements of complex64: its numbers are real"),
+        (Linspace(0.0, 1e5, 6), np.float16, OverflowError, "100000.0 is outside the range of float16"),
+        (Arange(0, 20000), np.float16, OverflowError, "100000.0 is outside the range of float16, -65504.0 to 65504.0"),
+        (Normal(1e39, 1.0, 0), np.float32, OverflowError, "outside the range of float32"),
+        (Normal(0.0, 1e39, 0), bf16, OverflowError, "outside the range of bfloat16"),
         (Uniform(0), np.int32, TypeError, "random numbers are fractions"),
         (Uniform(0), np.bool_, TypeError, "random numbers are fractions"),
         (Normal(0.0, 1.0, 0), np.uint8, TypeError, "random numbers are fractions"),

@@ -314,9 +314,9 @@ def _formula(recipe: Arange | Linspace | Eye | Uniform | Normal, layout: Layout)
             return _Formula(f"Line<{c_type}>", lanes, pack("<dddQ", first, step, end, last))
         case Eye():
             return _Formula(f"Eye<{c_type}>", lanes, pack("<Q", layout.shape[1]))
-        case Uniform(seed):
+        case Uniform(seed, stream):
             lanes = 2 if layout.dtype.itemsize == 8 else 4
-            return _Formula(f"Uniform<{c_type}>", lanes, packed_seed(seed or 0))
+            return _Formula(f"Uniform<{c_type}, {stream}>", lanes, packed_seed(seed or 0))
         case Normal(mean, std, seed):
             return _Formula(f"Normal<{c_type}>", 2, pack("<dd", float(mean), float(std)) + packed_seed(seed or 0))
         case _:

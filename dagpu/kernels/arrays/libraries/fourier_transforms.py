@@ -28,7 +28,7 @@ from dagpu.kernels.arrays.movement.axis_groups import one_axis
 from dagpu.kernels.arrays.movement.rows_along_axis import from_rows, rows_along
 from dagpu.kernels.expressions.broadcasting import tile_of
 from dagpu.kernels.expressions.expression import TILE
-from dagpu.kernels.expressions.operations.element_operations import type_name
+from dagpu.kernels.expressions.operations.element_operations import DOMAINS, type_name
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,
@@ -151,6 +151,15 @@ def _count(name: str, extent: int) -> int:
     return 2 * (extent - 1) if name == "irfft" else extent
 
 
+def _other_type(name: str, dtype: "np.dtype[Any]") -> str:
+    """Return the cure for elements that a transform does not take. Real ones are not converted to complex ones."""
+    if name == "rfft":
+        return "Use fft for complex numbers" if dtype.kind == "c" else "Convert the tensor before: convert(t, f32)"
+    if name == "fft":
+        return "Use rfft for real numbers" + ("" if dtype in DOMAINS["float"] else ": rfft(convert(t, f32))")
+    return "Make them complex on the host: from_host(array.astype(np.complex64))"
+
+
 def _checked(name: str, layout: Layout | None, origin: Origin) -> tuple[Layout, "np.dtype[Any]"]:
     """Return the layout of the input, and the element type of the result."""
     if layout is None:
@@ -159,10 +168,7 @@ def _checked(name: str, layout: Layout | None, origin: Origin) -> tuple[Layout, 
     if result is None:
         wanted = " or ".join([type_name(np.dtype(each)) for each in _RESULTS[name]])
         what = f"it takes elements of {wanted}, not of {type_name(layout.dtype)}"
-        cure = (
-            "Use rfft for real numbers" if layout.dtype.kind == "f" and name == "fft" else "Convert the tensor before"
-        )
-        raise refused_call(name, origin, what, cure)
+        raise refused_call(name, origin, what, _other_type(name, layout.dtype))
     if not layout.shape:
         raise ShapeError(
             f"{name} at {describe(origin)}: x has no axis, so it has no rows. Reshape it: x.reshape((1,)), say."
@@ -233,6 +239,6 @@ def _twin(name: str, axis: int) -> Callable[..., None]:
         options = {"n": y.shape[axis], "norm": "forward"} if name == "irfft" else {}
         if name == "ifft":
             options = {"norm": "forward"}
-        y[...] = transform(x.view(np.ndarray), axis=axis, **options).astype(y.dtype, copy=False)
+        y[...] = transform(x, axis=axis, **options).astype(y.dtype, copy=False)
 
     return body

@@ -23,7 +23,6 @@ from dagpu.kernels.expressions.expression import TILE, Expression
 from dagpu.kernels.expressions.operations.element_operations import DOMAINS, type_name
 from dagpu.kernels.expressions.traced_expression import trace_expression
 from dagpu.kernels.generated.generated_launch import (
-    CONVERT_FIRST,
     AnyOp,
     array_call,
     contiguous_copy,
@@ -33,6 +32,7 @@ from dagpu.kernels.generated.generated_launch import (
     new_output,
     output,
     refused_call,
+    refused_type,
     reshaped,
     tensor_input,
 )
@@ -66,14 +66,16 @@ def matmul(
     of the result.
 
     Args:
-        a: a tensor, or an op whose result is one.
+        a: a tensor of floats (f16, bf16, f32 or f64), or an op whose result is one. Convert integers before:
+            `convert(t, f32)`, whose products are exact up to 2**24, or f64 up to 2**53.
         b: the same, of the same element type.
         transpose: the operands whose last two axes are exchanged before: "a", "b", "ab" or "" for none. No memory is
             copied for it.
         precision: "tf32" lets tensor cores round f32 operands to 10 bits of mantissa. The host computes in f32.
 
     Raises:
-        KernelArgumentError: an operand has another element type, or `precision` is "tf32" for elements other than f32.
+        KernelArgumentError: the elements are not floats or of two types, or `precision` is "tf32" for elements other
+            than f32.
         ShapeError: the inner extents differ, the batches do not broadcast, or an operand has no axis.
         DeviceError: the run raises it if cuBLASLt is missing or refuses.
     """
@@ -136,8 +138,7 @@ def _checked(
         )
     for layout in (left, right):
         if layout.dtype not in DOMAINS["float"]:
-            what = f"it does not take elements of {type_name(layout.dtype)}"
-            raise refused_call("matmul", origin, what, CONVERT_FIRST)
+            raise refused_type("matmul", origin, layout.dtype)
     if left.dtype != right.dtype:
         what = f"operands of {type_name(left.dtype)} and {type_name(right.dtype)}"
         raise refused_call("matmul", origin, what, "Convert one: convert(t, f32), say")
@@ -212,11 +213,8 @@ def _kernel(dtype: "np.dtype[Any]", flags: tuple[bool, bool], tf32: bool) -> Ker
 def _twin(flags: tuple[bool, bool]) -> Callable[..., None]:
     def body(y: NDArray[Any], *operands: NDArray[Any]) -> None:
         wide = np.float32 if y.dtype.itemsize == 2 else y.dtype
-        a, b = [
-            (x.view(np.ndarray).swapaxes(-1, -2) if flag else x.view(np.ndarray)).astype(wide, copy=False)
-            for x, flag in zip(operands, flags, strict=True)
-        ]
-        with np.errstate(all="ignore"):  # what overflows is infinity, as on a GPU
-            y[...] = np.matmul(a, b).astype(y.dtype, copy=False)
+        turned = [x.swapaxes(-1, -2) if flag else x for x, flag in zip(operands, flags, strict=True)]
+        a, b = [x.astype(wide, copy=False) for x in turned]
+        y[...] = np.matmul(a, b).astype(y.dtype, copy=False)
 
     return body

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.common.dtypes import Shape, f32, i32, i64
+from dagpu.common.dtypes import Shape, f32, i32, i64, scalar_dtype
 from dagpu.common.env_vars import CHECKED
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, here
@@ -30,7 +30,7 @@ from dagpu.kernels.arrays.reducing.reductions import checked_input
 from dagpu.kernels.expressions.broadcasting import tile_of
 from dagpu.kernels.expressions.expression import TILE
 from dagpu.kernels.expressions.operations.cuda_operations import memory_type, store_text
-from dagpu.kernels.expressions.operations.element_operations import dtype_of_type, type_name
+from dagpu.kernels.expressions.operations.element_operations import type_name
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,
@@ -153,7 +153,7 @@ def one_hot(
         ValueError: `n` is less than 1.
     """
     origin = here()
-    count, target = check_count(n, "one_hot", origin, "n"), dtype_of_type(dtype)
+    count, target = check_count(n, "one_hot", origin, "n"), scalar_dtype(dtype)
     if target is None:
         what = f"dtype is {format_value(dtype)}"
         raise refused_call("one_hot", origin, what, "Pass an element type, one_hot(indices, n, f32), say")
@@ -191,16 +191,25 @@ def checked_indices(name: str, layout: Layout | None, origin: Origin) -> Layout:
     return found
 
 
+def check_places(indices: NDArray[Any], extent: int) -> bool:
+    """Return true if one of the indices counts from the end.
+
+    Raises:
+        IndexBeyond: one of them is beyond an axis of this extent.
+    """
+    least, most = int(indices.min(initial=0)), int(indices.max(initial=-1))
+    if least < -extent or most >= extent:
+        raise IndexBeyond(int(indices[(indices < -extent) | (indices >= extent)][0]), extent)
+    return least < 0
+
+
 def checked_places(indices: NDArray[Any], extent: int) -> NDArray[Any]:
     """Return indices that count from the first element.
 
     Raises:
         IndexBeyond: one of them is beyond an axis of this extent.
     """
-    wrong = (indices < -extent) | (indices >= extent)
-    if wrong.any():
-        raise IndexBeyond(int(indices[wrong][0]), extent)
-    return np.where(indices < 0, indices + extent, indices)
+    return np.where(indices < 0, indices + extent, indices) if check_places(indices, extent) else indices
 
 
 # ---- kernels

@@ -29,9 +29,10 @@ from dagpu.kernels.arrays.movement.axis_groups import (
     group_axes,
     grouped_array,
 )
-from dagpu.kernels.arrays.movement.gathering import checked_indices, checked_places
+from dagpu.kernels.arrays.movement.gathering import check_places, checked_indices, checked_places
 from dagpu.kernels.arrays.reducing.reduction_order import power_of_two
 from dagpu.kernels.arrays.reducing.reductions import checked_input
+from dagpu.kernels.expressions.numpy_twin import PART
 from dagpu.kernels.expressions.operations.cuda_helpers import helper_texts
 from dagpu.kernels.expressions.operations.cuda_operations import (
     load_text,
@@ -42,6 +43,8 @@ from dagpu.kernels.expressions.operations.cuda_operations import (
 )
 from dagpu.kernels.expressions.operations.element_operations import type_name
 from dagpu.kernels.expressions.operations.numpy_operations import register_dtype
+from dagpu.kernels.generated.cancelled_parts import until_cancelled
+from dagpu.kernels.generated.element_blocks import in_groups
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,
@@ -270,10 +273,22 @@ def _kernel(
 
 
 def _twin(number: "np.dtype[Any]", listed: GroupPattern, source: GroupPattern) -> Callable[..., None]:
+    """Return the NumPy twin. `numpy.add.at` is ten times as quick for one axis as for rows, so rows are cut into
+    elements, a part of the indices at a time. It adds them in the order of the indices, too."""
+
     def body(out: Any, indices: Any, values: Any) -> None:
-        places = checked_places(grouped_array(indices, listed), len(out))
-        sums = out.astype(number)
-        np.add.at(sums, places, grouped_array(values, source).astype(number, copy=False))
-        np.copyto(out, sums, casting="unsafe")
+        rows, width = out.shape
+        places, added = grouped_array(indices, listed), in_groups(values, source.groups, source.size)
+        in_place = out.dtype == number and out.flags.c_contiguous
+        sums = out if in_place else np.ascontiguousarray(out, number)
+        flat, columns, step = sums.reshape(-1), np.arange(width), max(1, PART // max(1, width))
+        check_places(places, rows)  # all of them, before anything is written
+        for begin in until_cancelled(range(0, len(places), step)):
+            part = checked_places(places[begin : begin + step], rows)
+            of_rows = added[begin : begin + step, :].astype(number, copy=False)
+            at = part if width == 1 else (part[:, None] * np.int64(width) + columns).reshape(-1)
+            np.add.at(flat, at, of_rows.reshape(-1))
+        if not in_place:
+            np.copyto(out, sums, casting="unsafe")
 
     return body

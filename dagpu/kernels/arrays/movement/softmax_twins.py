@@ -11,12 +11,13 @@ from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
-from dagpu.kernels.arrays.movement.axis_groups import GroupPattern, grouped_array
+from dagpu.kernels.arrays.movement.axis_groups import GroupPattern
 from dagpu.kernels.arrays.reducing.ordered_sums import Array, Combination, parts_of, reduce_lines
 from dagpu.kernels.arrays.reducing.reduction_order import GROUP, power_of_two
 from dagpu.kernels.expressions.numpy_twin import PART
 from dagpu.kernels.expressions.operations.numpy_operations import NumpyFunction, numpy_function, register_dtype
 from dagpu.kernels.generated.cancelled_parts import until_cancelled
+from dagpu.kernels.generated.element_blocks import in_groups
 from dagpu.kernels.generated.scratch_arrays import SCRATCH, shaped
 
 EACH: Final = (16, 32)
@@ -92,7 +93,7 @@ def softmax_twin(step: str, dtype: "np.dtype[Any]", source: GroupPattern, order:
     exp = numpy_function("exp", number, number)
 
     def body(out: Any, x: Any, *known: Any) -> None:
-        rows, of_rows = grouped_array(x, source), _numbers_of_rows(known, order)
+        rows, of_rows = in_groups(x, source.groups, source.size), _numbers_of_rows(known, order)
         before, length, after = rows.shape
         beside = max(1, PART // min(length, order.span))
         for begin in range(0, after, beside):

@@ -6,10 +6,10 @@ elements the first is best, so the result does not depend on the order of compar
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from dagpu.common.dtypes import bf16, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
@@ -32,6 +32,7 @@ from dagpu.kernels.arrays.reducing.reductions import checked_input, kept_shape, 
 from dagpu.kernels.arrays.reducing.row_walk import RowWalk
 from dagpu.kernels.expressions.operations.cuda_operations import memory_type, register_type
 from dagpu.kernels.expressions.operations.numpy_operations import register_dtype
+from dagpu.kernels.generated.cancelled_parts import until_cancelled
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     array_call,
@@ -44,6 +45,7 @@ from dagpu.kernels.generated.generated_launch import (
     tensor_input,
 )
 from dagpu.kernels.generated.row_elements import array_elements
+from dagpu.kernels.generated.scratch_arrays import NBYTES
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, components_of
 from dagpu.ops.creation import Alloc
@@ -213,14 +215,16 @@ def _twin(name: str, reduced: tuple[bool, ...], order: ReductionOrder, first: bo
     def body(out: Any, *arguments: Any) -> None:
         best, (x, *before) = (None, arguments) if last else (arguments[0], arguments[1:])
         rows = rows_of(x, reduced)
-        rows = rows.astype(register_dtype(rows.dtype), copy=False)
-        length, total = rows.shape
-        every = np.arange(total)
-        for number, begin in enumerate(range(0, length, order.span)):
-            part: NDArray[Any] = rows[begin : begin + order.span]
-            places = begin + choose(part, axis=0)
-            out[:, number] = places if first else before[0][every, places]
+        number, (length, total) = register_dtype(rows.dtype), rows.shape
+        beside = max(1, NBYTES // number.itemsize // min(length, order.span))
+        blocks = product(range(0, length, order.span), range(0, total, beside))
+        for begin, left in until_cancelled(blocks):
+            chosen, span = slice(left, left + beside), begin // order.span
+            part = rows[begin : begin + order.span, chosen].astype(number, copy=False)
+            places = choose(part, axis=0)
+            every = np.arange(len(places))
+            out[chosen, span] = begin + places if first else before[0][left + every, begin + places]
             if best is not None:
-                best[:, number] = rows[places, every]
+                best[chosen, span] = part[places, every]
 
     return body

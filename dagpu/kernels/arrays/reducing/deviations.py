@@ -1,7 +1,10 @@
 """`var` and `std`: means of the squares of deviations from the mean.
 
-The mean is computed first, in f32 for f16 and bf16. The kernel of a second reduction computes the deviations that it
-adds up. Both reductions have the order of any other, so the bits are the same on every device.
+The mean is computed first, in f32 for f16 and bf16. It is rounded, and its error, which the squares would have in each
+of them, is the mean of the deviations from it: a second reduction finds that, and a third adds up the squares of the
+deviations less it. So equal numbers have no variance, however large they are (Chan, Golub, LeVeque, "Algorithms for
+computing the sample variance", 1983, whose formula 1.7 subtracts the same from the sum). The kernels compute the
+deviations that they add up, in the order of any other reduction, so the bits are the same on every device.
 """
 
 from functools import cache
@@ -91,12 +94,18 @@ def _spread(name: str, x: Any, axis: object, ddof: object, keepdims: object) -> 
             again=True,
         )  # fmt: skip
         others = tuple([place for place, kind in enumerate(rows.reduced) if not kind])
-        mean = with_shape(means, wide, (rows.rows, 1), tuple([rows.shape[place] for place in others]), origin)
-        patterns = elements, ArgumentPattern("array", others)
+        kept_axes = tuple([rows.shape[place] for place in others])
+        mean = with_shape(means, wide, (rows.rows, 1), kept_axes, origin)
+        of_row = ArgumentPattern("array", others)
+        errors, (again, mean) = reduce_rows(
+            _deviations(layout.dtype), "mean", [again, mean], (elements, of_row), rows, origin, again=True
+        )
+        error = with_shape(errors, wide, (rows.rows, 1), kept_axes, origin)
         count = max(rows.length - fewer, 0.0)
         found, _ = reduce_rows(
-            _deviations(layout.dtype), name, [again, mean], patterns, rows, origin, dtype=layout.dtype, count=count
-        )
+            _squares(layout.dtype), name, [again, mean, error], (elements, of_row, of_row), rows, origin,
+            dtype=layout.dtype, count=count,
+        )  # fmt: skip
         return with_shape(found, layout.dtype, (rows.rows, 1), shape, origin)
 
     return array_call(name, ("x",), (x,), build, origin)
@@ -115,11 +124,22 @@ def _widened(dtype: "np.dtype[Any]") -> Expression[..., Any]:
 
 @cache
 def _deviations(dtype: "np.dtype[Any]") -> Expression[..., Any]:
-    """Return the expression of the squared deviations of elements from a mean."""
+    """Return the expression of the deviations of elements from a mean."""
     wide = register_dtype(dtype)
 
     def deviations(x: Elem[Any], mean: Elem[Any]) -> Elem[Any]:
-        apart = x.to(wide.type) - mean
-        return apart * apart
+        return x.to(wide.type) - mean
 
     return Expression(trace_expression(deviations, (dtype, wide)), (var.__code__, 0))
+
+
+@cache
+def _squares(dtype: "np.dtype[Any]") -> Expression[..., Any]:
+    """Return the expression of the squared deviations of elements from a mean whose error is known."""
+    wide = register_dtype(dtype)
+
+    def squares(x: Elem[Any], mean: Elem[Any], error: Elem[Any]) -> Elem[Any]:
+        apart = x.to(wide.type) - mean - error
+        return apart * apart
+
+    return Expression(trace_expression(squares, (dtype, wide, wide)), (var.__code__, 0))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dagpu.common.dtypes import Shape
 from dagpu.kernels.arrays.reducing.reduction_order import QUICK, ReductionOrder
 from dagpu.kernels.generated.cancelled_parts import until_cancelled
+from dagpu.kernels.generated.element_blocks import GroupedBlocks
 from dagpu.kernels.generated.scratch_arrays import NBYTES, SCRATCH, Bytes, shaped
 
 SMALL: Final = 1 << 16
@@ -59,17 +60,17 @@ class Combination(NamedTuple):
         return found
 
 
-def reduce_in_order(does: Combination, order: ReductionOrder, rows: Array, found: Array) -> None:
+def reduce_in_order(does: Combination, order: ReductionOrder, rows: Array | GroupedBlocks, found: Array) -> None:
     """Reduce elements of shape (length, rows) to the numbers of their spans, of shape (rows, spans), in parts."""
     (length, total), (_, count), span = rows.shape, found.shape, order.span
     if total == count == 1 and length <= FEW:
-        found[0, 0] = _one_by_one(does, order, rows)
+        found[0, 0] = _one_by_one(does, order, rows[:, :])
         return
     reduce_part, taken = _reduce_across if order.across else _reduce_along, tuple[Bytes, ...]()
     if length * total > SMALL:
         taken = SCRATCH.take(), SCRATCH.take(), SCRATCH.take()
     elif count == 1 or (length == count * span and (order.across or total == 1)):
-        reduce_part(does, order, does.numbers(rows), taken, found)
+        reduce_part(does, order, does.numbers(rows[:, :]), taken, found)
         return
     for elements, chosen, spans in until_cancelled(parts_of(span, length, total, *_sizes(does, order, rows))):
         reduce_part(does, order, does.numbers(rows[elements, chosen]), taken, found[chosen, spans])
@@ -90,12 +91,14 @@ def _one_by_one(does: Combination, order: ReductionOrder, rows: Array) -> Any:
     return numbers[0]
 
 
-def _sizes(does: Combination, order: ReductionOrder, rows: Array) -> tuple[int, int]:
+def _sizes(does: Combination, order: ReductionOrder, rows: Array | GroupedBlocks) -> tuple[int, int]:
     """Return the most rows side by side and the number of elements of a part of the rows. What is copied of it, and the
     numbers of its columns, fit in an array of the thread."""
     room = NBYTES // does.nothing.itemsize
+    if not isinstance(rows, np.ndarray) or does.squared or rows.dtype != does.nothing.dtype:
+        return max(4, room // min(order.span, len(rows))) if order.across else 0, room
     many = max(4, room // order.width) if order.across else 0
-    if does.squared or rows.dtype != does.nothing.dtype or (order.width <= QUICK and not order.across):
+    if order.width <= QUICK and not order.across:
         return many, room
     return many, room * max(1, min(order.each, len(rows) // order.width))
 

@@ -6,7 +6,6 @@ which has a faster one: smallest and largest elements, tests, and the numbers of
 
 from collections.abc import Callable
 from functools import cache, partial
-from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -15,20 +14,19 @@ from dagpu.kernels.arrays.reducing.ordered_sums import Array, Combination, parts
 from dagpu.kernels.arrays.reducing.reduction_order import ReductionOrder
 from dagpu.kernels.arrays.reducing.reduction_steps import COUNTED, STEPS, identity
 from dagpu.kernels.generated.cancelled_parts import until_cancelled
+from dagpu.kernels.generated.element_blocks import ElementBlocks, GroupedBlocks, in_groups
 from dagpu.kernels.generated.scratch_arrays import NBYTES
 
 
 @cache
-def _turned_axes(reduced: tuple[bool, ...]) -> tuple[int, ...]:
-    """Return the axes of an input, the reduced ones before the others."""
-    return tuple(sorted(range(len(reduced)), key=lambda axis: not reduced[axis]))
+def _groups(reduced: tuple[bool, ...]) -> tuple[int, ...]:
+    """Return the group of each axis of an input, that of the reduced ones before that of the others."""
+    return tuple([int(not kind) for kind in reduced])
 
 
-def rows_of(x: Array, reduced: tuple[bool, ...]) -> Array:
-    """Return an input as an array of shape (length of a row, rows)."""
-    turned = x.transpose(_turned_axes(reduced))
-    count = reduced.count(True)
-    return turned if count == 1 and len(reduced) == 2 else turned.reshape(prod(turned.shape[:count]), -1)
+def rows_of(x: Array | ElementBlocks, reduced: tuple[bool, ...]) -> Array | GroupedBlocks:
+    """Return an input as an array of shape (length of a row, rows), or as what reads blocks of it."""
+    return in_groups(x, _groups(reduced), 2)
 
 
 def pass_twin(
@@ -72,11 +70,12 @@ _WHOLE: Final[dict[str, "np.ufunc"]] = {
 }  # fmt: skip
 
 
-def _in_any_order(operation: str, test: bool, span: int, rows: Array, found: Array) -> None:
+def _in_any_order(operation: str, test: bool, span: int, rows: Array | GroupedBlocks, found: Array) -> None:
     """Reduce rows of shape (length, rows) to the numbers of their spans, of shape (rows, spans). With `test`, or for
     bools, an element counts as true unless it is 0."""
     length, total = rows.shape
-    size = LARGE if test or rows.dtype == found.dtype else NBYTES // found.itemsize
+    in_memory = isinstance(rows, np.ndarray) and (test or rows.dtype == found.dtype)
+    size = LARGE if in_memory else NBYTES // found.itemsize
     for elements, chosen, spans in until_cancelled(parts_of(span, length, total, 0, size)):
         target = found[chosen, spans].T
         _reduce_whole(operation, test, rows[elements, chosen].reshape(len(target), -1, target.shape[1]), target)

@@ -20,15 +20,15 @@ from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.reducing.reduction_kernels import reduction_kernel
 from dagpu.kernels.arrays.reducing.reduction_order import ReducedAxes, merge_axes, reduction_order
 from dagpu.kernels.arrays.reducing.reduction_steps import COUNTED, STEPS, identity, number_type, result_type
-from dagpu.kernels.expressions.operations.element_operations import DOMAINS, Domain, type_name
+from dagpu.kernels.expressions.operations.element_operations import DOMAINS, Domain
 from dagpu.kernels.generated.generated_launch import (
-    CONVERT_FIRST,
     AnyOp,
     array_call,
     first_output,
     move_arguments,
     new_output,
     refused_call,
+    refused_type,
     reshaped,
 )
 from dagpu.ops.base import DeviceOp
@@ -150,8 +150,7 @@ def checked_input(name: str, layout: Layout | None, domain: Domain, origin: Orig
     if layout is None:
         raise refused_call(name, origin, f"{param} is a number", "Pass a tensor: full((1,), x), say")
     if layout.dtype not in DOMAINS[domain]:
-        what = f"it does not take elements of {type_name(layout.dtype)}"
-        raise refused_call(name, origin, what, CONVERT_FIRST)
+        raise refused_type(name, origin, layout.dtype)
     return layout
 
 

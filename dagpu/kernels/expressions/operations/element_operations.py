@@ -6,11 +6,11 @@ f16 and bf16 are computed in f32, and each operation rounds its result once to t
 `sqrt` this is the exact result, rounded once (Figueroa, "When is double rounding innocuous?", 1995).
 """
 
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from dagpu.common.dtypes import FLOATING, SUPPORTED, element_type
+from dagpu.common.dtypes import FLOATING, SUPPORTED
 
 Domain: TypeAlias = Literal["number", "float", "int", "bits", "any"]
 """The element types that an operation accepts."""
@@ -78,14 +78,6 @@ OPERATIONS: Final[dict[str, ElementOperation]] = {
 
 TRANSCENDENTAL: Final = frozenset(("exp", "expm1", "log", "log1p", "tanh", "sin", "cos", "erf", "power"))
 """The operations whose results may differ by 2 ulp between devices. All others give the same bits everywhere."""
-
-
-def dtype_of_type(given: object) -> "np.dtype[Any] | None":
-    """Return the dtype of an element type (`f32`, `bf16`); None for any other object."""
-    return element_type(np.dtype(given)) if isinstance(given, type) and issubclass(given, _CONCRETE) else None
-
-
-_CONCRETE: Final = tuple([dtype.type for dtype in SUPPORTED])
 
 
 def type_name(dtype: "np.dtype[np.generic]") -> str:

@@ -109,7 +109,34 @@ def _power(a: Any, b: Any, out: Any = None) -> Any:
     return np.power(a, b, out=out)
 
 
+def _in_double(function: "np.ufunc") -> NumpyFunction:
+    """Return a function of NumPy computed in f64 and rounded, which is within 0.51 units in the last place of f32.
+
+    NumPy's own loops for f32 are off by up to 3.8 (log), 2.4 (exp), 2.6 (expm1), 1.9 (log1p) and 2.2 (tanh), by other
+    amounts on each kind of processor. This takes 1 to 2 ns for an element more, of blocks that NumPy converts.
+    """
+
+    def in_double(x: Any, out: Any = None) -> Any:
+        if isinstance(x, np.ndarray):
+            room = np.empty(x.shape, x.dtype) if out is None else out
+            return function(x, out=room, dtype=np.float64, casting="same_kind")
+        return _into(out, function(x, dtype=np.float64).astype(x.dtype))
+
+    return in_double
+
+
+IN_DOUBLE: Final = {name: _in_double(getattr(np, name)) for name in ("exp", "expm1", "log", "log1p", "tanh")}
+"""The operations that are computed in f64. `sin`, `cos` and `pow` of f32 are within 1.5 units, and twenty times as fast
+as in f64."""
+
+
+def writes_result(function: NumpyFunction) -> bool:
+    """Return true if a function writes its result into the array for it, and makes none on the way."""
+    return isinstance(function, np.ufunc) or any(function is each for each in IN_DOUBLE.values())
+
+
 _OWN: Final[dict[str, NumpyFunction]] = {
+    **IN_DOUBLE,
     "minimum": _extremum(np.minimum, np.bitwise_or),
     "maximum": _extremum(np.maximum, np.bitwise_and),
     "erf": erf,

@@ -1,13 +1,23 @@
 """Lowers comprehensions and generator expressions in place, as loops."""
 
-from mypy.nodes import DictionaryComprehension, Expression, GeneratorExpr, ListComprehension, SetComprehension
+from mypy.nodes import (
+    DictionaryComprehension,
+    Expression,
+    GeneratorExpr,
+    ListComprehension,
+    NameExpr,
+    SetComprehension,
+    Var,
+)
 
 from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, LOANS, BasicBlock, Build, Slot
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
+from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_condition, lower_operator
 from dagpu.mypy_plugin.ownership.lower.lower_expressions import build_alternative
 from dagpu.mypy_plugin.ownership.lower.lower_names import ask_feed
 from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign, declare
 from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of
+from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Known
 from dagpu.mypy_plugin.ownership.lower.values.shared_places import remember, share_element
 
 
@@ -50,7 +60,8 @@ def _comprehension(
     heads: list[BasicBlock] = []
     ends: list[BasicBlock] = []
     for index, sequence, conditions in zip(e.indices, e.sequences, e.condlists, strict=True):
-        held = ask_feed(b, sequence)
+        found = lower_operator(b, sequence, sequence, "__iter__")
+        held = ask_feed(b, sequence) if found is False else found
         origin = element_of(b, sequence)
         before = remember(b, e, origin)
         b.split()
@@ -60,10 +71,12 @@ def _comprehension(
         b.jump(end)
         b.split()
         declare(b, index, element=True)
+        if isinstance(origin, Known) and isinstance(index, NameExpr) and isinstance(index.node, Var):
+            b.body.items[b.slot(index.node)] = origin.place
         assign(b, index, held, e)
         share_element(b, index, origin, before)
         for condition in conditions:
-            b.read(condition)
+            lower_condition(b, condition)
             b.jump(head)
             b.split()
     holds = False

@@ -8,8 +8,10 @@ from mypy.nodes import (
     ConditionalExpr,
     DictExpr,
     Expression,
+    IntExpr,
     LambdaExpr,
     ListExpr,
+    MemberExpr,
     NameExpr,
     OpExpr,
     RevealExpr,
@@ -22,18 +24,20 @@ from mypy.nodes import (
     YieldExpr,
     YieldFromExpr,
 )
+from mypy.operators import unary_op_methods
 
 from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
 from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, LOANS, Build, Escape, Slot, Yield
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
 from dagpu.mypy_plugin.ownership.lower.calls.operands import Operands
+from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_binary, lower_condition, lower_operator
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
 from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign
 from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of
 from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Known
 from dagpu.mypy_plugin.ownership.lower.values.origins import origin_of
 from dagpu.mypy_plugin.ownership.lower.values.shared_places import share
-from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES
+from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, OP
 
 
 def _display(b: GraphBuilder, e: Expression, items: Iterable[Expression], by_value: bool) -> Slot | None:
@@ -78,12 +82,21 @@ def _star(b: GraphBuilder, e: StarExpr, by_value: bool) -> Slot | None:
 
 @expression(UnaryExpr)
 def _unary(b: GraphBuilder, e: UnaryExpr, by_value: bool) -> Slot | None:
-    b.read(e.expr)
-    return None
+    if e.op == "not":
+        lower_condition(b, e.expr)
+        return None
+    found = lower_operator(b, e, e.expr, unary_op_methods.get(e.op, ""))
+    if found is False:
+        b.read(e.expr)
+    return found or None
 
 
 @expression(ComparisonExpr)
 def _comparison(b: GraphBuilder, e: ComparisonExpr, by_value: bool) -> Slot | None:
+    if len(e.operators) == 1 or all(isinstance(one, NameExpr | MemberExpr | IntExpr) for one in e.operands):
+        pairs = zip(e.operands, e.operators, e.operands[1:], strict=False)
+        if [pair for pair in pairs if lower_binary(b, e, *pair) is not False]:
+            return None
     by_identity = all(operator in ("is", "is not") for operator in e.operators)
     for operand in e.operands:
         if not (by_identity and isinstance(operand, NameExpr) and b.kind(operand) & HANDLE):  # it asks the variable
@@ -162,13 +175,19 @@ def build_alternative(
 @expression(OpExpr)
 def _operator(b: GraphBuilder, e: OpExpr, by_value: bool) -> Slot | None:
     if e.op not in ("and", "or"):
+        found = lower_binary(b, e, e.left, e.op, e.right)
+        if found is not False:
+            return found
         how = b.how
-        left = b.evaluate(e.left, by_value)  # the sum of two lists holds the items of both
+        by_value = by_value and b.kinds.may_own(b.types.get(e))  # the sum of two lists holds the items of both
+        left = b.evaluate(e.left, by_value)
         b.how = how
         right = b.evaluate(e.right, by_value)
         parts = tuple(held for held in (left, right) if held is not None)
         return _build_joined(b, e, parts)
     how, into = b.how, b.temporary()
+    if b.kind(e.left) & (HANDLE | OP):
+        b.body.conditions.append(e.left)
     left = b.evaluate(e.left, by_value and b.kind(e) & MOVES != 0)
     holds = build_alternative(b, e, into, left)
     right_side, end = b.block(), b.block()
@@ -195,7 +214,7 @@ def _build_joined(b: GraphBuilder, e: Expression, parts: tuple[Slot, ...]) -> Sl
 @expression(ConditionalExpr)
 def _conditional(b: GraphBuilder, e: ConditionalExpr, by_value: bool) -> Slot | None:
     how, into, holds = b.how, b.temporary(), False
-    b.read(e.cond)
+    lower_condition(b, e.cond)
     yes, no, end = b.block(), b.block(), b.block()
     b.jump(yes)
     b.jump(no)

@@ -16,6 +16,7 @@ from dagpu.mypy_plugin.ownership.control_flow import (
 )
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
 from dagpu.mypy_plugin.ownership.lower.calls.argument_parts import Arguments
+from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_operator
 from dagpu.mypy_plugin.ownership.lower.lower_functions import property_effect
 from dagpu.mypy_plugin.ownership.lower.places import BINDS, function_of, has_variable_index, place_of
 from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect
@@ -109,6 +110,9 @@ def _index(b: GraphBuilder, e: IndexExpr, by_value: bool) -> Slot | None:
         place = place_of(b, e)
         if place is not None:
             return move_or_read(b, e, place, kind, by_value)
+    found = lower_operator(b, e, e.base, "__getitem__", [e.index])
+    if found is not False:
+        return found
     base = b.read(e.base)
     b.read(e.index)
     b.may_raise()

@@ -4,7 +4,7 @@ The three sets are joined by union: a handle counts as moved if it has moved on 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from dagpu.mypy_plugin.ownership.control_flow import (
@@ -199,7 +199,7 @@ class Dataflow:
         key = move, place
         derived = self.whole.derived.get(key)
         if derived is None:
-            derived = self.whole.derived[key] = Move(move.node, place, move.into, move.how, True, move.binds)
+            derived = self.whole.derived[key] = replace(move, place=place, silent=True)
         return derived
 
     # ---- further instructions

@@ -12,9 +12,11 @@ from dagpu import (
     convert,
     dup,
     empty,
+    f16,
     f32,
     f64,
     fill,
+    fold_in,
     from_host,
     full,
     i8,
@@ -69,6 +71,12 @@ case(
 case(lambda: full((2,), 1j), ("Take `.real` or `.imag`", lambda: full((2,), (1j).imag).sync()))
 case(lambda: full((2,), anything("1")), ("Write fill_value=1.5, say", lambda: full((2,), fill_value=1.5).sync()))
 case(lambda: full((2,), 300, u8), ("Use a wider type", lambda: full((2,), 300, i32).sync()))
+case(lambda: full((2,), 1e6, f16), ("Use a wider type", lambda: full((2,), 1e6, f32).sync()))
+case(
+    lambda: fold_in(anything("x"), 1),
+    ("Pass it, fold_in(17, 3), say", lambda: fold_in(17, 3)),
+    ("a source or an op whose value it is", lambda: fold_in(source(17), 3).sync()),
+)
 case(lambda: full((2,), 10**400), ("Give a smaller one", lambda: full((2,), 10**30).sync()))
 case(lambda: full((2,), float("nan"), i32), ("Give a finite number", lambda: full((2,), 3.0, i32).sync()))
 case(lambda: linspace(0, float("inf"), 3), ("Give a finite number", lambda: linspace(0, 1e30, 3).sync()))
@@ -203,7 +211,11 @@ def unchanged() -> None:
     op.sync()
 
 
-case(lambda: anything(dup)(ones((2,))), ("op.then(lambda t: dup(t))", lambda: ones((2,)).then(lambda t: dup(t)).sync()))
+case(
+    lambda: copied_into(ones((N,))),
+    ("Run it before, t = op.sync()", lambda: copied_into(ones((N,)).sync())),
+    ("op.then(lambda t: memcpy(dst, t))", copied_in_a_closure),
+)
 case(lambda: anything(dup)(3), ("Pass a Tensor, SharedTensor, TensorRef or TensorMut", lambda: dup(new()).sync()))
 case(lambda: memcpy(new(), new()), ("Pass t.borrow_mut()", lambda: memcpy(new().borrow_mut(), new()).sync()))
 case(

@@ -54,6 +54,10 @@ case(
     lambda: anything(zip_ops(value(1), value(2)))[0],
     (".first()", lambda: zip_ops(value(1), value(2)).first().sync()),
     (".unzip()", lambda: zip_ops(value(1), value(2)).unzip()[0].sync()),
+    (
+        "a part of a tensor is op.map(lambda t: t.slice(slice(1, None)))",
+        lambda: ones((2,)).map(lambda t: t.slice(slice(1, None))).to_host().sync(),
+    ),
     ("the contents of a tensor come with op.to_host().sync()", lambda: new().to_host().sync()[0]),
 )
 case(
@@ -62,6 +66,20 @@ case(
     ("await op in a trio task", lambda: awaited(ones((2,)).to_host())),
     ("@kernel", lambda: add(out(), ones((N,))).sync()),
     ("expr(f32, f32)(lambda x, y: x + y)(a, b)", added),
+)
+case(
+    lambda: anything(ones((2,))) == 1,
+    ("Run it: op.sync()", lambda: ones((2,)).to_host().sync() == 1),
+    ("a tensor's contents come with op.to_host().sync()", lambda: ones((2,)).to_host().sync() == 1),
+)
+case(
+    lambda: anything(new())[1:],
+    ("Get them with .to_host().sync()", lambda: new().to_host().sync()[1:]),
+    ("A part of it on the device is t.slice(slice(1, None))", lambda: dup(new().slice(slice(1, None))).sync()),
+)
+case(
+    lambda: anything(new().share())[1:],
+    ("dup(t).sync().slice(...)", lambda: dup(dup(new().share()).sync().slice(slice(1, None))).sync()),
 )
 case(
     lambda: new() + new(),

@@ -6,6 +6,7 @@ The GPU is simulated: `tests.simulated.gpu`. Every seed is another order in whic
 import runpy
 import sys
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,18 @@ def test_many_runs_of_one_op_at_once(seed: int) -> None:
 
         trio.run(main)
         assert found == [wanted] * 20
+
+
+def test_a_function_of_host_map_sees_the_context_of_the_caller() -> None:
+    """By `sync()` and by `await`, with device work around it on several lanes."""
+    request: ContextVar[float] = ContextVar("request", default=-1.0)
+    op = zip_ops(*[ones((4,)).to_host().host_map(lambda y: request.get() * float(y[0])) for _ in range(3)])
+
+    async def main() -> None:
+        request.set(7.0)
+        assert await op == (7.0,) * 3
+
+    for number in (1.0, 2.0):
+        request.set(number)
+        assert op.sync() == (number,) * 3
+        trio.run(main)

@@ -65,13 +65,16 @@ def test_values_are_those_of_numpy(case: Any, ranges: Any) -> None:
 @settings(max_examples=25)
 @given(cases())
 def test_bits_are_those_of_the_parts(case: Any) -> None:
-    """A sum of squares of differences from the mean, each computed by an op of its own."""
+    """A sum of squares of differences from the mean and from its error, each computed by an op of its own."""
     name, x, axis, _, keepdims = case
     if x.dtype.itemsize == 2:
         return
     kind = x.dtype.type
     t = from_host(x).sync().share()
-    squares = expr(kind, kind)(lambda x, mean: (x - mean) * (x - mean))(t, array.mean(t, axis, keepdims=True))
+    apart = expr(kind, kind)(lambda x, mean: x - mean)(t, array.mean(t, axis, keepdims=True)).shared()
+    squares = expr(kind, kind)(lambda x, error: (x - error) * (x - error))(
+        apart, array.mean(apart, axis, keepdims=True)
+    )
     expected = array.mean(squares, axis, keepdims=keepdims)
     expected = array.sqrt(expected) if name == "std" else expected
     assert same_bits(getattr(array, name)(t, axis, keepdims=keepdims).to_host().sync(), expected.to_host().sync())
@@ -88,11 +91,38 @@ def test_the_cuda_text_gives_the_bits_of_the_host_body(folder: Path, drawn: Any)
         assert same_bits(found, op.to_host().sync())
 
 
+@settings(max_examples=30)
+@given(
+    st.sampled_from(list(NEAR)),
+    st.sampled_from((0.0, 1.0, 1e4, 1e8, 1e15, -3e7)),
+    st.sampled_from((2, 7, 300, 10_000, 40_000)),
+    st.sampled_from((0, 1)),
+    st.integers(0, 99),
+)
+def test_a_large_mean_leaves_the_variance_as_it_is(dtype: Any, mean: float, length: int, axis: int, seed: int) -> None:
+    """Of numbers that differ by few units in the last place of their mean, as exact as of numbers about 0; equal ones
+    have none."""
+    mean = max(-3e4, min(mean, 3e4)) if dtype is f16 else mean
+    one = dtype(mean)
+    unit = float(np.spacing(abs(one))) if mean else 1.0
+    steps_apart = np.random.default_rng(seed).integers(-3, 4, (3, length) if axis else (length, 3))
+    x = (float(one) + steps_apart * unit).astype(dtype)
+    wide = x.astype(f64) - float(one)  # exact: neighbouring numbers
+    squares = ((wide - wide.mean(axis, keepdims=True)) ** 2).mean(axis)
+    for name, wanted in (("var", squares), ("std", np.sqrt(squares))):
+        if (wanted > float(np.nextafter(dtype(np.inf), dtype(0)))).any():
+            continue
+        found = getattr(array, name)(from_host(x), axis).to_host().sync().astype(f64)
+        np.testing.assert_allclose(found, wanted.astype(f64), rtol=2 * NEAR[dtype], atol=float(np.spacing(dtype(0))))
+    equal = np.full_like(x, one)
+    assert not array.var(from_host(equal), axis).to_host().sync().astype(f64).any()
+
+
 def test_no_kernel_has_the_name_of_a_namespace() -> None:
     """A kernel `std` beside the namespace does not compile."""
     op = array.std(from_host(np.zeros((3, 40_000), f32)), 1)
     kernels = [node.kernel for node in nodes_of(op) if isinstance(node, Launch)]
-    assert len(kernels) == 4
+    assert len(kernels) == 6
     assert "std" not in {kernel.name for kernel in kernels}
 
 

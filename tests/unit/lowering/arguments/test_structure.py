@@ -187,6 +187,8 @@ def test_the_line_stands_in_the_key() -> None:
     assert key(first) != key(second)
 
 
+OBJECT = object()
+
 NO_KEY: dict[str, Callable[[], Op]] = {
     "closures": lambda: zeros(S).map(lambda t: t),
     "then": lambda: zeros(S).then(dup),
@@ -198,8 +200,9 @@ NO_KEY: dict[str, Callable[[], Op]] = {
     "a list in a value": lambda: value([1]),
     "an array in a value": lambda: value(X),
     "an object": lambda: anything(object()),
-    "a function": lambda: anything(len),
-    "an op": lambda: anything(zeros(S)),
+    "a function over an object": lambda: anything(lambda: OBJECT),
+    "an op with a function": lambda: anything(zeros(S).map(lambda t: t)),
+    "an op that owns a tensor": lambda: anything(value(zeros(S).sync())),
     "a subclass of int": lambda: anything(type("Count", (int,), {})(1)),
     "a subclass of str": lambda: anything(type("Text", (str,), {})("a")),
     "a subclass of dict": lambda: anything(type("Table", (dict,), {})(a=1)),

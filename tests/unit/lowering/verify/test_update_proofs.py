@@ -2,14 +2,18 @@
 proof too."""
 
 import ast
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Final
 
+import numpy as np
 import pytest
 
 import dagpu
 from dagpu.common.errors import PlanError
-from dagpu.lowering.program import Buffer, Program, Role
+from dagpu.common.layout import contiguous_layout
+from dagpu.lowering.program import Buffer, CopyDtoD, Instruction, Program, Role, View
 from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.subprogram import Subprogram, extract
 from dagpu.lowering.verify.verify_update import UpdateVerifier
@@ -87,3 +91,93 @@ def test_an_analysis_without_a_result_is_refused() -> None:
     staleness.targets.discard(3)
     with pytest.raises(PlanError, match=r"results in buffers \[3\]"):
         UpdateVerifier(staleness)
+
+
+def test_an_update_that_writes_a_part_needs_the_rest() -> None:
+    """A copy to a part of a buffer that is made again without what was there before is refused, also if its `reads`
+    leave the buffer out."""
+    half, whole = contiguous_layout((8,), np.dtype(np.float32)), contiguous_layout((16,), np.dtype(np.float32))
+    part = CopyDtoD(View(2, half), View(1, half), (1,), (2,), 0, None)
+    rest = CopyDtoD(View(2, whole), View(0, whole), (0,), (2,), 0, None)
+    given = Buffer(64, 0, Role.INPUT)
+    change, staleness, update = update_of(program([rest, part], [given, given, output()]), 2)
+    with pytest.raises(PlanError, match="stale"):
+        UpdateVerifier(staleness).verify(change, update)
+
+
+Mutation = Callable[[Staleness], None]
+
+
+def _drop_read(staleness: Staleness) -> None:
+    """Leave out the last thing that an instruction reads."""
+    for needs, deps in zip(staleness.needs, range(len(staleness.deps)), strict=True):
+        if len(needs) > 1:
+            needs.pop()
+            _depend_again(staleness, deps)
+
+
+def _depend_again(staleness: Staleness, first: int) -> None:
+    """Find the bits of the instructions from `first` on again."""
+    for index in range(first, len(staleness.deps)):
+        bits = 0
+        for buffer, writer in staleness.needs[index]:
+            bits |= staleness.bits.get(buffer, 0) if writer < 0 else staleness.deps[writer]
+        staleness.deps[index] = bits
+
+
+def _early_writer(staleness: Staleness) -> None:
+    """Take the first writer of a buffer for its last one."""
+    for buffer, writers in staleness.writers.items():
+        staleness.last[buffer] = writers[0]
+
+
+def _no_bits(staleness: Staleness) -> None:
+    """Forget that the last instruction depends on anything."""
+    staleness.deps[-1] = 0
+
+
+def _fewer_bits(staleness: Staleness) -> None:
+    """Forget the first source."""
+    staleness.deps[:] = [deps & ~1 for deps in staleness.deps]
+
+
+@pytest.mark.parametrize("mutation", [_drop_read, _early_writer, _no_bits, _fewer_bits])
+def test_a_mistake_of_the_analysis_is_noticed(mutation: Mutation) -> None:
+    """Over random programs with two sources, each update that the mistaken analysis makes is refused, or is the right
+    one; some are refused."""
+    refused = 0
+    for seed in range(200):
+        whole = _random_program(Random(seed))
+        right, wrong = (Staleness(whole, {0: 1, 1: 2}) for _ in range(2))
+        mutation(wrong)
+        for mask in (1, 2, 3):
+            change = Change(mask)
+            chosen = wrong.instructions_for(wrong.stale_targets(change))
+            wanted = right.instructions_for(right.stale_targets(change))
+            update = extract(whole, chosen, right.targets)
+            try:
+                UpdateVerifier(right).verify(change, update)
+            except PlanError:
+                refused += 1
+            else:
+                assert set(chosen) >= set(wanted), "what is left out was needed"
+    assert refused > 20
+
+
+def _random_program(chance: Random) -> Program:
+    """Launches with one or two outputs on two inputs; some write a buffer again."""
+    buffers, instructions = [Buffer(64, 0, Role.INPUT)] * 2, list[Instruction]()
+    known = [0, 1]
+    for _ in range(chance.randint(2, 7)):
+        reads = sorted({chance.choice(known) for _ in range(chance.randint(1, 3))})
+        again = [buffer for buffer in known if buffer > 1 and buffer not in reads]
+        writes = []
+        for _ in range(chance.randint(1, 2)):
+            if again and chance.random() < 0.2:
+                writes.append(again.pop(chance.randrange(len(again))))
+            else:
+                writes.append(len(buffers))
+                buffers = [*buffers, output() if chance.random() < 0.5 else temporary()]
+        known += [buffer for buffer in writes if buffer not in known]
+        instructions.append(launch(reads, writes))
+    return program(instructions, buffers)

@@ -41,30 +41,31 @@ DAGPU_INLINE bfloat16 fraction(unsigned int word, bfloat16*) {
     return To<bfloat16>::from(static_cast<float>(word >> 24) * 0x1p-8f);
 }
 
-template <class T> struct Uniform {
+// Each function that draws has a stream of its own (dagpu.ops.initializers).
+template <class T, int stream> struct Uniform {
     typedef T element;
     static constexpr int lanes = 4;
     u64 seed;
 
     DAGPU_INLINE void pack(u64 i, T (&values)[4]) const {
-        const Words words = philox(i / 4, 0, seed);
+        const Words words = philox(i / 4, stream, seed);
 #pragma unroll
         for (int k = 0; k < 4; ++k) values[k] = fraction(words.at[k], static_cast<T*>(nullptr));
     }
     DAGPU_INLINE T at(u64 i) const {
-        const Words words = philox(i / 4, 0, seed);
+        const Words words = philox(i / 4, stream, seed);
         const unsigned int low = i & 1 ? words.at[1] : words.at[0], high = i & 1 ? words.at[3] : words.at[2];
         return fraction(i & 2 ? high : low, static_cast<T*>(nullptr));
     }
 };
 
-template <> struct Uniform<double> {
+template <int stream> struct Uniform<double, stream> {
     typedef double element;
     static constexpr int lanes = 2;
     u64 seed;
 
     DAGPU_INLINE void pack(u64 i, double (&values)[2]) const {
-        const Words words = philox(i / 2, 0, seed);
+        const Words words = philox(i / 2, stream, seed);
         values[0] = bits_53(words.at[0], words.at[1], 0);
         values[1] = bits_53(words.at[2], words.at[3], 0);
     }

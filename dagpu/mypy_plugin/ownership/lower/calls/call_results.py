@@ -21,6 +21,10 @@ def build_result(
     for run in arguments[-1:] if callee.name == names.SPAWN else [arguments[i] for i in callee.runs]:
         if run is not None:
             b.emit(Run(e, run))
+    for run in [arguments[i] for i in callee.repeats]:
+        if run is not None:
+            b.emit(Run(e, run, calls=True))
+            b.emit(Run(e, run, calls=True))
     result: Slot | None = None
     keeps = kind & EVERYTHING
     captures = _has_captures(b, e, callee, arguments)

@@ -2,15 +2,18 @@
 
 from dataclasses import dataclass, field
 from itertools import repeat
+from typing import TypeGuard
 
 from mypy.argmap import map_actuals_to_formals
 from mypy.nodes import (
+    ARG_POS,
     CallExpr,
     Decorator,
     Expression,
     FloatExpr,
     FuncDef,
     IntExpr,
+    LambdaExpr,
     MemberExpr,
     MypyFile,
     NameExpr,
@@ -22,13 +25,15 @@ from mypy.nodes import (
     Var,
 )
 from mypy.typeops import get_type_vars
-from mypy.types import AnyType, CallableType, Instance, Type, TypeOfAny, get_proper_type
+from mypy.types import AnyType, CallableType, Instance, Type, TypeOfAny, TypeVarType, get_proper_type
 
 from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.ownership.effects import derive_effect
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.lower_functions import effect_of, function_named, method_of
+from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, effect_of, function_named, method_of
 from dagpu.mypy_plugin.ownership.lower.places import function_of
 from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect
+from dagpu.mypy_plugin.typing import argument_forms
 from dagpu.mypy_plugin.typing.type_facts import MOVES, method_name, signatures
 
 
@@ -53,6 +58,12 @@ class Callee:
     """The parameter for the object that a call of a class makes."""
     inherited: str = ""
     """The parameter for the object of the calling method, in a call of `super()`."""
+    repeats: list[int] = field(default_factory=list)
+    """Indices of the arguments that are functions which the callee may call more than once."""
+    accepts: dict[int, int] = field(default_factory=dict)
+    """What the parameters of the arguments accept, by index; see `Move.accepts`. A missing one accepts any form."""
+    bound: CallableType | None = None
+    """What is left of the signature of a function that `partial` has bound arguments to."""
     borrows: list[int] = field(default_factory=list)
     """Indices of the arguments that the callee only reads, but later: it is a generator, or it runs in a task."""
     is_ours: bool = field(init=False)
@@ -80,9 +91,33 @@ def callee_of(b: GraphBuilder, e: CallExpr) -> Callee:
             return Callee("", None, callee, closure)
         if isinstance(node, Var) and (bound := b.bound.get(node)) is not None:
             return Callee(method_name(b.types.get(bound.expr), bound.name) or "", bound.expr, bound)
+        if isinstance(node, Var) and (made := b.partials.get(node)) is not None:
+            return _partial(b, made)
         if isinstance(node, Var) and method_of(b, b.types.get(callee), "__call__") is not None:
             return Callee(_function_name(b, callee), callee, callee)
+    if isinstance(callee, LambdaExpr):
+        closure = b.lambdas[callee] = closure_of(b, callee)
+        return Callee("", None, callee, closure)
+    if isinstance(callee, CallExpr) and is_partial(callee):
+        return _partial(b, callee)
     return Callee(_function_name(b, callee), None, callee)
+
+
+def is_partial(e: Expression) -> TypeGuard[CallExpr]:
+    """Return True for a call of `partial` with a function."""
+    named = e.callee if isinstance(e, CallExpr) and e.args else None
+    return isinstance(named, RefExpr) and named.fullname == names.PARTIAL
+
+
+def _partial(b: GraphBuilder, made: CallExpr) -> Callee:
+    """Resolve the call of a function that `partial` has bound arguments to: mypy keeps what its signature lacks."""
+    name = _function_name(b, made.args[0])
+    found = Callee("" if name.startswith("dagpu.") else name, None, made.args[0])
+    t = get_proper_type(b.types.get(made))
+    left = t.extra_attrs.attrs.get("__mypy_partial") if isinstance(t, Instance) and t.extra_attrs is not None else None
+    bound = get_proper_type(left)
+    found.bound = bound if isinstance(bound, CallableType) else None
+    return found
 
 
 def _function_name(b: GraphBuilder, e: Expression) -> str:
@@ -117,6 +152,7 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
     Record in `callee` the arguments that it runs, those that it borrows for later, and its effect on attributes.
     """
     if (known := _known_flags(b, e, callee)) is not None:
+        _record_known(b, e, callee, known)
         return known
     flags = [False] * len(e.args)
     given = e.args if callee.receiver is None else [callee.receiver, *e.args]
@@ -126,11 +162,13 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
     if plain and function not in b.module.own:
         return flags
     effect = None if function is None else effect_of(b, function)
-    if function is not None and effect is not None and (not plain or effect.concerns_globals):
+    if function is None and callee.closure is not None:
+        effect = derive_effect(b.module, callee.closure.body)  # of a lambda
+    if function is not None and effect is not None and callee.bound is None and (not plain or effect.concerns_globals):
         _record_effect(e, callee, function, effect)
     if plain:
         return flags
-    for signature in signatures(b.types.get(e.callee)):
+    for signature in signatures(b.types.get(e.callee)) if callee.bound is None else [callee.bound]:
         formals = map_actuals_to_formals(
             e.arg_kinds,
             e.arg_names,
@@ -142,20 +180,75 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
         for name, formal, actuals, form in zip(
             signature.arg_names, declared, formals, signature.arg_kinds, strict=True
         ):
-            spared = effect is not None and name in effect.spares
             for i in actuals:
                 if effect is not None and form.is_star() and e.arg_kinds[i].is_star():
                     flags[i] = flags[i] or name in effect.empties
                     continue
-                if effect is not None and name in effect.runs:
-                    callee.runs.append(i)
-                kind = b.kind(e.args[i])
-                if e.arg_kinds[i].is_star() and b.kinds.may_own(b.types.get(e.args[i])):
-                    kind |= MOVES  # the items are passed one by one
-                if spared and kind & MOVES and function is not None and _runs_later(function):
-                    callee.borrows.append(i)
-                flags[i] = flags[i] or (not (spared and kind & MOVES) and b.kinds.takes(formal, kind, result))
+                if effect is not None:
+                    callee.runs += [i] if name in effect.runs else []
+                    callee.repeats += [i] if name in effect.repeats else []
+                flags[i] = _is_taken(b, e, callee, function, effect, i, name, (formal, result)) or flags[i]
     return flags
+
+
+def _is_taken(
+    b: GraphBuilder,
+    e: CallExpr,
+    callee: Callee,
+    function: FuncDef | None,
+    effect: Effect | None,
+    i: int,
+    name: str | None,
+    types: tuple[Type, Type],
+) -> bool:
+    """Return True if an argument is taken by value, by the parameter of this name. `types` are that of the parameter
+    and that of the result.
+
+    Record in `callee` what the parameter accepts, and whether the argument is only borrowed for later.
+    """
+    spared = effect is not None and name in effect.spares
+    moves = effect is not None and name in effect.moves
+    kind = b.kind(e.args[i])
+    if e.arg_kinds[i].is_star() and b.kinds.may_own(b.types.get(e.args[i])):
+        kind |= MOVES  # the items are passed one by one
+    if kind & MOVES:
+        callee.accepts[i] = b.kinds.accepted(types[0])
+        if spared and function is not None and _runs_later(function):
+            callee.borrows.append(i)
+    elif (moves or (not spared and b.kinds.kind_of(types[0]) & MOVES)) and is_untyped(b, e.args[i]):
+        give_away(b, e.args[i])
+    return bool(moves and kind & MOVES) or (not (spared and kind & MOVES) and b.kinds.takes(types[0], kind, types[1]))
+
+
+def _record_known(b: GraphBuilder, e: CallExpr, callee: Callee, flags: list[bool]) -> None:
+    """Record what the parameters of a pipeline accept, and what a function of dagpu gets of unknown type."""
+    for argument, taken in zip(e.args, flags, strict=True):
+        if taken and callee.is_ours and is_untyped(b, argument):
+            give_away(b, argument)
+    t = b.types.get(e.callee)
+    parameters = None if t is None else argument_forms.parameters_of(t, names.PIPELINE)
+    if parameters is None:
+        return
+    by_name = dict(zip(parameters.arg_names, parameters.arg_types, strict=True))
+    for i, (kind, name) in enumerate(zip(e.arg_kinds, e.arg_names, strict=True)):
+        at = parameters.arg_types[i] if kind == ARG_POS and i < len(parameters.arg_types) else None
+        formal = by_name.get(name) if name is not None else at
+        if formal is not None:
+            callee.accepts[i] = b.kinds.accepted(formal)
+
+
+def is_untyped(b: GraphBuilder, e: Expression) -> bool:
+    """Return True for a parameter of this function whose type says nothing of moves."""
+    if not isinstance(e, NameExpr) or e.node not in b.parameters:
+        return False
+    t = get_proper_type(b.types.get(e))
+    return isinstance(t, AnyType | TypeVarType) or (isinstance(t, Instance) and t.type.fullname == "builtins.object")
+
+
+def give_away(b: GraphBuilder, e: Expression) -> None:
+    """Record that a parameter's value is passed on to what moves a handle."""
+    if isinstance(e, NameExpr) and isinstance(e.node, Var):
+        b.body.given_away.add(e.node)
 
 
 def _known_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool] | None:
@@ -170,7 +263,9 @@ def _known_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool] | N
         return [callee.name.endswith(f".{names.TAKES_MEMORY}")] * len(e.args)
     if callee.name in names.READS_ONLY:
         return [False] * len(e.args)
-    return [i == 0 for i in range(len(e.args))] if callee.name in names.MAPS else None
+    if callee.name in names.MAPS | names.TESTS | names.REDUCES:  # the third argument of `reduce` is the first result
+        return [i != 1 if callee.name in names.REDUCES else i == 0 for i in range(len(e.args))]
+    return [name == "key" for name in e.arg_names] if callee.name in names.ORDERS else None
 
 
 def _has_own_object(b: GraphBuilder, e: CallExpr) -> bool:
@@ -221,7 +316,9 @@ def _runs_later(function: FuncDef) -> bool:
 
 def _may_hold_facts(b: GraphBuilder, e: Expression) -> bool:
     """Return True if evaluation by value may have another effect on this argument than a read."""
-    return bool(b.kind(e)) or not isinstance(e, NameExpr | MemberExpr | IntExpr | StrExpr | FloatExpr | CallExpr)
+    if b.kind(e) or is_untyped(b, e):
+        return True
+    return not isinstance(e, NameExpr | MemberExpr | IntExpr | StrExpr | FloatExpr | CallExpr)
 
 
 def _declared(function: FuncDef | None, signature: CallableType) -> tuple[list[Type], Type]:

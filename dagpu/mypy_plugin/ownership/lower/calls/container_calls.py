@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from mypy.nodes import CallExpr, Context, Decorator, Expression, IntExpr, NameExpr, RefExpr, StrExpr
+from mypy.nodes import CallExpr, Context, Decorator, Expression, IntExpr, NameExpr, RefExpr, StrExpr, Var
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.control_flow import (
@@ -23,8 +23,10 @@ from dagpu.mypy_plugin.ownership.lower.lower_functions import remembers
 from dagpu.mypy_plugin.ownership.lower.places import function_of, item_place, place_of
 from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of
 from dagpu.mypy_plugin.ownership.lower.values.new_containers import items_of_value
-from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Known
+from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Choice, Known
+from dagpu.mypy_plugin.ownership.lower.values.own_objects import is_own_object
 from dagpu.mypy_plugin.ownership.lower.values.shared_places import share_place
+from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 _ADDS: Final = {
     "builtins.list.append": (0, 1),
@@ -72,6 +74,29 @@ def lower_container_call(b: GraphBuilder, e: CallExpr, callee: Callee) -> bool:
     return True
 
 
+def is_own_container(b: GraphBuilder, e: Expression) -> bool:
+    """Return True for an object that one local variable of this function alone names: what is put into it stays with
+    the function."""
+    variable = e.node if isinstance(e, NameExpr) else None
+    return (
+        isinstance(variable, Var)
+        and b.slot(variable) in b.body.local
+        and variable not in b.parameters
+        and is_own_object(b.module, b.body, variable, returned=True)
+    )
+
+
+def share_added(b: GraphBuilder, e: CallExpr, method: str, container: Expression) -> None:
+    """Share the named handles that a method has put into a container with its items: with the last one, or with one."""
+    place = place_of(b, container)
+    for argument in e.args:
+        added = place_of(b, argument) if isinstance(argument, NameExpr) and b.kind(argument) & MOVES else None
+        for step in ("[-1]", ONE_ITEM) if method.endswith(".append") else (ONE_ITEM,):
+            item = None if place is None else place.inside((step,))
+            if added is not None and item is not None:
+                b.emit(Share(e, item, added))
+
+
 def _rearrange(b: GraphBuilder, e: CallExpr, method: str, place: Place) -> bool:
     """Lower a method that adds or removes items, or changes their order. Return False for any other method."""
     if method == "builtins.list.insert" and e.args:
@@ -115,21 +140,22 @@ def removal(node: Context, container: Place, step: str | None) -> Shift:
 def take(
     b: GraphBuilder,
     e: CallExpr,
-    item: Place,
-    *,
+    *items: Place,
     itself: bool = True,
     follows: bool = True,
     reads: bool = True,
     step: Path = (),
 ) -> None:
-    """Give the result of a call a place, of which the part at `step` shares with the place of an item.
+    """Give the result of a call a place, of which the part at `step` shares with the place of an item: it is one of
+    `items`.
 
     `itself`: the item stays where it is. `follows`: it has moved if it has moved out of that place before. `reads`: it
     is an error then to use the result.
     """
     result = Place(b.temporary())
     b.emit(Store(e, result, None, 0))
-    b.emit(Share(e, Place(result.slot, step), item, itself=itself, follows=follows))
+    for item in items:
+        b.emit(Share(e, Place(result.slot, step), item, itself=itself, follows=follows))
     b.taken[e] = result
     if reads and e is not b.discarded:
         b.emit(Read(e, result))
@@ -152,8 +178,13 @@ def _take_of_iterable(b: GraphBuilder, e: CallExpr) -> None:
     if e.callee.fullname not in names.GIVES_ITEM:
         return
     positional = [argument for argument, name in zip(e.args, e.arg_names, strict=True) if name is None]
+    named = [place_of(b, argument) for argument in positional] if len(positional) > 1 else []
     element = element_of(b, positional[0]) if len(positional) == 1 else None
-    if isinstance(element, Known) and element.place.path and element.place.path[-1] == ANY_ITEM:
+    if isinstance(element, Choice):
+        named = [option.place for option in element.options if isinstance(option, Known)]
+    if any(named):
+        take(b, e, *(place for place in named if place is not None), follows=False)
+    elif isinstance(element, Known) and element.place.path and element.place.path[-1] == ANY_ITEM:
         begins = e.callee.fullname == "builtins.next" and is_call_of(positional[0], "builtins.iter")
         step = "[0]" if begins else ONE_ITEM
         take(b, e, Place(element.place.slot, (*element.place.path[:-1], step)), follows=False)

@@ -19,26 +19,27 @@ def iterables_emptied(b: GraphBuilder, e: CallExpr, callee: Callee) -> Iterator[
     if function is None:
         return
     b.how = describe_call(callee)
-    for iterable, parameter in iterables:
-        if b.kinds.may_own(b.types.get(iterable)) and _takes(b, function, parameter):
+    for iterable, parameters in iterables:
+        if b.kinds.may_own(b.types.get(iterable)) and any(_takes(b, function, one) for one in parameters):
             yield iterable
 
 
-def _function_and_iterables(e: CallExpr, callee: Callee) -> tuple[Expression | None, list[tuple[Expression, int]]]:
-    """Return the function that is called with items, and each iterable with the number of its parameter."""
+def _function_and_iterables(
+    e: CallExpr, callee: Callee
+) -> tuple[Expression | None, list[tuple[Expression, tuple[int, ...]]]]:
+    """Return the function that is called with items, and each iterable with the numbers of its parameters."""
     positional = [argument for argument, name in zip(e.args, e.arg_names, strict=True) if name is None]
     named = {name: argument for argument, name in zip(e.args, e.arg_names, strict=True) if name is not None}
     first = positional[0] if positional else None
     if callee.name in names.MAPS:
-        return first, [(iterable, i) for i, iterable in enumerate(positional[1:])]
+        return first, [(iterable, (i,)) for i, iterable in enumerate(positional[1:])]
     if callee.name in names.TESTS:
-        return first, [(iterable, 0) for iterable in positional[1:]]
-    if callee.name in names.REDUCES:
-        iterables = [(iterable, 1) for iterable in positional[1:2]]
-        return first, iterables if len(positional) > 2 else [*iterables, *((one, 0) for one, _ in iterables)]
+        return first, [(iterable, (0,)) for iterable in positional[1:]]
+    if callee.name in names.REDUCES:  # without a first result, that is the first item
+        return first, [(iterable, (1,) if len(positional) > 2 else (0, 1)) for iterable in positional[1:2]]
     if callee.name == names.SORTS_SELF and callee.receiver is not None:
-        return named.get("key"), [(callee.receiver, 0)]
-    return named.get("key"), [(iterable, 0) for iterable in positional[-1:]]
+        return named.get("key"), [(callee.receiver, (0,))]
+    return named.get("key"), [(iterable, (0,)) for iterable in positional[-1:]]
 
 
 def _takes(b: GraphBuilder, function: Expression, parameter: int) -> bool:

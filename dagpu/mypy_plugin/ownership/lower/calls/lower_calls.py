@@ -1,5 +1,7 @@
 """Lowers calls: the receiver and the arguments are evaluated, then the call has its effects on them."""
 
+from typing import Final
+
 from mypy.nodes import (
     AssertTypeExpr,
     AwaitExpr,
@@ -8,6 +10,7 @@ from mypy.nodes import (
     Expression,
     FuncDef,
     LambdaExpr,
+    MemberExpr,
     NameExpr,
     RefExpr,
     TypeInfo,
@@ -16,17 +19,27 @@ from mypy.nodes import (
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.closure_facts import call_closure
-from dagpu.mypy_plugin.ownership.control_flow import FEED, AskFeed, BasicBlock, Lend, Place, Run, Slot
+from dagpu.mypy_plugin.ownership.control_flow import ANY_FORM, FEED, AskFeed, BasicBlock, Lend, Place, Run, Slot
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
 from dagpu.mypy_plugin.ownership.lower.calls.after_effects import forget_moves, parts_of_arguments, record_kept
 from dagpu.mypy_plugin.ownership.lower.calls.call_results import build_result, never_returns
-from dagpu.mypy_plugin.ownership.lower.calls.callee import Callee, by_value_flags, callee_of, describe_call
-from dagpu.mypy_plugin.ownership.lower.calls.container_calls import lower_container_call
+from dagpu.mypy_plugin.ownership.lower.calls.callee import (
+    Callee,
+    by_value_flags,
+    callee_of,
+    describe_call,
+    give_away,
+    is_untyped,
+)
+from dagpu.mypy_plugin.ownership.lower.calls.container_calls import is_own_container, lower_container_call, share_added
 from dagpu.mypy_plugin.ownership.lower.calls.item_functions import iterables_emptied
 from dagpu.mypy_plugin.ownership.lower.calls.operands import Operands
+from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import ASKS, lower_operator
 from dagpu.mypy_plugin.ownership.lower.lower_names import ask_feed, build_part
 from dagpu.mypy_plugin.ownership.lower.places import place_of
 from dagpu.mypy_plugin.typing.type_facts import HANDLE, OP
+
+_MOVES_SELF: Final = frozenset(name.rpartition(".")[2] for name in names.MOVES_SELF)
 
 
 @expression(CallExpr)
@@ -38,29 +51,29 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
     callee = callee_of(b, e)
     operands = Operands(b)
     operands.keeps = _only_keeps(e, callee)
+    own = callee.name in names.ADDS_TO_SELF and callee.receiver is not None and is_own_container(b, callee.receiver)
     parts: list[Slot | None] = []
     if callee.receiver is not None:
         parts.append(_evaluate_receiver(b, e, callee, callee.receiver, operands))
     elif callee.closure is None:
         parts.append(_read_function(b, e.callee))
-    arguments = _evaluate_arguments(b, e, callee, operands)
+    arguments = _evaluate_arguments(b, e, callee, operands, own=own)
     affected = parts_of_arguments(b, e, callee)
     if affected is not None:
         affected.use_parts()
     if callee.leaves_unmoved and callee.name not in names.NEVER_RAISES:
         b.may_raise()  # before the moves
     operands.emit_moves()
+    if affected is not None:
+        affected.write_parts()
     if callee.closure is not None:
         parts.append(call_closure(b, callee.closure, e))
     record_kept(b, e, callee, arguments, affected)
-    if callee.name in names.ASKS_FEED:
-        for argument, slot in zip(e.args, arguments, strict=True):
-            if slot is not None and b.kind(argument) == FEED:
-                b.emit(AskFeed(e, Place(slot)))
-    if _makes_array(callee) and e.args and b.kind(e.args[0]) & (HANDLE | OP):
-        b.body.read_on_host.append(e.args[0])
+    _record_uses(b, e, callee, arguments)
     if not callee.leaves_unmoved:
         forget_moves(b, e, callee, lower_container_call(b, e, callee))
+        if own and callee.receiver is not None:
+            share_added(b, e, callee.name, callee.receiver)
         if affected is not None:
             parts += affected.move_parts()
             affected.give_part(e)
@@ -68,6 +81,20 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
         b.may_raise()
     held = [slot for slot in (*parts, *arguments) if slot is not None]
     return build_result(b, e, callee, held, arguments, operands.owns)
+
+
+def _record_uses(b: GraphBuilder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> None:
+    """Record the uses of arguments that have rules of their own: of a feed, and of contents that are not there."""
+    for argument, slot in zip(e.args, arguments, strict=True) if callee.name in names.ASKS_FEED else ():
+        if slot is not None and b.kind(argument) == FEED:
+            b.emit(AskFeed(e, Place(slot)))
+    if e.args and (method := ASKS.get(callee.name)) is not None:
+        lower_operator(b, e, e.args[0], method)
+    if e.args and b.kind(e.args[0]) & (HANDLE | OP):
+        if callee.name == names.BOOL:
+            b.body.conditions.append(e.args[0])
+        elif _makes_array(callee):
+            b.body.read_on_host.append(e.args[0])
 
 
 def _only_keeps(e: CallExpr, callee: Callee) -> bool:
@@ -97,6 +124,8 @@ def _evaluate_receiver(
     b: GraphBuilder, e: CallExpr, callee: Callee, receiver: Expression, operands: Operands
 ) -> Slot | None:
     """Evaluate the receiver of a method call: move it, lend it or read it."""
+    if isinstance(e.callee, MemberExpr) and e.callee.name in _MOVES_SELF and is_untyped(b, receiver):
+        give_away(b, receiver)
     if (how := names.MOVES_SELF.get(callee.name)) is not None:
         b.how = how
         return operands.evaluate(receiver, True, always=True)
@@ -125,8 +154,11 @@ def _is_fresh(b: GraphBuilder, e: Expression) -> bool:
     return isinstance(e, AwaitExpr)
 
 
-def _evaluate_arguments(b: GraphBuilder, e: CallExpr, callee: Callee, operands: Operands) -> list[Slot | None]:
-    """Evaluate the arguments. Return the slot with the facts of each."""
+def _evaluate_arguments(
+    b: GraphBuilder, e: CallExpr, callee: Callee, operands: Operands, *, own: bool
+) -> list[Slot | None]:
+    """Evaluate the arguments. Return the slot with the facts of each. `own`: for a container of this function alone, in
+    which a named handle may still be used by its name."""
     outer, b.in_then = b.in_then, callee.name == names.THEN
     arguments: list[Slot | None] = []
     for i, taken in enumerate(by_value_flags(b, e, callee)):
@@ -135,8 +167,11 @@ def _evaluate_arguments(b: GraphBuilder, e: CallExpr, callee: Callee, operands: 
             arguments.append(_lend_for_later(b, e.args[i]))
             continue
         adopts = i == 0 and callee.name == names.ADOPT and getattr(e.args[0], "node", None) in b.module.adopted
-        again = _begin_of_repetition(b, e.args[i]) if callee.name in names.CALLS_OFTEN else None
-        arguments.append(operands.evaluate(e.args[i], taken or adopts, always=adopts))
+        often = callee.name in names.CALLS_OFTEN or i in callee.repeats
+        again = _begin_of_repetition(b, e.args[i]) if often else None
+        operands.accepts = callee.accepts.get(i, ANY_FORM)
+        stays = own and isinstance(e.args[i], NameExpr)
+        arguments.append(operands.evaluate(e.args[i], (taken and not stays) or adopts, always=adopts))
         if again is not None:
             b.jump(again)
             b.split()

@@ -3,7 +3,7 @@
 from mypy.nodes import CallExpr, Expression, IndexExpr, ListExpr, MemberExpr, NameExpr, TupleExpr
 from mypy.types import Instance, TupleType, get_proper_type
 
-from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, Move, Slot
+from dagpu.mypy_plugin.ownership.control_flow import ANY_FORM, ANY_ITEM, Move, Slot
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.lower.places import BINDS, has_stable_items, has_variable_index, item_step, place_of
 from dagpu.mypy_plugin.typing.type_facts import MOVES
@@ -20,6 +20,8 @@ class Operands:
         self._moves: list[Move] = []
         self.keeps = False
         """True if the call only gives the handles another owner: it makes an object, or fills a container."""
+        self.accepts = ANY_FORM
+        """What the parameter of the next operand accepts; see `Move.accepts`."""
         self.owns = False
         """True if one of the operands is an owned handle that moves."""
 
@@ -38,7 +40,7 @@ class Operands:
         if place.path:
             b.read(e.base if isinstance(e, IndexExpr) else e.expr if isinstance(e, MemberExpr) else e)
         into = b.temporary()
-        self._moves.append(Move(e, place, into, b.how, binds=binds))
+        self._moves.append(Move(e, place, into, b.how, binds=binds, accepts=self.accepts))
         return into
 
     def _evaluate_call(self, e: CallExpr) -> Slot | None:
@@ -48,7 +50,7 @@ class Operands:
         how = b.how
         held = b.value(e)
         if (place := b.taken.get(e)) is not None:
-            self._moves.append(Move(e, place, b.temporary(), how, binds=binds))
+            self._moves.append(Move(e, place, b.temporary(), how, binds=binds, accepts=self.accepts))
         return held
 
     def move_items(self, e: Expression) -> None:

@@ -1,7 +1,5 @@
 """Lowers assignments and deletions: targets are variables, attributes, items, and tuples or lists of these."""
 
-from collections.abc import Iterator
-
 from mypy.nodes import (
     AssignmentStmt,
     Context,
@@ -19,6 +17,7 @@ from mypy.nodes import (
     TupleExpr,
     Var,
 )
+from mypy.operators import op_methods
 from mypy.types import Instance, get_proper_type
 
 from dagpu.mypy_plugin.ownership.control_flow import (
@@ -35,25 +34,16 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Store,
 )
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
-from dagpu.mypy_plugin.ownership.lower.calls.container_calls import removal
+from dagpu.mypy_plugin.ownership.lower.calls.callee import is_partial
+from dagpu.mypy_plugin.ownership.lower.calls.container_calls import is_own_container, removal
+from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_operator
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, method_of
 from dagpu.mypy_plugin.ownership.lower.places import has_variable_index, place_of
+from dagpu.mypy_plugin.ownership.lower.statements.suites import targets
 from dagpu.mypy_plugin.ownership.lower.values.new_containers import items_of_value
 from dagpu.mypy_plugin.ownership.lower.values.origins import origin_of, origin_of_target
 from dagpu.mypy_plugin.ownership.lower.values.shared_places import share, share_place
 from dagpu.mypy_plugin.ownership.rules.unused import built_in
-
-
-def targets(target: Expression) -> Iterator[Expression]:
-    """Iterate over the single targets in a tuple, list or starred target."""
-    match target:
-        case TupleExpr() | ListExpr():
-            for item in target.items:
-                yield from targets(item)
-        case StarExpr():
-            yield from targets(target.expr)
-        case _:
-            yield target
 
 
 def declare(b: GraphBuilder, target: Expression, *, element: bool = False) -> None:
@@ -90,6 +80,7 @@ def _assign_name(b: GraphBuilder, target: NameExpr, held: Slot | None, built: Ex
     if target.name not in b.foreign:
         b.declare(root)
     b.closures.pop(root, None)
+    b.partials.pop(root, None)
     for variable in [v for v, method in b.bound.items() if v is root or getattr(method.expr, "node", None) is root]:
         del b.bound[variable]
     kind = b.kind(target) or b.kinds.kind_of(root.type)
@@ -143,10 +134,13 @@ def _assignment(b: GraphBuilder, s: AssignmentStmt) -> None:
         return
     if len(s.lvalues) == 1 and isinstance(first, TupleExpr | ListExpr) and _assign_items(b, s, first):
         return
+    if len(s.lvalues) == 1 and isinstance(first, IndexExpr) and _set_item(b, s, first):
+        return
     b.how = _describe_target(first)
-    held = b.value(s.rvalue)
+    stays = len(s.lvalues) == 1 and isinstance(s.rvalue, NameExpr) and _is_part_of_own(b, first)
+    held = b.evaluate(s.rvalue, not stays)
     kept_elsewhere = _is_kept_elsewhere(b, s.rvalue)
-    origin = origin_of(b, s.rvalue, moves=True)
+    origin = origin_of(b, s.rvalue, moves=not stays)
     for target in s.lvalues:
         if kept_elsewhere or (not isinstance(target, NameExpr) and place_of(b, s.rvalue) is not None):
             declare(b, target, element=True)
@@ -154,8 +148,26 @@ def _assignment(b: GraphBuilder, s: AssignmentStmt) -> None:
         share(b, target, origin, s)
         if isinstance(s.rvalue, MemberExpr) and isinstance(target, NameExpr) and isinstance(target.node, Var):
             _bind_method(b, target.node, s.rvalue)
+        if isinstance(target, NameExpr) and isinstance(target.node, Var) and is_partial(s.rvalue):
+            b.partials[target.node] = s.rvalue
         if len(s.lvalues) > 1:
             origin = origin_of_target(b, target, b.types.get(s.rvalue))
+
+
+def _is_part_of_own(b: GraphBuilder, target: Expression) -> bool:
+    """Return True for an item or an attribute of an object of this function alone."""
+    match target:
+        case IndexExpr():
+            return is_own_container(b, target.base)
+        case MemberExpr():
+            return is_own_container(b, target.expr)
+        case _:
+            return False
+
+
+def _set_item(b: GraphBuilder, s: AssignmentStmt, target: IndexExpr) -> bool:
+    """Lower an assignment to an item of an object of the user's. Return False, with nothing lowered, for another."""
+    return lower_operator(b, s, target.base, "__setitem__", [target.index, s.rvalue]) is not False
 
 
 def _bind_method(b: GraphBuilder, variable: Var, e: MemberExpr) -> None:
@@ -212,6 +224,13 @@ def _is_at_variable(b: GraphBuilder, e: Expression) -> bool:
 
 @statement(OperatorAssignmentStmt)
 def _augmented(b: GraphBuilder, s: OperatorAssignmentStmt) -> None:
+    method = op_methods.get(s.op, "")
+    for name in (method.replace("__", "__i", 1), method):
+        found = lower_operator(b, s, s.lvalue, name, [s.rvalue])
+        if found is not False:
+            if name == method and isinstance(s.lvalue, NameExpr):
+                assign(b, s.lvalue, found, s)
+            return
     b.how = "being put into a container"
     held = b.value(s.rvalue)
     b.read(s.lvalue)
@@ -235,6 +254,11 @@ def _delete(b: GraphBuilder, s: DelStmt) -> None:
             b.emit(Store(s, place, None, 0))
             if isinstance(single, IndexExpr) and _is_list(b, single.base):
                 b.emit(removal(s, Place(place.slot, place.path[:-1]), place.path[-1]))
+            continue
+        if (
+            isinstance(single, IndexExpr)
+            and lower_operator(b, s, single.base, "__delitem__", [single.index]) is not False
+        ):
             continue
         b.read(single)
         base = place_of(b, single.base) if isinstance(single, IndexExpr) else None

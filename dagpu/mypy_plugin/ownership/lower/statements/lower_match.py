@@ -17,10 +17,12 @@ from mypy.patterns import (
 from mypy.typeops import try_expanding_sum_type_to_union
 from mypy.types import Instance, LiteralType, NoneType, ProperType, UnionType, get_proper_type
 
-from dagpu.mypy_plugin.ownership.control_flow import Move
+from dagpu.mypy_plugin.ownership.control_flow import Move, Place
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
+from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_condition
 from dagpu.mypy_plugin.ownership.lower.places import place_of
 from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign, declare
+from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Known
 from dagpu.mypy_plugin.ownership.lower.values.origins import origin_of
 from dagpu.mypy_plugin.ownership.lower.values.shared_places import share_captures
 from dagpu.mypy_plugin.typing.type_facts import MOVES
@@ -31,6 +33,9 @@ def _match(b: GraphBuilder, s: MatchStmt) -> None:
     held = b.read(s.subject)
     origin = origin_of(b, s.subject, moves=False)
     subject, end = place_of(b, s.subject), b.block()
+    if subject is None and b.kind(s.subject) & MOVES:
+        subject = Place(b.temporary())  # of the value of a call, which each case names anew
+        origin = Known(subject, b.types.get(s.subject))
     left = _alternatives(b, s)
     for pattern, guard, suite in zip(s.patterns, s.guards, s.bodies, strict=True):
         if suite.is_unreachable:
@@ -46,14 +51,15 @@ def _match(b: GraphBuilder, s: MatchStmt) -> None:
         for variable in captures(pattern):
             declare(b, variable, element=variable is not whole)
             assign(b, variable, held, s)
-        if whole is None or not b.kind(whole) & MOVES:
+        if whole is None or guard is not None or not b.kind(whole) & MOVES:
             share_captures(b, pattern, origin)
         if guard is not None:
-            b.read(guard)
+            lower_condition(b, guard)
             b.jump(otherwise)
             b.split()
         if subject is not None and whole is not None and b.kind(whole) & MOVES:
-            b.emit(Move(whole, subject, b.temporary(), f'being assigned to "{whole.name}"', binds=True))
+            how = f'being assigned to "{whole.name}"'
+            b.emit(Move(whole, subject, b.temporary(), how, silent=guard is not None, binds=True))
         b.suite(suite)
         b.jump(end)
         b.current = otherwise

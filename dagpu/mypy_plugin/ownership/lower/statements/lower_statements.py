@@ -32,6 +32,7 @@ from dagpu.mypy_plugin.conditions import is_always_false, is_always_true
 from dagpu.mypy_plugin.ownership.control_flow import BasicBlock, Escape
 from dagpu.mypy_plugin.ownership.frames import Loop
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
+from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_condition, lower_operator
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, is_pipeline
 from dagpu.mypy_plugin.ownership.lower.lower_names import ask_feed
 from dagpu.mypy_plugin.ownership.lower.places import place_of
@@ -83,7 +84,7 @@ def _raise(b: GraphBuilder, s: RaiseStmt) -> None:
 
 @statement(AssertStmt)
 def _assert(b: GraphBuilder, s: AssertStmt) -> None:
-    b.read(s.expr)
+    lower_condition(b, s.expr)
     b.may_raise()
     if is_always_false(s.expr):
         if s.msg is not None and s.msg in b.types:
@@ -166,7 +167,7 @@ def _branch(b: GraphBuilder, e: Expression, then: BasicBlock, otherwise: BasicBl
         case UnaryExpr() if e.op == "not":
             _branch(b, e.expr, otherwise, then)
         case _:
-            b.read(e)
+            lower_condition(b, e)
             b.jump(then)
             b.jump(otherwise)
 
@@ -205,7 +206,8 @@ def _while(b: GraphBuilder, s: WhileStmt) -> None:
 
 @statement(ForStmt)
 def _for(b: GraphBuilder, s: ForStmt) -> None:
-    held = ask_feed(b, s.expr)
+    found = lower_operator(b, s.expr, s.expr, "__iter__")
+    held = ask_feed(b, s.expr) if found is False else found
     origin = element_of(b, s.expr)
     if isinstance(origin, Known) and isinstance(s.index, NameExpr) and isinstance(s.index.node, Var):
         b.iterated[s.index.node] = origin.place

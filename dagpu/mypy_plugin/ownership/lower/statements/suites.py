@@ -1,8 +1,24 @@
-"""The suites of compound statements."""
+"""The suites of compound statements, and the single targets of assignments."""
 
 from collections.abc import Iterator
 
-from mypy.nodes import Block, ForStmt, FuncDef, IfStmt, MatchStmt, Statement, TryStmt, WhileStmt, WithStmt
+from mypy.nodes import (
+    Block,
+    ClassDef,
+    Decorator,
+    Expression,
+    ForStmt,
+    FuncDef,
+    IfStmt,
+    ListExpr,
+    MatchStmt,
+    StarExpr,
+    Statement,
+    TryStmt,
+    TupleExpr,
+    WhileStmt,
+    WithStmt,
+)
 
 
 def suites_of(s: Statement) -> list[Block]:
@@ -23,11 +39,27 @@ def suites_of(s: Statement) -> list[Block]:
     return [suite for suite in found if suite is not None]
 
 
-def statements_in(suite: list[Statement]) -> Iterator[Statement]:
-    """Iterate over the statements of a suite, those of the suites and functions in it among them."""
+def statements_in(suite: list[Statement], *, functions: bool = True) -> Iterator[Statement]:
+    """Iterate over the statements of a suite, those of the suites, classes and functions in it among them.
+
+    `functions`: False to leave the bodies of functions out.
+    """
     for s in suite:
         yield s
-        if isinstance(s, FuncDef):
-            yield from statements_in(s.body.body)
-        for inner in suites_of(s):
-            yield from statements_in(inner.body)
+        function = s.func if isinstance(s, Decorator) else s
+        if functions and isinstance(function, FuncDef):
+            yield from statements_in(function.body.body)
+        for inner in [s.defs] if isinstance(s, ClassDef) else suites_of(s):
+            yield from statements_in(inner.body, functions=functions)
+
+
+def targets(target: Expression) -> Iterator[Expression]:
+    """Iterate over the single targets in a tuple, list or starred target."""
+    match target:
+        case TupleExpr() | ListExpr():
+            for item in target.items:
+                yield from targets(item)
+        case StarExpr():
+            yield from targets(target.expr)
+        case _:
+            yield target

@@ -205,7 +205,7 @@ def _copy_of_object(b: GraphBuilder, copied: Expression, e: CallExpr) -> Origin 
     if t.type.fullname in names.CONTAINERS:
         return items_of_value(b, copied)
     found: list[tuple[str, Known]] = []
-    for attribute, symbol in t.type.names.items():
+    for attribute, symbol in {name: one for base in reversed(t.type.mro) for name, one in base.names.items()}.items():
         if isinstance(symbol.node, Var) and attribute not in e.arg_names and b.kinds.may_own(symbol.node.type):
             part = part_of(origin, f".{attribute}", symbol.node.type)
             found += [(f".{attribute}", part)] if part is not None else []

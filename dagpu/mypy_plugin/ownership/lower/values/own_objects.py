@@ -13,40 +13,55 @@ from mypy.nodes import (
     AwaitExpr,
     CallExpr,
     DictExpr,
+    DictionaryComprehension,
     Expression,
+    ForStmt,
     FuncDef,
     GeneratorExpr,
     IndexExpr,
+    ListComprehension,
     ListExpr,
     MemberExpr,
     NameExpr,
     RefExpr,
+    ReturnStmt,
+    SetComprehension,
     StarExpr,
     TupleExpr,
     TypeInfo,
     Var,
 )
+from mypy.types import Instance, get_proper_type
 
+from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.control_flow import Body
-from dagpu.mypy_plugin.ownership.lower.statements.suites import statements_in
-from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts
+from dagpu.mypy_plugin.ownership.lower.statements.suites import statements_in, targets
+from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts, Uses
 from dagpu.mypy_plugin.typing.type_facts import is_stored, method_name
 
 _READERS: Final = frozenset(f"builtins.{name}" for name in ("len", "print", "repr", "str", "id", "sum", "any", "all"))
 """Functions that do not keep their arguments."""
+_MAKES_INIT: Final = {"dataclass": "__post_init__", "attrs": "__attrs_post_init__"}
+"""The marks that mypy puts on classes whose `__init__` is written for them, each with the method that it calls."""
 _CONTAINERS: Final = ("builtins.list.", "builtins.dict.", "typing.", "collections.")
 """The starts of the names of methods that do not keep their own object."""
 
 
-def is_own_object(module: ModuleFacts, body: Body, variable: Var) -> bool:
-    """Return True if an object is that of one local variable of a body alone."""
+def is_own_object(module: ModuleFacts, body: Body, variable: Var, *, returned: bool = False) -> bool:
+    """Return True if an object is that of one local variable of a body alone. `returned`: also if the body returns it:
+    until then it is."""
     node = body.node
     if not isinstance(node, FuncDef) or any(variable in child.slots for child in body.children):
         return False
-    made = [s.rvalue for s in statements_in(node.body.body) if isinstance(s, AssignmentStmt) and _assigns(s, variable)]
+    statements = list(statements_in(node.body.body))
+    made = [s.rvalue for s in statements if isinstance(s, AssignmentStmt) and _assigns(s, variable)]
     if len(made) != 1 or not all(_is_fresh(module, body, part) for part in _parts_of(module, made[0])):
         return False
-    return _is_private(module, variable, assignments=1)
+    ends = [s.expr for s in statements if (isinstance(s, ReturnStmt) and returned) or isinstance(s, ForStmt)]
+    stored = [t for s in statements if isinstance(s, AssignmentStmt) for one in s.lvalues for t in targets(one)]
+    ends += [t.base for t in stored if isinstance(t, IndexExpr) and t not in module.types]  # mypy has no type for it
+    given = sum(isinstance(e, NameExpr) and e.node is variable for e in ends)
+    return _is_private(module, variable, assignments=1 + given)
 
 
 def _assigns(s: AssignmentStmt, variable: Var) -> bool:
@@ -61,8 +76,10 @@ def _parts_of(module: ModuleFacts, e: Expression) -> Iterator[Expression | None]
         case DictExpr():
             for key, value in e.items:
                 yield None if key is None else value
-        case CallExpr() if isinstance(e.callee, RefExpr) and isinstance(e.callee.node, TypeInfo):
-            if _keeps_itself_private(module, e.callee.node):
+        case CallExpr() if (made := _class_called(e)) is not None:
+            if made.fullname in names.CONTAINERS and not e.args:
+                return
+            if _keeps_itself_private(module, made):
                 yield from e.args
             else:
                 yield None
@@ -70,9 +87,17 @@ def _parts_of(module: ModuleFacts, e: Expression) -> Iterator[Expression | None]
             yield None
 
 
+def _class_called(e: CallExpr) -> TypeInfo | None:
+    """Return the class of which a call makes an instance: `list()`, `list[int]()`; None for any other call."""
+    callee = e.callee.base if isinstance(e.callee, IndexExpr) else e.callee
+    return callee.node if isinstance(callee, RefExpr) and isinstance(callee.node, TypeInfo) else None
+
+
 def _keeps_itself_private(module: ModuleFacts, info: TypeInfo) -> bool:
     """Return True if an instance of a class gives itself to nobody while it is made."""
-    if info.is_named_tuple or ("dataclass" in info.metadata and not info.has_readable_member("__post_init__")):
+    if info.is_named_tuple or any(
+        made in info.metadata and not info.has_readable_member(after) for made, after in _MAKES_INIT.items()
+    ):
         return True
     symbol = info.get("__init__")
     method = None if symbol is None else symbol.node
@@ -104,29 +129,51 @@ def _is_function_or_op(module: ModuleFacts, callee: MemberExpr) -> bool:
     return name is None or name.startswith("dagpu.")
 
 
-def _is_private(module: ModuleFacts, variable: Var, assignments: int) -> bool:
-    """Return True if all uses of a variable, but for so many assignments, give its object to nobody.
+def _is_private(module: ModuleFacts, variable: Var, assignments: int, inside: frozenset[FuncDef] = frozenset()) -> bool:
+    """Return True if all uses of a variable, but for so many assignments, give its object to nobody. `inside` are the
+    methods in work, which call each other.
 
     mypy has a type for each name that it has checked, so the names among the expressions with a type are all uses.
     """
-    harmless: set[Expression] = set()
+    uses = module.uses = module.uses or _uses_in(module)
+    for e in uses.names.get(variable, ()):
+        member = uses.members.get(e)
+        if e not in uses.harmless and not (member is not None and _stays_private(module, member, inside)):
+            assignments -= 1
+    return assignments >= 0
+
+
+def _uses_in(module: ModuleFacts) -> Uses:
+    """Return the uses of the variables of a module."""
+    uses = Uses({}, {}, set())
     for e in module.types:
         match e:
-            case MemberExpr() if _stays_private(module, e):
-                harmless.add(e.expr)
+            case NameExpr() if isinstance(e.node, Var):
+                uses.names.setdefault(e.node, []).append(e)
+            case MemberExpr():
+                uses.members[e.expr] = e
             case IndexExpr():
-                harmless.add(e.base)
-            case GeneratorExpr():
-                harmless.update(e.sequences)
+                uses.harmless.add(e.base)
+            case GeneratorExpr() | DictionaryComprehension():
+                uses.harmless.update(e.sequences)
+            case ListComprehension() | SetComprehension():
+                uses.harmless.update(e.generator.sequences)
             case CallExpr() if isinstance(e.callee, RefExpr) and e.callee.fullname in _READERS:
-                harmless.update(e.args)
+                uses.harmless.update(e.args)
             case _:
                 pass
-    uses = [e for e in module.types if isinstance(e, NameExpr) and e.node is variable]
-    return sum(e not in harmless for e in uses) <= assignments
+    return uses
 
 
-def _stays_private(module: ModuleFacts, e: MemberExpr) -> bool:
-    """Return True for an attribute that is stored, and for a method of a container."""
+def _stays_private(module: ModuleFacts, e: MemberExpr, inside: frozenset[FuncDef]) -> bool:
+    """Return True for an attribute that is stored, for a method of a container, and for one of a class of this module
+    that gives its object to nobody."""
     t = module.types.get(e.expr)
-    return is_stored(t, e.name) or (method_name(t, e.name) or "").startswith(_CONTAINERS)
+    if is_stored(t, e.name) or (method_name(t, e.name) or "").startswith(_CONTAINERS):
+        return True
+    proper = get_proper_type(t)
+    symbol = proper.type.get(e.name) if isinstance(proper, Instance) else None
+    method = None if symbol is None else symbol.node
+    if not isinstance(method, FuncDef) or method not in module.own or method.is_static or not method.arguments:
+        return False
+    return method in inside or _is_private(module, method.arguments[0].variable, 0, inside | {method})

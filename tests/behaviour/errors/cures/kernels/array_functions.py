@@ -1,6 +1,7 @@
 """Mistakes in calls of the functions of `dagpu.array` that libraries compute, and that sort."""
 
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,14 +71,14 @@ case(
     lambda: anyhow.matmul(zeros((3, 8)), zeros((8, 3), f64)),
     (
         "Convert one: convert(t, f32), say",
-        lambda: array.matmul(zeros((3, 8)), zeros((8, 3), f64).then(lambda t: convert(t, f32))).sync(),
+        lambda: array.matmul(zeros((3, 8)), convert(zeros((8, 3), f64), f32)).sync(),
     ),
 )
 case(
     lambda: anyhow.matmul(zeros((3, 8), i32), zeros((8, 3), i32)),
     (
-        "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))",
-        lambda: array.matmul(zeros((3, 8), i32).then(lambda t: convert(t, f32)), zeros((8, 3))).sync(),
+        "Convert the tensor before: convert(t, f32)",
+        lambda: array.matmul(convert(zeros((3, 8), i32), f32), zeros((8, 3))).sync(),
     ),
 )
 case(
@@ -91,6 +92,28 @@ case(
 case(
     lambda: anyhow.matmul(zeros((3, 8)), zeros((8, 3)), transpose="A"),
     ('Write "", "a", "b" or "ab"', lambda: array.matmul(zeros((8, 3)), zeros((8, 3)), transpose="a").sync()),
+)
+
+
+# ---- names
+case(
+    lambda: anyhow.max(ones((4,))),
+    ("Write array.amax", lambda: array.amax(ones((4,))).sync()),
+)
+case(
+    lambda: anyhow.zeros((4,)),
+    ("Write dagpu.zeros", lambda: zeros((4,)).sync()),
+)
+case(
+    lambda: anyhow.multiply(ones((4,)), ones((4,))),
+    (
+        "Write it in an expression: expr(f32, f32)(lambda x, y: x * y)",
+        lambda: expr(f32, f32)(lambda x, y: x * y)(ones((4,)), ones((4,))).sync(),
+    ),
+)
+case(
+    lambda: anyhow.square(ones((4,))),
+    ("Write it in an expression: expr(f32)(lambda x: x * x)", lambda: expr(f32)(lambda x: x * x)(ones((4,))).sync()),
 )
 
 
@@ -126,8 +149,8 @@ case(
 case(
     lambda: anyhow.dropout(zeros((3,), i32), 0.5),
     (
-        "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))",
-        lambda: array.dropout(zeros((3,), i32).then(lambda t: convert(t, f32)), 0.5).sync(),
+        "Convert the tensor before: convert(t, f32)",
+        lambda: array.dropout(convert(zeros((3,), i32), f32), 0.5).sync(),
     ),
 )
 
@@ -162,7 +185,34 @@ case(
 )
 case(
     lambda: anyhow.rfft(zeros((4,), i32)),
-    ("Convert the tensor before", lambda: array.rfft(zeros((4,), i32).then(lambda t: convert(t, f32))).sync()),
+    ("Convert the tensor before: convert(t, f32)", lambda: array.rfft(convert(zeros((4,), i32), f32)).sync()),
+)
+case(
+    lambda: anyhow.rfft(zeros((4,), c64)),
+    ("Use fft for complex numbers", lambda: array.fft(zeros((4,), c64)).sync()),
+)
+case(
+    lambda: anyhow.fft(zeros((4,), i32)),
+    ("Use rfft for real numbers: rfft(convert(t, f32))", lambda: array.rfft(convert(zeros((4,), i32), f32)).sync()),
+)
+case(
+    lambda: anyhow.ifft(zeros((4,))),
+    (
+        "Make them complex on the host: from_host(array.astype(np.complex64))",
+        lambda: array.ifft(from_host(np.ones(4, f32).astype(np.complex64))).sync(),
+    ),
+)
+for function in (anyhow.sum, anyhow.abs, anyhow.transpose, anyhow.softmax):
+    case(
+        partial(function, zeros((4,), c64)),
+        (
+            "compute with NumPy on the host: t.to_host()",
+            lambda: zeros((4,), c64).to_host().map(lambda z: np.abs(z).sum()).sync(),
+        ),
+    )
+case(
+    lambda: anyhow.maximum(zeros((4,), c64), zeros((4,))),
+    ("compute with NumPy on the host: t.to_host()", lambda: zeros((4,), c64).to_host().map(np.abs).sync()),
 )
 case(
     lambda: anyhow.ifft(2.0),

@@ -227,15 +227,15 @@ def anyhow_update(out: Any) -> Any:
 case(
     lambda: anyhow.sqrt(from_host(np.arange(4)).sync()),
     (
-        "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))",
-        lambda: array.sqrt(from_host(np.arange(4)).then(lambda t: convert(t, f32))).sync(),
+        "Convert the tensor before: convert(t, f32)",
+        lambda: array.sqrt(convert(from_host(np.arange(4)), f32)).sync(),
     ),
 )
 case(
     lambda: anyhow.maximum(zeros((4,)), zeros((4,), f64)),
     (
         "Convert one: convert(t, f32), say",
-        lambda: array.maximum(zeros((4,)), zeros((4,), f64).then(lambda t: convert(t, f32))).sync(),
+        lambda: array.maximum(zeros((4,)), convert(zeros((4,), f64), f32)).sync(),
     ),
 )
 case(
@@ -262,8 +262,8 @@ case(
 case(
     lambda: anyhow.sum(ones((4,), bool_)),
     (
-        "Convert the tensor before: convert(t, f32), or op.then(lambda t: convert(t, f32))",
-        lambda: array.sum(ones((4,), bool_).then(lambda t: convert(t, i32))).sync(),
+        "Convert the tensor before: convert(t, f32)",
+        lambda: array.sum(convert(ones((4,), bool_), f32)).sync(),
     ),
 )
 

@@ -44,7 +44,15 @@ def grid_of(dtype: DType) -> Layout:
 
 def all_sources() -> list[str]:
     """Every text that is ever compiled for `TYPES` and `CONVERTED`."""
-    recipes: list[Recipe] = [Constant(1), Arange(0.0, 1.0), Arange(0, 1), Eye(), Uniform(1), Normal(0.0, 1.0, 1)]
+    recipes: list[Recipe] = [
+        Constant(1),
+        Arange(0.0, 1.0),
+        Arange(0, 1),
+        Eye(),
+        Uniform(1),
+        Uniform(1, 3),
+        Normal(0.0, 1.0, 1),
+    ]
     works: list[Work] = []
     for dtype in TYPES:
         usable = recipes if dtype in FLOATING else recipes[:4]
@@ -201,7 +209,7 @@ def test_normal_is_the_hosts_within_its_tolerance(device: Device, dtype: DType, 
     assert np.all(np.abs(got - wanted) <= (8 if digits == 53 else 1) * ulp)
 
 
-@pytest.mark.parametrize("recipe", [Arange(0.5, 0.25), Uniform(7), Normal(1.0, 2.0, 7), Eye()], ids=repr)
+@pytest.mark.parametrize("recipe", [Arange(0.5, 0.25), Uniform(7), Uniform(7, 3), Normal(1.0, 2.0, 7), Eye()], ids=repr)
 def test_large_contiguous_fills(device: Device, recipe: Recipe) -> None:
     """A whole launch, with the grid and the blocks it asks for, over more elements than one round of threads."""
     layout = contiguous_layout((301, 211), F32)
@@ -459,7 +467,7 @@ def nvcc() -> str:
 
 def test_the_kernels_compile_for_the_gpu(tmp_path: Path) -> None:
     """nvcc compiles them without a warning: every fill of three element types, and conversions of every kind."""
-    chosen = ("<float>", "<dagpu::float16>", "<bool>", "Uniform<double>", "Constant<", "ConstantWide")
+    chosen = ("<float>", "<dagpu::float16>", "<bool>", "Uniform<double, ", "Constant<", "ConstantWide")
     pairs = ("<float, dagpu::float16>", "<dagpu::float16, double>", "<dagpu::bfloat16, long long>", "<bool, double>")
     sources = [
         source

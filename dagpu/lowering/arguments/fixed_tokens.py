@@ -1,0 +1,136 @@
+"""Tokens of arguments that have no place for inputs: ranges, slices, sets, frozen dataclasses, and functions.
+
+Equal tokens mean that no trace can tell the values apart, so there is a plan for each such value. What is not immutable
+by its type is read each time. A value that holds anything else (a handle, an array, an object of the user's) has none.
+"""
+
+import dis
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import fields, is_dataclass
+from functools import cached_property, lru_cache, partial
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+
+from dagpu.common.pickling import PickledByName
+from dagpu.lowering.arguments.exact_tokens import DEEPEST, NAMED, PLAIN, exact_token, is_tuple
+from dagpu.lowering.arguments.stateless_functions import is_found_by_name
+
+Identity: TypeAlias = Callable[[object], int]
+"""Returns the token of an object that does not change, which is equal to that of the same object alone."""
+
+_IMMUTABLE: Final = (*NAMED, ModuleType, np.ufunc, PickledByName)
+"""The classes of objects that are compared by identity: kernels, expressions and pipelines among them."""
+
+
+def fixed_token(value: object, identity: Identity) -> Hashable:
+    """Return the token of a value; None if it has none."""
+    try:
+        return _Tokens(identity).of(value)
+    except _NoTokenError:
+        return None
+
+
+class _NoTokenError(Exception):
+    """Raised for a value without a token."""
+
+
+@final
+class _Tokens:
+    """The walk over one value."""
+
+    def __init__(self, identity: Identity) -> None:
+        self._identity = identity
+        self._functions: dict[int, int] = {}
+        """The number of each function so far, by its id: a function may refer to itself."""
+
+    def of(self, value: Any, depth: int = 0) -> Hashable:
+        kind = type(value)
+        if kind in PLAIN:
+            return exact_token(value)
+        if isinstance(value, _IMMUTABLE):
+            return kind, self._identity(value)
+        if depth == DEEPEST:
+            raise _NoTokenError
+        if kind is range or kind is slice:
+            return kind, self._all((value.start, value.stop, value.step), depth)
+        if kind is frozenset or kind is set or kind is list or is_tuple(value):  # a trace may see the order of a set
+            return kind, self._identity(kind), self._all(tuple(value), depth)
+        if kind is dict:
+            return dict, self._all(tuple(value), depth), self._all(tuple(value.values()), depth)
+        if kind is FunctionType:
+            return self._function(value, depth)
+        if kind is MethodType:
+            return kind, self.of(value.__func__, depth + 1), self.of(value.__self__, depth + 1)
+        if kind is BuiltinFunctionType and is_found_by_name(value):
+            return kind, self._identity(value)
+        if kind is partial and not value.__dict__:
+            names = tuple(value.keywords)
+            return kind, self._all((value.func, *value.args), depth), names, self._all(value.keywords.values(), depth)
+        return kind, self._identity(kind), self._record(value, depth)
+
+    def _all(self, values: Iterable[object], depth: int) -> tuple[Hashable, ...]:
+        return tuple([self.of(each, depth + 1) for each in values])
+
+    def _record(self, value: Any, depth: int) -> Hashable:
+        """Return the token of the fields of a frozen dataclass that has no other state."""
+        kind = type(value)
+        if not is_dataclass(value) or not kind.__dataclass_params__.frozen:
+            raise _NoTokenError
+        names = [field.name for field in fields(value)]
+        state = {name for base in kind.__mro__ for name in _slots_of(base)} - {"__dict__", "__weakref__"}
+        state |= {
+            name for name in getattr(value, "__dict__", ()) if type(getattr(kind, name, None)) is not cached_property
+        }
+        if not state <= set(names) or not all(hasattr(value, name) for name in names):
+            raise _NoTokenError
+        return self._all((getattr(value, name) for name in names), depth)
+
+    def _function(self, f: FunctionType, depth: int) -> Hashable:
+        """Return the token of a function: its code, and all that it reads and that may be another thing next time."""
+        if id(f) in self._functions:
+            return "function", self._functions[id(f)]
+        self._functions[id(f)] = len(self._functions)
+        try:
+            closed_over = [cell.cell_contents for cell in f.__closure__ or ()]
+        except ValueError:  # a variable that is not assigned yet
+            raise _NoTokenError from None
+        names = global_names(f.__code__)
+        read = [f.__globals__[name] for name in names if name in f.__globals__]
+        found = tuple([name in f.__globals__ for name in names])
+        named = tuple((f.__kwdefaults__ or {}).items())
+        return (
+            FunctionType, self._identity(f.__code__), found, self._identity(f.__globals__),
+            self._all((closed_over, f.__defaults__ or (), named, f.__dict__), depth), self._globals(read, f, depth),
+        )  # fmt: skip
+
+    def _globals(self, values: Iterable[object], f: FunctionType, depth: int) -> tuple[Hashable, ...]:
+        """Return the tokens of the global variables that a function reads. A function of another module counts by its
+        identity: what that reads is not of this program's making."""
+        return tuple(
+            [
+                ("named", self._identity(each))
+                if type(each) is FunctionType and each.__globals__ is not f.__globals__
+                else self.of(each, depth + 1)
+                for each in values
+            ]
+        )
+
+
+def _slots_of(base: type[Any]) -> Iterable[str]:
+    slots = base.__dict__.get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else slots
+
+
+_READS: Final = frozenset(("LOAD_GLOBAL", "LOAD_NAME"))
+
+
+@lru_cache(maxsize=1024)
+def global_names(code: CodeType) -> tuple[str, ...]:
+    """Return the names of the global variables that a function reads, and the functions nested in it."""
+    found = dict.fromkeys(each.argval for each in dis.get_instructions(code) if each.opname in _READS)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            found |= dict.fromkeys(global_names(inner))
+    return tuple(found)

@@ -1,0 +1,58 @@
+"""A tensor in a container that the function alone knows is used by its name, until the container has given it away."""
+
+from dagpu import Tensor, f32
+from tests.typing.plugin.kernels import eat, total, vector
+
+
+class Holder:
+    """A tensor."""
+
+    def __init__(self, t: Tensor[f32]) -> None:
+        self.t = t
+
+
+def in_a_list() -> None:
+    held: list[Tensor[f32]] = []
+    t = vector()
+    held.append(t)
+    total(t.borrow())
+
+
+def in_a_loop() -> list[Tensor[f32]]:
+    held = list[Tensor[f32]]()
+    for _ in range(2):
+        t = vector()
+        held.append(t)
+        print(t.shape, total(t.borrow()))
+    return held
+
+
+def in_a_dict() -> None:
+    held: dict[str, Tensor[f32]] = {}
+    t = vector()
+    held["t"] = t
+    total(t.borrow())
+    print(len(held), t.shape)
+
+
+def in_an_attribute() -> None:
+    t = vector()
+    b = Holder(vector())
+    b.t = t
+    total(t.borrow())
+
+
+def another_is_given_away() -> None:
+    held: list[Tensor[f32]] = []
+    a, b = vector(), vector()
+    held.append(a)
+    held.append(b)
+    eat(held.pop())
+    total(a.borrow())
+
+
+def moved_by_its_name() -> None:
+    held: list[Tensor[f32]] = []
+    t = vector()
+    held.append(t)
+    eat(t)
