@@ -234,10 +234,11 @@ class CostModel:
 @lru_cache(256)
 def _device_costs(device: str, *numbers: float) -> DeviceCosts:
     """Return what the work on a device costs, from the numbers of a model."""
-    defaults = _HOST if kind_of(device) == "host" else _GPU
-    launch, bandwidth, host_bandwidth, host_call = [
-        defaults[name] if number == _GPU[name] else number for name, number in zip(_GPU, numbers, strict=True)
-    ]
+    if kind_of(device) == "host":
+        numbers = tuple(
+            [own if own != gpu else _HOST[name] for own, (name, gpu) in zip(numbers, _GPU.items(), strict=True)]
+        )
+    launch, bandwidth, host_bandwidth, host_call = numbers
     return DeviceCosts(launch, 1 / bandwidth, 1 / host_bandwidth, host_call)
 
 
@@ -266,7 +267,7 @@ class _Clock:
         self._model = model
         self._buffers = program.buffers
         self._devices = program.devices
-        self._machines = [model.machine(name) for name in program.devices]
+        self._machines = list(map(model.machine, program.devices))
         self._declared = dict(model.declared)
         self._learnt = dict(model.learnt)
         self._counted = dict(model.counted)
@@ -335,7 +336,7 @@ class _Clock:
         machine = self._machines[instruction.device]
         if kind is HostCall:
             return machine.host_call
-        nbytes = self.nbytes(instruction)
+        nbytes = (self.nbytes if self._counted else self._bytes_of_views)(instruction)
         if kind is CopyHtoD or kind is CopyDtoH:
             return machine.launch + nbytes * machine.host_byte
         if isinstance(instruction, Launch):
@@ -375,8 +376,9 @@ class _Clock:
         key = id(kernel), launch.device
         found = self._known.get(key)
         if found is None:
-            seconds = self._declared.get(kernel.label, kernel.seconds)
-            learnt = [(size, mean) for size, mean, _ in self._learnt.get(kernel.label, ())]
+            name = kernel.label
+            seconds = self._declared.get(name, kernel.seconds)
+            learnt = [(size, mean) for size, mean, _ in self._learnt[name]] if name in self._learnt else []
             measured = MEASURED.sizes(self._devices[launch.device], kernel)
             by_bytes = seconds is None and not learnt and not measured
             guess = by_bytes and not _is_plain(kernel)

@@ -51,7 +51,7 @@ def peer_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
 def without_engines(devices: tuple[str, ...]) -> list[bool]:
     """Return for each device, by its name, whether its copies from and to the host are work of its streams, as on a
     host: there a thread makes them, and several at once."""
-    return [kind_of(name) == "host" for name in devices]
+    return list(map("host".__eq__, map(kind_of, devices)))
 
 
 def engine_of(instruction: Instruction, buffers: Sequence[Buffer], without: Sequence[bool]) -> int:
