@@ -44,8 +44,8 @@ def fresh() -> Any:
 case(
     lambda: positive(from_host(np.ones(4))),  # type: ignore[arg-type]  # reason: the mistake
     (
-        "Convert it: convert(t, f32), or for an op .then(lambda t: convert(t, f32))",
-        lambda: positive(from_host(np.ones(4)).then(lambda t: convert(t, f32))),
+        "Convert it: convert(t, f32)",
+        lambda: positive(convert(from_host(np.ones(4)), f32)),
     ),
 )
 case(
