@@ -318,6 +318,17 @@ case(
     ),
 )
 case(
+    lambda: anyhow.take(fresh(), from_host(np.ones(4, bool))),
+    (
+        "A mask chooses by array.where(mask, x, 0)",
+        lambda: array.where(from_host(np.ones(4, bool)), fresh(), 0).sync(),
+    ),
+    (
+        "its places are from_host(np.flatnonzero(mask))",
+        lambda: array.take(fresh(), from_host(np.flatnonzero(np.ones(4, bool)))).sync(),
+    ),
+)
+case(
     lambda: array.take(fresh(), full((1,), 4, i64)).sync(),
     ("Give indices from -4 to 3", lambda: array.take(fresh(), full((1,), 3, i64)).sync()),
 )
