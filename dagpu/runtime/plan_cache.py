@@ -145,7 +145,7 @@ class PlanCache:
                 (kept if fits else removed).append(loaded)
             self._plans[inputs.key] = kept, inputs.named
             for other in others:
-                entry = weakref.ref(self), inputs.key
+                entry: _Elsewhere = weakref.ref[PlanCache](self), inputs.key
                 if entry not in other.elsewhere:
                     other.elsewhere.add(entry)
                     _ended.watch(other, entry)
