@@ -33,6 +33,12 @@ MAKE_SOURCE: Final = "dagpu.ops.live.source_op.source"
 
 SLICE: Final = "builtins.slice"
 BOOL: Final = "builtins.bool"
+ASKS_TRUTH: Final = frozenset(
+    {BOOL, *(f"{owner}.{name}" for owner in ("operator", "_operator") for name in ("not_", "truth"))}
+)
+"""Functions that ask their argument whether it is true."""
+ASKS_ITEMS: Final = frozenset({"builtins.any", "builtins.all"})
+"""Functions that ask the items of their argument whether they are true."""
 HERE: Final = "dagpu.kernels.sees.Here"
 AROUND: Final = "dagpu.kernels.sees.Around"
 ROWS: Final = "dagpu.kernels.sees.Rows"
@@ -170,6 +176,10 @@ READS_ONLY: Final = frozenset(
             f"{owner}.{name}"
             for owner in ("builtins.list", "collections.deque")
             for name in ("remove", "index", "count")
+        ),
+        *(
+            f"itertools.{name}"
+            for name in ("chain", "islice", "pairwise", "zip_longest", "product", "combinations", "permutations")
         ),
         *("weakref.ref", "weakref.ReferenceType", "weakref.finalize"),
         *(f"dagpu.interop.foreign_ops.shape_rules.{name}" for name in ("extent", "new")),

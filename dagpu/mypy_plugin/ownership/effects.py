@@ -66,7 +66,7 @@ class _Derivation:
         self.keeps: set[tuple[str, str]] = set()
         self.assigned: set[str] = set()
         self.lends = False
-        self.lent: set[Part] = set()
+        self.lent: set[tuple[Part, bool]] = set()
         self.stored: set[Place] = set()
         self.moved: set[str] = set()
         self.calls: dict[str, list[BasicBlock]] = {}
@@ -98,7 +98,7 @@ class _Derivation:
             self._part_in(self.body.yielded),
             tuple(sorted(self.keeps)),
             frozenset(self.named.values()) - self.assigned,
-            tuple(sorted(part for part in self.lent if not self._is_stored(part))),
+            tuple(sorted((part, exclusive) for part, exclusive in self.lent if not self._is_stored(part))),
             frozenset(name for name in self._moved_untyped() if not self._is_stored(Part(name, ()))),
             frozenset(name for name, blocks in self.calls.items() if _may_run_twice(blocks)),
             bool(self.shared),
@@ -130,8 +130,8 @@ class _Derivation:
             case Lend():
                 self.lends = self.lends or self._is_part(i.place)
                 part = self._part(i.place)
-                if i.exclusive and part is not None and all(step[0] == "." for step in part.path):
-                    self.lent.add(part)
+                if part is not None and not i.captured and all(step[0] == "." for step in part.path):
+                    self.lent.add((part, i.exclusive))
             case _:
                 pass
 

@@ -83,8 +83,9 @@ class Effect(NamedTuple):
     leaves: frozenset[str] = frozenset()
     """Parameters of which the function assigns no attribute."""
 
-    writes: tuple[Part, ...] = ()
-    """Parameters, and attributes of them, that the function lends for writing: a loan of one must not be alive."""
+    borrows: tuple[tuple[Part, bool], ...] = ()
+    """Parameters, and attributes of them, that the function lends for a time; the flag is true for a borrow for
+    writing. No loan of one may be alive then; beside a borrow for reading, none for writing."""
     moves: frozenset[str] = frozenset()
     """Parameters that the body moves although their types say nothing of moves: `Any`, `object`, a type variable."""
     repeats: frozenset[str] = frozenset()
@@ -95,7 +96,7 @@ class Effect(NamedTuple):
     @property
     def concerns_parts(self) -> bool:
         """True if a call has an effect on what the caller knows of parts of its arguments."""
-        return bool(self.parts or self.at_exit or self.uses or self.lends or self.gives or self.keeps or self.writes)
+        return bool(self.parts or self.at_exit or self.uses or self.lends or self.gives or self.keeps or self.borrows)
 
 
 class Uses(NamedTuple):
@@ -106,6 +107,8 @@ class Uses(NamedTuple):
     """The attribute that is asked of an expression."""
     harmless: set[Expression]
     """Expressions whose objects are given to nobody."""
+    operators: dict[Expression, FuncDef]
+    """The method that an operator calls on an expression."""
 
 
 @dataclass(eq=False, slots=True)

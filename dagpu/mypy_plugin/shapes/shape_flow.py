@@ -42,6 +42,7 @@ from mypy.nodes import (
     ReturnStmt,
     Statement,
     SymbolNode,
+    TempNode,
     TryStmt,
     TupleExpr,
     UnaryExpr,
@@ -74,7 +75,7 @@ def constants_of(tree: MypyFile, types: Mapping[Expression, Type]) -> dict[Symbo
     numbers."""
     evaluator = Evaluator(types.get, in_function=False)
     for statement in statements_in(tree.defs, functions=False):
-        if isinstance(statement, AssignmentStmt):
+        if isinstance(statement, AssignmentStmt) and not isinstance(statement.rvalue, TempNode):
             for place in statement.lvalues:
                 if not isinstance(place, MemberExpr | IndexExpr):
                     evaluator.bind(place, _constant(evaluator, statement.rvalue))
@@ -89,6 +90,8 @@ def constants_of(tree: MypyFile, types: Mapping[Expression, Type]) -> dict[Symbo
 def _bound_by(statement: Statement) -> Iterator[SymbolNode]:
     """Iterate over the variables that a statement itself binds."""
     match statement:
+        case AssignmentStmt() if isinstance(statement.rvalue, TempNode):  # a declaration: `x: int`
+            return
         case AssignmentStmt():
             places: list[Expression | None] = [*statement.lvalues]
         case OperatorAssignmentStmt():

@@ -12,7 +12,7 @@ from mypy.nodes import (
 
 from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, LOANS, BasicBlock, Build, Slot
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_condition, lower_operator
+from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_condition, lower_iteration
 from dagpu.mypy_plugin.ownership.lower.lower_expressions import build_alternative
 from dagpu.mypy_plugin.ownership.lower.lower_names import ask_feed
 from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign, declare
@@ -60,7 +60,7 @@ def _comprehension(
     heads: list[BasicBlock] = []
     ends: list[BasicBlock] = []
     for index, sequence, conditions in zip(e.indices, e.sequences, e.condlists, strict=True):
-        found = lower_operator(b, sequence, sequence, "__iter__")
+        found = lower_iteration(b, sequence)
         held = ask_feed(b, sequence) if found is False else found
         origin = element_of(b, sequence)
         before = remember(b, e, origin)

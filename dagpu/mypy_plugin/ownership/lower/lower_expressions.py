@@ -30,7 +30,12 @@ from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
 from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, LOANS, Build, Escape, Slot, Yield
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
 from dagpu.mypy_plugin.ownership.lower.calls.operands import Operands
-from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_binary, lower_condition, lower_operator
+from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import (
+    lower_binary,
+    lower_condition,
+    lower_operator,
+    lower_truth,
+)
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
 from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign
 from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of
@@ -188,6 +193,8 @@ def _operator(b: GraphBuilder, e: OpExpr, by_value: bool) -> Slot | None:
     how, into = b.how, b.temporary()
     if b.kind(e.left) & (HANDLE | OP):
         b.body.conditions.append(e.left)
+    elif isinstance(e.left, NameExpr | MemberExpr):
+        lower_truth(b, e.left)
     left = b.evaluate(e.left, by_value and b.kind(e) & MOVES != 0)
     holds = build_alternative(b, e, into, left)
     right_side, end = b.block(), b.block()

@@ -15,7 +15,7 @@ from mypy.nodes import (
     TypeInfo,
 )
 from mypy.semanal import is_trivial_body
-from mypy.types import Instance, Type, get_proper_type
+from mypy.types import Instance, TupleType, Type, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.closure_facts import summarise
@@ -123,6 +123,8 @@ def _passes_arguments(decorator: Expression) -> bool:
 def method_of(b: GraphBuilder, t: Type | None, name: str) -> FuncDef | None:
     """Return the method of this name of a class of this module, for a value of this type; None for any other."""
     proper = get_proper_type(t)
+    if isinstance(proper, TupleType):  # a named tuple
+        proper = proper.partial_fallback
     if not isinstance(proper, Instance) or proper.type.module_name != b.module.name:
         return None
     symbol = proper.type.get(name)
@@ -176,6 +178,8 @@ def _class_of(b: GraphBuilder, e: Expression) -> TypeInfo | None:
     if isinstance(e, RefExpr) and isinstance(e.node, TypeInfo):
         return e.node
     t = get_proper_type(b.types.get(e))
+    if isinstance(t, TupleType):  # a named tuple
+        t = t.partial_fallback
     return t.type if isinstance(t, Instance) else None
 
 

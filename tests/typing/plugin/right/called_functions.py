@@ -135,3 +135,16 @@ def partial_moves_another() -> None:
     z = vector()
     finish(z)
     eat(z)
+
+
+def read_while_lent_for_reading(y: Tensor[f32]) -> None:
+    r = y.borrow()
+    look(y, r)
+    print(total(r))
+
+
+def write_another_by_a_partial(y: Tensor[f32], x: Tensor[f32], b: Holder) -> None:
+    finish = partial(step, g=y.borrow())
+    finish(x)
+    partial(b.set_from)(x.borrow())
+    partial(Holder.set_from, b)(x.borrow())

@@ -42,3 +42,9 @@ def refused_on_purpose() -> None:
             print("true")
     except NotReadyError:
         print("refused")
+
+
+def of_what_items_say() -> None:
+    xs = [vector().share()]
+    print(any(x.shape for x in xs), all([xs]), any(x.ndim > 1 for x in xs), bool(xs))
+    print([*filter(None, [xs])], [*filter(lambda x: x.ndim > 1, xs)])

@@ -1,6 +1,7 @@
 """Functions and operators that only look at handles: texts, orders and reductions."""
 
 import functools
+import itertools
 
 from dagpu import Tensor, f32
 from tests.typing.plugin.kernels import add, eat, vector
@@ -64,3 +65,14 @@ def compared() -> None:
     x = vector()
     print(x is None, (x, 1))
     eat(x)
+
+
+def gone_over_side_by_side(x: Tensor[f32], y: Tensor[f32]) -> None:
+    for t in itertools.chain([x], [y]):
+        print(t.shape)
+    for a, b in itertools.pairwise([x, y]):
+        print(a.shape, b.shape)
+    for a, b in itertools.product([x], [y]):
+        print(a.shape, b.shape)
+    eat(x)
+    eat(y)

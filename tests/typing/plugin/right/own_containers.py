@@ -56,3 +56,40 @@ def moved_by_its_name() -> None:
     t = vector()
     held.append(t)
     eat(t)
+
+
+def in_a_tuple(x: Tensor[f32], y: Tensor[f32]) -> None:
+    pair = (x, y)
+    print(pair[0].shape, [t.shape for t in pair])
+    eat(x)
+    eat(y)
+
+
+def in_a_dict_display(x: Tensor[f32], y: Tensor[f32]) -> None:
+    named = {"x": x, "y": y}
+    for name, t in named.items():
+        print(name, t.shape, "x" in named)
+    eat(named["x"])
+    eat(y)
+
+
+def in_a_list_that_is_ordered(x: Tensor[f32], y: Tensor[f32]) -> None:
+    both = [x, y]
+    for number, t in enumerate(sorted(both, key=lambda t: t.shape)):
+        print(number, t.shape)
+    eat(x)
+    eat(y)
+
+
+def in_a_set(x: Tensor[f32]) -> None:
+    held = set[Tensor[f32]]()
+    held.add(x)
+    total(x.borrow())
+
+
+def in_front() -> None:
+    held: list[Tensor[f32]] = []
+    t = vector()
+    held.insert(0, t)
+    held += [vector()]
+    total(t.borrow())

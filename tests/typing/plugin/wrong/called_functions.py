@@ -218,3 +218,24 @@ def passed_on_one_path() -> None:
     if yes():
         finish(x)
     print(x.shape, zeros((2,)).sync())  # E: dagpu-use-after-move
+
+
+def look_at(y: Tensor[f32]) -> None:
+    """Read y."""
+    print(total(y.borrow()))
+
+
+def read_while_lent_for_writing(y: Tensor[f32]) -> None:
+    m = y.borrow_mut()
+    look_at(y)  # E: dagpu-conflicting-borrow
+    print(m.shape)
+
+
+def write_by_a_partial(y: Tensor[f32]) -> None:
+    finish = partial(step, g=y.borrow())
+    finish(y)  # E: dagpu-conflicting-borrow
+
+
+def write_by_the_partial_of_a_method(b: Holder) -> None:
+    finish = partial(b.set_from)
+    finish(b.t.borrow())  # E: dagpu-conflicting-borrow

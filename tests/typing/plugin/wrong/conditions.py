@@ -2,6 +2,9 @@
 
 # mypy: disable-error-code="truthy-bool,redundant-expr"
 
+import itertools
+import operator
+
 from dagpu import NotReadyError, zeros
 from tests.typing.plugin.kernels import maybe, vector
 
@@ -85,3 +88,21 @@ def expected_elsewhere() -> None:
         pass
     if x:  # E: dagpu-not-ready
         print(x.shape)
+
+
+def items_of_a_display() -> None:
+    x = vector()
+    print(any([x]))  # E: dagpu-not-ready
+    print(all((x, True)))  # E: dagpu-not-ready
+
+
+def items_of_a_list() -> None:
+    xs = [vector().share()]
+    print(all(xs))  # E: dagpu-not-ready
+    print(any(x for x in xs))  # E: dagpu-not-ready
+    print([*filter(None, xs)])  # E: dagpu-not-ready
+    print([*itertools.takewhile(bool, xs)])  # E: dagpu-not-ready
+
+
+def by_an_operator() -> None:
+    print(operator.not_(vector().share()))  # E: dagpu-not-ready

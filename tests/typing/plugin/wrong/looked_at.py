@@ -1,6 +1,7 @@
 """What functions that look at handles give back is a handle still."""
 
 import functools
+import itertools
 
 from dagpu import Tensor, f32
 from tests.typing.plugin.kernels import add, eat, vector
@@ -44,4 +45,10 @@ def reduced_from_a_display() -> None:
 def moved_by_a_lambda() -> None:
     x = vector()
     (lambda t: t.share())(x)  # noqa: PLC3002
+    print(x.shape)  # E: dagpu-use-after-move
+
+
+def gone_over_one_behind_the_other(x: Tensor[f32], y: Tensor[f32]) -> None:
+    for t in itertools.chain([x], [y]):
+        eat(t)
     print(x.shape)  # E: dagpu-use-after-move

@@ -30,3 +30,11 @@ def in_a_closure() -> None:
         zeros((ROWS,)).partition(CUT).sync()  # E: dagpu-output-partition
 
     cut()
+
+
+DECLARED: tuple[int]
+DECLARED = (10,)
+
+
+def declared_before() -> None:
+    zeros(DECLARED).partition(CUT).sync()  # E: dagpu-output-partition

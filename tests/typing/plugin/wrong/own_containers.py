@@ -52,3 +52,29 @@ def kept_by_the_module() -> None:  # R: runs
     t = vector()
     KEPT.append(t)
     print(t.shape)  # E: dagpu-use-after-move
+
+
+def given_away_by_a_display(x: Tensor[f32]) -> None:
+    held = [x]
+    eat(held.pop())
+    print(x.shape)  # E: dagpu-use-after-move
+
+
+def given_away_by_a_dict(x: Tensor[f32]) -> None:
+    named = {"x": x}
+    for t in named.values():
+        eat(t)
+    print(x.shape)  # E: dagpu-use-after-move
+
+
+def given_away_in_order(x: Tensor[f32], y: Tensor[f32]) -> None:
+    both = [x, y]
+    for t in sorted(both, key=lambda t: t.shape):
+        eat(t)
+    print(y.shape)  # E: dagpu-use-after-move
+
+
+def returned_in_a_display(x: Tensor[f32]) -> list[Tensor[f32]]:
+    held = [x]
+    eat(x)  # E: dagpu-use-after-move
+    return held

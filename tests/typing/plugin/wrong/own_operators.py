@@ -140,3 +140,87 @@ def gone_over() -> None:
 def written_while_lent() -> None:
     b = Box()
     print(b - b.t.borrow())  # E: dagpu-conflicting-borrow
+
+
+class Counter:
+    """An iterator, which is equal to anything once, and true once."""
+
+    def __init__(self) -> None:
+        self.t = vector()
+
+    def __iter__(self) -> "Counter":
+        return self
+
+    def __next__(self) -> int:
+        eat(self.t)
+        raise StopIteration
+
+    def __bool__(self) -> bool:
+        eat(self.t)
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        eat(self.t)
+        return other is self
+
+    def __hash__(self) -> int:
+        eat(self.t)
+        return 1
+
+    def __float__(self) -> float:
+        eat(self.t)
+        return 1.0
+
+
+class Lender:
+    """What is asked of it borrows the tensor in it."""
+
+    def __init__(self) -> None:
+        self.t = vector()
+
+    def __neg__(self) -> TensorRef[f32]:
+        return self.t.borrow()
+
+    def __call__(self) -> TensorRef[f32]:
+        return self.t.borrow()
+
+
+def gone_over_as_its_own_iterator(c: Counter) -> None:
+    for n in c:
+        print(n)
+    print(c.t.shape)  # E: dagpu-use-after-move
+
+
+def unpacked(box: Box) -> None:
+    (n,) = box
+    print(n, box.t.shape)  # E: dagpu-use-after-move
+
+
+def made_a_list(box: Box) -> None:
+    print(list(box), box.t.shape)  # E: dagpu-use-after-move
+
+
+def unequal(c: Counter) -> None:
+    print(c != 3, c.t.shape)  # E: dagpu-use-after-move
+
+
+def as_a_key(c: Counter) -> None:
+    print(hash(c), c.t.shape)  # E: dagpu-use-after-move
+
+
+def as_a_number(c: Counter) -> None:
+    print(float(c), c.t.shape)  # E: dagpu-use-after-move
+
+
+def and_then(c: Counter) -> None:
+    print(c and 1, c.t.shape)  # E: dagpu-use-after-move
+
+
+def borrow_by_a_sign() -> TensorRef[f32]:
+    lender = Lender()
+    return -lender  # E: dagpu-borrow-escape
+
+
+def borrow_by_a_call() -> TensorRef[f32]:
+    lender = Lender()
+    return lender()  # E: dagpu-borrow-escape

@@ -166,3 +166,18 @@ def escapes_by_a_method() -> TensorRef[f32]:
 def escapes_from_a_comprehension() -> list[TensorRef[f32]]:
     ts = [vector(), vector()]
     return [t.borrow() for t in ts]  # E: dagpu-borrow-escape
+
+
+class Drained(NamedTuple):
+    """A tensor, which a method moves."""
+
+    t: Tensor[f32]
+
+    def drain(self) -> None:
+        """Move the tensor."""
+        eat(self.t)
+
+
+def moved_by_a_method_of_a_named_tuple(s: Drained) -> None:
+    s.drain()
+    print(s.t.shape)  # E: dagpu-use-after-move

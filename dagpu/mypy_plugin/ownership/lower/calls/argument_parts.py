@@ -56,13 +56,14 @@ class Arguments:
             if (place := self.place(part)) is not None:
                 self._b.emit(Read(self._node, place))
 
-    def write_parts(self) -> None:
-        """Lend for writing, for the time of the call, what the function lends so: no loan of it may be alive."""
-        for part in self._effect.writes:
+    def borrow_parts(self) -> None:
+        """Lend, for the time of the call, what the function lends: no other loan may be alive of what it writes, and
+        none for writing of what it reads."""
+        for part, exclusive in self._effect.borrows:
             if not part.path and part.parameter not in self._effect.spares:
                 continue
             if (place := self.place(part)) is not None:
-                self._b.emit(Lend(self._node, place, self._b.temporary(), exclusive=True))
+                self._b.emit(Lend(self._node, place, self._b.temporary(), exclusive))
 
     def move_parts(self) -> list[Slot]:
         """Record the attributes that the function has moved: `box.drain()` moves `box.first`.

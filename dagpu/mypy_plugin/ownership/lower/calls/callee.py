@@ -64,6 +64,8 @@ class Callee:
     """What the parameters of the arguments accept, by index; see `Move.accepts`. A missing one accepts any form."""
     bound: CallableType | None = None
     """What is left of the signature of a function that `partial` has bound arguments to."""
+    skips: int = 0
+    """The number of arguments that `partial` has bound by their positions."""
     borrows: list[int] = field(default_factory=list)
     """Indices of the arguments that the callee only reads, but later: it is a generator, or it runs in a task."""
     is_ours: bool = field(init=False)
@@ -117,6 +119,7 @@ def _partial(b: GraphBuilder, made: CallExpr) -> Callee:
     left = t.extra_attrs.attrs.get("__mypy_partial") if isinstance(t, Instance) and t.extra_attrs is not None else None
     bound = get_proper_type(left)
     found.bound = bound if isinstance(bound, CallableType) else None
+    found.skips = sum(name is None for name in made.arg_names) - 1
     return found
 
 
@@ -164,7 +167,7 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
     effect = None if function is None else effect_of(b, function)
     if function is None and callee.closure is not None:
         effect = derive_effect(b.module, callee.closure.body)  # of a lambda
-    if function is not None and effect is not None and callee.bound is None and (not plain or effect.concerns_globals):
+    if function is not None and effect is not None and (not plain or effect.concerns_globals):
         _record_effect(e, callee, function, effect)
     if plain:
         return flags
@@ -291,10 +294,11 @@ def _record_effect(e: CallExpr, callee: Callee, function: FuncDef, effect: Effec
         callee.inherited = parameters.pop(0)
     elif isinstance(e.callee, RefExpr) and isinstance(e.callee.node, TypeInfo):
         callee.made = parameters.pop(0)
-    elif callee.receiver is not None and not function.is_static and not _is_unbound(callee.receiver, function):
-        given[parameters.pop(0)] = callee.receiver
+    elif (receiver := _receiver(callee)) is not None and not function.is_static and not _is_unbound(receiver, function):
+        given[parameters.pop(0)] = receiver
     if function.name == "__post_init__":
         parameters.clear()  # those of the `__init__` are other ones
+    del parameters[: callee.skips]
     for value, kind, name in zip(e.args, e.arg_kinds, e.arg_names, strict=True):
         if kind.is_star():
             return
@@ -303,6 +307,14 @@ def _record_effect(e: CallExpr, callee: Callee, function: FuncDef, effect: Effec
         elif parameters:
             given[parameters.pop(0)] = value
     callee.effect, callee.given = effect, given
+
+
+def _receiver(callee: Callee) -> Expression | None:
+    """Return the object whose method is called, also by way of `partial`."""
+    bound = callee.named if callee.bound is not None else None
+    if not isinstance(bound, MemberExpr) or (isinstance(bound.expr, RefExpr) and isinstance(bound.expr.node, MypyFile)):
+        return callee.receiver
+    return bound.expr
 
 
 def _is_unbound(receiver: Expression, function: FuncDef) -> bool:

@@ -1,5 +1,6 @@
 """Lowers what calls do to the items of containers: `ts.pop()` takes one out, and the others have other indices then."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from mypy.nodes import CallExpr, Context, Decorator, Expression, IntExpr, NameExpr, RefExpr, StrExpr, Var
@@ -74,24 +75,26 @@ def lower_container_call(b: GraphBuilder, e: CallExpr, callee: Callee) -> bool:
     return True
 
 
-def is_own_container(b: GraphBuilder, e: Expression) -> bool:
+def is_own_container(b: GraphBuilder, e: Expression, *, returned: bool = True) -> bool:
     """Return True for an object that one local variable of this function alone names: what is put into it stays with
-    the function."""
+    the function. `returned`: also if the function returns it in the end."""
     variable = e.node if isinstance(e, NameExpr) else None
     return (
         isinstance(variable, Var)
         and b.slot(variable) in b.body.local
         and variable not in b.parameters
-        and is_own_object(b.module, b.body, variable, returned=True)
+        and is_own_object(b.module, b.body, variable, returned=returned)
     )
 
 
-def share_added(b: GraphBuilder, e: CallExpr, method: str, container: Expression) -> None:
-    """Share the named handles that a method has put into a container with its items: with the last one, or with one."""
+def share_added(
+    b: GraphBuilder, e: Context, added_ones: Iterable[Expression], container: Expression, *, last: bool
+) -> None:
+    """Share the named handles that have been put into a container with its items: with one, and with the last one."""
     place = place_of(b, container)
-    for argument in e.args:
+    for argument in added_ones:
         added = place_of(b, argument) if isinstance(argument, NameExpr) and b.kind(argument) & MOVES else None
-        for step in ("[-1]", ONE_ITEM) if method.endswith(".append") else (ONE_ITEM,):
+        for step in ("[-1]", ONE_ITEM) if last else (ONE_ITEM,):
             item = None if place is None else place.inside((step,))
             if added is not None and item is not None:
                 b.emit(Share(e, item, added))

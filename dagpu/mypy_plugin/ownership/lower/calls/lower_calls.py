@@ -34,7 +34,7 @@ from dagpu.mypy_plugin.ownership.lower.calls.callee import (
 from dagpu.mypy_plugin.ownership.lower.calls.container_calls import is_own_container, lower_container_call, share_added
 from dagpu.mypy_plugin.ownership.lower.calls.item_functions import iterables_emptied
 from dagpu.mypy_plugin.ownership.lower.calls.operands import Operands
-from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import ASKS, lower_operator
+from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import ASKS, asked_items, lower_operator
 from dagpu.mypy_plugin.ownership.lower.lower_names import ask_feed, build_part
 from dagpu.mypy_plugin.ownership.lower.places import place_of
 from dagpu.mypy_plugin.typing.type_facts import HANDLE, OP
@@ -65,7 +65,7 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
         b.may_raise()  # before the moves
     operands.emit_moves()
     if affected is not None:
-        affected.write_parts()
+        affected.borrow_parts()
     if callee.closure is not None:
         parts.append(call_closure(b, callee.closure, e))
     record_kept(b, e, callee, arguments, affected)
@@ -73,7 +73,7 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
     if not callee.leaves_unmoved:
         forget_moves(b, e, callee, lower_container_call(b, e, callee))
         if own and callee.receiver is not None:
-            share_added(b, e, callee.name, callee.receiver)
+            share_added(b, e, e.args, callee.receiver, last=callee.name.endswith(".append"))
         if affected is not None:
             parts += affected.move_parts()
             affected.give_part(e)
@@ -90,8 +90,10 @@ def _record_uses(b: GraphBuilder, e: CallExpr, callee: Callee, arguments: list[S
             b.emit(AskFeed(e, Place(slot)))
     if e.args and (method := ASKS.get(callee.name)) is not None:
         lower_operator(b, e, e.args[0], method)
+    if e.args:
+        b.body.conditions += asked_items(b, callee.name, e.args)
     if e.args and b.kind(e.args[0]) & (HANDLE | OP):
-        if callee.name == names.BOOL:
+        if callee.name in names.ASKS_TRUTH:
             b.body.conditions.append(e.args[0])
         elif _makes_array(callee):
             b.body.read_on_host.append(e.args[0])

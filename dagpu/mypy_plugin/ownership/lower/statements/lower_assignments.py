@@ -4,6 +4,7 @@ from mypy.nodes import (
     AssignmentStmt,
     Context,
     DelStmt,
+    DictExpr,
     Expression,
     IndexExpr,
     LambdaExpr,
@@ -11,6 +12,7 @@ from mypy.nodes import (
     MemberExpr,
     NameExpr,
     OperatorAssignmentStmt,
+    SetExpr,
     SliceExpr,
     StarExpr,
     TempNode,
@@ -35,8 +37,8 @@ from dagpu.mypy_plugin.ownership.control_flow import (
 )
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
 from dagpu.mypy_plugin.ownership.lower.calls.callee import is_partial
-from dagpu.mypy_plugin.ownership.lower.calls.container_calls import is_own_container, removal
-from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_operator
+from dagpu.mypy_plugin.ownership.lower.calls.container_calls import is_own_container, removal, share_added
+from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_iteration, lower_operator
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, method_of
 from dagpu.mypy_plugin.ownership.lower.places import has_variable_index, place_of
 from dagpu.mypy_plugin.ownership.lower.statements.suites import targets
@@ -44,6 +46,7 @@ from dagpu.mypy_plugin.ownership.lower.values.new_containers import items_of_val
 from dagpu.mypy_plugin.ownership.lower.values.origins import origin_of, origin_of_target
 from dagpu.mypy_plugin.ownership.lower.values.shared_places import share, share_place
 from dagpu.mypy_plugin.ownership.rules.unused import built_in
+from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 
 def declare(b: GraphBuilder, target: Expression, *, element: bool = False) -> None:
@@ -136,8 +139,11 @@ def _assignment(b: GraphBuilder, s: AssignmentStmt) -> None:
         return
     if len(s.lvalues) == 1 and isinstance(first, IndexExpr) and _set_item(b, s, first):
         return
+    if isinstance(first, TupleExpr | ListExpr) and isinstance(s.rvalue, NameExpr | MemberExpr):
+        lower_iteration(b, s.rvalue)
     b.how = _describe_target(first)
-    stays = len(s.lvalues) == 1 and isinstance(s.rvalue, NameExpr) and _is_part_of_own(b, first)
+    kept = _kept_by_own(b, first, s.rvalue) if len(s.lvalues) == 1 else ()
+    stays = bool(kept) or (len(s.lvalues) == 1 and isinstance(s.rvalue, NameExpr) and _is_part_of_own(b, first))
     held = b.evaluate(s.rvalue, not stays)
     kept_elsewhere = _is_kept_elsewhere(b, s.rvalue)
     origin = origin_of(b, s.rvalue, moves=not stays)
@@ -146,6 +152,7 @@ def _assignment(b: GraphBuilder, s: AssignmentStmt) -> None:
             declare(b, target, element=True)
         assign(b, target, held, s, s.rvalue)
         share(b, target, origin, s)
+        share_added(b, s, kept, target, last=False)
         if isinstance(s.rvalue, MemberExpr) and isinstance(target, NameExpr) and isinstance(target.node, Var):
             _bind_method(b, target.node, s.rvalue)
         if isinstance(target, NameExpr) and isinstance(target.node, Var) and is_partial(s.rvalue):
@@ -163,6 +170,17 @@ def _is_part_of_own(b: GraphBuilder, target: Expression) -> bool:
             return is_own_container(b, target.expr)
         case _:
             return False
+
+
+def _kept_by_own(b: GraphBuilder, target: Expression, e: Expression) -> list[NameExpr]:
+    """Return the named handles in a display that one variable of this function alone names: they may still be used by
+    their names. Return none if one is in it twice: it would move twice."""
+    if not isinstance(e, DictExpr | ListExpr | SetExpr | TupleExpr):
+        return []
+    items = [item for pair in e.items for item in pair] if isinstance(e, DictExpr) else e.items
+    named = [item for item in items if isinstance(item, NameExpr) and b.kind(item) & MOVES]
+    alone = len({item.node for item in named}) == len(named) and is_own_container(b, target, returned=False)
+    return named if named and alone else []
 
 
 def _set_item(b: GraphBuilder, s: AssignmentStmt, target: IndexExpr) -> bool:

@@ -32,7 +32,7 @@ from dagpu.mypy_plugin.conditions import is_always_false, is_always_true
 from dagpu.mypy_plugin.ownership.control_flow import BasicBlock, Escape
 from dagpu.mypy_plugin.ownership.frames import Loop
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
-from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_condition, lower_operator
+from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_condition, lower_iteration
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, is_pipeline
 from dagpu.mypy_plugin.ownership.lower.lower_names import ask_feed
 from dagpu.mypy_plugin.ownership.lower.places import place_of
@@ -206,7 +206,7 @@ def _while(b: GraphBuilder, s: WhileStmt) -> None:
 
 @statement(ForStmt)
 def _for(b: GraphBuilder, s: ForStmt) -> None:
-    found = lower_operator(b, s.expr, s.expr, "__iter__")
+    found = lower_iteration(b, s.expr)
     held = ask_feed(b, s.expr) if found is False else found
     origin = element_of(b, s.expr)
     if isinstance(origin, Known) and isinstance(s.index, NameExpr) and isinstance(s.index.node, Var):

@@ -12,6 +12,7 @@ from mypy.nodes import (
     AssignmentStmt,
     AwaitExpr,
     CallExpr,
+    ComparisonExpr,
     DictExpr,
     DictionaryComprehension,
     Expression,
@@ -23,14 +24,18 @@ from mypy.nodes import (
     ListExpr,
     MemberExpr,
     NameExpr,
+    OperatorAssignmentStmt,
     RefExpr,
     ReturnStmt,
     SetComprehension,
+    SetExpr,
     StarExpr,
     TupleExpr,
     TypeInfo,
+    UnaryExpr,
     Var,
 )
+from mypy.operators import unary_op_methods
 from mypy.types import Instance, get_proper_type
 
 from dagpu.mypy_plugin import names
@@ -39,11 +44,17 @@ from dagpu.mypy_plugin.ownership.lower.statements.suites import statements_in, t
 from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts, Uses
 from dagpu.mypy_plugin.typing.type_facts import is_stored, method_name
 
-_READERS: Final = frozenset(f"builtins.{name}" for name in ("len", "print", "repr", "str", "id", "sum", "any", "all"))
-"""Functions that do not keep their arguments."""
+_READERS: Final = frozenset(
+    f"builtins.{name}"
+    for name in (
+        *("len", "print", "repr", "str", "id", "sum", "any", "all"),
+        *("enumerate", "zip", "reversed", "sorted", "min", "max", "list", "tuple"),
+    )
+)
+"""Functions that do not keep their arguments. Some give the items of one, as a loop does."""
 _MAKES_INIT: Final = {"dataclass": "__post_init__", "attrs": "__attrs_post_init__"}
 """The marks that mypy puts on classes whose `__init__` is written for them, each with the method that it calls."""
-_CONTAINERS: Final = ("builtins.list.", "builtins.dict.", "typing.", "collections.")
+_CONTAINERS: Final = ("builtins.list.", "builtins.dict.", "builtins.set.", "typing.", "collections.")
 """The starts of the names of methods that do not keep their own object."""
 
 
@@ -59,6 +70,7 @@ def is_own_object(module: ModuleFacts, body: Body, variable: Var, *, returned: b
         return False
     ends = [s.expr for s in statements if (isinstance(s, ReturnStmt) and returned) or isinstance(s, ForStmt)]
     stored = [t for s in statements if isinstance(s, AssignmentStmt) for one in s.lvalues for t in targets(one)]
+    ends += [s.lvalue for s in statements if isinstance(s, OperatorAssignmentStmt)]
     ends += [t.base for t in stored if isinstance(t, IndexExpr) and t not in module.types]  # mypy has no type for it
     given = sum(isinstance(e, NameExpr) and e.node is variable for e in ends)
     return _is_private(module, variable, assignments=1 + given)
@@ -71,7 +83,7 @@ def _assigns(s: AssignmentStmt, variable: Var) -> bool:
 def _parts_of(module: ModuleFacts, e: Expression) -> Iterator[Expression | None]:
     """Iterate over the expressions of which a new object is made; over None for an object that is not new."""
     match e:
-        case TupleExpr() | ListExpr():
+        case TupleExpr() | ListExpr() | SetExpr():
             yield from e.items
         case DictExpr():
             for key, value in e.items:
@@ -138,14 +150,26 @@ def _is_private(module: ModuleFacts, variable: Var, assignments: int, inside: fr
     uses = module.uses = module.uses or _uses_in(module)
     for e in uses.names.get(variable, ()):
         member = uses.members.get(e)
-        if e not in uses.harmless and not (member is not None and _stays_private(module, member, inside)):
-            assignments -= 1
+        operator = uses.operators.get(e)
+        if operator is not None:
+            private = _gives_itself_to_nobody(module, operator, inside)
+        else:
+            private = e in uses.harmless or (member is not None and _stays_private(module, member, inside))
+        assignments -= not private
     return assignments >= 0
+
+
+def _operator_method(module: ModuleFacts, e: Expression, name: str) -> FuncDef | None:
+    """Return the method of a class of this module that an operator calls on a variable."""
+    t = get_proper_type(module.types.get(e)) if isinstance(e, NameExpr) and isinstance(e.node, Var) else None
+    symbol = t.type.get(name) if isinstance(t, Instance) and t.type.module_name == module.name else None
+    method = None if symbol is None else symbol.node
+    return method if isinstance(method, FuncDef) else None
 
 
 def _uses_in(module: ModuleFacts) -> Uses:
     """Return the uses of the variables of a module."""
-    uses = Uses({}, {}, set())
+    uses = Uses({}, {}, set(), {})
     for e in module.types:
         match e:
             case NameExpr() if isinstance(e.node, Var):
@@ -160,6 +184,14 @@ def _uses_in(module: ModuleFacts) -> Uses:
                 uses.harmless.update(e.generator.sequences)
             case CallExpr() if isinstance(e.callee, RefExpr) and e.callee.fullname in _READERS:
                 uses.harmless.update(e.args)
+            case ComparisonExpr():
+                uses.harmless.update(e.operands)
+            case UnaryExpr() if (
+                method := _operator_method(module, e.expr, unary_op_methods.get(e.op, ""))
+            ) is not None:
+                uses.operators[e.expr] = method
+            case CallExpr() if (method := _operator_method(module, e.callee, "__call__")) is not None:
+                uses.operators[e.callee] = method
             case _:
                 pass
     return uses
@@ -174,6 +206,10 @@ def _stays_private(module: ModuleFacts, e: MemberExpr, inside: frozenset[FuncDef
     proper = get_proper_type(t)
     symbol = proper.type.get(e.name) if isinstance(proper, Instance) else None
     method = None if symbol is None else symbol.node
-    if not isinstance(method, FuncDef) or method not in module.own or method.is_static or not method.arguments:
+    return isinstance(method, FuncDef) and _gives_itself_to_nobody(module, method, inside)
+
+
+def _gives_itself_to_nobody(module: ModuleFacts, method: FuncDef, inside: frozenset[FuncDef]) -> bool:
+    if method not in module.own or method.is_static or not method.arguments:
         return False
     return method in inside or _is_private(module, method.arguments[0].variable, 0, inside | {method})
