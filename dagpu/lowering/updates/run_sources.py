@@ -234,7 +234,9 @@ class LiveSources:
             if not _op_holds_handles(made):
                 live.bind(node, argument, concrete, made)
         elif not has_op(made) and not _holds_handles(made):
-            live.bind(node, argument, concrete, make_unwritable(made))
+            made = make_unwritable(made)  # later traces get these objects, so this one does too
+            live.bind(node, argument, concrete, made)
+            return own_containers(made)
         return made
 
     def _call(self, closures: Closures, node: AnyOp, f: Any, argument: Any) -> Any:
