@@ -5,8 +5,9 @@ from typing import Final
 from benchmarks.checking.story import count_plain_ops
 from tests.simulated.cuda import installed
 
-MOST_CALLS: Final = 580
-"""The most calls of a first run. A profiler counts 559 on CPython 3.11, and fewer where caches are warm."""
+MOST_CALLS: Final = 610
+"""The most calls of a first run. A profiler counts 605 on CPython 3.11, and fewer where caches are warm. It counted 578
+before kernels of unknown cost were told apart, and before ops that call several pipelines had plans."""
 MOST_FILES: Final = 86
 """The most files that a first run enters. It enters 85, and one more where finalizers of other tests run in it."""
 

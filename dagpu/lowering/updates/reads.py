@@ -35,7 +35,7 @@ class Reads:
     """What the `Shared` and `Unzip` values of one run depend on. Ask for a value only when it is made: no closure below
     it is still to be called."""
 
-    __slots__ = ("_below", "_found", "_waiting")
+    __slots__ = ("_below", "_found", "_new", "_waiting")
 
     def __init__(self) -> None:
         self._below: dict[Once, _Below] = {}
@@ -44,29 +44,28 @@ class Reads:
         self._waiting: dict[AnyOp, list[_Below]] = {}
         """The ops whose closures are still to be called, with what they are parts of: one on the host may be part of
         several."""
+        self._new: list[tuple[AnyOp, AnyOp | None, tuple[Read, ...] | None]] = []
+        """What has been recorded and not been looked at: a node that is evaluated, or whose closure has returned an
+        op, or that has run by a plan of its own."""
 
     def start(self, node: Remembering) -> None:
         """Record a value that the run evaluates."""
-        if node.once not in self._below:
-            self._walk(_source(node), self._new(node.once))
+        self._new.append((node, None, None))
 
     def built(self, node: AnyOp, op: AnyOp) -> None:
         """Record the op that the closure of a node has returned."""
-        for below in self._waiting.pop(node, ()):
-            self._walk(op, below)
+        self._new.append((node, op, None))
 
     def ran(self, node: AnyOp, reads: Iterable[Read]) -> None:
         """Record an op that ran by a plan of its own, and what its value depends on."""
-        inside = _Below()
-        inside.reads.update(dict.fromkeys(reads))
-        todo, seen = [node], {node}
-        while todo:
-            each = todo.pop()
-            for below in self._waiting.pop(each, ()):  # its closure was called there
-                below.inside.append(inside)
-            more = [source for source in sources_of(each) if source not in seen]
-            seen.update(more)
-            todo += more
+        self._new.append((node, None, tuple(reads)))
+
+    def settle(self, *, depends: bool) -> None:
+        """Let go of the ops that closures have built, once all closures have been called: the handles in them would
+        count as results. Without `depends` no value of the run depends on a source, and nothing is looked at."""
+        if depends:
+            self._look()
+        self._new.clear()
 
     def used(self, once: Once, reads: Iterable[Read]) -> None:
         """Record a value that an earlier run has made, and what it depends on."""
@@ -74,6 +73,7 @@ class Reads:
 
     def of(self, once: Once) -> tuple[Read, ...]:
         """Return the sources and cutoffs on which a value depends, each once."""
+        self._look()
         found = self._found.get(once)
         if found is None:
             reads: dict[Read, None] = {}
@@ -94,7 +94,32 @@ class Reads:
             found = self._found[once] = tuple(reads)
         return found
 
-    def _new(self, once: Once) -> _Below:
+    def _look(self) -> None:
+        """Look at what has been recorded since. A run that reads no source never does."""
+        for node, op, reads in self._new:
+            if op is not None:
+                for below in self._waiting.pop(node, ()):
+                    self._walk(op, below)
+            elif reads is not None:
+                self._put_reads(node, reads)
+            elif (type(node) is Shared or type(node) is Unzip) and node.once not in self._below:
+                self._walk(_source(node), self._open(node.once))
+        self._new.clear()
+
+    def _put_reads(self, node: AnyOp, reads: tuple[Read, ...]) -> None:
+        """Let whatever has closures below this node depend on these reads: they were called in another run."""
+        inside = _Below()
+        inside.reads.update(dict.fromkeys(reads))
+        todo, seen = [node], {node}
+        while todo:
+            each = todo.pop()
+            for below in self._waiting.pop(each, ()):
+                below.inside.append(inside)
+            more = [source for source in sources_of(each) if source not in seen]
+            seen.update(more)
+            todo += more
+
+    def _open(self, once: Once) -> _Below:
         below = self._below[once] = _Below()
         return below
 
@@ -107,7 +132,7 @@ class Reads:
             if type(node) is Shared or type(node) is Unzip:
                 below.inside.append(node.once)
                 if node.once not in self._below:
-                    todo.append((_source(node), self._new(node.once)))
+                    todo.append((_source(node), self._open(node.once)))
                 continue
             if (node, below) in seen:
                 continue

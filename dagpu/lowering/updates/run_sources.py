@@ -65,6 +65,10 @@ class RunSources(Protocol):
         """Record the op that the closure of a node has returned."""
         ...
 
+    def settle(self) -> None:
+        """Record that all closures have been called."""
+        ...
+
     def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
         """Record that the value of a `Shared` or `Unzip` exists."""
         ...
@@ -146,6 +150,9 @@ class SnapshotSources:
 
     def built(self, node: AnyOp, op: AnyOp) -> None:
         self._reads.built(node, op)
+
+    def settle(self) -> None:
+        self._reads.settle(depends=bool(self._read))
 
     def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
         pass
@@ -276,6 +283,9 @@ class LiveSources:
 
     def built(self, node: AnyOp, op: AnyOp) -> None:
         self._reads.built(node, op)
+
+    def settle(self) -> None:
+        self._reads.settle(depends=True)
 
     def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
         if type(node) is Shared:

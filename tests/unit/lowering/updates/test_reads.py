@@ -147,7 +147,7 @@ def test_a_part_that_ran_by_a_plan_of_its_own_counts_for_what_it_is_in() -> None
 
 
 def test_no_op_that_a_closure_has_built_is_kept() -> None:
-    """It may hold handles, and what a handle refers to is a result of the run."""
+    """Once all closures have been called: it may hold handles, and what a handle refers to is a result of the run."""
 
     class Held:
         """What such an op holds."""
@@ -160,6 +160,7 @@ def test_no_op_that_a_closure_has_built_is_kept() -> None:
     kept = weakref.ref(held)
     reads.built(called, zip_ops(plus(value(held)), B))
     del held
+    reads.settle(depends=True)
     gc.collect()
     assert kept() is None
     assert sources_of(reads, node) == {A, B}
