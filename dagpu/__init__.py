@@ -24,10 +24,10 @@ else:
             public = import_module("dagpu.entry.public")  # `from dagpu import public` would call this method again
             for each in ("__all__", *public.__all__, *public.BY_NAME_ONLY):
                 setattr(self, each, getattr(public, each))
-            try:
-                return vars(self)[name]
-            except KeyError:
-                raise AttributeError(f"module 'dagpu' has no attribute {name!r}") from None
+            if name not in vars(self):
+                names = import_module("dagpu.kernels.arrays.numpy_names")
+                names.refuse_name_of_package(name, public.array.__all__)
+            return vars(self)[name]
 
         def __dir__(self) -> list[str]:
             self.__getattr__("__all__")

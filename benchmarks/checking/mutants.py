@@ -1,6 +1,9 @@
-"""The fraction of small mistakes in scheduling, memory planning and ownership code that the tests notice.
+"""The fraction of small mistakes in scheduling, memory planning, ownership and reactive code that the tests notice.
 
     python -m benchmarks.checking.mutants --mutants 300     keeps results/mutants.json and mutants.md
+    python -m benchmarks.checking.mutants --of updates --mutants 60 --seed 31
+                                                            of the updates of feeds, by the tests of these rooms; keeps
+                                                            results/mutants_of_updates.json and mutants_of_updates.md
     python -m benchmarks.checking.mutants --only verify     mutants of modules with this in their name; keeps nothing
 
 Cosmic Ray (https://cosmic-ray.readthedocs.io) makes the mutants: one comparison, number, boolean, `and`, operator, loop
@@ -31,7 +34,36 @@ from benchmarks.support.table import RESULTS, machine
 
 ROOT: Final = Path(__file__).parents[2]
 
-MODULES: Final = ("dagpu/lowering", "dagpu/runtime", "dagpu/handles/storage.py", "dagpu/handles")
+
+@final
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is mutated, and what tries it."""
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+    """Folders and files: the tests of the rooms in which a mistake in the modules is to be noticed."""
+    results: str
+
+
+SUBJECTS: Final = {
+    "plans": Subject(
+        ("dagpu/lowering", "dagpu/runtime", "dagpu/handles/storage.py", "dagpu/handles"), ("tests",), "mutants"
+    ),
+    "updates": Subject(
+        (
+            "dagpu/lowering/updates", "dagpu/reactive", "dagpu/lowering/verify/data_flow.py",
+            "dagpu/lowering/verify/verify_update.py", "dagpu/lowering/verify/verify_tiles.py",
+            "dagpu/lowering/verify/verify_conditional.py", "dagpu/lowering/verify/tile_shifts.py",
+        ),
+        (
+            "tests/behaviour/live", "tests/behaviour/flows", "tests/behaviour/tiles", "tests/unit/lowering/verify",
+            "tests/unit/ops", "tests/unit/runtime/test_repeated_updates.py",
+        ),
+        "mutants_of_updates",
+    ),
+}  # fmt: skip
+"""What may be mutated: the lowering and running of plans, or the updates of feeds with the proof of each."""
 
 SLOW: Final = re.compile(
     "mypy|docs|examples|readme|typing|interrupt|dropped_runs|stubs|stand_in|gpu_suite|parity|showpieces|digits"
@@ -92,6 +124,7 @@ class Tests:
         self._seconds = {
             f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}": float(case.get("time", 0))
             for case in ET.parse(times).getroot().iter("testcase")
+            if case.find("failure") is None  # a test that fails without a mutant notices none
         }
 
     def of(self, mutant: Mutant) -> list[str]:
@@ -110,7 +143,7 @@ class Tests:
         return chosen
 
 
-def mutants(only: str, count: int, seed: int) -> list[Mutant]:
+def mutants(modules: Sequence[str], only: str, count: int, seed: int) -> list[Mutant]:
     """Draw a sample: places with equal probability, and one mutant at each."""
     from cosmic_ray.commands import init
     from cosmic_ray.modules import find_modules
@@ -118,7 +151,7 @@ def mutants(only: str, count: int, seed: int) -> list[Mutant]:
 
     places = dict[tuple[str, tuple[int, int], str], list[Mutant]]()
     with TemporaryDirectory() as folder, use_db(f"{folder}/session.sqlite", WorkDB.Mode.create) as database:
-        init([path for path in find_modules([Path(module) for module in MODULES]) if only in str(path)], database, {})
+        init([path for path in find_modules([Path(module) for module in modules]) if only in str(path)], database, {})
         for item in database.work_items:
             (change,) = item.mutations
             line = change.module_path.read_text(encoding="utf-8").splitlines()[change.start_pos[0] - 1]
@@ -155,11 +188,16 @@ def tried(clone: Path, work: Sequence[Mutant], tests: Tests) -> Iterable[Verdict
         yield Verdict(mutant, outcome, len(chosen), result.diff or "")
 
 
+def first_of_path(folder: Path) -> str:
+    """Return a `PYTHONPATH` that begins with this folder."""
+    return os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+
+
 def worker(number: int, folder: Path, work: Sequence[Mutant], coverage: Path, times: Path) -> list[Verdict]:
     """Test one worker's share of the mutants, in a separate clone."""
     clone = folder / f"clone{number}"
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
-    os.environ["PYTHONPATH"] = str(clone)
+    os.environ["PYTHONPATH"] = first_of_path(clone)
     verdicts = list[Verdict]()
     for verdict in tried(clone, work, Tests(coverage, times)):
         verdicts.append(verdict)
@@ -172,13 +210,20 @@ def worker(number: int, folder: Path, work: Sequence[Mutant], coverage: Path, ti
     return verdicts
 
 
-def record(folder: Path) -> tuple[Path, Path]:
-    """Run the suite once, and save the lines that each test executes and its duration."""
+def record(folder: Path, tests: Sequence[str]) -> tuple[Path, Path]:
+    """Run the tests once, and save the lines that each test executes and its duration."""
     coverage, times = folder / ".coverage", folder / "times.xml"
-    files = [str(path) for path in sorted((ROOT / "tests").rglob("test_*.py")) if not SLOW.search(path.name)]
+    paths = {
+        path
+        for name in tests
+        for path in ((ROOT / name).rglob("test_*.py") if (ROOT / name).is_dir() else [ROOT / name])
+    }
+    files = [str(path) for path in sorted(paths) if not SLOW.search(path.name)]
     options = ["--cov=dagpu", "--cov-context=test", "--cov-report=", f"--junitxml={times}", "-q", "-n", "2"]
-    environment = {**os.environ, "COVERAGE_FILE": str(coverage), "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-m", "pytest", *options, *files], cwd=ROOT, env=environment, check=True)
+    environment = {**os.environ, "COVERAGE_FILE": str(coverage), "PYTHONPATH": first_of_path(ROOT)}
+    done = subprocess.run([sys.executable, "-m", "pytest", *options, *files], check=False, cwd=ROOT, env=environment)
+    if done.returncode > 1:  # 1: some test has failed
+        raise SystemExit("the tests could not be run")
     return coverage, times
 
 
@@ -206,28 +251,36 @@ def main() -> None:
     parser.add_argument("--mutants", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--of", choices=SUBJECTS, default="plans", help="what is mutated")
     parser.add_argument("--only", default="", help="modules with this in their path")
     parser.add_argument("--recorded", type=Path, help="a folder with .coverage and times.xml of an earlier run")
     arguments = parser.parse_args()
+    subject: Subject = SUBJECTS[arguments.of]
     os.chdir(ROOT)
     start = time.perf_counter()
     with TemporaryDirectory() as name:
         folder = Path(name)
         earlier: Path | None = arguments.recorded
-        coverage, times = record(folder) if earlier is None else (earlier / ".coverage", earlier / "times.xml")
-        drawn = mutants(arguments.only, arguments.mutants, arguments.seed)
+        coverage, times = (
+            record(folder, subject.tests) if earlier is None else (earlier / ".coverage", earlier / "times.xml")
+        )
+        drawn = mutants(subject.modules, arguments.only, arguments.mutants, arguments.seed)
         shares = [
             (number, folder, drawn[number :: arguments.workers], coverage, times) for number in range(arguments.workers)
         ]
         with get_context("spawn").Pool(arguments.workers) as pool:
             verdicts = [verdict for share in pool.starmap(worker, shares, chunksize=1) for verdict in share]
     verdicts.sort(key=lambda verdict: (verdict.mutant.module, verdict.mutant.line))
-    about = {**machine(["cosmic-ray", "pytest"]), "minutes": f"{(time.perf_counter() - start) / 60:.0f}"}
+    about = {
+        **machine(["cosmic-ray", "pytest"]),
+        "seed": str(arguments.seed),
+        "minutes": f"{(time.perf_counter() - start) / 60:.0f}",
+    }
     print(report(verdicts, about))
     if not arguments.only:
-        (RESULTS / "mutants.md").write_text(report(verdicts, about), encoding="utf-8")
+        (RESULTS / f"{subject.results}.md").write_text(report(verdicts, about), encoding="utf-8")
         data = {"machine": about, "verdicts": [asdict(verdict) for verdict in verdicts]}
-        (RESULTS / "mutants.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        (RESULTS / f"{subject.results}.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

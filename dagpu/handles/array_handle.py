@@ -195,6 +195,14 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
             raise self._not_ready(", or compute on the device: expr(f32, f32)(lambda x, y: x + y)(a, b)")
 
         @leaves_run
+        def _no_comparison(self) -> NoReturn:
+            """Raise a `NotReadyError` that names the way to compare on the device, and the identity of handles."""
+            raise self._not_ready(
+                ", or compare on the device: expr(f32, f32)(lambda x, y: x == y)(a, b). Whether two names mean one "
+                "handle says a is b"
+            )
+
+        @leaves_run
         def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
             """Raise a `NotReadyError`, because the operation needs the contents."""
             raise self._not_ready()
@@ -214,7 +222,7 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
             """Compare handles by identity. Raise for another handle, a number or an array: that would compare
             contents."""
             if other is not self and isinstance(other, CONTENTS):
-                self._no_contents()
+                self._no_comparison()
             return True if other is self else NotImplemented
 
         __hash__ = object.__hash__  # a class that defines `__eq__` loses the inherited one

@@ -93,6 +93,7 @@ class Partition(HandleBase, Generic[_V_co, _Tile_co]):
         vars().update(dict.fromkeys(ARITHMETIC + READING, _no_contents))
         __getitem__ = __setitem__ = __delitem__ = __iter__ = __bool__ = _no_contents
         __eq__ = ArrayHandle.__eq__
+        _no_comparison = _no_contents
         __hash__ = object.__hash__
 
 

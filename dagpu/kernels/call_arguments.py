@@ -270,7 +270,7 @@ def check_scalar_argument(spec: KernelSpec, param: Param, arg: Any, origin: Orig
 def elements_problem(got: "np.dtype[Any]", wanted: "np.dtype[Any]", before: str = "") -> tuple[str, str]:
     """Return what is wrong with an argument of other elements, and the cure. `before` says when to convert it."""
     name = _scalar_name(wanted)
-    cure = f"Convert it{before}: convert(t, {name}), or for an op .then(lambda t: convert(t, {name}))"
+    cure = f"Convert it{before}: convert(t, {name})"
     if got.kind == "c":
         cure = "Kernels take real elements: pass one part of the numbers"
     return f"but elements of {wanted.name} are wanted", cure

@@ -131,10 +131,12 @@ def cure_by_await(x: object) -> str | None:
     return None
 
 
-def check_op(op: object, call: str, cure: str = "Pass an op, or make one from a value: value(x)") -> None:
-    """Raise a TypeError with this cure if `op` is not an op."""
+def check_op(
+    op: object, call: str, cure: str = "Pass an op, or make one from a value: value(x)", name: str = "op"
+) -> None:
+    """Raise a TypeError with this cure if `op` is not an op. `name` is that of the parameter."""
     if not isinstance(op, DeviceOp):
-        raise wrong_argument(call, here(), "op", op, "an op", cure_by_await(op) or cure)
+        raise wrong_argument(call, here(), name, op, "an op", cure_by_await(op) or cure)
 
 
 def _as_tuple(extents: Any) -> Any:
@@ -532,7 +534,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
             """Compare ops by identity. Raise for another op, a handle, a number or an array: that would compare
             contents."""
             if other is not self and isinstance(other, (DeviceOp, *CONTENTS)):
-                raise self._not_ready()
+                raise self._not_ready(". Whether two names mean one op says a is b, and `in` of a set, not of a list")
             return True if other is self else NotImplemented
 
         __hash__ = object.__hash__  # a class that defines `__eq__` loses the inherited one

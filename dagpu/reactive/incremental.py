@@ -338,7 +338,7 @@ class IncrementalRun:
         )
         live = tracer.live
         assert live is not None
-        live.bound_before = bound
+        live.bound_before, live.are_equal = bound, table.are_equal
         if self._shared is not None:
             self._shared_at = self._shared.changes
             live.call_of = self._shared.call_of

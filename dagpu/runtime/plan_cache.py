@@ -65,8 +65,10 @@ class PlanCache:
         self._at: dict[tuple[int, int], LoadedPlan] = {}
         """The plan that served the last op from a place in the code: id of the code object and offset. Its direct call
         may serve the next one. The key of the plan keeps the code object alive."""
-        self.elsewhere: set[_Elsewhere] = set()
-        """The caches of other pipelines that have plans of ops that call this one too, with their keys there."""
+        self.elsewhere: Final[set[_Elsewhere]] = set()
+        """The caches of other pipelines that have plans of ops that call this one too, with their keys there. The queue
+        of what has ended has this very set, once it is not empty."""
+        self._is_watched = False
         self._misses = self.hits = 0
 
     def remember_launch(self, loaded: LoadedPlan, op: GraphLaunch) -> None:
@@ -145,15 +147,24 @@ class PlanCache:
                 (kept if fits else removed).append(loaded)
             self._plans[inputs.key] = kept, inputs.named
             for other in others:
-                entry: _Elsewhere = weakref.ref[PlanCache](self), inputs.key
-                if entry not in other.elsewhere:
-                    other.elsewhere.add(entry)
-                    _ended.watch(other, entry)
+                other.note_elsewhere((weakref.ref(self), inputs.key))
             while len(self._plans) > self._maxsize:
                 _, (plans, _) = self._plans.popitem(last=False)
                 removed += plans
             for loaded in removed:
                 self._forget_place(loaded)
+
+    def note_elsewhere(self, entry: _Elsewhere) -> None:
+        """Note a plan of another cache that this one has a part in, and forget those that are no more."""
+        self.elsewhere.difference_update([each for each in self.elsewhere if not _is_kept(each)])
+        self.elsewhere.add(entry)
+        if not self._is_watched:
+            _ended.watch(self, self.elsewhere)
+            self._is_watched = True
+
+    def has(self, key: Hashable) -> bool:
+        """Return true if there are plans of this structure."""
+        return key in self._plans
 
     def remove(self, key: Hashable) -> None:
         """Remove the plans of one structure, if there are any."""
@@ -164,9 +175,8 @@ class PlanCache:
 
     def clear(self) -> None:
         """Remove all plans, and reset the statistics."""
-        elsewhere, self.elsewhere = self.elsewhere, set()
-        for entry in elsewhere:
-            _remove(entry)
+        while self.elsewhere:
+            _remove(self.elsewhere.pop())
         with Bookkeeping():
             self._plans.clear()
             self._at.clear()
@@ -179,8 +189,13 @@ class PlanCache:
             return CacheInfo(self.hits, self._misses, self._maxsize, len(self._plans))
 
 
-_ended: Final[ReferenceQueue[_Elsewhere]] = ReferenceQueue()
+_ended: Final[ReferenceQueue[set[_Elsewhere]]] = ReferenceQueue()
 """Where plans are that a pipeline which is gone had a part in."""
+
+
+def _is_kept(entry: _Elsewhere) -> bool:
+    cache = entry[0]()
+    return cache is not None and cache.has(entry[1])
 
 
 def _remove(entry: _Elsewhere) -> None:
@@ -192,10 +207,11 @@ def _remove_ended() -> None:
     """Remove the plans of ops that call a pipeline which is gone."""
     while _ended:
         try:
-            entry = _ended.pop()
+            entries = _ended.pop()
         except IndexError:  # another thread has taken it
             return
-        _remove(entry)
+        while entries:
+            _remove(entries.pop())
 
 
 _PLANS: Final = 256

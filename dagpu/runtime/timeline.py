@@ -203,8 +203,7 @@ class Trace:
         return [text for _, text in sorted(found, key=lambda one: -one[0])]
 
     def __str__(self) -> str:
-        predicted = "predicted for an H200" if self._costs is None else "predicted"
-        heads = ("#", "ran", "lanes", predicted, "plan allows", "measured")
+        heads = ("#", "ran", "lanes", "predicted", "plan allows", "measured")
         rows = [run.row(number) for number, run in enumerate(self.runs[:_MOST_ROWS], 1)]
         count = sum([len(run.predicted.pieces) - run.skipped for run in self.runs])
         allowed = f"the plans allow {self.planned_overlap:.0%}"

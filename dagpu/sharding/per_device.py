@@ -120,8 +120,8 @@ def each(function: Any, /, *args: Any) -> Any:
 
     It returns an op, which is placed on the device. The results are an `Each`: `as_shards` or `as_partials` say how
     they belong together. The function is called while the op is traced, like a closure of `then`, and sees handles: a
-    `Tensor` of a `Sharded`, which it may pass on once, a `TensorRef` of a `ShardedRef`, and a `SharedTensor` of a
-    `Replicated`.
+    `Tensor` of a `Sharded`, which it may pass on once, a `TensorRef` of a `ShardedRef`, a `SharedTensor` of a
+    `Replicated`, and of an `Each` what the function before it has returned.
 
     Args:
         function: the function. Its parameters are the parts, in the order of the arguments, and the rank.

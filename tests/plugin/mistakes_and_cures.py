@@ -466,8 +466,8 @@ saxpy(vector().partition((4,)), 1.0, vector().partition((4,)).unpartition()).syn
 
 ## arg-type
 saxpy(vector().partition((4,)), 1.0, ones((8,), f64)).sync()
-# for an op .then(lambda t: convert(t, f32))
-saxpy(vector().partition((4,)), 1.0, ones((8,), f64).then(lambda t: convert(t, f32))).sync()
+# Convert it: convert(t, f32)
+saxpy(vector().partition((4,)), 1.0, convert(ones((8,), f64), f32)).sync()
 # convert(t, f32)
 saxpy(vector().partition((4,)), 1.0, convert(ones((8,), f64).sync(), f32)).sync()
 

@@ -53,13 +53,21 @@ def _(z: Tile[i32], x: NDArray[i32], a: int, b: int) -> None:
 
 
 @kernel(cuda=STEP)
-def step(y: Out[i32], a: Lazy[int], b: Lazy[int]) -> None:
+def step(y: Out[i32], a: int, b: int) -> None:
     """y = (a y + b) modulo 9973, in place."""
 
 
-@step.host
-def _(y: Tile[i32], a: int, b: int) -> None:
+@kernel(cuda=STEP.replace("step", "step_by"))
+def step_by(y: Out[i32], a: Lazy[int], b: Lazy[int]) -> None:
+    """y = (a y + b) modulo 9973, in place, with numbers that may be results."""
+
+
+def _step(y: Tile[i32], a: int, b: int) -> None:
     y[...] = np.fmod(y * i32(a) + i32(b), i32(9973))
+
+
+step.host(_step)
+step_by.host(_step)
 
 
 @kernel(cuda=GATHER)

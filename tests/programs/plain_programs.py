@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from dagpu.common.origin import Origin
 from dagpu.lowering.program import HOST, Buffer, HostCall, Instruction, Launch, Program, Role
 from dagpu.lowering.schedule.policies import RoundRobin, SingleStream
-from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.ops.kernel_spec import HostBody, KernelSpec
 
 
 @final
@@ -37,6 +37,11 @@ def kernel(name: str = "step") -> KernelSpec:
         checked=False,
         origin=None,
     )
+
+
+def written(name: str = "step") -> KernelSpec:
+    """Return a kernel as those that dagpu has written: its bytes tell what it takes."""
+    return replace(kernel(name), host=HostBody(generated=lambda *_: None))
 
 
 _KERNEL = kernel()

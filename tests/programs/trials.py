@@ -12,7 +12,7 @@ from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.runtime.calls.loaded_plan import plan_program
 from dagpu.runtime.device_lookup import device
 from tests.programs.named_dags import Op
-from tests.programs.named_kernels import affine, gather, step, twist
+from tests.programs.named_kernels import affine, gather, step, step_by, twist
 
 
 def planned(op: DeviceOp[Any, Any, Any], policy: SchedulingPolicy) -> tuple[Plan, dict[int, object]]:
@@ -104,7 +104,7 @@ def numbered_dag(seed: int, count: int, devices: int = 0) -> Op:
             case 0:
                 owned.append(_of(affine(empty((size,), i32).partition((size,)), read(), draw.randint(2, 9), 1)))
             case 1 | 2:
-                owned.append(_of(step(take().partition((size,)), draw.choice(numbers), draw.choice(numbers))))
+                owned.append(_of(step_by(take().partition((size,)), draw.choice(numbers), draw.choice(numbers))))
             case 3:
                 owned.append(_of(gather(take().partition((size,)), read())))
             case 4:

@@ -1,5 +1,6 @@
 """Names of NumPy's, and of the array API's, whose functions have another name here: what to write instead."""
 
+from collections.abc import Collection
 from typing import Final, NoReturn
 
 from dagpu.common.tracebacks import leaves_run
@@ -40,6 +41,31 @@ NUMPY_NAMES: Final[dict[str, str]] = {
     "reshape": "Write t.reshape(shape)",
 }
 """The cures, as sentences without their full stop."""
+
+
+_ELEMENT_TYPES: Final = {
+    "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16",
+    "int32": "i32", "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64",
+    "complex64": "c64", "complex128": "c128",
+}  # fmt: skip
+PACKAGE_NAMES: Final[dict[str, str]] = {
+    **{name: cure for name, cure in NUMPY_NAMES.items() if name not in _OF_DAGPU},
+    **{name: f"Write dagpu.{ours}" for name, ours in _ELEMENT_TYPES.items()},
+    **{f"{name}_like": f"Write dagpu.{name}(t.shape, t.dtype)" for name in ("empty", "ones", "zeros")},
+    "asnumpy": "Write t.to_host().sync()",
+    "ElementwiseKernel": "Write dagpu.expr",
+    "RawKernel": "Write dagpu.kernel",
+}
+"""The cures for names of NumPy's and CuPy's that the package lacks, beside those of the functions of `dagpu.array`."""
+
+
+@leaves_run
+def refuse_name_of_package(name: str, of_array: Collection[str]) -> NoReturn:
+    """Raise the error for a name that `dagpu` lacks, with what does the work of NumPy's or CuPy's of this name.
+    `of_array` has the names of `dagpu.array`."""
+    text = f"module 'dagpu' has no attribute {name!r}"
+    cure = f"Write dagpu.array.{name}" if name in of_array else PACKAGE_NAMES.get(name)
+    raise AttributeError(text if cure is None else f"{text}. {cure.replace('Write array.', 'Write dagpu.array.')}.")
 
 
 @leaves_run

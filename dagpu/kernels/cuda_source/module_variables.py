@@ -26,6 +26,7 @@ from dagpu.kernels.cuda_source.cuda_lexer import (
 
 _SPACES = frozenset(("__device__", "__constant__", "__managed__"))
 _CLOSED = re.compile(r"__\w+__|alignas|decltype|noexcept")  # words with parentheses that are no functions
+_LITERAL = re.compile(r"[\d.'\"+!~-]|(nullptr|true|false)$")  # no parameter of a function begins so
 _GRID_WORDS = frozenset(("grid_group", "this_grid", "multi_grid_group", "this_multi_grid"))
 _GRID_WAITS = frozenset(("sync", "barrier_arrive", "barrier_wait"))
 
@@ -42,6 +43,7 @@ class ModuleVariable(NamedTuple):
     is_set: bool
     """True if it has an initialiser."""
     sure: bool
+    is_template: bool = False
 
 
 @final
@@ -62,15 +64,16 @@ def read_module_use(source: str, kernel: str) -> ModuleUse:
     """Return what a kernel of this text shares with other launches."""
     tokens, aliases = tokenize(source)
     items = list(_items(tokens))
-    variables = {v.name: v for item in items for v in _variables(item, aliases)}
-    bodies: dict[str, list[list[str]]] = {}
+    macros = macro_bodies(source)
+    variables = {v.name: v for item in items for v in (*_by_macro(item, macros), *_variables(item, aliases))}
+    bodies: dict[str, list[list[str]]] = {name: [] for name in variables}
     for item in items:
         names, words = _declared_names(item), [token.text for token in item]
         if any(name in variables for name in names):  # of a variable its initialiser alone names others
             words = words[min([words.index(each) for each in ("=", "{") if each in words], default=len(words)) :]
         for name in names:
             bodies.setdefault(name, []).append(words)
-    for name, texts_of in macro_bodies(source).items():
+    for name, texts_of in macros.items():
         bodies.setdefault(name, []).extend(map(list, texts_of))
     reached = _reached(kernel, bodies)
     texts: list[list[str]] = [body for name in reached for body in bodies[name]]
@@ -119,11 +122,26 @@ def _items(tokens: Sequence[Token]) -> Iterator[list[Token]]:
 
 
 def _plain(item: Sequence[Token]) -> list[Token]:
-    """Return an item without the insides of its brackets, and without attributes and the arguments of templates."""
+    """Return an item without the insides of its brackets, and without attributes and the arguments of templates. A
+    variable that is initialised in parentheses, `n(0)`, is given as `n{}`, and a pointer `(*f)(int)` as `*f`."""
     found: list[Token] = []
     i = 0
     while i < len(item):
         token = item[i]
+        texts = [each.text for each in item[i : i + 2]]
+        if texts == ["[", "["]:
+            i = past_bracket(item, i) or len(item)
+            continue
+        if texts == ["(", "*"] and (end := past_bracket(item, i)) and "(" not in [t.text for t in item[i + 1 : end]]:
+            found += _plain(item[i + 1 : end - 1])
+            called = end < len(item) and item[end].text == "("
+            i = (past_bracket(item, end) or len(item)) if called else end
+            continue
+        named = bool(found) and found[-1].text.isidentifier() and not _CLOSED.fullmatch(found[-1].text)
+        if texts[:1] == ["("] and named and _LITERAL.match(texts[-1]):
+            found += [token._replace(text="{"), token._replace(text="}")]
+            i = past_bracket(item, i) or len(item)
+            continue
         opens = token.text in ("(", "[", "{") or (token.text == "<" and bool(found) and found[-1].text != "operator")
         after = past_bracket(item, i) if opens else None
         if after is not None and token.text == "(" and found and _CLOSED.fullmatch(found[-1].text):
@@ -197,7 +215,18 @@ def _variables(item: Sequence[Token], aliases: Aliases) -> Iterator[ModuleVariab
             is_array="[" in texts,
             is_set="=" in texts or "{" in texts,
             sure=not any(token.guarded for token in item) and "extern" not in words,
+            is_template="template" in words,
         )
+
+
+def _by_macro(item: Sequence[Token], macros: Mapping[str, Sequence[Sequence[str]]]) -> Iterator[ModuleVariable]:
+    """Yield what `COUNTER(n);` may declare, where the body of the macro names a space of the device's memory."""
+    called = len(item) > 1 and item[1].text == "("
+    for body in macros.get(item[0].text, ()) if called else ():
+        space = next((each for each in ("__constant__", "__managed__", "__device__") if each in body), "")
+        if space and "{" not in body[: body.index("=") if "=" in body else None]:
+            names = [token.text for token in item[2 : past_bracket(item, 1)] if token.text.isidentifier()]
+            yield from [ModuleVariable(n, item[0].line, space, "const" in body, True, True, sure=False) for n in names]
 
 
 def _static_locals(bodies: Sequence[Sequence[str]]) -> Iterator[ModuleVariable]:
@@ -230,23 +259,20 @@ def _reached(kernel: str, bodies: Mapping[str, Sequence[Sequence[str]]]) -> set[
 
 def _may_change(variable: ModuleVariable, texts: Sequence[str]) -> bool:
     """Return true if a text may change a variable: it assigns to it or to a part, or takes its address. So it does by
-    the name of an array alone, and by passing a variable, of which a function may take a reference."""
+    the name of an array alone, and by what may take a reference: a call that it is passed to, a method of it, an
+    initialiser in braces, `auto& r = n`, and `return` in a function whose result is one."""
+    head = texts[: texts.index("{")] if "{" in texts else []
+    returns = bool({"&", "auto", "decltype"} & set(head[: head.index("(")] if "(" in head else head))
     for at, text in enumerate(texts):
         if text != variable.name:
             continue
-        before, after, index = texts[at - 1] if at else "", at + 1, False
-        while after < len(texts) and texts[after] in ("[", ".", "-"):
-            if texts[after] == "[":
-                index, depth = True, 0
-                while after < len(texts):
-                    depth += (texts[after] == "[") - (texts[after] == "]")
-                    after += 1
-                    if not depth:
-                        break
-            elif texts[after] == "." or texts[after + 1 : after + 2] == [">"]:
-                after += 2 if texts[after] == "." else 3
-            else:
-                break
+        first = at
+        while first > 1 and texts[first - 1] == "::":  # a::n
+            first -= 2
+        before, after = texts[first - 1] if first else "", at + 1
+        if variable.is_template and texts[after : after + 1] == ["<"]:
+            after = next((i for i in range(after, len(texts)) if texts[i] == ">"), len(texts)) + 1
+        after, index = _past_parts(texts, after)
         rest = list(texts[after : after + 3])
         if rest[:1] == ["="] and rest[1:2] != ["="]:
             return True
@@ -254,11 +280,48 @@ def _may_change(variable: ModuleVariable, texts: Sequence[str]) -> bool:
             return True
         if rest[:2] in (["+", "+"], ["-", "-"]) or rest in (["<", "<", "="], [">", ">", "="]):
             return True
-        if before == "&" or (before in "+-" and at > 1 and texts[at - 2] == before):
+        if _gives_reference(before, rest, texts[: first - 1], returns):
             return True
-        if before in ("(", ",") and rest[:1] in ([","], [")"]):
+        if before == "&" or (before in ("+", "-") and first > 1 and texts[first - 2] == before):
             return True
         if variable.is_array and not index and before != "sizeof" and _is_used(before, rest):
+            return True
+    return False
+
+
+def _past_parts(texts: Sequence[str], after: int) -> tuple[int, bool]:
+    """Return the place behind the parts of a variable, `[i]`, `.a` and `->a`, and true if one of them is an element."""
+    index = False
+    while after < len(texts) and texts[after] in ("[", ".", "-"):
+        if texts[after] == "[":
+            index, depth = True, 0
+            while after < len(texts):
+                depth += (texts[after] == "[") - (texts[after] == "]")
+                after += 1
+                if not depth:
+                    break
+        elif texts[after] == "." or texts[after + 1 : after + 2] == [">"]:
+            after += 2 if texts[after] == "." else 3
+        else:
+            break
+    return after, index
+
+
+def _gives_reference(before: str, rest: Sequence[str], earlier: Sequence[str], returns: bool) -> bool:
+    """Return true if a variable between `before` and `rest` may be changed by a reference to it from then on."""
+    passed = before in ("(", ",", "{", ":") and rest[:1] in ([","], [")"], ["}"])
+    called = rest[:1] == ["("]
+    return passed or called or (before == "=" and _is_reference(earlier)) or (before == "return" and returns)
+
+
+def _is_reference(texts: Sequence[str]) -> bool:
+    """Return true if what stands before an `=` declares a reference: `auto& r`, `int& (r)`, `auto& [a, b]`."""
+    depth = 0
+    for text in reversed(texts):
+        depth += (text in (")", "]")) - (text in ("(", "["))
+        if depth < 0 or (not depth and text in (";", "{", "}")):
+            return False
+        if not depth and text == "&":
             return True
     return False
 

@@ -5,10 +5,23 @@ by its type is read each time. A value that holds anything else (a handle, an ar
 """
 
 import dis
+import sys
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import fields, is_dataclass
+from enum import EnumMeta
 from functools import cached_property, lru_cache, partial
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinFunctionType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    MethodType,
+    ModuleType,
+    WrapperDescriptorType,
+)
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -23,11 +36,20 @@ Identity: TypeAlias = Callable[[object], int]
 _IMMUTABLE: Final = (*NAMED, ModuleType, np.ufunc, PickledByName)
 """The classes of objects that are compared by identity: kernels, expressions and pipelines among them."""
 
+_DESCRIPTORS: Final = (
+    GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType,
+)  # fmt: skip
+"""The classes of attributes of classes that are written in C."""
+
+_NAMESPACES: Final = frozenset(("globals", "locals", "vars", "eval", "exec", "__import__", "__builtins__"))
+"""Functions that find variables whose names no code shows."""
+
 
 def fixed_token(value: object, identity: Identity) -> Hashable:
     """Return the token of a value; None if it has none."""
+    tokens = _Tokens(identity)
     try:
-        return _Tokens(identity).of(value)
+        return tokens.of(value), tokens.of_attributes()
     except _NoTokenError:
         return None
 
@@ -44,12 +66,20 @@ class _Tokens:
         self._identity = identity
         self._functions: dict[int, int] = {}
         """The number of each function so far, by its id: a function may refer to itself."""
+        self._open: dict[int, ModuleType | type[Any]] = {}
+        """The modules and classes so far, by their ids: the functions may read their attributes."""
+        self._attributes: dict[str, None] = {}
+        """The names of attributes that the functions may read, in order."""
+        self._namespaces: set[int] = set()
+        """The ids of the global variables of the functions."""
 
     def of(self, value: Any, depth: int = 0) -> Hashable:
         kind = type(value)
         if kind in PLAIN:
             return exact_token(value)
         if isinstance(value, _IMMUTABLE):
+            if isinstance(value, (ModuleType, type)):
+                self._open[id(value)] = value
             return kind, self._identity(value)
         if depth == DEEPEST:
             raise _NoTokenError
@@ -96,26 +126,64 @@ class _Tokens:
             closed_over = [cell.cell_contents for cell in f.__closure__ or ()]
         except ValueError:  # a variable that is not assigned yet
             raise _NoTokenError from None
-        names = global_names(f.__code__)
+        names, attributes, imported = names_of(f.__code__)
+        if not _NAMESPACES.isdisjoint(names):
+            raise _NoTokenError
+        self._attributes |= dict.fromkeys(attributes)
+        self._namespaces.add(id(f.__globals__))
+        self._open |= {id(each): each for name in imported if (each := sys.modules.get(name)) is not None}
         read = [f.__globals__[name] for name in names if name in f.__globals__]
         found = tuple([name in f.__globals__ for name in names])
         named = tuple((f.__kwdefaults__ or {}).items())
         return (
             FunctionType, self._identity(f.__code__), found, self._identity(f.__globals__),
-            self._all((closed_over, f.__defaults__ or (), named, f.__dict__), depth), self._globals(read, f, depth),
+            f.__name__, f.__qualname__, f.__doc__, tuple([self._read(each, depth) for each in read]),
+            self._all((closed_over, f.__defaults__ or (), named, f.__dict__), depth),
         )  # fmt: skip
 
-    def _globals(self, values: Iterable[object], f: FunctionType, depth: int) -> tuple[Hashable, ...]:
-        """Return the tokens of the global variables that a function reads. A function of another module counts by its
-        identity: what that reads is not of this program's making."""
-        return tuple(
-            [
-                ("named", self._identity(each))
-                if type(each) is FunctionType and each.__globals__ is not f.__globals__
-                else self.of(each, depth + 1)
-                for each in values
-            ]
-        )
+    def _read(self, value: Any, depth: int) -> Hashable:
+        """Return the token of a global variable or an attribute that a function reads. A function of another module
+        counts by its identity, and so does what is written in C: what that reads is not of this program's making."""
+        kind = type(value)
+        foreign = kind is FunctionType and id(value.__globals__) not in self._namespaces
+        if foreign or (kind is not FunctionType and not isinstance(value, type) and is_found_by_name(value)):
+            return "named", self._identity(value)
+        return self.of(value, depth + 1)
+
+    def of_attributes(self) -> Hashable:
+        """Return the tokens of the attributes of modules and classes that the functions may read: `settings.gain`, by
+        whatever way they come to `settings`. What these refer to is looked at too."""
+        found: dict[tuple[int, str], Hashable] = {}
+        while todo := [
+            (key, each)
+            for place, owner in list(self._open.items())
+            for name in self._attributes
+            if (key := (place, name)) not in found and (each := _find(owner, name)) is not _ABSENT
+        ]:
+            for key, each in todo:
+                found[key] = None
+                found[key] = self._attribute(each)
+        return tuple(found.items())
+
+    def _attribute(self, value: Any) -> Hashable:
+        if isinstance(value, (classmethod, staticmethod)):
+            return type(value), self._read(value.__func__, 0)
+        if type(value) is property:
+            return property, self._all((value.fget, value.fset, value.fdel), 0)
+        if isinstance(value, _DESCRIPTORS):
+            return "named", self._identity(value)
+        return self._read(value, 0)
+
+
+_ABSENT: Final = object()
+
+
+def _find(owner: "ModuleType | type[Any]", name: str) -> object:
+    """Return what a module or class has under this name, without a call of a descriptor."""
+    if isinstance(owner, EnumMeta):
+        return owner.__members__.get(name, _ABSENT)
+    places = owner.__mro__ if isinstance(owner, type) else (owner,)
+    return next((vars(each)[name] for each in places if name in vars(each)), _ABSENT)
 
 
 def _slots_of(base: type[Any]) -> Iterable[str]:
@@ -127,10 +195,16 @@ _READS: Final = frozenset(("LOAD_GLOBAL", "LOAD_NAME"))
 
 
 @lru_cache(maxsize=1024)
-def global_names(code: CodeType) -> tuple[str, ...]:
-    """Return the names of the global variables that a function reads, and the functions nested in it."""
-    found = dict.fromkeys(each.argval for each in dis.get_instructions(code) if each.opname in _READS)
+def names_of(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the global variables that a function reads, of the attributes that it may read, `getattr`
+    with a text included, and of the modules that it imports, and of the functions nested in it."""
+    variables = dict.fromkeys(each.argval for each in dis.get_instructions(code) if each.opname in _READS)
+    imported = dict.fromkeys(each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME")
+    attributes = dict.fromkeys(code.co_names)
     for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            found |= dict.fromkeys(global_names(inner))
-    return tuple(found)
+        if isinstance(inner, str):
+            attributes[inner] = None
+        elif isinstance(inner, CodeType):
+            for known, found in zip((variables, attributes, imported), names_of(inner), strict=True):
+                known.update(dict.fromkeys(found))
+    return tuple(variables), tuple(attributes), tuple(imported)

@@ -27,8 +27,8 @@ _WIDTH: Final = 88
 _HOW_TO_READ: Final = (
     "Each row is an instruction, in the order of submission. It begins after the last row",
     "above it on the same lane (a stream of a device), and after those that it waits on.",
-    "Times are predicted by bytes and launches on an H200, but for kernels whose time was",
-    "declared, learnt by the policy's CostModel, or measured in earlier runs.",
+    "Times are predicted by bytes and launches, of an H200 or of NumPy on a host, but for",
+    "kernels whose time was declared, learnt by the policy's CostModel, or measured.",
 )
 
 

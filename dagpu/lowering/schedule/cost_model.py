@@ -8,15 +8,17 @@ them, and the cost of an event.
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import prod
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
 
 import numpy as np
 
 from dagpu.common.errors import NotReadyError
-from dagpu.common.layout import Layout
 from dagpu.common.origin import here
 from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, wrong_argument
+from dagpu.handles.device_handles import kind_of
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import (
     Buffer,
@@ -39,6 +41,27 @@ from dagpu.ops.kernel_spec import KernelSpec
 _Learnt: TypeAlias = tuple[tuple[str, tuple[tuple[int, float, int], ...]], ...]
 """For each kernel name: bytes, mean seconds and number of measurements, sorted by bytes."""
 
+
+@final
+class DeviceCosts(NamedTuple):
+    """What the work on a device costs."""
+
+    launch: float
+    """Seconds of overhead for each instruction."""
+    byte: float
+    """Seconds of each byte that is read or written on the device."""
+    host_byte: float
+    """Seconds of each byte that is copied from or to NumPy's memory."""
+    host_call: float
+    """Seconds of a `HostCall`."""
+
+
+_GPU: Final = {"launch": 2.4e-6, "bandwidth": 4.29e12, "host_bandwidth": 55e9, "host_call": 107e-6}
+"""The defaults: medians measured on one H200 (driver 580, CUDA 13.0, 21 November 2026)."""
+_HOST: Final = {"launch": 8e-6, "bandwidth": 20e9, "host_bandwidth": 14e9, "host_call": 14e-6}
+"""The defaults for devices of the host: medians measured with NumPy 2.4 on two cores of a server (Xeon, CPython 3.11,
+28 November 2026). Launches of a chain of 1,000; an addition of two arrays of 16 MiB; a copy of 16 MiB to new memory; a
+chain of 200 functions of the host."""
 
 BY_BYTES: Final = "by its bytes"
 """The origin of the time of a kernel that reads and writes its bytes once."""
@@ -66,16 +89,18 @@ class CostModel:
     immutable and compared by value; `declare`, `count` and `learn` return another model.
 
     A copy between two devices takes the time of their link. The defaults are medians measured on one H200 (driver 580,
-    CUDA 13.0, 21 November 2026); `Links` has those between devices.
+    CUDA 13.0, 21 November 2026); `Links` has those between devices. A number that is left at its default is a host's on
+    devices of the host, where NumPy works: 8 us a launch, 20 GB/s, 14 GB/s for copies from and to NumPy's memory, and
+    14 us for a `HostCall`.
     """
 
-    launch: float = 2.4e-6
+    launch: float = _GPU["launch"]
     """Seconds of overhead for each instruction on a device, measured in a chain of 1,000 tiny launches from C++."""
-    bandwidth: float = 4.29e12
+    bandwidth: float = _GPU["bandwidth"]
     """Bytes per second on a device, read plus written, measured for a copy within a device."""
-    host_bandwidth: float = 55e9
+    host_bandwidth: float = _GPU["host_bandwidth"]
     """Bytes per second between page-locked host memory and a device, in either direction."""
-    host_call: float = 107e-6
+    host_call: float = _GPU["host_call"]
     """Seconds of a `HostCall`, for handing work to a thread and back, without the time of the function itself."""
     declared: tuple[tuple[str, float], ...] = ()
     """Kernel names with declared seconds, sorted; `declare` adds to them."""
@@ -169,6 +194,11 @@ class CostModel:
         """
         return _Clock(self, program).nbytes(instruction)
 
+    def machine(self, device: str) -> DeviceCosts:
+        """Return what the work on the device of this name costs: the numbers of this model, and on a host those of a
+        host in place of each that is left at its default."""
+        return _device_costs(device, self.launch, self.bandwidth, self.host_bandwidth, self.host_call)
+
     def basis(self, kernel: KernelSpec, device: str = "") -> str:
         """Return the origin of a kernel's time on the device of this name, in words."""
         if kernel.label in dict(self.declared):
@@ -201,6 +231,17 @@ class CostModel:
         return self.estimates(program)[0]
 
 
+@lru_cache(256)
+def _device_costs(device: str, *numbers: float) -> DeviceCosts:
+    """Return what the work on a device costs, from the numbers of a model."""
+    if kind_of(device) == "host":
+        numbers = tuple(
+            [own if own != gpu else _HOST[name] for own, (name, gpu) in zip(numbers, _GPU.items(), strict=True)]
+        )
+    launch, bandwidth, host_bandwidth, host_call = numbers
+    return DeviceCosts(launch, 1 / bandwidth, 1 / host_bandwidth, host_call)
+
+
 def _is_plain(kernel: KernelSpec) -> bool:
     """Return whether a kernel reads and writes its bytes once, and does little with them, as those do that dagpu has
     written. What a library does is not known."""
@@ -219,15 +260,14 @@ class _Clock:
     """A cost model with its tables as dicts, for the instructions of one program."""
 
     __slots__ = (
-        "_buffers", "_byte", "_counted", "_declared", "_devices", "_host_byte", "_known", "_learnt", "_model", "_sizes"
+        "_buffers", "_counted", "_declared", "_devices", "_known", "_learnt", "_machines", "_model", "_sizes"
     )  # fmt: skip
 
     def __init__(self, model: CostModel, program: _Buffered) -> None:
         self._model = model
         self._buffers = program.buffers
         self._devices = program.devices
-        self._byte = 1 / model.bandwidth
-        self._host_byte = 1 / model.host_bandwidth
+        self._machines = list(map(model.machine, program.devices))
         self._declared = dict(model.declared)
         self._learnt = dict(model.learnt)
         self._counted = dict(model.counted)
@@ -258,21 +298,23 @@ class _Clock:
                     continue
                 nbytes = sizes.get(id(layout))
                 if nbytes is None:
-                    nbytes = sizes[id(layout)] = layout.nbytes
+                    nbytes = sizes[id(layout)] = prod(layout.shape) * layout.dtype.itemsize
                 total += nbytes
             return total
-        layouts: list[Layout] = []
+        total = 0
         if isinstance(instruction, (CopyDtoH, CopyDtoD)):
-            layouts.append(instruction.source.layout)
+            layout = instruction.source.layout
+            total += prod(layout.shape) * layout.dtype.itemsize
         if isinstance(instruction, (Fill, CopyHtoD, CopyDtoD)):
-            layouts.append(instruction.out.layout)
-        return sum([layout.nbytes for layout in layouts])
+            layout = instruction.out.layout
+            total += prod(layout.shape) * layout.dtype.itemsize
+        return total
 
     def estimates(self, instructions: Sequence[Instruction]) -> tuple[list[float], list[bool]]:
         """Return the seconds of each instruction, and whether nothing but its bytes is known."""
         seconds: list[float] = []
         unknown: list[bool] = []
-        known_of, launch, byte = self._known, self._model.launch, self._byte
+        known_of, machines = self._known, self._machines
         nbytes_of = self.nbytes if self._counted else self._bytes_of_views
         for instruction in instructions:
             if type(instruction) is not Launch:
@@ -283,36 +325,39 @@ class _Clock:
             known = known_of.get((id(kernel), instruction.device)) or self._known_of(instruction)
             unknown.append(known.is_guess)
             if known.by_bytes:  # most are
-                seconds.append(launch + nbytes_of(instruction) * byte)
+                machine = machines[instruction.device]
+                seconds.append(machine.launch + nbytes_of(instruction) * machine.byte)
             else:
                 seconds.append(self.seconds(instruction))
         return seconds, unknown
 
     def seconds(self, instruction: Instruction) -> float:
         kind = type(instruction)
-        model = self._model
+        machine = self._machines[instruction.device]
         if kind is HostCall:
-            return model.host_call
-        nbytes = self.nbytes(instruction)
+            return machine.host_call
+        nbytes = (self.nbytes if self._counted else self._bytes_of_views)(instruction)
         if kind is CopyHtoD or kind is CopyDtoH:
-            return model.launch + nbytes * self._host_byte
+            return machine.launch + nbytes * machine.host_byte
         if isinstance(instruction, Launch):
             known = self._known_of(instruction)
             if known.seconds is not None:
-                return model.launch + known.seconds
+                return machine.launch + known.seconds
             if known.learnt:
-                return model.launch + in_proportion(known.learnt, nbytes)
+                return machine.launch + in_proportion(known.learnt, nbytes)
             if known.measured:
-                return model.launch + in_proportion(known.measured, self._bytes_of_views(instruction))
+                return machine.launch + in_proportion(known.measured, self._bytes_of_views(instruction))
             if instruction.kernel.peers:
-                return model.launch + nbytes * self._byte + self._from_peers(instruction)
+                return machine.launch + nbytes * machine.byte + self._from_peers(instruction)
         elif isinstance(instruction, CopyDtoD):
             peer = peer_of(instruction, self._buffers)
             if peer >= 0:
                 here = self._buffers[instruction.out.buffer].device
                 near = node_of(self._devices[peer]) == node_of(self._devices[here])
-                return (model.links.peer if near else model.links.node).seconds(instruction.source.layout.nbytes)
-        return model.launch + nbytes * self._byte
+                return (self._model.links.peer if near else self._model.links.node).seconds(
+                    instruction.source.layout.nbytes
+                )
+        return machine.launch + nbytes * machine.byte
 
     def is_unknown(self, instruction: Instruction) -> bool:
         """Return whether nothing but the bytes of an instruction is known."""
@@ -331,8 +376,9 @@ class _Clock:
         key = id(kernel), launch.device
         found = self._known.get(key)
         if found is None:
-            seconds = self._declared.get(kernel.label, kernel.seconds)
-            learnt = [(size, mean) for size, mean, _ in self._learnt.get(kernel.label, ())]
+            name = kernel.label
+            seconds = self._declared.get(name, kernel.seconds)
+            learnt = [(size, mean) for size, mean, _ in self._learnt[name]] if name in self._learnt else []
             measured = MEASURED.sizes(self._devices[launch.device], kernel)
             by_bytes = seconds is None and not learnt and not measured
             guess = by_bytes and not _is_plain(kernel)

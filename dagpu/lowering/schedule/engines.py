@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, final
 
 from dagpu.handles.device_handles import kind_of
@@ -46,10 +47,11 @@ def peer_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
     return -1
 
 
-def without_engines(devices: Sequence[str]) -> list[bool]:
+@lru_cache(256)
+def without_engines(devices: tuple[str, ...]) -> list[bool]:
     """Return for each device, by its name, whether its copies from and to the host are work of its streams, as on a
     host: there a thread makes them, and several at once."""
-    return [kind_of(name) == "host" for name in devices]
+    return list(map("host".__eq__, map(kind_of, devices)))
 
 
 def engine_of(instruction: Instruction, buffers: Sequence[Buffer], without: Sequence[bool]) -> int:

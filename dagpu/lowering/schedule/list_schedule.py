@@ -12,6 +12,10 @@ Whenever a stream is free and an instruction is ready, an instruction starts. Re
 In all attempts, an instruction whose only consumer has no other producer passes its stream on to that consumer. So a
 chain stays on one stream and needs no wait.
 
+A piece of unknown cost, a user's kernel or a function of the host, counts as long as an average piece of known cost. If
+it counted as short as its bytes, all such pieces would go where a short upload has ended while long ones last. If it
+counted as long as the longest piece, the known pieces would not be shared out.
+
 Of the streams that are free in the simulation, those are taken first that are surely free. A stream that has run a
 kernel of unknown cost is free only if the cost model guessed right. It is taken when no other one is free, and then the
 one that was free first. So independent kernels of unknown cost go to all streams in turn, each behind its own upload
@@ -25,7 +29,7 @@ cover holding leaves back. So if a schedule exceeds his bound, the third attempt
 import math
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import Final, final
 
 from dagpu.common.origin import here
@@ -52,7 +56,8 @@ class ListSchedule:
     instruction runs on the stream of one of its producers if that is free.
 
     `costs` gives the times of instructions. Declare the times that you know: `CostModel().declare({"gemm": 3e-5})`.
-    Kernels of which no time is known are dealt out to the streams in turn.
+    Kernels of which no time is known count as long as an average piece of the other work, and are dealt out to the
+    streams in turn.
     """
 
     streams: int = 4
@@ -82,6 +87,7 @@ def place_on_streams(program: Program, streams: int, costs: CostModel, own: list
     """Return the stream of each instruction and the order in which the instructions start, as `ListSchedule` chooses
     them. `own` says for each instruction whether the policy places it."""
     times, unknown = costs.estimates(program)
+    _fill_in(times, unknown)
     on = Dependences(program, times, own, ports=costs.links.peer.ports, unknown=unknown)
     lower, graham = on.bounds(streams)
     best = ListSimulation(on, streams, list(range(on.count)), hold_back=True)
@@ -96,6 +102,16 @@ def place_on_streams(program: Program, streams: int, costs: CostModel, own: list
             if other.makespan <= limit:
                 best = other
     return Placement(best.keys, best.order)
+
+
+def _fill_in(times: list[float], unknown: list[bool]) -> None:
+    """Take each piece of unknown work to be as long as an average piece of known work, if its bytes take less."""
+    count = sum(unknown)
+    if 0 < count < len(times):
+        average = (sum(times) - sum(compress(times, unknown))) / (len(times) - count)
+        for index in compress(range(len(times)), unknown):
+            if times[index] < average:
+                times[index] = average
 
 
 def _is_chain(program: Program) -> bool:

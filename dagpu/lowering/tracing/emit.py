@@ -1,7 +1,7 @@
 """Emits the instructions of nodes that do device work. All inputs of such a node exist: they are handles and host
 values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import PurePath
@@ -151,8 +151,8 @@ def emit_launch(
     operands = list(args)
     reads: list[int] = []
     writes: list[int] = []
-    blank = _blank_outputs(node, args, b) if over_mesh else set[int]()
-    back: list[CopyDtoD] = []
+    blank = _blank_outputs(node, args, b) if over_mesh else ()
+    back: Sequence[CopyDtoD] = ()
     grid, device, several = spec.grid, HOST, False
     for index, param in spec.tensors:
         if param.form == "out":
@@ -187,17 +187,16 @@ def emit_launch(
     scratch = None
     if spec.may_need_scratch:
         there = b.device_at(device) if several else storage_of(args[spec.tensors[0][0]]).device
-        scratch = _scratch(spec, operands, grid or (1,), there, b, node.origin)
-    if scratch is not None:
-        writes.append(scratch.buffer)
+        scratch = _scratch(spec, operands, grid or (1,), there, b, node.origin, writes)
     if spec.state is not None:
         writes.append(b.state_cell(spec.state, device))
     b.emit(
         Launch(spec, tuple(operands), grid or (1,), tuple(reads), tuple(writes), device, node.origin, None, scratch),
         policy,
     )
-    b.instructions += back
-    b.policy_of += [policy] * len(back)
+    if back:
+        b.instructions += back
+        b.policy_of += [policy] * len(back)
 
 
 def library_work(node: launch.Launch, inputs: Sequence[Any]) -> Callable[[], None] | None:
@@ -251,10 +250,16 @@ def _scratch_bytes(
 
 
 def _scratch(
-    spec: KernelSpec, operands: Sequence[Any], grid: Shape, device: Device, b: ProgramBuilder, origin: Origin
+    spec: KernelSpec,
+    operands: Sequence[Any],
+    grid: Shape,
+    device: Device,
+    b: ProgramBuilder,
+    origin: Origin,
+    writes: list[int],
 ) -> View | None:
-    """Return new memory on a device for the library that a kernel calls, or for the programs of a kernel in Python;
-    None if it needs none."""
+    """Return new memory on a device for the library that a kernel calls, or for the programs of a kernel in Python, and
+    add it to the buffers that the launch writes; None if it needs none."""
     tensors = [operands[index] for index, _ in spec.tensors]
     layouts = [operand.view.layout if type(operand) is Tiles else operand.layout for operand in tensors]
     tile = next((operand.tile for operand in operands if type(operand) is Tiles), None)
@@ -264,10 +269,11 @@ def _scratch(
     if not nbytes:
         return None
     _, view = b.new_tensor(device, contiguous_layout((nbytes,), np.dtype(np.uint8)), origin)
+    writes.append(view.buffer)
     return view  # no handle refers to the memory: it is a temporary
 
 
-def _blank_outputs(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder) -> set[int]:
+def _blank_outputs(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder) -> Collection[int]:
     """Return the buffers that a launch writes, and that nothing has written yet."""
     found = [storage_of(args[index]) for index, param in node.kernel.tensors if param.form == "out"]
     return {each.buffer for each in found if type(each) is TracedStorage and b.is_blank_storage(each)}
@@ -297,7 +303,7 @@ def _device_of_several(
 
 
 def _bring_together(
-    node: launch.Launch, operands: list[Any], device: int, blank: set[int], b: ProgramBuilder, policy: int
+    node: launch.Launch, operands: list[Any], device: int, blank: Collection[int], b: ProgramBuilder, policy: int
 ) -> list[CopyDtoD]:
     """Emit copies to a device of what a launch uses elsewhere, whole buffers, and put them in its operands. Return the
     copies that bring what it writes back to where that lies. `blank` are buffers that nothing has written.

@@ -110,8 +110,8 @@ class Evaluation(RememberingEvaluation):
         In most DAGs nearly all nodes are in such rows, and each of them saves two iterations of `run`.
         """
         row: list[Map[Any] | Launch] = []
-        seen, kind = self.seen, type(node)
-        while kind not in _USED_AGAIN and node not in self.parts:
+        seen, parts, kind = self.seen, self.parts, type(node)
+        while kind not in _USED_AGAIN and (not parts or node not in parts):
             if node in seen:
                 raise self._used_twice_error(node)
             seen.add(node)
@@ -469,7 +469,8 @@ class Evaluation(RememberingEvaluation):
                     arguments[index] = SymbolicNumber(leaf, leaves.leaves[leaf], self.leaves.reads)
         args = tuple(arguments)
         policy = self._places.current[1]
-        emit_launch(node, args, self.builder, policy, over_mesh=self._places.over_mesh(policy))
+        over_mesh = bool(self._places.spread) and self._places.over_mesh(policy)
+        emit_launch(node, args, self.builder, policy, over_mesh=over_mesh)
         return args
 
     def _not_an_op_error(self, node: Then[Any], result: object) -> TypeError:

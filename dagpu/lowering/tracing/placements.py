@@ -43,7 +43,7 @@ class Placements:
 
     def over_mesh(self, policy: int) -> bool:
         """Return whether a mesh is in use for what the policy of this index places, or for the whole op."""
-        return bool(self.spread) and (0 in self.spread or policy in self.spread)
+        return 0 in self.spread or policy in self.spread
 
     def enter(self, node: On[Any]) -> None:
         """Make the placement within an `On` the current one."""

@@ -32,6 +32,9 @@ class RunMemo:
 
     _claims: dict[Once, Any] = field(default_factory=dict)
     _splits: dict[Once, Split] = field(default_factory=dict)
+    _coming: dict[Once, list[Deferred]] = field(default_factory=dict)
+    """The components that were taken before they exist: until then nobody knows which sources their value has read, and
+    this run may leave it to another one."""
     _private: set[Once] = field(default_factory=set)
     """The values that this run makes for itself alone: it publishes none of them."""
     _of_sources: dict[Once, tuple[Any, Mapping[Any, int]]] = field(default_factory=dict)
@@ -115,6 +118,8 @@ class RunMemo:
         if isinstance(parts[index], Taken):
             raise _taken_error(node)
         part, parts[index] = parts[index], Taken()
+        if type(resolve(part)) is Deferred:
+            self._coming.setdefault(node.split.once, []).append(part)
         return part
 
     def forget_unreachable(self) -> None:
@@ -144,7 +149,8 @@ class RunMemo:
         found: dict[Once, Any] = {}
         for once, claimed in self._claims.items():
             parts = [resolve(part) for part in claimed] if type(claimed) is list else [resolve(claimed)]
-            if claimed is not PENDING and Deferred not in map(type, parts):
+            coming = [resolve(part) for part in self._coming.get(once, ())]
+            if claimed is not PENDING and Deferred not in map(type, [*parts, *coming]):
                 found[once] = parts if type(claimed) is list else parts[0]
         return found
 

@@ -11,6 +11,7 @@ next change needs a new trace.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from operator import is_
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias, final
 
@@ -129,6 +130,8 @@ class LiveInputs:
         self._standins: dict[object, Any] = {}
         self.bound_before: Bound = MappingProxyType({})
         """What closures have returned in earlier traces."""
+        self.are_equal: Callable[[object, object], bool] = is_
+        """Returns true for two objects whose contents are known to be equal; one may be of an earlier trace."""
         self._calls: dict[AnyOp, tuple[Any, Any, Any]] = {}
         """The calls of closures: what each was given, with stand-ins and without, and what it has returned."""
         self._before = {} if before is None else before.cutoff_values()
@@ -144,8 +147,8 @@ class LiveInputs:
         return tuple([made.source for made in self.inputs if made.source is not None])
 
     def end_trace(self) -> None:
-        """Let the versions of the snapshot go: the trace is over."""
-        self._snapshot = None
+        """Let the versions of the snapshot go, and what is known of earlier traces: the trace is over."""
+        self._snapshot, self.bound_before, self.are_equal = None, MappingProxyType({}), is_
 
     def cutoff_values(self) -> dict[Cutoff[Any, Any, Any], Any]:
         """Return the values of the cutoffs, with which a later trace compares its own."""
@@ -157,7 +160,7 @@ class LiveInputs:
         """Return what the closure of a node has returned for this argument in an earlier trace; `NOT_CALLED` if it was
         not called with it."""
         given, value = self.bound_before.get(node, (None, NOT_CALLED))
-        return value if value is not NOT_CALLED and same_objects(given, argument) else NOT_CALLED
+        return value if value is not NOT_CALLED and same_objects(given, argument, self.are_equal) else NOT_CALLED
 
     def bind(self, node: AnyOp, argument: Any, concrete: Any, value: Any) -> None:
         """Record what a closure has returned. `concrete` is its argument without stand-ins."""

@@ -234,7 +234,9 @@ class LiveSources:
             if not _op_holds_handles(made):
                 live.bind(node, argument, concrete, made)
         elif not has_op(made) and not _holds_handles(made):
-            live.bind(node, argument, concrete, make_unwritable(made))
+            made = make_unwritable(made)  # later traces get these objects, so this one does too
+            live.bind(node, argument, concrete, made)
+            return own_containers(made)
         return made
 
     def _call(self, closures: Closures, node: AnyOp, f: Any, argument: Any) -> Any:
@@ -283,7 +285,7 @@ class LiveSources:
                 self.live.shared.append(found)
 
     def ran(self, part: AnyOp, made_for: Mapping[Any, int]) -> None:
-        raise AssertionError("a feed traces all of its op")
+        self._reads.ran(part, made_for)
 
     def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
         self._reads.used(once, made_for)

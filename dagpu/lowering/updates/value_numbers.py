@@ -57,6 +57,10 @@ class ValueNumbers:
             self._alive.append(held)
             self._named[id(held)] = number
 
+    def are_equal(self, one: object, other: object) -> bool:
+        """Return true for one object, and for two that hold contents of one number."""
+        return one is other or self._named.get(id(one), self) == self._named.get(id(other))
+
     def of_program(self, staleness: Staleness, leaf: Callable[[int], Any]) -> dict[int, int]:
         """Return the number of what a program leaves in each buffer that it uses. `leaf` returns the value that a
         buffer holds before the program starts."""

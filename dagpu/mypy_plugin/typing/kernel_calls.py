@@ -168,7 +168,7 @@ def _refuse(context: MethodContext, index: int, formal: Type, actual: Type) -> N
     )
     if argument_forms.is_fitting(actual, form):
         name, cut = argument_forms.short_name(element), " before it is cut" if form == "out" else ""
-        cure = f"Convert it{cut}: convert(t, {name}), or for an op .then(lambda t: convert(t, {name}))"
+        cure = f"Convert it{cut}: convert(t, {name})"
         context.api.fail(f"{where}: got {got}, but elements of {element} are wanted. {cure}.", place, code=ARG_TYPE)
         return
     wanted = "a Partition" if form == "out" else "a Tensor, SharedTensor, TensorRef or TensorMut"

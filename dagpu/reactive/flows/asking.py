@@ -4,13 +4,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, Generic, TypeVar, final
+from typing import Any, Generic, NoReturn, TypeVar, final
 
 import trio
 
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.tracebacks import without_our_frames
 from dagpu.common.wrong_arguments import check_count, check_function
+from dagpu.handles import copy_error
 from dagpu.ops.base import DeviceOp, Static
 from dagpu.reactive.flows.arguments import check_seconds
 from dagpu.reactive.flows.feed import OpenBlock
@@ -98,6 +99,10 @@ class Ask(Generic[_A_contra, _B_co]):
         self._requests: RequestsStage[Any, Any] | None = requests
         self._stats = stats
         self._origin = origin
+
+    def __reduce_ex__(self, _protocol: object) -> NoReturn:
+        what = f"the Ask of batching at {describe(self._origin)}"
+        raise copy_error(what, "A copy would ask the same batches. Pass the Ask itself, to any task")
 
     async def __call__(self, x: _A_contra, /) -> _B_co:
         """Return the answer to `x`. A task that is cancelled leaves its batch, and the others in it are answered.

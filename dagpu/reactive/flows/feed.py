@@ -11,6 +11,7 @@ import trio
 from dagpu.backends.common.measuring import SpanTrack, track_maker
 from dagpu.common.origin import Origin, describe
 from dagpu.common.tracebacks import without_our_frames
+from dagpu.handles import copy_error
 from dagpu.ops.drawing.svg import text_in_page
 from dagpu.reactive.flows.stage import Begin, End, FlowStage, Opening
 from dagpu.reactive.flows.stats import Stats
@@ -44,6 +45,11 @@ class Feed(Generic[_T_co]):
         self._asked = False
         self.stats = stats
         """The numbers of this feed so far. They remain after the block."""
+
+    def __reduce_ex__(self, _protocol: object) -> NoReturn:
+        raise copy_error(
+            repr(self), "A copy would take values from the same flow. Use the feed itself, or open the flow once more"
+        )
 
     def __aiter__(self) -> Self:
         return self

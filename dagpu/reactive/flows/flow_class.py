@@ -181,7 +181,7 @@ class Flow(PickledByName, Generic[_T_co]):
                 is not handed out.
         """
         origin = here()
-        check_op(state, "fold")
+        check_op(state, "fold", name="state")
         check_step(f, origin)
         permits = check_count(in_flight, "fold", origin, "in_flight")
 

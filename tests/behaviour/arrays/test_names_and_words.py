@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dagpu
 from dagpu import (
     DeviceOp,
     Elem,
@@ -27,9 +28,10 @@ from dagpu import (
     u8,
     zeros,
 )
-from dagpu.kernels.arrays.numpy_names import NUMPY_NAMES
+from dagpu.kernels.arrays.numpy_names import NUMPY_NAMES, PACKAGE_NAMES
 
 anyhow: Any = array
+anypackage: Any = dagpu
 
 
 @pytest.mark.parametrize("name", NUMPY_NAMES)
@@ -44,8 +46,23 @@ def test_a_name_of_numpys_leads_to_the_name_here(name: str) -> None:
     assert ours is None or ours[1] in array.__all__
 
 
+@pytest.mark.parametrize("name", [*PACKAGE_NAMES, "sum", "where"])
+def test_a_name_of_numpys_is_not_one_of_the_package(name: str) -> None:
+    """Of functions of `dagpu.array`, of element types, and of what CuPy calls otherwise."""
+    assert name not in dagpu.__all__
+    with pytest.raises(AttributeError) as caught:
+        getattr(dagpu, name)
+    text = str(caught.value)
+    assert text.startswith(f"module 'dagpu' has no attribute {name!r}. Write ")
+    ours = re.search(r"Write dagpu\.(array\.)?(\w+)", text)
+    assert ours is None or ours[2] in (array.__all__ if ours[1] else dagpu.__all__)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     """It names the public module, and `hasattr` is false, of what protocols look up, too."""
+    with pytest.raises(AttributeError, match=r"^module 'dagpu' has no attribute 'nothing'$"):
+        _ = anypackage.nothing
+    assert not hasattr(dagpu, "__wrapped__")
     with pytest.raises(AttributeError, match=r"^module 'dagpu.array' has no attribute 'nothing'$"):
         _ = anyhow.nothing
     assert not hasattr(array, "__wrapped__")

@@ -155,7 +155,14 @@ ELSEWHERE = {
     "Ask.__call__": "its argument is that of the user's function",
     "Trace.save": "the path is checked like that of `trace`, and tests/unit/runtime/test_timeline.py writes it",
     **dict.fromkeys(
-        ("CostModel.basis", "CostModel.nbytes", "CostModel.seconds", "CostModel.times"),
+        (
+            "CostModel.basis",
+            "CostModel.estimates",
+            "CostModel.guesses",
+            "CostModel.nbytes",
+            "CostModel.seconds",
+            "CostModel.times",
+        ),
         "policies call it with their program",
     ),
     **dict.fromkeys(("SingleStream.place", "RoundRobin.place", "ListSchedule.place"), "runs call it"),

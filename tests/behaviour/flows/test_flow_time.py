@@ -195,6 +195,31 @@ def test_switch_drops_what_nobody_took() -> None:
     assert found == ["a", "b", "b"]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_switch_hands_out_nothing_stale_and_loses_no_error(fails: bool) -> None:
+    """A consumer asks, and leaves before the inner flow has its value. When the next flow begins, that value is of a
+    closed flow: it is skipped. If it is an error, it is raised all the same, and the flow goes on."""
+
+    def inner(x: str) -> Flow[Any]:
+        made = flow(Producer(["a"], lambda: 1.0)) if x == "a" else flow([x + "1", x + "2"])
+        return made.map(lambda y: raise_failures(Failure(7)) if fails and y == "a" else y)
+
+    async def main() -> tuple[list[Any], int]:
+        async with flow(Producer(["a", "b"], gaps(1.0, 4.0))).switch(inner) as feed:
+            found: list[Any] = []
+            with trio.move_on_after(1.5):
+                found.append(await feed.next())
+            await trio.sleep(5)  # the value of "a" comes at 2, and "b" at 5
+            while len(found) < 2 + fails:
+                try:
+                    found.append(await feed.next())
+                except Broken as error:
+                    found.append(Failure(error.args[0]))
+            return found, feed.stats.skipped
+
+    assert clocked(main) == (([Failure(7), "b1", "b2"], 0) if fails else (["b1", "b2"], 1))
+
+
 @pytest.mark.parametrize("inner", [True, False])
 def test_switch_raises_errors_in_their_place(inner: bool) -> None:
     """An error of the values, of the function and of the inner flow is raised, and the flow goes on."""

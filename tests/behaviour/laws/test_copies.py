@@ -22,6 +22,7 @@ from dagpu import (
     OwnershipError,
     SharedTensor,
     Tensor,
+    batching,
     current_device,
     cutoff,
     dup,
@@ -162,6 +163,26 @@ def test_what_captures_is_not_copied(kind: str, way: str) -> None:
         assert (owner.take_output().to_host().sync() == 1).all()
     else:
         owner.graph.launch().sync()
+
+
+def answered(items: tuple[int, ...]) -> DeviceOp[list[int], Any]:
+    """Each request is its own answer."""
+    return value(list(items))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_feed_is_not_copied(way: str) -> None:
+    """An open feed refuses to be copied, and so does what asks a service: a copy would take the other's values."""
+
+    async def main() -> None:
+        async with flow([1, 2]) as feed, batching(answered, most=1, within=0.0) as ask:
+            for it, cure in ((feed, "open the flow once more"), (ask, "Pass the Ask itself")):
+                with pytest.raises(OwnershipError, match=rf"at {__file__}:\d+.* pickled at {__file__}:\d+\. .*{cure}"):
+                    WAYS[way](it)
+            assert [number async for number in feed] == [1, 2]
+            assert await ask(3) == 3
+
+    trio.run(main)
 
 
 @pytest.mark.parametrize("way", WAYS)

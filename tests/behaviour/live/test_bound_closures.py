@@ -6,7 +6,10 @@ import pytest
 import trio
 
 from dagpu import Source, from_host, observe, ones, source, zip_ops
+from tests.behaviour.laws.marked_ops import marked
+from tests.behaviour.laws.marked_ops import no_marks as no_marks
 from tests.behaviour.live.live_kernels import N, Op, array, flipped
+from tests.support.marks import MARKS
 
 pytestmark = pytest.mark.host_only("kernels' host bodies")
 
@@ -69,6 +72,49 @@ def test_a_map_is_not_called_again_in_a_later_trace() -> None:
             n.set(2.5)
             assert await value() == (6.0, -3.0, 6.0)
             assert calls.take() == ["inner", "more", "twice"]
+
+    trio.run(main)
+
+
+def test_a_kernel_behind_a_map_does_not_run_again_in_a_later_trace() -> None:
+    """A map returns an array. What follows it stands for the same array in each later trace."""
+    a, b = source(array(1)), source(array(2))
+
+    async def main() -> None:
+        behind = marked(1, b.then(from_host).to_host().map(lambda x: x[:2] + 1).then(from_host))
+        async with observe(zip_ops(traced_again(a), behind.to_host())) as feed:
+            for number in range(3):
+                a.set(array(5 + number))
+                value: Any = await feed.next()
+                assert (value[1] == 4).all()
+                assert MARKS.seen() == [1]
+            b.set(array(3))
+            await feed.next()
+            a.set(array(1))
+            await feed.next()
+            assert MARKS.seen() == [1, 1]
+
+    trio.run(main)
+
+
+def test_maps_of_several_copies_of_one_tensor_are_not_called_again() -> None:
+    """Two copies of a tensor to the host are two arrays with equal contents, and a later trace may take one for the
+    other."""
+    calls = Calls()
+
+    async def main() -> None:
+        a, b = source(array(1)), source(array(2))
+        tensor = b.then(from_host).shared()
+        maps = [tensor.to_host().map(calls.noted(name, lambda x: float(x[0]))) for name in ("one", "two", "three")]
+        async with observe(zip_ops(traced_again(a), *maps)) as feed:
+            for number in range(3):
+                a.set(array(5 + number))
+                value: Any = await feed.next()
+                assert value[1:] == (2.0, 2.0, 2.0)
+                assert calls.take() == ([] if number else ["one", "three", "two"])
+            b.set(array(4))
+            await feed.next()
+            assert calls.take() == ["one", "three", "two"]
 
     trio.run(main)
 

@@ -302,6 +302,41 @@ def test_feeds_of_two_threads_share() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_node_of_one_feed_keeps_nothing_for_others(kind: str, first: int) -> None:
+    """When one of two feeds closes, what the node has published is freed, whichever of them has made it, though the
+    node and the other feed go on. After that one the node has nothing."""
+
+    async def main() -> None:
+        given = source(tensors[0])
+        node = marked(1, given).shared()
+        used = current_device().memory_used()
+        async with observe(marked(2, node)) as alone:
+            await alone.next()
+            given.set(tensors[1])
+            await alone.next()
+            lone = current_device().memory_used()
+        del alone
+        assert current_device().memory_used() == used
+        async with observe(marked(2, node)) as one:
+            async with observe(marked(2, node)) as two:
+                for feed in (one, two) if first == 0 else (two, one):
+                    await feed.next()
+                del two, feed
+                assert current_device().memory_used() > lone
+            given.set(tensors[0])
+            await one.next()
+            assert current_device().memory_used() == lone
+        del one
+        assert current_device().memory_used() == used
+        del node
+
+    with machine(kind):
+        tensors = [tensor(number) for number in range(2)]
+        trio.run(main)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_memory_is_freed_with_the_last_feed(kind: str) -> None:
     """A snapshot's value is freed when both feeds have gone on to a newer one, and the newest one with the last feed;
     what a program holds of it stays."""

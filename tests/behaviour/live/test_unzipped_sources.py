@@ -8,16 +8,34 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import MovedError, Source, from_host, observe, source, value, zip_ops
+from dagpu import (
+    DeviceOp,
+    MovedError,
+    SharedTensor,
+    Source,
+    Tensor,
+    f32,
+    from_host,
+    observe,
+    pipeline,
+    source,
+    value,
+    zip_ops,
+)
 from tests.behaviour.laws.marked_ops import marked
 from tests.behaviour.laws.marked_ops import no_marks as no_marks
-from tests.behaviour.live.live_kernels import Op, array
+from tests.behaviour.live.live_kernels import Op, array, flipped, gathered
 from tests.behaviour.live.live_trials import machine
 from tests.support.marks import MARKS
 
 pytestmark = pytest.mark.host_only("kernels' host bodies")
 
 KINDS = ("host", "simulated")
+
+
+@pipeline
+def two_of(x: SharedTensor[f32]) -> DeviceOp[tuple[Tensor[f32], Tensor[f32]]]:
+    return zip_ops(flipped(x), gathered(x))
 
 
 def halves(given: Source[Any]) -> tuple[Op, Op]:
@@ -113,3 +131,20 @@ def test_a_run_that_fails_puts_its_component_back() -> None:
     assert second.sync() == 10
     given.set(2)
     assert (first.sync(), second.sync()) == (2, 20)
+
+
+@pytest.mark.filterwarnings("ignore:.*by which no plan can be found:RuntimeWarning")
+def test_components_that_wait_for_another_run_are_remembered_when_they_are_made() -> None:
+    """Both halves of what a pipeline gives are taken before they exist: the call waits for a tensor that the op beside
+    it makes. They are remembered once they are made, for the sources that they depend on."""
+    given, other = source(array(1)), source(array(5))
+    loaded = given.then(from_host).shared()
+    below: Any = gathered(loaded).shared()
+    first, second = two_of(below).unzip(2)
+    on_host = other.host_map(lambda x: -x)
+    op = zip_ops(gathered(below).to_host(), on_host, first.shared().to_host(), second.shared().to_host())
+    for number in range(3):
+        given.set(array(number))
+        below_now = 1 + number / 4
+        wanted = [1 + below_now / 4, -5, 1 - below_now, 1 + below_now / 4]
+        assert numbers(op.sync()) == numbers(op.sync()) == wanted

@@ -354,6 +354,27 @@ def test_a_plan_of_two_pipelines_lives_as_long_as_both() -> None:
     assert on_host.cache_info().currsize == 1  # that of the call alone
 
 
+def test_a_pipeline_forgets_plans_that_are_gone() -> None:
+    """A pipeline that is composed with one made anew in each step, and with constants that push each other out of a
+    cache, knows only the plans that there are."""
+
+    @pipeline(cache_size=2)
+    def small(x: Any, a: Any) -> Op:
+        return scaled(from_host(x), a.stop).to_host()
+
+    for step in range(20):
+
+        @pipeline
+        def once(x: Any) -> Op:
+            return scaled(from_host(x), 3.0).to_host()
+
+        for op in (zip_ops(on_host(X, 2.0), once(X)), zip_ops(once(X), on_host(X, 2.0))):
+            assert sorted([float(each[1]) for each in op.sync()]) == [2, 3]
+        zip_ops(small(X, slice(float(step))), on_host(X, 2.0)).sync()
+        gc.collect()
+        assert len(on_host.plans.elsewhere) <= 6
+
+
 def test_what_shared_remembers_depends_on_its_own_part_alone() -> None:
     """Of two calls that run together, the source of one does not make the value of the other again."""
     one, other = source(1.0), source(2.0)

@@ -42,6 +42,31 @@ def test_a_write_that_fails_at_the_end_changes_nothing() -> None:
         assert [each.get().to_host().sync()[0] for each in (small, large)] == [0, 0]
 
 
+def test_a_batch_in_a_batch_is_part_of_it() -> None:
+    """What the inner block sets is seen in the outer one, together with what that sets before and after it; and by
+    others when the outer one ends. The last `set` of a source counts, and a block that fails takes back its own."""
+    first, second, third = source(0), source(0), source(np.zeros(4, f32))
+    with batch():
+        first.set(1)
+        third.write(slice(0, 1), np.ones(1, f32))
+        with batch():
+            assert first.get() == 1
+            first.set(2)
+            second.set(2)
+            third.write(slice(1, 2), np.full(1, 2, f32))
+        assert (first.get(), second.get(), third.get().tolist()) == (2, 2, [1, 2, 0, 0])
+        assert (first.revision, second.revision) == (0, 0)
+        with suppress(ZeroDivisionError), batch():
+            second.set(3)
+            raise ZeroDivisionError
+        assert second.get() == 2
+        with batch(), batch():
+            third.write(slice(2, 3), np.full(1, 3, f32))
+        first.set(4)
+    assert (first.get(), second.get(), third.get().tolist()) == (4, 2, [1, 2, 3, 0])
+    assert (first.revision, second.revision, third.revision) == (1, 1, 1)
+
+
 def test_a_write_meets_what_the_batch_has_set() -> None:
     """It is checked against that value, not against the one before the batch."""
     with use_device("host"):

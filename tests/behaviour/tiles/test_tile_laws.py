@@ -102,7 +102,7 @@ def test_every_tile_of_an_update_is_needed(recipe: TileRecipe, steps: list[list[
         boxes = {
             made.own: [((at[0].start, at[0].stop), (at[1].start, at[1].stop)) for _, at in written]
             for made in live.inputs
-            if made.source in trial.sources[:1]
+            if made.source is trial.sources[0]
         }
         change, leaves = Change(sum(boxes)), stage.leaves.dirt(boxes)
         update = tiles.update(change, leaves)

@@ -136,9 +136,10 @@ def dirty_tiles(trial: Trial, written: dict[int, list[tuple[slice, slice]]]) -> 
     assert live is not None
     elements: dict[tuple[int, int], NDArray[np.bool_]] = {}
     for buffer, (made_input, _) in stage.leaves._live.items():  # noqa: SLF001
-        if made_input.source in trial.sources[:-1]:
+        index = next(n for n, each in enumerate(trial.sources) if each is made_input.source)
+        if index < len(trial.sources) - 1:
             mask = elements[buffer, -1] = np.zeros((N, N), np.bool_)
-            for at in written.get(trial.sources.index(made_input.source), ()):
+            for at in written.get(index, ()):
                 mask[at] = True
     clean = np.zeros((N, N), np.bool_)
     found: dict[int, tuple[int, int]] = {}

@@ -26,7 +26,7 @@ def test_the_code_of_a_page_fits(page: Path) -> None:
 
 MEASURED = re.compile(r"\b\d[\d.,]* (?:us|GB/s|TB/s)\b")
 """A time or a rate that somebody has measured."""
-CHOSEN = re.compile(r"declared to|`DAGPU_SPIN_US`|`within`|Parts of 50 ms")
+CHOSEN = re.compile(r"declared to|taken for|`DAGPU_SPIN_US`|`within`|Parts of 50 ms")
 """Words beside numbers that somebody has chosen."""
 
 

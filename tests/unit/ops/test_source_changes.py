@@ -48,6 +48,27 @@ def test_sets_and_batches_of_threads_each_count() -> None:
     assert a.get()[1] == b.get()[1] == 299
 
 
+def test_each_snapshot_has_its_version_until_it_is_dropped() -> None:
+    """Of a source that changes while several snapshots exist, each snapshot has the version of its instant, and the
+    newest one is there too. What none of them needs is dropped with the next change."""
+    given = source((0, 0))
+    history = given.cell.history
+    snapshots = dict[int, Snapshot]()
+    for number in range(1, 8):
+        if number % 2:
+            snapshots[number - 1] = Snapshot()
+        with batch():  # a change with the lock
+            given.set((number, 0))
+        assert [history.at(snapshot).value for snapshot in snapshots.values()] == [(at, 0) for at in snapshots]
+        assert history.newest.value == (number, 0)
+    assert [version.value[0] for version in history.versions] == [0, 2, 4, 6, 7]
+    for dropped in (2, 0, 6, 4):
+        del snapshots[dropped]
+        number += 1
+        given.set((number, 0))
+        assert [version.value[0] for version in history.versions] == [*snapshots, number]
+
+
 @pytest.mark.parametrize(
     "in_way", ["an earlier set", "another set", "another source", "a change with the lock", "a snapshot", "nothing"]
 )

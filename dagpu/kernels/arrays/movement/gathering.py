@@ -187,7 +187,11 @@ def checked_indices(name: str, layout: Layout | None, origin: Origin) -> Layout:
     found = checked_input(name, layout, "any", origin, "indices")
     if found.dtype not in INDEX_TYPES:
         what = f"indices has elements of {type_name(found.dtype)}, and i32 or i64 is wanted"
-        raise refused_call(name, origin, what, "Convert it before: convert(t, i64)")
+        if found.dtype == np.bool_:  # converted, it would be the places 0 and 1
+            cure = "A mask chooses by array.where(mask, x, 0); its places are from_host(np.flatnonzero(mask))"
+        else:
+            cure = "Convert it before: convert(t, i64)"
+        raise refused_call(name, origin, what, cure)
     return found
 
 

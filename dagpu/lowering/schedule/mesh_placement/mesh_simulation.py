@@ -90,10 +90,10 @@ class MeshSimulation:
         for index, instruction in enumerate(program.instructions):
             if unknown[index] and type(instruction) is Launch:
                 self.times[index] = max(self.times[index], UNKNOWN)
-        on_host = without_engines([mesh.automatic.name])[0]
+        on_host = without_engines((mesh.automatic.name,))[0]
         engine_of: dict[type, int] = {HostCall: _NONE} if on_host else _ENGINE_OF
         self._engine = [engine_of.get(type(instruction), _COMPUTE) for instruction in program.instructions]
-        overlapped = costs.launch * (1 - 1 / streams)
+        overlapped = costs.machine(mesh.automatic.name).launch * (1 - 1 / streams)
         self._busy = [
             max(seconds - overlapped, 0.0) if engine == _COMPUTE else seconds
             for seconds, engine in zip(self.times, self._engine, strict=True)

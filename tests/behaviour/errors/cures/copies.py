@@ -11,12 +11,15 @@ import trio
 
 from dagpu import (
     CudaGraph,
+    DeviceOp,
     Mesh,
     OwnershipError,
+    batching,
     broadcast,
     device,
     dup,
     fill,
+    flow,
     ones,
     spawn,
     value,
@@ -82,6 +85,34 @@ def awaited_by(taker: Program) -> None:
         raise error
 
 
+def fed_by(taker: Program) -> None:
+    """Take the values of what `taker` makes of a feed."""
+    described = flow([1, 2])
+
+    async def main() -> None:
+        async with described as feed:
+            await anything(taker)(feed).next()
+        async with described as again:
+            assert await again.next() == 1
+
+    trio.run(main)
+
+
+def answered(items: tuple[int, ...]) -> DeviceOp[list[int], Any]:
+    """Each request is its own answer."""
+    return value(list(items))
+
+
+def asked_by(taker: Program) -> None:
+    """Ask what `taker` makes of an `Ask`."""
+
+    async def main() -> None:
+        async with batching(answered, most=1, within=0.0) as ask:
+            assert await anything(taker)(ask)(3) == 3
+
+    trio.run(main)
+
+
 # ---- copies
 
 
@@ -93,6 +124,15 @@ case(recorded_copy, ("Use the scope itself", recorded_itself))
 case(
     lambda: awaited_by(anything(copy.copy)),
     ("Await the Pending itself, in any task", lambda: awaited_by(anything(lambda pending: pending))),
+)
+case(
+    lambda: fed_by(anything(copy.copy)),
+    ("Use the feed itself", lambda: fed_by(anything(lambda feed: feed))),
+    ("open the flow once more", lambda: fed_by(anything(lambda feed: feed))),
+)
+case(
+    lambda: asked_by(anything(copy.deepcopy)),
+    ("Pass the Ask itself, to any task", lambda: asked_by(anything(lambda ask: ask))),
 )
 case(
     lambda: copy.copy(ones((N,)).graph()),

@@ -42,6 +42,8 @@ def added() -> object:
     return expr(f32, f32)(lambda x, y: x + y)(ones((2,)), ones((2,))).sync()
 
 
+one_op = ones((2,))
+
 # ---- ops taken for values
 
 
@@ -70,6 +72,8 @@ case(
 case(
     lambda: anything(ones((2,))) == 1,
     ("Run it: op.sync()", lambda: ones((2,)).to_host().sync() == 1),
+    ("Whether two names mean one op says a is b", lambda: one_op is one_op),
+    ("`in` of a set", lambda: one_op in {one_op, ones((2,))}),
     ("a tensor's contents come with op.to_host().sync()", lambda: ones((2,)).to_host().sync() == 1),
 )
 case(

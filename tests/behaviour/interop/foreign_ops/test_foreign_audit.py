@@ -160,10 +160,10 @@ def test_a_declared_cost_is_the_predicted_time() -> None:
 
     x = full((4,), 1.0).sync().share()
     assert "slow at" in slow(x.clone()).explain()
-    assert "5.00 ms predicted, declared with the op, cost=" in slow(x.clone()).explain()
+    assert "5.01 ms predicted, declared with the op, cost=" in slow(x.clone()).explain()
     assert "predicted, unknown, so by its bytes" in affine(x.clone(), 2.0).explain()
     own = ListSchedule(costs=CostModel().declare({"slow": 1e-3}))
-    assert "1.00 ms predicted, declared to the policy's CostModel" in slow(x.clone()).schedule(own).explain()
+    assert "1.01 ms predicted, declared to the policy's CostModel" in slow(x.clone()).schedule(own).explain()
     branches = zip_ops(affine(affine(x.clone(), 1.0), 1.0), slow(x.clone()), affine(x.clone(), 2.0))
     plan = plan_of(branches.schedule(ListSchedule(2)))
     beside = [step.instruction for step in plan.steps if isinstance(step, Execute) and step.lane == _lane_of(plan)]

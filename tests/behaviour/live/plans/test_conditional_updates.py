@@ -244,6 +244,10 @@ def reasons() -> dict[str, tuple[str, Any]]:
             "cuda:0",
             lambda x, y: zip_ops(*[flipped(cutoff(made)).share() for made in [gathered(x).share().shared()] * 2]),
         ),
+        "two cutoffs compare one tensor, made twice": (
+            "cuda:0",
+            lambda x, y: zip_ops(*[flipped(cutoff(gathered(x))).share() for _ in range(2)]),
+        ),
     }
 
 
@@ -260,7 +264,8 @@ def test_an_update_in_parts_says_why(reason: str) -> None:
                 x.set(array(number))
                 y.set(array(number))
             trial.update()
-            wanted = f"the device compares the bits, and a second run does the rest, since {reason}, and the last"
+            why = reason.removesuffix(", made twice")
+            wanted = f"the device compares the bits, and a second run does the rest, since {why}, and the last"
             assert any(wanted in line for line in trial.run.explain())
         assert same(values_of(trial.update()), values_of(trial.op.sync()))
 

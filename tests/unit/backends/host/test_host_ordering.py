@@ -1,11 +1,12 @@
 """The host backend keeps the order of streams and events, and cancels runs."""
 
 import threading
+import time
 from typing import Any
 
 from dagpu.backends.host import HostBackend
 from dagpu.kernels.tile import Tile
-from dagpu.lowering.plan import Lane
+from dagpu.lowering.plan import Lane, Record, Wait
 from tests.unit.backends.host.host_plans import PATIENCE, Builder, adding, bytes_of, finish
 from tests.unit.backends.host.host_plans import backend as backend
 
@@ -59,6 +60,33 @@ def test_a_wait_holds_until_the_record(backend: HostBackend) -> None:
     go.set()
     finish(replay)
     assert log == ["first", "second"]
+
+
+def test_a_record_wakes_all_that_wait_for_it(backend: HostBackend) -> None:
+    """Three lanes that are blocked at one event go on, all of them."""
+    started = threading.Event()
+    replays: list[Any] = []
+    build = Builder(0, 1, 2, 3)
+    outs = [build.buffer(lane=lane) for lane in range(4)]
+
+    def hold(y: Tile[Any]) -> None:
+        assert started.wait(PATIENCE)
+        end = time.monotonic() + PATIENCE
+        while len(replays[0]._blocked.get(0, ())) < 3:  # noqa: SLF001  # reason: nothing else tells who is blocked
+            assert time.monotonic() < end
+            time.sleep(0)  # lets the other lanes run
+        y[...] = 1
+
+    build.launch(hold, outs[0])
+    build.steps += [Record(0, 0), *[Wait(0, lane) for lane in (1, 2, 3)]]
+    build.events = 1
+    for lane in (1, 2, 3):
+        build.launch(adding(lane), outs[lane], outs[0], lane=lane)
+    replay, bindings = build.start(backend)
+    replays.append(replay)
+    started.set()
+    finish(replay)
+    assert [bytes_of(bindings.memory[out])[0] for out in outs] == [1, 2, 3, 4]
 
 
 def test_lanes_that_are_one_stream(backend: HostBackend) -> None:

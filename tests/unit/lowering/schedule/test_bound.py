@@ -6,6 +6,7 @@ the work that is left shows that it cannot be the best.
 """
 
 import math
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -20,11 +21,13 @@ from dagpu.lowering.report.prediction import program_of
 from dagpu.lowering.schedule.dependences import Dependences, streams_of
 from dagpu.lowering.schedule.scheduler import schedule
 from tests.programs.named_dags import NAMED
-from tests.programs.plain_programs import chain, launch, layers, program
+from tests.programs.plain_programs import chain, launch, layers, program, written
 from tests.programs.trials import planned
 
 COSTS = CostModel(launch=1.0, bandwidth=100.0, host_bandwidth=25.0)
 """A copy of 25 bytes is 2 seconds, a launch on two of them 1.5."""
+
+KNOWN = written()
 
 STREAMS = 2
 
@@ -50,7 +53,8 @@ def small(seed: int, most: int = 9) -> Program:
         made.append(there)
     while len(instructions) < most - 2:
         out = buffer(random.choice([25, 100]), 0, Role.TEMPORARY)
-        instructions.append(launch(random.sample(made, min(len(made), random.randint(0, 2))), (out,)))
+        reads = random.sample(made, min(len(made), random.randint(0, 2)))
+        instructions.append(replace(launch(reads, (out,)), kernel=KNOWN))
         made.append(out)
     for source in made[-random.randint(0, 2) :]:
         if len(instructions) < most:

@@ -23,18 +23,18 @@ from dagpu.lowering.schedule.mesh_placement.placing import place
 from dagpu.lowering.schedule.policies import SchedulingPolicy
 from dagpu.lowering.schedule.scheduler import schedule
 from dagpu.lowering.verify.verifier import verify
-from dagpu.ops.kernel_spec import HostBody
 from tests.programs.meshes import mesh
-from tests.programs.plain_programs import fork_join, kernel, program, temporary
+from tests.programs.plain_programs import fork_join, kernel, program, temporary, written
 
 NAMES = "abcd"
 KERNELS = [kernel(name) for name in NAMES]
+KINDS = st.sampled_from(("host", "cuda"))
 STREAMS = 4
 
 
-def pieces(seed: int, uploads: float, joins: float) -> Program:
-    """Return a random DAG of kernels of four kinds. A share `joins` of them reads results of others; a share `uploads`
-    of the others is behind an upload of its own, of 4 KiB to 16 MiB."""
+def pieces(seed: int, uploads: float, joins: float, kind: str = "cuda") -> Program:
+    """Return a random DAG of kernels of four kinds, on a device of a kind. A share `joins` of them reads results of
+    others; a share `uploads` of the others is behind an upload of its own, of 4 KiB to 16 MiB."""
     draw = Random(seed)
     instructions: list[Instruction] = []
     buffers: list[Buffer] = []
@@ -47,7 +47,7 @@ def pieces(seed: int, uploads: float, joins: float) -> Program:
         instructions.append(Launch(draw.choice(KERNELS), (), (1,), tuple(reads), (len(buffers),), 0, None))
         made.append(len(buffers))
         buffers.append(temporary(1 << 12))
-    return program(instructions, buffers, kind="cuda")
+    return program(instructions, buffers, kind=kind)
 
 
 def _upload(nbytes: int, instructions: list[Instruction], buffers: list[Buffer]) -> int:
@@ -79,23 +79,51 @@ def times(seed: int, wrong: float = 1.0, equal: bool = False) -> dict[str, float
 
 
 KNOWN: dict[str, tuple[Callable[[int], dict[str, float]], bool, float]] = {
-    "unknown, all alike": (lambda seed: {}, True, 2.0),
+    "unknown, all alike": (lambda seed: {}, True, 2.25),
     "unknown": (lambda seed: {}, False, 3.25),
     "wrong by up to four times": (lambda seed: times(seed, wrong=4.0), False, 2.75),
     "learnt": (times, False, 1.75),
 }
 """What is known of the kernels, whether all take the same time, and the most times the bound that a plan may take.
 Graham's factor for four streams is 1.75. Of what takes unknown and unequal times, long kernels may meet on one stream.
-When the bytes of an unknown kernel were believed, the first two were up to 3.05 and 3.58."""
+When the bytes of an unknown kernel were believed, the first two were up to 3.05 and 3.58, on a host 3.64 and 3.88."""
 
 
 @settings(max_examples=60)
-@given(st.integers(0, 1 << 16), st.floats(0, 1), st.floats(0, 1), st.sampled_from(sorted(KNOWN)))
-def test_a_plan_keeps_its_bound_under_the_true_costs(seed: int, uploads: float, joins: float, how: str) -> None:
-    """Over random DAGs, with kernels of which nothing is known, something wrong, or what they took."""
+@given(st.integers(0, 1 << 16), st.floats(0, 1), st.floats(0, 1), KINDS, st.sampled_from(sorted(KNOWN)))
+def test_a_plan_keeps_its_bound_under_the_true_costs(
+    seed: int, uploads: float, joins: float, kind: str, how: str
+) -> None:
+    """Over random DAGs, with kernels of which nothing is known, something wrong, or what they took. On a host, uploads
+    are work of the streams, too."""
     known, alike, most = KNOWN[how]
     true = CostModel().declare(times(seed, equal=alike))
-    assert ratio(pieces(seed, uploads, joins), CostModel().declare(known(seed)), true) <= most
+    assert ratio(pieces(seed, uploads, joins, kind), CostModel().declare(known(seed)), true) <= most
+
+
+@pytest.mark.parametrize("kind", ["host", "cuda"])
+def test_what_is_unknown_costs_a_sixth_at_most_on_average(kind: str) -> None:
+    """Over forty random DAGs, with kernels that take equal and unknown times, plans are near the bound in the mean. A
+    plan for a host that believes the bytes of such kernels is 1.4 times as long."""
+    found: list[float] = []
+    for seed in range(40):
+        draw = Random(seed)
+        true = CostModel().declare(times(seed, equal=True))
+        found.append(ratio(pieces(seed, draw.random(), draw.random(), kind), CostModel(), true))
+    assert sum(found) / len(found) <= 7 / 6
+
+
+def test_unknown_kernels_do_not_pile_up_behind_small_uploads() -> None:
+    """On a host, three of four streams upload a large array each. Meanwhile the fourth does not take all of the other
+    29 kernels, which are behind small uploads."""
+    instructions: list[Instruction] = []
+    buffers: list[Buffer] = []
+    for number in range(32):
+        read = _upload(1 << 27 if number < 3 else 1 << 12, instructions, buffers)
+        instructions.append(Launch(KERNELS[0], (), (1,), (read,), (len(buffers),), 0, None))
+        buffers.append(temporary())
+    found = Counter(lanes_of(schedule(by(program(instructions, buffers), ListSchedule(STREAMS))), "a"))
+    assert max(found.values()) <= 20
 
 
 def lanes_of(plan: Plan, name: str) -> list[int]:
@@ -105,8 +133,8 @@ def lanes_of(plan: Plan, name: str) -> list[int]:
 
 
 @settings(max_examples=25)
-@given(st.integers(2, 40), st.sampled_from((1 << 8, 1 << 20, 1 << 26)), st.integers(1, 5))
-def test_equal_kernels_of_unknown_cost_are_dealt_out(count: int, nbytes: int, streams: int) -> None:
+@given(st.integers(2, 40), st.sampled_from((1 << 8, 1 << 20, 1 << 26)), st.integers(1, 5), KINDS)
+def test_equal_kernels_of_unknown_cost_are_dealt_out(count: int, nbytes: int, streams: int, kind: str) -> None:
     """Each behind an upload of its own, of any size: every stream gets as many, as RoundRobin has it."""
     instructions: list[Instruction] = []
     buffers: list[Buffer] = []
@@ -114,7 +142,7 @@ def test_equal_kernels_of_unknown_cost_are_dealt_out(count: int, nbytes: int, st
         read = _upload(nbytes, instructions, buffers)
         instructions.append(Launch(KERNELS[0], (), (1,), (read,), (len(buffers),), 0, None))
         buffers.append(temporary())
-    found = Counter(lanes_of(schedule(by(program(instructions, buffers, kind="cuda"), ListSchedule(streams))), "a"))
+    found = Counter(lanes_of(schedule(by(program(instructions, buffers, kind=kind), ListSchedule(streams))), "a"))
     assert len(found) == min(streams, count)
     assert max(found.values()) - min(found.values()) <= 1
 
@@ -131,12 +159,9 @@ def test_what_is_known_to_be_quick_keeps_its_stream() -> None:
     for costs in (CostModel().declare({"a": 1e-6}), CostModel().learn([("a", 1 << 20, 1e-6)])):
         assert len(set(lanes_of(schedule(by(source, ListSchedule(4, costs))), "a"))) == 1
     assert len(set(lanes_of(schedule(by(source, RoundRobin(4))), "a"))) == 4
-    instructions = [replace(each, kernel=WRITTEN) if isinstance(each, Launch) else each for each in source.instructions]
+    quick = written("w")
+    instructions = [replace(each, kernel=quick) if isinstance(each, Launch) else each for each in source.instructions]
     assert len(set(lanes_of(schedule(by(replace(source, instructions=tuple(instructions)), ListSchedule())), "w"))) == 1
-
-
-WRITTEN = replace(kernel("w"), host=HostBody(generated=lambda *_: None))
-"""A kernel as those that dagpu has written."""
 
 
 def test_a_host_has_no_engines_for_copies() -> None:

@@ -145,3 +145,16 @@ def test_a_launch_may_read_what_it_writes() -> None:
     table = ValueNumbers()
     once, twice = launch((GIVEN,), (MADE,)), launch((GIVEN,), (MADE,))
     assert numbers(table, once)[MADE] != numbers(table, once, twice)[MADE]
+
+
+def test_two_objects_that_hold_one_content_are_equal() -> None:
+    """Objects with a number each are compared by it; others are equal to themselves alone."""
+    table, one, other, third, unknown = ValueNumbers(), object(), object(), object(), object()
+    for held, number in ((one, 1), (other, 1), (third, 2)):
+        table.name(held, number)
+    assert table.are_equal(one, other)
+    assert table.are_equal(unknown, unknown)
+    for different in (third, unknown):
+        assert not table.are_equal(one, different)
+        assert not table.are_equal(different, one)
+    assert not table.are_equal(unknown, object())

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dagpu
 from dagpu import array, c64, convert, device, expr, f32, f64, from_host, full, i32, ones, zeros
 from dagpu.kernels.arrays.libraries.nvmath_bindings import INSTALL
 from tests.behaviour.errors.cures.catalogue import Catalogue
@@ -14,6 +15,7 @@ from tests.behaviour.errors.cures.catalogue import Catalogue
 CATALOGUE = Catalogue()
 case = CATALOGUE.add
 anyhow: Any = array
+package: Any = dagpu
 
 
 # ---- products of matrices
@@ -99,6 +101,14 @@ case(
 case(
     lambda: anyhow.max(ones((4,))),
     ("Write array.amax", lambda: array.amax(ones((4,))).sync()),
+)
+case(
+    lambda: package.sum(ones((4,))),
+    ("Write dagpu.array.sum", lambda: dagpu.array.sum(ones((4,))).sync()),
+)
+case(
+    lambda: package.asarray(np.ones(4)),
+    ("Write dagpu.from_host(x)", lambda: dagpu.from_host(np.ones(4)).sync()),
 )
 case(
     lambda: anyhow.zeros((4,)),

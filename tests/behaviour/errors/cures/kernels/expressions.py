@@ -44,8 +44,8 @@ def fresh() -> Any:
 case(
     lambda: positive(from_host(np.ones(4))),  # type: ignore[arg-type]  # reason: the mistake
     (
-        "Convert it: convert(t, f32), or for an op .then(lambda t: convert(t, f32))",
-        lambda: positive(from_host(np.ones(4)).then(lambda t: convert(t, f32))),
+        "Convert it: convert(t, f32)",
+        lambda: positive(convert(from_host(np.ones(4)), f32)),
     ),
 )
 case(
@@ -315,6 +315,17 @@ case(
     (
         "Convert it before: convert(t, i64)",
         lambda: array.take(fresh(), zeros((4,)).then(lambda t: convert(t, i64))).sync(),
+    ),
+)
+case(
+    lambda: anyhow.take(fresh(), from_host(np.ones(4, bool))),
+    (
+        "A mask chooses by array.where(mask, x, 0)",
+        lambda: array.where(from_host(np.ones(4, bool)), fresh(), 0).sync(),
+    ),
+    (
+        "its places are from_host(np.flatnonzero(mask))",
+        lambda: array.take(fresh(), from_host(np.flatnonzero(np.ones(4, bool)))).sync(),
     ),
 )
 case(

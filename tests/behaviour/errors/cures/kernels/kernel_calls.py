@@ -217,8 +217,8 @@ case(
 case(
     lambda: loose(out(), ones((N,), f64)).sync(),
     (
-        "for an op .then(lambda t: convert(t, f32))",
-        lambda: add(out(), ones((N,), f64).then(lambda t: convert(t, f32))).sync(),
+        "convert(t, f32)",
+        lambda: add(out(), convert(ones((N,), f64), f32)).sync(),
     ),
 )
 case(

@@ -1,0 +1,275 @@
+"""Trials of feeds: a program, changes of its sources, and all that is right about the values and about what runs."""
+
+import random
+from collections import Counter
+from contextlib import AsyncExitStack, ExitStack
+from typing import Any, Final, final
+
+import numpy as np
+import trio
+from numpy.typing import NDArray
+
+from dagpu import batch, from_host, observe, source
+from tests.programs.feeds.counted_functions import RUNS, N, Op, PlannedError
+from tests.programs.feeds.feed_model import Cell, ModelFeed, Node, Update, bits, from_scratch, run
+from tests.programs.feeds.feed_recipes import Recipe, Turn, assemble
+from tests.programs.feeds.model_builder import MOST_RUNS, ModelBuilder
+from tests.programs.feeds.op_builder import OpBuilder
+from tests.support.gates import PATIENCE
+
+UPDATES: Final = Counter[str]()
+"""The updates that were tried, and how they went."""
+
+Runs = Counter[str]
+
+
+def array_of(value: int) -> NDArray[np.float32]:
+    """An array of this value: another one for each value, but for one in eight, of which the signs are others."""
+    chance = random.Random(value % 56)
+    return np.array([chance.randint(-16, 16) / 4 for _ in range(N)], np.float32)
+
+
+def number_of(value: int) -> float:
+    """A number of this value."""
+    return (value % 24 - 11) / 4
+
+
+@final
+class Model:
+    """The model of a program: cells, and a feed for each root."""
+
+    def __init__(self, recipe: Recipe, roots: tuple[int, ...] = (0, 1)) -> None:
+        self.arrays = recipe.arrays
+        self.cells = [Cell(array_of(number)) for number in range(recipe.arrays)]
+        self.cells += [Cell(number_of(number + 13)) for number in range(recipe.numbers)]
+        cells = self.cells
+        built = assemble(recipe, ModelBuilder(), cells[: recipe.arrays], cells[recipe.arrays :])
+        self.roots: list[Node] = built
+        self.feeds = {root: ModelFeed(built[root]) for root in roots}
+
+
+def maybe_run(recipe: Recipe) -> set[str]:
+    """The functions that one of two feeds need not run, because of the other one: a kernel in a tuple, which that one
+    has run for a part that it did not need; and what is not `shared()`, of which both may take one value."""
+    found = set[str]()
+    for at, step in enumerate(recipe.steps):
+        if step.kind == "unzip" or not step.shared:
+            found |= {f"{what} {at}" for what in ("kernel", "map", "host", "closure", "inner")}
+            found.add(f"kernel {at + 100}")
+    return found
+
+
+STAGES: Final = {"hosted", "hosted pair", "mapped", "late", "total", "host number"}
+"""The steps behind which an op is traced again in each update."""
+
+
+@final
+class FeedTrial:
+    """A program as ops, and its models: one of both feeds together, and one of each alone.
+
+    What two feeds run together is between what the model of both runs and what two run that share nothing.
+    """
+
+    def __init__(self, recipe: Recipe, feeds: int, place: str = "host") -> None:
+        self.recipe = recipe
+        self.place = place
+        self.both = Model(recipe, tuple(range(feeds)))
+        self.alone = [Model(recipe, (each,)) for each in range(feeds)]
+        self.sources: list[Any] = [source(cell.content) for cell in self.both.cells]
+        self.tensor = recipe.arrays - 1 if recipe.arrays > 1 else None
+        """The source of a tensor."""
+        self.most = {f"kernel {at}": MOST_RUNS.get(step.kind, 1) for at, step in enumerate(recipe.steps)}
+        self.maybe = maybe_run(recipe) if feeds > 1 else set[str]()
+        self.troubled = False
+        """True once an update of one of two feeds has failed: what it had made by then may serve the other feed."""
+        self.stages = feeds > 1 and any(step.kind in STAGES for step in recipe.steps)
+        """True if what is behind a stage of the host may run again in a feed that shares it, once in an update: a feed
+        that was given a value by the other one does not know it again in its next trace."""
+        self.times = 8 if place == "explore" else 1
+        """How often one launch calls a body: in explored orders it is tried in several ways."""
+
+    async def build(self) -> list[Op]:
+        """The roots as ops."""
+        if self.tensor is not None:
+            self.sources[self.tensor] = source(await from_host(self.both.cells[self.tensor].content))
+        return self.built(self.sources)
+
+    def built(self, sources: list[Any]) -> list[Op]:
+        """The roots as ops over these sources."""
+        return assemble(self.recipe, OpBuilder(), sources[: self.recipe.arrays], sources[self.recipe.arrays :])
+
+    # ---- changes
+
+    async def change(self, turn: Turn) -> None:
+        """Change the sources of the ops and of all models."""
+        made: dict[int, Any] = {}
+        with ExitStack() as stack:
+            if turn.together:
+                stack.enter_context(batch())
+            for drawn, value in turn.changes:
+                at = drawn % len(self.sources)
+                made[at] = await self._set(at, value, made.get(at, self.both.cells[at].content))
+                if not turn.together:
+                    self._set_cells(made)
+        self._set_cells(made)
+
+    def _set_cells(self, made: dict[int, Any]) -> None:
+        for at, content in made.items():
+            for model in (self.both, *self.alone):
+                model.cells[at].set(content)
+        made.clear()
+
+    async def _set(self, at: int, value: int, before: Any) -> Any:
+        """Set a source, or write a part of its array, and return what it has then."""
+        given = self.sources[at]
+        if at >= self.recipe.arrays:
+            given.set(number_of(value))
+            return number_of(value)
+        if value % 3:
+            given.set(await from_host(array_of(value)) if at == self.tensor else array_of(value))
+            return array_of(value)
+        part = (slice(value % N, value % N + 2),)
+        content = before.copy()
+        content[part] = array_of(value)[part]
+        given.write((slice(value % N, min(value % N + 2, N)),), content[part])
+        return content
+
+    # ---- what is right
+
+    def check_value(self, which: int, value: Any) -> None:
+        """Hold a value against NumPy's."""
+        wanted = from_scratch(self.both.roots[which])
+        assert bits(tuple(value)) == bits(tuple(wanted)), (which, value, wanted)
+
+    async def check_scratch(self) -> None:
+        """Hold NumPy's values against a run of new ops over new sources."""
+        for which in self.both.feeds:
+            sources: list[Any] = [source(cell.content) for cell in self.both.cells]
+            self.check_value(which, await self.built(sources)[which])
+        RUNS.take()
+
+    def check_runs(self, ran: Runs, due: list[Update], alone: list[Update], before: Runs | None = None) -> None:
+        """Hold what has run against the models: `due` by that of both feeds, `alone` by those of each.
+
+        `before` is what an earlier attempt has run, which failed.
+        """
+        earlier = Runs() if before is None else before
+        least, most = Runs(), Runs()
+        for update in due:
+            least += update.ran
+        for update in alone:
+            most += update.ran
+            most += Runs({name: 1 for name in update.again if not update.ran[name]})
+        for name in ran.keys() | least.keys():
+            times = self.most.get(name, 1) * (self.times if name.startswith("kernel") else 1)
+            low = 0 if self.troubled or name in self.maybe else least[name] - earlier[name]
+            high = max(most[name], len(alone)) if self.stages else most[name]
+            assert low <= ran[name] <= high * times, (
+                f"{name} ran {ran[name]} times, and {least[name]} to {most[name]} are right"
+            )
+
+    def ask_models(self, which: tuple[int, ...]) -> tuple[list[Update], list[Update]]:
+        """The updates of these feeds, by both kinds of model."""
+        return (
+            [self.both.feeds[each].next() for each in which],
+            [self.alone[each].feeds[each].next() for each in which],
+        )
+
+    def previews(self, which: tuple[int, ...]) -> list[Update]:
+        """The updates that these feeds would make alone."""
+        return [self.alone[each].feeds[each].preview() for each in which]
+
+
+async def try_feeds(recipe: Recipe, steps: list[Turn], feeds: int, place: str = "host") -> None:
+    """Ask the feeds of a recipe behind changes, and check each value, and what has run for it."""
+    trial = FeedTrial(recipe, feeds, place)
+    ops = await trial.build()
+    RUNS.take()
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(observe(op)) for op in ops[:feeds]]
+        first = Turn((), False, tuple(range(feeds)), None)
+        for turn in (first, *steps):
+            await trial.change(turn)
+            asks = (0, 1) if turn.asks == (2,) else turn.asks
+            due = tuple([each for each in asks if each < feeds and trial.both.feeds[each].due])
+            trouble = turn.trouble
+            if turn.asks == (2,) and trouble is None:
+                await _ask(trial, opened, due)
+                continue
+            for each in due:
+                before = None
+                if trouble is not None:
+                    before, trouble = await _trouble(trial, opened, each, trouble), None
+                    if before is None:
+                        continue
+                await _ask(trial, opened, (each,), before)
+        await trial.check_scratch()
+
+
+async def _ask(trial: FeedTrial, opened: list[Any], which: tuple[int, ...], before: Runs | None = None) -> None:
+    """Ask feeds, at once if there are two."""
+    values: dict[int, Any] = {}
+
+    async def ask(each: int) -> None:
+        values[each] = await opened[each].next()
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            for each in which:
+                nursery.start_soon(ask, each)
+    ran = RUNS.take()
+    due, alone = trial.ask_models(which)
+    UPDATES["updates"] += len(which)
+    for each in which:
+        trial.check_value(each, values[each])
+    trial.check_runs(ran, due, alone, before)
+
+
+async def _trouble(trial: FeedTrial, opened: list[Any], which: int, trouble: tuple[str, int]) -> Runs | None:
+    """Let an update fail, or cancel it. Return what has run; None if the update has handed out its value."""
+    kind, at = trouble
+    trial.troubled = len(opened) > 1
+    preview = trial.previews((which,))
+    fails = trial.place != "simulated" or kind == "cancel in"  # a simulated GPU takes no body that raises
+    names = sorted(each for each in preview[0].ran if fails or not each.startswith("kernel"))
+    scope = trio.CancelScope()
+    if kind == "cancel":
+        scope.cancel()
+    elif names:
+        RUNS.failing = names[at % len(names)]
+        if kind == "cancel in":
+            token = trio.lowlevel.current_trio_token()
+            RUNS.on_failing = lambda: token.run_sync_soon(scope.cancel)
+    value = None
+    try:
+        with trio.fail_after(PATIENCE), scope:
+            value = await opened[which].next()
+    except PlannedError:
+        UPDATES["failed"] += 1
+    ran = RUNS.take()
+    if value is None:
+        UPDATES["cancelled"] += kind != "fail"
+        trial.check_runs(ran, [], preview)
+        return ran
+    due, alone = trial.ask_models((which,))
+    UPDATES["updates"] += 1
+    trial.check_value(which, value)
+    trial.check_runs(ran, due, alone)
+    return None
+
+
+async def try_runs(recipe: Recipe, steps: list[Turn]) -> None:
+    """Run both roots of a recipe behind changes, and check each value, and what has run for it."""
+    trial = FeedTrial(recipe, 2)
+    ops = await trial.build()
+    RUNS.take()
+    for turn in (Turn((), False, (0,), None), *steps):
+        await trial.change(turn)
+        for which in (0, 1):
+            with trio.fail_after(PATIENCE):
+                value = await ops[which]
+            ran = RUNS.take()
+            update = run(trial.both.roots[which])
+            trial.check_value(which, value)
+            trial.check_runs(ran, [update], [update])
+            UPDATES["runs"] += 1
