@@ -85,7 +85,7 @@ def in_arguments_of_a_pipeline() -> None:
         total((x, y), {"a": x, "b": y}).sync()
         total([y, x], {"a": y, "b": y}).sync()
         total((ones((4,)), x), {"a": ones((4,))}).map(lambda tensor: tensor).sync()
-    plan_of(plus(x, y))
+    plan_of(plus(shared(), shared()))
 
 
 def in_feeds() -> None:
