@@ -105,6 +105,20 @@ def test_an_update_that_writes_a_part_needs_the_rest() -> None:
         UpdateVerifier(staleness).verify(change, update)
 
 
+def test_an_update_that_leaves_an_earlier_version_of_a_kept_buffer_is_refused() -> None:
+    """A kernel needs an earlier version of a result again, and that is made in its memory: then the last one is made
+    again too, though its inputs have not changed."""
+    whole = program(
+        [launch((0,), (2,)), launch((2, 1), (3,)), launch((0,), (2,))],
+        [*[Buffer(64, 0, Role.INPUT)] * 2, output(), output()],
+    )
+    change, staleness, update = update_of(whole, 2)
+    assert update.chosen == (0, 1, 2)
+    UpdateVerifier(staleness).verify(change, update)
+    with pytest.raises(PlanError, match="stale"):
+        UpdateVerifier(staleness).verify(change, extract(whole, (0, 1), staleness.targets))
+
+
 Mutation = Callable[[Staleness], None]
 
 
@@ -164,8 +178,9 @@ def test_a_mistake_of_the_analysis_is_noticed(mutation: Mutation) -> None:
     assert refused > 20
 
 
-def _random_program(chance: Random) -> Program:
-    """Launches with one or two outputs on two inputs; some write a buffer again."""
+def _random_program(chance: Random, again_share: float = 0.2) -> Program:
+    """Launches with one or two outputs on two inputs. This share of what they write is a buffer that was written
+    before."""
     buffers, instructions = [Buffer(64, 0, Role.INPUT)] * 2, list[Instruction]()
     known = [0, 1]
     for _ in range(chance.randint(2, 7)):
@@ -173,7 +188,7 @@ def _random_program(chance: Random) -> Program:
         again = [buffer for buffer in known if buffer > 1 and buffer not in reads]
         writes = []
         for _ in range(chance.randint(1, 2)):
-            if again and chance.random() < 0.2:
+            if again and chance.random() < again_share:
                 writes.append(again.pop(chance.randrange(len(again))))
             else:
                 writes.append(len(buffers))
@@ -181,3 +196,155 @@ def _random_program(chance: Random) -> Program:
         known += [buffer for buffer in writes if buffer not in known]
         instructions.append(launch(reads, writes))
     return program(instructions, buffers)
+
+
+Mistake = Callable[[Random, Program, Staleness, Change], Subprogram]
+"""Makes a wrong update for a change."""
+
+
+def _made(whole: Program, staleness: Staleness, change: Change) -> Subprogram:
+    """The update that the planner makes."""
+    return extract(whole, staleness.instructions_for(staleness.stale_targets(change)), staleness.targets)
+
+
+def _left_out(chance: Random, whole: Program, staleness: Staleness, change: Change) -> Subprogram:
+    """An instruction is missing."""
+    chosen = list(_made(whole, staleness, change).chosen)
+    del chosen[chance.randrange(len(chosen))]
+    return extract(whole, tuple(chosen), staleness.targets)
+
+
+def _turned(chance: Random, whole: Program, staleness: Staleness, change: Change) -> Subprogram:
+    """Two neighbours have each other's place."""
+    chosen = list(_made(whole, staleness, change).chosen)
+    at = chance.randrange(len(chosen))
+    chosen[at - 1 : at + 1] = chosen[at - 1 : at + 1][::-1]
+    return extract(whole, tuple(chosen), staleness.targets)
+
+
+def _unread_output(chance: Random, whole: Program, staleness: Staleness, change: Change) -> Subprogram:
+    """A target that was made is not taken over."""
+    update = _made(whole, staleness, change)
+    outputs = list(update.outputs)
+    del outputs[chance.randrange(len(outputs))]
+    return Subprogram(update.program, update.chosen, update.inputs, tuple(outputs))
+
+
+def _other_output(chance: Random, whole: Program, staleness: Staleness, change: Change) -> Subprogram:
+    """A target is taken over from the memory of another one."""
+    update = _made(whole, staleness, change)
+    outputs = [(buffer, chance.choice(update.outputs)[1]) for buffer, _ in update.outputs]
+    return Subprogram(update.program, update.chosen, update.inputs, tuple(outputs))
+
+
+def _other_input(chance: Random, whole: Program, staleness: Staleness, change: Change) -> Subprogram:
+    """A buffer is read in the place of another one."""
+    update = _made(whole, staleness, change)
+    inputs = [(chance.choice(update.inputs)[0], here) for _, here in update.inputs]
+    return Subprogram(update.program, update.chosen, tuple(inputs), update.outputs)
+
+
+def _lost_is_kept(_: Random, whole: Program, staleness: Staleness, change: Change) -> Subprogram:
+    """What an update that failed has lost counts as right."""
+    return _made(whole, staleness, change._replace(lost=frozenset()))
+
+
+def _too_few_bits(chance: Random, whole: Program, staleness: Staleness, change: Change) -> Subprogram:
+    """One of the sources that have changed is forgotten."""
+    return _made(whole, staleness, change._replace(mask=change.mask & chance.choice((1, 2))))
+
+
+def _taken_as_given(chance: Random, whole: Program, staleness: Staleness, change: Change) -> Subprogram:
+    """What no other run has made is taken for given."""
+    return _made(whole, staleness, change._replace(given=frozenset([chance.choice(sorted(staleness.targets))])))
+
+
+def _left_for_later(chance: Random, whole: Program, staleness: Staleness, change: Change) -> Subprogram:
+    """What waits for nothing is left for a later part."""
+    return _made(whole, staleness, change._replace(wait=chance.choice((1, 2))))
+
+
+def _made_before(chance: Random, whole: Program, staleness: Staleness, change: Change) -> Subprogram:
+    """What no earlier part has made counts as made."""
+    return _made(whole, staleness, change._replace(only=chance.choice((1, 2))))
+
+
+MISTAKES: Final = (
+    _left_out, _turned, _unread_output, _other_output, _other_input, _lost_is_kept, _too_few_bits, _taken_as_given,
+    _left_for_later, _made_before,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", [None, *MISTAKES])
+def test_a_proof_refuses_exactly_the_updates_that_leave_something_wrong(mistake: Mistake | None) -> None:
+    """Over random programs, sets of sources and lost targets a wrong update is refused, and one that is right in spite
+    of a mistake is not: an execution on terms, written apart from the proof, says which one it is."""
+    refused = 0
+    for seed in range(150):
+        chance = Random(seed)
+        whole = _random_program(chance, again_share=0.5)
+        staleness = Staleness(whole, {0: 1, 1: 2})
+        lost = frozenset([buffer for buffer in sorted(staleness.targets) if chance.random() < 0.3])
+        change = Change(chance.randint(1, 3), lost=lost)
+        if not _made(whole, staleness, change).chosen:
+            continue
+        update = _made(whole, staleness, change) if mistake is None else mistake(chance, whole, staleness, change)
+        wrong = _leaves_wrong(whole, staleness, change, update)
+        try:
+            UpdateVerifier(staleness).verify(change, update)
+        except PlanError:
+            refused += 1
+            assert wrong, seed
+        else:
+            assert not wrong, seed
+    assert (refused == 0) if mistake is None else refused > 3, refused
+
+
+def test_what_parts_of_an_update_leave_to_each_other_is_accepted() -> None:
+    """A first part leaves what waits for a cutoff, a second one what the first has made, and each what another run has
+    made; without that word each of them is refused somewhere."""
+    refused = 0
+    for seed in range(60):
+        chance = Random(seed)
+        whole = _random_program(chance)
+        staleness = Staleness(whole, {0: 1, 1: 2})
+        given = frozenset(sorted(staleness.targets)[:1])
+        for change in (Change(3, wait=2), Change(3, only=2), Change(3, given=given)):
+            update = _made(whole, staleness, change)
+            UpdateVerifier(staleness).verify(change, update)
+            try:
+                UpdateVerifier(staleness).verify(Change(3), update)
+            except PlanError:
+                refused += 1
+    assert refused > 60
+
+
+Terms = dict[tuple[object, ...], int]
+
+
+def _leaves_wrong(whole: Program, staleness: Staleness, change: Change, update: Subprogram) -> bool:
+    """True if an update reads what holds nothing, or leaves a target that is not what a run from scratch leaves."""
+    terms: Terms = {}
+    before, after = [
+        _executed(whole, {0: ("given", 0, 1 & mask), 1: ("given", 1, 2 & mask)}, terms) for mask in (0, change.mask)
+    ]
+    held = {buffer: before[buffer] for buffer in staleness.targets - change.lost}
+    given = {0: ("given", 0, 1 & change.mask), 1: ("given", 1, 2 & change.mask)}
+    memory = {here: given[buffer] if buffer in given else held.get(buffer) for buffer, here in update.inputs}
+    read = {buffer for each in update.program.instructions for buffer in (*each.reads, *each.writes)}
+    if any(term is None and here in read for here, term in memory.items()):
+        return True
+    left = _executed(update.program, memory, terms)
+    held |= {buffer: left.get(here) for buffer, here in update.outputs}
+    return any(held.get(buffer) != after[buffer] for buffer in staleness.targets)
+
+
+def _executed(whole: Program, memory: dict[int, object], terms: Terms) -> dict[int, object]:
+    """What launches leave in memory. They may read what they write."""
+    memory = dict(memory)
+    for each in whole.instructions:
+        reads = (*each.reads, *[buffer for buffer in each.writes if buffer not in each.reads])
+        found = tuple([memory.get(buffer) for buffer in reads])
+        for at, buffer in enumerate(each.writes):
+            memory[buffer] = terms.setdefault((len(each.writes), at, *found), len(terms))
+    return memory
