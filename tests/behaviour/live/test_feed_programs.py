@@ -32,15 +32,15 @@ def try_elsewhere(kind: str, recipe: Recipe, steps: list[Turn], feeds: int, seed
 @ONE
 def test_a_feed_does_what_the_model_says(recipe: Recipe, steps: list[Turn]) -> None:
     """Whatever the program and the changes are, also behind an update that failed or was cancelled: each value has the
-    bits of NumPy's and of a run from scratch, and what runs is exactly what depends on the change."""
+    bits of NumPy's and of a run from scratch, and nothing runs that does not depend on the change."""
     trio.run(try_feeds, recipe, steps, 1)
 
 
 @settings(max_examples=24)
 @TWO
 def test_two_feeds_do_what_the_model_says(recipe: Recipe, steps: list[Turn]) -> None:
-    """So it is with two feeds that are asked in any order or at once: what is `shared()` runs once for both, and
-    nothing runs more often than in two feeds that share nothing."""
+    """So it is with two feeds that are asked in any order or at once: nothing runs more often than in two feeds that
+    share nothing."""
     trio.run(try_feeds, recipe, steps, 2)
 
 

@@ -117,6 +117,25 @@ def test_a_batch_is_seen_whole(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", MACHINES)
+def test_numbers_that_change_together_often_give_each_value(kind: str) -> None:
+    """Also once their update has a direct call, which a feed begins again for a number that changes alone."""
+
+    async def main() -> None:
+        low, high = source(0.0), source(1.0)
+        t = from_host(array(2)).share().shared()
+        async with observe(blended(blended(t, t, low), t, high).to_host()) as feed:
+            for number in range(10):
+                with batch():
+                    low.set(2.0 * number)
+                    high.set(number + 0.5)
+                assert (await feed.next())[0] == (3 + 2 * number) / 2 + 2 + number + 0.5
+            low.set(2.0)
+            assert (await feed.next())[0] == 5 / 2 + 2 + 9.5
+
+    run(kind, main)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
 def test_batches_of_two_threads_are_seen_whole(kind: str) -> None:
     """While two threads set the same pair in batches, a feed sees no pair torn, none of a thread going back, and last
     of all the pair that is left."""

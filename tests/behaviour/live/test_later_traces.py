@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import trio
 
-from dagpu import current_device, cutoff, from_host, observe, source, zip_ops
+from dagpu import batch, current_device, cutoff, from_host, observe, source, zip_ops
 from tests.behaviour.live.live_kernels import Op, array, blended, gathered
-from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
+from tests.behaviour.live.live_trials import MACHINES, Trial, explored, machine, same
 
 
 def run(kind: str, main: Any) -> None:
@@ -108,3 +109,18 @@ def test_a_cutoff_may_compare_what_an_earlier_stage_has_made(kind: str) -> None:
                 given.set(array(number))
 
     run(kind, main)
+
+
+def test_what_a_trace_that_no_longer_fits_has_made_is_not_kept() -> None:
+    """A closure gives an array of another shape after the update has taken over a new number. The tensor that was made
+    of the old number is not taken for one of the new number by the next trace."""
+    level, count = source(1.0), source(4)
+    t = from_host(array(1)).share().shared()
+    wide = count.map(lambda extent: np.ones(extent, np.float32)).then(from_host)
+    trial = Trial(zip_ops(blended(t, t, level).to_host(), wide.to_host()), [level, count])
+    trial.check()
+    for number in range(2, 5):
+        with batch():
+            level.set(float(number))
+            count.set(2 * number + 2)
+        trial.check()

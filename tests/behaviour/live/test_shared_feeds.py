@@ -19,7 +19,7 @@ from dagpu import DagpuError, Source, current_device, from_host, observe, source
 from dagpu.backends.explore import exploring
 from tests.behaviour.laws.marked_ops import marked
 from tests.behaviour.laws.marked_ops import no_marks as no_marks
-from tests.behaviour.live.live_kernels import Op
+from tests.behaviour.live.live_kernels import Op, array, blended, flipped
 from tests.behaviour.live.live_trials import MACHINES, Changes, Recipe, changes, machine, recipes, same, stirs, trial_of
 from tests.behaviour.live.live_trials import explored as any_order
 from tests.support.gates import PATIENCE
@@ -98,6 +98,31 @@ def test_a_feed_that_opens_later_shares(kind: str) -> None:
 
     with machine(kind):
         tensors = [tensor(number) for number in range(4)]
+        trio.run(main)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_feed_that_opens_late_shares_with_one_that_repeats_an_update(kind: str) -> None:
+    """A feed whose last updates were all of one number, and by a direct call, still notices that another feed observes
+    a node of its op now: from then on one of them alone computes the node."""
+
+    async def main() -> None:
+        level, t = source(0.0), from_host(array(2)).share().shared()
+        node = blended(t, t, level).shared()
+        async with observe(flipped(node).to_host()) as one:
+            for number in range(10):
+                level.set(float(number))
+                assert (await one.next())[0] == 1 - (3 + number)
+            async with observe(blended(node, t, 1.0).to_host()) as two:
+                await two.next()
+                for number in range(3):
+                    level.set(float(number))
+                    before = one.stats.launched + two.stats.launched
+                    assert (await one.next())[0] == 1 - (3 + number)
+                    assert (await two.next())[0] == (3 + number) / 2 + 3
+                    assert one.stats.launched + two.stats.launched == before + 5  # the node, and two for each feed
+
+    with machine(kind):
         trio.run(main)
 
 

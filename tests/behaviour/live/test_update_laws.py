@@ -139,6 +139,32 @@ def test_what_a_slider_reruns(kind: str) -> None:
         assert trial.ran == 0
 
 
+@pytest.mark.parametrize("length", [1, 11, 12, 13])
+def test_what_runs_again_is_named_up_to_twelve_instructions(length: int) -> None:
+    """`explain` ends the list with `...` if more instructions run again for a source than it names, and only then."""
+    level = source(1.0)
+    op: Any = from_host(array(1)).share().shared()
+    for _ in range(length):
+        op = blended(op, op, level).share().shared()
+    trial = Trial(op, [level])
+    trial.update()
+    (line,) = (line for line in trial.run.explain() if line.startswith("source"))
+    named = ", ".join(["Launch blend"] * min(length, 12)) + (", ..." if length > 12 else "")
+    assert line.endswith(f": {length} of {length + 1} instructions: {named}")
+
+
+def test_a_source_that_a_closure_reads_is_said_to_trace_the_op_again() -> None:
+    """`explain` says so of that source, and of no other one."""
+    size, level = source(2), source(1.0)
+    t = from_host(array(1)).share().shared()
+    trial = Trial(zip_ops(size.then(lambda n: ones((n,)).share()), blended(t, t, level).share()), [size, level])
+    plain = Trial(blended(t, t, level).share(), [level])
+    for each, wanted in ((trial, [True, False]), (plain, [False])):
+        each.update()
+        lines = [line for line in each.run.explain() if line.startswith("source")]
+        assert ["; a closure reads it, so the op is traced again" in line for line in lines] == wanted
+
+
 @pytest.mark.parametrize("kind", MACHINES)
 def test_a_cutoff_on_the_device_stops_equal_bits(kind: str) -> None:
     """What comes after a cutoff runs again only if the tensor differs; what depends on more still runs."""

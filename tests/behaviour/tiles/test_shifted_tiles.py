@@ -7,15 +7,17 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from dagpu import empty, from_host, source, zip_ops
+from dagpu import batch, empty, from_host, source, zip_ops
 from dagpu.common.errors import PlanError
+from dagpu.lowering.updates.dirty.dirt import EVERYTHING
 from dagpu.lowering.updates.dirty.tile_lists import list_array
 from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
 from dagpu.lowering.updates.staleness import Change
+from dagpu.lowering.verify.tile_shifts import find_shifts
 from dagpu.lowering.verify.verify_tiles import TileVerifier
 from dagpu.reactive.plans.tiled_plans import TiledPlans
 from tests.behaviour.live.live_trials import Trial, machine
-from tests.behaviour.tiles.tile_kernels import N, negated, smooth, smoothed, turned
+from tests.behaviour.tiles.tile_kernels import N, joined, line, negated, smooth, smoothed, turned
 from tests.behaviour.tiles.tile_trials import TileRecipe, Write, check, trial_of, write
 
 
@@ -131,6 +133,47 @@ def test_a_shifted_part_needs_no_further_proof(kind: str, monkeypatch: pytest.Mo
             check(trial)
             found.append(len(proofs) - before)
         assert found == [1, 1, 0, 0, 0, 1, 1, 1, 0]
+
+
+def test_parts_of_arrays_of_different_ranks_do_not_shift_together() -> None:
+    """An update after writes to a row and to a square has no axes along which both move. Each has its own proof, and
+    the right value."""
+    square, row = (source(from_host(np.ones(shape, np.float32)).sync()) for shape in ((N, N), (N,)))
+    inverted = line(empty((N,)).partition((4,)), row).first().unpartition()
+    trial = Trial(zip_ops(negated(square).share(), inverted.share()), [square, row, source(0.0)])
+    check(trial)
+    for step, begin in enumerate((0, 4, 8, 4)):
+        at = slice(begin, begin + 1)
+        with batch():
+            square.write((at, at), np.full((1, 1), step, np.float32))
+            row.write(at, np.full(1, step, np.float32))
+        check(trial)
+
+
+@pytest.mark.parametrize("turned_first", [False, True])
+def test_arrays_that_move_along_different_axes_do_not_shift_together(turned_first: bool) -> None:
+    """A tile that sees a source and its transpose at one place becomes dirty by parts that move in two ways, whichever
+    it reads first. A part on the diagonal makes one tile dirty, and one beside it makes two."""
+    given = source(from_host(np.ones((N, N), np.float32)).sync())
+    across: Any = turned(given).share().shared()
+    inputs = (across, given) if turned_first else (given, across)
+    trial = Trial(zip_ops(joined(*inputs).share()), [given, source(0.0)])
+    check(trial)
+    for step, (row, column) in enumerate(((0, 0), (8, 8), (4, 4), (4, 8), (0, 4))):
+        given.write((slice(row, row + 1), slice(column, column + 1)), np.full((1, 1), 2 + step, np.float32))
+        check(trial)
+
+
+def test_a_source_that_may_differ_anywhere_has_no_shifts() -> None:
+    """So many parts of it have changed that they count as everything: no part is left that could be shifted."""
+    trial = scene()
+    check(trial)
+    (stage,) = trial.run._stages  # noqa: SLF001  # the plans are not public
+    staleness = stage.staleness
+    leaves = dict.fromkeys(stage.leaves.bits_of_sources(), EVERYTHING)
+    change = Change(stage.leaves.bits[min(leaves)])
+    update = TileUpdates(staleness).update(change, leaves)
+    assert find_shifts(TileVerifier(staleness), change, leaves, update) is None
 
 
 def test_a_list_without_a_dirty_tile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

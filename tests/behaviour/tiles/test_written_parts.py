@@ -306,6 +306,17 @@ def test_a_feed_shows_the_tiles_of_its_last_update(kind: str) -> None:
         trio.run(main)
 
 
+def test_a_part_that_is_most_of_a_source_is_not_taken_apart() -> None:
+    """A write of three quarters of the elements or more runs launches whole, and is not looked at tile by tile."""
+    s = source_of(False)
+    trial = Trial(negated(s).to_host(), [s])
+    trial.update()
+    for rows in (8, 9, 8, N):
+        s.write((slice(0, rows), slice(0, N)), np.full((rows, N), rows, np.float32))
+        assert np.array_equal(trial.update(), 1 - contents(s.get()))
+        assert any("ran tiles" in line for line in trial.run.explain()) == (rows == 8)
+
+
 @pytest.mark.parametrize("kind", MACHINES)
 def test_a_tensor_that_a_cutoff_let_through_is_not_written_in_place(kind: str) -> None:
     """Writes of equal and of other elements, made in tiles: after a tensor was cut off, the next one is compared with

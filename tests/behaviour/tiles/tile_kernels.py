@@ -116,6 +116,19 @@ def _(y: Tile[f32], x: NDArray[f32]) -> None:
     y[...] = sum_ * f32(0.125)
 
 
+@kernel(
+    cuda="__global__ void line(Tile<float, 1> y, View<const float, 1> x) { for (auto i : y) y[i] = 1.0f - x[i]; }",
+    sees={"x": Here()},
+)
+def line(y: Out[f32], x: In[f32]) -> None:
+    """A kernel of one axis, for arrays of another rank beside the others."""
+
+
+@line.host
+def _(y: Tile[f32], x: NDArray[f32]) -> None:
+    y[...] = f32(1) - x[y.at]
+
+
 TILES: Final = ((4, 4), (3, 6), (5, 2), (12, 1), (7, 7))
 """Tiles, some of which do not divide the extents."""
 

@@ -178,8 +178,8 @@ def command(name: str) -> str:
 
 
 def _benchmark(name: str) -> Path:
-    """Return the module that measures a file of results."""
-    module = name.removesuffix("_gpu")
+    """Return the module that measures a file of results, on a GPU or of one part of the code."""
+    module = name.removesuffix("_gpu").partition("_of_")[0]
     (found,) = [*(ROOT / "benchmarks").rglob(f"{module}.py"), *(ROOT / "benchmarks").rglob(f"{module}_campaign.py")]
     return found
 
