@@ -44,11 +44,12 @@ class Subject:
     tests: tuple[str, ...]
     """Folders and files: the tests of the rooms in which a mistake in the modules is to be noticed."""
     results: str
+    title: str
 
 
 SUBJECTS: Final = {
     "plans": Subject(
-        ("dagpu/lowering", "dagpu/runtime", "dagpu/handles/storage.py", "dagpu/handles"), ("tests",), "mutants"
+        ("dagpu/lowering", "dagpu/runtime", "dagpu/handles/storage.py", "dagpu/handles"), ("tests",), "mutants", "Mutants"
     ),
     "updates": Subject(
         (
@@ -61,6 +62,7 @@ SUBJECTS: Final = {
             "tests/unit/lowering/verify", "tests/unit/ops", "tests/unit/runtime/test_repeated_updates.py",
         ),
         "mutants_of_updates",
+        "Mutants of the updates of feeds",
     ),
 }  # fmt: skip
 """What may be mutated: the lowering and running of plans, or the updates of feeds with the proof of each."""
@@ -227,11 +229,11 @@ def record(folder: Path, tests: Sequence[str]) -> tuple[Path, Path]:
     return coverage, times
 
 
-def report(verdicts: Sequence[Verdict], about: dict[str, str]) -> str:
+def report(title: str, verdicts: Sequence[Verdict], about: dict[str, str]) -> str:
     """Return the score by module, and each unnoticed mutant."""
     modules = sorted({verdict.mutant.module for verdict in verdicts})
     count = Counter((verdict.mutant.module, verdict.outcome) for verdict in verdicts)
-    lines = ["# Mutants", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
+    lines = [f"# {title}", "", *(f"- {key}: {value}" for key, value in about.items()), ""]
     noticed = sum(verdict.outcome == "killed" for verdict in verdicts)
     lines += [f"{noticed} of {len(verdicts)} noticed ({noticed / len(verdicts):.1%}).", ""]
     lines += ["| module | mutants | noticed |", "| --- | ---: | ---: |"]
@@ -276,9 +278,9 @@ def main() -> None:
         "seed": str(arguments.seed),
         "minutes": f"{(time.perf_counter() - start) / 60:.0f}",
     }
-    print(report(verdicts, about))
+    print(report(subject.title, verdicts, about))
     if not arguments.only:
-        (RESULTS / f"{subject.results}.md").write_text(report(verdicts, about), encoding="utf-8")
+        (RESULTS / f"{subject.results}.md").write_text(report(subject.title, verdicts, about), encoding="utf-8")
         data = {"machine": about, "verdicts": [asdict(verdict) for verdict in verdicts]}
         (RESULTS / f"{subject.results}.json").write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
 
