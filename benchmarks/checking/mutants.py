@@ -49,7 +49,8 @@ class Subject:
 
 SUBJECTS: Final = {
     "plans": Subject(
-        ("dagpu/lowering", "dagpu/runtime", "dagpu/handles/storage.py", "dagpu/handles"), ("tests",), "mutants", "Mutants"
+        ("dagpu/lowering", "dagpu/runtime", "dagpu/handles/storage.py", "dagpu/handles"), ("tests",),
+        "mutants", "Mutants",
     ),
     "updates": Subject(
         (
