@@ -207,7 +207,8 @@ class Tracer:
             yield from evaluation.resume(due)
         if not evaluation.suspended:
             evaluation.memo.forget_private()
-            self._sources.settle()
+            if self._sources.reads is not None:
+                self._sources.settle()
             evaluation.seen.clear()  # ops that closures have built hold borrows, whose memory would count as an output
         evaluation.memo.forget_unreachable()
         builder = evaluation.builder

@@ -33,6 +33,11 @@ class RunSources(Protocol):
     has_standins: ClassVar[bool]
     """True if inputs of nodes may be stand-ins, so that `adapt` has to be called for each node."""
 
+    @property
+    def reads(self) -> Reads | None:
+        """What values depend on; None if nothing has been recorded."""
+        ...
+
     def value_of(self, node: Source[Any]) -> Any:
         """Return the value of a source, or its stand-in."""
         ...
@@ -97,7 +102,8 @@ class SnapshotSources:
     """The sources of a plain run: it reads all of them at the instant at which it reads the first one."""
 
     _leaves: TracedArguments
-    _reads: Reads = field(default_factory=Reads)
+    reads: Reads | None = None
+    """What values depend on; None while nothing is remembered and no closure is called."""
     snapshot: Snapshot | None = None
     """That instant; None before it."""
     _read: dict[Source[Any], None] = field(default_factory=dict)
@@ -146,45 +152,51 @@ class SnapshotSources:
         return _differ(made_for, self.instant())
 
     def start(self, node: Remembering) -> None:
-        self._reads.start(node)
+        self._recorded().start(node)
 
     def built(self, node: AnyOp, op: AnyOp) -> None:
-        self._reads.built(node, op)
+        self._recorded().built(node, op)
 
     def settle(self) -> None:
-        self._reads.settle(depends=bool(self._read))
+        if self.reads is not None:
+            self.reads.settle(depends=bool(self._read))
+
+    def _recorded(self) -> Reads:
+        if self.reads is None:
+            self.reads = Reads()
+        return self.reads
 
     def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
         pass
 
     def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
         self._read.update(dict.fromkeys(made_for))
-        self._reads.used(once, made_for)
+        self._recorded().used(once, made_for)
 
     def ran(self, part: AnyOp, made_for: Mapping[Any, int]) -> None:
         """Record that a run of its own has made the value of a part, of these sources."""
         self._read.update(dict.fromkeys(made_for))
         if type(part) is Shared or type(part) is Unzip:
-            self._reads.used(part.once, made_for)
+            self._recorded().used(part.once, made_for)
         else:
-            self._reads.ran(part, made_for)
+            self._recorded().ran(part, made_for)
 
     def made_for(self, once: Once) -> Mapping[Any, int]:
         if not self._read:
             return {}
-        return self._revisions(node for node in self._reads.of(once) if type(node) is Source)
+        return self._revisions(node for node in self._recorded().of(once) if type(node) is Source)
 
 
 @final
 class LiveSources:
     """The sources of a trace for a feed, which serves later values of them too."""
 
-    __slots__ = ("_reads", "live")
+    __slots__ = ("live", "reads")
     has_standins: ClassVar[bool] = True
 
     def __init__(self, live: LiveInputs) -> None:
         self.live = live
-        self._reads = Reads()
+        self.reads = Reads()
 
     def value_of(self, node: Source[Any]) -> Any:
         return self.live.of_source(node)
@@ -276,33 +288,33 @@ class LiveSources:
         return True  # it would be a constant here: the trace reads the sources itself, through stand-ins
 
     def start(self, node: Remembering) -> None:
-        self._reads.start(node)
+        self.reads.start(node)
         if type(node) is Shared:
             self.live.open[node] = None
             self.live.met.add(node)
 
     def built(self, node: AnyOp, op: AnyOp) -> None:
-        self._reads.built(node, op)
+        self.reads.built(node, op)
 
     def settle(self) -> None:
-        self._reads.settle(depends=True)
+        self.reads.settle(depends=True)
 
     def finish(self, node: Remembering, value: Any, builder: ProgramBuilder) -> None:
         if type(node) is Shared:
             self.live.open.pop(node, None)
-            found = shared_buffer(node, value, self._reads.of(node.once), builder)
+            found = shared_buffer(node, value, self.reads.of(node.once), builder)
             if found is not None:
                 self.live.shared.append(found)
 
     def ran(self, part: AnyOp, made_for: Mapping[Any, int]) -> None:
-        self._reads.ran(part, made_for)
+        self.reads.ran(part, made_for)
 
     def used(self, once: Once, made_for: Mapping[Any, int]) -> None:
-        self._reads.used(once, made_for)
+        self.reads.used(once, made_for)
 
     def made_for(self, once: Once) -> Mapping[Any, int]:
         snapshot = self.live.snapshot
-        nodes = [node for node in self._reads.of(once) if type(node) is Source]
+        nodes = [node for node in self.reads.of(once) if type(node) is Source]
         return {node: node.cell.history.at(snapshot).revision for node in nodes}
 
 

@@ -165,7 +165,7 @@ def test_a_declared_cost_is_the_predicted_time() -> None:
     own = ListSchedule(costs=CostModel().declare({"slow": 1e-3}))
     assert "1.01 ms predicted, declared to the policy's CostModel" in slow(x.clone()).schedule(own).explain()
     branches = zip_ops(affine(affine(x.clone(), 1.0), 1.0), slow(x.clone()), affine(x.clone(), 2.0))
-    plan = plan_of(branches.schedule(ListSchedule(2)))
+    plan = plan_of(branches.schedule(ListSchedule(2, costs=CostModel().declare({"affine": 1e-5}))))
     beside = [step.instruction for step in plan.steps if isinstance(step, Execute) and step.lane == _lane_of(plan)]
     assert len(beside) == 1  # the short ones share the other lane
 
