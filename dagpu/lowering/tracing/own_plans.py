@@ -10,9 +10,10 @@ from typing import Any
 
 from dagpu.common.containers import values_in
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import HostCall, Map, Then, Value, sources_of
+from dagpu.ops.compose import HostCall, Map, Shared, Then, Unzip, Value, sources_of
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.node_functions import BUILT_IN, Pure
+from dagpu.ops.single_flight import Once
 
 AnyOp = DeviceOp[Any, Any, Any]
 
@@ -31,7 +32,25 @@ def parts_with_plans(root: AnyOp) -> set[AnyOp]:
     if not calls:
         return set()
     parts = {source for op in waits for source in sources_of(op)} - waits
+    if _divide_a_tuple(root):
+        return set()
     return {part for part in parts if type(part) is not Value and type(part) is not Source}
+
+
+def _divide_a_tuple(root: AnyOp) -> bool:
+    """Return true if one component of an `unzip()` is below a `shared()` op and another is not. Parts that take the two
+    in runs of their own would take the tuple twice, so such an op is traced as a whole."""
+    inside: set[Once] = set()
+    outside: set[Once] = set()
+    todo, seen = [(root, False)], {(root, False)}
+    while todo:
+        op, is_shared = todo.pop()
+        if type(op) is Unzip:
+            (inside if is_shared else outside).add(op.split.once)
+        more = [(source, is_shared or type(op) is Shared) for source in sources_of(op)]
+        todo += [each for each in more if each not in seen]
+        seen.update(more)
+    return not inside.isdisjoint(outside)
 
 
 def visible_sources(part: AnyOp) -> set[AnyOp]:

@@ -159,6 +159,7 @@ ELSEWHERE = {
             "CostModel.basis",
             "CostModel.estimates",
             "CostModel.guesses",
+            "CostModel.machine",
             "CostModel.nbytes",
             "CostModel.seconds",
             "CostModel.times",
