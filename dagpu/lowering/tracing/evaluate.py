@@ -255,7 +255,7 @@ class Evaluation(RememberingEvaluation):
     def add_parts(self, op: AnyOp) -> None:
         """Let the parts of an op that have plans of their own run by these. An op that a closure has made may be one
         itself."""
-        self.parts |= parts_with_plans(Map(op, Inspect(id), None))
+        self.parts |= parts_with_plans(Map(op, Inspect(id), None), inside=True)
 
     def _defer_part(self, node: AnyOp) -> None:
         if type(node) not in _USED_AGAIN:

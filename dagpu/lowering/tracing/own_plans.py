@@ -18,9 +18,10 @@ from dagpu.ops.single_flight import Once
 AnyOp = DeviceOp[Any, Any, Any]
 
 
-def parts_with_plans(root: AnyOp) -> set[AnyOp]:
+def parts_with_plans(root: AnyOp, *, inside: bool = False) -> set[AnyOp]:
     """Return the largest parts of a DAG that contain no function of the user's but those of pipelines. There are none
-    if no pipeline is called, or if that is the whole DAG."""
+    if no pipeline is called, or if that is the whole DAG. With `inside`, a closure has built the DAG, and what is
+    around it may take other components of the tuples in it."""
     waits: set[AnyOp] = set()
     """The nodes that a function of the user's comes before, or that call one."""
     calls = False
@@ -32,25 +33,28 @@ def parts_with_plans(root: AnyOp) -> set[AnyOp]:
     if not calls:
         return set()
     parts = {source for op in waits for source in sources_of(op)} - waits
-    if _divide_a_tuple(root):
+    if _divide_a_tuple(root, inside=inside):
         return set()
     return {part for part in parts if type(part) is not Value and type(part) is not Source}
 
 
-def _divide_a_tuple(root: AnyOp) -> bool:
-    """Return true if one component of an `unzip()` is below a `shared()` op and another is not. Parts that take the two
+def _divide_a_tuple(root: AnyOp, *, inside: bool) -> bool:
+    """Return true if one component of an `unzip()` is below a `shared()` op, or below an argument of a pipeline, and
+    another is not. Parts that take the two
     in runs of their own would take the tuple twice, so such an op is traced as a whole."""
-    inside: set[Once] = set()
-    outside: set[Once] = set()
+    below: set[Once] = set()
+    beside: set[Once] = set()
     todo, seen = [(root, False)], {(root, False)}
     while todo:
         op, is_shared = todo.pop()
         if type(op) is Unzip:
-            (inside if is_shared else outside).add(op.split.once)
+            (below if is_shared else beside).add(op.split.once)
         more = [(source, is_shared or type(op) is Shared) for source in sources_of(op)]
+        if type(op) is Value:
+            more += [(each, True) for each in values_in(op.content) if isinstance(each, DeviceOp)]
         todo += [each for each in more if each not in seen]
         seen.update(more)
-    return not inside.isdisjoint(outside)
+    return bool(below | beside) if inside else not below.isdisjoint(beside)
 
 
 def visible_sources(part: AnyOp) -> set[AnyOp]:
