@@ -40,21 +40,29 @@ def parts_with_plans(root: AnyOp, *, inside: bool = False) -> set[AnyOp]:
 
 def _divide_a_tuple(root: AnyOp, *, inside: bool) -> bool:
     """Return true if one component of an `unzip()` is below a `shared()` op, or below an argument of a pipeline, and
-    another is not. Parts that take the two
-    in runs of their own would take the tuple twice, so such an op is traced as a whole."""
-    below: set[Once] = set()
-    beside: set[Once] = set()
-    todo, seen = [(root, False)], {(root, False)}
+    another is not; or is below another one, or is not here, where closures may build ops that take it too. Parts that
+    take the two in runs of their own would take the tuple twice, so such an op is traced as a whole."""
+    below: dict[Once, set[AnyOp | None]] = {}
+    left: dict[Once, set[int]] = {}
+    """The components that nothing here takes."""
+    calls = inside
+    start: tuple[AnyOp, AnyOp | None] = (root, None)
+    todo, seen = [start], {start}
     while todo:
-        op, is_shared = todo.pop()
+        op, around = todo.pop()
+        calls |= type(op) is Then and type(op.f) is not Pure
         if type(op) is Unzip:
-            (below if is_shared else beside).add(op.split.once)
-        more = [(source, is_shared or type(op) is Shared) for source in sources_of(op)]
+            below.setdefault(op.split.once, set()).add(around)
+            left.setdefault(op.split.once, set(range(op.split.n))).discard(op.index)
+        more = [(source, op if type(op) is Shared else around) for source in sources_of(op)]
         if type(op) is Value:
-            more += [(each, True) for each in values_in(op.content) if isinstance(each, DeviceOp)]
+            more += [(each, op) for each in values_in(op.content) if isinstance(each, DeviceOp)]
         todo += [each for each in more if each not in seen]
         seen.update(more)
-    return bool(below | beside) if inside else not below.isdisjoint(beside)
+    return any(
+        inside or (calls and bool(left[once])) or (len(places) > 1 and (calls or None in places))
+        for once, places in below.items()
+    )
 
 
 def visible_sources(part: AnyOp) -> set[AnyOp]:
