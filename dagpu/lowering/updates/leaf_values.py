@@ -6,6 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
+from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.handles import Handle, HandleState, SharedTensor, clone_shared, live_state
 from dagpu.handles.storage import Storage
@@ -108,13 +109,17 @@ class LeafValues:
         return found[0].value.clone() if found is not None and type(found[0].value) is SharedTensor else None
 
     def identity(self, buffer: int) -> Any:
-        """Return an object that is the same while the contents are: that of the value, before a use converts it."""
+        """Return an object that is the same while the contents are: that of the value, as a use converts it. A number
+        that a use refuses has the contents of nothing: the update that was to use it has failed with that error."""
         found = self._live.get(buffer)
         if found is not None and not found[0].decided:
             return object()
         if found is not None and found[0].version is not None and type(found[0].value) is SharedTensor:
             return found[0].version
-        return self.value(buffer)
+        try:
+            return self.value(buffer)
+        except KernelArgumentError:
+            return object()
 
     def versions(self, mask: int) -> set[Version]:
         """Return the versions of the sources of these bits."""
