@@ -54,7 +54,7 @@ UPLOAD: Final = 4 << 20
 WIDTH: Final = 1024
 """Elements of a result, in four tiles: so a GPU runs many of the kernels at once."""
 
-SPIN_CU = """
+KERNELS_CU = """
 __device__ void spin(float microseconds) {
     unsigned long long start, now;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
@@ -62,14 +62,10 @@ __device__ void spin(float microseconds) {
         asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
     } while (now - start < static_cast<unsigned long long>(microseconds * 1000.0f));
 }
-"""
-AFTER_CU = """
 __global__ void after(Tile<float, 1> y, View<const float, 1> x, float microseconds) {
     spin(microseconds);
     for (auto i : y) y[i] = x[0] + 1.0f;
 }
-"""
-DRAWN_CU = """
 __global__ void drawn(Tile<float, 1> y, float number, float microseconds) {
     spin(microseconds);
     for (auto i : y) y[i] = number;
@@ -77,12 +73,12 @@ __global__ void drawn(Tile<float, 1> y, float number, float microseconds) {
 """
 
 
-@kernel(cuda=SPIN_CU + AFTER_CU)
+@kernel(cuda=KERNELS_CU)
 def after(y: Out[f32], x: In[f32], microseconds: float) -> None:
     """y = x[0] + 1, after `microseconds`."""
 
 
-@kernel(cuda=SPIN_CU + DRAWN_CU)
+@kernel(cuda=KERNELS_CU)
 def drawn(y: Out[f32], number: float, microseconds: float) -> None:
     """y = number, after `microseconds`."""
 

@@ -164,8 +164,8 @@ def _(y: Tile[f32], number: int, a: NDArray[f32]) -> None:
 
 @kernel(
     cuda="__global__ void soften(Tile<float, 1> y, int number, View<const float, 1> a) { for (auto i : y) {"
-    " const int last = min(i[0] + 1, int(a.extent(0)) - 1); float most = a[i];"
-    " for (int j = max(i[0] - 1, 0); j <= last; ++j) most = max(most, a[j]); y[i] = most; } }",
+    " const int at = int(i[0]), last = min(at + 1, int(a.extent(0)) - 1); float most = a[i];"
+    " for (int j = max(at - 1, 0); j <= last; ++j) most = max(most, a[j]); y[i] = most; } }",
     sees={"a": Around(1)},
 )
 def soften(y: Out[f32], number: int, a: In[f32]) -> None: ...
