@@ -157,8 +157,8 @@ class Session:
                 Fuse.left = more
                 try:
                     self.held.append(chosen.update())
-                except (ZeroDivisionError, DagpuError):
-                    pass
+                except* (ZeroDivisionError, DagpuError):
+                    pass  # the body's failure, the injected one, or both in ops that do not depend on each other
                 finally:
                     Fuse.left = -1
             case "refuse" if self._gpu is not None:
