@@ -47,14 +47,17 @@ def _divide_a_tuple(root: AnyOp, *, inside: bool) -> bool:
     """The components that nothing here takes."""
     calls = inside
     start: tuple[AnyOp, AnyOp | None] = (root, None)
-    todo, seen = [start], {start}
+    todo = [start]
+    seen: set[tuple[AnyOp, AnyOp | None]] = {start}
     while todo:
         op, around = todo.pop()
         calls |= type(op) is Then and type(op.f) is not Pure
         if type(op) is Unzip:
             below.setdefault(op.split.once, set()).add(around)
             left.setdefault(op.split.once, set(range(op.split.n))).discard(op.index)
-        more = [(source, op if type(op) is Shared else around) for source in sources_of(op)]
+        more: list[tuple[AnyOp, AnyOp | None]] = [
+            (source, op if type(op) is Shared else around) for source in sources_of(op)
+        ]
         if type(op) is Value:
             more += [(each, op) for each in values_in(op.content) if isinstance(each, DeviceOp)]
         todo += [each for each in more if each not in seen]
