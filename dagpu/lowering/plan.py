@@ -125,6 +125,12 @@ class Plan:
     arena_bytes: tuple[int, ...]
     """For each device, the size in bytes of the arena that holds the temporaries."""
 
+    @property
+    def program(self) -> Program:
+        """The instructions in the order of the steps, with their buffers and devices, without a policy."""
+        instructions = tuple([step.instruction for step in self.steps if type(step) is Execute])
+        return Program(self.devices, self.buffers, instructions, (None,), (0,) * len(instructions))
+
     def __str__(self) -> str:
         return show_plan(self)
 

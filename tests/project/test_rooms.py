@@ -19,9 +19,8 @@ PACKAGE: Final = ROOT / "dagpu"
 ROOM: Final = 25
 """Entries of a folder, at most."""
 
-OUTSIDE_OF_ROOMS: Final = {"__init__.py", "__main__.py", "array.py", "py.typed"}
-"""Files that Python wants at the root of the package, `array.py` for `import dagpu.array`. Nobody looks for code by
-their names."""
+OUTSIDE_OF_ROOMS: Final = {"__init__.py", "__main__.py", "array.py", "testing.py", "py.typed"}
+"""Files that Python wants at the root of the package, and public modules. Nobody looks for code by their names."""
 
 NODES_AND_INSTRUCTIONS: Final = {"GraphLaunch", "HostCall", "Launch"}
 """Names that an op and the instruction that it is traced to have in common."""

@@ -33,8 +33,7 @@ from dagpu import (
     use_mesh,
     zip_ops,
 )
-from dagpu.lowering.plan import Execute, Plan, Record, Wait
-from dagpu.lowering.program import Launch
+from dagpu.testing import Execute, Launch, Plan, Record, Wait
 from tests.simulated.each_device import where as where
 
 N = 16

@@ -29,7 +29,7 @@ from dagpu import (
     zip_flows,
     zip_ops,
 )
-from dagpu.handles import live_state
+from dagpu.testing import live_state
 
 Op = DeviceOp[Any, Any, Any]
 scaled = expr(f32, f32)(lambda x, a: x * a)

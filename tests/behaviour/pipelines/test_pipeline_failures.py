@@ -27,12 +27,10 @@ from dagpu import (
     use_device,
     zip_ops,
 )
-from dagpu.backends.explore import exploring
-from dagpu.handles import live_state, move_handle, restore_state
-from dagpu.handles.handle_trees import storage_of
-from dagpu.handles.storage import Locks
+from dagpu.handles import move_handle, restore_state
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.runtime.execute import execute_now
+from dagpu.testing import Locks, exploring, live_state, storage_of
 from tests.behaviour.pipelines.pipeline_calls import Calls, S, added, number_in, scaled, shared, tensor, unlocked
 from tests.behaviour.pipelines.pipeline_calls import no_plans_yet as no_plans_yet
 from tests.behaviour.promises.interrupting import Finger, interrupt

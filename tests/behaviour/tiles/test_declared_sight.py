@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagpu import Along, Around, Here, In, KernelBoundsError, Out, Tile, empty, f32, from_host, i32, kernel, source
-from dagpu.backends.explore import exploring
+from dagpu.testing import exploring
 from tests.behaviour.live.live_trials import Trial, machine
 from tests.behaviour.tiles.tile_kernels import N, negated, smoothed
 from tests.simulated.cuda import installed

@@ -11,8 +11,8 @@ from dagpu.cluster.tasks import Group, Task, call_of
 from dagpu.cluster.worker.part_runs import PartCall, PartRunner
 from dagpu.cluster.worker.part_values import PartValue
 from dagpu.common.layout import Layout
-from dagpu.handles import live_state
 from dagpu.handles.library_bodies import LibraryBody
+from dagpu.testing import live_state
 
 Choose = Callable[[int], int]
 """Returns a number below its argument."""

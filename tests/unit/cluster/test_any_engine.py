@@ -36,7 +36,7 @@ from dagpu import (
 from dagpu.backends.cuda.kernels.launch_params import pack
 from dagpu.cluster import lineage, task_lists
 from dagpu.cluster.cluster_backend import ClusterBackend
-from dagpu.cluster.cluster_runs import ClusterRun, program_of
+from dagpu.cluster.cluster_runs import ClusterRun
 from dagpu.cluster.parts.part_blobs import WriteCheckpoint
 from dagpu.cluster.parts.part_decoder import Decoder
 from dagpu.cluster.parts.part_encoder import Encoder
@@ -44,12 +44,11 @@ from dagpu.cluster.remote_driver import RemoteDriver
 from dagpu.cluster.tasks import RemoteMemory
 from dagpu.cluster.worker.part_runs import PartRunner, StoredArray
 from dagpu.cluster.worker.part_values import PartValue, Pickled, loaded, read_value, write_value
-from dagpu.handles import live_state
 from dagpu.handles.library_bodies import LibraryBody
-from dagpu.lowering.program import HOST, Buffer, HostCall, Launch, Program, Role
 from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.runtime.device_lookup import add_nodes, find_device, remove_nodes
+from dagpu.testing import HOST, Buffer, HostCall, Launch, Program, Role, live_state
 from tests.conftest import DEEP
 from tests.programs.meshes import Scatter
 from tests.programs.named_kernels import affine, step
@@ -352,7 +351,7 @@ def test_values_run_no_code_until_they_are_used() -> None:
     with cluster(lambda n: 0, 1.0) as (backend, _), interpreter(backend, 1):
         assert value(1).host_map(lambda x: {x}).sync() == {1}
     with cluster(lambda n: 0, 1.0, code=False) as (backend, _), interpreter(backend, 1):
-        tasks = backend.tasks_of(program_of(plan_of(zeros((2,)).to_host())))
+        tasks = backend.tasks_of(plan_of(zeros((2,)).to_host()).program)
         (group,) = tasks.fetched()
         values = {group: PartValue({}, dict.fromkeys(tasks.tasks[group[0]].exports, Pickled(b"never loaded")))}
         with pytest.raises(ClusterSecurityError, match=r"a result of the op, which a worker has sent.*code=False"):
@@ -367,7 +366,7 @@ def test_parts_for_gpus_launch_what_the_op_launches(seed: int) -> None:
     add_nodes(backend.nodes, backend)
     try:
         with interpreter(backend, seed):
-            program = program_of(plan_of(random_dag(seed, 12)))
+            program = plan_of(random_dag(seed, 12)).program
         tasks = backend.tasks_of(program).tasks
         decoder = Decoder()
         parts = [decoder.decode(task.blob.content, backend.codes) for task in tasks]
@@ -392,7 +391,7 @@ def test_a_part_names_no_class_but_those_of_plans() -> None:
     with cluster(lambda n: 0, 1.0) as (backend, _):
         op = value(1).host_map(str)
         with interpreter(backend, 1):
-            (task,) = backend.tasks_of(program_of(plan_of(op))).tasks
+            (task,) = backend.tasks_of(plan_of(op).program).tasks
         with pytest.raises(ClusterSecurityError, match="not what the part names"):
             Decoder().decode(task.blob.content, dict.fromkeys(task.blob.codes, b"other"))
         with pytest.raises(ClusterError, match="has format 0"):

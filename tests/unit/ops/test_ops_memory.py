@@ -41,7 +41,7 @@ from dagpu import (
     zeros,
 )
 from dagpu.common.dtypes import SUPPORTED
-from dagpu.handles.handle_trees import storage_of
+from dagpu.testing import storage_of
 from tests.support.handle_cases import line
 from tests.support.places import place
 

@@ -15,7 +15,8 @@ from dagpu.backends.common import numpy_initializers, philox
 from dagpu.backends.common.numpy_initializers import write
 from dagpu.common.dtypes import SUPPORTED, bf16
 from dagpu.common.errors import ShapeError
-from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check_recipe
+from dagpu.ops.initializers import Eye, Linspace, Recipe, check_recipe
+from dagpu.testing import Arange, Constant, Normal, Uniform
 
 DType: TypeAlias = np.dtype[Any]
 FLOATS = [np.dtype(t) for t in (np.float16, bf16, np.float32, np.float64)]

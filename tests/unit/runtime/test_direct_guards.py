@@ -11,12 +11,11 @@ import numpy as np
 from dagpu import empty, from_host, full, pipeline, use_device, zip_ops
 from dagpu.common.critical import INTERRUPT
 from dagpu.handles import move_handle, restore_state, state_of, take_state
-from dagpu.handles.handle_trees import storage_of
-from dagpu.handles.storage import Locks
 from dagpu.lowering.arguments.call_text import MISS
 from dagpu.runtime.calls.direct_call import DirectCall
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.interpreter import current_settings
+from dagpu.testing import Locks, storage_of
 from tests.programs.arithmetic import add, axpy, scale
 from tests.simulated.raising import ActingAt, code_of
 

@@ -19,9 +19,8 @@ from dagpu.lowering.arguments.call_guard import LeafBinding
 from dagpu.lowering.arguments.call_text import MISS, CallText
 from dagpu.lowering.arguments.dag_guard import guard_dag
 from dagpu.ops.compose import HostCall, ToHost, Value
-from dagpu.ops.initializers import Constant, Uniform
-from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.node_functions import Cut, Item
+from dagpu.testing import Constant, KernelSpec, Uniform
 from tests.programs.arithmetic import add, axpy, scale
 from tests.programs.expressions import Building, Op, build
 from tests.programs.strategies import shapes

@@ -15,8 +15,7 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from dagpu.backends.host.tiles import TilePlace, places
-from dagpu.common.layout import check_tiling, contiguous_layout
-from dagpu.lowering.program import Tiles, View
+from dagpu.testing import Tiles, View, check_tiling, contiguous_layout
 from tests.conftest import only_deep
 from tests.emulation import Emulation, emulation, shared_folder
 from tests.support.paths import ROOT
