@@ -19,6 +19,7 @@ from dagpu.common.wrong_arguments import check_path
 from dagpu.lowering.program import (
     HOST,
     Buffer,
+    Fill,
     Instruction,
     Launch,
     Program,
@@ -130,6 +131,13 @@ class Plan:
         """The instructions in the order of the steps, with their buffers and devices, without a policy."""
         instructions = tuple([step.instruction for step in self.steps if type(step) is Execute])
         return Program(self.devices, self.buffers, instructions, (None,), (0,) * len(instructions))
+
+    @property
+    def seed_cells(self) -> tuple[int, ...]:
+        """The cells that hold the seeds of fills. In a captured plan each launch draws all of these anew: a seed that
+        the user chose is a constant there."""
+        fills = [step.instruction for step in self.steps if type(step) is Execute and type(step.instruction) is Fill]
+        return tuple([fill.seed.buffer for fill in fills if fill.seed is not None])
 
     def __str__(self) -> str:
         return show_plan(self)

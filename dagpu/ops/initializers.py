@@ -23,6 +23,7 @@ infinity.
 """
 
 import math
+import secrets
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, assert_never, final
 
@@ -154,6 +155,11 @@ DROPOUT_STREAM: Final = 2
 PERMUTATION_STREAM: Final = 3
 FOLD_STREAM: Final = 4
 """That of `fold_in`, which makes seeds of it."""
+
+
+def fresh_seed() -> int:
+    """Return a random seed, for an op whose seed the user did not choose."""
+    return secrets.randbelow(SEED_COUNT)
 
 
 def with_seed(recipe: Recipe, seed: int) -> Recipe:

@@ -26,7 +26,7 @@ from dagpu.handles import HANDLES, find_live_state, live_state, state_of
 from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.call_guard import LeafBinding
 from dagpu.lowering.arguments.call_text import CallText, HandleNames
-from dagpu.lowering.arguments.scalar_params import NumberUse, fresh_seed
+from dagpu.lowering.arguments.scalar_params import NumberUse
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.reuse.result_parts import ResultBuilder, remembering_builder
@@ -35,6 +35,7 @@ from dagpu.lowering.tracing.deferred import Deferred
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.run_memo import BoundClaims, RunMemo
 from dagpu.ops.graph import Captured
+from dagpu.ops.initializers import fresh_seed
 from dagpu.ops.single_flight import Once
 
 MadeFor: TypeAlias = Callable[[Once], Mapping[Any, int] | None]
