@@ -132,10 +132,6 @@ class ScalarCheck:
         else:
             self.kind, self.low, self.high = bool, False, True
 
-    def fits(self, name: str) -> str:
-        """Return the text of the fast path's condition, for the number with this name."""
-        return f"type({name}) is {self.kind.__name__} and {self.low!r} <= {name} <= {self.high!r}"
-
     def __call__(self, value: object) -> int | float | bool:
         if type(value) is self.kind and self.low <= value <= self.high:
             return value

@@ -134,8 +134,8 @@ class Plan:
 
     @property
     def seed_cells(self) -> tuple[int, ...]:
-        """The cells that hold the seeds of fills. In a captured plan each launch draws all of these anew: a seed that
-        the user chose is a constant there."""
+        """The cells that hold the seeds of fills. In a captured plan each launch draws all of these anew, since a seed
+        that the user chose is a constant there."""
         fills = [step.instruction for step in self.steps if type(step) is Execute and type(step.instruction) is Fill]
         return tuple([fill.seed.buffer for fill in fills if fill.seed is not None])
 

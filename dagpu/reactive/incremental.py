@@ -11,7 +11,6 @@ from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.origin import Origin, StartedAt
 from dagpu.handles import SharedTensor, live_state
-from dagpu.lowering.arguments.call_text import MISS
 from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.lowering.updates.comparing.compare_values import same_kind
@@ -34,6 +33,7 @@ from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stages.explained_stages import explain_stages
 from dagpu.reactive.stages.live_stage import Contents, Lenders, LiveStage
 from dagpu.reactive.stages.stage_maker import StageMaker
+from dagpu.runtime.calls.direct_call import MISS
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import next_stage

@@ -11,7 +11,6 @@ from dagpu.common.critical import pause_section, restore_section
 from dagpu.common.origin import Origin
 from dagpu.handles.storage import Locks
 from dagpu.lowering.arguments.cache_key import flatten_op
-from dagpu.lowering.arguments.call_text import MISS
 from dagpu.lowering.arguments.exact_tokens import is_fixed
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
@@ -20,6 +19,7 @@ from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Value
 from dagpu.ops.live.versions import Snapshot
+from dagpu.runtime.calls.direct_call import MISS
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
 from dagpu.runtime.calls.run_call import run_bound, run_call
 from dagpu.runtime.calls.settings import Settings

@@ -16,7 +16,7 @@ from dagpu.ops.compose import Then, Value
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.node_functions import Pure
-from dagpu.runtime.calls.direct_call import OFTEN, write_call_again
+from dagpu.runtime.calls.direct_call import OFTEN, make_call_again
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.plan_cache import KEPT_PER_OP, PlanCache, plans
@@ -166,7 +166,7 @@ class PlanLookup:
                 if cache is plans:
                     cache.remember_place(found, op, inputs)
                 if not found.again_is_known:
-                    write_call_again(found, inputs.leaves)
+                    make_call_again(found, inputs.leaves)
             if settings.direct and found.again is not None:
                 return found, None
         bound = found.bind(inputs.leaves)
@@ -185,7 +185,7 @@ class PlanLookup:
                 if entry is not attached[0]:  # the first one may have a direct call
                     attach_plans(self._op, (entry, *(other for other in attached if other is not entry)))
                 if loaded.runs >= OFTEN and not loaded.again_is_known:
-                    write_call_again(loaded, leaves)
+                    make_call_again(loaded, leaves)
                 return loaded, bound
         return None
 

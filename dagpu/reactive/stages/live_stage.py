@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.backends.protocol import Bindings
+from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import Origin
 from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Locks, lock_all, unlock_all
-from dagpu.lowering.arguments.call_text import MISS, CallText
+from dagpu.lowering.arguments.call_guard import Reading
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import HOST
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
@@ -26,7 +27,7 @@ from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
 from dagpu.reactive.plans.tiled_plans import TiledPlans
 from dagpu.reactive.plans.update_plans import UpdatePlan, UpdatePlans
 from dagpu.reactive.stages.stage_cutoffs import StageCutoffs
-from dagpu.runtime.calls.direct_call import OFTEN, DirectCall, write_update_call
+from dagpu.runtime.calls.direct_call import MISS, OFTEN, DirectCall
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import run_call, settle
 from dagpu.runtime.calls.settings import Settings
@@ -250,13 +251,13 @@ class LiveStage:
         origin: Origin,
         compare: int = 0,
     ) -> Any:
-        """Run an update by the direct call of its plan, which is written if the plan has run often. Return what `build`
+        """Run an update by the direct call of its plan, which is made if the plan has run often. Return what `build`
         returns, or `MISS` if `_launch` must run it."""
         settings = self._settings
         if not settings.direct or loaded.runs < OFTEN:
             return MISS
         if not loaded.again_is_known:
-            self._write_call(update, loaded, build, compare)
+            loaded.again, loaded.again_is_known = self._make_call(update, loaded, build, compare), True
         again: DirectCall | None = loaded.again
         if again is None:
             return MISS
@@ -268,54 +269,46 @@ class LiveStage:
             self.lost |= update.targets
             raise
 
-    def _write_call(
+    def _make_call(
         self,
         update: UpdatePlan | TiledPlan | ConditionalPlan,
         loaded: LoadedPlan,
         build: Callable[[], Any],
         compare: int,
-    ) -> None:
-        """Write the direct call of an update: what `_bind`, `_launch` and `_replace` do, but for the reading of flags,
-        and what `build` does.
+    ) -> DirectCall:
+        """Return the direct call of an update: what `_bind`, `_launch` and `_replace` do, but for the reading of flags
+        where nothing is decided, and what `build` does.
 
         If the update is one launch of a graph that decides nothing, the last two are done while the device works. Then
         all that it makes is in memory of the device, so `build` calls no closure. A failure loses the targets all the
         same.
         """
-        subprogram, targets, buffers = update.subprogram, self.targets, self.staleness.program.buffers
-        text = CallText()
-        memory = text.constant("TARGETS", targets.memory)
-        for buffer, here in subprogram.inputs:
-            kept = buffer in self.staleness.last
-            text.cells[here] = f"{memory}[{text.constant('AT', buffer)}]" if kept else self.leaves.write(text, buffer)
-        guards = update.guards if type(update) is ConditionalPlan else {}
-        publish: list[str] = []
-        flags = self.cutoffs.write_bindings(text, compare, subprogram)
-        if type(update) is ConditionalPlan:
-            publish.append(f"differing = {text.constant('FIND', self.cutoffs.find_differing)}({compare})")
-        for buffer, here in subprogram.outputs:
-            if buffer in flags:
-                continue
-            if buffer in self._targets_on_devices:
-                text.cells[here] = f"{text.constant('OWN', targets.own_memory)}({text.constant('AT', buffer)})"
-            made = f"memory[{text.constant('AT', here)}]"
-            if buffers[buffer].device == HOST:
-                made = f"{text.function_name(make_unwritable)}({made})"
-            lines = [f"made = {made}", *targets.write_replace(text, buffer, "made")]
-            if guard := guards.get(buffer, ALWAYS):
-                lines = [f"if differing & {guard}:", *["    " + line for line in lines]]
-            publish += lines
-        if type(update) is ConditionalPlan:
-            note, decide = text.constant("NOTE", update.outcomes.note), self.cutoffs.decide_all
-            publish.append(f"{text.constant('DECIDE', decide)}({note}(differing))")
-        if type(update) is TiledPlan:
-            text.cells.update(dict.fromkeys(update.fresh, "None"))
-            text.cells.update({here: f"{memory}[{text.constant('AT', buffer)}]" for here, buffer in update.kept})
-            text.cells.update({here: text.constant("LISTS", table) for here, table in update.bound})
-        for storage in update.locks:
-            text.add_lock(storage.lock)
+        locks = [(storage.lock, False) for storage in update.locks]
+        flags = self.cutoffs.flag_buffers(compare)
+        made = [each for each in update.subprogram.outputs if each[0] not in flags]
+
+        def read(_arguments: object, _named: object) -> Reading | None:
+            try:
+                memory = self._bind(update, compare)
+            except KernelArgumentError:
+                return None  # the general way raises it, and loses no target
+            call = Reading(memory)
+            call.locks = locks
+            return call
+
+        def publish(call: Reading) -> Any:
+            self._replace(made, call.memory)
+            return build()
+
+        def decide(call: Reading) -> Any:
+            assert type(update) is ConditionalPlan
+            differing = self.cutoffs.find_differing(compare)
+            self._replace([each for each in made if runs(update.guards.get(each[0], ALWAYS), differing)], call.memory)
+            self.cutoffs.decide_all(update.outcomes.note(differing))
+            return build()
+
         decides = type(update) is ConditionalPlan
-        write_update_call(loaded, text, len(subprogram.program.buffers), publish, build, decides=decides)
+        return DirectCall(loaded, read, decide if decides else publish, decides=decides)
 
     async def _launch(
         self,

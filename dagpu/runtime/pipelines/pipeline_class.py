@@ -101,10 +101,11 @@ class Pipeline(PickledByName, Generic[_P, _T_co]):
 
     @property
     def source(self) -> str:
-        """The text of the function that makes further calls with the plan of the last call, from the guards to the
-        result. Empty before the second call, and if only the cache can tell which plan serves a call."""
+        """The table by which further calls find the plan of the last call, as text. It has a row for each argument:
+        what the argument has to be, and where the program uses it. Empty before the second call, and if only the cache
+        can tell which plan serves a call."""
         latest = self.plans.latest
-        return "" if latest is None else str(latest.direct.text)
+        return "" if latest is None else str(latest.direct.table)
 
     def cache_clear(self) -> None:
         """Remove all plans from the cache. Runs under way are not affected."""
