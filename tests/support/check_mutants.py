@@ -35,22 +35,26 @@ def _weaker(node: ast.AST) -> Iterator[tuple[Any, str]]:
     match node:
         case ast.If(test=ast.BoolOp(op=ast.Or(), values=values), body=[ast.Return(value=given)]) if _refuses(given):
             for each in values:
-                rest = [other for other in values if other is not each]
-                test = rest[0] if len(rest) == 1 else ast.BoolOp(ast.Or(), rest)
-                yield ast.If(test, node.body, node.orelse), ast.unparse(each)
+                weaker: list[ast.expr] = [_ignored(other) if other is each else other for other in values]
+                yield ast.If(ast.BoolOp(ast.Or(), weaker), node.body, node.orelse), ast.unparse(each)
         case ast.If(test=test, body=[ast.Return(value=given)]) if _refuses(given):
-            yield ast.If(ast.Constant(False), node.body, node.orelse), ast.unparse(test)
+            yield ast.If(_ignored(test), node.body, node.orelse), ast.unparse(test)
         case ast.ExceptHandler(body=[ast.Return(value=given)]) if _refuses(given):
             yield ast.ExceptHandler(node.type, node.name, [ast.Pass()]), ast.unparse(node)
         case ast.Return(value=ast.BoolOp(op=ast.And(), values=values)):
             for each in values:
                 rest = [other for other in values if other is not each]
                 yield ast.Return(rest[0] if len(rest) == 1 else ast.BoolOp(ast.And(), rest)), ast.unparse(each)
-        case ast.Return(value=ast.Compare() | ast.Call(func=ast.Name(id="bool" | "read_items"))):
+        case ast.Return(value=ast.Compare() | ast.Call(func=ast.Name(id="bool" | "find_items"))):
             assert node.value is not None
-            yield ast.Return(ast.Constant(True)), ast.unparse(node.value)
+            yield ast.Return(ast.BoolOp(ast.Or(), [node.value, ast.Constant(True)])), ast.unparse(node.value)
         case _:
             pass
+
+
+def _ignored(test: ast.expr) -> ast.expr:
+    """Return a test that is false, but does what this one does."""
+    return ast.BoolOp(ast.And(), [test, ast.Constant(False)])
 
 
 def _refuses(given: ast.expr | None) -> bool:

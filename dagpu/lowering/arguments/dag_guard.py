@@ -18,7 +18,15 @@ from dagpu.common.origin import Origin
 from dagpu.handles import HANDLES
 from dagpu.handles.device_handles import Device
 from dagpu.lowering.arguments.cache_key import CONSTANTS
-from dagpu.lowering.arguments.call_guard import ArgumentWalk, ItemsRow, LeafBinding, Reading, Row, TokenRow
+from dagpu.lowering.arguments.call_guard import (
+    ArgumentWalk,
+    ItemsRow,
+    LeafBinding,
+    Reading,
+    Structure,
+    TokenRow,
+    ValueTable,
+)
 from dagpu.lowering.arguments.exact_tokens import DEEPEST, PLAIN, field_token
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, On, ToHost, Value, Zip
@@ -28,18 +36,36 @@ from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
 from dagpu.ops.node_functions import BUILT_IN
 
-Fields: TypeAlias = tuple[tuple[str, Row], ...]
-"""The names of attributes, with the rows of their values."""
+Fields: TypeAlias = tuple[tuple[str, Structure], ...]
+"""The names of attributes, with the structures of their values."""
 
 
 @final
-@plain
-class OpRow:
-    """Accepts any op: its own row comes later."""
+class FoundValues(list[Any]):
+    """The values that are found in a DAG, and the ops whose rows come next, the last one first."""
 
-    def read(self, value: Any, call: Reading) -> bool:
-        call.todo.append(value)
+    __slots__ = ("todo",)
+
+    def __init__(self, root: object) -> None:
+        super().__init__()
+        self.todo = [root]
+
+
+@final
+class OneOp:
+    """The structure of an op, whose own row comes later."""
+
+    __slots__ = ()
+
+    def find(self, value: Any, values: Any) -> bool:
+        values.todo.append(value)
         return True
+
+    def __repr__(self) -> str:
+        return "op"
+
+
+ONE_OP: Final = OneOp()
 
 
 @final
@@ -49,7 +75,7 @@ class SameRow:
 
     value: object
 
-    def read(self, value: Any, call: Reading) -> bool:
+    def find(self, value: Any, values: list[Any]) -> bool:
         return value is self.value
 
 
@@ -60,7 +86,7 @@ class EqualRow:
 
     value: object
 
-    def read(self, value: Any, call: Reading) -> bool:
+    def find(self, value: Any, values: list[Any]) -> bool:
         return bool(value == self.value)
 
 
@@ -71,7 +97,7 @@ class KernelRow:
 
     spec: KernelSpec
 
-    def read(self, value: Any, call: Reading) -> bool:
+    def find(self, value: Any, values: list[Any]) -> bool:
         mine = self.spec
         return value is mine or (
             value.host is mine.host
@@ -89,11 +115,11 @@ class RecordRow:
     kind: type[Any]
     fields: Fields
 
-    def read(self, value: Any, call: Reading) -> bool:
+    def find(self, value: Any, values: list[Any]) -> bool:
         if type(value) is not self.kind:
             return False
         for name, row in self.fields:  # noqa: SIM110  # a generator takes twice as long
-            if not row.read(getattr(value, name), call):
+            if not row.find(getattr(value, name), values):
                 return False
         return True
 
@@ -108,7 +134,7 @@ class NodeRow:
     origin: Any
     fields: Fields
 
-    def read(self, value: Any, call: Reading) -> bool:
+    def find(self, value: Any, values: FoundValues) -> bool:
         if type(value) is not self.kind:
             return False
         mine = self.origin
@@ -119,8 +145,13 @@ class NodeRow:
                     return False
             elif origin[0] is not mine[0] or origin[1] != mine[1]:
                 return False
-        for name, row in self.fields:  # noqa: SIM110  # a generator takes twice as long
-            if not row.read(getattr(value, name), call):
+        for name, row in self.fields:
+            if row is ONE_OP:
+                values.todo.append(getattr(value, name))
+            elif type(row) is SameRow:
+                if getattr(value, name) is not row.value:
+                    return False
+            elif not row.find(getattr(value, name), values):
                 return False
         return True
 
@@ -128,34 +159,43 @@ class NodeRow:
 @final
 @plain
 class DagGuard:
-    """The nodes of one op, as far as plans depend on them. Make it with `guard_dag`."""
+    """The table of one op: its nodes, as far as plans depend on them. Make it with `guard_dag`."""
 
     nodes: tuple[NodeRow, ...]
     alike: tuple[tuple[int, ...], ...]
     """The nodes of one kind and place, which only can be one node. A node that is used twice has no key."""
+    table: ValueTable
 
-    def read(self, op: Any, _named: Any, call: Reading) -> bool:
-        """Bind the leaves of another op. Return false if it has another key; if a handle has been moved or has no
-        memory; or if a number does not fit."""
-        todo, seen = call.todo, []
-        todo.append(op)
+    def read(self, op: Any, _named: object = ()) -> Reading | None:
+        """Read another op. Return None if it has another key; if a handle has been moved or has no memory; or if a
+        number does not fit."""
+        values = FoundValues(op)
+        todo, seen = values.todo, []
         for row in self.nodes:
             node = todo.pop()
-            if not row.read(node, call):
-                return False
+            if not row.find(node, values):
+                return None
             seen.append(node)
         for places in self.alike:
             if len({id(seen[at]) for at in places}) != len(places):
-                return False
-        return call.is_distinct()
+                return None
+        return self.table.read(values)
+
+    def __str__(self) -> str:
+        nodes = [
+            f"{row.kind.__name__}({', '.join(f'{name}={each}' for name, each in row.fields)})" for row in self.nodes
+        ]
+        return "\n".join([*nodes, *[f"  {number}: {row}" for number, row in enumerate(self.table.rows)]])
 
 
-def guard_dag(op: Any, leaves: Sequence[Any], bindings: Sequence[LeafBinding]) -> DagGuard | None:
+def guard_dag(op: Any, leaves: Sequence[Any], bindings: Sequence[LeafBinding], buffers: int = 0) -> DagGuard | None:
     """Return the guard of ops of the structure of `op`; None if it has none. `leaves` are its leaves, and `bindings`
-    has the use of each."""
+    has the use of each in a program of this number of `buffers`."""
     walk = _DagWalk(bindings)
-    guard = walk.guard_dag(op)
-    return guard if list(map(id, walk.values.leaves)) == list(map(id, leaves)) else None
+    found = walk.guard_dag(op)
+    if found is None or list(map(id, walk.values.leaves)) != list(map(id, leaves)):
+        return None
+    return DagGuard(*found, ValueTable(walk.values.rows, buffers))
 
 
 class _NoGuardError(Exception):
@@ -167,11 +207,11 @@ class _DagWalk:
     """The walk over the op that is guarded. Each method of a node returns the rows of its fields."""
 
     def __init__(self, bindings: Sequence[LeafBinding]) -> None:
-        self.values = ArgumentWalk(iter(bindings))
+        self.values = ArgumentWalk(bindings)
         self._todo: list[Any] = []
 
-    def guard_dag(self, root: Any) -> DagGuard | None:
-        """Return the guard of a DAG: each node, then its sources, the last one first."""
+    def guard_dag(self, root: Any) -> tuple[tuple[NodeRow, ...], tuple[tuple[int, ...], ...]] | None:
+        """Return the nodes of a guard: each node, then its sources, the last one first."""
         self._todo.append(root)
         rows: list[NodeRow] = []
         places: dict[tuple[type[Any], Origin], list[int]] = {}
@@ -189,17 +229,17 @@ class _DagWalk:
                 rows.append(NodeRow(kind, ... if kind is Value else op.origin, fields(self, op)))
             except _NoGuardError:
                 return None
-        return DagGuard(tuple(rows), tuple([tuple(each) for each in places.values() if len(each) > 1]))
+        return tuple(rows), tuple([tuple(each) for each in places.values() if len(each) > 1])
 
-    def _value(self, value: Any) -> Row:
-        """Return the row of a handle, an array, a number or another argument."""
+    def _value(self, value: Any) -> Structure:
+        """Return the structure of a handle, an array, a number or another argument."""
         row = self.values.guard(value)
         if row is None:
             raise _NoGuardError
         return row
 
-    def _immutable(self, value: Any, depth: int = 0) -> Row:
-        """Return the row of a value whose numbers are in the key."""
+    def _immutable(self, value: Any, depth: int = 0) -> Structure:
+        """Return the structure of a value whose numbers are in the key."""
         kind = type(value)
         if kind in PLAIN:
             return TokenRow(kind, value)
@@ -209,9 +249,9 @@ class _DagWalk:
             return self._value(value)
         raise _NoGuardError
 
-    def _record(self, record: Any, *, seed: bool = False) -> Row:
-        """Return the row of one of dagpu's own dataclasses, whose fields hold plain values, and tuples of these. The
-        number in the field `seed` is a leaf, if that is set."""
+    def _record(self, record: Any, *, seed: bool = False) -> Structure:
+        """Return the structure of one of dagpu's own dataclasses, whose fields hold plain values, and tuples of these.
+        The number in the field `seed` is a leaf, if that is set."""
         fields = []
         for name in type(record).__slots__:
             value = getattr(record, name)
@@ -224,9 +264,9 @@ class _DagWalk:
             fields.append(("seed", self._value(record.seed)))
         return RecordRow(type(record), tuple(fields))
 
-    def _op(self, op: Any) -> Row:
+    def _op(self, op: Any) -> Structure:
         self._todo.append(op)
-        return OpRow()
+        return ONE_OP
 
     # ---- nodes
 
@@ -246,7 +286,7 @@ class _DagWalk:
     def of_on(self, op: On[Any, Any, Any]) -> Fields:
         if type(op.place) is not str and not isinstance(op.place, Device):
             raise _NoGuardError
-        place: Row = TokenRow(str, op.place) if type(op.place) is str else SameRow(op.place)
+        place: Structure = TokenRow(str, op.place) if type(op.place) is str else SameRow(op.place)
         return ("place", place), ("source", self._op(op.source))
 
     def of_zip(self, op: Zip[Any, Any, Any]) -> Fields:
@@ -256,7 +296,7 @@ class _DagWalk:
         return (("content", self._immutable(op.content)),)
 
     def of_alloc(self, op: Alloc[Any, Any, Any]) -> Fields:
-        recipe: Row = SameRow(None)
+        recipe: Structure = SameRow(None)
         if op.recipe is not None:
             seed = isinstance(op.recipe, Uniform | Normal) and op.recipe.seed is not None
             recipe = self._record(op.recipe, seed=seed)

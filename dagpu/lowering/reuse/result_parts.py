@@ -166,6 +166,8 @@ class LeafMemory:
         if type(leaf) is SharedTensor:
             return clone_shared(leaf, layout)
         state = live_state(leaf)
+        if kind is Tensor and type(leaf) is Tensor and state.layout == layout:
+            return leaf  # it has moved into the run, which has the only handle to it
         if kind is state.kind:
             return kind(state if state.layout == layout else state.with_layout(layout))
         return SharedTensor(HandleState(SharedTensor, state.storage, layout, state.origin, holders=Holders()))

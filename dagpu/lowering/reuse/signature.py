@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 from dagpu.common.errors import KernelArgumentError
-from dagpu.handles import HANDLES, find_live_state, state_of
+from dagpu.handles import HANDLES, find_live_state, live_state, state_of
 from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.call_guard import LeafBinding, Reading
 from dagpu.lowering.arguments.scalar_params import NumberUse
@@ -115,7 +115,7 @@ class Signature:
         for index in range(leaves):
             buffer, lock = handles.get(index, (arrays.get(index, -1), None))
             numbers = tuple((cell, check) for cell, leaf, check, _ in self._numbers if leaf == index)
-            found.append(LeafBinding(buffer, lock, numbers))
+            found.append(LeafBinding(buffer, lock, index in self.moves, numbers))
         return found
 
     @property
@@ -129,12 +129,19 @@ class Signature:
             or any(held is not None for _, _, _, held in self._leaves)
         )
 
+    @property
+    def has_rest(self) -> bool:
+        """True if the program has inputs that no guard binds."""
+        return bool(self._held_storages or self._given or self._arrays or self._drawn)
+
     def read_rest(self, call: Reading) -> bool:
         """Bind what a guard made with `leaf_bindings` does not bind. Return false if `bind` must bind the run, or a
         trace."""
-        if self._held_storages and not self._held_storages.isdisjoint(call.storages):
-            return False
-        memory = call.memory
+        memory, leaves, _, reads, _ = call
+        if self._held_storages:
+            handles = [leaf for leaf in leaves if type(leaf) in HANDLES]
+            if any(live_state(handle).storage in self._held_storages for handle in handles):
+                return False
         for handle, buffer in self._given:
             state = find_live_state(handle)
             if state is None:
@@ -143,10 +150,10 @@ class Signature:
                 memory[buffer] = state.storage.memory
                 if memory[buffer] is None:
                     return False
-                call.locks.append((state.storage.lock, False))
+                reads.append(state.storage.lock)
         for cell, constant, index, shape, dtype in self._arrays:
             if memory[cell] is None:
-                array = call.leaves[index] if constant is None else constant
+                array = leaves[index] if constant is None else constant
                 if array.shape != shape or array.dtype != dtype:
                     return False
                 memory[cell] = array
@@ -163,14 +170,43 @@ class Signature:
     def read_again(self, leaves: Sequence[Any]) -> Reading | None:
         """Bind one more run with the leaves of an earlier one: of the same op, or of a captured graph. Return None if
         the run needs a trace, or if a graph has updates that it has to take over."""
-        bound = self.bind(leaves)
-        if bound is None or not all(captured.updates.idle for captured in bound.graphs):
-            return None
-        call = Reading(bound.memory)
-        call.leaves += leaves
-        call.states += [find_live_state(leaf) if type(leaf) in HANDLES else None for leaf in leaves]
-        call.locks += [(storage.lock, exclusive) for storage, exclusive in bound.locks.items()]
-        return call
+        call: Reading = [None] * self.buffers, list(leaves), [], [], []
+        memory, _, writes, reads, moved = call
+        graphs: Sequence[Captured] = ()
+        if self._graphs:
+            graphs = [leaves[graph] if isinstance(graph, int) else graph for graph, _ in self._graphs]
+            for captured, (_, buffers) in zip(graphs, self._graphs, strict=True):
+                captured.check()
+                if not captured.updates.idle:
+                    return None
+                for storage, buffer in zip(captured.storages, buffers, strict=True):
+                    memory[buffer] = storage.memory
+                writes += captured.writes
+                reads += captured.reads
+        for index, buffer, exclusive, held in self._leaves:
+            state = find_live_state(leaves[index])
+            if state is None or state.storage.memory is None:
+                return None
+            storage = state.storage
+            if storage is not held and (
+                held is not None or storage in self._held_storages or (graphs and _any_uses(graphs, storage))
+            ):
+                return None
+            if buffer >= 0:
+                memory[buffer] = storage.memory
+            if exclusive is not None:
+                (writes if exclusive else reads).append(storage.lock)
+        for cell, index, check, _ in self._numbers:
+            try:
+                memory[cell] = check(leaves[index])
+            except KernelArgumentError:
+                return None
+        for index in self.moves:
+            state = find_live_state(leaves[index])
+            if state is None:
+                return None
+            moved.append((index, leaves[index], state))
+        return call if not self.has_rest or self.read_rest(call) else None
 
     def bind(self, leaves: Sequence[Any] = ()) -> BoundArguments | None:
         """Bind the inputs of a run.

@@ -283,7 +283,7 @@ class LiveStage:
         all that it makes is in memory of the device, so `build` calls no closure. A failure loses the targets all the
         same.
         """
-        locks = [(storage.lock, False) for storage in update.locks]
+        locks = [storage.lock for storage in update.locks]
         flags = self.cutoffs.flag_buffers(compare)
         made = [each for each in update.subprogram.outputs if each[0] not in flags]
 
@@ -292,18 +292,16 @@ class LiveStage:
                 memory = self._bind(update, compare)
             except KernelArgumentError:
                 return None  # the general way raises it, and loses no target
-            call = Reading(memory)
-            call.locks = locks
-            return call
+            return memory, [], [], locks, []
 
-        def publish(call: Reading) -> Any:
-            self._replace(made, call.memory)
+        def publish(memory: list[Any], _leaves: object) -> Any:
+            self._replace(made, memory)
             return build()
 
-        def decide(call: Reading) -> Any:
+        def decide(memory: list[Any], _leaves: object) -> Any:
             assert type(update) is ConditionalPlan
             differing = self.cutoffs.find_differing(compare)
-            self._replace([each for each in made if runs(update.guards.get(each[0], ALWAYS), differing)], call.memory)
+            self._replace([each for each in made if runs(update.guards.get(each[0], ALWAYS), differing)], memory)
             self.cutoffs.decide_all(update.outcomes.note(differing))
             return build()
 

@@ -21,7 +21,7 @@ from dagpu.common.critical import BOOKKEEPING, INTERRUPT
 from dagpu.common.origin import Origin
 from dagpu.handles import Partition, cut_of
 from dagpu.handles.handle_state import restore_state, take_known_state
-from dagpu.lowering.arguments.call_guard import CallGuard, Reading, guard_call
+from dagpu.lowering.arguments.call_guard import CallGuard, Moved, Reading, guard_call
 from dagpu.lowering.arguments.dag_guard import DagGuard, guard_dag
 from dagpu.lowering.arguments.exact_tokens import exact_token
 from dagpu.lowering.arguments.flattened import Flattened
@@ -53,65 +53,66 @@ _blocking: Final = BlockingWaits()
 Read: TypeAlias = Callable[[Any, Any], Reading | None]
 """Reads the arguments and the keyword arguments of a call; None refuses it."""
 
-Build: TypeAlias = Callable[[Reading], Any]
-"""Builds the result of a run, or takes over what it has made, from what its call has read."""
+Build: TypeAlias = Callable[[list[Any], Sequence[Any]], Any]
+"""Builds the result of a run, or takes over what it has made, from its memory and its leaves."""
 
 
-def begin_run(call: Reading, moves: Sequence[int], holder: object, origin: Origin) -> bool:
-    """Lock the memory of a call, and move the handles of the leaves `moves` into the run. Return false, and do neither,
-    if another run is in the way. `holder` owns the exclusive locks, and `origin` is where the run starts.
+def begin_run(call: Reading, holder: object, origin: Origin) -> bool:
+    """Lock the memory of a call, and move its handles into the run. Return false, and do neither, if another run is in
+    the way. `holder` owns the exclusive locks, and `origin` is where the run starts.
 
     No finaliser and no signal handler comes in between: this happens in a section, or in a protected frame.
     """
-    leaves, states = call.leaves, call.states
+    _, leaves, writes, reads, moved = call
     with BOOKKEEPING:
-        for lock, exclusive in call.locks:
-            if lock.writer is not None or (exclusive and lock.readers):
+        for lock in writes:
+            if lock.writer is not None or lock.readers:
                 return False
-        for at, index in enumerate(moves):
-            if not take_known_state(leaves[index], states[index], TAKEN, origin):
-                put_back([leaves[each] for each in moves[:at]], call, moves[:at])
+        for lock in reads:
+            if lock.writer is not None:
                 return False
-        for lock, exclusive in call.locks:
-            if exclusive:
-                lock.writer = holder
-            else:
-                lock.readers += 1
+        for each in moved:
+            if not take_known_state(each[1], each[2], TAKEN, origin):
+                put_back(moved[: moved.index(each)])
+                return False
+        for lock in writes:
+            lock.writer = holder
             lock.holder = origin
-    for index in moves:
-        handle, state = leaves[index], states[index]
-        leaves[index] = Partition(state, cut_of(handle)) if type(handle) is Partition else type(handle)(state)
+        for lock in reads:
+            lock.readers += 1
+            lock.holder = origin
+    for index, handle, state in moved:
+        kind = type(handle)
+        leaves[index] = Partition(state, cut_of(handle)) if kind is Partition else kind(state)
     return True
 
 
 def end_run(call: Reading) -> None:
     """Release the locks of a call. Each is one step for other threads, so it needs no gate."""
-    for lock, exclusive in call.locks:
-        if exclusive:
-            lock.writer = None
-        else:
-            lock.readers -= 1
+    for lock in call[2]:
+        lock.writer = None
+    for lock in call[3]:
+        lock.readers -= 1
 
 
-def put_back(handles: Sequence[Any], call: Reading, moves: Sequence[int]) -> None:
+def put_back(moved: Sequence[Moved]) -> None:
     """Move handles back out of a run that has not been submitted."""
-    for handle, index in zip(handles, moves, strict=True):
-        restore_state(handle, call.states[index])
+    for _, handle, state in moved:
+        restore_state(handle, state)
 
 
 @final
 class DirectCall:
     """The direct call of one plan, for threads and for tasks. It does not refer to the `LoadedPlan`, which holds it."""
 
-    __slots__ = ("_attaches", "_build", "_decides", "_launch", "_moves", "_submit", "read", "table")
+    __slots__ = ("_attaches", "_build", "_decides", "_launch", "_submit", "read", "table")
 
     def __init__(
         self,
         loaded: LoadedPlan,
         read: Read,
         build: Build,
-        moves: Sequence[int] = (),
-        table: Any = None,
+        table: CallGuard | DagGuard | None = None,
         *,
         attaches: bool = False,
         decides: bool = False,
@@ -125,7 +126,6 @@ class DirectCall:
         self.read = read
         """Reads the inputs of a call, which has no effect."""
         self._build = build
-        self._moves = moves
         self._attaches = attaches
         self._decides = decides
         self._launch = loaded.prepared.launch_again
@@ -143,34 +143,36 @@ class DirectCall:
         """
         call = self.read(arguments, named)
         graph = loaded.runs + 1 >= loaded.graph_from
-        if call is None or INTERRUPT.raised is not None or not _is_ready(loaded, settings, graph):
+        if call is None or (settings is not loaded.settings and not loaded.suits(settings)):
             return MISS
-        moves, begun = self._moves, False
-        taken = [call.leaves[index] for index in moves]
+        if not (loaded.graph_is_ready if graph else loaded.is_compiled) or INTERRUPT.raised is not None:
+            return MISS
+        memory, leaves, _, _, _ = call
+        begun = False
         replay: Replay | None = None
         try:
-            begun = begin_run(call, moves, loaded, origin)
+            begun = begin_run(call, loaded, origin)
             if not begun:
                 return MISS
             loaded.runs += 1
             if self._attaches:
-                attach_plans(arguments, ((loaded, call.leaves),))
+                attach_plans(arguments, ((loaded, leaves),))
             spin = loaded.spin if settings.spin is None else settings.spin
             if self._launch is not None:
-                replay = self._launch(call.memory, spin, graph)
+                replay = self._launch(memory, spin, graph)
                 if replay is not None and replay is not COMPLETED and not self._decides:
-                    result = self._build(call)
+                    result = self._build(memory, leaves)
                     _finish(replay)
                     return result
                 if replay is None and self._decides:
                     return MISS
             if replay is None:
-                replay = self._submit(Bindings(call.memory), spin, graph=graph)
+                replay = self._submit(Bindings(memory), spin, graph=graph)
             if replay is not COMPLETED:
                 _finish(replay)
-            return self._build(call)
+            return self._build(memory, leaves)
         except BaseException:
-            _fail(replay, taken if begun else (), call, moves)
+            _fail(replay, call if begun else None)
             raise
         finally:
             if begun:
@@ -184,53 +186,50 @@ class DirectCall:
         await checkpoint_if_cancelled()
         call = self.read(arguments, named)
         graph = loaded.runs + 1 >= loaded.graph_from
-        if call is None or not _is_ready(loaded, settings, graph):
+        if call is None or (settings is not loaded.settings and not loaded.suits(settings)):
             return MISS
-        moves, begun = self._moves, False
-        taken = [call.leaves[index] for index in moves]
+        if not (loaded.graph_is_ready if graph else loaded.is_compiled):
+            return MISS
+        memory, leaves, _, _, _ = call
+        begun = False
         replay: Replay | None = None
         try:
-            begun = begin_run(call, moves, loaded, origin)
+            begun = begin_run(call, loaded, origin)
             if not begun:
                 return MISS
             loaded.runs += 1
             if self._attaches:
-                attach_plans(arguments, ((loaded, call.leaves),))
+                attach_plans(arguments, ((loaded, leaves),))
             spin, pace = (loaded.spin, loaded.pace) if settings.spin is None else (settings.spin, None)
             if self._launch is not None:
-                replay = launched = self._launch(call.memory, 0.0, graph)
+                replay = launched = self._launch(memory, 0.0, graph)
                 if launched is not None:
-                    result = None if self._decides else self._build(call)
+                    result = None if self._decides else self._build(memory, leaves)
                     await cancel_shielded_checkpoint()
                     if not launched.succeeds(spin):
                         await settle(launched, TrioWaits(has_yielded=True), 0.0, pace)
-                    return self._build(call) if self._decides else result
+                    return self._build(memory, leaves) if self._decides else result
                 if self._decides:
                     return MISS
-            replay = self._submit(Bindings(call.memory), 0.0, graph=graph)
+            replay = self._submit(Bindings(memory), 0.0, graph=graph)
             await settle(replay, TrioWaits(), spin, pace)
-            return self._build(call)
+            return self._build(memory, leaves)
         except BaseException:
-            _fail(replay, taken if begun else (), call, moves)
+            _fail(replay, call if begun else None)
             raise
         finally:
             if begun:
                 end_run(call)
 
 
-def _is_ready(loaded: LoadedPlan, settings: Settings, graph: bool) -> bool:
-    """Return true if a plan suits these settings and has no slow work to do before a run, as a graph or not."""
-    suits = settings is loaded.settings or loaded.suits(settings)
-    return suits and (loaded.graph_is_ready if graph else loaded.is_compiled)
-
-
-def _fail(replay: Replay | None, taken: Sequence[Any], call: Reading, moves: Sequence[int]) -> None:
-    """Clean up after an error: cancel a run and wait for it, or put back the handles of one that was not submitted."""
+def _fail(replay: Replay | None, call: Reading | None) -> None:
+    """Clean up after an error: cancel a run and wait for it, or put back the handles of a call that was not submitted,
+    None if it had not begun."""
     if replay is not None:
         replay.cancel()
         drive(_blocking.drain_replay(replay))
-    elif taken:
-        put_back(taken, call, moves)
+    elif call is not None:
+        put_back(call[4])
 
 
 def _finish(replay: Replay) -> None:
@@ -248,10 +247,12 @@ def make_direct_call(loaded: LoadedPlan, arguments: Any, named: Any, inputs: Fla
     if loaded.direct_is_known or signature is None:
         return
     if not signature.needs_bind:
-        guard = guard_call(arguments, named, inputs.leaves, signature.leaf_bindings(len(inputs.leaves)))
+        guard = guard_call(
+            arguments, named, inputs.leaves, signature.leaf_bindings(len(inputs.leaves)), signature.buffers
+        )
         if guard is not None:
-            read, build = _reader(guard, signature, loaded.fixed), _builder(signature)
-            loaded.direct = DirectCall(loaded, read, build, signature.moves, guard)
+            read, build = _reader(guard, signature, loaded.fixed), signature.result
+            loaded.direct = DirectCall(loaded, read, build, guard)
     loaded.direct_is_known = True
 
 
@@ -264,12 +265,12 @@ def make_fresh_call(loaded: LoadedPlan, op: DeviceOp[Any, Any, Any], inputs: Fla
         return
     if not signature.needs_bind:
         leaves = inputs.leaves
-        guard = guard_dag(op, leaves, signature.leaf_bindings(len(leaves)))
+        guard = guard_dag(op, leaves, signature.leaf_bindings(len(leaves)), signature.buffers)
         if guard is not None:
             attaches = not (inputs.changeable or signature.moves)
             read = _reader(guard, signature, loaded.fixed)
-            build = _builder(signature)
-            loaded.fresh = DirectCall(loaded, read, build, signature.moves, guard, attaches=attaches)
+            build = signature.result
+            loaded.fresh = DirectCall(loaded, read, build, guard, attaches=attaches)
     loaded.fresh_is_known = True
 
 
@@ -281,26 +282,20 @@ def make_call_again(loaded: LoadedPlan, leaves: Sequence[Any]) -> None:
         return
     if signature.can_read_again(leaves):
         again = signature.read_again
-        loaded.again = DirectCall(loaded, lambda leaves, _: again(leaves), _builder(signature), signature.moves)
+        loaded.again = DirectCall(loaded, lambda leaves, _: again(leaves), signature.result)
     loaded.again_is_known = True
 
 
 def _reader(guard: CallGuard | DagGuard, signature: Signature, fixed: Sequence[tuple[int, Any]]) -> Read:
     """Return the function that reads calls by a guard. `fixed` has the leaves that the plan is specialised for."""
-    buffers, rest = signature.buffers, signature.read_rest
+    if not fixed and not signature.has_rest:
+        return guard.read
+    rest = signature.read_rest
 
     def read(arguments: Any, named: Any) -> Reading | None:
-        call = Reading([None] * buffers)
-        if not guard.read(arguments, named, call):
+        call = guard.read(arguments, named)
+        if call is None or any(exact_token(call[1][index]) != token for index, token in fixed):
             return None
-        for index, token in fixed:
-            if exact_token(call.leaves[index]) != token:
-                return None
         return call if rest(call) else None
 
     return read
-
-
-def _builder(signature: Signature) -> Build:
-    result = signature.result
-    return lambda call: result(call.memory, call.leaves)
