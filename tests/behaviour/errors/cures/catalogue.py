@@ -281,7 +281,6 @@ LEFT_OUT: Final[dict[str, str]] = {
     "lowering/verify/verify_update.py": AT_FAULT,
     "lowering/tracing/evaluate.py _apply_node": INTERNAL,
     "ops/initializers.py _check_real": INTERNAL,
-    "ops/initializers.py _check_landing": INTERNAL,
     "ops/initializers.py check_recipe": INTERNAL,
     "runtime/graphs/capture.py capture": "why a handle is void, in the message of a later use: `escaped` above",
     "runtime/waiting/waits.py drive": INTERNAL,
