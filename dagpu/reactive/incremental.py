@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, final
 from dagpu.common.origin import Origin, StartedAt
 from dagpu.handles import SharedTensor, live_state
 from dagpu.lowering.arguments.call_text import MISS
-from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
+from dagpu.lowering.tracing.deferred import ends_on_host
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.lowering.updates.comparing.compare_values import same_kind
 from dagpu.lowering.updates.host_layer import HostLayer, NewTraceNeeded
@@ -21,7 +21,6 @@ from dagpu.lowering.updates.live_result import Build, Made, TargetMemory, result
 from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Map
 from dagpu.ops.live.parts import Box
 from dagpu.ops.live.source_cell import PLAIN
 from dagpu.ops.live.source_op import Source
@@ -352,7 +351,7 @@ class IncrementalRun:
                     stages[-1].lenders(table, 0)
                 stage = self._maker.new_stage(tracer, live, program, stages)
                 made |= {storage: (stage.targets, buffer) for buffer, storage in tracer.builder.outputs()}
-                if not stages and all(map(_ends_on_host, tracer.suspended)):
+                if not stages and all(map(ends_on_host, tracer.suspended)):
                     build = result_builder(tracer.root, live, stage.targets, made, where)
                 stages.append(stage)
                 await self._run_stage(stage, 0, snapshot, waits, (table, available), earlier=stages[:-1])
@@ -415,9 +414,3 @@ class IncrementalRun:
 
 
 _Reuse: TypeAlias = tuple[ValueNumbers, Contents]
-
-
-def _ends_on_host(deferred: Deferred) -> bool:
-    """Return true for a value that no device needs: it is put together, or computed on the host, after the stage."""
-    cause = deferred.cause
-    return type(cause) is FromItems or (type(cause) is SuspendedOp and type(cause.node) is Map)

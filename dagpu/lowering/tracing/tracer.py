@@ -42,6 +42,7 @@ from dagpu.lowering.tracing.deferred import (
     FromItems,
     PartOfOp,
     Turns,
+    ends_on_host,
     is_host_part,
     resolve,
     waits_for_host,
@@ -205,6 +206,8 @@ class Tracer:
             self._root = evaluation.done.pop()
         if evaluation.suspended:
             yield from evaluation.resume(due)
+        if all(map(ends_on_host, evaluation.suspended)):
+            evaluation.memo.forget_private_components()  # they would count as outputs, which updates make for nobody
         if not evaluation.suspended:
             evaluation.memo.forget_private()
             if self._sources.reads is not None:

@@ -48,10 +48,6 @@ class Model:
         self.feeds = {root: ModelFeed(built[root]) for root in roots}
 
 
-CLOSURES: Final = {"chosen", "late", "nested"}
-"""The steps that build ops in closures."""
-
-
 @final
 class FeedTrial:
     """A program as ops, and its models: one of both feeds together, and one of each alone.
@@ -69,12 +65,6 @@ class FeedTrial:
         self.tensor = recipe.arrays - 1 if recipe.arrays > 1 else None
         """The source of a tensor."""
         self.most = {f"kernel {at}": MOST_RUNS.get(step.kind, 1) for at, step in enumerate(recipe.steps)}
-        kinds = {step.kind for step in recipe.steps}
-        self.again = {
-            f"kernel {at}" for at, step in enumerate(recipe.steps) if step.kind == "split" and kinds & CLOSURES
-        }
-        """Kernels of two outputs beside closures: where a closure reads an output, the kernel runs once more than it
-        has to. See `test_a_kernel_of_two_outputs_that_a_closure_reads_stays`."""
         self.times = 8 if place == "explore" else 1
         """How often one launch calls a body: in explored orders it is tried in several ways."""
 
@@ -146,9 +136,7 @@ class FeedTrial:
             most += Runs({name: 1 for name in update.again if not update.ran[name]})
         for name in ran:
             times = self.most.get(name, 1) * (self.times if name.startswith("kernel") else 1)
-            assert ran[name] <= max(most[name], name in self.again) * times, (
-                f"{name} ran {ran[name]} times, and {most[name]} are right"
-            )
+            assert ran[name] <= most[name] * times, f"{name} ran {ran[name]} times, and {most[name]} are right"
 
     def ask_models(self, which: tuple[int, ...]) -> list[Update]:
         """Ask these feeds of both kinds of model. Return the updates of the feeds that share nothing."""
@@ -161,12 +149,9 @@ class FeedTrial:
         return [self.alone[each].feeds[each].preview() for each in which]
 
 
-async def try_feeds(recipe: Recipe, steps: list[Turn], feeds: int, place: str = "host", exact: bool = False) -> None:
-    """Ask the feeds of a recipe behind changes, and check each value, and what has run for it: with `exact` no kernel
-    may run once more."""
+async def try_feeds(recipe: Recipe, steps: list[Turn], feeds: int, place: str = "host") -> None:
+    """Ask the feeds of a recipe behind changes, and check each value, and what has run for it."""
     trial = FeedTrial(recipe, feeds, place)
-    if exact:
-        trial.again.clear()
     ops = await trial.build()
     RUNS.take()
     async with AsyncExitStack() as stack:
