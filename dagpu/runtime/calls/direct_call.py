@@ -179,11 +179,13 @@ def write_update_call(
 ) -> None:
     """Give the plan of an update its direct call, unless it would be too long. `text` binds the inputs in a memory of
     this number of `cells`. The lines `publish` take over what is in `memory`, and `build` returns the value then: at
-    the end, if the plan `decides` what it runs."""
+    the end, if the plan `decides` what it runs. A run that fails leaves a `LoadedPlan.failed_run`."""
     loaded.again_is_known = True
     if len(text.lines) + len(text.locks) + len(text.cells) + len(publish) <= _LONGEST:
         result = f"{text.constant('BUILD', build)}()"
-        loaded.again = _direct_call(DirectCallBody(text, loaded, cells, result, publish, decides=decides))
+        loaded.again = _direct_call(
+            DirectCallBody(text, loaded, cells, result, publish, is_update=True, decides=decides)
+        )
 
 
 def _finished(

@@ -32,15 +32,18 @@ class DirectCallBody:
         result: str,
         publish: Sequence[str] = (),
         *,
+        is_update: bool = False,
         decides: bool = False,
     ) -> None:
         """`cells` is the number of the plan's buffers and cells, `result` the expression of the result, before which
-        come the lines `publish`. A plan that `decides` what it runs is one graph: these lines read what it has decided,
-        and the general way runs the call if no graph can be launched."""
+        come the lines `publish`. The call of an update notes what a run that fails leaves behind. A plan that `decides`
+        what it runs is one graph: these lines read what it has decided, and the general way runs the call if no graph
+        can be launched."""
         memory = [text.cells.get(buffer, "None") for buffer in range(cells)]
         self._text = text
         self._result = result
         self._publish = publish
+        self._is_update = is_update
         self._decides = decides
         self.constants = text.constants
         if len(memory) <= _FEW_CELLS:
@@ -82,6 +85,7 @@ class DirectCallBody:
             "    # ---- the run",
             "    replay = None",
             "    begun = False",
+            *(["    memory = ()"] if self._is_update else []),
             "    try:",
             *_indented(self._begin(), 2),
             "        loaded.runs += 1",
@@ -89,6 +93,7 @@ class DirectCallBody:
             "    except BaseException:",
             "        if replay is not None: END(replay)",
             *[f"        elif begun: {'; '.join(undo)}" for undo in [self._undo()] if undo],
+            *(["        loaded.failed_run = replay, memory"] if self._is_update else []),
             "        raise",
             *(["    finally:", f"        if begun: {'; '.join(self._unlock())}"] if self._text.locks else []),
         ]  # fmt: skip
