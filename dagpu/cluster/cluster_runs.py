@@ -142,6 +142,9 @@ class ClusterRun:
         found, self._failures = self._failures, []
         return found
 
+    def spoilt(self) -> None:
+        """Return None: nobody knows which parts the workers have completed."""
+
 
 @final
 class ClusterPlan:

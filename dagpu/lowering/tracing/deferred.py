@@ -99,6 +99,13 @@ def resolve(value: Any) -> Any:
     return value
 
 
+def ends_on_host(deferred: Deferred) -> bool:
+    """Return true for a value that is put together, or computed on the host, of values that are known to come: no
+    further part of the op is evaluated for it."""
+    cause = deferred.cause
+    return type(cause) is FromItems or (type(cause) is SuspendedOp and type(cause.node) is Map)
+
+
 def is_host_part(deferred: Deferred) -> bool:
     """Return true for a value that no device needs: it is put together, or computed on the host, after the stage."""
     match deferred.cause:

@@ -42,6 +42,7 @@ from dagpu.lowering.tracing.deferred import (
     FromItems,
     PartOfOp,
     Turns,
+    ends_on_host,
     is_host_part,
     resolve,
     waits_for_host,
@@ -54,7 +55,7 @@ from dagpu.lowering.tracing.remembering import AnyOp
 from dagpu.lowering.tracing.run_memo import own_result_error
 from dagpu.lowering.tracing.traced_storage import Loans, TracedStorage
 from dagpu.lowering.tracing.undo_log import HandleTaker, UndoLog
-from dagpu.lowering.updates.live_inputs import LiveInputs
+from dagpu.lowering.updates.live_inputs import LetThrough, LiveInputs
 from dagpu.lowering.updates.run_sources import LiveSources, SnapshotSources
 from dagpu.ops.compose import Unzip, Zip
 from dagpu.ops.graph import Captured
@@ -96,7 +97,7 @@ class Tracer:
     the leaves of the op, if its plan may serve runs with other leaves. `origin` is the place in the user's code that
     starts the run; by default that of the call. `after` is the trace of an op whose program this
     one continues. With `snapshot`, the trace is for a feed: it reads sources at that instant, through stand-ins;
-    `before` has the inputs of the trace that it replaces.
+    `before` has what cutoffs have let through last.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Tracer:
         *,
         after: "Tracer | None" = None,
         snapshot: Snapshot | None = None,
-        before: LiveInputs | None = None,
+        before: LetThrough | None = None,
     ) -> None:
         self._origin = start_of_run() if origin is None else origin
         self._find = find
@@ -205,6 +206,8 @@ class Tracer:
             self._root = evaluation.done.pop()
         if evaluation.suspended:
             yield from evaluation.resume(due)
+        if all(map(ends_on_host, evaluation.suspended)):
+            evaluation.memo.forget_private_components()  # they would count as outputs, which updates make for nobody
         if not evaluation.suspended:
             evaluation.memo.forget_private()
             if self._sources.reads is not None:

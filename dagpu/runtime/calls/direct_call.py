@@ -105,7 +105,7 @@ def put_back(moved: Sequence[Moved]) -> None:
 class DirectCall:
     """The direct call of one plan, for threads and for tasks. It does not refer to the `LoadedPlan`, which holds it."""
 
-    __slots__ = ("_attaches", "_build", "_decides", "_launch", "_submit", "read", "table")
+    __slots__ = ("_attaches", "_build", "_decides", "_is_update", "_launch", "_submit", "read", "table")
 
     def __init__(
         self,
@@ -115,9 +115,11 @@ class DirectCall:
         table: CallGuard | DagGuard | None = None,
         *,
         attaches: bool = False,
+        is_update: bool = False,
         decides: bool = False,
     ) -> None:
-        """A call that `attaches` leaves the plan and the leaves at its op, whose next run needs no guard.
+        """A call that `attaches` leaves the plan and the leaves at its op, whose next run needs no guard. One that
+        `is_update` leaves a `LoadedPlan.failed_run` if it fails.
 
         The result of a launch is built while the device works: a launch has given memory to all outputs. A failure
         drops it. But a plan that `decides` what it runs is one graph. There `build` reads what has been decided, so it
@@ -127,6 +129,7 @@ class DirectCall:
         """Reads the inputs of a call, which has no effect."""
         self._build = build
         self._attaches = attaches
+        self._is_update = is_update
         self._decides = decides
         self._launch = loaded.prepared.launch_again
         """Launches the plan as a graph, if it may run so, and returns None if it does not now."""
@@ -173,6 +176,8 @@ class DirectCall:
             return self._build(memory, leaves)
         except BaseException:
             _fail(replay, call if begun else None)
+            if self._is_update:
+                loaded.failed_run = replay, memory
             raise
         finally:
             if begun:
@@ -216,6 +221,8 @@ class DirectCall:
             return self._build(memory, leaves)
         except BaseException:
             _fail(replay, call if begun else None)
+            if self._is_update:
+                loaded.failed_run = replay, memory
             raise
         finally:
             if begun:

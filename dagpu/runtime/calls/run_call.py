@@ -36,8 +36,9 @@ async def run_call(
     settings: Settings,
     waits: Waits,
     meanwhile: Callable[[], None] | None = None,
+    on_submit: Callable[[Replay], None] | None = None,
 ) -> None:
-    """Run a plan once with bound inputs, and raise the failures.
+    """Run a plan once with bound inputs, and raise the failures. `on_submit` gets the replay.
 
     When this ends, the work is complete, and `bound.memory` has the memory that the run made. If it fails before the
     submission, the handles are back in their op. The caller releases `locks`, which are None for a call that locks
@@ -64,6 +65,8 @@ async def run_call(
             bindings = Bindings(bound.memory)
             polls_now = meanwhile is None and waits.polls_at_submit
             replay = loaded.prepared.submit(bindings, spin if polls_now else 0.0, graph=graph)
+            if on_submit is not None:
+                on_submit(replay)
             if bound.undo_log is not None:
                 bound.undo_log.discard()
         except BaseException:

@@ -57,6 +57,9 @@ class ManualReplay:
     def failures(self) -> list[Failure]:
         return []
 
+    def spoilt(self) -> frozenset[int]:
+        return frozenset()
+
 
 @pytest.fixture(name="where")
 def host() -> Device:
