@@ -226,7 +226,7 @@ class Evaluation(RememberingEvaluation):
                 if not isinstance(op, DeviceOp):
                     raise self._not_an_op_error(node, op)
                 self._sources.built(node, op)
-                if self.finds_parts and not self.builder.instructions:
+                if self.finds_parts:
                     self.add_parts(op)
                 self.todo.append(op)
             case ToHost():
@@ -255,7 +255,7 @@ class Evaluation(RememberingEvaluation):
     def add_parts(self, op: AnyOp) -> None:
         """Let the parts of an op that have plans of their own run by these. An op that a closure has made may be one
         itself."""
-        self.parts |= parts_with_plans(Map(op, Inspect(id), None), inside=True)
+        self.parts |= parts_with_plans(Map(op, Inspect(id), None))
 
     def _defer_part(self, node: AnyOp) -> None:
         if type(node) not in _USED_AGAIN:
@@ -268,12 +268,13 @@ class Evaluation(RememberingEvaluation):
         self.done.append(deferred)
 
     def parts_to_run(self) -> list[Deferred]:
-        """Return the parts that the run has met, and whose values it needs."""
-        return [
-            each
-            for each in self.suspended
-            if type(each.cause) is PartOfOp and each.value is PENDING and not each.cause.traced
-        ]
+        """Return the parts that the run has met since, and whose values it needs. They are running from now on."""
+        found: list[Deferred] = []
+        for each in self.suspended:
+            if type(each.cause) is PartOfOp and not each.cause.runs:
+                each.cause.runs = True
+                found.append(each)
+        return found
 
     def placed_part(self, part: Deferred) -> AnyOp:
         """Return a part as an op of its own."""
@@ -283,6 +284,7 @@ class Evaluation(RememberingEvaluation):
     def finish_part(self, part: Deferred, value: Any, made_for: Mapping[Any, int]) -> None:
         """Record the value of a part, and the sources of which it was made."""
         assert type(part.cause) is PartOfOp
+        self.parts.discard(part.cause.node)  # if it remembers the value, a further use finds it
         self._sources.ran(part.cause.node, made_for)
         self.taker.own(value)
         part.value = value
@@ -363,6 +365,7 @@ class Evaluation(RememberingEvaluation):
             for deferred in waiting:
                 if (yield from self._try_resume(deferred, due)):
                     progress = True
+                    self.resumed += 1
                 else:
                     self.suspended.append(deferred)
 
@@ -397,13 +400,8 @@ class Evaluation(RememberingEvaluation):
                 return True
             case FromCell():
                 return False
-            case PartOfOp(node=node, place=place, traced=traced):
-                if not traced:
-                    return deferred.value is not PENDING
-                self._places.current = place
-                self.parts.discard(node)
-                self.seen.discard(node)
-                self.todo.append(node)
+            case PartOfOp():
+                return deferred.value is not PENDING
         yield from self.run(due)
         value = resolve(self.done.pop())
         if value is deferred:
