@@ -1,8 +1,7 @@
 """Runs one op: traces, locks, schedules, verifies, submits and waits, stage by stage."""
 
 import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, final
 
@@ -14,14 +13,15 @@ from dagpu.lowering.arguments.call_text import MISS
 from dagpu.lowering.arguments.exact_tokens import is_fixed
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
-from dagpu.lowering.tracing.deferred import Deferred, part_of
+from dagpu.lowering.tracing.deferred import PENDING, Deferred, part_of
 from dagpu.lowering.tracing.own_plans import sources_of_part
 from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Value
+from dagpu.ops.compose import Map, Then, Value
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
 from dagpu.runtime.calls.run_call import run_bound, run_call
 from dagpu.runtime.calls.settings import Settings
+from dagpu.runtime.composed_call import call_directly, run_composed
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call
 from dagpu.runtime.waiting.waits import BlockingWaits, Waits, drive
@@ -30,19 +30,22 @@ _T = TypeVar("_T")
 _blocking: Final = BlockingWaits()
 
 
-@contextmanager
-def quiet_collector() -> Iterator[None]:
+@final
+class quiet_collector:  # noqa: N801  # reason: it is used as a function
     """Disable the cyclic garbage collector, which would walk a trace again and again while it grows.
 
     A program and its plan have about ten objects for each launch, none of them garbage: at 100,000 launches the
     collector took half of the time of a trace. If several threads trace at once, it is off until the first one ends.
     """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
+
+    __slots__ = ("_was_on",)
+
+    def __enter__(self) -> None:
+        self._was_on = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_error: object) -> None:
+        if self._was_on:
             gc.enable()
 
 
@@ -86,6 +89,11 @@ async def run_unchecked(op: DeviceOp[_T, Any, Any], settings: Settings, waits: W
     if type(op) is Value and is_fixed(op.content):  # no work to trace or launch, but the run is a checkpoint
         await waits.finish_run(False)
         return op.content
+    if settings.direct and (type(op) is Map or type(op) is Then):
+        result, left = await run_composed(op, settings, waits, origin)
+        if left is None:
+            return result
+        op = left
     lookup = PlanLookup(op, settings)
     found = await _run_by_a_plan(lookup, settings, waits, origin)
     return await _TracedRun(op, settings, waits, lookup, origin).run() if found is MISS else found
@@ -147,7 +155,6 @@ class _TracedRun:
         "_waited",
         "_waits",
         "_whole",
-        "is_stuck",
         "locks",
         "runs",
         "tracer",
@@ -175,8 +182,6 @@ class _TracedRun:
         self.runs: dict[object, _TracedRun] = {} if whole is None else whole.runs
         """The runs of the whole and of its parts, by the owners of their claims."""
         self._waited = False
-        self.is_stuck = False
-        """True while it waits for a value of another one of these runs."""
 
     async def run(self) -> Any:
         """Run the op, and return its result. Store the plan for later runs."""
@@ -225,16 +230,12 @@ class _TracedRun:
     async def _wait_for_others(self) -> None:
         """Let the other runs of this op go on, or wait for a value that a run of another op is making."""
         others = self.tracer.awaited_values()
-        self.is_stuck = True
-        try:
-            moved = False
-            for run in [*self.runs.values()]:
-                moved = run.finish_parts() or moved
-            for run in [*self.runs.values()]:
-                if not run.is_stuck:
-                    moved = await run.go_on() or moved
-        finally:
-            self.is_stuck = False
+        moved = False
+        for run in [*self.runs.values()]:
+            moved = run.finish_parts() or moved
+        for run in [*self.runs.values()]:
+            if run is not self and not run.tracer.finished:
+                moved = await run.go_on() or moved
         if moved or any(once.settled() for once in others):
             return
         others = [once for once in others if once.owner not in self.runs]
@@ -247,6 +248,10 @@ class _TracedRun:
         """Run parts of the op, together, by a plan of their own."""
         tracer, settings, waits, origin = self.tracer, self._settings, self._waits, self._origin
         op = tracer.op_of_parts(parts)
+        result = await call_directly(op, settings, waits, origin)
+        if result is not MISS:
+            tracer.finish_part(parts[0], result, {})
+            return
         lookup = PlanLookup(op, settings, instant=tracer.instant)
         result = await _run_by_a_plan(lookup, settings, waits, origin, self.locks)
         if result is MISS:
@@ -262,9 +267,12 @@ class _TracedRun:
         tracer, whole, parts = self.tracer, self._whole, self._parts
         if whole is None:
             return False
-        values = zip(parts, tracer.values_so_far(len(parts)), strict=True)
-        new = [whole.tracer.finish_part(part, value, tracer.read_by(part)) for part, value in values]
-        return any(new)
+        new = False
+        for part, value in zip(parts, tracer.values_so_far(len(parts)), strict=True):
+            if value is not PENDING and part.value is PENDING:
+                whole.tracer.finish_part(part, value, tracer.read_by(part))
+                new = True
+        return new
 
 
 def _store(lookup: PlanLookup, loaded: LoadedPlan, tracer: Tracer) -> None:

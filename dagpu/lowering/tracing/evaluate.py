@@ -50,7 +50,7 @@ from dagpu.lowering.tracing.run_memo import (
     check_components,
     own_result_error,
 )
-from dagpu.lowering.tracing.user_code import describe_closure, reads_array
+from dagpu.lowering.tracing.user_code import describe_closure, not_an_op_error, reads_array
 from dagpu.lowering.updates.live_inputs import LiveValue
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import Cutoff, HostCall, Map, On, Shared, Then, ToHost, Unzip, Value, Zip
@@ -58,7 +58,7 @@ from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source
-from dagpu.ops.node_functions import BUILT_IN, Cut, Inspect, Item, Pure
+from dagpu.ops.node_functions import BUILT_IN, Cut, Inspect, Item
 from dagpu.ops.nodes import Node
 
 _USED_AGAIN: Final = frozenset((Value, Shared, Source, Cutoff))
@@ -224,7 +224,7 @@ class Evaluation(RememberingEvaluation):
             case Then():
                 op = self._sources.call(self._closures, node, node.f, inputs[0])
                 if not isinstance(op, DeviceOp):
-                    raise self._not_an_op_error(node, op)
+                    raise not_an_op_error(node, op)
                 self._sources.built(node, op)
                 if self.finds_parts:
                     self.add_parts(op)
@@ -470,13 +470,6 @@ class Evaluation(RememberingEvaluation):
         over_mesh = bool(self._places.spread) and self._places.over_mesh(policy)
         emit_launch(node, args, self.builder, policy, over_mesh=over_mesh)
         return args
-
-    def _not_an_op_error(self, node: Then[Any], result: object) -> TypeError:
-        """Return the error for a function of `then` or of a pipeline whose result is not an op."""
-        cure = "Return an op (value(x) makes one of a value)" + ("" if type(node.f) is Pure else ", or use .map")
-        return TypeError(
-            f"{describe_closure(node, node.f)} returned {result.__class__.__name__}, which is not an op. {cure}."
-        )
 
     def _used_twice_error(self, node: AnyOp) -> MovedError:
         """Return the error for an op whose result is used twice in one run."""

@@ -43,9 +43,9 @@ def parts_with_plans(root: AnyOp) -> set[AnyOp]:
             todo.pop()
             continue
         sources = () if _is_made(op) else _inputs_of(op)
-        missing = [source for source in sources if source not in waits]
-        if missing:
-            todo += missing
+        known = len(todo)
+        todo += [source for source in sources if source not in waits]
+        if len(todo) > known:
             continue
         todo.pop()
         around = [source for source in sources if not waits[source]]
@@ -82,7 +82,7 @@ def _inputs_of(op: AnyOp) -> Sequence[AnyOp]:
     """Return the sources of an op; of the call of a pipeline the ops that it is called with."""
     if type(op) is Then and type(op.source) is Value and type(op.f) is Pure:
         return [each for each in values_in(op.source.content) if isinstance(each, DeviceOp)]
-    return tuple(sources_of(op))
+    return (op.source,) if type(op) is Map else tuple(sources_of(op))
 
 
 def _is_made(op: AnyOp) -> bool:

@@ -212,9 +212,8 @@ class Tracer:
             evaluation.seen.clear()  # ops that closures have built hold borrows, whose memory would count as an output
         evaluation.memo.forget_unreachable()
         builder = evaluation.builder
-        traced = builder.program()
-        program = place_spread(traced)
-        if program is not traced:
+        program = traced = builder.program()
+        if traced.instructions and (program := place_spread(traced)) is not traced:
             builder.place_outputs(program, self._find)
         undo_log = evaluation.taker.undo_log
         return Stage(program, traced, builder.inputs, builder.locks, builder.graphs, undo_log)
@@ -308,13 +307,9 @@ class Tracer:
         ops = [self._evaluation.placed_part(part) for part in parts]
         return ops[0] if len(ops) == 1 else Zip(tuple(ops), None)
 
-    def finish_part(self, part: Deferred, value: Any, made_for: Mapping[Any, int]) -> bool:
-        """Record the value of a part, unless it is known or is `PENDING`, and the sources of which it was made, with
-        their revisions. Return whether it is new."""
-        if value is PENDING or part.value is not PENDING:
-            return False
+    def finish_part(self, part: Deferred, value: Any, made_for: Mapping[Any, int]) -> None:
+        """Record the value of a part, and the sources of which it was made, with their revisions."""
         self._evaluation.finish_part(part, value, made_for)
-        return True
 
     def values_so_far(self, count: int) -> list[Any]:
         """Return the values of this op, of `count` parts of another one; `PENDING` for each that does not exist yet."""
@@ -338,7 +333,7 @@ class Tracer:
         self._sources.watch(part_of(part) for part in parts)
 
     def read_by(self, part: Deferred) -> Mapping[Any, int]:
-        """Return the sources on which the value of such a part depends, with their revisions."""
+        """Return the sources on which the value of such a part depends, with their revisions. Its value exists."""
         assert isinstance(self._sources, SnapshotSources)
         return self._sources.read_by(part_of(part))
 
@@ -367,7 +362,8 @@ class Tracer:
             if type(cause) is FromCell:
                 deferred.value = memory[cause.buffer]
         self._evaluation.cells.clear()
-        self._evaluation.builder = self._new_builder()
+        if not self._evaluation.builder.is_new():
+            self._evaluation.builder = self._new_builder()
 
     def publish(self, constant: Callable[[Any], Any] = lambda value: value) -> list[Handle]:
         """Make the values of `Shared` and `Unzip` ops visible to other runs. `constant` maps the value of a `Shared` to
