@@ -58,7 +58,8 @@ def _warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
         origin,
         f"{owner!r}, called at {describe(origin)}, got {what}, by which no plan can be found: its function is called "
         "again in each run. Pass handles, NumPy arrays, numbers, texts, and tuples, lists and dicts of these; or "
-        "slices, frozen dataclasses and functions that hold none of the first two and no object. Let the function "
+        "slices, frozen dataclasses, classes and functions that hold none of the first two and no object. Of a module "
+        "pass what the function reads. Let the function "
         "close over a value that is the same in all calls, and make a pipeline for each such value. Give the result of "
         "an op by .then: op.then(lambda t: f(t)).",
     )

@@ -20,7 +20,7 @@ from dagpu.handles import HANDLES, Cut, Partition, SharedTensor, Tensor, cut_of,
 from dagpu.handles.device_handles import Device
 from dagpu.handles.storage import Storage
 from dagpu.lowering.arguments.call_text import CallText, HandleNames
-from dagpu.lowering.arguments.exact_tokens import COMPARABLE, NAMED, PLAIN, exact_token, is_tuple
+from dagpu.lowering.arguments.exact_tokens import COMPARABLE, PLAIN, exact_token, is_named, is_tuple
 from dagpu.lowering.arguments.fixed_tokens import fixed_token
 
 _DEEPEST: Final = 4
@@ -153,7 +153,7 @@ class TokenGuard:
             return
         text.refuse_if(f"type({value}) is not {kind}")
         other = f"{known} is not {value}"
-        if not isinstance(self.value, NAMED):
+        if not is_named(self.value):
             token = text.constant("TOKEN", exact_token(self.value))
             other += f" and {token} != {text.function_name(exact_token)}({value})"
         text.refuse_if(other)
@@ -306,7 +306,7 @@ class ArgumentWalk:
         kind = type(value)
         if kind in PLAIN and kind is not int and kind is not float:
             return TokenGuard(kind, value)
-        if isinstance(value, NAMED):
+        if is_named(value):
             return TokenGuard(kind, value)
         if kind is list or kind is dict or is_tuple(value):
             if depth == _DEEPEST or (kind is dict and not PLAIN.issuperset(map(type, value))):
