@@ -1,7 +1,7 @@
-"""The quick way to run `model(x).map(f)`: the direct call of a pipeline's plan, and functions of the user's after it.
+"""The quick way to run `model(x).map(f)`: the plan of what is below all functions of the user's, and then these.
 
-A run of such an op need not be traced: a chain of functions above one call has nothing that runs beside it, no place,
-and no value that is remembered. What a function of `.then` returns is run in the same way, if it is such a chain too.
+A run of such an op need not be traced: a chain of functions has nothing that runs beside it, and no place. What a
+function of `.then` returns is run in the same way, if it is such a chain too.
 """
 
 from typing import Any, Final
@@ -10,15 +10,20 @@ from dagpu.common.containers import own_containers, values_in
 from dagpu.common.origin import Origin
 from dagpu.handles import HANDLES
 from dagpu.lowering.arguments.call_text import MISS
+from dagpu.lowering.tracing.run_memo import BoundClaims, RunMemo
 from dagpu.lowering.tracing.user_code import apply_map, call_closure, not_an_op_error
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Map, Then, Value
+from dagpu.ops.compose import Map, Shared, Then, Value
 from dagpu.ops.node_functions import BUILT_IN
 from dagpu.runtime.calls.settings import Settings
-from dagpu.runtime.plan_lookup import direct_call, pipeline_call
+from dagpu.runtime.found_plan import run_by_a_plan
+from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call
 from dagpu.runtime.waiting.waits import BlockingWaits, Waits
 
 AnyOp = DeviceOp[Any, Any, Any]
+
+_FEW_NODES: Final = 64
+"""The most nodes below the functions for which a plan is looked up here: the key of a larger DAG takes its time."""
 
 _MOST: Final = 100
 """The most functions that are called in this way. In a chain that may have no end a trace counts them."""
@@ -41,6 +46,9 @@ async def run_composed(op: AnyOp, settings: Settings, waits: Waits, origin: Orig
             value = MISS  # it is a part of what has a plan
         else:
             value = await call_directly(bottom, settings, waits, origin)
+            if value is MISS and not called and all(type(node) is Map for node in above):
+                # Nothing else of this run reads sources, so the instant at which it does is its own.
+                value = await run_by_a_plan(PlanLookup(bottom, settings, most=_FEW_NODES), settings, waits, origin)
         if value is MISS:
             return MISS, _above(bottom, above) if called else op
         while above:
@@ -59,6 +67,34 @@ async def run_composed(op: AnyOp, settings: Settings, waits: Waits, origin: Orig
             break
         else:
             return value, None
+
+
+async def run_shared(op: Shared[Any], settings: Settings, waits: Waits, origin: Origin) -> tuple[Any, AnyOp | None]:
+    """Run a `shared()` op in this way, if it is above a chain of `.map` over a call that has a direct one, and has not
+    run. Its value depends on no source."""
+    above: list[Map[Any]] = []
+    bottom = op.source
+    while type(bottom) is Map:
+        above.append(bottom)
+        bottom = bottom.source
+    if pipeline_call(bottom) is None or (above and type(above[-1].f) in BUILT_IN):
+        return MISS, op
+    claims = BoundClaims([(op.once, {})])
+    if op.once.remembers() or not claims.claim():
+        return MISS, op
+    try:
+        value = await call_directly(bottom, settings, waits, origin)
+        if value is MISS:
+            return MISS, op
+        for node in reversed(above):
+            if waits.pause_is_due():
+                await waits.pause()
+            value = apply_map(node, value)
+        memo = RunMemo()
+        result = memo.record_shared(op, value)
+        return claims.publish(([memo.claimed_value(op.once)], result)), None
+    finally:
+        claims.abandon()
 
 
 def _above(op: AnyOp, nodes: list[Map[Any] | Then[Any]]) -> AnyOp:

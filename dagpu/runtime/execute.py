@@ -12,17 +12,17 @@ from dagpu.lowering.arguments.cache_key import flatten_op
 from dagpu.lowering.arguments.call_text import MISS
 from dagpu.lowering.arguments.exact_tokens import is_fixed
 from dagpu.lowering.plan import Plan
-from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.tracing.deferred import PENDING, Deferred, part_of
 from dagpu.lowering.tracing.own_plans import sources_of_part
 from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Map, Then, Value
+from dagpu.ops.compose import Map, Shared, Then, Value
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
-from dagpu.runtime.calls.run_call import run_bound, run_call
+from dagpu.runtime.calls.run_call import run_call
 from dagpu.runtime.calls.settings import Settings
-from dagpu.runtime.composed_call import call_directly, run_composed
+from dagpu.runtime.composed_call import call_directly, run_composed, run_shared
 from dagpu.runtime.device_lookup import find_device
+from dagpu.runtime.found_plan import run_by_a_plan
 from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call
 from dagpu.runtime.waiting.waits import BlockingWaits, Waits, drive
 
@@ -89,51 +89,17 @@ async def run_unchecked(op: DeviceOp[_T, Any, Any], settings: Settings, waits: W
     if type(op) is Value and is_fixed(op.content):  # no work to trace or launch, but the run is a checkpoint
         await waits.finish_run(False)
         return op.content
-    if settings.direct and (type(op) is Map or type(op) is Then):
-        result, left = await run_composed(op, settings, waits, origin)
+    if settings.direct and (type(op) is Map or type(op) is Then or type(op) is Shared):
+        if type(op) is Shared:
+            result, left = await run_shared(op, settings, waits, origin)
+        else:
+            result, left = await run_composed(op, settings, waits, origin)
         if left is None:
             return result
         op = left
     lookup = PlanLookup(op, settings)
-    found = await _run_by_a_plan(lookup, settings, waits, origin)
+    found = await run_by_a_plan(lookup, settings, waits, origin)
     return await _TracedRun(op, settings, waits, lookup, origin).run() if found is MISS else found
-
-
-async def _run_by_a_plan(
-    lookup: PlanLookup, settings: Settings, waits: Waits, origin: Origin, locks: Locks | None = None
-) -> Any:
-    """Run an op by the plan of an earlier run that its key finds. Return `MISS` if it needs a trace. The run of a part
-    of another op has the `locks` of that."""
-    found = lookup.bind()
-    if found is None:
-        return MISS
-    loaded, bound = found
-    if bound is None:
-        assert lookup.inputs is not None
-        again, leaves = loaded.again, lookup.inputs.leaves
-        if waits is _blocking:
-            result = again.now(loaded, leaves, (), settings, origin)
-        else:
-            result = await again.in_task(loaded, leaves, (), settings, origin)
-        if result is not MISS:
-            return result
-        bound = lookup.bind_again(loaded)
-    if bound is not None and (bound.claims is None or bound.claims.claim()):
-        return await _run_found(loaded, bound, settings, waits, origin, locks)
-    return MISS
-
-
-async def _run_found(
-    loaded: LoadedPlan, bound: BoundArguments, settings: Settings, waits: Waits, origin: Origin, locks: Locks | None
-) -> Any:
-    """Run a plan of an earlier run. The run has claimed the values of `Shared` and `Unzip` that it computes."""
-    claims = bound.claims
-    if claims is None:
-        return await run_bound(loaded, bound, settings, waits, origin, locks)
-    try:
-        return claims.publish(await run_bound(loaded, bound, settings, waits, origin, locks))
-    finally:
-        claims.abandon()
 
 
 @final
@@ -253,7 +219,7 @@ class _TracedRun:
             tracer.finish_part(parts[0], result, {})
             return
         lookup = PlanLookup(op, settings, instant=tracer.instant)
-        result = await _run_by_a_plan(lookup, settings, waits, origin, self.locks)
+        result = await run_by_a_plan(lookup, settings, waits, origin, self.locks)
         if result is MISS:
             await _TracedRun(op, settings, waits, lookup, origin, self, parts).run()
             return

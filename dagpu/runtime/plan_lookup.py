@@ -112,10 +112,11 @@ class PlanLookup:
 
     The slot on the op is an inline cache: it has the plans of earlier runs of the same op object, and needs no key. All
     other plans are in the cache of the pipeline that is called, of the graph that is launched, or of the process. With
-    `cache`, only that cache is used. The run reads sources at `instant`, if that is given.
+    `cache`, only that cache is used. The run reads sources at `instant`, if that is given. With `most`, an op of more
+    nodes has no key.
     """
 
-    __slots__ = ("_at", "_cache", "_inline", "_op", "_settings", "inputs")
+    __slots__ = ("_at", "_cache", "_inline", "_most", "_op", "_settings", "inputs")
 
     def __init__(
         self,
@@ -123,8 +124,10 @@ class PlanLookup:
         settings: Settings,
         cache: PlanCache | None = None,
         instant: Snapshot | None = None,
+        most: int | None = None,
     ) -> None:
         self._op = op
+        self._most = most
         self._at = () if instant is None else (instant,)
         self._settings = settings
         self._inline = cache is None
@@ -148,7 +151,7 @@ class PlanLookup:
             attached = self._bind_attached()
             if attached is not None:
                 return attached
-            self.inputs = inputs = flatten_op(op, _most_nodes(op), _warn_uncacheable, *self._at)
+            self.inputs = inputs = flatten_op(op, self._most or _most_nodes(op), _warn_uncacheable, *self._at)
             self._cache = None if inputs is None else _cache_of(inputs, settings)
         cache = self._cache
         if inputs is None or cache is None:
