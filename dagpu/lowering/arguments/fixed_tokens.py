@@ -147,7 +147,7 @@ class _Tokens:
             if is_foreign(base):
                 continue
             self._namespaces.add(id(vars(sys.modules.get(base.__module__, sys))))
-            members: Mapping[str, Any] = base.__members__ if isinstance(base, EnumMeta) else {}
+            members: Mapping[str, Any] = getattr(base, "__members__", {}) if isinstance(base, EnumMeta) else {}
             for name, each in members.items():
                 found.append((name, self._identity(each), self._member(each)))
             for name, each in tuple(vars(base).items()):
