@@ -23,7 +23,7 @@ from dagpu.handles import HANDLES, Cut, HandleState, Partition, SharedTensor, Te
 from dagpu.handles.device_handles import Device
 from dagpu.handles.storage import Lock, Storage, no_graph
 from dagpu.kernels.declaration import ScalarCheck
-from dagpu.lowering.arguments.exact_tokens import COMPARABLE, NAMED, PLAIN, exact_token, is_tuple
+from dagpu.lowering.arguments.exact_tokens import COMPARABLE, PLAIN, exact_token, is_named, is_tuple
 from dagpu.lowering.arguments.fixed_tokens import fixed_token
 
 _DEEPEST: Final = 4
@@ -162,7 +162,7 @@ class TokenRow:
             return bool(value == self.value)
         if value is self.value:
             return True
-        return not isinstance(value, NAMED) and exact_token(value) == exact_token(self.value)
+        return not is_named(value) and exact_token(value) == exact_token(self.value)
 
 
 @final
@@ -467,7 +467,7 @@ class ArgumentWalk:
         if isinstance(value, Composite):
             items = None if depth == _DEEPEST else self.guard_items(items_of(value), depth + 1)
             return None if items is None else CompositeRow(type(value), about_of(value), items)
-        if (kind in PLAIN and kind is not int and kind is not float) or isinstance(value, NAMED):
+        if (kind in PLAIN and kind is not int and kind is not float) or is_named(value):
             return TokenRow(kind, value)
         if kind in HANDLES or kind in (int, float, np.ndarray):
             row = self._row_of(value, kind)

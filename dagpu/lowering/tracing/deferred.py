@@ -76,8 +76,8 @@ class PartOfOp:
 
     node: DeviceOp[Any, Any, Any]
     place: Any
-    traced: bool = False
-    """True if it is traced as a part of the run after all."""
+    runs: bool = False
+    """True once it has been started."""
 
 
 Cause: TypeAlias = FromCell | FromItems | FromPart | SuspendedOp | ForeignSuspension | PartOfOp
@@ -90,6 +90,12 @@ class Deferred:
 
     cause: Cause
     value: Any = PENDING
+
+
+def part_of(deferred: Deferred) -> DeviceOp[Any, Any, Any]:
+    """Return the part of an op whose value this is, without its placement."""
+    assert type(deferred.cause) is PartOfOp
+    return deferred.cause.node
 
 
 def resolve(value: Any) -> Any:

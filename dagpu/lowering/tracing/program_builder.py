@@ -131,6 +131,10 @@ class ProgramBuilder:
         self._tiles: dict[int, Tiles] = {}
         """The newest `Tiles` of each buffer that is written in tiles."""
 
+    def is_new(self) -> bool:
+        """Return true if a trace has used nothing of it."""
+        return not (self.instructions or self.buffers or self.locks or self.lent or self.graphs)
+
     # ---- buffers
 
     def device_index(self, device: Device) -> int:

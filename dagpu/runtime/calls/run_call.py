@@ -15,18 +15,26 @@ from dagpu.runtime.waiting.pace import Pace
 from dagpu.runtime.waiting.waits import Waits
 
 
-async def run_bound(loaded: LoadedPlan, bound: BoundArguments, settings: Settings, waits: Waits, origin: Origin) -> Any:
+async def run_bound(
+    loaded: LoadedPlan,
+    bound: BoundArguments,
+    settings: Settings,
+    waits: Waits,
+    origin: Origin,
+    locks: Locks | None = None,
+) -> Any:
     """Run a plan of an earlier run with bound inputs, and return its result. Nothing is traced or scheduled. `origin`
-    is the place in the user's code that started the run."""
+    is the place in the user's code that started the run. A part of a run has the `locks` of that run."""
     if not bound.locks and not bound.moves:
         await run_call(loaded, bound, None, settings, waits)
         return loaded.result(bound)
-    locks = Locks(origin)
+    locks = Locks(origin) if locks is None else locks
+    before = frozenset(locks.held)
     try:
         await run_call(loaded, bound, locks, settings, waits)
         return loaded.result(bound)
     finally:
-        locks.release()
+        locks.release(before)
 
 
 async def run_call(

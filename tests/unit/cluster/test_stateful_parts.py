@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 pytest.importorskip("distributed", reason="a cluster needs Dask: pip install 'dagpu[cluster]'")
 
 from dagpu import In, Out, StreamInterpreter, empty, f32, from_host, kernel, plan_of, use_interpreter, value, zip_ops
-from dagpu.cluster.cluster_runs import program_of
 from dagpu.cluster.engine.task_graphs import GraphWriter
 from dagpu.cluster.parts.part_decoder import Decoder
 from dagpu.cluster.tasks import Task, call_of
@@ -71,7 +70,7 @@ def test_the_parts_give_what_they_should(seconds: float) -> None:
 def test_parts_that_change_a_variable_of_one_device_follow_each_other() -> None:
     """Each needs the one before, wherever they end up to run."""
     with cluster(lambda n: 0, 1e-9) as (backend, _), use_interpreter(StreamInterpreter(backend.mesh.devices[0])):
-        tasks = backend.tasks_of(program_of(plan_of(several()))).tasks
+        tasks = backend.tasks_of(plan_of(several()).program).tasks
     launches: list[Task] = []
     for task in tasks:
         program = Decoder().decode(task.blob.content, task.blob.codes.content)
@@ -91,7 +90,7 @@ def test_parts_that_change_a_variable_of_one_device_follow_each_other() -> None:
 def test_a_worker_runs_one_such_part_at_a_time() -> None:
     """Those of other runs wait: the body of the kernel finds the lock of its variables taken, and it is free behind."""
     with cluster(lambda n: 0, 1.0) as (backend, _), use_interpreter(StreamInterpreter(backend.mesh.devices[0])):
-        program = program_of(plan_of(plus_one(from_host(np.ones(N, f32))).to_host()))
+        program = plan_of(plus_one(from_host(np.ones(N, f32))).to_host()).program
         (task,) = backend.tasks_of(program).tasks
     memory = [np.ones(N, f32)] * len(program.buffers)
     runner, taken = PartRunner(), list[bool]()
@@ -136,7 +135,7 @@ def test_code_is_kept_as_long_as_a_plan_names_it() -> None:
 
         def tasks_of(number: int) -> Any:
             op = value(number).host_map(new_function(number))
-            return backend.tasks_of(program_of(plan_of(op))).tasks
+            return backend.tasks_of(plan_of(op).program).tasks
 
         def kept() -> list[int]:
             gc.collect()
