@@ -455,17 +455,18 @@ def test_counted_bytes_take_the_place_of_the_views() -> None:
     assert [counted.nbytes(each, source) for each in source.instructions] == [300]
     assert counted.times(source) == [1.0 + 3.0]
     assert counted.count({"step": 100}).times(source) == [1.0 + 1.0]
-    assert counted.learn([("step", 150, 2.0)]).times(source) == [1.0 + 4.0]
+    assert counted.learn([("step", 150, 12.0)]).times(source) == [1.0 + 20.0]
     assert counted.declare({"step": 5.0}).times(source) == [6.0]
 
 
-def test_measured_times_are_averaged_and_scaled() -> None:
-    """Equal bytes give the mean; others are scaled from the nearest that has been measured."""
+def test_measured_times_are_averaged_and_on_lines() -> None:
+    """Equal bytes give the mean; what is between two sizes that have been measured is on the line between them."""
     source = chain(1)  # writes 64 bytes
     learnt = COSTS.learn([("step", 64, 2.0), ("step", 64, 4.0)])
     assert learnt.times(source) == [1.0 + 3.0]
     assert learnt.learn([("step", 64, 6.0)]).times(source) == [1.0 + 4.0]
-    assert COSTS.learn([("step", 32, 2.0), ("step", 6400, 9.0)]).times(source) == [1.0 + 4.0]
+    assert COSTS.learn([("step", 32, 2.0), ("step", 160, 10.0)]).times(source) == [1.0 + 4.0]
+    assert COSTS.learn([("step", 32, 12.0)]).times(source) == [1.0 + 20.0]  # four launches, and 8 for each 32 bytes
     assert COSTS.times(source) == [1.0 + 0.64]
 
 
