@@ -337,6 +337,9 @@ class _Clock:
                 machine = machines[instruction.device]
                 unknown.append(known.is_guess)
                 seconds.append(machine.launch + nbytes_of(instruction) * machine.byte)
+            elif known.seconds is not None:
+                unknown.append(False)
+                seconds.append(machines[instruction.device].launch + known.seconds)
             else:
                 unknown.append(known.is_guess or self._is_far(instruction, known))
                 seconds.append(self.seconds(instruction))

