@@ -196,15 +196,12 @@ def _devices(plan: Plan, found: Prediction) -> list[str]:
 
 def _costs(plan: Plan, costs: CostModel) -> list[str]:
     """Return a line for each origin of times, with its kernels; none for those of which the bytes tell the time."""
-    found: dict[str, dict[str, None]] = {}
-    for step in plan.steps:
-        if isinstance(step, Execute) and isinstance(launch := step.instruction, Launch):
-            found.setdefault(costs.basis(launch.kernel, plan.devices[launch.device]), {})[launch.kernel.label] = None
+    found = costs.bases(plan)
     found.pop(BY_BYTES, None)
     return [
         line
-        for basis, names in sorted(found.items())
-        for line in _wrapped(f"Times of kernels, {basis}:", _ends_of(list(names)), ",")
+        for basis, labels in sorted(found.items())
+        for line in _wrapped(f"Times of kernels, {basis}:", _ends_of(labels), ",")
     ]
 
 
@@ -220,7 +217,7 @@ def _foreign(plan: Plan, costs: CostModel) -> list[str]:
         kernel = instruction.kernel
         named = f"{kernel.label} at {describe(instruction.origin)}"
         time = duration(costs.seconds(instruction, plan))
-        lines[f"Foreign op {named}: {time} predicted, {costs.basis(kernel)}"] = None
+        lines[f"Foreign op {named}: {time} predicted, {costs.basis(instruction, plan)}"] = None
         why = 'it is declared with capture="never"' if body.capture == "never" else body.refused
         if why is None and kernel.checked and body.capture != "required":
             why = "its calls are checked (checked=True, or DAGPU_CHECKED=1)"

@@ -33,7 +33,7 @@ from dagpu.lowering.program import (
 )
 from dagpu.lowering.schedule.engines import peer_of
 from dagpu.lowering.schedule.links import Links, node_of
-from dagpu.lowering.schedule.measured_costs import MEASURED, in_proportion
+from dagpu.lowering.schedule.measured_costs import MEASURED, at_size, is_near
 from dagpu.ops.kernel_spec import KernelSpec
 
 _Learnt: TypeAlias = tuple[tuple[str, tuple[tuple[int, float, int], ...]], ...]
@@ -63,6 +63,10 @@ chain of 200 functions of the host."""
 
 BY_BYTES: Final = "by its bytes"
 """The origin of the time of a kernel that reads and writes its bytes once."""
+_DECLARED: Final = "declared to the policy's CostModel"
+_DECLARED_WITH_OP: Final = "declared with the op, cost="
+_LEARNT: Final = "learnt by the policy's CostModel"
+_MEASURED: Final = "measured in earlier runs"
 
 
 class _Buffered(Protocol):
@@ -80,11 +84,13 @@ class CostModel:
     """Predicts the seconds of an instruction: `launch`, and its bytes at a bandwidth or a kernel's own time.
 
     A kernel's time is the declared one: that of `declare`, else that of the kernel's own declaration. If none is
-    declared but the kernel was learnt, it is the mean at the same bytes, or the mean at the nearest bytes (by ratio)
-    scaled by the bytes. If it was not learnt but has run before, it is the least time of earlier runs of this process,
-    scaled likewise; DAGPU_MEASURE=0 turns this off. Else it is the kernel's bytes at `bandwidth`: the counted ones, or
-    each view that is read or written, whole and once. That is a guess, unless dagpu has written the kernel. A model is
-    immutable and compared by value; `declare`, `count` and `learn` return another model.
+    declared but the kernel was learnt, it is the mean at the same bytes. At other bytes, it is on a line between the
+    means of the next sizes; beyond these, on a line that starts at the overhead of four launches. If the kernel was not
+    learnt but has run before, it is the least time of earlier runs of this process, on such lines; DAGPU_MEASURE=0
+    turns this off. Else it is the kernel's bytes at `bandwidth`: the counted ones, or each view that is read or
+    written, whole and once. A time by bytes, or by measured sizes that are all more than four times larger or smaller,
+    is a guess, unless dagpu has written the kernel. A model is immutable and compared by value; `declare`, `count` and
+    `learn` return another model.
 
     A copy between two devices takes the time of their link. The defaults are medians measured on one H200 (driver 580,
     CUDA 13.0, 21 November 2026); `Links` has those between devices. A number that is left at its default is a host's on
@@ -97,7 +103,9 @@ class CostModel:
     bandwidth: float = _GPU["bandwidth"]
     """Bytes per second on a device, read plus written, measured for a copy within a device."""
     host_bandwidth: float = _GPU["host_bandwidth"]
-    """Bytes per second between page-locked host memory and a device, in either direction."""
+    """Bytes per second between page-locked host memory and a device, in either direction. An array in ordinary memory
+    is staged first, at a quarter of this speed on one stream of an H200. A plan is made for either, with the shorter
+    time: if uploads take longer, kernels overlap less, and none waits for a kernel that it could run beside."""
     host_call: float = _GPU["host_call"]
     """Seconds of a `HostCall`, for handing work to a thread and back, without the time of the function itself."""
     declared: tuple[tuple[str, float], ...] = ()
@@ -197,30 +205,32 @@ class CostModel:
         host in place of each that is left at its default."""
         return _device_costs(device, self.launch, self.bandwidth, self.host_bandwidth, self.host_call)
 
-    def basis(self, kernel: KernelSpec, device: str = "") -> str:
-        """Return the origin of a kernel's time on the device of this name, in words."""
-        if kernel.label in dict(self.declared):
-            return "declared to the policy's CostModel"
-        if kernel.seconds is not None:
-            return "declared with the op, cost="
-        if dict(self.learnt).get(kernel.label):
-            return "learnt by the policy's CostModel"
-        if MEASURED.sizes(device, kernel):
-            return "measured in earlier runs"
-        return BY_BYTES if _is_plain(kernel) else f"unknown, so {BY_BYTES}"
+    def basis(self, launch: Launch, program: _Buffered) -> str:
+        """Return the origin of the time of a launch, in words; `program` is the program or the plan that it belongs
+        to."""
+        return _Clock(self, program).basis(launch)
+
+    def bases(self, plan: Plan) -> dict[str, list[str]]:
+        """Return the labels of a plan's kernels by the origin of their times, in words."""
+        clock = _Clock(self, plan)
+        found: dict[str, dict[str, None]] = {}
+        for step in plan.steps:
+            if type(step) is Execute and type(launch := step.instruction) is Launch:
+                found.setdefault(clock.basis(launch), {})[launch.kernel.label] = None
+        return {basis: list(labels) for basis, labels in found.items()}
 
     def seconds(self, instruction: Instruction, program: _Buffered) -> float:
         """Return the seconds of an instruction; `program` is the program or the plan that it belongs to."""
         return _Clock(self, program).seconds(instruction)
 
     def estimates(self, program: Program) -> tuple[list[float], list[bool]]:
-        """Return the seconds of each instruction of a program, and whether nothing but its bytes is known: so it is for
-        kernels that dagpu has not written, without a declared, learnt or measured time, and for functions of the
-        host."""
+        """Return the seconds of each instruction of a program, and whether they are a guess: so it is for functions of
+        the host, and for kernels that dagpu has not written, without a time that is declared, learnt, or measured near
+        their size."""
         return _Clock(self, program).estimates(program.instructions)
 
     def guesses(self, plan: Plan) -> bool:
-        """Return whether a plan has a kernel of which nothing but the bytes is known."""
+        """Return whether a plan has a kernel whose time is a guess."""
         clock = _Clock(self, plan)
         return any(type(each) is Execute and clock.is_unknown(each.instruction) for each in plan.steps)
 
@@ -309,7 +319,7 @@ class _Clock:
         return total
 
     def estimates(self, instructions: Sequence[Instruction]) -> tuple[list[float], list[bool]]:
-        """Return the seconds of each instruction, and whether nothing but its bytes is known."""
+        """Return the seconds of each instruction, and whether they are a guess."""
         seconds: list[float] = []
         unknown: list[bool] = []
         known_of, machines = self._known, self._machines
@@ -321,11 +331,15 @@ class _Clock:
                 continue
             kernel = instruction.kernel
             known = known_of.get((id(kernel), instruction.device)) or self._known_of(instruction)
-            unknown.append(known.is_guess)
             if known.by_bytes:  # most are
                 machine = machines[instruction.device]
+                unknown.append(known.is_guess)
                 seconds.append(machine.launch + nbytes_of(instruction) * machine.byte)
+            elif known.seconds is not None:
+                unknown.append(False)
+                seconds.append(machines[instruction.device].launch + known.seconds)
             else:
+                unknown.append(known.is_guess or self._is_far(instruction, known))
                 seconds.append(self.seconds(instruction))
         return seconds, unknown
 
@@ -342,9 +356,10 @@ class _Clock:
             if known.seconds is not None:
                 return machine.launch + known.seconds
             if known.learnt:
-                return machine.launch + in_proportion(known.learnt, nbytes)
+                return machine.launch + at_size(known.learnt, nbytes, machine.launch, machine.byte)
             if known.measured:
-                return machine.launch + in_proportion(known.measured, self._bytes_of_views(instruction))
+                viewed = self._bytes_of_views(instruction)
+                return machine.launch + at_size(known.measured, viewed, machine.launch, machine.byte)
             if instruction.kernel.peers:
                 return machine.launch + nbytes * machine.byte + self._from_peers(instruction)
         elif isinstance(instruction, CopyDtoD):
@@ -357,11 +372,23 @@ class _Clock:
                 )
         return machine.launch + nbytes * machine.byte
 
+    def basis(self, launch: Launch) -> str:
+        """Return the origin of the time of a launch, in words."""
+        known = self._known_of(launch)
+        return f"{known.basis} at other sizes" if self._is_far(launch, known) else known.basis
+
     def is_unknown(self, instruction: Instruction) -> bool:
-        """Return whether nothing but the bytes of an instruction is known."""
+        """Return whether the time of an instruction is a guess."""
         if type(instruction) is Launch:
-            return self._known_of(instruction).is_guess
+            known = self._known_of(instruction)
+            return known.is_guess or self._is_far(instruction, known)
         return type(instruction) is HostCall
+
+    def _is_far(self, launch: Launch, known: "_Known") -> bool:
+        """Return whether the time of a launch was measured, but at other sizes, which say little of its own."""
+        return known.basis == _MEASURED and not (
+            _is_plain(launch.kernel) or is_near(known.measured, self._bytes_of_views(launch))
+        )
 
     def _from_peers(self, launch: Launch) -> float:
         """Return the seconds in which a launch reads its inputs on other devices. They come over one port."""
@@ -380,7 +407,13 @@ class _Clock:
             measured = MEASURED.sizes(self._devices[launch.device], kernel)
             by_bytes = seconds is None and not learnt and not measured
             guess = by_bytes and not _is_plain(kernel)
-            found = self._known[key] = _Known(seconds, learnt, measured, by_bytes and not kernel.peers, guess)
+            if seconds is not None:
+                basis = _DECLARED if name in self._declared else _DECLARED_WITH_OP
+            elif learnt or measured:
+                basis = _LEARNT if learnt else _MEASURED
+            else:
+                basis = f"unknown, so {BY_BYTES}" if guess else BY_BYTES
+            found = self._known[key] = _Known(seconds, learnt, measured, by_bytes and not kernel.peers, guess, basis)
         return found
 
 
@@ -391,10 +424,12 @@ class _Known(NamedTuple):
     seconds: float | None
     """The declared time."""
     learnt: Sequence[tuple[int, float]]
-    """Bytes and seconds that the model has learnt."""
+    """Bytes and seconds that the model has learnt, sorted."""
     measured: Sequence[tuple[int, float]]
-    """Bytes and seconds of earlier runs."""
+    """Bytes and seconds of earlier runs, sorted."""
     by_bytes: bool
     """True if its time is that of its bytes, all on its device."""
     is_guess: bool
     """True if its bytes are all that is known, and dagpu has not written it."""
+    basis: str
+    """The origin of its time, in words."""

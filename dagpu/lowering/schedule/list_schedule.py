@@ -12,14 +12,23 @@ Whenever a stream is free and an instruction is ready, an instruction starts. Re
 In all attempts, an instruction whose only consumer has no other producer passes its stream on to that consumer. So a
 chain stays on one stream and needs no wait.
 
-A piece of unknown cost, a user's kernel or a function of the host, counts as long as an average piece of known cost. If
+A piece of unknown cost, a user's kernel or a function of the host, counts as long as its share of the known work. If
 it counted as short as its bytes, all such pieces would go where a short upload has ended while long ones last. If it
-counted as long as the longest piece, the known pieces would not be shared out.
+counted as long as the longest piece, the known pieces would not be shared out: a stream would get two long uploads
+while the others seem busy. The share lies between two guesses that fail one way each. Over 1,000 random DAGs whose
+unknown kernels are alike, plans for a host took up to 2.10 times the bound with the length of an average known piece,
+and up to 2.33 times if all unknown pieces together counted as long as all known ones. With the geometric mean of the
+two they took up to 1.96 times, over 7,800 DAGs.
 
 Of the streams that are free in the simulation, those are taken first that are surely free. A stream that has run a
 kernel of unknown cost is free only if the cost model guessed right. It is taken when no other one is free, and then the
 one that was free first. So independent kernels of unknown cost go to all streams in turn, each behind its own upload
 too, and overlap however long they take.
+
+Copies from the host are simulated one at a time, as a GPU makes them from page-locked memory. Then large ones are dealt
+out to several streams. Each stream has a thread, which stages arrays of ordinary memory in page-locked memory, and that
+takes longer than the copy. A plan cannot know which arrays are page-locked. Those lose nothing, as they take turns on
+any streams.
 
 With chains taken as single tasks, list scheduling on m equal machines is within 2 - 1/m of max(critical path,
 work / m): R. L. Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969). His proof does not
@@ -34,7 +43,7 @@ from typing import Final, final
 
 from dagpu.common.origin import here
 from dagpu.common.wrong_arguments import wrong_argument
-from dagpu.lowering.program import Program
+from dagpu.lowering.program import CopyHtoD, Program
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.dependences import ANYWHERE, Dependences, streams_of
 from dagpu.lowering.schedule.engines import COMPUTE, DOWNLOAD, ENGINES, PEER_OUT, UPLOAD, EngineTimes
@@ -44,20 +53,29 @@ _GOOD: Final = 1.05
 """Factor of the lower bound within which a schedule needs no further attempt. Also the factor by which a schedule that
 holds more memory has to be faster."""
 
+UPLOAD_STREAMS: Final = 4
+"""Streams of a device for copies from the host: as many as threads stage a large array."""
+PROMPT: Final = 4 << 20
+"""Bytes of copies from the host up to which one stream has them all: on CUDA the thread that starts a run stages as
+many by itself."""
+_AHEAD: Final = 1 << 20
+"""Bytes of copies that a stream may be ahead of another one. So small copies, which one kernel often reads together,
+share a stream and an event."""
+
 
 @final
 @dataclass(frozen=True, slots=True)
 class ListSchedule:
     """List scheduling by critical path, on `streams` streams of each device; the default policy.
 
-    Kernels, fills and host calls run on streams 0 to `streams - 1`. If a program is more than one chain, copies from
-    the host to a GPU have stream `streams` to themselves, copies to the host the next one, and copies from other
-    devices those after that, so that they overlap with the rest. A host device copies on its kernels' streams. An
-    instruction runs on the stream of one of its producers if that is free.
+    Kernels, fills and host calls run on streams 0 to `streams - 1`. If a program is more than one chain, copies to a
+    GPU and from it have streams of their own, so that they overlap with the rest: those from the host one, and four
+    if they are large, those to the host one, and those from other devices one for each port of a link. A host device
+    copies on its kernels' streams. An instruction runs on the stream of one of its producers if that is free.
 
     `costs` gives the times of instructions. Declare the times that you know: `CostModel().declare({"gemm": 3e-5})`.
-    Kernels of which no time is known count as long as an average piece of the other work, and are dealt out to the
-    streams in turn.
+    Kernels of which no time is known count as long as their share of the other work, and are dealt out to the streams
+    in turn.
     """
 
     streams: int = 4
@@ -101,17 +119,40 @@ def place_on_streams(program: Program, streams: int, costs: CostModel, own: list
             other = ListSimulation(on, streams, ranked, hold_back=False, limit=limit)
             if other.makespan <= limit:
                 best = other
+    uploads: dict[int, list[int]] = {pool: [] for pool in on.work if pool % ENGINES == UPLOAD}
+    if uploads:
+        for index in best.order:
+            if on.pool[index] in uploads:
+                uploads[on.pool[index]].append(index)
+        for copies in uploads.values():
+            _deal_out(copies, program, best.keys)
     return Placement(best.keys, best.order)
 
 
+def _deal_out(copies: list[int], program: Program, keys: list[int]) -> None:
+    """Deal out copies from the host, in the order of their starts, which are on the first of a device's streams for
+    them. A copy stays on the stream of the one before until that is `_AHEAD` of the stream with the least."""
+    instructions = program.instructions
+    sizes = [each.out.layout.nbytes if type(each := instructions[at]) is CopyHtoD else 0 for at in copies]
+    if sum(sizes) <= PROMPT:
+        return
+    taken, number = [0] * UPLOAD_STREAMS, 0
+    for index, nbytes in zip(copies, sizes, strict=True):
+        if taken[number] >= min(taken) + _AHEAD:
+            number = taken.index(min(taken))
+        taken[number] += nbytes
+        keys[index] += number
+
+
 def _fill_in(times: list[float], unknown: list[bool]) -> None:
-    """Take each piece of unknown work to be as long as an average piece of known work, if its bytes take less."""
-    count = sum(unknown)
-    if 0 < count < len(times):
-        average = (sum(times) - sum(compress(times, unknown))) / (len(times) - count)
+    """Take each piece of unknown work to be as long as its share of the known work, if its bytes take less."""
+    guesses = sum(unknown)
+    known = len(times) - guesses
+    if guesses and known:
+        share = (sum(times) - sum(compress(times, unknown))) / math.sqrt(known * guesses)
         for index in compress(range(len(times)), unknown):
-            if times[index] < average:
-                times[index] = average
+            if times[index] < share:
+                times[index] = share
 
 
 def _is_chain(program: Program) -> bool:
@@ -319,6 +360,7 @@ def _keys_of(engine: int, streams: int, ports: int) -> list[int]:
     """Return the keys of the streams of a pool, as a stack: the last is used first."""
     if engine == COMPUTE:
         return list(range(streams - 1, -1, -1))
-    if engine in (UPLOAD, DOWNLOAD):
-        return [streams if engine == UPLOAD else streams + 1]
-    return list(range(streams + 1 + ports, streams + 1, -1))
+    if engine == UPLOAD:
+        return [streams]
+    first = streams + UPLOAD_STREAMS
+    return [first] if engine == DOWNLOAD else list(range(first + ports, first, -1))

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from benchmarks.support.makespan_bound import lower_bound
 from benchmarks.support.plan_times import simulate
 from dagpu import CostModel, ListSchedule, RoundRobin, SingleStream, plan_of, zeros, zip_ops
+from dagpu.backends.cuda.commands.staging import PROMPT_IN
 from dagpu.common.errors import PlanError
 from dagpu.lowering.schedule.dependences import AccessHistory, Dependences
-from dagpu.lowering.schedule.engines import COMPUTE, engine_of
-from dagpu.lowering.schedule.list_schedule import ListSimulation
+from dagpu.lowering.schedule.engines import COMPUTE, DOWNLOAD, UPLOAD, engine_of
+from dagpu.lowering.schedule.list_schedule import PROMPT, UPLOAD_STREAMS, ListSimulation
 from dagpu.lowering.schedule.policies import OnStream, Placement, SchedulingPolicy, place_program, reordered
 from dagpu.testing import (
     HOST,
@@ -315,8 +316,8 @@ def test_copies_run_beside_the_work() -> None:
         for s in plan.steps
         if isinstance(s, Execute)
     }
-    assert keys[1] == {2}
-    assert keys[2] == {3}
+    assert keys[UPLOAD] == {2}
+    assert keys[DOWNLOAD] == {6}
     # A copy takes 1 + 100 / 10 = 11 seconds, a launch 1 + 200 / 100 = 3; the last part has to get through.
     assert simulate(plan, COSTS).makespan == pytest.approx(8 * 11 + 3 + 11)
     assert simulate(schedule(piped(8)), COSTS).makespan == pytest.approx(8 * (11 + 3 + 11))
@@ -332,6 +333,47 @@ def test_copies_one_way_take_turns() -> None:
         if isinstance(step, Execute) and engine_of(step.instruction, plan.buffers, [False]) == 1
     ]
     assert all(first[1] <= second[0] for first, second in pairwise(sorted(spans)))
+
+
+def uploads(sizes: Sequence[int], *policies: SchedulingPolicy) -> Program:
+    """Return a program of an upload of each of these sizes, with a launch behind each."""
+    instructions: list[Instruction] = []
+    buffers: list[Buffer] = []
+    for nbytes in sizes:
+        cell, there, made = range(len(buffers), len(buffers) + 3)
+        buffers += [Buffer(0, HOST, Role.INPUT), temporary(nbytes), output()]
+        view = View(there, contiguous_layout((nbytes,), np.dtype(np.int8)))
+        instructions += [CopyHtoD(view, cell, (cell,), (there,), 0, None), launch((there,), (made,))]
+    return program(instructions, buffers, *policies, kind="cuda")
+
+
+@given(st.lists(st.sampled_from((1 << 10, 300_000, 1 << 20, 5 << 20, 1 << 26)), min_size=2, max_size=40))
+def test_large_uploads_are_dealt_out(sizes: list[int]) -> None:
+    """Over four streams, evenly but for one copy and a MiB; what one thread stages anyway has one stream. Each launch
+    waits for its own upload, as it does where these have one stream."""
+    plan = planned(uploads(sizes, ListSchedule()))
+    verify(plan)
+    taken: dict[int, int] = {}
+    for step in plan.steps:
+        if isinstance(step, Execute) and isinstance(step.instruction, CopyHtoD):
+            taken[step.lane] = taken.get(step.lane, 0) + step.instruction.out.layout.nbytes
+    assert PROMPT == PROMPT_IN
+    assert len(taken) <= (UPLOAD_STREAMS if sum(sizes) > PROMPT else 1)
+    least = min(taken.values()) if len(taken) == UPLOAD_STREAMS else 0
+    assert max(taken.values()) <= max(least + (1 << 20) + max(sizes), PROMPT)
+    assert sum(isinstance(step, Wait) for step in plan.steps) == len(sizes)
+
+
+@pytest.mark.parametrize("nbytes", [1 << 20, 1 << 22, 1 << 24])
+@pytest.mark.parametrize("count", [8, 16, 32])
+def test_arrays_of_ordinary_memory_are_uploaded_beside_each_other(count: int, nbytes: int) -> None:
+    """Where each stream stages its own arrays, as devices of a host do it in a simulation, kernels of unknown cost
+    behind uploads are done as soon as by `RoundRobin`, however long they take."""
+    plans = [planned(uploads([nbytes] * count, policy)) for policy in (ListSchedule(), RoundRobin(4))]
+    for seconds in (1e-5, 1e-4, 1e-3, 1e-2):
+        true = CostModel(host_bandwidth=4e9).declare({"step": seconds})
+        made, other = [simulate(replace(plan, devices=("host:0",)), true).makespan for plan in plans]
+        assert made <= other * (1 + 1e-9)
 
 
 # ---- policies and limits
@@ -425,17 +467,18 @@ def test_counted_bytes_take_the_place_of_the_views() -> None:
     assert [counted.nbytes(each, source) for each in source.instructions] == [300]
     assert counted.times(source) == [1.0 + 3.0]
     assert counted.count({"step": 100}).times(source) == [1.0 + 1.0]
-    assert counted.learn([("step", 150, 2.0)]).times(source) == [1.0 + 4.0]
+    assert counted.learn([("step", 150, 12.0)]).times(source) == [1.0 + 20.0]
     assert counted.declare({"step": 5.0}).times(source) == [6.0]
 
 
-def test_measured_times_are_averaged_and_scaled() -> None:
-    """Equal bytes give the mean; others are scaled from the nearest that has been measured."""
+def test_measured_times_are_averaged_and_on_lines() -> None:
+    """Equal bytes give the mean; what is between two sizes that have been measured is on the line between them."""
     source = chain(1)  # writes 64 bytes
     learnt = COSTS.learn([("step", 64, 2.0), ("step", 64, 4.0)])
     assert learnt.times(source) == [1.0 + 3.0]
     assert learnt.learn([("step", 64, 6.0)]).times(source) == [1.0 + 4.0]
-    assert COSTS.learn([("step", 32, 2.0), ("step", 6400, 9.0)]).times(source) == [1.0 + 4.0]
+    assert COSTS.learn([("step", 32, 2.0), ("step", 160, 10.0)]).times(source) == [1.0 + 4.0]
+    assert COSTS.learn([("step", 32, 12.0)]).times(source) == [1.0 + 20.0]  # four launches, and 8 for each 32 bytes
     assert COSTS.times(source) == [1.0 + 0.64]
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import dagpu
@@ -28,13 +30,17 @@ from dagpu import (
 )
 from dagpu.backends.common import measuring
 from dagpu.handles.device_handles import kind_of
-from dagpu.lowering.schedule.measured_costs import MEASURED, MeasuredCosts, in_proportion
+from dagpu.lowering.schedule.measured_costs import MEASURED, MeasuredCosts, at_size, is_near
 from dagpu.testing import Execute, Launch
 from tests.programs.plain_programs import kernel as spec
 
 pytestmark = pytest.mark.host_only("it measures host bodies, with a clock of its own")
 
 N = 64
+
+
+PACE: list["Pace"] = []
+"""The clock that the kernel drives, if a test has one."""
 
 
 @kernel(cuda="__global__ void slow(Tile<float, 1> y, View<const float, 1> x) { for (auto i : y) y[i] = x[i]; }")
@@ -46,6 +52,8 @@ def slow(y: Out[f32], x: In[f32]) -> None:
 def _(y: Tile[f32], x: NDArray[f32]) -> None:
     if x[0] < 0:
         raise ArithmeticError("less than 0")
+    for pace in PACE:
+        pace.now += pace.seconds(len(x))
     y[...] = x
 
 
@@ -72,9 +80,35 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ticks]:
     MEASURED.clear()
 
 
-def copied(number: float = 1.0) -> DeviceOp[Any]:
-    x = from_host(np.full(N, number, f32))
-    return slow(empty((N,)).partition((N,)), x).first().unpartition().to_host()
+class Pace:
+    """A clock that goes on while the kernel runs alone: by a fixed time, and by that of its bytes."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def seconds(self, length: int) -> float:
+        return 25e-6 + 8 * length * 1e-10
+
+    def op(self, length: int) -> DeviceOp[Any]:
+        return copied(length=length)
+
+
+@pytest.fixture
+def paced(clock: Ticks, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pace]:
+    """Have the kernel take its time on a clock of its own."""
+    pace = Pace()
+    monkeypatch.setattr(measuring, "time", pace)
+    PACE.append(pace)
+    yield pace
+    PACE.clear()
+
+
+def copied(number: float = 1.0, length: int = N) -> DeviceOp[Any]:
+    x = from_host(np.full(length, number, f32))
+    return slow(empty((length,)).partition((length,)), x).first().unpartition().to_host()
 
 
 def seconds_of(op: DeviceOp[Any], costs: CostModel | None = None) -> float:
@@ -148,7 +182,7 @@ def test_kernels_that_dagpu_has_written_are_measured_in_a_trace_alone(clock: Tic
 
 
 def test_times_are_kept_by_kernel_and_kind_of_device_and_size(clock: Ticks) -> None:
-    """The least time counts, and other sizes are in proportion to the nearest."""
+    """The least time of each counts, and the sizes are sorted."""
     table, one, other = MeasuredCosts(), spec("one"), spec("other")
     for seconds in (3.0, 2.0, 5.0):
         table.add("host:3", one, 100, seconds)
@@ -157,10 +191,73 @@ def test_times_are_kept_by_kernel_and_kind_of_device_and_size(clock: Ticks) -> N
     assert table.sizes("w3/host:1", one) == [(100, 2.0), (10_000, 50.0)]
     assert table.sizes("cuda:auto", one) == [(100, 7.0)]
     assert table.sizes("host:0", other) == []
-    assert [in_proportion([(100, 2.0), (10_000, 50.0)], nbytes) for nbytes in (50, 200, 20_000)] == [1.0, 4.0, 100.0]
     assert list(map(kind_of, ("host:0", "w0/host:1", "cuda:auto"))) == ["host", "host", "cuda"]
     table.clear()
     assert table.sizes("host:0", one) == []
+
+
+LAUNCH, BYTE = CostModel().machine("host:0")[:2]
+seconds_a_byte = st.floats(BYTE, 1e-6)
+
+
+@given(
+    overhead=st.floats(0, 1e-3),
+    byte=seconds_a_byte,
+    sizes=st.lists(st.integers(2, 40).map(lambda power: 1 << power), min_size=2, unique=True),
+    nbytes=st.integers(1, 1 << 42),
+)
+def test_what_takes_an_overhead_and_its_bytes_is_known_by_two_sizes(
+    overhead: float, byte: float, sizes: list[int], nbytes: int
+) -> None:
+    """Exactly, from the smaller of them on, and at the sizes themselves."""
+    known = [(size, overhead + byte * size) for size in sorted(sizes)]
+    for wanted in (*sizes, max(nbytes, known[0][0])):
+        assert at_size(known, wanted, LAUNCH, BYTE) == pytest.approx(overhead + byte * wanted, rel=1e-3)
+
+
+@given(st.floats(0, 3 * LAUNCH), st.integers(1, 1 << 40))
+def test_a_tiny_size_tells_the_overhead(overhead: float, nbytes: int) -> None:
+    """A kernel takes the overhead of some launches on 64 bytes. On more it takes longer by their time at the device's
+    pace. In proportion to the tiny size it would take hours in place of a second."""
+    known = [(64, overhead + BYTE * 64)]
+    assert at_size(known, 64 + nbytes, LAUNCH, BYTE) == pytest.approx(overhead + BYTE * (64 + nbytes))
+
+
+@given(overhead=st.floats(0, 1e-3), byte=st.floats(0, 1e-6), size=st.integers(1, 1 << 30), factor=st.floats(0.25, 4))
+def test_a_size_that_is_near_is_wrong_by_four_times_at_most(
+    overhead: float, byte: float, size: int, factor: float
+) -> None:
+    """Whatever part of a time is an overhead."""
+    nbytes = max(int(size * factor), -(-size // 4))
+    known = [(size, overhead + byte * size)]
+    true, found = overhead + byte * nbytes, at_size(known, nbytes, LAUNCH, BYTE)
+    assert is_near(known, nbytes)
+    assert true / 4.001 <= found <= true * 4.001
+
+
+def test_sizes_that_are_near() -> None:
+    """Up to four times larger or smaller; nothing is near to no size."""
+    for nbytes, near in ((24, False), (25, True), (400, True), (401, False), (1599, False), (1600, True)):
+        assert is_near([(100, 1.0), (6400, 1.0)], nbytes) is near
+    assert not is_near([], 100)
+
+
+def test_a_size_that_is_far_is_unknown_and_measured_too(paced: Pace) -> None:
+    """A kernel was measured on 16 numbers, which take as long as its calls. So of 4 MiB little is known: the first runs
+    of a plan are measured again. Then sizes near it and between are known."""
+    for _ in range(4):
+        paced.op(16).sync()
+    small, large, between = paced.op(16), paced.op(1 << 20), paced.op(1 << 19)
+    assert not CostModel().guesses(plan_of(small))
+    assert CostModel().guesses(plan_of(large))
+    assert "measured in earlier runs at other sizes: slow" in large.explain()
+    assert seconds_of(large) <= 2 * paced.seconds(1 << 20)
+    large.sync()
+    assert not CostModel().guesses(plan_of(paced.op(1 << 20)))
+    assert not CostModel().guesses(plan_of(between))
+    for number in (1 << 20, 1 << 19, 1 << 21):
+        assert seconds_of(paced.op(number)) == pytest.approx(paced.seconds(number) + LAUNCH, rel=1e-2)
+    assert "Times of kernels, measured in earlier runs: slow" in between.explain()
 
 
 def test_the_table_is_bounded(clock: Ticks) -> None:
