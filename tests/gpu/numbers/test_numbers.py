@@ -90,7 +90,11 @@ def test_randn_is_the_hosts_within_its_tolerance(gpu: Device, dtype: Any, mean: 
 @given(st.lists(st.integers(0, 70), max_size=3).map(tuple), st.sampled_from(DTYPES), st.integers(0, 127))
 def test_constants(gpu: Device, shape: tuple[int, ...], dtype: Any, number: int) -> None:
     """`zeros`, `ones` and `full`, of every element type."""
-    for op in (zeros(shape, dtype), ones(shape, dtype), full(shape, number, dtype)):
+    for op in (
+        zeros(shape, dtype),
+        ones(shape, dtype),
+        full(shape, bool(number) if dtype is np.bool_ else number, dtype),
+    ):
         same(op, gpu)
 
 

@@ -317,7 +317,7 @@ def test_copies_run_beside_the_work() -> None:
         if isinstance(s, Execute)
     }
     assert keys[UPLOAD] == {2}
-    assert keys[DOWNLOAD] == {6}
+    assert keys[DOWNLOAD] == {4}
     # A copy takes 1 + 100 / 10 = 11 seconds, a launch 1 + 200 / 100 = 3; the last part has to get through.
     assert simulate(plan, COSTS).makespan == pytest.approx(8 * 11 + 3 + 11)
     assert simulate(schedule(piped(8)), COSTS).makespan == pytest.approx(8 * (11 + 3 + 11))
@@ -349,8 +349,8 @@ def uploads(sizes: Sequence[int], *policies: SchedulingPolicy) -> Program:
 
 @given(st.lists(st.sampled_from((1 << 10, 300_000, 1 << 20, 5 << 20, 1 << 26)), min_size=2, max_size=40))
 def test_large_uploads_are_dealt_out(sizes: list[int]) -> None:
-    """Over four streams, evenly but for one copy and a MiB; what one thread stages anyway has one stream. Each launch
-    waits for its own upload, as it does where these have one stream."""
+    """Over two streams, evenly but for one copy and the small ones; what one thread stages anyway has one stream. Each
+    launch waits for its own upload, as it does where these have one stream."""
     plan = planned(uploads(sizes, ListSchedule()))
     verify(plan)
     taken: dict[int, int] = {}
@@ -360,20 +360,22 @@ def test_large_uploads_are_dealt_out(sizes: list[int]) -> None:
     assert PROMPT == PROMPT_IN
     assert len(taken) <= (UPLOAD_STREAMS if sum(sizes) > PROMPT else 1)
     least = min(taken.values()) if len(taken) == UPLOAD_STREAMS else 0
-    assert max(taken.values()) <= max(least + (1 << 20) + max(sizes), PROMPT)
+    small = sum(size for size in sizes if size < 2 << 20)
+    assert max(taken.values()) <= max(least + small + max(sizes), PROMPT)
     assert sum(isinstance(step, Wait) for step in plan.steps) == len(sizes)
 
 
-@pytest.mark.parametrize("nbytes", [1 << 20, 1 << 22, 1 << 24])
+@pytest.mark.parametrize("nbytes", [1 << 22, 1 << 24])
 @pytest.mark.parametrize("count", [8, 16, 32])
 def test_arrays_of_ordinary_memory_are_uploaded_beside_each_other(count: int, nbytes: int) -> None:
     """Where each stream stages its own arrays, as devices of a host do it in a simulation, kernels of unknown cost
-    behind uploads are done as soon as by `RoundRobin`, however long they take."""
+    behind uploads take at most twice as long as by four streams, however long they take; with one stream it would be
+    four times."""
     plans = [planned(uploads([nbytes] * count, policy)) for policy in (ListSchedule(), RoundRobin(4))]
     for seconds in (1e-5, 1e-4, 1e-3, 1e-2):
         true = CostModel(host_bandwidth=4e9).declare({"step": seconds})
         made, other = [simulate(replace(plan, devices=("host:0",)), true).makespan for plan in plans]
-        assert made <= other * (1 + 1e-9)
+        assert made <= 2 * other
 
 
 # ---- policies and limits
