@@ -13,10 +13,9 @@ from dagpu.common.origin import describe, here
 from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import format_value
 from dagpu.kernels.annotations import Annotation, PySignature, declaration_error, declared_at, read_signature
-from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
-from dagpu.kernels.declaration import ScalarCheck, check_default
+from dagpu.kernels.declaration import check_defaults, declared_param
 from dagpu.kernels.decorator import DECLARED, Kernel
-from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param, PythonKernel
+from dagpu.ops.kernel_spec import HostBody, KernelSpec, PythonKernel
 
 _P = ParamSpec("_P")
 
@@ -91,7 +90,7 @@ class PythonDeclaration:
             KernelArgumentError: one of them is an input.
         """
         for their, (name, annotation) in zip(theirs, self.params, strict=True):
-            if their in written and annotation.form == "in" and annotation.dtype is not None:
+            if their in written and annotation.form.is_read and annotation.dtype is not None:
                 at = f" at {written[their]}" if written[their] else ""
                 element = annotation.dtype.name
                 what = f"{whose} stores to parameter {their!r}{at}, which is declared {name}: In[{element}]"
@@ -103,15 +102,8 @@ class PythonDeclaration:
         Raises:
             KernelArgumentError: a default does not fit its type.
         """
-        params: list[Param] = []
-        for name, annotation in self.params:
-            if annotation.form != "scalar":
-                params.append(Param(name, annotation.form, annotation.dtype, None, None, False))
-                continue
-            check = ScalarCheck(CudaParam(name, "scalar", types[name].name, False, None, 0), self.name)
-            params.append(Param(name, "scalar", None, None, check, annotation.lazy))
-            if name in self.signature.defaults:
-                check_default(self.function, check, self.signature.defaults[name])
+        params = [declared_param(name, each, types.get(name, each.dtype), self.name) for name, each in self.params]
+        check_defaults(self.function, self.signature, params)
         spec = KernelSpec(
             name=self.name,
             params=tuple(params),
@@ -205,7 +197,7 @@ def declared_by(
             )
         made = PythonDeclaration(function, read_signature(function, scope), decorator)
         for name, annotation in made.params:
-            if annotation.form != "scalar" and annotation.dtype is None:
+            if annotation.form.is_tensor and annotation.dtype is None:
                 what = f"parameter {name!r} has a generic element type, and @{decorator} compiles for one"
                 raise made.error(what, "Write the type: In[f32], Out[f32]")
         return cast("Kernel[_P]", make(made))

@@ -126,7 +126,7 @@ def test_a_number_for_an_array_is_refused() -> None:
 )  # fmt: skip
 def test_the_text_of_the_quick_check_accepts_what_is_passed_unchanged(ctype: str, value: Any) -> None:
     """A direct call has the condition as text. It is true for no value that the check refuses or converts."""
-    check = ScalarCheck(scalar(ctype), "k")
+    check = ScalarCheck("n", np.dtype(ctype), "k", 1)
     quick = eval(f"lambda n: {check.fits('n')}")
     if quick(value):
         assert check(value) is value

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from dagpu import u64
 from dagpu.common.layout import contiguous_layout
+from dagpu.common.param_form import Form
 from dagpu.lowering.program import HOST, Buffer, Launch, Program, Tiles, View
 from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param
 
@@ -37,8 +38,8 @@ def mixing(number: int, launch: Launch, buffers: tuple[Buffer, ...], written: se
     def view(buffer: int) -> View:
         return View(buffer, contiguous_layout((buffers[buffer].nbytes // 8,), WORD))
 
-    params = [Param(f"x{b}", "in", WORD, 1, None, False) for b in reads]
-    params += [Param(f"y{b}", "out", WORD, 1, None, False) for b in writes]
+    params = [Param(f"x{b}", Form.IN, WORD, 1, None, False) for b in reads]
+    params += [Param(f"y{b}", Form.OUT, WORD, 1, None, False) for b in writes]
     spec = KernelSpec("mix", tuple(params), "", "mix.cu", "views", None, (), False, None, HostBody(body, True), (1,))
     outs = tuple(Tiles(view(b), (1000,), (1,)) for b in writes)
     return Launch(spec, (*map(view, reads), *outs), (1,), launch.reads, launch.writes, launch.device, None)

@@ -11,6 +11,7 @@ from dagpu.backends.host import HostBackend, HostMemory
 from dagpu.backends.protocol import Bindings, Replay
 from dagpu.common.layout import Layout, check_tiling, contiguous_layout
 from dagpu.common.origin import Origin, here
+from dagpu.common.param_form import Form
 from dagpu.kernels.tile import Tile
 from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
 from dagpu.lowering.program import HOST, Buffer, HostCall, Instruction, Launch, Role, Tiles, View
@@ -28,7 +29,7 @@ def origin() -> Origin:
 
 def kernel(body: Callable[..., object] | None, *, whole: bool = False, name: str = "step") -> KernelSpec:
     """A kernel with this host body and one output `y`."""
-    y = Param("y", "out", None, None, None, False)
+    y = Param("y", Form.OUT, None, None, None, False)
     return KernelSpec(
         name=name, params=(y,), cuda="", source_name="", abi="views", block=None, options=(), checked=False,
         origin=None, host=HostBody(body, whole),  # type: ignore[arg-type]  # reason: tests give wrong bodies too

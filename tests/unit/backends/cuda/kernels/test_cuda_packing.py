@@ -17,7 +17,7 @@ from dagpu.backends.cuda.kernels.launch_limits import check_limits
 from dagpu.backends.cuda.kernels.launch_params import REPORT, PackedLaunch, pack
 from dagpu.common.dtypes import Shape
 from dagpu.common.layout import Layout, check_tiling, contiguous_layout, slice_layout
-from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
+from dagpu.common.param_form import Form
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import Cell, Launch, Tiles, View
 from dagpu.ops.kernel_spec import KernelSpec, Param
@@ -39,8 +39,7 @@ class Guard(ctypes.Structure):
 
 
 def scalar_param(dtype: "np.dtype[Any]") -> Param:
-    declared = CudaParam("n", "scalar", dtype.name, False, None, 1)
-    return Param("n", "scalar", None, None, ScalarCheck(declared, "k"), False)
+    return Param("n", Form.SCALAR, None, None, ScalarCheck("n", dtype, "k", 1), False)
 
 
 def launch_of(
@@ -48,7 +47,7 @@ def launch_of(
 ) -> Launch:
     """A launch with these arguments; inputs and outputs are f32."""
     if params is None:
-        params = tuple(Param("p", "out" if type(a) is Tiles else "in", F32, 1, None, False) for a in args)
+        params = tuple(Param("p", Form.OUT if type(a) is Tiles else Form.IN, F32, 1, None, False) for a in args)
     fields: dict[str, Any] = {"abi": "views", "block": None, "options": (), "checked": False, "origin": None, **changes}
     return Launch(KernelSpec("k", params, "", "k.cu", **fields), args, over, (), (), 0, None)
 
@@ -87,9 +86,9 @@ def arguments(draw: st.DrawFn) -> tuple[Param, Any]:
         return scalar_param(dtype), draw(st.booleans()) if dtype.kind == "b" else draw(st.integers(-800, 800)) / 8
     layout = draw(layouts())
     if draw(st.booleans()):
-        return Param("x", "in", F32, len(layout.shape), None, False), View(draw(st.integers(0, 9)), layout)
+        return Param("x", Form.IN, F32, len(layout.shape), None, False), View(draw(st.integers(0, 9)), layout)
     tile = tuple(draw(st.integers(1, extent)) for extent in layout.shape)
-    return Param("y", "out", F32, len(layout.shape), None, False), tiles(layout, tile)
+    return Param("y", Form.OUT, F32, len(layout.shape), None, False), tiles(layout, tile)
 
 
 def struct_of(argument: Any, variant: int, number: int) -> ctypes.Structure:
@@ -185,7 +184,7 @@ def test_a_launch_of_the_same_form_gets_its_own_numbers() -> None:
     """Launches of the same form share their common parts, and have separate numbers."""
     layout, params = (
         contiguous_layout((4,), F32),
-        (Param("x", "in", F32, 1, None, False), scalar_param(np.dtype(np.int32))),
+        (Param("x", Form.IN, F32, 1, None, False), scalar_param(np.dtype(np.int32))),
     )
     first = launch_of((View(0, layout), 5), params)
     second = Launch(first.kernel, (View(3, layout), 6), first.grid, (), (), 0, None)
