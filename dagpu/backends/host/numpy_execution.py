@@ -116,8 +116,7 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
     kernel = launch.kernel
     body, once = kernel.host.function, kernel.host.whole
     if body is None and kernel.python is not None:
-        tile = next((argument.tile for argument in launch.args if type(argument) is Tiles), None)
-        body, once = kernel.python.host_body(launch.grid, tile), True
+        body, once = kernel.python.host_body(launch.grid, launch.tile), True
     if body is None:
         raise _no_body(launch)
     if kernel.host.generated is not None:
@@ -125,20 +124,19 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
             with np.errstate(all="ignore"), cancelled_by(lambda: outcome.cancelled):
                 generated_call(launch)(memory)
         return
-    arguments = [memory[argument.buffer] if type(argument) is Cell else argument for argument in launch.args]
+    arguments: list[Any] = [memory[argument.buffer] if type(argument) is Cell else argument for argument in launch.args]
     outputs: list[tuple[int, object, Layout]] = []
     cuts: list[Iterable[TilePlace]] = []
-    for position, argument in enumerate(launch.args):
-        if type(argument) is View:
-            arguments[position] = input_array(memory[argument.buffer], argument.layout, kernel, position)
-        elif type(argument) is Tiles:
-            outputs.append((position, memory[argument.view.buffer], argument.view.layout))
-            if once:
-                cuts.append((whole(argument),))
-            else:
-                cuts.append(
-                    places(argument, launch.grid) if numbers is None else listed(argument, launch.grid, numbers)
-                )
+    for position, view in launch.views:
+        if not kernel.params[position].form.is_written:
+            arguments[position] = input_array(memory[view.buffer], view.layout, kernel, position)
+            continue
+        tiles: Tiles = arguments[position]
+        outputs.append((position, memory[view.buffer], view.layout))
+        if once:
+            cuts.append((whole(tiles),))
+        else:
+            cuts.append(places(tiles, launch.grid) if numbers is None else listed(tiles, launch.grid, numbers))
     blocks = prod(launch.grid)
     if once:
         blocks = min(blocks, 1)  # an empty grid calls no body, on the host as on a GPU
@@ -153,21 +151,21 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
             _call_body(body, arguments, launch)
 
 
+_ARRAYS: Final = {False: readonly_array, True: writable_array}
+"""Returns the whole of an argument as an array, by whether the kernel writes it."""
+
+
 def generated_call(launch: Launch) -> Callable[[list[object]], None]:
     """Return the function that calls the body of a launch on the memory of a run, for a body that dagpu has made. Its
     caller ignores floating-point errors."""
     if 0 in launch.grid:
         return lambda memory: None
-    host, fixed = launch.kernel.host, list(launch.args)
-    arrays: list[tuple[int, Callable[[object, Layout], Any], int, Layout]] = []
-    cells: list[tuple[int, int]] = []
-    for position, argument in enumerate(fixed):
-        if type(argument) is View:
-            arrays.append((position, readonly_array, argument.buffer, argument.layout))
-        elif type(argument) is Tiles:
-            arrays.append((position, writable_array, argument.view.buffer, argument.view.layout))
-        elif type(argument) is Cell:
-            cells.append((position, argument.buffer))
+    kernel, fixed = launch.kernel, list(launch.args)
+    arrays = [
+        (position, _ARRAYS[kernel.params[position].form.is_written], view.buffer, view.layout)
+        for position, view in launch.views
+    ]
+    cells = [(position, argument.buffer) for position, argument in enumerate(fixed) if type(argument) is Cell]
 
     def call(memory: list[object]) -> None:
         arguments = fixed.copy()
@@ -175,8 +173,8 @@ def generated_call(launch: Launch) -> Callable[[list[object]], None]:
             arguments[position] = array(memory[buffer], layout)
         for position, buffer in cells:
             arguments[position] = memory[buffer]
-        assert host.generated is not None
-        _call_body(host.generated, arguments, launch)
+        assert kernel.host.generated is not None
+        _call_body(kernel.host.generated, arguments, launch)
 
     return call
 
@@ -235,4 +233,4 @@ def _no_body(launch: Launch) -> DagpuError:
 
 
 def _an_output(kernel: KernelSpec) -> str:
-    return next((param.name for param in kernel.params if param.form == "out"), "tile")
+    return next((param.name for param in kernel.params if param.form.is_written), "tile")

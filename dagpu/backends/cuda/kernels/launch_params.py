@@ -5,7 +5,7 @@ struct are multiples of 8; the offset of a scalar is a multiple of its size.
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import prod
@@ -28,6 +28,7 @@ from dagpu.common.dtypes import bf16
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
+from dagpu.common.param_form import Form
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import Cell, Launch, Tiles, View
 from dagpu.ops.kernel_spec import Field
@@ -135,16 +136,9 @@ def _form_by_value(launch: Launch, limits: Limits) -> LaunchForm:
     if len(_forms) > 4096:
         _forms.clear()
         _kept_alive.clear()
-    arguments: list[object] = []
-    shapes: list[object] = []
-    for argument in launch.args:
-        if type(argument) is View:
-            arguments.append(argument)
-            shapes.append(argument.layout)
-        elif type(argument) is Tiles:
-            arguments.append(argument)
-            shapes.append((argument.view.layout, argument.tile, argument.grid))
-    _kept_alive.append((arguments, launch.tile_list))
+    shapes: list[object] = [view.layout for _, view in launch.views]
+    shapes += [(each.tile, each.grid) for each in launch.outputs]
+    _kept_alive.append((launch.args, launch.tile_list))
     if launch.tile_list is not None:
         shapes.append(("list", launch.tile_list.layout))
     shapes.append(launch.scratch is not None)
@@ -156,57 +150,86 @@ def _form_by_value(launch: Launch, limits: Limits) -> LaunchForm:
 
 
 def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
-    spec = launch.kernel
     grid, linear = _grid(launch, limits)
-    variant = variant_for(launch, linear)
-    template = bytearray()
-    pointers, scalars, reports = [], [], []
-    for number, (param, argument) in enumerate(zip(spec.params, launch.args, strict=True)):
-        kind = type(argument)
-        if kind is View or kind is Tiles:
-            view: View = argument if kind is View else argument.view
-            if spec.python is not None:
-                at = _put_fields(template, spec.python.fields(view.layout))
-                pointers.append((at, number, view.layout.offset))
-                continue
-            template.extend(bytes(-len(template) % 8))
-            pointers.append((len(template), number, view.layout.offset))
-            if spec.abi == "views":
-                has_list = variant & TILE_LIST and _has_list(view.layout, kind is Tiles, variant)
-                listing = launch.tile_list if has_list else None
-                template += _struct(launch, view.layout, argument if kind is Tiles else None, variant, number)
-                if listing is not None:
-                    pointers.append((len(template) - (24 if variant & CHECKED else 8), LIST, listing.layout.offset))
-                if variant & CHECKED:
-                    reports.append(len(template) - 16)
-            else:
-                template += bytes(8)
-        else:
-            assert isinstance(param.check, ScalarCheck)
-            convert = _converter(param.check.dtype)
-            value = bytes(param.check.dtype.itemsize)
-            template.extend(bytes(-len(template) % len(value)))
-            scalars.append((len(template), number, convert))
-            template += value
-    if spec.python is not None and spec.python.hidden:
-        template.extend(bytes(-len(template) % 8))
-        if launch.scratch is not None:
-            pointers.append((len(template), SCRATCH, launch.scratch.layout.offset))
-        template.extend(bytes(8 * spec.python.hidden))
+    made = _Template(launch, variant_for(launch, linear))
+    for number, param in enumerate(launch.kernel.params):
+        _PUT[param.form](made, number)
+    made.put_hidden()
     return LaunchForm(
-        variant, grid, _block(launch), bytes(template), tuple(pointers), tuple(scalars), tuple(reports)
+        made.variant, grid, _block(launch), bytes(made.text),
+        tuple(made.pointers), tuple(made.scalars), tuple(made.reports),
     )  # fmt: skip
 
 
-def _put_fields(template: bytearray, fields: Sequence[Field]) -> int:
-    """Append the fields of a tensor argument, with a null address. Return the place of the address."""
-    address = 0
-    for size, value in fields:
-        template.extend(bytes(-len(template) % size))
-        if value is None:
-            address = len(template)
-        template += (value or 0).to_bytes(size, "little", signed=True)
-    return address
+@final
+class _Template:
+    """The parameters of a launch while they are written: null for addresses and numbers, and their places."""
+
+    def __init__(self, launch: Launch, variant: int) -> None:
+        self.variant = variant
+        self.text = bytearray()
+        self.pointers: list[tuple[int, int, int]] = []
+        self.scalars: list[tuple[int, int, Callable[[Any], bytes]]] = []
+        self.reports: list[int] = []
+        self._launch = launch
+        self._views = dict(launch.views)
+
+    def put_tensor(self, number: int) -> None:
+        """Append a tensor: a struct, a plain pointer, or what the library of a kernel in Python has."""
+        launch, text, layout = self._launch, self.text, self._views[number].layout
+        spec = launch.kernel
+        if spec.python is not None:
+            self._put_fields(spec.python.fields(layout), number, layout.offset)
+            return
+        self._align(8)
+        self.pointers.append((len(text), number, layout.offset))
+        if spec.abi == "pointers":
+            text.extend(bytes(8))
+            return
+        written = spec.params[number].form.is_written
+        text.extend(_struct(launch, layout, launch.args[number] if written else None, self.variant, number))
+        checked = self.variant & CHECKED
+        if launch.tile_list is not None and _has_list(layout, written, self.variant):
+            self.pointers.append((len(text) - (24 if checked else 8), LIST, launch.tile_list.layout.offset))
+        if checked:
+            self.reports.append(len(text) - 16)
+
+    def put_scalar(self, number: int) -> None:
+        """Append a number."""
+        check = self._launch.kernel.params[number].check
+        assert isinstance(check, ScalarCheck)
+        size = check.dtype.itemsize
+        self._align(size)
+        self.scalars.append((len(self.text), number, _converter(check.dtype)))
+        self.text.extend(bytes(size))
+
+    def put_hidden(self) -> None:
+        """Append the pointers that the compiler of a kernel in Python has added."""
+        python, scratch = self._launch.kernel.python, self._launch.scratch
+        if python is None or not python.hidden:
+            return
+        self._align(8)
+        if scratch is not None:
+            self.pointers.append((len(self.text), SCRATCH, scratch.layout.offset))
+        self.text.extend(bytes(8 * python.hidden))
+
+    def _put_fields(self, fields: Sequence[Field], number: int, offset: int) -> None:
+        for size, value in fields:
+            self._align(size)
+            if value is None:
+                self.pointers.append((len(self.text), number, offset))
+            self.text.extend((value or 0).to_bytes(size, "little", signed=True))
+
+    def _align(self, size: int) -> None:
+        self.text.extend(bytes(-len(self.text) % size))
+
+
+_PUT: Final[Mapping[Form, Callable[[_Template, int], None]]] = {
+    Form.IN: _Template.put_tensor,
+    Form.OUT: _Template.put_tensor,
+    Form.SCALAR: _Template.put_scalar,
+}
+"""Appends the argument with this number to the parameters."""
 
 
 def _grid(launch: Launch, limits: Limits) -> tuple[GridExtents, bool]:
@@ -232,13 +255,12 @@ def _block(launch: Launch) -> GridExtents:
     if spec.block is not None:
         x, y, z = (*spec.block, 1, 1)[:3]
         return x, y, z
-    for argument in launch.args:
-        if type(argument) is Tiles:
-            if spec.python is not None and (own := spec.python.block(argument.tile)):
-                x, y, z = (*own, 1, 1)[:3]
-                return x, y, z
-            return max(32, min(THREADS, -(-prod(argument.tile) // 32) * 32)), 1, 1
-    return THREADS, 1, 1
+    if (tile := launch.tile) is None:
+        return THREADS, 1, 1
+    if spec.python is not None and (own := spec.python.block(tile)):
+        x, y, z = (*own, 1, 1)[:3]
+        return x, y, z
+    return max(32, min(THREADS, -(-prod(tile) // 32) * 32)), 1, 1
 
 
 def _struct(launch: Launch, layout: Layout, tiles: Tiles | None, variant: int, argument: int) -> bytes:
@@ -274,7 +296,7 @@ def _sight(launch: Launch, layout: Layout, argument: int) -> list[int]:
     tiles from one to the next in C order. An axis that may be seen whole follows axis -1."""
     assert launch.kernel.sees is not None
     seen = launch.kernel.sees[argument]
-    out = next(arg for arg in launch.args if type(arg) is Tiles)
+    out = launch.outputs[0]
     columns = []
     for axis, extent in enumerate(layout.shape):
         part = None if seen is None else seen.axes[axis]
