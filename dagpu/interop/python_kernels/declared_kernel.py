@@ -1,9 +1,9 @@
 """A declaration of a kernel that another library compiles: its parameters, and the kernel that is made of it."""
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, ParamSpec, TypeAlias, cast, final
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, cast, final
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from dagpu.kernels.decorator import DECLARED, Kernel
 from dagpu.ops.kernel_spec import HostBody, KernelSpec, PythonKernel
 
 _P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 Constants: TypeAlias = Mapping[str, object] | Callable[[Shape], Mapping[str, object]]
 """The parameters of a kernel that are fixed when it is compiled: their values, or a function that gives them for a
@@ -51,6 +52,16 @@ class PythonDeclaration:
     def params(self) -> list[tuple[str, Annotation]]:
         """The parameters in order."""
         return list(zip(self.signature.names, self.signature.annotations, strict=True))
+
+    @property
+    def tensors(self) -> list[tuple[str, Annotation]]:
+        """Those that are tensors."""
+        return [(name, annotation) for name, annotation in self.params if annotation.form.is_tensor]
+
+    def in_order(self, tensors: Iterable[_T], numbers: Iterable[_T]) -> list[_T]:
+        """Return what is given for the tensors and for the numbers, each in order, in the order of the parameters."""
+        for_tensors, for_numbers = iter(tensors), iter(numbers)
+        return [next(for_tensors if annotation.form.is_tensor else for_numbers) for _, annotation in self.params]
 
     def error(self, what: str, cure: str) -> KernelArgumentError:
         """Return the error for a wrong declaration. `cure` is a sentence without its full stop."""
@@ -196,8 +207,8 @@ def declared_by(
                 "function. Decorate a `def` that names and types the kernel's parameters."
             )
         made = PythonDeclaration(function, read_signature(function, scope), decorator)
-        for name, annotation in made.params:
-            if annotation.form.is_tensor and annotation.dtype is None:
+        for name, annotation in made.tensors:
+            if annotation.dtype is None:
                 what = f"parameter {name!r} has a generic element type, and @{decorator} compiles for one"
                 raise made.error(what, "Write the type: In[f32], Out[f32]")
         return cast("Kernel[_P]", make(made))
