@@ -79,7 +79,8 @@ class Kernel(PickledByName, Generic[_P]):
         self._scalars = tuple((i, p.check) for i, p in enumerate(spec.params) if p.check is not None)
         checks = [(i, check) for i, check in self._scalars if isinstance(check, ScalarCheck)]
         self._plain = tuple((i, check.kind, check.low, check.high) for i, check in checks)
-        self._is_quick = is_launchable(spec) and (spec.grid is not None or any(p.form.is_written for p in spec.params))
+        known = len(checks) == len(self._scalars) and is_launchable(spec)
+        self._is_quick = known and (spec.grid is not None or any(p.form.is_written for p in spec.params))
         """True if a call whose arguments are ops and fitting numbers needs no other checks."""
         update_wrapper(self, function, updated=())
 
