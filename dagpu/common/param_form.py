@@ -8,7 +8,7 @@ Passed: TypeAlias = Literal["view", "tile", "scalar"]
 
 
 @final
-class Form(str, Enum):  # noqa: UP042
+class Form(Enum):
     """The form of a kernel's parameter: a tensor that is read or written, or a value.
 
     A member answers what all layers ask about a parameter. What one layer alone asks is in a table of that layer, by
@@ -21,7 +21,7 @@ class Form(str, Enum):  # noqa: UP042
 
     def __new__(cls, name: str, noun: str, wanted: str, passed: Passed) -> "Form":
         """Make a member. Its value is its name alone, and so is what a pickle holds."""
-        made = str.__new__(cls, name)
+        made = object.__new__(cls)
         made._value_ = name
         return made
 

@@ -124,7 +124,7 @@ def test_parameters_lie_as_in_c(drawn: list[tuple[Param, Any]], checked: bool, l
     variant = found.form.variant
     values: list[Any] = []
     for number, (param, argument) in enumerate(drawn):
-        if param.form != "scalar":
+        if param.form.is_tensor:
             values.append(struct_of(argument, variant, number))
             continue
         assert isinstance(param.check, ScalarCheck)
@@ -139,7 +139,7 @@ def test_parameters_lie_as_in_c(drawn: list[tuple[Param, Any]], checked: bool, l
     assert bytes(found.parameters).ljust(ctypes.sizeof(whole), b"\0") == bytes(whole)
     last = getattr(everything, names[-1])
     assert len(found.parameters) == last.offset + last.size
-    arrays = [n for n, (param, _) in enumerate(drawn) if param.form != "scalar"]
+    arrays = [n for n, (param, _) in enumerate(drawn) if param.form.is_tensor]
     views = [a if type(a) is View else a.view for a in (args[n] for n in arrays)]
     places = [getattr(everything, names[n]).offset for n in arrays]
     assert list(found.form.pointers) == [
@@ -158,7 +158,7 @@ def test_numbers_in_cells_come_where_numbers_lie(drawn: list[tuple[Param, Any]])
     Unchanged ones are left as they are.
     """
     params, args = tuple(p for p, _ in drawn), tuple(a for _, a in drawn)
-    cells = tuple(Cell(n) if param.form == "scalar" else argument for n, (param, argument) in enumerate(drawn))
+    cells = tuple(Cell(n) if not param.form.is_tensor else argument for n, (param, argument) in enumerate(drawn))
     grid = next((a.grid for a in args if type(a) is Tiles), (1,))
     wanted, found = packed(launch_of(args, params, grid)), packed(launch_of(cells, params, grid))
     patches = Relocations([], {cell: [(0, at, convert)] for at, cell, convert in found.cells})

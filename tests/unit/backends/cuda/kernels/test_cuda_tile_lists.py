@@ -18,6 +18,7 @@ from dagpu.backends.cuda.kernels.launch_limits import FEW_TILES, FEW_TILES_THREA
 from dagpu.backends.cuda.kernels.launch_params import LIST, REPORT, THREADS, pack
 from dagpu.backends.host.tiles import listed
 from dagpu.common.layout import Layout, check_tiling, contiguous_layout
+from dagpu.common.param_form import Form
 from dagpu.lowering.program import Launch, Tiles, View
 from dagpu.ops.kernel_spec import KernelSpec, Param, Sight
 from tests.emulation import Emulation, emulation, shared_folder
@@ -59,7 +60,7 @@ def launch_of(
     out, source = contiguous_layout((rows, columns), F32), contiguous_layout((columns, rows), F32)
     if strided:
         source = Layout(F32, (columns, rows), (8 * rows, 8), 4)
-    params = (Param("y", "out", F32, 2, None, False), Param("x", "in", F32, 2, None, False))
+    params = (Param("y", Form.OUT, F32, 2, None, False), Param("x", Form.IN, F32, 2, None, False))
     spec = KernelSpec(
         "turn", params, "", "k.cu", abi="views", block=None, options=(), checked=checked, origin=None,
         sees=(None, sight),
