@@ -91,9 +91,10 @@ def arguments_fit(spec: KernelSpec, args: Sequence[Any]) -> bool:
     if spec.lazy:
         return False
     used: set[Storage] = set()
-    grid = spec.grid
+    grid, pointers = spec.grid, spec.takes_pointers
     for index, param in spec.tensors:
-        arg, form = args[index], param.form
+        arg = args[index]
+        form = param.form
         if type(arg) not in _TAKEN[form]:
             return False
         state = live_state(arg)
@@ -105,13 +106,14 @@ def arguments_fit(spec: KernelSpec, args: Sequence[Any]) -> bool:
                 return False
             if spec.counts_threads and spec.grid is None and not _has_threads(spec, tile):
                 return False
-        layout, storage = state.layout, state.storage
+        layout = state.layout
         if layout.dtype is not param.dtype or (len(layout.shape) != param.rank and param.rank is not None):
             return False
-        if storage in used or (spec.takes_pointers and not layout.contiguous):
+        storage = state.storage
+        if storage in used or (pointers and not layout.contiguous):
             return False
         used.add(storage)
-    return grid is not None and (len(grid) <= MOST_AXES or not spec.takes_pointers)
+    return grid is not None and (len(grid) <= MOST_AXES or not pointers)
 
 
 def _refuse_strides(spec: KernelSpec, param: Param, layout: Layout, origin: Origin) -> NoReturn:

@@ -128,7 +128,10 @@ class Launch:
     @property
     def tile(self) -> tuple[int, ...] | None:
         """The tile of the first output; None if there is no output."""
-        return next((argument.tile for argument in self.args if type(argument) is Tiles), None)
+        for argument in self.args:
+            if type(argument) is Tiles:
+                return argument.tile
+        return None
 
 
 @final

@@ -127,12 +127,13 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
     arguments: list[Any] = [memory[argument.buffer] if type(argument) is Cell else argument for argument in launch.args]
     outputs: list[tuple[int, object, Layout]] = []
     cuts: list[Iterable[TilePlace]] = []
-    for position, view in launch.views:
-        if not kernel.params[position].form.is_written:
+    for position, param in kernel.tensors:
+        if not param.form.is_written:
+            view: View = arguments[position]
             arguments[position] = input_array(memory[view.buffer], view.layout, kernel, position)
             continue
         tiles: Tiles = arguments[position]
-        outputs.append((position, memory[view.buffer], view.layout))
+        outputs.append((position, memory[tiles.view.buffer], tiles.view.layout))
         if once:
             cuts.append((whole(tiles),))
         else:
@@ -151,21 +152,21 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
             _call_body(body, arguments, launch)
 
 
-_ARRAYS: Final = {False: readonly_array, True: writable_array}
-"""Returns the whole of an argument as an array, by whether the kernel writes it."""
-
-
 def generated_call(launch: Launch) -> Callable[[list[object]], None]:
     """Return the function that calls the body of a launch on the memory of a run, for a body that dagpu has made. Its
     caller ignores floating-point errors."""
     if 0 in launch.grid:
         return lambda memory: None
-    kernel, fixed = launch.kernel, list(launch.args)
-    arrays = [
-        (position, _ARRAYS[kernel.params[position].form.is_written], view.buffer, view.layout)
-        for position, view in launch.views
-    ]
-    cells = [(position, argument.buffer) for position, argument in enumerate(fixed) if type(argument) is Cell]
+    host, fixed = launch.kernel.host, list(launch.args)
+    arrays: list[tuple[int, Callable[[object, Layout], Any], int, Layout]] = []
+    cells: list[tuple[int, int]] = []
+    for position, argument in enumerate(fixed):
+        if type(argument) is View:
+            arrays.append((position, readonly_array, argument.buffer, argument.layout))
+        elif type(argument) is Tiles:
+            arrays.append((position, writable_array, argument.view.buffer, argument.view.layout))
+        elif type(argument) is Cell:
+            cells.append((position, argument.buffer))
 
     def call(memory: list[object]) -> None:
         arguments = fixed.copy()
@@ -173,8 +174,8 @@ def generated_call(launch: Launch) -> Callable[[list[object]], None]:
             arguments[position] = array(memory[buffer], layout)
         for position, buffer in cells:
             arguments[position] = memory[buffer]
-        assert kernel.host.generated is not None
-        _call_body(kernel.host.generated, arguments, launch)
+        assert host.generated is not None
+        _call_body(host.generated, arguments, launch)
 
     return call
 

@@ -44,14 +44,14 @@ def variant_for(launch: Launch, linear: bool) -> int:
         variant |= TILE_LIST
     if spec.checked and spec.sees is not None and spec.grid is None:
         variant |= SEES
-    layouts = {index: view.layout for index, view in launch.views}
-    for layout in layouts.values():
+    for _, view in launch.views:
+        layout = view.layout
         if not layout.contiguous:
             variant |= STRIDED
         if _reach(layout) >= NARROW:
             variant |= WIDE
     for extents in spec.walked:
-        if prod([layouts[number].shape[axis] for number, axis in extents]) >= NARROW:
+        if prod([launch.view(number).layout.shape[axis] for number, axis in extents]) >= NARROW:
             variant |= WIDE
     return variant
 

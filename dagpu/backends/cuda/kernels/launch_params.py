@@ -31,7 +31,7 @@ from dagpu.common.origin import describe
 from dagpu.common.param_form import Form
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import Cell, Launch, Tiles, View
-from dagpu.ops.kernel_spec import Field
+from dagpu.ops.kernel_spec import Field, Param
 
 THREADS: Final = 256
 """The default number of threads in a block. A smaller tile has fewer."""
@@ -153,7 +153,7 @@ def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
     grid, linear = _grid(launch, limits)
     made = _Template(launch, variant_for(launch, linear))
     for number, param in enumerate(launch.kernel.params):
-        _PUT[param.form](made, number)
+        _PUT[param.form](made, number, param)
     made.put_hidden()
     return LaunchForm(
         made.variant, grid, _block(launch), bytes(made.text),
@@ -172,21 +172,20 @@ class _Template:
         self.scalars: list[tuple[int, int, Callable[[Any], bytes]]] = []
         self.reports: list[int] = []
         self._launch = launch
-        self._views = dict(launch.views)
 
-    def put_tensor(self, number: int) -> None:
+    def put_tensor(self, number: int, param: Param) -> None:
         """Append a tensor: a struct, a plain pointer, or what the library of a kernel in Python has."""
-        launch, text, layout = self._launch, self.text, self._views[number].layout
-        spec = launch.kernel
+        launch, text = self._launch, self.text
+        layout, spec = launch.view(number).layout, launch.kernel
         if spec.python is not None:
             self._put_fields(spec.python.fields(layout), number, layout.offset)
             return
-        self._align(8)
+        text.extend(bytes(-len(text) % 8))
         self.pointers.append((len(text), number, layout.offset))
         if spec.abi == "pointers":
             text.extend(bytes(8))
             return
-        written = spec.params[number].form.is_written
+        written = param.form.is_written
         text.extend(_struct(launch, layout, launch.args[number] if written else None, self.variant, number))
         checked = self.variant & CHECKED
         if launch.tile_list is not None and _has_list(layout, written, self.variant):
@@ -194,9 +193,9 @@ class _Template:
         if checked:
             self.reports.append(len(text) - 16)
 
-    def put_scalar(self, number: int) -> None:
+    def put_scalar(self, number: int, param: Param) -> None:
         """Append a number."""
-        check = self._launch.kernel.params[number].check
+        check = param.check
         assert isinstance(check, ScalarCheck)
         size = check.dtype.itemsize
         self._align(size)
@@ -224,7 +223,7 @@ class _Template:
         self.text.extend(bytes(-len(self.text) % size))
 
 
-_PUT: Final[Mapping[Form, Callable[[_Template, int], None]]] = {
+_PUT: Final[Mapping[Form, Callable[[_Template, int, Param], None]]] = {
     Form.IN: _Template.put_tensor,
     Form.OUT: _Template.put_tensor,
     Form.SCALAR: _Template.put_scalar,
