@@ -36,8 +36,8 @@ class Form(Enum):
         """True if the argument is memory of a device, false if it is a value."""
         self.is_written: Final = passed == "tile"
         """True if the kernel writes the argument."""
-        self.is_read: Final = passed == "view"
-        """True if the kernel reads what the argument holds before the launch."""
+        self.is_input: Final = passed == "view"
+        """True if the kernel only reads the argument. It may read an output too."""
         self.word: Final = name.capitalize() if self.is_tensor else name
         """The name of the annotation, `In` or `Out`; for a number "scalar"."""
 

@@ -177,7 +177,7 @@ def early_inputs(
     """
     if names is None:
         return None
-    inputs = {param.name: index for index, param in enumerate(params) if param.form.is_read}
+    inputs = {param.name: index for index, param in enumerate(params) if param.form.is_input}
     given: Sequence[object] = names if isinstance(names, Sequence) and not isinstance(names, str | bytes) else [names]
     found = [inputs[name] for name in given if isinstance(name, str) and name in inputs]
     if len(found) < len(given) or given is not names:

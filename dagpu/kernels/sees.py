@@ -100,7 +100,7 @@ def sights_of(
     if not isinstance(sees, Mapping):
         what, cure = f"sees={format_value(sees)}", 'Give a dict from names of inputs: sees={"x": Around(3, 3)}'
         raise declaration_error(kernel, place, what, cure)
-    inputs = {param.name: index for index, param in enumerate(params) if param.form.is_read}
+    inputs = {param.name: index for index, param in enumerate(params) if param.form.is_input}
     for name in sees:
         if name not in inputs:
             known = ", ".join(map(repr, inputs)) or "none"

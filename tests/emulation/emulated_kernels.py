@@ -62,7 +62,7 @@ class EmulatedKernels:
                 tile = next(cuts)
                 grid = grid or check_tiling(argument.shape, tile, True)[1]
                 part, align = packed(self._variant, argument, tile, self.report, number), 8
-            elif param.form.is_read:
+            elif param.form.is_input:
                 part, align = packed(self._variant, argument, None, self.report, number), 8
             else:
                 check: Any = param.check

@@ -25,7 +25,7 @@ def call_checked(launch: Launch, arguments: list[Any], call: Callable[[list[Any]
         ForeignError: it writes something that is no output, or leaves a new tensor unwritten.
     """
     kernel = launch.kernel
-    inputs = [index for index, param in kernel.tensors if param.form.is_read]
+    inputs = [index for index, param in kernel.tensors if param.form.is_input]
     before = {index: np.array(arguments[index], copy=True) for index in inputs}
     kept = []
     for flipped in (False, True):

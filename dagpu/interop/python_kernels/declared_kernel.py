@@ -101,7 +101,7 @@ class PythonDeclaration:
             KernelArgumentError: one of them is an input.
         """
         for their, (name, annotation) in zip(theirs, self.params, strict=True):
-            if their in written and annotation.form.is_read and annotation.dtype is not None:
+            if their in written and annotation.form.is_input and annotation.dtype is not None:
                 at = f" at {written[their]}" if written[their] else ""
                 element = annotation.dtype.name
                 what = f"{whose} stores to parameter {their!r}{at}, which is declared {name}: In[{element}]"

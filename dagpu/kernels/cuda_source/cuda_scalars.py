@@ -38,7 +38,7 @@ class CudaParam:
     @property
     def is_tensor(self) -> bool:
         """True if it is memory of a device, false if it is a value."""
-        return self.form != "scalar"
+        return self.form in ("view", "tile", "pointer")
 
 
 # ---- C types ------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def input_params(traced: TracedExpression, patterns: Sequence[ArgumentPattern], 
     messages."""
     found: list[Param] = []
     for pattern, dtype, name in zip(patterns, traced.dtypes, parameter_names(traced), strict=True):
-        if pattern.form.is_read:
+        if pattern.form.is_input:
             found.append(tensor_input(name, dtype, len(pattern.axes)))
         elif not pattern.form.is_written:
             found.append(number_input(name, dtype, kernel, lazy=True))

@@ -125,7 +125,7 @@ def kernel_text(expression: TracedExpression, rank: int, patterns: tuple[Argumen
 
 def formal_text(pattern: ArgumentPattern, dtype: "np.dtype[Any]", name: str) -> str:
     """Return the declaration of the parameter for an argument, which is not the output."""
-    element = f"{'const ' * pattern.form.is_read}{memory_type(dtype)}"
+    element = f"{'const ' * pattern.form.is_input}{memory_type(dtype)}"
     return parameter_text(pattern.form.passed, element, len(pattern.axes), name)
 
 
@@ -139,7 +139,7 @@ def _signature(name: str, formals: list[str]) -> str:
 
 def _sides_text(expression: TracedExpression, rank: int, patterns: tuple[ArgumentPattern, ...]) -> str:
     """Return the text that computes several neighbours at a time, if all arrays have the one axis of the output."""
-    if rank != 1 or any(pattern.form.is_read and pattern.axes != (0,) for pattern in patterns):
+    if rank != 1 or any(pattern.form.is_input and pattern.axes != (0,) for pattern in patterns):
         return ""
     arrays, formals, values = [], [], []
     for pattern, dtype, argument in zip(patterns, expression.dtypes, parameter_names(expression), strict=True):

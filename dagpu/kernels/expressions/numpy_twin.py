@@ -37,9 +37,9 @@ FEW: Final = 1 << 12
 def numpy_twin(expression: TracedExpression, patterns: Sequence[ArgumentPattern], rank: int) -> Callable[..., None]:
     """Return the host body of the kernel for arguments of these patterns, and an output of this rank:
     `body(out, *arguments)`."""
-    indices = [_index(pattern.axes, rank) if pattern.form.is_read else None for pattern in patterns]
+    indices = [_index(pattern.axes, rank) if pattern.form.is_input else None for pattern in patterns]
     every = tuple(range(rank))
-    whole = [n for n, p in enumerate(patterns) if p.form.is_written or (p.form.is_read and p.axes == every)]
+    whole = [n for n, p in enumerate(patterns) if p.form.is_written or (p.form.is_input and p.axes == every)]
     evaluate = evaluator(expression, whole if rank else ())  # NumPy makes scalars of arrays without axes
     each = list(zip([pattern.form for pattern in patterns], expression.dtypes, indices, strict=True))
 

@@ -183,7 +183,7 @@ def with_elements(
         found: NDArray[Any] = np.empty([cut.stop - cut.start for cut in box], traced.dtype)
         cut = [
             argument[(*[box[axis] if axis >= 0 else slice(None) for axis in pattern.axes], ...)]
-            if pattern.form.is_read
+            if pattern.form.is_input
             else argument
             for pattern, argument in zip(patterns, given, strict=True)
         ]
