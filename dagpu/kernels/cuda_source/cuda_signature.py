@@ -301,7 +301,7 @@ def _wanted(p: PyParam, c: CudaParam) -> str:
     element = SPELLINGS[c.ctype][0] if fitting else p.scalar or "T"
     if p.dtype is not None:
         element = SPELLINGS.get(p.dtype, (p.dtype,))[0]
-    if form.is_tensor and not form.is_written:
+    if form.is_input:
         element = f"const {element}"
     passed = "pointer" if form.is_tensor and c.form == "pointer" else form.passed
     return parameter_text(passed, element, c.rank or "N", p.name)

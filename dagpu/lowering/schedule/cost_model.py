@@ -287,8 +287,9 @@ class _Clock:
             if not instruction.args:  # a program that is not from a trace may leave them out
                 return sum([self._buffers[buffer].nbytes for buffer in (*instruction.reads, *instruction.writes)])
             total, sizes = 0, self._sizes
-            for _, view in instruction.views:
-                layout = view.layout
+            for index, param in instruction.kernel.tensors:  # `views` would take longer, for each launch of a schedule
+                argument = instruction.args[index]
+                layout = (argument.view if param.form.is_written else argument).layout
                 nbytes = sizes.get(id(layout))
                 if nbytes is None:
                     nbytes = sizes[id(layout)] = prod(layout.shape) * layout.dtype.itemsize

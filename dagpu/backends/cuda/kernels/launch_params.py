@@ -136,8 +136,11 @@ def _form_by_value(launch: Launch, limits: Limits) -> LaunchForm:
     if len(_forms) > 4096:
         _forms.clear()
         _kept_alive.clear()
-    shapes: list[object] = [view.layout for _, view in launch.views]
-    shapes += [(each.tile, each.grid) for each in launch.outputs]
+    shapes: list[object] = []
+    for index, param in launch.kernel.tensors:
+        argument = launch.args[index]
+        written = param.form.is_written
+        shapes.append((argument.view.layout, argument.tile, argument.grid) if written else argument.layout)
     _kept_alive.append((launch.args, launch.tile_list))
     if launch.tile_list is not None:
         shapes.append(("list", launch.tile_list.layout))
@@ -153,8 +156,10 @@ def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
     grid, linear = _grid(launch, limits)
     made = _Template(launch, variant_for(launch, linear))
     for number, param in enumerate(launch.kernel.params):
-        _PUT[param.form](made, number, param)
-    made.put_hidden()
+        _PUT[param.form](made, number, param, launch.args[number])
+    python = launch.kernel.python
+    if python is not None and python.hidden:
+        made.put_hidden(python.hidden)
     return LaunchForm(
         made.variant, grid, _block(launch), bytes(made.text),
         tuple(made.pointers), tuple(made.scalars), tuple(made.reports),
@@ -173,10 +178,10 @@ class _Template:
         self.reports: list[int] = []
         self._launch = launch
 
-    def put_tensor(self, number: int, param: Param) -> None:
+    def put_tensor(self, number: int, param: Param, argument: Any) -> None:
         """Append a tensor: a struct, a plain pointer, or what the library of a kernel in Python has."""
-        launch, text = self._launch, self.text
-        layout, spec = launch.view(number).layout, launch.kernel
+        launch, text, written = self._launch, self.text, param.form.is_written
+        layout, spec = (argument.view if written else argument).layout, launch.kernel
         if spec.python is not None:
             self._put_fields(spec.python.fields(layout), number, layout.offset)
             return
@@ -185,45 +190,39 @@ class _Template:
         if spec.abi == "pointers":
             text.extend(bytes(8))
             return
-        written = param.form.is_written
-        text.extend(_struct(launch, layout, launch.args[number] if written else None, self.variant, number))
+        text.extend(_struct(launch, layout, argument if written else None, self.variant, number))
         checked = self.variant & CHECKED
         if launch.tile_list is not None and _has_list(layout, written, self.variant):
             self.pointers.append((len(text) - (24 if checked else 8), LIST, launch.tile_list.layout.offset))
         if checked:
             self.reports.append(len(text) - 16)
 
-    def put_scalar(self, number: int, param: Param) -> None:
+    def put_scalar(self, number: int, param: Param, argument: Any) -> None:
         """Append a number."""
-        check = param.check
-        assert isinstance(check, ScalarCheck)
-        size = check.dtype.itemsize
-        self._align(size)
-        self.scalars.append((len(self.text), number, _converter(check.dtype)))
-        self.text.extend(bytes(size))
+        assert isinstance(param.check, ScalarCheck)
+        text, dtype = self.text, param.check.dtype
+        text.extend(bytes(-len(text) % dtype.itemsize))
+        self.scalars.append((len(text), number, _converter(dtype)))
+        text.extend(bytes(dtype.itemsize))
 
-    def put_hidden(self) -> None:
-        """Append the pointers that the compiler of a kernel in Python has added."""
-        python, scratch = self._launch.kernel.python, self._launch.scratch
-        if python is None or not python.hidden:
-            return
-        self._align(8)
+    def put_hidden(self, count: int) -> None:
+        """Append the pointers that the compiler of a kernel in Python has added, so many."""
+        text, scratch = self.text, self._launch.scratch
+        text.extend(bytes(-len(text) % 8))
         if scratch is not None:
-            self.pointers.append((len(self.text), SCRATCH, scratch.layout.offset))
-        self.text.extend(bytes(8 * python.hidden))
+            self.pointers.append((len(text), SCRATCH, scratch.layout.offset))
+        text.extend(bytes(8 * count))
 
     def _put_fields(self, fields: Sequence[Field], number: int, offset: int) -> None:
+        text = self.text
         for size, value in fields:
-            self._align(size)
+            text.extend(bytes(-len(text) % size))
             if value is None:
-                self.pointers.append((len(self.text), number, offset))
-            self.text.extend((value or 0).to_bytes(size, "little", signed=True))
-
-    def _align(self, size: int) -> None:
-        self.text.extend(bytes(-len(self.text) % size))
+                self.pointers.append((len(text), number, offset))
+            text.extend((value or 0).to_bytes(size, "little", signed=True))
 
 
-_PUT: Final[Mapping[Form, Callable[[_Template, int, Param], None]]] = {
+_PUT: Final[Mapping[Form, Callable[[_Template, int, Param, Any], None]]] = {
     Form.IN: _Template.put_tensor,
     Form.OUT: _Template.put_tensor,
     Form.SCALAR: _Template.put_scalar,
