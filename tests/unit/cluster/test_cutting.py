@@ -15,11 +15,22 @@ from dagpu import CostModel, PlanError, Spread
 from dagpu.cluster.parts.cutting import cut
 from dagpu.cluster.parts.part import Part, Version
 from dagpu.cluster.parts.part_checks import verify_parts
-from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.program import HOST, Buffer, CopyDtoD, CopyDtoH, CopyHtoD, Instruction, Launch, Program, Role, View
 from dagpu.lowering.schedule.mesh_placement.placing import place
 from dagpu.lowering.schedule.policies import SingleStream
-from dagpu.lowering.verify.verifier import verify
+from dagpu.testing import (
+    HOST,
+    Buffer,
+    CopyDtoD,
+    CopyDtoH,
+    CopyHtoD,
+    Instruction,
+    Launch,
+    Program,
+    Role,
+    View,
+    contiguous_layout,
+    verify,
+)
 from tests.programs.meshes import EAGER, Scatter, unplaced, workers
 from tests.programs.plain_programs import kernel, launch
 

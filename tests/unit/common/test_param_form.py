@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import dagpu
-from dagpu.common.param_form import Form
+from dagpu.testing import Form
 
 PACKAGE = Path(dagpu.__file__).parent
 

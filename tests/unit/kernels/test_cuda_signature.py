@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.common.errors import DagpuError, KernelArgumentError
-from dagpu.common.param_form import Form
 from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
 from dagpu.kernels.cuda_source.cuda_signature import CudaSignature, PyParam, check_signature
+from dagpu.testing import Form
 from tests.support.cuda_text import Abi, only, parse, refusal
 
 CudaForm = Literal["tile", "view", "pointer", "scalar"]
@@ -251,7 +251,7 @@ SPELLINGS = {
     "int64": [["long", "long"], ["long", "int"], ["std", "::", "int64_t"]],
     "uint64": [["unsigned", "long", "long"], ["size_t"], ["std", "::", "size_t"]],
 }  # fmt: skip
-GAPS = [" ", "  ", "\n", "\t", ' /* , ) > " */ ', " // it's, a ( comment\n", "\\\n"]
+GAPS = [" ", "  ", "\n", "\t", ' /* , ) > " */ ', " // it's, a ( comment\n", " \\\n"]
 HEADS = [
     ["__global__", "void"], ["extern", '"C"', "__global__", "void"],
     ["static", "__global__", "inline", "void"],

@@ -12,10 +12,10 @@ from dagpu import Elem, Foreign, expr, foreign
 from dagpu.common.dtypes import f32, f64, i32, u8
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import record_origins
-from dagpu.common.param_form import Form
 from dagpu.handles import Tensor
 from dagpu.kernels.decorator import In, Kernel, Lazy, Out, kernel
 from dagpu.ops.launch import Launch
+from dagpu.testing import Form
 from tests.unit.kernels import kernel_cases
 from tests.unit.kernels.kernel_cases import SAXPY, cut, declared_line, lazily, lazy, refused, saxpy, split, tensor
 

@@ -6,10 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu import u64
-from dagpu.common.layout import contiguous_layout
-from dagpu.common.param_form import Form
-from dagpu.lowering.program import HOST, Buffer, Launch, Program, Tiles, View
-from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param
+from dagpu.testing import (
+    HOST,
+    Buffer,
+    Form,
+    HostBody,
+    KernelSpec,
+    Launch,
+    Param,
+    Program,
+    Tiles,
+    View,
+    contiguous_layout,
+)
 
 WORD = np.dtype(u64)
 
