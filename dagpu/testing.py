@@ -28,6 +28,7 @@ from dagpu.backends.explore import Exploration, Search, exploring
 from dagpu.backends.host import HostBackend
 from dagpu.backends.protocol import Bindings, Failure, Prepared, Replay
 from dagpu.common.layout import check_tiling, contiguous_layout, slice_layout
+from dagpu.common.param_form import Form
 from dagpu.handles import live_state
 from dagpu.handles.device_handles import driver_of
 from dagpu.handles.handle_trees import handles_in, storage_of
@@ -65,12 +66,12 @@ from dagpu.sharding.spread_values import parts_of
 __all__ = [
     "ALIGNMENT", "HOST", "LAUNCH", "Allocate", "Arange", "Bindings", "Buffer", "CapturedNode", "Cell", "Constant",
     "CopyDtoD", "CopyDtoH", "CopyHtoD", "CopyNode", "EnqueuedWork", "Execute", "Exploration", "Failure", "Fill",
-    "FillNode", "Function", "Gpu", "GraphLaunch", "GraphNode", "HostBackend", "HostBody", "HostCall", "If", "IfNode",
-    "Instruction", "KernelLaunch", "KernelSpec", "Lane", "Launch", "Limits", "Locks", "Normal", "Param", "Plan",
-    "Prepared", "Program", "RawGraph", "RawStream", "Record", "Release", "Replay", "Role", "Search", "Step", "Tiles",
-    "Uniform", "View", "Wait", "backend", "check_tiling", "contiguous_layout", "declared_kernels", "driver_of",
-    "exploring", "find_compiler", "handles_in", "live_state", "nodes_of", "parts_of", "plan_of", "plans", "program_of",
-    "replaced_backend", "schedule", "slice_layout", "storage_of", "verify",
+    "FillNode", "Form", "Function", "Gpu", "GraphLaunch", "GraphNode", "HostBackend", "HostBody", "HostCall", "If",
+    "IfNode", "Instruction", "KernelLaunch", "KernelSpec", "Lane", "Launch", "Limits", "Locks", "Normal", "Param",
+    "Plan", "Prepared", "Program", "RawGraph", "RawStream", "Record", "Release", "Replay", "Role", "Search", "Step",
+    "Tiles", "Uniform", "View", "Wait", "backend", "check_tiling", "contiguous_layout", "declared_kernels",
+    "driver_of", "exploring", "find_compiler", "handles_in", "live_state", "nodes_of", "parts_of", "plan_of", "plans",
+    "program_of", "replaced_backend", "schedule", "slice_layout", "storage_of", "verify",
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypeAlias, Union, final, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeAlias, Union, final, get_args, get_origin, get_type_hints
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -17,22 +17,13 @@ from typing_extensions import TypeVar
 from dagpu.common.dtypes import FLOATING, scalar_dtype
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import describe
+from dagpu.common.param_form import Form
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernels.cuda_source.cuda_scalars import ScalarKind
 from dagpu.ops.base import Borrowed, DeviceOp
 
 _T = TypeVar("_T")
 _D = TypeVar("_D", bound=np.generic)
-
-
-@final
-class _InMark:
-    """Metadata of an annotation: the kernel reads the parameter."""
-
-
-@final
-class _OutMark:
-    """Metadata of an annotation: the kernel writes the parameter."""
 
 
 In: TypeAlias = Annotated[
@@ -44,7 +35,7 @@ In: TypeAlias = Annotated[
     | DeviceOp[SharedTensor[_D], Borrowed]
     | DeviceOp[TensorRef[_D], Borrowed]
     | DeviceOp[TensorMut[_D], Borrowed],
-    _InMark,
+    Form.IN,
 ]
 """An input of a kernel, with elements of type D: a tensor handle, or an op whose result is one.
 
@@ -56,7 +47,7 @@ Out: TypeAlias = Annotated[
     | Partition[TensorMut[_D]]
     | DeviceOp[Partition[Tensor[_D]], Borrowed]
     | DeviceOp[Partition[TensorMut[_D]], Borrowed],
-    _OutMark,
+    Form.OUT,
 ]
 """An output of a kernel, with elements of type D: a partition, or an op whose result is one."""
 
@@ -77,11 +68,11 @@ class Annotation:
     """The meaning of the annotation of one parameter.
 
     `dtype` is the element type, or the type of a scalar that is annotated with a NumPy type. It is None for a type
-    variable and for a Python `int`, `float` or `bool`. `scalar` is None for an `In` or `Out`. `lazy` is true for a
+    variable and for a Python `int`, `float` or `bool`. `scalar` is None for a tensor. `lazy` is true for a
     scalar that may be an op.
     """
 
-    form: Literal["in", "out", "scalar"]
+    form: Form
     dtype: "np.dtype[Any] | None"
     scalar: ScalarKind | None
     lazy: bool
@@ -138,7 +129,7 @@ def read_signature(function: Callable[..., object], local_names: Mapping[str, ob
         if isinstance(annotation, str):
             raise declaration_error(name, place, f"{what} is annotated {_format_hint(hint)}, {annotation}", _CURE)
         if parameter.default is not parameter.empty:
-            if annotation.form != "scalar":
+            if annotation.form.is_tensor:
                 cure = "Leave the default out: a handle can be moved into one call only"
                 raise declaration_error(name, place, f"{what} is a tensor with a default", cure)
             defaults[parameter.name] = parameter.default
@@ -174,9 +165,9 @@ def _resolved(function: Callable[..., object], parameter: inspect.Parameter, sco
 def _read_hint(hint: object) -> Annotation | str:
     """Return the meaning of an annotation, or the reason why it has none, as a clause for a message."""
     marks = getattr(hint, "__metadata__", ())
-    if _InMark in marks or _OutMark in marks:
+    if (form := _form_in(marks)) is not None:
         dtype = _element(get_args(hint)[0])
-        return dtype if isinstance(dtype, str) else Annotation("in" if _InMark in marks else "out", dtype, None, False)
+        return dtype if isinstance(dtype, str) else Annotation(form, dtype, None, False)
     if marks:  # Annotated[float, "metres"]
         return _read_hint(get_args(hint)[0])
     lazy = False
@@ -192,11 +183,16 @@ def _read_hint(hint: object) -> Annotation | str:
     if not isinstance(hint, type):
         return "which is not a type that a kernel can take"
     if hint is int or hint is float or hint is bool:
-        return Annotation("scalar", None, "bool" if hint is bool else "int" if hint is int else "float", lazy)
+        return Annotation(Form.SCALAR, None, "bool" if hint is bool else "int" if hint is int else "float", lazy)
     if issubclass(hint, np.generic) and (scalar := scalar_dtype(hint)) is not None:
         number: ScalarKind = "float" if scalar in FLOATING else "bool" if scalar.kind == "b" else "int"
-        return Annotation("scalar", scalar, number, lazy)
+        return Annotation(Form.SCALAR, scalar, number, lazy)
     return "which is not a type that a kernel can take"
+
+
+def _form_in(marks: Sequence[object]) -> Form | None:
+    """Return the form that the metadata of an annotation names; None if there is none."""
+    return next((mark for mark in marks if isinstance(mark, Form)), None)
 
 
 def _element(union: object) -> "np.dtype[Any] | str | None":
@@ -216,13 +212,11 @@ def _element(union: object) -> "np.dtype[Any] | str | None":
 
 def _format_hint(hint: object) -> str:
     """Return an annotation as text that is close to its source."""
-    marks = getattr(hint, "__metadata__", ())
-    if _InMark in marks or _OutMark in marks:
+    if (form := _form_in(getattr(hint, "__metadata__", ()))) is not None:
         element: Any = get_args(get_args(hint)[0])[0]
         while get_origin(element) in (Tensor, Partition):
             element = get_args(element)[0]
-        word = "In" if _InMark in marks else "Out"
-        return word if element is _D else f"{word}[{getattr(element, '__name__', element)}]"
+        return form.word if element is _D else f"{form.word}[{getattr(element, '__name__', element)}]"
     return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)
 
 

@@ -4,7 +4,7 @@ Invariant after `check_arguments`: each handle is alive, and memory that an outp
 owns, is reached through that one argument alone. So moving the handles into an op cannot fail half-way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Final, NoReturn
 
@@ -14,14 +14,20 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe, is_ours_at
+from dagpu.common.param_form import Form
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, cut_of, live_state
 from dagpu.handles.storage import Storage
 from dagpu.ops.base import DeviceOp, cure_by_await
 from dagpu.ops.kernel_spec import KernelSpec, Param
 
-_INPUTS = frozenset((Tensor, SharedTensor, TensorRef, TensorMut))
-_HANDLES = _INPUTS | {Partition}
+_TAKEN: Final[Mapping[Form, frozenset[type]]] = {
+    Form.IN: frozenset((Tensor, SharedTensor, TensorRef, TensorMut)),
+    Form.OUT: frozenset((Partition,)),
+    Form.SCALAR: frozenset(),
+}
+"""The classes of the handles that a parameter takes."""
+_HANDLES: Final = frozenset[type]().union(*_TAKEN.values())
 
 MOST_AXES: Final = 3
 """The axes along which CUDA counts the blocks of a grid."""
@@ -40,17 +46,16 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
     cut: tuple[Param, Any] | None = None
     outputs = 0
     for param, arg in zip(spec.params, args, strict=True):
-        is_output = param.form == "out"
-        outputs += is_output
+        form = param.form
+        outputs += form.is_written
         if ops and isinstance(arg, DeviceOp):
-            if param.form == "scalar" and not param.lazy:
+            if not param.is_open:
                 _refuse_form(spec, param, arg, origin)
             continue
-        if param.form == "scalar":
+        if not form.is_tensor:
             check_scalar_argument(spec, param, arg, origin)
             continue
-        kind = type(arg)
-        if (kind is not Partition) if is_output else (kind not in _INPUTS):
+        if type(arg) not in _TAKEN[form]:
             _refuse_form(spec, param, arg, origin)
         state = live_state(arg)
         layout = state.layout
@@ -61,7 +66,7 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
         first = users.setdefault(state.storage, (param, arg))
         if first[0] is not param:
             _check_alias(spec, first, (param, arg), origin)
-        if is_output and spec.grid is None:
+        if form.is_written and spec.grid is None:
             if cut is None:
                 cut = param, arg
             elif cut_of(cut[1])[1] != cut_of(arg)[1]:
@@ -86,13 +91,14 @@ def arguments_fit(spec: KernelSpec, args: Sequence[Any]) -> bool:
     if spec.lazy:
         return False
     used: set[Storage] = set()
-    grid = spec.grid
+    grid, pointers = spec.grid, spec.takes_pointers
     for index, param in spec.tensors:
         arg = args[index]
-        if param.form == "out":
-            if type(arg) is not Partition:
-                return False
-            state = live_state(arg)
+        form = param.form
+        if type(arg) not in _TAKEN[form]:
+            return False
+        state = live_state(arg)
+        if form.is_written:
             tile, tiles = cut_of(arg)
             if grid is None:
                 grid = tiles
@@ -100,17 +106,14 @@ def arguments_fit(spec: KernelSpec, args: Sequence[Any]) -> bool:
                 return False
             if spec.counts_threads and spec.grid is None and not _has_threads(spec, tile):
                 return False
-        else:
-            if type(arg) not in _INPUTS:
-                return False
-            state = live_state(arg)
-        layout, storage = state.layout, state.storage
+        layout = state.layout
         if layout.dtype is not param.dtype or (len(layout.shape) != param.rank and param.rank is not None):
             return False
-        if storage in used or (spec.takes_pointers and not layout.contiguous):
+        storage = state.storage
+        if storage in used or (pointers and not layout.contiguous):
             return False
         used.add(storage)
-    return grid is not None and (len(grid) <= MOST_AXES or not spec.takes_pointers)
+    return grid is not None and (len(grid) <= MOST_AXES or not pointers)
 
 
 def _refuse_strides(spec: KernelSpec, param: Param, layout: Layout, origin: Origin) -> NoReturn:
@@ -142,7 +145,7 @@ def _check_threads(spec: KernelSpec, args: Sequence[Any], origin: Origin) -> Non
     """Refuse a tile with more elements than a block has threads, on every device: if a thread writes one element, most
     of them would never be written. Only the user knows whether it writes several, and says so by the grid."""
     for param, arg in zip(spec.params, args, strict=True):
-        if param.form != "out" or type(arg) is not Partition or not spec.counts_threads or spec.block is None:
+        if not param.form.is_written or type(arg) is not Partition or not spec.counts_threads or spec.block is None:
             continue
         (tile, grid), shape, threads = cut_of(arg), live_state(arg).layout.shape, prod(spec.block)
         within = tuple(map(min, tile, shape))
@@ -185,22 +188,17 @@ def refuse_call(spec: KernelSpec, origin: Origin, what: str, cure: str, param: P
 
 def format_param(param: Param) -> str:
     """A parameter as its declaration has it."""
-    if param.form == "scalar":
-        return f"{param.name}: {'Lazy scalar' if param.lazy else 'scalar'}"
+    word = param.form.word
+    if not param.form.is_tensor:
+        return f"{param.name}: {'Lazy ' * param.lazy}{word}"
     element = "any" if param.dtype is None else param.dtype.name
     rank = "" if param.rank is None else f", rank {param.rank}"
-    return f"{param.name}: {param.form.capitalize()}[{element}]{rank}"
+    return f"{param.name}: {word}[{element}]{rank}"
 
 
 def _wanted(param: Param) -> str:
     element = "" if param.dtype is None else f" of {param.dtype.name}"
-    match param.form:
-        case "in":
-            return f"a Tensor, SharedTensor, TensorRef or TensorMut{element}, or an op whose result is one, is wanted"
-        case "out":
-            return f"a Partition{element}, or an op whose result is one, is wanted"
-        case "scalar":
-            return "a number, or an op whose result is one, is wanted" if param.lazy else "a number is wanted"
+    return f"{param.form.wanted}{element}{', or an op whose result is one,' * param.is_open} is wanted"
 
 
 def _format_argument(arg: Any) -> str:
@@ -222,7 +220,7 @@ def _refuse_form(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> No
 def _form_cure(param: Param, arg: Any) -> str:
     if (awaited := cure_by_await(arg)) is not None:
         return awaited
-    if param.form == "scalar":
+    if not param.form.is_tensor:
         if isinstance(arg, DeviceOp):
             return "Annotate the parameter Lazy[...], or call the kernel inside .then(...) on the number"
         if isinstance(arg, np.ndarray):
@@ -230,7 +228,7 @@ def _form_cure(param: Param, arg: Any) -> str:
         return "Take the number out of it first, on the host: .to_host().sync() gives its contents"
     if isinstance(arg, tuple):
         return "Pick one of a kernel's results with .first() or .unzip()"
-    is_output = param.form == "out"
+    is_output = param.form.is_written
     if type(arg) is SharedTensor:
         return "It is immutable: write to a copy, dup(t).partition(tile), or to an empty(...).partition(tile)"
     if type(arg) is TensorRef:
@@ -277,14 +275,13 @@ def elements_problem(got: "np.dtype[Any]", wanted: "np.dtype[Any]", before: str 
 
 
 def _check_elements(spec: KernelSpec, param: Param, arg: Any, origin: Origin) -> None:
-    layout = live_state(arg).layout
+    layout, cut = live_state(arg).layout, " before it is cut" * param.form.is_written
     if param.dtype is not None and layout.dtype is not param.dtype and layout.dtype != param.dtype:
-        what, cure = elements_problem(layout.dtype, param.dtype, " before it is cut" if param.form == "out" else "")
+        what, cure = elements_problem(layout.dtype, param.dtype, cut)
         refuse_call(spec, origin, f"got {_format_argument(arg)}, {what}", cure, param)
     if param.rank is not None and len(layout.shape) != param.rank:
         rank = len(layout.shape)
         what = f"got {_format_argument(arg)}, so of rank {rank}, but the CUDA declaration has rank {param.rank}"
-        cut = " before it is cut" if param.form == "out" else ""
         refuse_call(spec, origin, what, f"Reshape it{cut} with .reshape(shape), or declare that rank in CUDA", param)
 
 
@@ -302,11 +299,11 @@ def _check_alias(spec: KernelSpec, first: tuple[Param, Any], second: tuple[Param
         cure = "Share it: t = t.share()" if type(a) is Tensor else "Give each output memory of its own"
         what = f"the same {type(a).__name__} is argument {one.name!r} already, and it can be moved once"
         refuse_call(spec, origin, what, cure, other)
-    if one.form == other.form == "out":
+    if one.form.is_written and other.form.is_written:
         what = f"two outputs, {one.name!r} and this one, are on the same memory"
         refuse_call(spec, origin, what, "Write each to memory of its own, empty(shape).partition(tile)", other)
-    if "out" in (one.form, other.form):
-        out, read = (one, other) if one.form == "out" else (other, one)
+    if one.form.is_written or other.form.is_written:
+        out, read = (one, other) if one.form.is_written else (other, one)
         what = f"output {out.name!r} is on the same memory as input {read.name!r}"
         cure = "Write to memory of its own, empty(shape).partition(tile), or read a copy that was made before: "
         refuse_call(spec, origin, what, f"{cure}dup(t.borrow()).sync()", other)

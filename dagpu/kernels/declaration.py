@@ -1,6 +1,5 @@
 """The declaration of a kernel: its CUDA source, the parameters that Python and CUDA agree on, and its settings."""
 
-import dataclasses
 import inspect
 import linecache
 import math
@@ -17,7 +16,7 @@ from dagpu.common.layout import as_shape, check_tiling
 from dagpu.common.origin import Origin, describe
 from dagpu.common.wrong_arguments import add_call_place, as_whole_number, format_value, suspended_result
 from dagpu.handles.symbolic import SymbolicNumber
-from dagpu.kernels.annotations import PySignature, declaration_error, declared_at, takes_by_position
+from dagpu.kernels.annotations import Annotation, PySignature, declaration_error, declared_at, takes_by_position
 from dagpu.kernels.cuda_source.cuda_scalars import CudaParam, check_scalar
 from dagpu.kernels.cuda_source.cuda_signature import PyParam, check_signature, parse_cuda_signature
 from dagpu.kernels.cuda_source.module_variables import ModuleUse, read_module_use
@@ -86,24 +85,42 @@ def params_of(
     except KernelArgumentError as error:
         raise KernelArgumentError(f"{error} The kernel is declared at {place}.") from None
     check_signature(cuda, python, kernel=name, where=place)
-    params: list[Param] = []
-    for (param_name, annotation), declared in zip(pairs, cuda.params, strict=True):
-        if annotation.form == "scalar":
-            check = ScalarCheck(dataclasses.replace(declared, name=param_name), name)
-            params.append(Param(param_name, "scalar", None, None, check, annotation.lazy))
-            if param_name in signature.defaults:
-                check_default(function, check, signature.defaults[param_name])
-        else:
-            params.append(Param(param_name, annotation.form, np.dtype(declared.ctype), declared.rank, None, False))
+    params = [
+        declared_param(param_name, annotation, np.dtype(declared.ctype), name, declared)
+        for (param_name, annotation), declared in zip(pairs, cuda.params, strict=True)
+    ]
+    check_defaults(function, signature, params)
     return tuple(params)
 
 
-def check_default(function: Callable[..., object], check: Callable[[object], object], default: object) -> None:
-    """Raise if the default of a scalar parameter does not fit its C type."""
-    try:
-        check(default)
-    except KernelArgumentError as error:
-        raise KernelArgumentError(f"{error} It is the default, declared at {declared_at(function)}.") from None
+def declared_param(
+    name: str, annotation: Annotation, dtype: "np.dtype[Any] | None", kernel: str, declared: CudaParam | None = None
+) -> Param:
+    """Return the parameter that an annotation declares.
+
+    Args:
+        name: its name in Python.
+        annotation: the annotation.
+        dtype: its type in CUDA; None for a tensor of any elements.
+        kernel: the name of the kernel, for messages.
+        declared: its declaration in CUDA; None if the user has written none.
+    """
+    if annotation.form.is_tensor:
+        return Param(name, annotation.form, dtype, None if declared is None else declared.rank, None, False)
+    assert dtype is not None, "a number has a type"
+    check = ScalarCheck(name, dtype, kernel, 0 if declared is None else declared.line)
+    return Param(name, annotation.form, None, None, check, annotation.lazy)
+
+
+def check_defaults(function: Callable[..., object], signature: PySignature, params: Sequence[Param]) -> None:
+    """Raise a `KernelArgumentError` if a default does not fit the C type of its parameter."""
+    for param in params:
+        if param.check is None or param.name not in signature.defaults:
+            continue
+        try:
+            param.check(signature.defaults[param.name])
+        except KernelArgumentError as error:
+            raise KernelArgumentError(f"{error} It is the default, declared at {declared_at(function)}.") from None
 
 
 @final
@@ -115,10 +132,12 @@ class ScalarCheck:
 
     __slots__ = ("_kernel", "_param", "dtype", "high", "kind", "low")
 
-    def __init__(self, param: CudaParam, kernel: str) -> None:
-        self._param = param
+    def __init__(self, name: str, dtype: "np.dtype[Any]", kernel: str, line: int = 0) -> None:
+        """Make the check of a parameter with this name and this type in CUDA. `line` is that of its declaration in the
+        CUDA source; 0 if the user has written none."""
+        self._param = CudaParam(name, "scalar", dtype.name, False, None, line)
         self._kernel = kernel
-        self.dtype = dtype = np.dtype(param.ctype)
+        self.dtype = dtype
         """The type of the parameter in CUDA."""
         self.kind: type[int | float]
         self.low: int | float
@@ -154,7 +173,7 @@ def early_inputs(
     """
     if names is None:
         return None
-    inputs = {param.name: index for index, param in enumerate(params) if param.form == "in"}
+    inputs = {param.name: index for index, param in enumerate(params) if param.form.is_input}
     given: Sequence[object] = names if isinstance(names, Sequence) and not isinstance(names, str | bytes) else [names]
     found = [inputs[name] for name in given if isinstance(name, str) and name in inputs]
     if len(found) < len(given) or given is not names:
@@ -278,8 +297,8 @@ def checked_output(
         PartitionError: the tile has another rank than the shape, or does not divide it.
         ShapeError: `shape` is not a tuple of extents.
     """
-    outputs = [param.name for param in spec.params if param.form == "out"]
-    if len(outputs) != 1 or spec.params[0].form != "out":
+    outputs = [param.name for param in spec.params if param.form.is_written]
+    if len(outputs) != 1 or not spec.params[0].form.is_written:
         listed = ", ".join(map(repr, outputs)) or "none"
         what = f"new() at {describe(origin)} is for one output, which comes first; its outputs: {listed}"
         cure = "Pass a partition for each, empty(shape).partition(tile), and take the results with .unzip()"

@@ -75,12 +75,12 @@ class Kernel(PickledByName, Generic[_P]):
         self._function = function
         self._arity = len(signature.names) if signature.positional == len(signature.names) else -1
         """The number of parameters; -1 if some of them can be passed by name only."""
-        params = list(enumerate(spec.params))
-        self._tensors = tuple(i for i, p in params if p.form != "scalar")
-        self._scalars = tuple((i, p.check) for i, p in params if p.check is not None)
+        self._tensors = tuple(i for i, _ in spec.tensors)
+        self._scalars = tuple((i, p.check) for i, p in enumerate(spec.params) if p.check is not None)
         checks = [(i, check) for i, check in self._scalars if isinstance(check, ScalarCheck)]
         self._plain = tuple((i, check.kind, check.low, check.high) for i, check in checks)
-        self._is_quick = is_launchable(spec) and (spec.grid is not None or any(p.form == "out" for p in spec.params))
+        known = len(checks) == len(self._scalars) and is_launchable(spec)
+        self._is_quick = known and (spec.grid is not None or any(p.form.is_written for p in spec.params))
         """True if a call whose arguments are ops and fitting numbers needs no other checks."""
         update_wrapper(self, function, updated=())
 

@@ -100,7 +100,7 @@ def sights_of(
     if not isinstance(sees, Mapping):
         what, cure = f"sees={format_value(sees)}", 'Give a dict from names of inputs: sees={"x": Around(3, 3)}'
         raise declaration_error(kernel, place, what, cure)
-    inputs = {param.name: index for index, param in enumerate(params) if param.form == "in"}
+    inputs = {param.name: index for index, param in enumerate(params) if param.form.is_input}
     for name in sees:
         if name not in inputs:
             known = ", ".join(map(repr, inputs)) or "none"
@@ -108,7 +108,7 @@ def sights_of(
             raise declaration_error(kernel, place, what, "Name inputs alone: a tile of an output sees itself")
     if not sees:
         return None
-    outputs = [param for param in params if param.form == "out"]
+    outputs = [param for param in params if param.form.is_written]
     if abi != "views" or not outputs or outputs[0].rank is None:
         what = "sees describes what a tile looks at, but the kernel " + (
             "has no output" if not outputs else "takes plain pointers, and so no Tile"

@@ -26,7 +26,6 @@ from dagpu.lowering.program import (
     Launch,
     Program,
     Role,
-    Tiles,
     View,
     buffer_bytes,
     buffer_names,
@@ -222,7 +221,7 @@ def may_write_over(launch: Launch, source: int, out: int) -> bool:
     if launch.tile_list is not None:  # the output's other tiles hold what they should already
         return False
     reads = [a.layout for a in launch.args if type(a) is View and a.buffer == source]
-    writes = [a.view.layout for a in launch.args if type(a) is Tiles and a.view.buffer == out]
+    writes = [each.view.layout for each in launch.outputs if each.view.buffer == out]
     if not reads or len(writes) != 1 or source in launch.writes or out in launch.reads:
         return False
     there = writes[0]

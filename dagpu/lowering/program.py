@@ -103,6 +103,36 @@ class Launch:
     scratch: View | None = None
     """Memory that the kernel's library works in, in a temporary that this launch alone uses. It is in `writes`."""
 
+    @property
+    def views(self) -> list[tuple[int, View]]:
+        """The tensors among the arguments, inputs and outputs: their indices in `args`, and their views."""
+        found: list[tuple[int, View]] = []
+        for index, argument in enumerate(self.args):
+            kind = type(argument)
+            if kind is View:
+                found.append((index, argument))
+            elif kind is Tiles:
+                found.append((index, argument.view))
+        return found
+
+    def view(self, index: int) -> View:
+        """Return the view of the tensor at an index in `args`."""
+        argument: View | Tiles = self.args[index]
+        return argument if type(argument) is View else argument.view
+
+    @property
+    def outputs(self) -> list[Tiles]:
+        """The outputs among the arguments."""
+        return [argument for argument in self.args if type(argument) is Tiles]
+
+    @property
+    def tile(self) -> tuple[int, ...] | None:
+        """The tile of the first output; None if there is no output."""
+        for argument in self.args:
+            if type(argument) is Tiles:
+                return argument.tile
+        return None
+
 
 @final
 @plain

@@ -15,6 +15,7 @@ from dagpu.common.dtypes import Shape
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe
+from dagpu.common.param_form import Form
 from dagpu.handles.library_bodies import LibraryBody
 from dagpu.handles.module_state import ModuleState
 
@@ -40,15 +41,20 @@ class Param:
     """One parameter of a kernel, from its Python signature and its CUDA signature."""
 
     name: str
-    form: Literal["in", "out", "scalar"]
+    form: Form
     dtype: "np.dtype[Any] | None"
-    """Element type of an `In` or `Out`; that of a generic kernel is in its CUDA signature. None for a scalar."""
+    """Element type of a tensor; that of a generic kernel is in its CUDA signature. None for a scalar."""
     rank: int | None
     """Rank that the CUDA signature declares; None if it declares none (`abi="pointers"`)."""
     check: Callable[[object], object] | None
     """For a scalar: checks a value against the declared C type. Returns the value to pass, or raises."""
     lazy: bool
     """True for a scalar that may be an op."""
+
+    @property
+    def is_open(self) -> bool:
+        """True if an op may take the place of the argument."""
+        return self.form.is_tensor or self.lazy
 
 
 @final
@@ -301,7 +307,7 @@ class KernelSpec:
 
     def __post_init__(self) -> None:
         params = list(enumerate(self.params))
-        tensors = [(i, param) for i, param in params if param.form != "scalar"]
+        tensors = [(i, param) for i, param in params if param.form.is_tensor]
         lazy = [(i, param.check) for i, param in params if param.lazy and param.check is not None]
         scratch = self.library is not None or (self.python is not None and self.python.needs_scratch)
         object.__setattr__(self, "may_need_scratch", scratch)
@@ -310,4 +316,4 @@ class KernelSpec:
         object.__setattr__(self, "counts_threads", pointers and self.python is None)
         object.__setattr__(self, "tensors", tuple(tensors))
         object.__setattr__(self, "lazy", tuple(lazy))
-        object.__setattr__(self, "open_places", tuple([i for i, p in params if p.form != "scalar" or p.lazy]))
+        object.__setattr__(self, "open_places", tuple([i for i, p in params if p.is_open]))

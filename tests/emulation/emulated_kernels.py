@@ -44,7 +44,7 @@ class EmulatedKernels:
         if not self._blocks:
             self._run(f"k{self._numbers[id(spec)]}", spec, arguments, tiles)
             return
-        outputs = [arg for arg, param in zip(arguments, spec.params, strict=True) if param.form == "out"]
+        outputs = [arg for arg, param in zip(arguments, spec.params, strict=True) if param.form.is_written]
         before = [array.copy() for array in outputs]
         self._run(f"k{self._numbers[id(spec)]}_backwards", spec, arguments, tiles)
         backwards = [array.copy() for array in outputs]
@@ -57,11 +57,11 @@ class EmulatedKernels:
     def _run(self, name: str, spec: KernelSpec, arguments: Sequence[Any], tiles: Sequence[tuple[int, ...]]) -> None:
         data, cuts, grid = b"", iter(tiles), spec.grid
         for number, (param, argument) in enumerate(zip(spec.params, arguments, strict=True)):
-            if param.form == "out":
+            if param.form.is_written:
                 tile = next(cuts)
                 grid = grid or check_tiling(argument.shape, tile, True)[1]
                 part, align = packed(self._variant, argument, tile, self.report, number), 8
-            elif param.form == "in":
+            elif param.form.is_input:
                 part, align = packed(self._variant, argument, None, self.report, number), 8
             else:
                 check: Any = param.check

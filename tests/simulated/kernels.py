@@ -149,7 +149,7 @@ class Loaded:
         memory: list[object] | None = []
         reports: dict[int, int] = {}
         for number, param in enumerate(spec.params):
-            if param.form == "scalar":
+            if not param.form.is_tensor:
                 arguments.append(_scalar(param, reader))
                 continue
             if shapes is None:
@@ -211,7 +211,7 @@ class Loaded:
             strides = tuple(n * param.dtype.itemsize for n in reader.indices(rank, variant))
             layout = Layout(param.dtype, shape, strides, 0)
         argument: Any = View(-1, layout)
-        if param.form == "out":
+        if param.form.is_written:
             tile = reader.indices(rank, variant)
             own = tuple(-(-n // step) for n, step in zip(shape, tile, strict=True))
             argument = Tiles(argument, tile, own)
@@ -220,7 +220,7 @@ class Loaded:
         elif variant & SEES:
             reader.indices(7 * rank, variant)  # the emulated prelude reads them
         reader.align(8)
-        if variant & TILE_LIST and rank and (param.form == "out" or variant & SEES):
+        if variant & TILE_LIST and rank and (param.form.is_written or variant & SEES):
             reader.lists.add(reader.pointer())
         report = 0
         if variant & CHECKED:

@@ -30,7 +30,6 @@ from dagpu.lowering.program import (
     Instruction,
     Launch,
     Role,
-    Tiles,
 )
 
 Wanted: TypeAlias = dict[object, Callable[[], Function]]
@@ -180,9 +179,8 @@ class _Selector:
     def _library_call(self, launch: Launch, body: LibraryBody, device: CudaDevice) -> Sequence[Selected]:
         if 0 in launch.grid:
             return ()
-        tensors = [launch.args[index] for index, _ in launch.kernel.tensors]
-        numbers = [arg for arg, param in zip(launch.args, launch.kernel.params, strict=True) if param.form == "scalar"]
-        views = [arg.view if type(arg) is Tiles else arg for arg in tensors]
+        numbers = [a for a, p in zip(launch.args, launch.kernel.params, strict=True) if not p.form.is_tensor]
+        views = [view for _, view in launch.views]
         layouts = [view.layout for view in views]
         with device.gpu.current():
             enqueue = body.bind(layouts, device.gpu.index)

@@ -20,7 +20,7 @@ from dagpu.common.errors import DagpuError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
 from dagpu.lowering.plan import may_write_over
-from dagpu.lowering.program import Launch, Tiles, View
+from dagpu.lowering.program import Launch
 
 POISON: Final = 0xFB
 """Value of every byte of a poisoned element. An element of type bool is negated instead."""
@@ -100,8 +100,7 @@ def _copy(held: object) -> HostMemory:
 
 def _layout(launch: Launch, buffer: int) -> Layout:
     """Return the layout of a launch's views of a buffer. They are all alike, or it could not be written in place."""
-    views = [arg.view if type(arg) is Tiles else arg for arg in launch.args]
-    return next(view.layout for view in views if type(view) is View and view.buffer == buffer)
+    return next(view.layout for _, view in launch.views if view.buffer == buffer)
 
 
 def _halves(shape: tuple[int, ...]) -> tuple[Any, Any]:
@@ -125,11 +124,7 @@ def _poison(memory: HostMemory, layout: Layout, where: "NDArray[np.bool_]") -> N
 
 def _not_element_wise(launch: Launch, source: int, out: int, index: tuple[int, ...]) -> DagpuError:
     kernel = launch.kernel
-    names = {
-        (arg.view if type(arg) is Tiles else arg).buffer: param.name
-        for param, arg in zip(kernel.params, launch.args, strict=True)
-        if type(arg) is Tiles or type(arg) is View
-    }
+    names = {view.buffer: kernel.params[index].name for index, view in launch.views}
     return DagpuError(
         f"kernel {kernel.name}, declared at {describe(kernel.origin)} and launched at {describe(launch.origin)}, says "
         f"in_place=True, but is not element-wise: {names[out]!r} at index {index} comes out different when other "

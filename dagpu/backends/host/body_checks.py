@@ -25,7 +25,7 @@ def call_checked(launch: Launch, arguments: list[Any], call: Callable[[list[Any]
         ForeignError: it writes something that is no output, or leaves a new tensor unwritten.
     """
     kernel = launch.kernel
-    inputs = [index for index, param in kernel.tensors if param.form == "in"]
+    inputs = [index for index, param in kernel.tensors if param.form.is_input]
     before = {index: np.array(arguments[index], copy=True) for index in inputs}
     kept = []
     for flipped in (False, True):
@@ -33,7 +33,7 @@ def call_checked(launch: Launch, arguments: list[Any], call: Callable[[list[Any]
         guarded: list[tuple[int, GuardedMemory]] = []
         images = []
         for index, param in kernel.tensors:
-            if param.form != "out":
+            if not param.form.is_written:
                 continue
             layout, is_new = layout_of(launch, index), index >= len(kernel.params) - kernel.results
             memory = GuardedMemory(layout, None, flipped=flipped)

@@ -118,27 +118,26 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
     kernel = launch.kernel
     body, once = kernel.host.function, kernel.host.whole
     if body is None and kernel.python is not None:
-        tile = next((argument.tile for argument in launch.args if type(argument) is Tiles), None)
-        body, once = kernel.python.host_body(launch.grid, tile), True
+        body, once = kernel.python.host_body(launch.grid, launch.tile), True
     if body is None:
         raise _no_body(launch)
     if kernel.host.generated is not None:
         _run_generated(launch, memory, outcome)
         return
-    arguments = [memory[argument.buffer] if type(argument) is Cell else argument for argument in launch.args]
+    arguments: list[Any] = [memory[argument.buffer] if type(argument) is Cell else argument for argument in launch.args]
     outputs: list[tuple[int, object, Layout]] = []
     cuts: list[Iterable[TilePlace]] = []
-    for position, argument in enumerate(launch.args):
-        if type(argument) is View:
-            arguments[position] = input_array(memory[argument.buffer], argument.layout, kernel, position)
-        elif type(argument) is Tiles:
-            outputs.append((position, memory[argument.view.buffer], argument.view.layout))
-            if once:
-                cuts.append((whole(argument),))
-            else:
-                cuts.append(
-                    places(argument, launch.grid) if numbers is None else listed(argument, launch.grid, numbers)
-                )
+    for position, param in kernel.tensors:
+        if not param.form.is_written:
+            view: View = arguments[position]
+            arguments[position] = input_array(memory[view.buffer], view.layout, kernel, position)
+            continue
+        tiles: Tiles = arguments[position]
+        outputs.append((position, memory[tiles.view.buffer], tiles.view.layout))
+        if once:
+            cuts.append((whole(tiles),))
+        else:
+            cuts.append(places(tiles, launch.grid) if numbers is None else listed(tiles, launch.grid, numbers))
     blocks = prod(launch.grid)
     if once:
         blocks = min(blocks, 1)  # an empty grid calls no body, on the host as on a GPU
@@ -245,4 +244,4 @@ def _no_body(launch: Launch) -> DagpuError:
 
 
 def _an_output(kernel: KernelSpec) -> str:
-    return next((param.name for param in kernel.params if param.form == "out"), "tile")
+    return next((param.name for param in kernel.params if param.form.is_written), "tile")

@@ -16,7 +16,7 @@ from dagpu.backends.common.checks.tile_sight import index_of_tile, sight_error
 from dagpu.backends.host.arrays import Account, ArenaRange, HostMemory, writable_array
 from dagpu.backends.host.tiles import listed
 from dagpu.common.layout import Layout
-from dagpu.lowering.program import Launch, Tiles, View
+from dagpu.lowering.program import Launch, View
 from dagpu.ops.kernel_spec import Sight
 
 RunTiles: TypeAlias = Callable[[list[object], list[int]], None]
@@ -49,7 +49,7 @@ class _Check:
         self._before = memory
         self._memory = list(memory)
         """The memory in which outputs are copies, and inputs are for the time of a poisoned run."""
-        self._outputs = [each for each in launch.args if type(each) is Tiles]
+        self._outputs = launch.outputs
         for buffer in launch.writes:
             self._memory[buffer] = _copied(memory[buffer])
 

@@ -17,6 +17,7 @@ import numpy as np
 from dagpu.common.errors import ClusterSecurityError
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout
+from dagpu.common.param_form import Form
 from dagpu.lowering.program import (
     Buffer,
     Cell,
@@ -75,8 +76,8 @@ class WriteCheckpoint:
 CLASSES: Final = {
     (each.__module__, each.__qualname__): each
     for each in (
-        Arange, Buffer, Cell, Code, Constant, CopyDtoD, CopyDtoH, CopyHtoD, Eye, Fill, HostCall, Indexed, Items, Launch,
-        Layout, Linspace, Normal, Param, Role, Sight, Tiles, Uniform, View, WriteCheckpoint,
+        Arange, Buffer, Cell, Code, Constant, CopyDtoD, CopyDtoH, CopyHtoD, Eye, Fill, Form, HostCall, Indexed, Items,
+        Launch, Layout, Linspace, Normal, Param, Role, Sight, Tiles, Uniform, View, WriteCheckpoint,
     )
 }  # fmt: skip
 """The classes that a blob may contain."""

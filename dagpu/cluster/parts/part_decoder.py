@@ -15,7 +15,6 @@ from dagpu.common.dtypes import element_type
 from dagpu.common.errors import ClusterError, ClusterSecurityError
 from dagpu.common.origin import Origin
 from dagpu.handles.module_state import module_state
-from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import HostCall, Instruction, Items, Program
 from dagpu.lowering.schedule.list_schedule import ListSchedule
@@ -47,7 +46,7 @@ class _Unpickler(pickle.Unpickler):
             case ("place", str(file), int(line)):
                 return _origin_at(file, line)
             case ("scalar", str(name)):
-                return ScalarCheck(CudaParam("", "scalar", name, False, None, 0), "")
+                return ScalarCheck("", _element(name), "")
             case ("dtype", str(name)):
                 return _element(name)
             case ("array", str(name), tuple(shape), bytes(content)):

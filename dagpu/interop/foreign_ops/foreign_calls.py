@@ -23,21 +23,20 @@ from dagpu.handles import Tensor
 from dagpu.interop.foreign_ops.bodies import BodyDecorators, BodyList
 from dagpu.interop.foreign_ops.shape_rules import Declared, DeclaredOperand, run_declaration
 from dagpu.interop.foreign_ops.user_bodies import DeclaredBody
-from dagpu.kernels.annotations import Annotation, PySignature
+from dagpu.kernels.annotations import PySignature
 from dagpu.kernels.argument_binding import bind_arguments
+from dagpu.kernels.declaration import declared_param
 from dagpu.kernels.generated.generated_launch import (
     AnyOp,
     check_call,
     move_arguments,
     new_output,
-    number_input,
     output,
-    tensor_input,
     with_layouts,
 )
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, arity
-from dagpu.ops.kernel_spec import KernelSpec, Param
+from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import KernelOp, Launch
 from dagpu.ops.node_functions import UNCUT, Components, Item, Outputs
 
@@ -70,7 +69,10 @@ class ForeignDeclaration:
         self.origin: Origin = (function.__code__, 0)
         self.bodies = BodyList(self.name, self.origin, signature.names, results)
         self.params = tuple(
-            [_param(name, a, self.name) for name, a in zip(signature.names, signature.annotations, strict=True)]
+            [
+                declared_param(name, a, a.dtype or _NUMBERS.get(a.scalar or ""), self.name)
+                for name, a in zip(signature.names, signature.annotations, strict=True)
+            ]
         )
         self._function = function
         self._signature = signature
@@ -128,14 +130,6 @@ class ForeignDeclaration:
 
     def __repr__(self) -> str:
         return f"<foreign op {self.name}({', '.join(self._signature.names)}) declared at {describe(self.origin)}>"
-
-
-def _param(name: str, annotation: Annotation, op: str) -> Param:
-    if annotation.form == "scalar":
-        assert annotation.scalar is not None
-        return number_input(name, annotation.dtype or _NUMBERS[annotation.scalar], op)
-    make = output if annotation.form == "out" else tensor_input
-    return make(name, cast(Any, annotation.dtype), None)
 
 
 @final

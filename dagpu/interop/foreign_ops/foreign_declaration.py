@@ -150,7 +150,7 @@ def _declare(function: Callable[..., Any], options: DeclaredOptions, scope: dict
         )
     into_partitions = returned is None or returned == "None"
     returned = _evaluated(function, returned, scope) if isinstance(returned, str) else returned
-    outs = [n for n, a in zip(signature.names, signature.annotations, strict=True) if a.form == "out"]
+    outs = [n for n, a in zip(signature.names, signature.annotations, strict=True) if a.form.is_written]
     lazy = [n for n, a in zip(signature.names, signature.annotations, strict=True) if a.lazy]
     if lazy:
         raise ForeignError(

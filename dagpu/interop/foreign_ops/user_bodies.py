@@ -9,6 +9,7 @@ import numpy as np
 from dagpu.common.errors import ForeignError
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import describe
+from dagpu.common.param_form import Form
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles.library_bodies import Capturing, TemporaryMemory, UserBody, tuple_getter
 from dagpu.interop.foreign_ops.array_libraries import ArrayLibrary
@@ -24,12 +25,12 @@ class DeclaredBody(UserBody):
     """The bodies of a foreign op that is called with so many bytes of scratch memory."""
 
     def __init__(
-        self, bodies: BodyList, forms: Sequence[str], scratch: int, *,
+        self, bodies: BodyList, forms: Sequence[Form], scratch: int, *,
         capture: Literal["auto", "never", "required"], audit: bool,
     ) -> None:  # fmt: skip
         self._bodies = bodies
         self._forms = tuple(forms)
-        """For each parameter of the kernel "in", "out" or "scalar"."""
+        """The forms of the kernel's parameters."""
         self._scratch = scratch
         self.capture = capture
         self.audit = audit
@@ -57,7 +58,7 @@ class BoundBody:
     """A body for operands of certain layouts on a device. Implements `dagpu.handles.library_bodies.UserCall`."""
 
     def __init__(
-        self, bodies: BodyList, body: ChosenBody, library: ArrayLibrary | None, forms: tuple[str, ...],
+        self, bodies: BodyList, body: ChosenBody, library: ArrayLibrary | None, forms: tuple[Form, ...],
         operands: Sequence[Layout], device: int, scratch: int,
     ) -> None:  # fmt: skip
         self._bodies = bodies
@@ -66,11 +67,12 @@ class BoundBody:
         self.most_streams = None if library is None else library.most_streams
         self.takes_memory = library is not None and library.takes_memory
         tensors, numbers = count(), count(len(operands))
-        self._in_order = tuple_getter([next(numbers if form == "scalar" else tensors) for form in forms])
+        self._in_order = tuple_getter([next(tensors if form.is_tensor else numbers) for form in forms])
         """Returns the arguments in the order of the parameters, given the tensors, followed by the numbers."""
         self._lanes: dict[int, BodyLane] = {}
         """The lanes of calls that are not captured, by their CUstreams."""
-        self._layouts = [(layout, form == "in") for layout, form in zip(operands, _tensors(forms), strict=True)]
+        written = [form.is_written for form in forms if form.is_tensor]
+        self._layouts = [(layout, not writes) for layout, writes in zip(operands, written, strict=True)]
         self._device = device
         self._scratch = contiguous_layout((scratch,), np.dtype(np.uint8))
         self._arrays: dict[tuple[int, ...], list[Any]] = {}
@@ -127,7 +129,3 @@ class BoundBody:
                 self._arrays.clear()
             self._arrays[addresses] = arrays
         return self._in_order((*(arrays if library is None else map(library.again, arrays)), *numbers))
-
-
-def _tensors(forms: Sequence[str]) -> list[str]:
-    return [form for form in forms if form != "scalar"]

@@ -3,6 +3,7 @@
 import importlib
 import io
 from collections.abc import Callable, Hashable, Sequence
+from itertools import chain
 from threading import Lock
 from typing import Any, Final, ParamSpec, TypeAlias, cast, final
 
@@ -99,7 +100,7 @@ class _TileCode(PythonKernel):
     def specialise(self, operands: Sequence[Layout], tile: Shape | None) -> Hashable:
         values = constants_of(self._declaration, "constants", self._constants, tile, self._fixed, {})
         arrays = []
-        for (name, _), layout in zip(self._tensors(), operands, strict=True):
+        for (name, _), layout in zip(self._declaration.tensors, operands, strict=True):
             size = layout.dtype.itemsize
             strides = [stride // size for stride in layout.strides]
             if max([*layout.shape, *map(abs, strides)], default=0) >= _NARROW:
@@ -108,9 +109,6 @@ class _TileCode(PythonKernel):
             row = bool(strides) and strides[-1] == 1
             arrays.append((len(strides), row, all(n >= 0 for n in strides), layout.offset % _ALIGNMENT == 0))
         return values, tuple(arrays)
-
-    def _tensors(self) -> list[tuple[str, Any]]:
-        return [(name, annotation) for name, annotation in self._declaration.params if annotation.form != "scalar"]
 
     def usual_variant(self) -> int:
         what = "it is compiled for the ranks of its arrays, which the first launch shows"
@@ -129,7 +127,7 @@ class _TileCode(PythonKernel):
                 constraints.append(compilation.ConstantConstraint(constants[name]))
                 continue
             own, annotation = ours[name]
-            if annotation.form == "scalar":
+            if not annotation.form.is_tensor:
                 constraints.append(compilation.ScalarConstraint(_type(tile, self.scalars[own].name)))
                 continue
             assert annotation.dtype is not None
@@ -168,14 +166,9 @@ class _TileCode(PythonKernel):
 
     def sizes(self, variant: int) -> Sequence[int]:
         _, arrays = cast(_Fixed, self.specialised(variant))
-        rest = iter(arrays)
-        found: list[int] = []
-        for name, annotation in self._declaration.params:
-            if annotation.form == "scalar":
-                found.append(self.scalars[name].itemsize)
-            else:
-                found += [8, *[4] * (2 * next(rest)[0])]
-        return found
+        tensors = [[8, *[4] * (2 * rank)] for rank, *_ in arrays]
+        numbers = [[each.itemsize] for each in self.scalars.values()]
+        return list(chain.from_iterable(self._declaration.in_order(tensors, numbers)))
 
     @property
     def takes_strides(self) -> bool:

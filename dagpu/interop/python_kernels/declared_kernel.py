@@ -1,9 +1,9 @@
 """A declaration of a kernel that another library compiles: its parameters, and the kernel that is made of it."""
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, ParamSpec, TypeAlias, cast, final
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, cast, final
 
 import numpy as np
 
@@ -13,12 +13,12 @@ from dagpu.common.origin import describe, here
 from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import format_value
 from dagpu.kernels.annotations import Annotation, PySignature, declaration_error, declared_at, read_signature
-from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
-from dagpu.kernels.declaration import ScalarCheck, check_default
+from dagpu.kernels.declaration import check_defaults, declared_param
 from dagpu.kernels.decorator import DECLARED, Kernel
-from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param, PythonKernel
+from dagpu.ops.kernel_spec import HostBody, KernelSpec, PythonKernel
 
 _P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 Constants: TypeAlias = Mapping[str, object] | Callable[[Shape], Mapping[str, object]]
 """The parameters of a kernel that are fixed when it is compiled: their values, or a function that gives them for a
@@ -52,6 +52,16 @@ class PythonDeclaration:
     def params(self) -> list[tuple[str, Annotation]]:
         """The parameters in order."""
         return list(zip(self.signature.names, self.signature.annotations, strict=True))
+
+    @property
+    def tensors(self) -> list[tuple[str, Annotation]]:
+        """Those that are tensors."""
+        return [(name, annotation) for name, annotation in self.params if annotation.form.is_tensor]
+
+    def in_order(self, tensors: Iterable[_T], numbers: Iterable[_T]) -> list[_T]:
+        """Return what is given for the tensors and for the numbers, each in order, in the order of the parameters."""
+        for_tensors, for_numbers = iter(tensors), iter(numbers)
+        return [next(for_tensors if annotation.form.is_tensor else for_numbers) for _, annotation in self.params]
 
     def error(self, what: str, cure: str) -> KernelArgumentError:
         """Return the error for a wrong declaration. `cure` is a sentence without its full stop."""
@@ -91,7 +101,7 @@ class PythonDeclaration:
             KernelArgumentError: one of them is an input.
         """
         for their, (name, annotation) in zip(theirs, self.params, strict=True):
-            if their in written and annotation.form == "in" and annotation.dtype is not None:
+            if their in written and annotation.form.is_input and annotation.dtype is not None:
                 at = f" at {written[their]}" if written[their] else ""
                 element = annotation.dtype.name
                 what = f"{whose} stores to parameter {their!r}{at}, which is declared {name}: In[{element}]"
@@ -103,15 +113,8 @@ class PythonDeclaration:
         Raises:
             KernelArgumentError: a default does not fit its type.
         """
-        params: list[Param] = []
-        for name, annotation in self.params:
-            if annotation.form != "scalar":
-                params.append(Param(name, annotation.form, annotation.dtype, None, None, False))
-                continue
-            check = ScalarCheck(CudaParam(name, "scalar", types[name].name, False, None, 0), self.name)
-            params.append(Param(name, "scalar", None, None, check, annotation.lazy))
-            if name in self.signature.defaults:
-                check_default(self.function, check, self.signature.defaults[name])
+        params = [declared_param(name, each, types.get(name, each.dtype), self.name) for name, each in self.params]
+        check_defaults(self.function, self.signature, params)
         spec = KernelSpec(
             name=self.name,
             params=tuple(params),
@@ -204,8 +207,8 @@ def declared_by(
                 "function. Decorate a `def` that names and types the kernel's parameters."
             )
         made = PythonDeclaration(function, read_signature(function, scope), decorator)
-        for name, annotation in made.params:
-            if annotation.form != "scalar" and annotation.dtype is None:
+        for name, annotation in made.tensors:
+            if annotation.dtype is None:
                 what = f"parameter {name!r} has a generic element type, and @{decorator} compiles for one"
                 raise made.error(what, "Write the type: In[f32], Out[f32]")
         return cast("Kernel[_P]", make(made))

@@ -2,9 +2,10 @@
 
 import importlib
 from collections.abc import Callable, Hashable, Sequence
+from itertools import chain
 from math import prod
 from threading import Lock
-from typing import Any, Final, ParamSpec, cast, final
+from typing import Any, Final, ParamSpec, TypeAlias, cast, final
 
 import numpy as np
 
@@ -25,6 +26,8 @@ _WORDS: Final = {"int": np.dtype(np.int64), "float": np.dtype(np.float64), "bool
 """The types of parameters that are annotated with types of Python: those that Numba gives them."""
 _PARTS: Final = 5
 """Fields of 8 bytes of an array before its extents: two pointers, the number of elements, their size, the address."""
+_Arrays: TypeAlias = tuple[tuple[int, str], ...]
+"""For each array its rank, and Numba's letter for its order: C, or A for any."""
 _LOCK: Final = Lock()
 """Numba's compiler runs once at a time."""
 
@@ -97,13 +100,11 @@ class _NumbaCode(PythonKernel):
 
     def compile_for(self, arch: str, specialised: Hashable) -> MachineCode:
         numba = self._compiler()
-        arrays = iter(cast("tuple[tuple[int, str], ...]", specialised))
-        signature = [
-            self._array(*next(arrays), annotation.dtype, read_only=annotation.form == "in")
-            if annotation.form != "scalar"
-            else self._type(self.scalars[name])
-            for name, annotation in self._declaration.params
+        arrays = [
+            self._array(*array, annotation.dtype, read_only=not annotation.form.is_written)
+            for array, (_, annotation) in zip(cast(_Arrays, specialised), self._declaration.tensors, strict=True)
         ]
+        signature = self._declaration.in_order(arrays, map(self._type, self.scalars.values()))
         number = int(arch.removeprefix("sm_").rstrip("af"))
         try:
             with _LOCK:
@@ -144,14 +145,9 @@ class _NumbaCode(PythonKernel):
         return tuple([(8, value) for value in about])
 
     def sizes(self, variant: int) -> Sequence[int]:
-        arrays = iter(cast("tuple[tuple[int, str], ...]", self.specialised(variant)))
-        found: list[int] = []
-        for name, annotation in self._declaration.params:
-            if annotation.form == "scalar":
-                found.append(self.scalars[name].itemsize)
-            else:
-                found += [8] * (_PARTS + 2 * next(arrays)[0])
-        return found
+        arrays = [[8] * (_PARTS + 2 * rank) for rank, _ in cast(_Arrays, self.specialised(variant))]
+        numbers = [[each.itemsize] for each in self.scalars.values()]
+        return list(chain.from_iterable(self._declaration.in_order(arrays, numbers)))
 
     def block(self, tile: Shape) -> Shape:
         if not 1 <= len(tile) <= 3 or prod(tile) > MAX_THREADS:

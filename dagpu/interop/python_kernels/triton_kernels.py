@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Hashable, Sequence
+from itertools import repeat
 from typing import Any, Final, ParamSpec, TypeAlias, cast, final
 
 import numpy as np
@@ -134,7 +135,7 @@ class _TritonCode(PythonKernel):
         self._passed = [p for p in self._params if not p.is_constexpr and p.name not in given]
         declaration.match([p.name for p in self._passed], "Triton's kernel")
         self._pairs = list(zip(self._passed, declaration.params, strict=True))
-        self.scalars = {name: self._scalar(p, name, a) for p, (name, a) in self._pairs if a.form == "scalar"}
+        self.scalars = {name: self._scalar(p, name, a) for p, (name, a) in self._pairs if not a.form.is_tensor}
         """The types of the scalars."""
 
     # ---- the declaration
@@ -198,11 +199,11 @@ class _TritonCode(PythonKernel):
 
     @property
     def _tensors(self) -> list[Any]:
-        return [param for param, (_, annotation) in self._pairs if annotation.form != "scalar"]
+        return [param for param, (_, annotation) in self._pairs if annotation.form.is_tensor]
 
     def _type(self, name: str, annotation: Annotation) -> str:
         """Return the type of a parameter that is passed, as Triton writes it."""
-        if annotation.dtype is not None and annotation.form != "scalar":
+        if annotation.dtype is not None and annotation.form.is_tensor:
             return f"*{_TYPES[annotation.dtype.name]}"
         return {"bool": "u1"}.get(self.scalars[name].name) or _TYPES[self.scalars[name].name]
 
@@ -218,10 +219,10 @@ class _TritonCode(PythonKernel):
             arguments: dict[str, object] = {}
             for (param, (name, annotation)), value in zip(self._pairs, given, strict=True):
                 kind = self._type(name, annotation)
-                if annotation.form == "scalar":
-                    arguments[param.name] = Typed(value, self.scalars[name], kind)
+                if annotation.form.is_tensor:
+                    arguments[param.name] = Pointed(value, kind, annotation.form.is_written)
                 else:
-                    arguments[param.name] = Pointed(value, kind, annotation.form == "out")
+                    arguments[param.name] = Typed(value, self.scalars[name], kind)
             interpreter.run(grid, arguments | fixed)
 
         return interpret
@@ -279,7 +280,7 @@ class _TritonCode(PythonKernel):
         return ((8, None),)
 
     def sizes(self, variant: int) -> Sequence[int]:
-        return [self.scalars[name].itemsize if a.form == "scalar" else 8 for _, (name, a) in self._pairs]
+        return self._declaration.in_order(repeat(8), [each.itemsize for each in self.scalars.values()])
 
     @property
     def takes_strides(self) -> bool:

@@ -13,6 +13,7 @@ from math import isfinite
 from typing import Any, Literal, NoReturn, TypeAlias, final
 
 from dagpu.common.errors import KernelArgumentError
+from dagpu.common.param_form import Passed
 
 ScalarKind: TypeAlias = Literal["int", "float", "bool"]
 
@@ -28,11 +29,16 @@ class CudaParam:
     """
 
     name: str
-    form: Literal["tile", "view", "pointer", "scalar"]
+    form: Passed | Literal["pointer"]
     ctype: str
     const: bool
     rank: int | None
     line: int
+
+    @property
+    def is_tensor(self) -> bool:
+        """True if it is memory of a device, false if it is a value."""
+        return self.form in ("view", "tile", "pointer")
 
 
 # ---- C types ------------------------------------------------------------------------------
@@ -77,9 +83,20 @@ def kind_of(dtype: str) -> ScalarKind:
 def c_text(c: CudaParam) -> str:
     """Return a parameter as C++ text for messages."""
     element = ("const " if c.const else "") + SPELLINGS[c.ctype][0]
-    if c.form in ("tile", "view"):
-        element = f"{'Tile' if c.form == 'tile' else 'View'}<{element}, {c.rank}>"
-    return f"{element}{'*' if c.form == 'pointer' else ''} {c.name}".rstrip()
+    return parameter_text(c.form, element, c.rank, c.name).rstrip()
+
+
+_TEXTS: Mapping[str, str] = {
+    "scalar": "{element} {name}",
+    "pointer": "{element}* {name}",
+    "view": "View<{element}, {rank}> {name}",
+    "tile": "Tile<{element}, {rank}> {name}",
+}
+
+
+def parameter_text(form: Passed | Literal["pointer"], element: str, rank: int | str | None, name: str) -> str:
+    """Return the declaration of a parameter in C++. `element` is the C type, with `const` where it is const."""
+    return _TEXTS[form].format(element=element, rank=rank, name=name)
 
 
 # ---- scalar arguments ---------------------------------------------------------------------------
@@ -120,7 +137,7 @@ def check_scalar(value: object, param: CudaParam, *, kernel: str) -> int | float
     """
     plain = _plain(value)
     kind = kind_of(param.ctype)
-    if param.form != "scalar":
+    if param.is_tensor:
         _refuse_scalar(value, param, kernel, "pass a tensor")
     if isinstance(plain, bool) or kind == "bool":
         if isinstance(plain, bool) and kind == "bool":
@@ -154,7 +171,7 @@ def _refuse_scalar(value: object, param: CudaParam, kernel: str, cure: str) -> N
         shown = f" of {plain.bit_length()} bits"
     elif isinstance(plain, int | float):
         shown = f" {plain!r}"
-    if param.form != "scalar":
+    if param.is_tensor:
         wanted = "device data"
     elif param.ctype == "bool":
         wanted = "a bool"

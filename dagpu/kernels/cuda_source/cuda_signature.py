@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Literal, NoReturn, TypeAlias, final
 
 from dagpu.common.errors import KernelArgumentError
+from dagpu.common.param_form import Form
 from dagpu.kernels.cuda_source.cuda_lexer import (
     IGNORED,
     Aliases,
@@ -27,7 +28,15 @@ from dagpu.kernels.cuda_source.cuda_lexer import (
     tokenize,
     without_attributes,
 )
-from dagpu.kernels.cuda_source.cuda_scalars import SPELLINGS, CudaParam, ScalarKind, c_text, dtype_of, kind_of
+from dagpu.kernels.cuda_source.cuda_scalars import (
+    SPELLINGS,
+    CudaParam,
+    ScalarKind,
+    c_text,
+    dtype_of,
+    kind_of,
+    parameter_text,
+)
 
 Abi: TypeAlias = Literal["views", "pointers"]
 """The form of tensor parameters in CUDA: `Tile` and `View`, or plain pointers."""
@@ -53,7 +62,7 @@ class PyParam:
     """One parameter of the Python declaration. `dtype` is None for a Python number and a generic element type."""
 
     name: str
-    form: Literal["in", "out", "scalar"]
+    form: Form
     dtype: str | None
     scalar: ScalarKind | None
 
@@ -263,36 +272,36 @@ def _surplus(sig: CudaSignature, python_params: Sequence[PyParam]) -> str:
 
 def _differences(p: PyParam, c: CudaParam) -> Iterator[str]:
     """Yield the differences between two declarations of a parameter."""
-    if (p.form == "scalar") != (c.form == "scalar"):
+    form = p.form
+    if form.is_tensor != c.is_tensor:
         yield "a scalar against an array"
         return
-    if p.form == "scalar":
+    if not form.is_tensor:
         if p.scalar is not None and p.scalar != kind_of(c.ctype):
             yield f"a Python {p.scalar} against {SPELLINGS[c.ctype][0]}"
-    elif c.form != "pointer" and c.form != ("tile" if p.form == "out" else "view"):
-        yield "an output is a Tile" if p.form == "out" else "an input is a View"
-    elif c.const != (p.form == "in"):
-        yield "an input is const" if p.form == "in" else "an output is not const"
+    elif c.form not in ("pointer", form.passed):
+        yield f"{form.noun} is a {form.passed.capitalize()}"
+    elif c.const == form.is_written:
+        yield f"{form.noun} is {'not ' * form.is_written}const"
     if p.dtype is not None and p.dtype != c.ctype:
         yield f"{p.dtype} against {c.ctype}"
 
 
 def _python_text(p: PyParam) -> str:
     """Return a parameter as Python text for messages."""
-    if p.form == "scalar":
-        return f"{p.name}: {p.dtype or p.scalar or 'scalar'}"
-    return f"{p.name}: {'In' if p.form == 'in' else 'Out'}[{p.dtype or 'D'}]"
+    if not p.form.is_tensor:
+        return f"{p.name}: {p.dtype or p.scalar or p.form.word}"
+    return f"{p.name}: {p.form.word}[{p.dtype or 'D'}]"
 
 
 def _wanted(p: PyParam, c: CudaParam) -> str:
     """Return the CUDA declaration that fits the Python parameter `p`, in the form of `c`."""
-    fitting = (p.form == "scalar") == (c.form == "scalar") and p.scalar in (None, kind_of(c.ctype))
+    form = p.form
+    fitting = form.is_tensor == c.is_tensor and p.scalar in (None, kind_of(c.ctype))
     element = SPELLINGS[c.ctype][0] if fitting else p.scalar or "T"
     if p.dtype is not None:
         element = SPELLINGS.get(p.dtype, (p.dtype,))[0]
-    if p.form == "scalar":
-        return f"{element} {p.name}"
-    const = "const " if p.form == "in" else ""
-    if c.form == "pointer":
-        return f"{const}{element}* {p.name}"
-    return f"{'Tile' if p.form == 'out' else 'View'}<{const}{element}, {c.rank or 'N'}> {p.name}"
+    if form.is_input:
+        element = f"const {element}"
+    passed = "pointer" if form.is_tensor and c.form == "pointer" else form.passed
+    return parameter_text(passed, element, c.rank or "N", p.name)

@@ -7,12 +7,13 @@ from typing import Any, Final, NamedTuple, TypeVar, final
 from dagpu.common.dtypes import Shape
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin
+from dagpu.common.param_form import Form
 from dagpu.kernels.expressions.expression_text import ArgumentPattern
 from dagpu.kernels.generated.generated_launch import reshaped
 
 _K = TypeVar("_K", bound=int)
 
-NUMBER: Final = ArgumentPattern("number")
+NUMBER: Final = ArgumentPattern(Form.SCALAR)
 
 
 @final
@@ -86,7 +87,7 @@ def tile_of(shape: Shape, most: int) -> Shape:
 def patterns_of(layouts: Sequence[Layout | None], walk: Walk) -> tuple[ArgumentPattern, ...]:
     """Return the patterns of arguments: a number has no layout."""
     axes = iter(walk.axes)
-    return tuple([NUMBER if layout is None else ArgumentPattern("array", next(axes)) for layout in layouts])
+    return tuple([NUMBER if layout is None else ArgumentPattern(Form.IN, next(axes)) for layout in layouts])
 
 
 def walk_of_kinds(layouts: Sequence[Layout | None], whole: Shape, kinds: tuple[_K, ...]) -> tuple[Walk, tuple[_K, ...]]:

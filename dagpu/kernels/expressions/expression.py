@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 from dagpu.common.dtypes import Shape, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, here
+from dagpu.common.param_form import Form
 from dagpu.common.pickling import PickledByName
 from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.handles import Tensor
@@ -26,9 +27,10 @@ from dagpu.kernels.expressions.expression_arguments import (
     argument_params,
     arguments_by_position,
     broadcast_arguments,
+    input_params,
     refuse_arguments,
 )
-from dagpu.kernels.expressions.expression_text import ArgumentPattern, kernel_text, parameter_names, safe_name
+from dagpu.kernels.expressions.expression_text import ArgumentPattern, kernel_text, safe_name
 from dagpu.kernels.expressions.numpy_twin import numpy_twin
 from dagpu.kernels.expressions.operations.element_operations import type_name
 from dagpu.kernels.expressions.reduced_expression import ReducedExpression
@@ -40,10 +42,8 @@ from dagpu.kernels.generated.generated_launch import (
     generated_kernel,
     move_arguments,
     new_output,
-    number_input,
     output,
     reshaped,
-    tensor_input,
     with_layouts,
 )
 from dagpu.ops.base import DeviceOp
@@ -63,7 +63,7 @@ Argument: TypeAlias = In[_R] | Lazy[float]
 TILE: Final = 1024
 """The number of elements of a block's tile: four for each of its 256 threads."""
 
-OUTPUT: Final = ArgumentPattern("output")
+OUTPUT: Final = ArgumentPattern(Form.OUT)
 
 
 @final
@@ -112,7 +112,7 @@ class Expression(PickledByName, Generic[_P, _R]):
     def check(self, args: tuple[Any, ...], origin: Origin) -> tuple[Any, ...]:
         """Check the arguments of a call, and return them with numbers as the kernel takes them. Moves nothing."""
         params = argument_params(self.traced, args, origin, self.traced.names)
-        if all(param.form == "scalar" for param in params):
+        if not any(param.form.is_tensor for param in params):
             refuse_arguments(
                 self.traced, "all arguments are numbers", "Make one of them a tensor: full((1,), x), say", origin
             )
@@ -251,13 +251,13 @@ class Expression(PickledByName, Generic[_P, _R]):
     @property
     def flat_kernel(self) -> KernelSpec:
         """The kernel for contiguous tensors of one shape."""
-        return self._kernel(1, (ArgumentPattern("array", (0,)),) * len(self.traced.names))
+        return self._kernel(1, (ArgumentPattern(Form.IN, (0,)),) * len(self.traced.names))
 
     @property
     def cuda(self) -> str:
         """The CUDA text of the kernel for contiguous tensors of one shape. Kernels for other arguments differ from it
         in their parameters and indices alone."""
-        return kernel_text(self.traced, 1, (ArgumentPattern("array", (0,)),) * len(self.traced.names))
+        return kernel_text(self.traced, 1, (ArgumentPattern(Form.IN, (0,)),) * len(self.traced.names))
 
     def __repr__(self) -> str:
         traced = self.traced
@@ -327,12 +327,7 @@ class Expression(PickledByName, Generic[_P, _R]):
 
     def _new_kernel(self, rank: int, patterns: tuple[ArgumentPattern, ...]) -> KernelSpec:
         traced, name = self.traced, safe_name(self.traced.name)
-        params = [output("out", traced.dtype, rank)]
-        for pattern, dtype, param in zip(patterns, traced.dtypes, parameter_names(traced), strict=True):
-            if pattern.form == "number":
-                params.append(number_input(param, dtype, name, lazy=True))
-            elif pattern.form == "array":
-                params.append(tensor_input(param, dtype, len(pattern.axes)))
+        params = [output("out", traced.dtype, rank), *input_params(traced, patterns, name)]
         twin: Callable[..., None] = numpy_twin(traced, patterns, rank)
         return generated_kernel(
             name,

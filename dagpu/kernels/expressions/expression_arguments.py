@@ -10,6 +10,7 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.kernels.call_arguments import elements_problem
 from dagpu.kernels.expressions.broadcasting import broadcast_shape
 from dagpu.kernels.expressions.element import Elem
+from dagpu.kernels.expressions.expression_text import ArgumentPattern, parameter_names
 from dagpu.kernels.expressions.traced_expression import TracedExpression
 from dagpu.kernels.generated.element_errors import refuse_call_in_expression
 from dagpu.kernels.generated.generated_launch import is_number, number_input, tensor_input
@@ -55,6 +56,18 @@ def argument_params(
         number_input(name, dtype, traced.name, lazy=True) if is_number(arg) else tensor_input(name, dtype, None)
         for name, dtype, arg in zip(names, dtypes, args, strict=True)
     ]
+
+
+def input_params(traced: TracedExpression, patterns: Sequence[ArgumentPattern], kernel: str) -> list[Param]:
+    """Return the parameters of a kernel for arguments of these patterns, but for the output. `kernel` is its name, for
+    messages."""
+    found: list[Param] = []
+    for pattern, dtype, name in zip(patterns, traced.dtypes, parameter_names(traced), strict=True):
+        if pattern.form.is_input:
+            found.append(tensor_input(name, dtype, len(pattern.axes)))
+        elif not pattern.form.is_written:
+            found.append(number_input(name, dtype, kernel, lazy=True))
+    return found
 
 
 def refuse_arguments(

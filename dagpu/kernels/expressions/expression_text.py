@@ -1,8 +1,12 @@
 """The CUDA text of an expression: a device function of one element from each argument, and a kernel that calls it."""
 
 import re
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
+import numpy as np
+
+from dagpu.common.param_form import Form
+from dagpu.kernels.cuda_source.cuda_scalars import parameter_text
 from dagpu.kernels.expressions.operations.cuda_helpers import helper_texts
 from dagpu.kernels.expressions.operations.cuda_operations import (
     cast_text,
@@ -34,12 +38,13 @@ SIDE: Final = 4
 
 @final
 class ArgumentPattern(NamedTuple):
-    """The form of one argument of a kernel: a number, the old content of the output, or an array.
+    """How a kernel gets one argument of an expression: as an input, as a number, or in the output, before it is
+    written.
 
-    `axes` has, for each axis of an array, the axis of the output that it follows, or -1 if its extent is 1.
+    `axes` has, for each axis of an input, the axis of the output that it follows, or -1 if its extent is 1.
     """
 
-    form: str  # "number", "output", "array"
+    form: Form
     axes: tuple[int, ...] = ()
 
 
@@ -108,20 +113,20 @@ def kernel_text(expression: TracedExpression, rank: int, patterns: tuple[Argumen
     formals = [f"Tile<{memory_type(expression.dtype)}, {rank}> out"]
     values = []
     for pattern, dtype, argument in zip(patterns, expression.dtypes, names, strict=True):
-        match pattern.form:
-            case "number":
-                formals.append(f"{memory_type(dtype)} {argument}")
-                values.append(load_text(dtype, argument))
-            case "output":
-                values.append(load_text(dtype, "out[i]"))
-            case _:
-                formals.append(f"View<const {memory_type(dtype)}, {len(pattern.axes)}> {argument}")
-                values.append(load_text(dtype, f"{argument}{_index_text(pattern.axes, rank)}"))
+        if not pattern.form.is_written:
+            formals.append(formal_text(pattern, dtype, argument))
+        values.append(load_text(dtype, _element_of(pattern, argument, rank)))
     result = store_text(expression.dtype, f"element({', '.join(values)})")
     return (
         f"{element_text(expression)}\n{_signature(name, formals)} {{\n"
         f"{_sides_text(expression, rank, patterns)}    for (auto i : out) out[i] = {result};\n}}\n"
     )
+
+
+def formal_text(pattern: ArgumentPattern, dtype: "np.dtype[Any]", name: str) -> str:
+    """Return the declaration of the parameter for an argument, which is not the output."""
+    element = f"{'const ' * pattern.form.is_input}{memory_type(dtype)}"
+    return parameter_text(pattern.form.passed, element, len(pattern.axes), name)
 
 
 def _signature(name: str, formals: list[str]) -> str:
@@ -134,17 +139,24 @@ def _signature(name: str, formals: list[str]) -> str:
 
 def _sides_text(expression: TracedExpression, rank: int, patterns: tuple[ArgumentPattern, ...]) -> str:
     """Return the text that computes several neighbours at a time, if all arrays have the one axis of the output."""
-    if rank != 1 or any(pattern.form == "array" and pattern.axes != (0,) for pattern in patterns):
+    if rank != 1 or any(pattern.form.is_input and pattern.axes != (0,) for pattern in patterns):
         return ""
     arrays, formals, values = [], [], []
     for pattern, dtype, argument in zip(patterns, expression.dtypes, parameter_names(expression), strict=True):
         values.append(load_text(dtype, argument))
-        if pattern.form != "number":
-            arrays.append("out" if pattern.form == "output" else argument)
+        if pattern.form.is_tensor:
+            arrays.append("out" if pattern.form.is_written else argument)
             formals.append(f"{memory_type(dtype)} {argument}")
     result = store_text(expression.dtype, f"element({', '.join(values)})")
     function = f"[=]({', '.join(formals)}) {{ return {result}; }}"
     return f"    if (dagpu::by_sides<{SIDE}>(\n            out, {function}, {', '.join(arrays)}))\n        return;\n"
+
+
+def _element_of(pattern: ArgumentPattern, argument: str, rank: int) -> str:
+    """Return the text of one element of an argument; of a number that is the number itself."""
+    if pattern.form.is_written:
+        return "out[i]"
+    return f"{argument}{_index_text(pattern.axes, rank)}" if pattern.form.is_tensor else argument
 
 
 def _index_text(axes: tuple[int, ...], rank: int) -> str:

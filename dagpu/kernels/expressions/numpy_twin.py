@@ -37,9 +37,9 @@ FEW: Final = 1 << 12
 def numpy_twin(expression: TracedExpression, patterns: Sequence[ArgumentPattern], rank: int) -> Callable[..., None]:
     """Return the host body of the kernel for arguments of these patterns, and an output of this rank:
     `body(out, *arguments)`."""
-    indices = [_index(pattern.axes, rank) if pattern.form == "array" else None for pattern in patterns]
+    indices = [_index(pattern.axes, rank) if pattern.form.is_input else None for pattern in patterns]
     every = tuple(range(rank))
-    whole = [n for n, p in enumerate(patterns) if p.form == "output" or (p.form == "array" and p.axes == every)]
+    whole = [n for n, p in enumerate(patterns) if p.form.is_written or (p.form.is_input and p.axes == every)]
     evaluate = evaluator(expression, whole if rank else ())  # NumPy makes scalars of arrays without axes
     each = list(zip([pattern.form for pattern in patterns], expression.dtypes, indices, strict=True))
 
@@ -47,15 +47,15 @@ def numpy_twin(expression: TracedExpression, patterns: Sequence[ArgumentPattern]
         operands: list[Any] = []
         place = 0
         for form, dtype, index in each:
-            if form == "output":
+            if form.is_written:
                 operands.append(out)
                 continue
             given = arguments[place]
             place += 1
-            if form == "number":
-                operands.append(dtype.type(given))
-            else:
+            if form.is_tensor:
                 operands.append(given if index is None else given[index])
+            else:
+                operands.append(dtype.type(given))
         if out.size <= PART:
             evaluate(out, *operands)
             return

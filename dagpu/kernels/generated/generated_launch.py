@@ -14,11 +14,11 @@ from dagpu.common.env_vars import CHECKED
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, describe
+from dagpu.common.param_form import Form
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, reshape_handle
 from dagpu.handles.handle_trees import move_handles
 from dagpu.handles.library_bodies import LibraryBody
 from dagpu.kernels.call_arguments import check_arguments
-from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.kernels.expressions.element import Elem
 from dagpu.kernels.expressions.operations.element_operations import type_name
@@ -46,18 +46,17 @@ _NUMBERS: Final = (int, float, np.generic)
 # ---- declarations
 def output(name: str, dtype: "np.dtype[Any]", rank: int | None) -> Param:
     """Return the parameter of an output."""
-    return Param(name, "out", dtype, rank, None, False)
+    return Param(name, Form.OUT, dtype, rank, None, False)
 
 
 def tensor_input(name: str, dtype: "np.dtype[Any]", rank: int | None) -> Param:
     """Return the parameter of an input."""
-    return Param(name, "in", dtype, rank, None, False)
+    return Param(name, Form.IN, dtype, rank, None, False)
 
 
 def number_input(name: str, dtype: "np.dtype[Any]", kernel: str, *, lazy: bool = False) -> Param:
     """Return the parameter of a number that is passed as this type; if it is lazy, it may be a source of numbers."""
-    check = ScalarCheck(CudaParam(name, "scalar", dtype.name, False, None, 0), kernel)
-    return Param(name, "scalar", None, None, check, lazy)
+    return Param(name, Form.SCALAR, None, None, ScalarCheck(name, dtype, kernel), lazy)
 
 
 def generated_kernel(
@@ -224,7 +223,7 @@ def array_call(name: str, names: Sequence[str], arguments: tuple[Any, ...], buil
         params = [
             Param(
                 param,
-                "scalar" if is_number(arg) and isinstance(arg, (*_NUMBERS, Source)) else "in",
+                Form.SCALAR if is_number(arg) and isinstance(arg, (*_NUMBERS, Source)) else Form.IN,
                 None,
                 None,
                 None,

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.kernels.expressions.expression_text import ArgumentPattern, element_function, parameter_names, safe_name
+from dagpu.kernels.expressions.expression_arguments import input_params
+from dagpu.kernels.expressions.expression_text import ArgumentPattern, element_function, formal_text, safe_name
 from dagpu.kernels.expressions.numpy_twin import numpy_twin
 from dagpu.kernels.expressions.operations.cuda_operations import load_text, memory_type
 from dagpu.kernels.expressions.traced_expression import TracedExpression
 from dagpu.kernels.generated import element_blocks
-from dagpu.kernels.generated.generated_launch import number_input, tensor_input
 from dagpu.ops.kernel_spec import Param
 
 
@@ -151,26 +151,22 @@ def expression_elements(
     traced: TracedExpression, patterns: tuple[ArgumentPattern, ...], kernel: str
 ) -> tuple[list[Param], Elements]:
     """Return the elements that an expression computes of arguments of these patterns, and the parameters of these."""
-    params: list[Param] = []
     operands: list[Operand] = []
     formals, values = "", list[str]()
-    each = zip(patterns, traced.dtypes, parameter_names(traced), strict=True)
-    for index, (pattern, dtype, param) in enumerate(each):
+    for index, (pattern, dtype) in enumerate(zip(patterns, traced.dtypes, strict=True)):
         argument = f"x{index}"  # a name that the texts of kernels do not use
-        if pattern.form == "number":
-            params.append(number_input(param, dtype, kernel, lazy=True))
-            formals += f", {memory_type(dtype)} {argument}"
-            values.append(load_text(dtype, argument))
-        else:
-            params.append(tensor_input(param, dtype, len(pattern.axes)))
-            formals += f", View<const {memory_type(dtype)}, {len(pattern.axes)}> {argument}"
+        formals += f", {formal_text(pattern, dtype, argument)}"
+        if pattern.form.is_tensor:
             values.append(f"@{len(operands)}")
             operands.append(Operand(argument, dtype, pattern.axes, 1 + index))
+        else:
+            values.append(load_text(dtype, argument))
 
     def value(read: Sequence[str]) -> str:
         return f"element({', '.join([read[int(text[1:])] if text[0] == '@' else text for text in values])})"
 
     functions, helpers = element_function(traced)
+    params = input_params(traced, patterns, kernel)
     return params, Elements(traced.dtype, tuple(operands), formals, value, functions + "\n", frozenset(helpers))
 
 
@@ -187,7 +183,7 @@ def with_elements(
         found: NDArray[Any] = np.empty([cut.stop - cut.start for cut in box], traced.dtype)
         cut = [
             argument[(*[box[axis] if axis >= 0 else slice(None) for axis in pattern.axes], ...)]
-            if pattern.form == "array"
+            if pattern.form.is_input
             else argument
             for pattern, argument in zip(patterns, given, strict=True)
         ]

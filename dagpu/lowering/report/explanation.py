@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, final
 from dagpu.common.origin import describe
 from dagpu.handles.library_bodies import STAGED_BYTES, UserBody
 from dagpu.lowering.plan import Execute, Plan, peak_bytes_on
-from dagpu.lowering.program import Launch, Role, Tiles
+from dagpu.lowering.program import Launch, Role
 from dagpu.lowering.report.memory_bound import least_bytes
 from dagpu.lowering.report.missed_overlap import MOST_BRANCHES, Branch, Branches, branches_apart
 from dagpu.lowering.report.prediction import PredictedStep, Prediction, forecast
@@ -238,12 +238,10 @@ def _moving_operands(plan: Plan, launch: Launch, named: str) -> list[str]:
     copied: list[str] = []
     captured: list[str] = []
     kernel = launch.kernel
-    for index, param in kernel.tensors:
-        argument = launch.args[index]
-        view = argument.view if isinstance(argument, Tiles) else argument
+    for index, view in launch.views:
         if plan.buffers[view.buffer].role is not Role.TEMPORARY:
             number = index - (len(kernel.params) - kernel.results)
-            name = param.name if number < 0 else f"new tensor {number}"
+            name = kernel.params[index].name if number < 0 else f"new tensor {number}"
             (copied if view.layout.nbytes <= STAGED_BYTES else captured).append(name)
     parts = [f"{', '.join(copied)} {_are(copied)} copied once their addresses move"] if copied else []
     parts += [f"{', '.join(captured)} {_are(captured)} captured again for another address"] if captured else []

@@ -28,7 +28,6 @@ from dagpu.lowering.program import (
     Instruction,
     Launch,
     Program,
-    Tiles,
     View,
 )
 from dagpu.lowering.schedule.engines import peer_of
@@ -296,14 +295,9 @@ class _Clock:
             if not instruction.args:  # a program that is not from a trace may leave them out
                 return sum([self._buffers[buffer].nbytes for buffer in (*instruction.reads, *instruction.writes)])
             total, sizes = 0, self._sizes
-            for arg in instruction.args:
-                what = type(arg)
-                if what is Tiles:
-                    layout = arg.view.layout
-                elif what is View:
-                    layout = arg.layout
-                else:
-                    continue
+            for index, param in instruction.kernel.tensors:  # `views` would take longer, for each launch of a schedule
+                argument = instruction.args[index]
+                layout = (argument.view if param.form.is_written else argument).layout
                 nbytes = sizes.get(id(layout))
                 if nbytes is None:
                     nbytes = sizes[id(layout)] = prod(layout.shape) * layout.dtype.itemsize

@@ -40,7 +40,6 @@ from dagpu.lowering.program import (
     HostCall,
     Items,
     Launch,
-    Tiles,
     View,
 )
 from dagpu.lowering.schedule.spread import spreads
@@ -155,7 +154,7 @@ def emit_launch(
     back: Sequence[CopyDtoD] = ()
     grid, device, several = spec.grid, HOST, False
     for index, param in spec.tensors:
-        if param.form == "out":
+        if param.form.is_written:
             tiles = operands[index] = b.write_tiles_view(args[index])
             buffer = tiles.view.buffer
             writes.append(buffer)
@@ -170,8 +169,8 @@ def emit_launch(
     if several:
         device = _device_of_several(node, args, writes, b, policy, over_mesh)
         back = _bring_together(node, operands, device, blank, b, policy)
-        reads = [operands[index].buffer for index, param in spec.tensors if param.form != "out"]
-        writes = [operands[index].view.buffer for index, param in spec.tensors if param.form == "out"]
+        reads = [operands[index].buffer for index, param in spec.tensors if not param.form.is_written]
+        writes = [operands[index].view.buffer for index, param in spec.tensors if param.form.is_written]
     for index, check in spec.lazy:  # numbers that the call had were converted by the call
         if type(args[index]) is not SymbolicNumber:
             operands[index] = check(args[index])
@@ -184,16 +183,13 @@ def emit_launch(
             f"{spec.label}() at {describe(node.origin)} has neither input nor output, so it would run nowhere. "
             "Give it an output."
         )
-    scratch = None
+    made = Launch(spec, tuple(operands), grid or (1,), tuple(reads), tuple(writes), device, node.origin)
     if spec.may_need_scratch:
         there = b.device_at(device) if several else storage_of(args[spec.tensors[0][0]]).device
-        scratch = _scratch(spec, operands, grid or (1,), there, b, node.origin, writes)
+        made = _with_scratch(made, there, b)
     if spec.state is not None:
-        writes.append(b.state_cell(spec.state, device))
-    b.emit(
-        Launch(spec, tuple(operands), grid or (1,), tuple(reads), tuple(writes), device, node.origin, None, scratch),
-        policy,
-    )
+        made = replace(made, writes=(*made.writes, b.state_cell(spec.state, device)))
+    b.emit(made, policy)
     if back:
         b.instructions += back
         b.policy_of += [policy] * len(back)
@@ -249,33 +245,23 @@ def _scratch_bytes(
         raise type(error)(f"{spec.label} at {describe(origin)} on {device.name}: {error}", error.code) from None
 
 
-def _scratch(
-    spec: KernelSpec,
-    operands: Sequence[Any],
-    grid: Shape,
-    device: Device,
-    b: ProgramBuilder,
-    origin: Origin,
-    writes: list[int],
-) -> View | None:
-    """Return new memory on a device for the library that a kernel calls, or for the programs of a kernel in Python, and
-    add it to the buffers that the launch writes; None if it needs none."""
-    tensors = [operands[index] for index, _ in spec.tensors]
-    layouts = [operand.view.layout if type(operand) is Tiles else operand.layout for operand in tensors]
-    tile = next((operand.tile for operand in operands if type(operand) is Tiles), None)
-    nbytes = _scratch_bytes(spec, layouts, tile, device, origin)
-    if spec.library is None:
-        nbytes *= prod(grid)
+def _with_scratch(made: Launch, device: Device, b: ProgramBuilder) -> Launch:
+    """Return a launch with new memory on a device for the library that it calls, or for the programs of a kernel in
+    Python; the launch itself if it needs none."""
+    layouts = [view.layout for _, view in made.views]
+    nbytes = _scratch_bytes(made.kernel, layouts, made.tile, device, made.origin)
+    if made.kernel.library is None:
+        nbytes *= prod(made.grid)
     if not nbytes:
-        return None
-    _, view = b.new_tensor(device, contiguous_layout((nbytes,), np.dtype(np.uint8)), origin)
-    writes.append(view.buffer)
-    return view  # no handle refers to the memory: it is a temporary
+        return made
+    _, view = b.new_tensor(device, contiguous_layout((nbytes,), np.dtype(np.uint8)), made.origin)
+    # No handle refers to the memory, so it is a temporary.
+    return replace(made, writes=(*made.writes, view.buffer), scratch=view)
 
 
 def _blank_outputs(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder) -> Collection[int]:
     """Return the buffers that a launch writes, and that nothing has written yet."""
-    found = [storage_of(args[index]) for index, param in node.kernel.tensors if param.form == "out"]
+    found = [storage_of(args[index]) for index, param in node.kernel.tensors if param.form.is_written]
     return {each.buffer for each in found if type(each) is TracedStorage and b.is_blank_storage(each)}
 
 
@@ -315,7 +301,7 @@ def _bring_together(
         return back
     near: dict[int, int] = {}
     for index, param in node.kernel.tensors:
-        operand, writes = operands[index], param.form == "out"
+        operand, writes = operands[index], param.form.is_written
         view = operand.view if writes else operand
         at = b.buffers[view.buffer].device
         if at in (device, b.automatic) or not (writes or b.automatic == NO_DEVICE):
@@ -335,13 +321,10 @@ def _bring_together(
 
 def _two_devices(node: launch.Launch, args: tuple[Any, ...]) -> KernelArgumentError:
     """Return the error for a launch whose tensors are on several devices."""
-    lie = ", ".join(
-        f"{param.name} on {storage_of(arg).device.name}"
-        for param, arg in zip(node.kernel.params, args, strict=True)
-        if param.form != "scalar"
-    )
-    outputs = [arg for param, arg in zip(node.kernel.params, args, strict=True) if param.form == "out"]
-    home = storage_of((outputs or [arg for arg in args if type(arg) in HANDLES])[0]).device.name
+    tensors = [(param, args[index]) for index, param in node.kernel.tensors]
+    lie = ", ".join(f"{param.name} on {storage_of(arg).device.name}" for param, arg in tensors)
+    outputs = [arg for param, arg in tensors if param.form.is_written]
+    home = storage_of((outputs or [arg for _, arg in tensors])[0]).device.name
     return KernelArgumentError(
         f"{node.kernel.label}() at {describe(node.origin)}: its tensors are on several devices: {lie}. "
         f'Copy them to one first, dup(t).on("{home}"), or make them there: op.on("{home}").'

@@ -94,7 +94,7 @@ class _Finder:
 
     def add(self, index: int, launch: Launch, dirty: Sequence[tuple[int, int]]) -> bool:
         """Add a launch that reads what is dirty. Return false if its tiles do not move with what it reads."""
-        outputs = [each for each in launch.args if type(each) is Tiles]
+        outputs = launch.outputs
         if not outputs or not launch.writes:
             return False
         first, shape = outputs[0], outputs[0].view.layout.shape

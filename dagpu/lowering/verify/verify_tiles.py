@@ -145,7 +145,7 @@ class TileVerifier:
     def _output(self, index: int, launch: Launch, buffer: int) -> Tiles:
         found = self._outputs.get((index, buffer))
         if found is None:
-            (found,) = [each for each in launch.args if type(each) is Tiles and each.view.buffer == buffer]
+            (found,) = [each for each in launch.outputs if each.view.buffer == buffer]
             self._outputs[index, buffer] = found
         return found
 
@@ -167,7 +167,7 @@ class Seen(NamedTuple):
 
 def seen_by(launch: Launch, read: int) -> "tuple[Seen, ...] | None":
     """Return how the tiles of a launch see what it reads in a buffer, by argument; None if each may see all of it."""
-    kernel, outputs = launch.kernel, [each for each in launch.args if type(each) is Tiles]
+    kernel, outputs = launch.kernel, launch.outputs
     if kernel.sees is None or kernel.grid is not None:
         return None
     found = []

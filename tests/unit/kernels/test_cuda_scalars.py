@@ -126,6 +126,6 @@ def test_a_number_for_an_array_is_refused() -> None:
 )  # fmt: skip
 def test_a_number_in_the_range_of_the_check_is_passed_unchanged(ctype: str, value: Any) -> None:
     """The table of a direct call compares a number with the range alone. No value in it is refused or converted."""
-    check = ScalarCheck(scalar(ctype), "k")
+    check = ScalarCheck("n", np.dtype(ctype), "k", 1)
     if type(value) is check.kind and check.low <= value <= check.high:
         assert check(value) is value

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from dagpu.common.errors import DagpuError, KernelArgumentError
 from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
 from dagpu.kernels.cuda_source.cuda_signature import CudaSignature, PyParam, check_signature
+from dagpu.testing import Form
 from tests.support.cuda_text import Abi, only, parse, refusal
 
-Form = Literal["tile", "view", "pointer", "scalar"]
+CudaForm = Literal["tile", "view", "pointer", "scalar"]
 
 SAXPY = """
 __global__ void saxpy(Tile<float, 2> y, float a, View<const float, 2> x) {
@@ -131,9 +132,9 @@ def test_refuses_overloads() -> None:
 
 # ---- against Python ------------------------------------------------------------------------------
 SAXPY_PYTHON = (
-    PyParam("y", "out", "float32", None),
-    PyParam("a", "scalar", None, "float"),
-    PyParam("x", "in", "float32", None),
+    PyParam("y", Form.OUT, "float32", None),
+    PyParam("a", Form.SCALAR, None, "float"),
+    PyParam("x", Form.IN, "float32", None),
 )
 
 
@@ -147,7 +148,7 @@ def test_signatures_that_agree_pass() -> None:
     """Views, pointers, other names and generic element types agree."""
     check_signature(parse(SAXPY, "saxpy"), SAXPY_PYTHON, kernel="saxpy", where="app.py:7")
     pointers = parse("__global__ void k(float* out, float, const float* in, size_t n, bool b) {}", abi="pointers")
-    more = (PyParam("n", "scalar", None, "int"), PyParam("b", "scalar", None, "bool"))
+    more = (PyParam("n", Form.SCALAR, None, "int"), PyParam("b", Form.SCALAR, None, "bool"))
     check_signature(pointers, (*SAXPY_PYTHON, *more), kernel="k", where="app.py:7")
     generic = [PyParam(p.name, p.form, None, None) for p in SAXPY_PYTHON]
     check_signature(parse(SAXPY, "saxpy"), generic, kernel="saxpy", where="app.py:7")
@@ -156,24 +157,24 @@ def test_signatures_that_agree_pass() -> None:
 @pytest.mark.parametrize(
     ("cuda", "python", "expected"),
     [
-        ("Tile<double, 1> y", PyParam("y", "out", "float32", None),
+        ("Tile<double, 1> y", PyParam("y", Form.OUT, "float32", None),
          "'y: Out[float32]', CUDA 'Tile<double, 1> y' (line 1): float32 against float64. Declare 'Til"),
-        ("View<float, 1> x", PyParam("x", "in", "float32", None),
+        ("View<float, 1> x", PyParam("x", Form.IN, "float32", None),
          "an input is const. Declare 'View<const float, 1> x'"),
-        ("Tile<const float, 2> y", PyParam("y", "out", "float32", None),
+        ("Tile<const float, 2> y", PyParam("y", Form.OUT, "float32", None),
          "an output is not const. Declare 'Tile<float, 2> y'"),
-        ("View<const float, 2> y", PyParam("y", "out", None, None),
+        ("View<const float, 2> y", PyParam("y", Form.OUT, None, None),
          "an output is a Tile. Declare 'Tile<float, 2> y'"),
-        ("Tile<float, 2> x", PyParam("x", "in", None, None),
+        ("Tile<float, 2> x", PyParam("x", Form.IN, None, None),
          "an input is a View. Declare 'View<const float, 2> x'"),
-        ("float x", PyParam("x", "in", "bfloat16", None),
+        ("float x", PyParam("x", Form.IN, "bfloat16", None),
          "a scalar against an array. Declare 'View<const __nv_bfloat16, N> x'"),
-        ("float x", PyParam("x", "in", None, None), "Declare 'View<const T, N> x'"),
-        ("Tile<float, 2> a", PyParam("a", "scalar", None, "float"), "an array. Declare 'float a'"),
-        ("double n", PyParam("n", "scalar", None, "int"), "a Python int against double. Declare 'int n'"),
-        ("int a", PyParam("a", "scalar", None, "float"), "a Python float against int. Declare 'float a'"),
-        ("int b", PyParam("b", "scalar", None, "bool"), "a Python bool against int. Declare 'bool b'"),
-        ("double a", PyParam("a", "scalar", "float32", "float"), "against float64. Declare 'float a'"),
+        ("float x", PyParam("x", Form.IN, None, None), "Declare 'View<const T, N> x'"),
+        ("Tile<float, 2> a", PyParam("a", Form.SCALAR, None, "float"), "an array. Declare 'float a'"),
+        ("double n", PyParam("n", Form.SCALAR, None, "int"), "a Python int against double. Declare 'int n'"),
+        ("int a", PyParam("a", Form.SCALAR, None, "float"), "a Python float against int. Declare 'float a'"),
+        ("int b", PyParam("b", Form.SCALAR, None, "bool"), "a Python bool against int. Declare 'bool b'"),
+        ("double a", PyParam("a", Form.SCALAR, "float32", "float"), "against float64. Declare 'float a'"),
     ],
 )  # fmt: skip
 def test_each_disagreement_says_both_sides_and_the_cure(cuda: str, python: PyParam, expected: str) -> None:
@@ -188,11 +189,11 @@ def test_each_disagreement_says_both_sides_and_the_cure(cuda: str, python: PyPar
 @pytest.mark.parametrize(
     ("cuda", "python", "expected"),
     [
-        ("float* x", PyParam("x", "in", None, None), "an input is const. Declare 'const float* x'"),
-        ("const int* y", PyParam("y", "out", None, None), "an output is not const. Declare 'int* y'"),
+        ("float* x", PyParam("x", Form.IN, None, None), "an input is const. Declare 'const float* x'"),
+        ("const int* y", PyParam("y", Form.OUT, None, None), "an output is not const. Declare 'int* y'"),
         (
             "const int* x",
-            PyParam("x", "in", "int8", None),
+            PyParam("x", Form.IN, "int8", None),
             "int8 against int32. Declare 'const signed char* x'",
         ),
     ],
@@ -219,7 +220,7 @@ def test_the_count_is_held_and_the_surplus_is_named() -> None:
 
 def test_swapped_names_are_noticed() -> None:
     """Two inputs of one type in another order would agree in all but their meaning."""
-    python = (PyParam("a", "in", "float32", None), PyParam("b", "in", "float32", None))
+    python = (PyParam("a", Form.IN, "float32", None), PyParam("b", Form.IN, "float32", None))
     message = disagreement("View<const float, 1> b, View<const float, 1> a", *python)
     assert "Python (a, b), CUDA (b, a). Swap 'a' and 'b' in one of them" in message
 
@@ -259,13 +260,13 @@ HEADS = [
     ["template", "<", "class", "T", ">", "T", "f", "(", "T", ")", ";", "__global__", "void"],
     ["__global__", "void", "other", "(", "int", "k", ")", "{", "}", "__global__", "void"],
 ]  # fmt: skip
-Drawn = tuple[str, Form, str, bool, int | None]
+Drawn = tuple[str, CudaForm, str, bool, int | None]
 
 
 @st.composite
 def drawn_params(draw: st.DrawFn, abi: Abi) -> list[Drawn]:
     """A parameter list that `abi` can pass; names are distinct, and may be missing."""
-    forms: list[Form] = ["scalar", "pointer"] if abi == "pointers" else ["scalar", "tile", "view"]
+    forms: list[CudaForm] = ["scalar", "pointer"] if abi == "pointers" else ["scalar", "tile", "view"]
     params: list[Drawn] = []
     for position in range(draw(st.integers(0, 5))):
         form = draw(st.sampled_from(forms))

@@ -15,6 +15,7 @@ from dagpu.common.origin import record_origins
 from dagpu.handles import Tensor
 from dagpu.kernels.decorator import In, Kernel, Lazy, Out, kernel
 from dagpu.ops.launch import Launch
+from dagpu.testing import Form
 from tests.unit.kernels import kernel_cases
 from tests.unit.kernels.kernel_cases import SAXPY, cut, declared_line, lazily, lazy, refused, saxpy, split, tensor
 
@@ -32,9 +33,9 @@ def test_declaration_is_read() -> None:
     found = [(p.name, p.form, p.dtype, p.rank, p.lazy) for p in saxpy.spec.params]
     float32 = np.dtype(f32)
     assert found == [
-        ("y", "out", float32, 2, False),
-        ("a", "scalar", None, None, False),
-        ("x", "in", float32, 2, False),
+        ("y", Form.OUT, float32, 2, False),
+        ("a", Form.SCALAR, None, None, False),
+        ("x", Form.IN, float32, 2, False),
     ]
     assert [p.lazy for p in lazily.spec.params] == [False, True]
 

@@ -107,7 +107,7 @@ def test_what_fits_is_not_refused() -> None:
     for k in (saxpy, split, add, lazily, split.grid(2)):
         for tensors in itertools.product(kinds, repeat=len(k.spec.tensors)):
             given = iter(tensors)
-            args = [{"a": 1.0, "n": 7}[p.name] if p.form == "scalar" else next(given) for p in k.spec.params]
+            args = [{"a": 1.0, "n": 7}[p.name] if not p.form.is_tensor else next(given) for p in k.spec.params]
             try:
                 said[yes := arguments_fit(k.spec, args)] += 1
             except MovedError:

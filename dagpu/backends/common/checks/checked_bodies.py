@@ -16,7 +16,7 @@ from dagpu.common.errors import ForeignError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
 from dagpu.handles.library_bodies import UserBody
-from dagpu.lowering.program import Launch, Tiles
+from dagpu.lowering.program import Launch
 from dagpu.ops.kernel_spec import KernelSpec
 
 CANARY: Final = 256
@@ -139,6 +139,4 @@ def check_written(
 
 def layout_of(launch: Launch, index: int) -> Layout:
     """Return the layout of a tensor argument, given its index among the parameters."""
-    argument = launch.args[index]
-    layout: Layout = argument.view.layout if type(argument) is Tiles else argument.layout
-    return layout
+    return launch.view(index).layout

@@ -160,8 +160,9 @@ class _Encoder:
         check_limits(launch, form, block, function, device.gpu.limits, device.name)
         addresses = self.relocations.addresses
         for at, index, distance in form.pointers:
-            argument: Any = launch.args[index] if index >= 0 else launch.tile_list if index == LIST else launch.scratch
-            place = places[argument.buffer if type(argument) is View else argument.view.buffer]
+            view = launch.view(index) if index >= 0 else launch.tile_list if index == LIST else launch.scratch
+            assert view is not None, "its form has a place for it"
+            place = places[view.buffer]
             assert place is not None, "it is a cell, or nothing allocates it"
             addresses[place.base].append((number, at, place.offset + distance))
         for at, cell, convert in packed.cells:

@@ -6,7 +6,7 @@ from typing import Final
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
-from dagpu.lowering.program import Launch, Tiles, View
+from dagpu.lowering.program import Launch
 from dagpu.ops.kernel_spec import KernelSpec, PythonKernel
 
 NARROW: Final = 2**31 - 2048
@@ -44,22 +44,16 @@ def variant_for(launch: Launch, linear: bool) -> int:
         variant |= TILE_LIST
     if spec.checked and spec.sees is not None and spec.grid is None:
         variant |= SEES
-    for argument in launch.args:
-        kind = type(argument)
-        if kind is View or kind is Tiles:
-            layout = _layout(argument)
-            if not layout.contiguous:
-                variant |= STRIDED
-            if _reach(layout) >= NARROW:
-                variant |= WIDE
+    for _, view in launch.views:
+        layout = view.layout
+        if not layout.contiguous:
+            variant |= STRIDED
+        if _reach(layout) >= NARROW:
+            variant |= WIDE
     for extents in spec.walked:
-        if prod([_layout(launch.args[number]).shape[axis] for number, axis in extents]) >= NARROW:
+        if prod([launch.view(number).layout.shape[axis] for number, axis in extents]) >= NARROW:
             variant |= WIDE
     return variant
-
-
-def _layout(argument: View | Tiles) -> Layout:
-    return argument.layout if type(argument) is View else argument.view.layout
 
 
 def usual_variant(spec: KernelSpec) -> int:
@@ -74,11 +68,8 @@ def usual_variant(spec: KernelSpec) -> int:
 
 
 def _python_variant(launch: Launch, python: PythonKernel) -> int:
-    tiles = [argument for argument in launch.args if type(argument) is Tiles]
-    arguments = [launch.args[index] for index, _ in launch.kernel.tensors]
-    layouts = [_layout(argument) for argument in arguments]
     try:
-        return python.variant(layouts, tiles[0].tile if tiles else None)
+        return python.variant([view.layout for _, view in launch.views], launch.tile)
     except KernelArgumentError as error:
         raise KernelArgumentError(f"{error} It is launched at {describe(launch.origin)}.") from error.__cause__
 

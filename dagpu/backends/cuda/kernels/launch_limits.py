@@ -7,7 +7,7 @@ from dagpu.backends.cuda.driver.driver_protocol import Function, GridExtents, Li
 from dagpu.backends.cuda.kernels.launch_params import THREADS, LaunchForm
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import describe
-from dagpu.lowering.program import Launch, Tiles
+from dagpu.lowering.program import Launch
 
 FEW_TILES: Final = 512
 """The most blocks with a list of tiles that have `FEW_TILES_THREADS` threads. Of 4,096 tiles of 64 KB, 40 took 8 us
@@ -27,7 +27,7 @@ def block_for(launch: Launch, form: LaunchForm, function: Function) -> GridExten
     threads = prod(block)
     shared = spec.shared_bytes or function.static_shared or function.dynamic_shared
     if launch.tile_list is not None and form.grid[0] <= FEW_TILES and threads == THREADS and not shared:
-        tile = next(prod(argument.tile) for argument in launch.args if type(argument) is Tiles)
+        tile = prod(launch.outputs[0].tile)
         threads = min(FEW_TILES_THREADS, -(-tile // 32) * 32)
     if threads == prod(block) and threads <= function.max_threads:
         return block

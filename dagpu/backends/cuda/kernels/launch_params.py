@@ -5,7 +5,7 @@ struct are multiples of 8; the offset of a scalar is a multiple of its size.
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import prod
@@ -28,9 +28,10 @@ from dagpu.common.dtypes import bf16
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout
 from dagpu.common.origin import describe
+from dagpu.common.param_form import Form
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import Cell, Launch, Tiles, View
-from dagpu.ops.kernel_spec import Field
+from dagpu.ops.kernel_spec import Field, Param
 
 THREADS: Final = 256
 """The default number of threads in a block. A smaller tile has fewer."""
@@ -135,16 +136,12 @@ def _form_by_value(launch: Launch, limits: Limits) -> LaunchForm:
     if len(_forms) > 4096:
         _forms.clear()
         _kept_alive.clear()
-    arguments: list[object] = []
     shapes: list[object] = []
-    for argument in launch.args:
-        if type(argument) is View:
-            arguments.append(argument)
-            shapes.append(argument.layout)
-        elif type(argument) is Tiles:
-            arguments.append(argument)
-            shapes.append((argument.view.layout, argument.tile, argument.grid))
-    _kept_alive.append((arguments, launch.tile_list))
+    for index, param in launch.kernel.tensors:
+        argument = launch.args[index]
+        written = param.form.is_written
+        shapes.append((argument.view.layout, argument.tile, argument.grid) if written else argument.layout)
+    _kept_alive.append((launch.args, launch.tile_list))
     if launch.tile_list is not None:
         shapes.append(("list", launch.tile_list.layout))
     shapes.append(launch.scratch is not None)
@@ -156,57 +153,81 @@ def _form_by_value(launch: Launch, limits: Limits) -> LaunchForm:
 
 
 def _make_form(launch: Launch, limits: Limits) -> LaunchForm:
-    spec = launch.kernel
     grid, linear = _grid(launch, limits)
-    variant = variant_for(launch, linear)
-    template = bytearray()
-    pointers, scalars, reports = [], [], []
-    for number, (param, argument) in enumerate(zip(spec.params, launch.args, strict=True)):
-        kind = type(argument)
-        if kind is View or kind is Tiles:
-            view: View = argument if kind is View else argument.view
-            if spec.python is not None:
-                at = _put_fields(template, spec.python.fields(view.layout))
-                pointers.append((at, number, view.layout.offset))
-                continue
-            template.extend(bytes(-len(template) % 8))
-            pointers.append((len(template), number, view.layout.offset))
-            if spec.abi == "views":
-                has_list = variant & TILE_LIST and _has_list(view.layout, kind is Tiles, variant)
-                listing = launch.tile_list if has_list else None
-                template += _struct(launch, view.layout, argument if kind is Tiles else None, variant, number)
-                if listing is not None:
-                    pointers.append((len(template) - (24 if variant & CHECKED else 8), LIST, listing.layout.offset))
-                if variant & CHECKED:
-                    reports.append(len(template) - 16)
-            else:
-                template += bytes(8)
-        else:
-            assert isinstance(param.check, ScalarCheck)
-            convert = _converter(param.check.dtype)
-            value = bytes(param.check.dtype.itemsize)
-            template.extend(bytes(-len(template) % len(value)))
-            scalars.append((len(template), number, convert))
-            template += value
-    if spec.python is not None and spec.python.hidden:
-        template.extend(bytes(-len(template) % 8))
-        if launch.scratch is not None:
-            pointers.append((len(template), SCRATCH, launch.scratch.layout.offset))
-        template.extend(bytes(8 * spec.python.hidden))
+    made = _Template(launch, variant_for(launch, linear))
+    for number, param in enumerate(launch.kernel.params):
+        _PUT[param.form](made, number, param, launch.args[number])
+    python = launch.kernel.python
+    if python is not None and python.hidden:
+        made.put_hidden(python.hidden)
     return LaunchForm(
-        variant, grid, _block(launch), bytes(template), tuple(pointers), tuple(scalars), tuple(reports)
+        made.variant, grid, _block(launch), bytes(made.text),
+        tuple(made.pointers), tuple(made.scalars), tuple(made.reports),
     )  # fmt: skip
 
 
-def _put_fields(template: bytearray, fields: Sequence[Field]) -> int:
-    """Append the fields of a tensor argument, with a null address. Return the place of the address."""
-    address = 0
-    for size, value in fields:
-        template.extend(bytes(-len(template) % size))
-        if value is None:
-            address = len(template)
-        template += (value or 0).to_bytes(size, "little", signed=True)
-    return address
+@final
+class _Template:
+    """The parameters of a launch while they are written: null for addresses and numbers, and their places."""
+
+    def __init__(self, launch: Launch, variant: int) -> None:
+        self.variant = variant
+        self.text = bytearray()
+        self.pointers: list[tuple[int, int, int]] = []
+        self.scalars: list[tuple[int, int, Callable[[Any], bytes]]] = []
+        self.reports: list[int] = []
+        self._launch = launch
+
+    def put_tensor(self, number: int, param: Param, argument: Any) -> None:
+        """Append a tensor: a struct, a plain pointer, or what the library of a kernel in Python has."""
+        launch, text, written = self._launch, self.text, param.form.is_written
+        layout, spec = (argument.view if written else argument).layout, launch.kernel
+        if spec.python is not None:
+            self._put_fields(spec.python.fields(layout), number, layout.offset)
+            return
+        text.extend(bytes(-len(text) % 8))
+        self.pointers.append((len(text), number, layout.offset))
+        if spec.abi == "pointers":
+            text.extend(bytes(8))
+            return
+        text.extend(_struct(launch, layout, argument if written else None, self.variant, number))
+        checked = self.variant & CHECKED
+        if launch.tile_list is not None and _has_list(layout, written, self.variant):
+            self.pointers.append((len(text) - (24 if checked else 8), LIST, launch.tile_list.layout.offset))
+        if checked:
+            self.reports.append(len(text) - 16)
+
+    def put_scalar(self, number: int, param: Param, argument: Any) -> None:
+        """Append a number."""
+        assert isinstance(param.check, ScalarCheck)
+        text, dtype = self.text, param.check.dtype
+        text.extend(bytes(-len(text) % dtype.itemsize))
+        self.scalars.append((len(text), number, _converter(dtype)))
+        text.extend(bytes(dtype.itemsize))
+
+    def put_hidden(self, count: int) -> None:
+        """Append the pointers that the compiler of a kernel in Python has added, so many."""
+        text, scratch = self.text, self._launch.scratch
+        text.extend(bytes(-len(text) % 8))
+        if scratch is not None:
+            self.pointers.append((len(text), SCRATCH, scratch.layout.offset))
+        text.extend(bytes(8 * count))
+
+    def _put_fields(self, fields: Sequence[Field], number: int, offset: int) -> None:
+        text = self.text
+        for size, value in fields:
+            text.extend(bytes(-len(text) % size))
+            if value is None:
+                self.pointers.append((len(text), number, offset))
+            text.extend((value or 0).to_bytes(size, "little", signed=True))
+
+
+_PUT: Final[Mapping[Form, Callable[[_Template, int, Param, Any], None]]] = {
+    Form.IN: _Template.put_tensor,
+    Form.OUT: _Template.put_tensor,
+    Form.SCALAR: _Template.put_scalar,
+}
+"""Appends the argument with this number to the parameters."""
 
 
 def _grid(launch: Launch, limits: Limits) -> tuple[GridExtents, bool]:
@@ -232,13 +253,12 @@ def _block(launch: Launch) -> GridExtents:
     if spec.block is not None:
         x, y, z = (*spec.block, 1, 1)[:3]
         return x, y, z
-    for argument in launch.args:
-        if type(argument) is Tiles:
-            if spec.python is not None and (own := spec.python.block(argument.tile)):
-                x, y, z = (*own, 1, 1)[:3]
-                return x, y, z
-            return max(32, min(THREADS, -(-prod(argument.tile) // 32) * 32)), 1, 1
-    return THREADS, 1, 1
+    if (tile := launch.tile) is None:
+        return THREADS, 1, 1
+    if spec.python is not None and (own := spec.python.block(tile)):
+        x, y, z = (*own, 1, 1)[:3]
+        return x, y, z
+    return max(32, min(THREADS, -(-prod(tile) // 32) * 32)), 1, 1
 
 
 def _struct(launch: Launch, layout: Layout, tiles: Tiles | None, variant: int, argument: int) -> bytes:
@@ -274,7 +294,7 @@ def _sight(launch: Launch, layout: Layout, argument: int) -> list[int]:
     tiles from one to the next in C order. An axis that may be seen whole follows axis -1."""
     assert launch.kernel.sees is not None
     seen = launch.kernel.sees[argument]
-    out = next(arg for arg in launch.args if type(arg) is Tiles)
+    out = launch.outputs[0]
     columns = []
     for axis, extent in enumerate(layout.shape):
         part = None if seen is None else seen.axes[axis]

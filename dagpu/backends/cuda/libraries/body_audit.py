@@ -34,7 +34,7 @@ def operand_spans(launch: Launch, addresses: Sequence[int]) -> list[OperandSpan]
     found: list[OperandSpan] = []
     for (index, param), address in zip(launch.kernel.tensors, addresses, strict=True):
         low, high = ends_of(layout_of(launch, index))
-        found.append(OperandSpan(index, param.form == "out", address + low, high - low))
+        found.append(OperandSpan(index, param.form.is_written, address + low, high - low))
     return found
 
 

@@ -152,7 +152,7 @@ class LibraryCall:
             layout = layout_of(self.instruction, index)
             low, high = ends_of(layout)
             if 0 < high - low <= STAGED_BYTES:
-                is_out, is_new = param.form == "out", index >= len(kernel.params) - kernel.results
+                is_out, is_new = param.form.is_written, index >= len(kernel.params) - kernel.results
                 reads = not (is_out and is_new and layout.contiguous)
                 start = BaseOffset(place.base, place.offset + low)
                 found.append(StagedOperand(number, start, high - low, -low, reads=reads, writes=is_out))

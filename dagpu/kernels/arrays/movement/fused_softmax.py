@@ -11,6 +11,7 @@ import numpy as np
 
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin
+from dagpu.common.param_form import Form
 from dagpu.kernels.arrays.movement.axis_groups import GroupPattern, one_axis
 from dagpu.kernels.arrays.movement.normalising import normalise
 from dagpu.kernels.arrays.movement.softmax_kernels import SoftmaxInput, softmax_params, softmax_text
@@ -86,7 +87,7 @@ def _kernel(
 
 
 def _kernel_of_rows(expression: Expression[..., Any], _: str) -> KernelSpec:
-    patterns = (ArgumentPattern("array", (0, 1)),) * len(expression.traced.names)
+    patterns = (ArgumentPattern(Form.IN, (0, 1)),) * len(expression.traced.names)
     return _kernel(expression, "whole", patterns, GroupPattern((0, 1), 3), softmax_order(ROW, 1))
 
 

@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 from dagpu.common.dtypes import bf16, f16, f32, f64
 from dagpu.common.layout import Layout
 from dagpu.common.origin import here
+from dagpu.common.param_form import Form
 from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_flag, format_value, is_real_number
 from dagpu.handles import Tensor
@@ -87,7 +88,7 @@ def _spread(name: str, x: Any, axis: object, ddof: object, keepdims: object) -> 
         (moved,) = move_arguments(name, arguments, origin)
         if not rows.length:
             return of_nothing(name, layout.dtype, shape, origin)
-        elements = ArgumentPattern("array", tuple(range(len(rows.shape))))
+        elements = ArgumentPattern(Form.IN, tuple(range(len(rows.shape))))
         wide = register_dtype(layout.dtype)
         means, (again,) = reduce_rows(
             _widened(layout.dtype), "mean", [reshaped(moved, layout, rows.shape, origin)], (elements,), rows, origin,
@@ -96,7 +97,7 @@ def _spread(name: str, x: Any, axis: object, ddof: object, keepdims: object) -> 
         others = tuple([place for place, kind in enumerate(rows.reduced) if not kind])
         kept_axes = tuple([rows.shape[place] for place in others])
         mean = with_shape(means, wide, (rows.rows, 1), kept_axes, origin)
-        of_row = ArgumentPattern("array", others)
+        of_row = ArgumentPattern(Form.IN, others)
         errors, (again, mean) = reduce_rows(
             _deviations(layout.dtype), "mean", [again, mean], (elements, of_row), rows, origin, again=True
         )

@@ -12,6 +12,7 @@ import numpy as np
 
 from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, is_ours_at
+from dagpu.common.param_form import Form
 from dagpu.kernels.arrays.movement.fused_softmax import FUSED_SOFTMAX
 from dagpu.kernels.arrays.reducing.reduction_kernels import count_params, pass_text
 from dagpu.kernels.arrays.reducing.reduction_order import THREADS, ReducedAxes, ReductionOrder, reduction_order
@@ -145,7 +146,7 @@ def _kernel(
 
 
 def _kernel_of_rows(expression: Expression[..., Any], name: str) -> KernelSpec:
-    patterns = (ArgumentPattern("array", (0, 1)),) * len(expression.traced.names)
+    patterns = (ArgumentPattern(Form.IN, (0, 1)),) * len(expression.traced.names)
     dtype = expression.traced.dtype
     return _kernel(expression, name, dtype, patterns, (False, True), reduction_order(ROW, 1), True)
 

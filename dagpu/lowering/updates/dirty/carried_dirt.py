@@ -111,7 +111,7 @@ class CarriedDirt:
                     layout = instruction.source.layout if type(instruction) is CopyDtoD else None
                     copied = self._staleness.needs[index][0], layout, out
                 case Launch():
-                    outputs = tuple([argument for argument in instruction.args if type(argument) is Tiles])
+                    outputs = tuple(instruction.outputs)
                     reads = tuple(self._arguments(index, instruction, outputs))
                 case _:
                     pass

@@ -6,7 +6,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu import u64
-from dagpu.testing import HOST, Buffer, HostBody, KernelSpec, Launch, Param, Program, Tiles, View, contiguous_layout
+from dagpu.testing import (
+    HOST,
+    Buffer,
+    Form,
+    HostBody,
+    KernelSpec,
+    Launch,
+    Param,
+    Program,
+    Tiles,
+    View,
+    contiguous_layout,
+)
 
 WORD = np.dtype(u64)
 
@@ -35,8 +47,8 @@ def mixing(number: int, launch: Launch, buffers: tuple[Buffer, ...], written: se
     def view(buffer: int) -> View:
         return View(buffer, contiguous_layout((buffers[buffer].nbytes // 8,), WORD))
 
-    params = [Param(f"x{b}", "in", WORD, 1, None, False) for b in reads]
-    params += [Param(f"y{b}", "out", WORD, 1, None, False) for b in writes]
+    params = [Param(f"x{b}", Form.IN, WORD, 1, None, False) for b in reads]
+    params += [Param(f"y{b}", Form.OUT, WORD, 1, None, False) for b in writes]
     spec = KernelSpec("mix", tuple(params), "", "mix.cu", "views", None, (), False, None, HostBody(body, True), (1,))
     outs = tuple(Tiles(view(b), (1000,), (1,)) for b in writes)
     return Launch(spec, (*map(view, reads), *outs), (1,), launch.reads, launch.writes, launch.device, None)

@@ -18,6 +18,7 @@ from dagpu.testing import (
     Bindings,
     Buffer,
     Execute,
+    Form,
     HostBackend,
     HostBody,
     HostCall,
@@ -49,11 +50,14 @@ def origin() -> Origin:
     return here()
 
 
-def kernel(body: Callable[..., object] | None, *, whole: bool = False, name: str = "step") -> KernelSpec:
-    """A kernel with this host body and one output `y`."""
-    y = Param("y", "out", None, None, None, False)
+def kernel(
+    body: Callable[..., object] | None, *, whole: bool = False, name: str = "step", inputs: int = 0
+) -> KernelSpec:
+    """A kernel with this host body, one output `y` and so many inputs."""
+    y = Param("y", Form.OUT, None, None, None, False)
+    others = [Param(f"x{n}", Form.IN, None, None, None, False) for n in range(inputs)]
     return KernelSpec(
-        name=name, params=(y,), cuda="", source_name="", abi="views", block=None, options=(), checked=False,
+        name=name, params=(y, *others), cuda="", source_name="", abi="views", block=None, options=(), checked=False,
         origin=None, host=HostBody(body, whole),  # type: ignore[arg-type]  # reason: tests give wrong bodies too
     )  # fmt: skip
 
@@ -108,7 +112,7 @@ class Builder:
         )
         views = tuple(View(i, layout) for i in inputs)
         args = (Tiles(View(out, layout), cut, own), *views)
-        spec = kernel(body, whole=whole)
+        spec = kernel(body, whole=whole, inputs=len(inputs))
         return self.put(Launch(spec, args, own if grid is None else grid, inputs, (out,), 0, origin()), lane)
 
     def call(self, function: Callable[[Any], object], argument: object, out: int, *reads: int, lane: int = 0) -> None:

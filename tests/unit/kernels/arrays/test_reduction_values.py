@@ -280,7 +280,7 @@ def test_the_cuda_text_finds_the_same_places(folder: Path, drawn: Any) -> None:
         outputs: list[NDArray[Any]] = []
         for launch in launches:
             forms = [param.form for param in launch.kernel.params]
-            targets: list[Any] = [arg for arg, form in zip(launch.args, forms, strict=True) if form == "out"]
+            targets: list[Any] = [arg for arg, form in zip(launch.args, forms, strict=True) if form.is_written]
             outputs = [np.zeros(target.source.shape, target.source.dtype) for target in targets]
             device.launch(launch.kernel, [*outputs, *inputs], [target.f.tile for target in targets])
             inputs = outputs[::-1]

@@ -17,10 +17,10 @@ from dagpu.backends.cuda.kernels.launch_limits import check_limits
 from dagpu.backends.cuda.kernels.launch_params import REPORT, PackedLaunch, pack
 from dagpu.common.dtypes import Shape
 from dagpu.common.layout import Layout
-from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.testing import (
     Cell,
+    Form,
     Function,
     KernelSpec,
     Launch,
@@ -50,8 +50,7 @@ class Guard(ctypes.Structure):
 
 
 def scalar_param(dtype: "np.dtype[Any]") -> Param:
-    declared = CudaParam("n", "scalar", dtype.name, False, None, 1)
-    return Param("n", "scalar", None, None, ScalarCheck(declared, "k"), False)
+    return Param("n", Form.SCALAR, None, None, ScalarCheck("n", dtype, "k", 1), False)
 
 
 def launch_of(
@@ -59,7 +58,7 @@ def launch_of(
 ) -> Launch:
     """A launch with these arguments; inputs and outputs are f32."""
     if params is None:
-        params = tuple(Param("p", "out" if type(a) is Tiles else "in", F32, 1, None, False) for a in args)
+        params = tuple(Param("p", Form.OUT if type(a) is Tiles else Form.IN, F32, 1, None, False) for a in args)
     fields: dict[str, Any] = {"abi": "views", "block": None, "options": (), "checked": False, "origin": None, **changes}
     return Launch(KernelSpec("k", params, "", "k.cu", **fields), args, over, (), (), 0, None)
 
@@ -98,9 +97,9 @@ def arguments(draw: st.DrawFn) -> tuple[Param, Any]:
         return scalar_param(dtype), draw(st.booleans()) if dtype.kind == "b" else draw(st.integers(-800, 800)) / 8
     layout = draw(layouts())
     if draw(st.booleans()):
-        return Param("x", "in", F32, len(layout.shape), None, False), View(draw(st.integers(0, 9)), layout)
+        return Param("x", Form.IN, F32, len(layout.shape), None, False), View(draw(st.integers(0, 9)), layout)
     tile = tuple(draw(st.integers(1, extent)) for extent in layout.shape)
-    return Param("y", "out", F32, len(layout.shape), None, False), tiles(layout, tile)
+    return Param("y", Form.OUT, F32, len(layout.shape), None, False), tiles(layout, tile)
 
 
 def struct_of(argument: Any, variant: int, number: int) -> ctypes.Structure:
@@ -136,7 +135,7 @@ def test_parameters_lie_as_in_c(drawn: list[tuple[Param, Any]], checked: bool, l
     variant = found.form.variant
     values: list[Any] = []
     for number, (param, argument) in enumerate(drawn):
-        if param.form != "scalar":
+        if param.form.is_tensor:
             values.append(struct_of(argument, variant, number))
             continue
         assert isinstance(param.check, ScalarCheck)
@@ -151,7 +150,7 @@ def test_parameters_lie_as_in_c(drawn: list[tuple[Param, Any]], checked: bool, l
     assert bytes(found.parameters).ljust(ctypes.sizeof(whole), b"\0") == bytes(whole)
     last = getattr(everything, names[-1])
     assert len(found.parameters) == last.offset + last.size
-    arrays = [n for n, (param, _) in enumerate(drawn) if param.form != "scalar"]
+    arrays = [n for n, (param, _) in enumerate(drawn) if param.form.is_tensor]
     views = [a if type(a) is View else a.view for a in (args[n] for n in arrays)]
     places = [getattr(everything, names[n]).offset for n in arrays]
     assert list(found.form.pointers) == [
@@ -170,7 +169,7 @@ def test_numbers_in_cells_come_where_numbers_lie(drawn: list[tuple[Param, Any]])
     Unchanged ones are left as they are.
     """
     params, args = tuple(p for p, _ in drawn), tuple(a for _, a in drawn)
-    cells = tuple(Cell(n) if param.form == "scalar" else argument for n, (param, argument) in enumerate(drawn))
+    cells = tuple(Cell(n) if not param.form.is_tensor else argument for n, (param, argument) in enumerate(drawn))
     grid = next((a.grid for a in args if type(a) is Tiles), (1,))
     wanted, found = packed(launch_of(args, params, grid)), packed(launch_of(cells, params, grid))
     patches = Relocations([], {cell: [(0, at, convert)] for at, cell, convert in found.cells})
@@ -196,7 +195,7 @@ def test_a_launch_of_the_same_form_gets_its_own_numbers() -> None:
     """Launches of the same form share their common parts, and have separate numbers."""
     layout, params = (
         contiguous_layout((4,), F32),
-        (Param("x", "in", F32, 1, None, False), scalar_param(np.dtype(np.int32))),
+        (Param("x", Form.IN, F32, 1, None, False), scalar_param(np.dtype(np.int32))),
     )
     first = launch_of((View(0, layout), 5), params)
     second = Launch(first.kernel, (View(3, layout), 6), first.grid, (), (), 0, None)

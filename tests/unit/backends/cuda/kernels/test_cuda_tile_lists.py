@@ -18,7 +18,18 @@ from dagpu.backends.cuda.kernels.launch_params import LIST, REPORT, THREADS, pac
 from dagpu.backends.host.tiles import listed
 from dagpu.common.layout import Layout
 from dagpu.ops.kernel_spec import Sight
-from dagpu.testing import Function, KernelSpec, Launch, Limits, Param, Tiles, View, check_tiling, contiguous_layout
+from dagpu.testing import (
+    Form,
+    Function,
+    KernelSpec,
+    Launch,
+    Limits,
+    Param,
+    Tiles,
+    View,
+    check_tiling,
+    contiguous_layout,
+)
 from tests.emulation import Emulation, emulation, shared_folder
 from tests.unit.backends.cuda.kernels.emulated_prelude import in_variant
 
@@ -58,7 +69,7 @@ def launch_of(
     out, source = contiguous_layout((rows, columns), F32), contiguous_layout((columns, rows), F32)
     if strided:
         source = Layout(F32, (columns, rows), (8 * rows, 8), 4)
-    params = (Param("y", "out", F32, 2, None, False), Param("x", "in", F32, 2, None, False))
+    params = (Param("y", Form.OUT, F32, 2, None, False), Param("x", Form.IN, F32, 2, None, False))
     spec = KernelSpec(
         "turn", params, "", "k.cu", abi="views", block=None, options=(), checked=checked, origin=None,
         sees=(None, sight),
