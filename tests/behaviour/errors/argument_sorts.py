@@ -114,9 +114,7 @@ ELSEWHERE = {
         ("foreign", "Foreign.__call__", "ForeignFunction.__call__", "triton_kernel", "numba_kernel", "cutile_kernel"),
         "tests/behaviour/errors/cures/ has each refusal",
     ),
-    **dict.fromkeys(
-        ("Plan.to_svg", "Plan.save_svg", "Plan.save_memory_svg"), "tests/behaviour/errors/cures/running.py"
-    ),
+    **dict.fromkeys(("Plan.to_svg", "Plan.save_svg", "Plan.save_memory_svg"), "cures/running.py has each refusal"),
     "Kernel.compile": "it needs a compiler: tests/unit/backends/cuda/compile",
     "Kernel.new": "tests/unit/kernels/test_new_outputs.py",
     "in_trio": "tests/behaviour/flows/test_asyncio_guest.py",
@@ -159,6 +157,7 @@ ELSEWHERE = {
     "Trace.save": "the path is checked like that of `trace`, and tests/unit/runtime/test_timeline.py writes it",
     **dict.fromkeys(
         (
+            "CostModel.bases",
             "CostModel.basis",
             "CostModel.estimates",
             "CostModel.guesses",
