@@ -6,10 +6,11 @@ one Python value on the host, such as a NumPy array that is copied from or to, o
 are recorded for whole buffers: an output covers its buffer, except that of a copy to a part.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from enum import Enum
-from typing import Any, TypeAlias, final
+from operator import attrgetter
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout
@@ -62,6 +63,11 @@ class Tiles:
     view: View
     tile: tuple[int, ...]
     grid: tuple[int, ...]
+
+    @property
+    def buffer(self) -> int:
+        """The buffer of the view."""
+        return self.view.buffer
 
 
 @final
@@ -126,7 +132,7 @@ class CopyHtoD:
     """Copies the NumPy array in cell `source` to `out`."""
 
     out: View
-    source: int
+    source: Cell
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     device: int
@@ -138,7 +144,7 @@ class CopyHtoD:
 class CopyDtoH:
     """Copies `source` to a new NumPy array of its shape and element type, which is put in cell `out`."""
 
-    out: int
+    out: Cell
     source: View
     reads: tuple[int, ...]
     writes: tuple[int, ...]
@@ -171,7 +177,7 @@ class HostCall:
 
     function: Callable[[Any], object]
     argument: object
-    out: int
+    out: Cell
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     device: int
@@ -214,6 +220,103 @@ class If:
 
 
 Instruction: TypeAlias = Launch | Fill | CopyHtoD | CopyDtoH | CopyDtoD | HostCall | GraphLaunch | If
+
+
+# ---- operands
+
+Operand: TypeAlias = View | Tiles | Cell
+"""What names memory in an instruction, apart from `reads` and `writes`."""
+
+_OPERANDS: Final[Mapping[type, tuple[str, ...]]] = {
+    Launch: ("*args", "tile_list", "scratch"),
+    Fill: ("out", "seed"),
+    CopyHtoD: ("out", "source"),
+    CopyDtoH: ("out", "source"),
+    CopyDtoD: ("out", "source"),
+    HostCall: ("argument", "out"),
+    GraphLaunch: (),
+    If: ("*flags",),
+}
+"""For each kind of instruction, the fields with operands. A field with a star has a tuple of values, each of which may
+be an operand. Any other field has one value: an operand, a constant, or `Items`."""
+
+
+class _Form(NamedTuple):
+    """Where the operands are among the fields of a kind of instruction."""
+
+    values: Callable[[Any], tuple[Any, ...]]
+    """Returns all fields of an instruction, in order."""
+    tuples: tuple[int, ...]
+    """The fields with tuples of operands."""
+    singles: tuple[int, ...]
+    """The other fields with operands."""
+    accesses: slice
+    """The fields `reads`, `writes` and `device`."""
+
+
+def _form(kind: type, operand_fields: tuple[str, ...]) -> _Form:
+    names = [each.name for each in fields(kind)]
+    first = names.index("reads")
+    assert names[first : first + 3] == ["reads", "writes", "device"]
+    return _Form(
+        attrgetter(*names),
+        tuple([names.index(name[1:]) for name in operand_fields if name[0] == "*"]),
+        tuple([names.index(name) for name in operand_fields if name[0] != "*"]),
+        slice(first, first + 3),
+    )
+
+
+_FORMS: Final = {kind: _form(kind, operand_fields) for kind, operand_fields in _OPERANDS.items()}
+
+
+def operands(instruction: Instruction) -> Iterator[Operand]:
+    """Yield the operands of an instruction, each as often as the instruction names it."""
+    form = _FORMS[type(instruction)]
+    values = form.values(instruction)
+    for at in form.tuples:
+        yield from operands_in(values[at])
+    yield from operands_in([values[at] for at in form.singles])
+
+
+def operands_in(values: Iterable[Any]) -> Iterator[Operand]:
+    """Yield the operands among some values, and in `Items` among them."""
+    for value in values:
+        kind = type(value)
+        if kind is View or kind is Tiles or kind is Cell:
+            yield value
+        elif kind is Items:
+            yield from operands_in(value.items)
+
+
+def map_operands(
+    instruction: Instruction,
+    change: Callable[[Any], Any],
+    reads: tuple[int, ...],
+    writes: tuple[int, ...],
+    device: int,
+) -> Instruction:
+    """Return an instruction with other memory: with `change(operand)` in the place of each operand, and with these
+    accesses, on this device. `change` returns an operand of the same kind."""
+    form = _FORMS[type(instruction)]
+    values = list(form.values(instruction))
+    for at in form.tuples:
+        values[at] = _mapped(values[at], change)
+    for at in form.singles:
+        if values[at] is not None:
+            (values[at],) = _mapped((values[at],), change)
+    values[form.accesses] = reads, writes, device
+    return type(instruction)(*values)
+
+
+def _mapped(values: tuple[Any, ...], change: Callable[[Any], Any]) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for value in values:
+        kind = type(value)
+        if kind is View or kind is Tiles or kind is Cell:
+            found.append(change(value))
+        else:
+            found.append(Items(_mapped(value.items, change)) if kind is Items else value)
+    return tuple(found)
 
 
 def bodies_of(instructions: Iterable[Instruction]) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any, final
 from hypothesis import strategies as st
 
 from dagpu.common.origin import Origin
-from dagpu.lowering.program import HOST, Buffer, HostCall, Instruction, Launch, Program, Role
+from dagpu.lowering.program import HOST, Buffer, Cell, HostCall, Instruction, Launch, Program, Role
 from dagpu.lowering.schedule.policies import RoundRobin, SingleStream
 from dagpu.ops.kernel_spec import HostBody, KernelSpec
 
@@ -54,7 +54,7 @@ def launch(reads: Sequence[int], writes: Sequence[int], device: int = 0, origin:
 
 def host_call(reads: Sequence[int], out: int, device: int = 0) -> HostCall:
     """Return a host call whose result goes to cell `out`."""
-    return HostCall(len, (), out, tuple(reads), (out,), device, None)
+    return HostCall(len, (), Cell(out), tuple(reads), (out,), device, None)
 
 
 def program(

@@ -33,7 +33,7 @@ from dagpu.lowering.program import (
 from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Uniform
 from dagpu.ops.kernel_spec import Indexed, Param, Sight
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """The number of the format. It changes with the classes that a blob may contain."""
 
 

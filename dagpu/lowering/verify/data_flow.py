@@ -130,24 +130,11 @@ def buffers_used(instruction: Instruction, buffers: tuple[Buffer, ...]) -> list[
     return list(found)
 
 
-_NAMED_BY_ACCESSES: Final = {
-    CopyHtoD: frozenset(("source",)),
-    CopyDtoH: frozenset(("out",)),
-    HostCall: frozenset(("out",)),
-}
-"""The fields that hold the number of a cell, which is in `reads` or in `writes` too."""
-
 _SAYS_NOTHING: Final = frozenset(("reads", "writes", "device", "origin", "name"))
 """Fields that stand in the description in another form, or that no result depends on."""
 
 _DESCRIBED: Final[Mapping[type, tuple[str, ...]]] = {
-    kind: tuple(
-        [
-            each.name
-            for each in fields(kind)
-            if each.name not in _SAYS_NOTHING and each.name not in _NAMED_BY_ACCESSES.get(kind, ())
-        ]
-    )
+    kind: tuple([each.name for each in fields(kind) if each.name not in _SAYS_NOTHING])
     for kind in (Launch, Fill, CopyHtoD, CopyDtoH, CopyDtoD, HostCall, GraphLaunch, If)
 }
 """For each kind of instruction, all other fields: also those that a later version of it gets."""

@@ -108,7 +108,7 @@ class TileVerifier:
         if claimed is None or not isinstance(instruction, CopyHtoD | CopyDtoD) or len(dirty) > 1:
             return False
         (read, where), out = dirty[0], instruction.out.layout
-        source = instruction.source if type(instruction) is CopyHtoD else instruction.source.buffer
+        source = instruction.source.buffer
         return (
             where is not None
             and read == source

@@ -147,7 +147,7 @@ def dirty_tiles(trial: Trial, written: dict[int, list[tuple[slice, slice]]]) -> 
         needs = dict(staleness.needs[index])
         made_dirty = np.zeros((N, N), np.bool_)
         if isinstance(instruction, CopyHtoD):
-            made_dirty = elements.get((instruction.source, -1), clean)
+            made_dirty = elements.get((instruction.source.buffer, -1), clean)
         elif isinstance(instruction, Launch):
             (tiles,) = [each for each in instruction.args if type(each) is Tiles]
             count = 0

@@ -46,7 +46,7 @@ from dagpu.cluster.worker.part_runs import PartRunner, StoredArray
 from dagpu.cluster.worker.part_values import PartValue, Pickled, loaded, read_value, write_value
 from dagpu.handles import live_state
 from dagpu.handles.library_bodies import LibraryBody
-from dagpu.lowering.program import HOST, Buffer, HostCall, Launch, Program, Role
+from dagpu.lowering.program import HOST, Buffer, Cell, HostCall, Launch, Program, Role
 from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.runtime.device_lookup import add_nodes, find_device, remove_nodes
@@ -261,7 +261,7 @@ def test_an_array_in_a_part_needs_no_pickle_of_numpy(kind: str) -> None:
     array: Any = _KEPT[kind]
     encoder = Encoder(on_host=True, code=False)
     for content in (array, array.reshape(-1)[0] if array.size else array.dtype.type(1)):
-        call = HostCall(WriteCheckpoint("x.npy"), content, 0, (), (0,), 0, None)
+        call = HostCall(WriteCheckpoint("x.npy"), content, Cell(0), (), (0,), 0, None)
         blob = encoder.encode(Program(("host:0",), (Buffer(0, HOST, Role.OUTPUT),), (call,), (SingleStream(),), (0,)))
         assert b"numpy" not in blob.content
         (read,) = Decoder().decode(blob.content, {}).instructions

@@ -16,7 +16,19 @@ from dagpu.cluster.parts.cutting import cut
 from dagpu.cluster.parts.part import Part, Version
 from dagpu.cluster.parts.part_checks import verify_parts
 from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.program import HOST, Buffer, CopyDtoD, CopyDtoH, CopyHtoD, Instruction, Launch, Program, Role, View
+from dagpu.lowering.program import (
+    HOST,
+    Buffer,
+    Cell,
+    CopyDtoD,
+    CopyDtoH,
+    CopyHtoD,
+    Instruction,
+    Launch,
+    Program,
+    Role,
+    View,
+)
 from dagpu.lowering.schedule.mesh_placement.placing import place
 from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.lowering.verify.verifier import verify
@@ -188,8 +200,8 @@ def test_short_instructions_do_not_chain_parts() -> None:
     chains: list[list[Instruction]] = []
     for at in range(count):
         source, out, result = blocks[at], blocks[count + at], results[at]
-        up = CopyHtoD(View(source, view), cells[at], (cells[at],), (source,), 0, None)
-        down = CopyDtoH(result, View(out, view), (out,), (result,), 0, None)
+        up = CopyHtoD(View(source, view), Cell(cells[at]), (cells[at],), (source,), 0, None)
+        down = CopyDtoH(Cell(result), View(out, view), (out,), (result,), 0, None)
         chains.append([up, launch((source,), (out,)), down])
     by_chain = [each for chain in chains for each in chain]
     by_kind = [chain[at] for at in range(3) for chain in chains]

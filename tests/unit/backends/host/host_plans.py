@@ -13,7 +13,7 @@ from dagpu.common.layout import Layout, check_tiling, contiguous_layout
 from dagpu.common.origin import Origin, here
 from dagpu.kernels.tile import Tile
 from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
-from dagpu.lowering.program import HOST, Buffer, HostCall, Instruction, Launch, Role, Tiles, View
+from dagpu.lowering.program import HOST, Buffer, Cell, HostCall, Instruction, Launch, Role, Tiles, View
 from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param
 
 F32 = np.dtype(np.float32)
@@ -89,7 +89,7 @@ class Builder:
         return self.put(Launch(spec, args, own if grid is None else grid, inputs, (out,), 0, origin()), lane)
 
     def call(self, function: Callable[[Any], object], argument: object, out: int, *reads: int, lane: int = 0) -> None:
-        self.put(HostCall(function, argument, out, reads, (out,), 0, origin()), lane)
+        self.put(HostCall(function, argument, Cell(out), reads, (out,), 0, origin()), lane)
 
     def after(self, first: int, then: int) -> None:
         """Make the next step of lane `then` wait for all steps so far in lane `first`."""

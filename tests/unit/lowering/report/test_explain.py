@@ -27,7 +27,7 @@ from dagpu import (
 from dagpu.common.layout import contiguous_layout
 from dagpu.common.origin import place_of
 from dagpu.lowering.plan import Execute, Lane, Plan, Record, Step, Wait
-from dagpu.lowering.program import HOST, Buffer, CopyHtoD, Launch, Program, Role, View
+from dagpu.lowering.program import HOST, Buffer, Cell, CopyHtoD, Launch, Program, Role, View
 from dagpu.lowering.report import missed_overlap
 from dagpu.lowering.report.explanation import duration, explain
 from dagpu.lowering.report.memory_bound import least_bytes
@@ -145,7 +145,7 @@ def test_copies_one_way_share_their_engine_in_the_bound() -> None:
     one device is shared out over these."""
     cells = [Buffer(0, HOST, Role.INPUT)] * 3
     layout = contiguous_layout((4,), np.dtype(np.float32))
-    copies = [CopyHtoD(View(3 + n, layout), n, (n,), (3 + n,), 0, None) for n in range(3)]
+    copies = [CopyHtoD(View(3 + n, layout), Cell(n), (n,), (3 + n,), 0, None) for n in range(3)]
     work = [launch((), (6 + n,)) for n in range(4)]
     plan = schedule(program([*copies, *work], [*cells, *[output(16)] * 7], Keys((0, 1, 2, 3, 4, 3, 4)), kind="cuda"))
     assert forecast(plan, EACH).work_seconds == pytest.approx(3.0)
@@ -270,7 +270,7 @@ def test_copies_that_share_an_engine() -> None:
     """Two uploads on two streams still go one after the other."""
     cells = [Buffer(0, HOST, Role.INPUT)] * 2
     layout = contiguous_layout((4,), np.dtype(np.float32))
-    copies = [CopyHtoD(View(2 + n, layout), n, (n,), (2 + n,), 0, None) for n in range(2)]
+    copies = [CopyHtoD(View(2 + n, layout), Cell(n), (n,), (2 + n,), 0, None) for n in range(2)]
     found = the_pair(program(copies, [*cells, output(16), output(16)], Keys((0, 1)), kind="cuda"))
     assert found.cause == "copy engine"
 

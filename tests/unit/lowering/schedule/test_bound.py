@@ -16,7 +16,7 @@ from benchmarks.support.makespan_bound import LARGEST, lower_bound
 from benchmarks.support.plan_times import simulate
 from dagpu import CostModel, ListSchedule, RoundRobin
 from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Instruction, Program, Role, View
+from dagpu.lowering.program import HOST, Buffer, Cell, CopyDtoH, CopyHtoD, Instruction, Program, Role, View
 from dagpu.lowering.report.prediction import program_of
 from dagpu.lowering.schedule.dependences import Dependences, streams_of
 from dagpu.lowering.schedule.scheduler import schedule
@@ -49,7 +49,7 @@ def small(seed: int, most: int = 9) -> Program:
     made: list[int] = []
     for _ in range(random.randint(1, 4)):
         cell, there = buffer(0, HOST, Role.INPUT), buffer(random.choice([25, 50]), 0, Role.TEMPORARY)
-        instructions.append(CopyHtoD(view(there), cell, (cell,), (there,), 0, None))
+        instructions.append(CopyHtoD(view(there), Cell(cell), (cell,), (there,), 0, None))
         made.append(there)
     while len(instructions) < most - 2:
         out = buffer(random.choice([25, 100]), 0, Role.TEMPORARY)
@@ -59,7 +59,7 @@ def small(seed: int, most: int = 9) -> Program:
     for source in made[-random.randint(0, 2) :]:
         if len(instructions) < most:
             cell = buffer(0, HOST, Role.OUTPUT)
-            instructions.append(CopyDtoH(cell, view(source), (source,), (cell,), 0, None))
+            instructions.append(CopyDtoH(Cell(cell), view(source), (source,), (cell,), 0, None))
     return program(instructions, buffers, kind="cuda")
 
 

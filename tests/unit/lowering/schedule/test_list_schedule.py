@@ -18,7 +18,7 @@ from dagpu import CostModel, ListSchedule, RoundRobin, SingleStream, plan_of, ze
 from dagpu.common.errors import PlanError
 from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.plan import Execute, Plan, Wait
-from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Fill, Instruction, Program, Role, View
+from dagpu.lowering.program import HOST, Buffer, Cell, CopyDtoH, CopyHtoD, Fill, Instruction, Program, Role, View
 from dagpu.lowering.schedule.dependences import AccessHistory, Dependences
 from dagpu.lowering.schedule.engines import COMPUTE, engine_of
 from dagpu.lowering.schedule.list_schedule import ListSimulation
@@ -287,9 +287,9 @@ def piped(parts: int, *policies: SchedulingPolicy) -> Program:
             Buffer(0, HOST, Role.INPUT), temporary(100), temporary(100), Buffer(0, HOST, Role.OUTPUT)
         ]  # fmt: skip
         instructions += [
-            CopyHtoD(View(there, layout), cell, (cell,), (there,), 0, None),
+            CopyHtoD(View(there, layout), Cell(cell), (cell,), (there,), 0, None),
             launch((there,), (made,)),
-            CopyDtoH(back, View(made, layout), (made,), (back,), 0, None),
+            CopyDtoH(Cell(back), View(made, layout), (made,), (back,), 0, None),
         ]
     return program(instructions, buffers, *policies, kind="cuda")
 

@@ -18,7 +18,7 @@ from benchmarks.support.plan_times import simulate
 from dagpu import CostModel, ListSchedule, RoundRobin, Spread, expr, f32, from_host, plan_of, zeros, zip_ops
 from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.plan import Execute, Plan, Wait
-from dagpu.lowering.program import HOST, Buffer, CopyHtoD, Instruction, Launch, Program, Role, View
+from dagpu.lowering.program import HOST, Buffer, Cell, CopyHtoD, Instruction, Launch, Program, Role, View
 from dagpu.lowering.schedule.mesh_placement.placing import place
 from dagpu.lowering.schedule.policies import SchedulingPolicy
 from dagpu.lowering.schedule.scheduler import schedule
@@ -55,7 +55,7 @@ def _upload(nbytes: int, instructions: list[Instruction], buffers: list[Buffer])
     cell, made = len(buffers), len(buffers) + 1
     buffers += [Buffer(0, HOST, Role.INPUT), temporary(nbytes)]
     view = View(made, contiguous_layout((nbytes,), np.dtype(np.int8)))
-    instructions.append(CopyHtoD(view, cell, (cell,), (made,), 0, None))
+    instructions.append(CopyHtoD(view, Cell(cell), (cell,), (made,), 0, None))
     return made
 
 

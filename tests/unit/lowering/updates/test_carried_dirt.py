@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dagpu.common.layout import Layout, contiguous_layout, reshape_layout
-from dagpu.lowering.program import HOST, Buffer, CopyDtoD, CopyHtoD, Role, View
+from dagpu.lowering.program import HOST, Buffer, Cell, CopyDtoD, CopyHtoD, Role, View
 from dagpu.lowering.updates.dirty.carried_dirt import CarriedDirt
 from dagpu.lowering.updates.dirty.dirt import EVERYTHING, Dirt
 from dagpu.lowering.updates.staleness import Staleness
@@ -24,7 +24,7 @@ def copied(source: Layout | None, out: Layout) -> Any:
     host."""
     target = View(MADE, out)
     copy = (
-        CopyHtoD(target, GIVEN, (GIVEN,), (MADE,), 0, None)
+        CopyHtoD(target, Cell(GIVEN), (GIVEN,), (MADE,), 0, None)
         if source is None
         else CopyDtoD(target, View(GIVEN, source), (GIVEN,), (MADE,), 0, None)
     )

@@ -70,15 +70,15 @@ def copied(out: Layout = FLAT, source: Layout = FLAT, of: int = GIVEN) -> CopyDt
 
 
 def uploaded(out: Layout = FLAT) -> CopyHtoD:
-    return CopyHtoD(View(MADE, out), NUMBER, (NUMBER,), (MADE,), 0, None)
+    return CopyHtoD(View(MADE, out), Cell(NUMBER), (NUMBER,), (MADE,), 0, None)
 
 
 def downloaded(source: Layout = FLAT) -> CopyDtoH:
-    return CopyDtoH(MADE, View(GIVEN, source), (GIVEN,), (MADE,), 0, None)
+    return CopyDtoH(Cell(MADE), View(GIVEN, source), (GIVEN,), (MADE,), 0, None)
 
 
 def called(argument: Any, function: Callable[[Any], object] = len) -> HostCall:
-    return HostCall(function, argument, MADE, (SEED, NUMBER), (MADE,), 0, None)
+    return HostCall(function, argument, Cell(MADE), (SEED, NUMBER), (MADE,), 0, None)
 
 
 PARTS = slice_layout(FLAT, (slice(0, 8),)), slice_layout(FLAT, (slice(8, 16),))
