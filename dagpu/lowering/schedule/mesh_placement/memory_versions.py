@@ -23,7 +23,6 @@ from dagpu.lowering.program import (
     label,
     reads_peers,
 )
-from dagpu.lowering.schedule.dependences import AccessHistory
 from dagpu.lowering.schedule.mesh import Mesh
 
 
@@ -133,7 +132,7 @@ class Versions:
         Each instruction comes after all that make what it uses, numbers of the host included, and after all that use
         what it writes over: so the order is one in which the program may run.
         """
-        before = AccessHistory(len(self._program.buffers)).scan(self._program.instructions)
+        before = self._program.accesses.predecessors
         rest = list(times)
         for index in range(len(rest) - 1, -1, -1):
             length = rest[index]

@@ -19,7 +19,7 @@ from dagpu.common.errors import PlanError
 from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.plan import Execute, Plan, Wait
 from dagpu.lowering.program import HOST, Buffer, Cell, CopyDtoH, CopyHtoD, Fill, Instruction, Program, Role, View
-from dagpu.lowering.schedule.dependences import AccessHistory, Dependences
+from dagpu.lowering.schedule.dependences import Dependences
 from dagpu.lowering.schedule.engines import COMPUTE, engine_of
 from dagpu.lowering.schedule.list_schedule import ListSimulation
 from dagpu.lowering.schedule.policies import OnStream, Placement, SchedulingPolicy, place_program, reordered
@@ -469,7 +469,7 @@ def test_an_order_keeps_dependences_or_is_refused(source: Program, data: st.Data
     count = len(source.instructions)
     order = data.draw(st.permutations(range(count)))
     position = {index: at for at, index in enumerate(order)}
-    before = AccessHistory(len(source.buffers)).scan(source.instructions)
+    before = source.accesses.predecessors
     kept = all(position[one] < position[index] for index, found in enumerate(before) for one in found)
     placed = by(source, Ordered(order))
     if kept:
