@@ -271,13 +271,16 @@ def _form(kind: type, operand_fields: tuple[str, ...]) -> _Form:
 _FORMS: Final = {kind: _form(kind, operand_fields) for kind, operand_fields in _OPERANDS.items()}
 
 
-def operands(instruction: Instruction) -> Iterator[Operand]:
-    """Yield the operands of an instruction, each as often as the instruction names it."""
+def operand_values(instruction: Instruction) -> list[Any]:
+    """Return what an instruction has in its fields with operands, in order: operands, constants and `Items`."""
     form = _FORMS[type(instruction)]
     values = form.values(instruction)
-    for at in form.tuples:
-        yield from operands_in(values[at])
-    yield from operands_in([values[at] for at in form.singles])
+    return [*chain.from_iterable([values[at] for at in form.tuples]), *[values[at] for at in form.singles]]
+
+
+def operands(instruction: Instruction) -> Iterator[Operand]:
+    """Yield the operands of an instruction, each as often as the instruction names it."""
+    return operands_in(operand_values(instruction))
 
 
 def operands_in(values: Iterable[Any]) -> Iterator[Operand]:
@@ -428,7 +431,7 @@ class Accesses:
         and the seed of a fill."""
         found: list[list[Value]] = []
         buffers, before, read, count = self._buffers, self.before, self._read, len(self._buffers)
-        blank = [each.role is not Role.INPUT for each in buffers]
+        blank = [self.is_blank(value) for value in range(count)]
         start, value = 0, count
         for instruction in self._instructions:
             end, after = start + len(instruction.reads), value + len(instruction.writes)
@@ -451,6 +454,10 @@ class Accesses:
         """Return the value of a cell that no instruction writes."""
         assert self.writer[cell.buffer] < 0, "it holds its number from the start of the run"
         return cell.buffer
+
+    def is_blank(self, value: Value) -> bool:
+        """Return whether a value is memory that nothing has written."""
+        return value < len(self._buffers) and self._buffers[value].role is not Role.INPUT
 
     def makes(self, index: int) -> range:
         """Return the values that an instruction makes, in the order of its `writes`."""

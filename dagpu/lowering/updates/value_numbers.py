@@ -11,19 +11,19 @@ from typing import Any, final
 from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token
 from dagpu.lowering.program import (
     Cell,
-    CopyDtoD,
-    CopyDtoH,
-    CopyHtoD,
     Fill,
+    GraphLaunch,
     HostCall,
+    If,
     Instruction,
     Items,
     Launch,
     Program,
     Tiles,
     View,
+    operand_values,
+    operands_in,
 )
-from dagpu.lowering.updates.staleness import Staleness
 
 
 @final
@@ -61,58 +61,50 @@ class ValueNumbers:
         """Return true for one object, and for two that hold contents of one number."""
         return one is other or self._named.get(id(one), self) == self._named.get(id(other))
 
-    def of_program(self, staleness: Staleness, leaf: Callable[[int], Any]) -> dict[int, int]:
+    def of_program(self, program: Program, leaf: Callable[[int], Any]) -> dict[int, int]:
         """Return the number of what a program leaves in each buffer that it uses. `leaf` returns the value that a
         buffer holds before the program starts."""
-        program, held = staleness.program, dict[int, int]()
-        for instruction, needs in zip(program.instructions, staleness.needs, strict=True):
-            reads: list[int] = []
-            for buffer, _ in needs:
-                if buffer not in held:
-                    held[buffer] = self.of_leaf(leaf(buffer))
-                reads.append(held[buffer])
-            does = self._operation(program, instruction)
-            for output, buffer in enumerate(instruction.writes):
-                held[buffer] = self.number((does, output, *reads))
-        return held
+        accesses, numbers = program.accesses, [-1] * len(program.buffers)
+        for instruction, uses in zip(program.instructions, accesses.uses, strict=True):
+            for value in uses:
+                if numbers[value] < 0:
+                    numbers[value] = self.of_leaf(leaf(value))
+            values = operand_values(instruction)
+            names: dict[int, int] = {}
+            for buffer in (*[each.buffer for each in operands_in(values)], *instruction.reads, *instruction.writes):
+                names.setdefault(buffer, len(names))
+            does = self._operation(program, instruction), tuple([self._operand(each, names) for each in values])
+            reads = tuple(sorted([(names[accesses.buffer[value]], numbers[value]) for value in uses]))
+            numbers += [self.number((does, names[buffer], reads)) for buffer in instruction.writes]
+        return {buffer: numbers[value] for buffer, value in enumerate(accesses.last) if numbers[value] >= 0}
 
     def _operation(self, program: Program, instruction: Instruction) -> Hashable:
-        """Return what an instruction does, apart from the contents of what it reads."""
-        where = program.devices[instruction.device]
+        """Return what an instruction does, apart from its operands."""
+        what: Hashable = None
         match instruction:
-            case Launch(kernel=kernel, args=args, grid=grid):
+            case Launch(kernel=kernel, grid=grid):
                 self._alive.append(kernel.host)
-                what = (id(kernel.host), kernel.block, kernel.shared_bytes, kernel.checked, grid)
-                return Launch, where, what, tuple(map(self._operand, args))
-            case Fill(out=out, recipe=recipe):
-                fields = tuple([self._constant(getattr(recipe, name)) for name in type(recipe).__slots__])
-                return Fill, where, out.layout, type(recipe), fields
-            case CopyHtoD(out=out):
-                return CopyHtoD, where, out.layout
-            case CopyDtoH(source=source):
-                return CopyDtoH, where, source.layout
-            case CopyDtoD(out=out, source=source):
-                return CopyDtoD, where, out.layout, source.layout
-            case HostCall(function=function, argument=argument, reads=reads):
-                self._alive.append(function)
-                return HostCall, where, id(function), self._template(argument, reads)
+                what = id(kernel.host), kernel.block, kernel.shared_bytes, kernel.checked, grid
+            case Fill(recipe=recipe):
+                what = type(recipe), tuple([self._constant(getattr(recipe, name)) for name in type(recipe).__slots__])
+            case HostCall(function=function):
+                what = self._constant(function)
+            case GraphLaunch() | If():
+                what = self._constant(instruction)
             case _:
-                return self._constant(instruction)
+                pass
+        return type(instruction), program.devices[instruction.device], what
 
-    def _operand(self, operand: Any) -> Hashable:
+    def _operand(self, operand: Any, names: dict[int, int]) -> Hashable:
+        """Return an operand or a constant. `names` has what stands for the buffers, whose contents count apart."""
         kind = type(operand)
         if kind is View:
-            return View, operand.layout
+            return View, names[operand.buffer], operand.layout
         if kind is Tiles:
-            return Tiles, operand.view.layout, operand.tile, operand.grid
-        return Cell if kind is Cell else self._constant(operand)
-
-    def _template(self, argument: Any, reads: tuple[int, ...]) -> Hashable:
-        """Return the argument of a host function. A cell in it is named by its place among `reads`, which are sorted:
-        the argument may have them in any order."""
-        if type(argument) is Items:
-            return Items, tuple([self._template(item, reads) for item in argument.items])
-        return (Cell, reads.index(argument.buffer)) if type(argument) is Cell else self._constant(argument)
+            return Tiles, names[operand.buffer], operand.view.layout, operand.tile, operand.grid
+        if kind is Items:
+            return Items, tuple([self._operand(item, names) for item in operand.items])
+        return (Cell, names[operand.buffer]) if kind is Cell else self._constant(operand)
 
     def _constant(self, value: Any) -> Hashable:
         if type(value) in PLAIN:

@@ -115,7 +115,7 @@ class LiveStage:
         """Take over memory of an earlier trace for lost targets whose contents are the same by construction."""
         if not available or not self.lost:
             return
-        numbers = table.of_program(self.staleness, self.leaves.identity)
+        numbers = table.of_program(self.staleness.program, self.leaves.identity)
         for buffer in self.lost:
             found = available.get(numbers[buffer])
             if found is not None:
@@ -125,7 +125,7 @@ class LiveStage:
     def take_from(self, wanted: Iterable[int], table: ValueNumbers, lenders: Lenders) -> set[int]:
         """Take over memory of other feeds whose contents are, by construction, those of these targets. Return the
         targets that were found."""
-        numbers, found = table.of_program(self.staleness, self.leaves.identity), set[int]()
+        numbers, found = table.of_program(self.staleness.program, self.leaves.identity), set[int]()
         for buffer in wanted:
             lender = lenders.get(numbers[buffer])
             if lender is not None:
@@ -138,7 +138,7 @@ class LiveStage:
     def lenders(self, table: ValueNumbers, stale: int) -> Lenders:
         """Return the targets that are right although the bits `stale` have changed, by value number, and name what they
         hold: a later stage may read it."""
-        numbers = table.of_program(self.staleness, self.leaves.identity)
+        numbers = table.of_program(self.staleness.program, self.leaves.identity)
         found: Lenders = {}
         for buffer in self.staleness.targets - self.lost:
             memory = self.targets.memory[buffer]

@@ -93,7 +93,7 @@ class _Builder:
         self._wait = wait
         self._comparisons = sorted(comparisons.of(wait), key=lambda each: each.bit)
         self._table = ValueNumbers()
-        self._numbers = self._table.of_program(staleness, self._leaf)
+        self._numbers = self._table.of_program(staleness.program, self._leaf)
         self._guard_of_comparison = {
             each.bit: self._guard(staleness.bits_of(each.buffer)) for each in self._comparisons
         }
