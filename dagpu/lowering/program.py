@@ -459,6 +459,11 @@ class Accesses:
         """Return whether a value is memory that nothing has written."""
         return value < len(self._buffers) and self._buffers[value].role is not Role.INPUT
 
+    def is_alone(self, value: Value) -> bool:
+        """Return whether no instruction but the one that makes a value writes its buffer."""
+        buffer = self.buffer[value]
+        return self.before[value] == buffer and self.last[buffer] == value
+
     def makes(self, index: int) -> range:
         """Return the values that an instruction makes, in the order of its `writes`."""
         return range(self.first[index], self.first[index + 1])

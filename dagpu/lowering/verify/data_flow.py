@@ -105,11 +105,6 @@ class DataFlow:
             self._latest = mask, [index for index, bits in enumerate(self.deps) if bits & mask]
         return self._latest[1]
 
-    def version(self, value: Value) -> tuple[int, int]:
-        """Return the buffer of a value, and the instruction that wrote it, -1 for none: a value as the analysis of
-        tiles names it."""
-        return self.buffer[value], self.maker[value]
-
 
 def buffers_used(instruction: Instruction, buffers: tuple[Buffer, ...]) -> list[int]:
     """Return the buffers and cells on whose contents the result of an instruction may depend: all that it reads, the

@@ -12,7 +12,7 @@ from dagpu.backends.explore import exploring
 from dagpu.common.critical import Section
 from dagpu.common.origin import here
 from dagpu.lowering.plan import Plan
-from dagpu.lowering.program import label
+from dagpu.lowering.program import Program, label
 from dagpu.ops.live.source_op import Source, cutoff, source
 from dagpu.ops.live.versions import Snapshot
 from dagpu.reactive.incremental import IncrementalRun
@@ -180,6 +180,12 @@ def explored(kind: str, seed: int, fail_at: int | None = None) -> Iterator[None]
     except DagpuError as error:
         if "no order was explored" not in str(error):
             raise
+
+
+def writes_each_once(program: Program) -> bool:
+    """Whether no buffer of a program is written twice."""
+    written = [buffer for instruction in program.instructions for buffer in instruction.writes]
+    return len(written) == len(set(written))
 
 
 def labels_of(trial: Trial) -> list[str]:

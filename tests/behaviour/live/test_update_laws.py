@@ -33,6 +33,7 @@ from tests.behaviour.live.live_trials import (
     recipes,
     same,
     trial_of,
+    writes_each_once,
 )
 from tests.simulated.cuda import installed
 
@@ -61,7 +62,7 @@ def test_an_update_runs_what_depends_on_the_change(recipe: Recipe, steps: Change
     trial.check()
     (stage,) = trial.run._stages  # noqa: SLF001  # the analysis is not public
     staleness = stage.staleness
-    once = all(len(writers) == 1 for writers in staleness.writers.values())
+    once = writes_each_once(staleness.program)
     for number, which in enumerate(steps):
         change(trial, which, number)
         trial.check()

@@ -77,8 +77,8 @@ def test_the_tiles_that_see_a_change_run_and_no_others(recipe: TileRecipe, steps
         trial.update()
         counts = {each.instruction: (each.tiles, each.total) for each in stage.tiles.counts}
         for index, (dirty, total) in wanted.items():
-            outputs = staleness.program.instructions[index].writes
-            alone = all(len(staleness.writers[buffer]) == 1 for buffer in outputs)
+            accesses = staleness.program.accesses
+            alone = all(map(accesses.is_alone, accesses.makes(index)))
             if counts and alone:
                 assert counts[index] == (dirty if 4 * dirty < 3 * total else total, total)
             if not counts:
@@ -120,14 +120,14 @@ def test_every_tile_of_an_update_is_needed(recipe: TileRecipe, steps: list[list[
             lost = change._replace(lost=frozenset(stage.staleness.program.instructions[index].writes))
             with pytest.raises(PlanError, match="leaves buffer"):
                 verifier.verify(lost, leaves, update)
-        for version, dirt in update.dirt.items():
-            if version[1] < 0 or type(dirt) is not Dirt:
+        for value, dirt in update.dirt.items():
+            if value < len(stage.staleness.program.buffers) or type(dirt) is not Dirt:
                 continue
             for number in range(len(dirt.boxes)):
                 less = Dirt(dirt.layout, without(dirt.boxes, number), without(dirt.tiles, number))
                 claimed = less if less.boxes else None
                 with pytest.raises(PlanError, match="leaves"):
-                    verifier.verify(change, leaves, update._replace(dirt={**update.dirt, version: claimed}))
+                    verifier.verify(change, leaves, update._replace(dirt={**update.dirt, value: claimed}))
 
 
 def without(boxes: tuple[Box, ...], number: int) -> tuple[Box, ...]:

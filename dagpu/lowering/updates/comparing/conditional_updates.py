@@ -24,7 +24,7 @@ from dagpu.lowering.updates.comparing.guarded_steps import (
     runs,
     set_levels,
 )
-from dagpu.lowering.updates.staleness import Change, Staleness, buffers_read
+from dagpu.lowering.updates.staleness import Change, Staleness
 from dagpu.lowering.updates.subprogram import Subprogram, assemble
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 
@@ -157,9 +157,10 @@ class _Builder:
             ((last.get(each.buffer, -1), 1), each.chosen, self._guard_of_comparison[each.bit])
             for each in self._comparisons
         ]
-        instead, steps = self._in_place_of, list[GuardedStep]()
+        instead, accesses, steps = self._in_place_of, self._whole.accesses, list[GuardedStep]()
         for _, index, guard in sorted(order):
-            reads = [instead.get(buffer, buffer) for buffer in buffers_read(instructions[index])]
+            used = [accesses.buffer[value] for value in accesses.uses[index]]
+            reads = [instead.get(buffer, buffer) for buffer in used]
             steps.append(GuardedStep(index, instructions[index], guard, reads))
         return steps
 

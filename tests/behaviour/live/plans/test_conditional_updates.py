@@ -21,7 +21,17 @@ from dagpu.lowering.verify.verify_conditional import verify_conditional
 from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.runtime.calls.loaded_plan import plan_program
 from tests.behaviour.live.live_kernels import array, blended, flipped, gathered
-from tests.behaviour.live.live_trials import Changes, Recipe, Trial, change, changes, recipes, same, trial_of
+from tests.behaviour.live.live_trials import (
+    Changes,
+    Recipe,
+    Trial,
+    change,
+    changes,
+    recipes,
+    same,
+    trial_of,
+    writes_each_once,
+)
 from tests.simulated.cuda import installed
 
 OLD: Final = "the driver is of CUDA 12.2, and conditional nodes need 12.4"
@@ -66,7 +76,7 @@ def run_trial(recipe: Recipe, steps: Changes, seed: int, lacking: str) -> tuple[
         trial = trial_of(recipe)
         trial.check()
         staleness = stage_of(trial).staleness
-        once = all(len(writers) == 1 for writers in staleness.writers.values())
+        once = writes_each_once(staleness.program)
         for number, which in enumerate(steps):
             before = let_through(trial)
             changed = change(trial, which, number // 2)

@@ -29,8 +29,9 @@ def copied(source: Layout | None, out: Layout) -> Any:
         else CopyDtoD(target, View(GIVEN, source), (GIVEN,), (MADE,), 0, None)
     )
     buffers = [Buffer(64, HOST if source is None else 0, Role.INPUT), Buffer(64, 0, Role.OUTPUT)]
-    carried = CarriedDirt(Staleness(program([copy], buffers), {GIVEN: 1}))
-    return carried.of(1, {GIVEN: Dirt(SQUARE, (BOX,))})[MADE, 0]
+    program_of_copy = program([copy], buffers)
+    carried = CarriedDirt(Staleness(program_of_copy, {GIVEN: 1}))
+    return carried.of(1, {GIVEN: Dirt(SQUARE, (BOX,))})[program_of_copy.accesses.last[MADE]]
 
 
 @pytest.mark.parametrize("source", [SQUARE, None])
