@@ -8,30 +8,13 @@ alone, and with nothing dropped they are exactly those whose bits meet `mask`, a
 """
 
 from collections.abc import Container, Iterable
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 from dagpu.lowering.program import Program, Role, Value
+from dagpu.lowering.updates.claims import Change
 
 _MOST_MASKS: Final = 64
 """The most sets of bits whose instructions are remembered."""
-
-
-class Change(NamedTuple):
-    """What an update is for: the key of its plan."""
-
-    mask: int
-    """The bits that have changed."""
-    wait: int = 0
-    """The bits of cutoffs that are not decided yet: what depends on them is left for a later part of the update."""
-    only: int = 0
-    """If not 0, the bits that earlier parts left out: what depends on none of them is made already."""
-    lost: frozenset[int] = frozenset()
-    """The targets that hold nothing, or not what they should."""
-    given: frozenset[int] = frozenset()
-    """The targets that another run has made for the new inputs."""
-    compare: int = 0
-    """The bits of the cutoffs that the update decides: it compares their tensors with those that they let through
-    last."""
 
 
 @final

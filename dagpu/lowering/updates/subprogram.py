@@ -1,25 +1,10 @@
 """The program that some instructions of another program make. What they find is input, what they leave is output."""
 
 from collections.abc import Mapping, Sequence
-from typing import final
 
-from dagpu.common.frozen import plain
 from dagpu.lowering.program import Buffer, Instruction, Program, Role, operands
 from dagpu.lowering.renumbering import Renumbering
-
-
-@final
-@plain
-class Subprogram:
-    """Some instructions of a program as a program, whose buffers are numbered anew."""
-
-    program: Program
-    chosen: tuple[int, ...]
-    """The indices of the instructions in the whole program."""
-    inputs: tuple[tuple[int, int], ...]
-    """For each buffer that the subprogram only reads: its number in the whole program, and here."""
-    outputs: tuple[tuple[int, int], ...]
-    """For each target that the subprogram makes: its number in the whole program, and here."""
+from dagpu.lowering.updates.claims import Subprogram
 
 
 def extract(whole: Program, chosen: tuple[int, ...], targets: set[int]) -> Subprogram:

@@ -29,6 +29,7 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
+from dagpu.lowering.updates.claims import Comparison
 
 Value: TypeAlias = int
 """The number of a value; see the module."""
@@ -42,6 +43,19 @@ class Analysed(Protocol):
     """The bits of each buffer from outside whose contents may change."""
     targets: set[int]
     """The buffers whose last contents must be right after each update."""
+
+
+class Compared(Protocol):
+    """The comparisons of a program, as they are claimed."""
+
+    program: Program
+    """The program, with the comparisons behind its own buffers and instructions."""
+    by_bit: dict[int, Comparison]
+
+
+def comparisons_of(compared: Compared, bits: int) -> list[Comparison]:
+    """Return the comparisons of the cutoffs with these bits."""
+    return [each for bit, each in compared.by_bit.items() if bit & bits]
 
 
 @final

@@ -17,10 +17,7 @@ from math import inf, lcm
 from typing import NamedTuple, final
 
 from dagpu.lowering.program import Launch, Tiles
-from dagpu.lowering.updates.dirty.carried_dirt import LeafDirt
-from dagpu.lowering.updates.dirty.dirt import Dirt
-from dagpu.lowering.updates.dirty.tile_updates import TileUpdate
-from dagpu.lowering.updates.staleness import Change
+from dagpu.lowering.updates.claims import Change, Dirt, LeafDirt, TileUpdate
 from dagpu.lowering.verify.data_flow import DataFlow, Value
 from dagpu.lowering.verify.verify_tiles import Seen, TileVerifier, is_before, is_behind, only_these_see, seen_by
 from dagpu.ops.live.parts import Box

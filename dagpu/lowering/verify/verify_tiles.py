@@ -16,10 +16,7 @@ import numpy as np
 from dagpu.common.errors import PlanError
 from dagpu.common.layout import Layout
 from dagpu.lowering.program import Cell, CopyDtoD, CopyHtoD, Instruction, Launch, Tiles, View, label
-from dagpu.lowering.updates.dirty.carried_dirt import LeafDirt
-from dagpu.lowering.updates.dirty.dirt import Dirt, Dirty
-from dagpu.lowering.updates.dirty.tile_updates import TileUpdate
-from dagpu.lowering.updates.staleness import Change
+from dagpu.lowering.updates.claims import Change, Dirt, Dirty, LeafDirt, TileUpdate
 from dagpu.lowering.verify.data_flow import Analysed, DataFlow, Value
 from dagpu.lowering.verify.step_names import CURE
 from dagpu.ops.kernel_spec import Sight
@@ -138,7 +135,7 @@ class TileVerifier:
                 else:
                     if not _none_sees(box, each):
                         return False
-        return claimed is None or claimed.of is own or _are_alike(claimed, own)
+        return claimed is None or _are_alike(claimed, own)
 
     def _output(self, index: int, launch: Launch, buffer: int) -> Tiles:
         found = self._outputs.get((index, buffer))

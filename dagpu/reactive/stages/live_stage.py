@@ -12,12 +12,12 @@ from dagpu.lowering.arguments.call_text import MISS, CallText
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import HOST
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
-from dagpu.lowering.updates.comparing.guarded_steps import ALWAYS, runs
+from dagpu.lowering.updates.claims import ALWAYS, Change, runs
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
-from dagpu.lowering.updates.staleness import Change, Staleness
+from dagpu.lowering.updates.staleness import Staleness
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
 from dagpu.reactive.plans.conditional_plans import ConditionalPlan, ConditionalPlans

@@ -14,7 +14,7 @@ from dagpu import DeviceError, PlanError, SharedTensor, current_device, from_hos
 from dagpu.handles import live_state
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import CopyDtoH
-from dagpu.lowering.updates.staleness import Change
+from dagpu.lowering.updates.claims import Change
 from dagpu.lowering.updates.subprogram import extract
 from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.ops.live.source_op import cutoff, source

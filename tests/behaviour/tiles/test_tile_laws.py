@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import PlanError, batch
-from dagpu.lowering.updates.dirty.dirt import Dirt
+from dagpu.lowering.updates.claims import Change, Dirt
 from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
-from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.subprogram import extract
 from dagpu.lowering.verify.verify_tiles import TileVerifier
 from dagpu.lowering.verify.verify_update import UpdateVerifier
@@ -123,6 +122,9 @@ def test_every_tile_of_an_update_is_needed(recipe: TileRecipe, steps: list[list[
         for value, dirt in update.dirt.items():
             if value < len(stage.staleness.program.buffers) or type(dirt) is not Dirt:
                 continue
+            elsewhere = Dirt(dirt.layout, (((0, 0),) * len(dirt.layout.shape),), dirt.tiles, dirt.of)
+            with pytest.raises(PlanError, match="leaves"):  # the boxes are not those of the tiles
+                verifier.verify(change, leaves, update._replace(dirt={**update.dirt, value: elsewhere}))
             for number in range(len(dirt.boxes)):
                 less = Dirt(dirt.layout, without(dirt.boxes, number), without(dirt.tiles, number))
                 claimed = less if less.boxes else None

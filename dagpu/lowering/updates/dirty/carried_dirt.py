@@ -5,18 +5,16 @@ it into the tiles that see it, by what its kernel declares (`sees`), and anythin
 whole.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.layout import Layout
 from dagpu.lowering.program import Cell, CopyDtoD, CopyHtoD, Launch, Tiles, Value, View
-from dagpu.lowering.updates.dirty.dirt import EVERYTHING, Dirt, Dirty, Window, dirt_of_tiles, tiles_that_see
+from dagpu.lowering.updates.claims import EVERYTHING, Dirt, Dirty, LeafDirt
+from dagpu.lowering.updates.dirty.dirt import Window, dirt_of_tiles, tiles_that_see
 from dagpu.lowering.updates.staleness import Staleness
 from dagpu.ops.kernel_spec import Sight
 from dagpu.ops.live.parts import Box
-
-LeafDirt: TypeAlias = Mapping[int, Dirty]
-"""The dirt of leaves of which it is known, by buffer. Any other leaf whose bits have changed may differ anywhere."""
 
 _MOST_ROUTES: Final = 64
 """The most sets of changed sources whose dependents are remembered."""

@@ -15,14 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 import numpy as np
 
 from dagpu.lowering.program import HOST, Cell, CopyDtoD, CopyHtoD, Launch, Value, View
-from dagpu.lowering.updates.dirty.carried_dirt import CarriedDirt, LeafDirt, sight_of
-from dagpu.lowering.updates.dirty.dirt import (
-    Dirt,
-    Dirty,
-    numbers_of,
-    volume,
-)
-from dagpu.lowering.updates.staleness import Change, Staleness
+from dagpu.lowering.updates.claims import Change, Dirt, LeafDirt, TileUpdate
+from dagpu.lowering.updates.dirty.carried_dirt import CarriedDirt, sight_of
+from dagpu.lowering.updates.dirty.dirt import numbers_of, volume
+from dagpu.lowering.updates.staleness import Staleness
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,18 +40,6 @@ class TileCount(NamedTuple):
     instruction: int
     tiles: int
     total: int
-
-
-@final
-class TileUpdate(NamedTuple):
-    """What an update runs."""
-
-    chosen: tuple[int, ...]
-    """The instructions, in the order of the program."""
-    lists: "dict[int, NDArray[np.int32]]"
-    """The numbers of the tiles of each launch that does not run as a whole."""
-    dirt: dict[Value, Dirty]
-    """What may differ of each value."""
 
 
 @final

@@ -15,7 +15,8 @@ from dagpu import DeviceError, PlanError, batch, cutoff, from_host, observe, sou
 from dagpu.handles import live_state
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import If, Instruction, Program
-from dagpu.lowering.updates.comparing.conditional_updates import ConditionalUpdate, conditional_update
+from dagpu.lowering.updates.claims import ConditionalUpdate
+from dagpu.lowering.updates.comparing.conditional_updates import conditional_update
 from dagpu.lowering.verify.verifier import verify
 from dagpu.lowering.verify.verify_conditional import verify_conditional
 from dagpu.lowering.verify.verify_update import UpdateVerifier

@@ -7,8 +7,8 @@ import pytest
 
 from dagpu.common.layout import Layout, contiguous_layout, reshape_layout
 from dagpu.lowering.program import HOST, Buffer, Cell, CopyDtoD, CopyHtoD, Role, View
+from dagpu.lowering.updates.claims import EVERYTHING, Dirt
 from dagpu.lowering.updates.dirty.carried_dirt import CarriedDirt
-from dagpu.lowering.updates.dirty.dirt import EVERYTHING, Dirt
 from dagpu.lowering.updates.staleness import Staleness
 from tests.programs.plain_programs import program
 

@@ -26,8 +26,9 @@ from dagpu.lowering.schedule.mesh_placement import memory_versions
 from dagpu.lowering.schedule.mesh_placement.placing import place
 from dagpu.lowering.schedule.policies import RoundRobin
 from dagpu.lowering.schedule.scheduler import schedule
-from dagpu.lowering.updates.staleness import Change, Staleness
-from dagpu.lowering.updates.subprogram import Subprogram, extract
+from dagpu.lowering.updates.claims import Change, Subprogram
+from dagpu.lowering.updates.staleness import Staleness
+from dagpu.lowering.updates.subprogram import extract
 from dagpu.lowering.verify.placed_values import verify_placement
 from dagpu.lowering.verify.verifier import verify
 from dagpu.lowering.verify.verify_update import UpdateVerifier

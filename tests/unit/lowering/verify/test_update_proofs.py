@@ -14,24 +14,23 @@ import dagpu
 from dagpu.common.errors import PlanError
 from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.program import Buffer, CopyDtoD, Instruction, Program, Role, View
-from dagpu.lowering.updates.staleness import Change, Staleness
-from dagpu.lowering.updates.subprogram import Subprogram, extract
+from dagpu.lowering.updates.claims import Change, Subprogram
+from dagpu.lowering.updates.staleness import Staleness
+from dagpu.lowering.updates.subprogram import extract
 from dagpu.lowering.verify.verify_update import UpdateVerifier
 from tests.programs.plain_programs import launch, output, program, temporary
 
 VERIFY: Final = Path(dagpu.__file__).parent / "lowering" / "verify"
-DATA: Final = {"Change", "Comparison", "ConditionalUpdate", "CutoffComparisons", "Dirt", "Dirty", "LeafDirt"}
-DATA_OF_UPDATES: Final = {"Subprogram", "TileUpdate"}
-"""What a proof may take over from the planner: the types of what it is to prove, and no function."""
 
 
-def test_proofs_import_no_function_of_the_planner() -> None:
-    """The files in `lowering/verify` import types of data from `lowering/updates`, and nothing that computes."""
+def test_proofs_import_claims_and_nothing_else_of_updates() -> None:
+    """The files in `lowering/verify` have what is claimed from `updates/claims`, which is data, and nothing of what
+    computes it."""
+    claims = "dagpu.lowering.updates.claims"
     for path in VERIFY.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dagpu.lowering.updates"):
-                names = {each.name for each in node.names}
-                assert names <= DATA | DATA_OF_UPDATES | {"runs"}, f"{path.name} imports {sorted(names)}"
+                assert node.module == claims, f"{path.name} imports {node.module}"
 
 
 def test_proofs_ask_the_analysis_nothing() -> None:
