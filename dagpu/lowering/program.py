@@ -254,17 +254,21 @@ class _Form(NamedTuple):
     """The other fields with operands."""
     accesses: slice
     """The fields `reads`, `writes` and `device`."""
+    constants: tuple[int, ...]
+    """All other fields, but for `origin` and `name`, which decide nothing."""
 
 
 def _form(kind: type, operand_fields: tuple[str, ...]) -> _Form:
     names = [each.name for each in fields(kind)]
     first = names.index("reads")
     assert names[first : first + 3] == ["reads", "writes", "device"]
+    known = {*[name.lstrip("*") for name in operand_fields], *names[first : first + 3], "origin", "name"}
     return _Form(
         attrgetter(*names),
         tuple([names.index(name[1:]) for name in operand_fields if name[0] == "*"]),
         tuple([names.index(name) for name in operand_fields if name[0] != "*"]),
         slice(first, first + 3),
+        tuple([at for at, name in enumerate(names) if name not in known]),
     )
 
 
@@ -276,6 +280,13 @@ def operand_values(instruction: Instruction) -> list[Any]:
     form = _FORMS[type(instruction)]
     values = form.values(instruction)
     return [*chain.from_iterable([values[at] for at in form.tuples]), *[values[at] for at in form.singles]]
+
+
+def constant_values(instruction: Instruction) -> list[Any]:
+    """Return what an instruction has in its other fields: what it does with its operands."""
+    form = _FORMS[type(instruction)]
+    values = form.values(instruction)
+    return [values[at] for at in form.constants]
 
 
 def operands(instruction: Instruction) -> Iterator[Operand]:

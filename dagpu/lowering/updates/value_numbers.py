@@ -6,24 +6,24 @@ one after the other can be compared, and memory of the first one that is still r
 """
 
 from collections.abc import Callable, Hashable
-from typing import Any, final
+from typing import Any, final, get_args
 
 from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token
 from dagpu.lowering.program import (
     Cell,
-    Fill,
     GraphLaunch,
-    HostCall,
     If,
     Instruction,
     Items,
-    Launch,
     Program,
     Tiles,
     View,
+    constant_values,
     operand_values,
     operands_in,
 )
+from dagpu.ops.initializers import Recipe
+from dagpu.ops.kernel_spec import KernelSpec
 
 
 @final
@@ -79,21 +79,19 @@ class ValueNumbers:
         return {buffer: numbers[value] for buffer, value in enumerate(accesses.last) if numbers[value] >= 0}
 
     def _operation(self, program: Program, instruction: Instruction) -> Hashable:
-        """Return what an instruction does, apart from its operands."""
-        what: Hashable = None
-        match instruction:
-            case Launch(kernel=kernel, grid=grid):
-                self._alive.append(kernel.host)
-                what = id(kernel.host), kernel.block, kernel.shared_bytes, kernel.checked, grid
-            case Fill(recipe=recipe):
-                what = type(recipe), tuple([self._constant(getattr(recipe, name)) for name in type(recipe).__slots__])
-            case HostCall(function=function):
-                what = self._constant(function)
-            case GraphLaunch() | If():
-                what = self._constant(instruction)
-            case _:
-                pass
-        return type(instruction), program.devices[instruction.device], what
+        """Return what an instruction does, apart from its operands. A captured graph has memory of its own, and what an
+        `If` decides depends on its body."""
+        own = [instruction] if type(instruction) in (GraphLaunch, If) else constant_values(instruction)
+        return type(instruction), program.devices[instruction.device], tuple(map(self._field, own))
+
+    def _field(self, value: Any) -> Hashable:
+        """Return what a field of an instruction says: equal for kernels and recipes that do the same."""
+        if type(value) is KernelSpec:
+            self._alive.append(value.host)
+            return id(value.host), value.block, value.shared_bytes, value.checked
+        if isinstance(value, get_args(Recipe)):
+            return type(value), tuple([self._constant(getattr(value, name)) for name in type(value).__slots__])
+        return self._constant(value)
 
     def _operand(self, operand: Any, names: dict[int, int]) -> Hashable:
         """Return an operand or a constant. `names` has what stands for the buffers, whose contents count apart."""

@@ -23,7 +23,9 @@ from dagpu.lowering.program import (
     Operand,
     Tiles,
     View,
+    constant_values,
     map_operands,
+    operand_values,
     operands,
 )
 from dagpu.lowering.renumbering import Renumbering
@@ -78,6 +80,17 @@ def test_there_is_an_example_of_each_kind() -> None:
 def test_operands_are_what_an_instruction_names(instruction: Instruction) -> None:
     """Each is yielded as often as it is named. A user's tuple is a constant."""
     assert [each.buffer for each in operands(instruction)] == EXAMPLES[instruction]
+
+
+@pytest.mark.parametrize("instruction", EXAMPLES, ids=lambda each: type(each).__name__)
+def test_all_other_fields_are_constants(instruction: Instruction) -> None:
+    """Whatever an instruction has is an operand, one of its accesses, a constant, or where it comes from."""
+    accesses = instruction.reads, instruction.writes, instruction.device
+    known = [*constant_values(instruction), *operand_values(instruction), *accesses, instruction.origin]
+    for field in fields(instruction):
+        value = getattr(instruction, field.name)
+        within = value if field.name in ("args", "flags") else (value,)
+        assert field.name == "name" or all(any(one is other for other in known) for one in within)
 
 
 @pytest.mark.parametrize("instruction", EXAMPLES, ids=lambda each: type(each).__name__)
