@@ -338,11 +338,11 @@ def _mapped(values: tuple[Any, ...], change: Callable[[Any], Any]) -> tuple[Any,
 def covers(instruction: Instruction, buffers: Sequence[Buffer]) -> bool:
     """Return whether an instruction writes every byte of its outputs, and so uses nothing of what was there. A kernel
     and a captured graph may read what they write, or leave some of it."""
-    if type(instruction) is Launch or type(instruction) is GraphLaunch:
+    if type(instruction) is Launch:  # most instructions are launches
         return False
     if type(instruction) is Fill or type(instruction) is CopyHtoD or type(instruction) is CopyDtoD:
         return instruction.out.layout.nbytes == buffers[instruction.out.buffer].nbytes
-    return True
+    return type(instruction) is CopyDtoH or type(instruction) is HostCall  # the host gets a new value
 
 
 # ---- who wrote what last

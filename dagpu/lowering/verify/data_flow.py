@@ -9,7 +9,7 @@ The planner of updates has its own analysis. Nothing of that is used here: a mis
 
 from collections.abc import Hashable, Mapping
 from dataclasses import fields
-from typing import Any, Final, Protocol, TypeAlias, final
+from typing import Any, Final, Protocol, TypeAlias, final, get_args
 
 from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token
 from dagpu.lowering.program import (
@@ -19,9 +19,7 @@ from dagpu.lowering.program import (
     CopyDtoH,
     CopyHtoD,
     Fill,
-    GraphLaunch,
     HostCall,
-    If,
     Instruction,
     Items,
     Launch,
@@ -132,7 +130,7 @@ def buffers_used(instruction: Instruction, buffers: tuple[Buffer, ...]) -> list[
                 found[instruction.seed.buffer] = None
         case CopyDtoH() | HostCall():
             pass  # the host gets a new value
-        case Launch() | GraphLaunch() | If():
+        case _:
             found.update(dict.fromkeys(instruction.writes))
             if type(instruction) is Launch:
                 found.update(dict.fromkeys([each.buffer for each in instruction.args if type(each) is Cell]))
@@ -144,7 +142,7 @@ _SAYS_NOTHING: Final = frozenset(("reads", "writes", "device", "origin", "name")
 
 _DESCRIBED: Final[Mapping[type, tuple[str, ...]]] = {
     kind: tuple([each.name for each in fields(kind) if each.name not in _SAYS_NOTHING])
-    for kind in (Launch, Fill, CopyHtoD, CopyDtoH, CopyDtoD, HostCall, GraphLaunch, If)
+    for kind in get_args(Instruction)
 }
 """For each kind of instruction, all other fields: also those that a later version of it gets."""
 
