@@ -32,9 +32,6 @@ MANY: Final = 1000
 WARM: Final = 150
 """Calls after which every plan has its direct calls."""
 
-GUARDS_END: Final = "# ---- may it run now?"
-"""The comment after the guards in the text of a direct call."""
-
 Call: TypeAlias = Callable[[], object]
 
 
@@ -77,11 +74,8 @@ def plan_and_guards(op: Op) -> tuple[Any, Call]:
     found = direct_call(op)
     assert found is not None, "the plan has no direct call yet"
     loaded, direct, arguments, named, _ = found
-    text, scope = direct.text.partition(GUARDS_END)[0], dict[str, Any]()
-    exec(f"{text}return True\n    return call\n", scope)
-    guards = scope["make"](**direct.constants)
-    accepted = partial(guards, loaded, arguments, named, loaded.settings, None)
-    assert accepted() is True
+    accepted = partial(direct.read, arguments, named)
+    assert accepted() is not None
     return loaded.prepared, accepted
 
 

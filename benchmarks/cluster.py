@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from benchmarks.support.table import Span, Table, load_average, machine, now, save, show
 from dagpu import Cluster, In, Out, Tile, empty, from_host, i32, kernel, plan_of, use_interpreter, value, zip_ops
-from dagpu.cluster.cluster_runs import program_of
 from dagpu.cluster.parts.cutting import cut
 from dagpu.cluster.parts.part_times import CLUSTER_COSTS
 from tests.support.paths import ROOT
@@ -220,7 +219,7 @@ def cutting(cluster: Cluster, rounds: int) -> list[Table]:
     """The cut of a program, and the placement before it."""
     table = Table("The cut, an instruction", "us")
     both = ["w0/host:0", "w1/host:0"]
-    program = program_of(plan_of(zip_ops(*[chain(20, next_one, both[at % 2 :] + both[: at % 2]) for at in range(40)])))
+    program = plan_of(zip_ops(*[chain(20, next_one, both[at % 2 :] + both[: at % 2]) for at in range(40)])).program
     count = len(program.instructions)
     for name, seconds in (("parts of one instruction", 1e-9), ("parts of 50 us", 50e-6), ("as long as can be", 1.0)):
         run = partial(cut, program, cluster.mesh, part_seconds=seconds, costs=CLUSTER_COSTS)

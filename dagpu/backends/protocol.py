@@ -84,6 +84,14 @@ class Replay(Protocol):
         """
         ...
 
+    def spoilt(self) -> frozenset[int] | None:
+        """Return the buffers that do not hold what the plan leaves in them: of instructions that failed, were skipped,
+        or stopped before their end. All other outputs are complete. Return None if that is not known.
+
+        Valid once the replay is done.
+        """
+        ...
+
 
 class LaunchedReplay(Replay, Protocol):
     """A replay that `Prepared.launch_again` has started."""
@@ -129,6 +137,9 @@ class CompletedReplay:
 
     def failures(self) -> list[Failure]:
         return []
+
+    def spoilt(self) -> frozenset[int]:
+        return frozenset()
 
 
 COMPLETED: Final = CompletedReplay()

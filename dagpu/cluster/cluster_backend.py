@@ -69,11 +69,6 @@ class ClusterBackend:
         """All devices, a row for each worker if all have as many."""
 
     @property
-    def codes(self) -> Mapping[str, bytes]:
-        """The code that tasks name, by its hash."""
-        return self._encoder.codes
-
-    @property
     def kind(self) -> Literal["host", "cuda", "explore"]:
         return self._kind
 

@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeVar, final
 
-from dagpu.cluster.cluster_runs import program_of
 from dagpu.cluster.connection.main_guard import refuse_to_run_again
 from dagpu.cluster.connection.members import WorkerInfo
 from dagpu.cluster.connection.opening import Joining, OpenCluster, Options, Starting, opened
@@ -146,7 +145,7 @@ class Cluster:
     def explain(self, op: DeviceOp[Any, Any, Any]) -> str:
         """Describe how an op would run on the cluster: its parts, the bytes between workers, the predicted time, and
         what holds it up. Nothing is run."""
-        program = program_of(self.plan_of(op))
+        program = self.plan_of(op).program
         return report(program, self._backend.parts_of(program), self._backend.costs)
 
     def plan_of(self, op: DeviceOp[Any, Any, Any], /) -> Plan:

@@ -15,9 +15,8 @@ from dagpu.common.errors import CaptureError
 from dagpu.common.layout import Layout
 from dagpu.handles.device_handles import NO_GRAPHS
 from dagpu.handles.library_bodies import LibraryBody
-from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import Instruction, Program
-from dagpu.lowering.schedule.list_schedule import ListSchedule
+from dagpu.lowering.plan import Plan
+from dagpu.lowering.program import Program
 
 _runs: Final = itertools.count(1)
 
@@ -143,6 +142,9 @@ class ClusterRun:
         found, self._failures = self._failures, []
         return found
 
+    def spoilt(self) -> None:
+        """Return None: nobody knows which parts the workers have completed."""
+
 
 @final
 class ClusterPlan:
@@ -175,7 +177,7 @@ class ClusterPlan:
         """Cut the plan, and prove the cut."""
         with self._lock:
             if self.tasks is None:
-                self.tasks = self._cut(program_of(self._plan))
+                self.tasks = self._cut(self._plan.program)
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> ClusterRun:
         """Start a run; see `Prepared.submit`."""
@@ -200,9 +202,3 @@ class ClusterPlan:
             "an op on a cluster is not captured as one graph. Run the op itself, as often as you like: its plan is "
             "kept, and each worker launches its parts as graphs from the third run on."
         )
-
-
-def program_of(plan: Plan) -> Program:
-    """Return the program of a plan, in the order of its steps."""
-    instructions: list[Instruction] = [step.instruction for step in plan.steps if isinstance(step, Execute)]
-    return Program(plan.devices, plan.buffers, tuple(instructions), (ListSchedule(),), (0,) * len(instructions))

@@ -181,6 +181,8 @@ def slice_layout(layout: Layout, ranges: tuple[slice, ...]) -> Layout:
         if not isinstance(part, slice):
             raise ShapeError(f"range {part!r} of axis {axis} is not a slice. Write slice(start, stop).")
         try:
+            if bool in map(type, (part.start, part.stop, part.step)):
+                raise TypeError("True and False are no numbers")  # Python's slices take them for 1 and 0
             steps = range(*part.indices(shape[axis]))
         except (TypeError, ValueError) as error:
             raise ShapeError(

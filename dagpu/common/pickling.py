@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 from dagpu.common.origin import describe, here_outside
 from dagpu.common.tracebacks import leaves_run
 
-_COPIERS: Final = ("copy", "copyreg", "pickle")
+COPIERS: Final = ("copy", "copyreg", "pickle")
 """The modules that call `__reduce_ex__`."""
 _BY_VALUE: Final = "cloudpickle"
 """The package that pickles by value what a process at the other end cannot import."""
@@ -56,7 +56,7 @@ class PickledByName:
             return super().__reduce_ex__(protocol)
         if found is None:
             raise PicklingError(
-                f"{self!r} was to be pickled at {describe(here_outside(*_COPIERS))}, and no module has it under a "
+                f"{self!r} was to be pickled at {describe(here_outside(*COPIERS))}, and no module has it under a "
                 "name, by which another process would find it. Assign it to a name at the top level of a module."
             )
         return find_named, found

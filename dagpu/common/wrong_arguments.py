@@ -12,7 +12,7 @@ from copy import copy
 from functools import partial
 from os import PathLike
 from types import AsyncGeneratorType, BuiltinFunctionType, CoroutineType, FunctionType, GeneratorType
-from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -74,6 +74,11 @@ def replace_message(error: _E, message: str) -> _E:
     other = copy(error)
     other.args = (message,)
     return other
+
+
+def is_real_number(value: object) -> "TypeGuard[float | np.integer[Any] | np.floating[Any]]":
+    """Return true for a real number of Python's or NumPy's; True and False are none."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def as_whole_number(value: Any) -> int | None:

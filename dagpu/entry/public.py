@@ -60,7 +60,8 @@ from dagpu.kernels.expressions.expr_decorator import Expr1, Expr2, Expr3, Expr4,
 from dagpu.kernels.expressions.expression import Expression
 from dagpu.kernels.sees import Along, Around, Columns, Here, Rows
 from dagpu.kernels.tile import Tile
-from dagpu.lowering.plan import peak_bytes_on
+from dagpu.lowering.plan import Plan, peak_bytes_on
+from dagpu.lowering.program import Program
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.links import Link, Links
 from dagpu.lowering.schedule.list_schedule import ListSchedule
@@ -126,20 +127,20 @@ __all__ = [
     "KernelArgumentError", "KernelBoundsError", "KernelOp", "Layout", "Lazy", "Lent", "Link", "Links", "ListSchedule",
     "MayAlloc", "Mesh", "MeshError", "Module", "MovedError", "NestedRunError", "NoAlloc", "NoDeviceError",
     "NotReadyError", "OperationCancelled", "Out", "OutOfMemoryError", "OwnershipError", "Part",
-    "PartKilledWorkersError", "Partials", "Partition", "PartitionError", "Pending", "PerDevice", "Pipeline",
-    "PlanError", "Progress", "Rank", "Reduction", "Region", "Replicated", "RoundRobin", "Rows", "SchedulingPolicy",
-    "Scope", "Shape", "ShapeError", "Sharded", "ShardedRef", "SharedTensor", "SingleStream", "Source", "SourceError",
-    "Spread", "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut", "TensorRef", "Tile", "Tls",
-    "Trace", "UpdateError", "VersionMismatchError", "WorkerInfo", "adopt", "all_gather", "all_reduce", "arange",
-    "array", "as_partials", "as_shards", "batch", "batching", "bf16", "bool_", "broadcast", "c64", "c128", "checkpoint",
-    "convert", "current_device", "cutile_kernel", "cutoff", "device", "devices", "dup", "each", "empty", "every",
-    "expr", "eye", "f16", "f32", "f64", "fill", "flow", "fold_in", "foreign", "from_array", "from_host", "full",
-    "gather", "halo", "i8", "i16", "i32", "i64", "in_trio", "kernel", "lend", "lend_mut", "lent_out", "linspace",
-    "memcpy", "merge", "numba_kernel", "observe", "ones", "peak_bytes_on", "pipeline", "place", "plan_of", "rand",
-    "randn", "record_origins", "reduce_scatter", "reshard", "shard", "shard_host", "sharded_empty", "share_array",
-    "source", "spawn", "stream_of", "trace", "triton_kernel", "u8", "u16", "u32", "u64", "unversioned", "unzip_each",
-    "use_device", "use_interpreter", "use_mesh", "value", "verify_parts", "verify_placement", "watch", "zeros",
-    "zip_flows", "zip_ops",
+    "PartKilledWorkersError", "Partials", "Partition", "PartitionError", "Pending", "PerDevice", "Pipeline", "Plan",
+    "PlanError", "Program", "Progress", "Rank", "Reduction", "Region", "Replicated", "RoundRobin", "Rows",
+    "SchedulingPolicy", "Scope", "Shape", "ShapeError", "Sharded", "ShardedRef", "SharedTensor", "SingleStream",
+    "Source", "SourceError", "Spread", "Static", "Stats", "Stream", "StreamInterpreter", "Tensor", "TensorMut",
+    "TensorRef", "Tile", "Tls", "Trace", "UpdateError", "VersionMismatchError", "WorkerInfo", "adopt", "all_gather",
+    "all_reduce", "arange", "array", "as_partials", "as_shards", "batch", "batching", "bf16", "bool_", "broadcast",
+    "c64", "c128", "checkpoint", "convert", "current_device", "cutile_kernel", "cutoff", "device", "devices", "dup",
+    "each", "empty", "every", "expr", "eye", "f16", "f32", "f64", "fill", "flow", "fold_in", "foreign", "from_array",
+    "from_host", "full", "gather", "halo", "i8", "i16", "i32", "i64", "in_trio", "kernel", "lend", "lend_mut",
+    "lent_out", "linspace", "memcpy", "merge", "numba_kernel", "observe", "ones", "peak_bytes_on", "pipeline", "place",
+    "plan_of", "rand", "randn", "record_origins", "reduce_scatter", "reshard", "shard", "shard_host", "sharded_empty",
+    "share_array", "source", "spawn", "stream_of", "trace", "triton_kernel", "u8", "u16", "u32", "u64", "unversioned",
+    "unzip_each", "use_device", "use_interpreter", "use_mesh", "value", "verify_parts", "verify_placement", "watch",
+    "zeros", "zip_flows", "zip_ops",
 ]  # fmt: skip
 
 BY_NAME_ONLY: Final = ("cut",)

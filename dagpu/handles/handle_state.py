@@ -187,6 +187,15 @@ def take_state(handle: HandleBase, how: str, where: Origin) -> HandleState:
     return state
 
 
+def take_known_state(handle: HandleBase, state: HandleState, how: str, where: Origin) -> bool:
+    """Mark a handle as moved, as `take_state` does, if its state is still `state`. Return false if it is not."""
+    if handle._state is not state:
+        return False
+    handle._moved = how, where, state.layout, state.origin  # no thread switch since the read: see `take_state`
+    handle._state = None
+    return True
+
+
 def restore_state(handle: HandleBase, state: HandleState) -> None:
     """Undo a move: restore the state of a handle."""
     handle._state = state

@@ -1,7 +1,7 @@
 """`Storage`, a block of device memory, its `Lock`, and `Locks`, the locks that a run holds on storages."""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final, final
 
 from dagpu.common.critical import BOOKKEEPING
@@ -232,8 +232,10 @@ class Locks:
                 "dup(t.borrow())."
             )
 
-    def release(self) -> None:
-        """Release all locks."""
+    def release(self, but: Collection[Storage] = ()) -> None:
+        """Release all locks, but those of these storages."""
         with BOOKKEEPING:
-            unlock_all(self.held)
-            self.held.clear()
+            released = {storage: exclusive for storage, exclusive in self.held.items() if storage not in but}
+            unlock_all(released)
+            for storage in released:
+                del self.held[storage]

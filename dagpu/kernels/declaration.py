@@ -132,10 +132,6 @@ class ScalarCheck:
         else:
             self.kind, self.low, self.high = bool, False, True
 
-    def fits(self, name: str) -> str:
-        """Return the text of the fast path's condition, for the number with this name."""
-        return f"type({name}) is {self.kind.__name__} and {self.low!r} <= {name} <= {self.high!r}"
-
     def __call__(self, value: object) -> int | float | bool:
         if type(value) is self.kind and self.low <= value <= self.high:
             return value
@@ -172,24 +168,24 @@ def early_inputs(
     return tuple(found)
 
 
-def check_module(source: str, kernel: str, place: str) -> ModuleUse:
-    """Return what a kernel shares with other launches, by its source.
+def check_module(source: str, source_name: str, options: Sequence[str], kernel: str, place: str) -> ModuleUse:
+    """Return what a kernel shares with other launches, by its source and the headers of that.
 
     Raises:
         KernelArgumentError: the kernel uses a variable that nothing sets, or one that another kernel of the source uses
             too.
     """
-    use = read_module_use(source, kernel)
+    use = read_module_use(source, kernel, Path(source_name).parent, options)
     if use.unset:
-        name, line, space = use.unset[0][:3]
-        what = f"it uses the {space} variable {name!r} (CUDA source line {line}), which nothing sets, so it is zero"
+        name, _, space = use.unset[0][:3]
+        what = f"it uses the {space} variable {name!r} ({use.unset[0].place}), which nothing sets, so it is zero"
         cure = "Initialise it in the source, or pass its contents as an input"
         raise declaration_error(kernel, place, what, cure)
     if use.others:
-        name, line, space = use.changed[0][:3]
+        name, _, space = use.changed[0][:3]
         others = ", ".join(map(repr, use.others))
         what = (
-            f"it shares the {space} variable {name!r} (CUDA source line {line}) with the kernel {others}, but each "
+            f"it shares the {space} variable {name!r} ({use.changed[0].place}) with the kernel {others}, but each "
             "kernel is compiled by itself, and has variables of its own"
         )
         raise declaration_error(kernel, place, what, "Pass it to both as an argument, or give each one of its own")

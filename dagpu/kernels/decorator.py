@@ -340,9 +340,11 @@ def kernel(
         threads = block if block is None or isinstance(block, tuple) else (block,)
         source, source_name = read_source(cuda, function)
         params = params_of(function, signature, source, abi)
-        use = check_module(source, name, place)
+        use = check_module(source, source_name, tuple(options), name, place)
         shared = ", ".join([repr(variable.name) for variable in use.changed])
         title = f"kernel {name!r}, whose launches share the variable {shared}"
+        if not use.changed:
+            title = f"kernel {name!r}, whose launches may share a variable, as its text {use.unread}"
         spec = KernelSpec(
             name=name,
             params=params,
@@ -356,7 +358,7 @@ def kernel(
             host=HostBody(),
             in_place=bool(in_place),
             early_reads=early_inputs(early_reads, params, source, name, place),
-            state=module_state(title, source, name, tuple(options)) if use.changed else None,
+            state=module_state(title, source, name, tuple(options)) if use.changed or use.unread else None,
             cooperative=use.waits_for_grid,
             sees=sights_of(sees, params, source, abi, name, place),
         )

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, final
 from dagpu.common.frozen import plain
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.kernels.annotations import declaration_error
-from dagpu.kernels.cuda_source.cuda_lexer import tokenize
+from dagpu.kernels.cuda_source.preprocessing import preprocess
 from dagpu.ops.kernel_spec import AxisSight, Param, Sight
 
 
@@ -114,7 +114,7 @@ def sights_of(
             "has no output" if not outputs else "takes plain pointers, and so no Tile"
         )
         raise declaration_error(kernel, place, what, 'Leave sees out, or take a Tile for each output with abi="views"')
-    for token in tokenize(cuda)[0]:
+    for token in preprocess(cuda).tokens:
         if token.text in _PLACES:
             what = f"sees is declared, but line {token.line} of its CUDA source uses {token.text}"
             cure = "Take the place from the tile: y.tile_index(axis), y.origin(axis), for (auto i : y)"

@@ -9,16 +9,19 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias, final
+from pickle import PicklingError
+from typing import TYPE_CHECKING, Final, NoReturn, Protocol, Self, TypeAlias, final
 
 from dagpu.common.frozen import plain
-from dagpu.common.origin import here
+from dagpu.common.origin import describe, here, here_outside
+from dagpu.common.pickling import COPIERS
 from dagpu.common.slot import Slot
 from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_path
 from dagpu.lowering.program import (
     HOST,
     Buffer,
+    Fill,
     Instruction,
     Launch,
     Program,
@@ -125,8 +128,37 @@ class Plan:
     arena_bytes: tuple[int, ...]
     """For each device, the size in bytes of the arena that holds the temporaries."""
 
+    @property
+    def program(self) -> Program:
+        """The instructions in the order of the steps, with their buffers and devices, without a policy."""
+        instructions = tuple([step.instruction for step in self.steps if type(step) is Execute])
+        return Program(self.devices, self.buffers, instructions, (None,), (0,) * len(instructions))
+
+    @property
+    def seed_cells(self) -> tuple[int, ...]:
+        """The cells that hold the seeds of fills. In a captured plan each launch draws all of these anew, since a seed
+        that the user chose is a constant there."""
+        fills = [step.instruction for step in self.steps if type(step) is Execute and type(step.instruction) is Fill]
+        return tuple([fill.seed.buffer for fill in fills if fill.seed is not None])
+
     def __str__(self) -> str:
         return show_plan(self)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, _memo: object) -> Self:
+        return self
+
+    if not TYPE_CHECKING:
+
+        @leaves_run
+        def __reduce_ex__(self, _protocol: object) -> NoReturn:
+            raise PicklingError(
+                f"a plan of {len(self.steps)} steps was to be pickled at {describe(here_outside(*COPIERS))}. It refers "
+                "to code, functions and devices of this process. Send its text, str(plan) or plan.to_svg(); or the "
+                "function that builds the op, and make the plan there: plan_of(op)."
+            )
 
     @leaves_run
     def to_svg(self, *, costs: Costs | None = None, until: float | None = None) -> str:

@@ -140,6 +140,8 @@ def _check_number(value: Any, what: str, name: str) -> Any:
 
 def _check_real(value: Any, what: str, name: str) -> Any:
     number = _check_number(value, what, name)
+    if isinstance(number, bool):
+        raise wrong_argument(what, here(), name, value, "a number", f"Write {name}=2, say", ShapeError)
     if isinstance(number, complex | np.complexfloating):
         raise wrong_argument(what, here(), name, value, "a real number", "Take its .real or .imag", ShapeError)
     return number
@@ -190,7 +192,12 @@ def full(
     fill_value: complex,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
-    """Create a tensor with `fill_value` in every element."""
+    """Create a tensor with `fill_value` in every element.
+
+    Raises:
+        ShapeError: elements of this type cannot have the value. Floating types round it, but integer types take whole
+            numbers of their range alone, bool takes True, False, 0 and 1, and no other type takes True or False.
+    """
     try:
         return _alloc(shape, dtype, Constant(_check_number(fill_value, "full", "fill_value")), "full")
     except BaseException as error:
@@ -259,7 +266,7 @@ def arange(stop: Any, dtype: Any = np.float32) -> Any:
 
     The length is that which NumPy gives it, `(stop - start) / step` rounded up, or 0: with fractions an element may
     reach `stop` by rounding. Element i is `start + i * step`, computed in f64 and rounded to the element type (NumPy
-    computes in that type), and exact for whole numbers. Integer types round fractions down. The step may be negative.
+    computes in that type). For integer types, which take a whole start and step, it is exact. The step may be negative.
 
     Raises:
         ShapeError: a number is not finite, the step is 0, or an element does not fit the element type.
@@ -274,7 +281,13 @@ def linspace(
     num: int,
     dtype: type[_N] = np.float32,  # type: ignore[assignment]  # reason: the TypeVar's default
 ) -> DeviceOp[Tensor[_N]]:
-    """Create a tensor of `num` evenly spaced values from `start` to `stop`, both included, of shape (num,)."""
+    """Create a tensor of `num` evenly spaced values from `start` to `stop`, both included, of shape (num,).
+
+    Integer types take whole ends, and what lies between them is rounded down.
+
+    Raises:
+        ShapeError: a number is not finite, `num` is not a whole number, or an element does not fit the element type.
+    """
     count = read_value(num)
     first, last = _check_real(start, "linspace", "start"), _check_real(stop, "linspace", "stop")
     return _alloc((count,), dtype, Linspace(first, last, count), "linspace")
@@ -525,7 +538,11 @@ def fill(t: Tensor[_D], fill_value: complex) -> DeviceOp[Tensor[_D], Static, NoA
 def fill(t: TensorMut[_D], fill_value: complex) -> DeviceOp[TensorMut[_D], Borrowed, NoAlloc]: ...
 @leaves_run
 def fill(t: Any, fill_value: complex) -> Any:
-    """Write `fill_value` to every element of `t`, in place. Moves `t`, a `Tensor` or `TensorMut`, and returns it."""
+    """Write `fill_value` to every element of `t`, in place. Moves `t`, a `Tensor` or `TensorMut`, and returns it.
+
+    Raises:
+        ShapeError: elements of its type cannot have the value, as in `full`; or `t` cannot be written.
+    """
     origin = here()
     if not isinstance(t, Tensor | TensorMut):
         raise ShapeError(

@@ -36,8 +36,8 @@ class Captured:
     """A captured graph, for the ops and runs that launch it. It keeps all memory alive that its nodes use."""
 
     __slots__ = (
-        "__weakref__", "_lent", "_token", "frozen", "number", "origin", "plan", "plans", "settings", "storages",
-        "stream", "updates",
+        "__weakref__", "_lent", "_token", "frozen", "number", "origin", "plan", "plans", "reads", "settings",
+        "storages", "stream", "updates", "writes",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +71,10 @@ class Captured:
         self._lent = tuple(lent)
         # No tensor owns the temporaries, and two launches must not use them at once: each launch locks this storage.
         self._token = Storage(stream.device, 0, memory=())
+        self.writes: Final = [storage.lock for storage, exclusive in self.locks().items() if exclusive]
+        """The locks that a launch takes for writing."""
+        self.reads: Final = [storage.lock for storage, exclusive in storages.items() if not exclusive]
+        """The locks that a launch takes for reading."""
 
     def check(self) -> None:
         """Raise if a tensor that the graph reads or writes has been moved since the capture.

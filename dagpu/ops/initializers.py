@@ -23,6 +23,7 @@ infinity.
 """
 
 import math
+import secrets
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, assert_never, final
 
@@ -41,9 +42,9 @@ Real: TypeAlias = float | int
 class Constant:
     """A recipe that sets every element to `value`.
 
-    Integer element types take a whole `value` exactly, and the integral part of a float. bool takes `value != 0`.
-    Floating types land f64(value), that is, convert it to the element type. Complex types, which arrays may have
-    but tensors do not, convert `value` as NumPy does.
+    Integer element types take a whole `value` in their range exactly, also if it is a float. bool takes True, False, 0
+    and 1. Floating types land f64(value), that is, convert it to the element type. Complex types, which arrays may have
+    but tensors do not, convert `value` as NumPy does. No type but bool takes True or False.
 
     Equality is Python's: `Constant(0.0) == Constant(-0.0)`, though their bits differ.
     """
@@ -56,9 +57,9 @@ class Constant:
 class Arange:
     """A recipe for an arithmetic progression: element i = start + i * step.
 
-    With whole `start` and `step` and an integer or bool element type, elements are exact, and both ends must fit
-    the type (bool: modulo 2**64, then != 0). Otherwise they are f64(start) + f64(i) * f64(step), with two
-    roundings, landed (converted to the element type).
+    With an integer or bool element type `start` and `step` are whole, the elements are exact, and both ends must fit
+    the type (bool: 0 and 1). Otherwise they are f64(start) + f64(i) * f64(step), with two roundings, landed (converted
+    to the element type).
     """
 
     start: Real
@@ -72,8 +73,8 @@ class Linspace:
 
     With step = (f64(stop) - f64(start)) / f64(num - 1), computed once (one rounding for each operation):
     element i = f64(start) + f64(i) * step, two roundings; the last, i = num - 1, is f64(stop) itself, and a
-    single element (num = 1) is f64(start). Results are landed (converted to the element type). The tensor's size
-    is `num`.
+    single element (num = 1) is f64(start). Results are landed (converted to the element type): for an integer type
+    both ends are whole, and what lies between them is rounded down. The tensor's size is `num`. bool is refused.
 
     In f64 the bits are those of NumPy, except if the step is too small for an f64 and becomes 0: NumPy uses
     another formula then, while here all elements except the last are `start`.
@@ -156,6 +157,11 @@ FOLD_STREAM: Final = 4
 """That of `fold_in`, which makes seeds of it."""
 
 
+def fresh_seed() -> int:
+    """Return a random seed, for an op whose seed the user did not choose."""
+    return secrets.randbelow(SEED_COUNT)
+
+
 def with_seed(recipe: Recipe, seed: int) -> Recipe:
     """Return a recipe for random numbers with this seed; return any other recipe as it is."""
     return replace(recipe, seed=seed) if isinstance(recipe, Uniform | Normal) else recipe
@@ -177,15 +183,20 @@ def check_recipe(recipe: Recipe, dtype: "np.dtype[Any]", shape: Shape) -> None:
             _check_real(dtype)
             _check_finite(start=start, step=step)
             last = max(math.prod(shape) - 1, 0)
-            if dtype.kind in "iu" and isinstance(start, int) and isinstance(step, int):
-                _check_range(start, dtype)
-                _check_range(start + last * step, dtype)
+            if dtype.kind in "biu":
+                _check_whole(dtype, start=start, step=step)
+                _check_range(int(start), dtype)
+                _check_range(int(start) + last * int(step), dtype)
             else:
                 _check_landing(float(start), dtype)
                 _check_landing(float(start) + float(last) * float(step), dtype)
         case Linspace(start, stop, num):
             _check_real(dtype)
+            if dtype.kind == "b":
+                raise TypeError("elements of bool: there is none between False and True. Use f32, say.")
             _check_finite(start=start, stop=stop)
+            if dtype.kind in "iu":
+                _check_whole(dtype, start=start, stop=stop)
             if math.prod(shape) != num:
                 raise ShapeError(f"{num} elements for the shape {shape}. Make `num` its size.")
             if math.isinf(float(stop) - float(start)):
@@ -210,6 +221,11 @@ def check_recipe(recipe: Recipe, dtype: "np.dtype[Any]", shape: Shape) -> None:
 
 
 def _check_constant(value: Number, dtype: "np.dtype[Any]") -> None:
+    if isinstance(value, bool) and dtype.kind != "b":
+        raise TypeError(
+            f"fill_value = {value}: elements of {dtype.name} are numbers. Write {int(value)}, or make it a tensor of "
+            "bool_."
+        )
     if dtype.kind == "c":
         parts = complex(_as_f64("fill_value", value) if isinstance(value, int) else value)
         for part in (parts.real, parts.imag):
@@ -218,11 +234,12 @@ def _check_constant(value: Number, dtype: "np.dtype[Any]") -> None:
     _check_real(dtype)
     if isinstance(value, complex):
         raise TypeError(f"fill_value = {value} for elements of {dtype.name}: it is complex. Take `.real` or `.imag`.")
-    if dtype.kind in "iu":
+    if dtype.kind in "biu":
         if not isinstance(value, int):
             _check_finite(fill_value=value)
-        _check_range(math.trunc(value), dtype)
-    elif dtype.kind != "b":
+            _check_whole(dtype, fill_value=value)
+        _check_range(int(value), dtype)
+    else:
         _check_landing(_as_f64("fill_value", value), dtype)
 
 
@@ -245,6 +262,15 @@ def _check_finite(**parameters: Real) -> None:
             raise ValueError(f"{name} = {value}. Give a finite number.")
 
 
+def _check_whole(dtype: "np.dtype[Any]", **parameters: Real) -> None:
+    for name, value in parameters.items():
+        if value != int(value):
+            are = "True or False" if dtype.kind == "b" else "whole"
+            raise TypeError(
+                f"{name} = {value}: elements of {dtype.name} are {are}. Use f32, say, or give a whole number."
+            )
+
+
 def _as_f64(name: str, value: Real) -> float:
     try:
         return float(value)
@@ -256,10 +282,8 @@ def _check_landing(value: float, dtype: "np.dtype[Any]", named: "np.dtype[Any] |
     """Raise an OverflowError if landing makes infinity of a finite number, or the number is beyond an integer type.
     `named` is the type in the message, if it is another one."""
     if dtype.kind in "iu":
-        if not math.isfinite(value):
-            raise OverflowError("an element is out of the range of an f64. Use fewer elements or a smaller step.")
         _check_range(math.floor(value), dtype)
-    elif dtype.kind != "b" and math.isfinite(value):
+    elif math.isfinite(value):
         with np.errstate(over="ignore"):
             landed = np.float64(value).astype(dtype)
         if np.isinf(landed):
@@ -268,9 +292,9 @@ def _check_landing(value: float, dtype: "np.dtype[Any]", named: "np.dtype[Any] |
 
 
 def _check_range(value: int, dtype: "np.dtype[Any]") -> None:
-    bounds = np.iinfo(dtype)
-    if not int(bounds.min) <= value <= int(bounds.max):
-        raise _outside(value, dtype, bounds.min, bounds.max)
+    least, most = (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    if not least <= value <= most:
+        raise _outside(value, dtype, least, most)
 
 
 def _outside(value: Real, dtype: "np.dtype[Any]", least: Real, most: Real) -> OverflowError:

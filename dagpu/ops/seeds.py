@@ -1,13 +1,12 @@
 """Seeds of random numbers: their check, and `fold_in`, which makes further seeds of one."""
 
-import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast, overload
 
-from dagpu.common.errors import NotReadyError, ShapeError
+from dagpu.common.errors import ShapeError
 from dagpu.common.origin import Origin, here
 from dagpu.common.tracebacks import leaves_run
-from dagpu.common.wrong_arguments import wrong_argument
+from dagpu.common.wrong_arguments import as_whole_number, wrong_argument
 from dagpu.handles.symbolic import SymbolicNumber, read_value
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, Then, Value, Zip
@@ -95,10 +94,10 @@ def with_seed(seed: Any, what: str, build: Callable[[int | None], AnyOp], origin
 
 
 def _whole(given: Any, name: str, what: str, origin: Origin) -> int:
-    try:
-        return operator.index(read_value(given)) % SEED_COUNT
-    except (TypeError, NotReadyError):
+    number = as_whole_number(read_value(given))
+    if number is None:
         cure = "Write seed=17, say, or leave it out: each run draws one then"
         if what == "fold_in":
             cure = "Pass it, fold_in(17, 3), say, or a source or an op whose value it is"
-        raise wrong_argument(what, origin, name, given, "a whole number", cure, ShapeError) from None
+        raise wrong_argument(what, origin, name, given, "a whole number", cure, ShapeError)
+    return number % SEED_COUNT

@@ -26,7 +26,7 @@ async def check_update(
     """
     with StartedAt(where):
         scratch = IncrementalRun(op, settings, None, where)
-        scratch.cutoffs = run.cutoffs
+        scratch.cutoffs = run.let_through()
         wanted = await scratch.update(snapshot, TrioWaits())
         newest = max(run.sources, key=lambda node: node.cell.history.at(snapshot).instant, default=None)
         when = "of an op that reads no source"

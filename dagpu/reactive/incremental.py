@@ -7,21 +7,20 @@ the same by construction stays in use, so the device still runs only what has ch
 """
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.origin import Origin, StartedAt
 from dagpu.handles import SharedTensor, live_state
-from dagpu.lowering.arguments.call_text import MISS
-from dagpu.lowering.tracing.deferred import Deferred, FromItems, SuspendedOp
+from dagpu.lowering.tracing.deferred import ends_on_host
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.lowering.updates.claims import Change
 from dagpu.lowering.updates.comparing.compare_values import same_kind
 from dagpu.lowering.updates.host_layer import HostLayer, NewTraceNeeded
-from dagpu.lowering.updates.live_inputs import Bound, LiveInput, LiveInputs
+from dagpu.lowering.updates.live_inputs import Bound, LetThrough, LiveInput, LiveInputs
 from dagpu.lowering.updates.live_result import Build, Made, TargetMemory, result_builder
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Map
 from dagpu.ops.live.parts import Box
 from dagpu.ops.live.source_cell import PLAIN
 from dagpu.ops.live.source_op import Source
@@ -34,6 +33,7 @@ from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stages.explained_stages import explain_stages
 from dagpu.reactive.stages.live_stage import Contents, Lenders, LiveStage
 from dagpu.reactive.stages.stage_maker import StageMaker
+from dagpu.runtime.calls.direct_call import MISS
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import next_stage
@@ -63,8 +63,8 @@ class IncrementalRun:
         self._maker = StageMaker(op, settings, memory, origin, shared)
         self._origin = origin
         self._live: LiveInputs | None = None
-        self.cutoffs: LiveInputs | None = None
-        """The inputs whose cutoffs the next trace compares with: of the last trace, or of another run of the op."""
+        self.cutoffs: LetThrough = MappingProxyType({})
+        """What the cutoffs of another run of the op have let through last, for the first trace."""
         self._stages: list[LiveStage] = []
         self._held: list[Any] = []
         """The handles of the op that updates read, and that must not have moved."""
@@ -72,8 +72,10 @@ class IncrementalRun:
         """Builds the result; None if the op has several stages, and is traced in each update."""
         self._layer: HostLayer | None = None
         """The compiled host layer of the trace, from its second update on."""
-        self._refreshed = False
-        """True if the host values of the trace are those of the sources' values in it."""
+        self._host_stale = 0
+        """The bits that have changed since the host values of the trace were computed."""
+        self._host_newer = 0
+        """Those of them that have changed since that was tried last."""
         self._inputs: dict[Source[Any], LiveInput] = {}
         """The inputs of the trace that are sources."""
         self._failed: list[tuple[LiveInputs, list[LiveStage]]] = []
@@ -103,7 +105,7 @@ class IncrementalRun:
     async def update(self, snapshot: Snapshot, waits: Waits, newer: Mapping[Source[Any], Version] | None = None) -> Any:
         """Bring everything up to date with a snapshot, and return the op's value.
 
-        If it fails or is cancelled, what it was to make is stale, and the next update makes it. `newer` has the
+        If it fails or is cancelled, the next update makes what it has not made. `newer` has the
         versions of all sources in the snapshot that may differ from those of the last update; None for any.
         """
         shared = self._shared
@@ -138,14 +140,12 @@ class IncrementalRun:
                 if whole is not None and value is not MISS:
                     self._count(stage, whole.ran)
                     self._note_latest(whole, newer)
-                    self._stale = 0
-                    self._parts.clear()
+                    self._end_update()
                     return value
                 self.latest = None
                 with StartedAt(self._origin):
                     await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
-                self._stale = 0
-                self._parts.clear()
+                self._end_update()
                 return self._build()
         with StartedAt(self._origin):
             return await self._trace(snapshot, waits)
@@ -187,11 +187,11 @@ class IncrementalRun:
         self._stale = made.own
 
     def end_again(self, latest: LatestUpdate, *, failed: bool) -> None:
-        """End what `begin_again` has begun. If it failed, all that it was to make is lost."""
+        """End what `begin_again` has begun. If it failed, the next update makes what it has not made."""
         if self._shared is not None:
             self._shared.busy = False
         if failed:
-            latest.stage.lost |= latest.update.targets
+            latest.stage.end_failed_call(latest.update, latest.loaded)
         else:
             self._stale = 0
             self._count(latest.stage, latest.update.ran)
@@ -204,24 +204,38 @@ class IncrementalRun:
         Raises:
             NewTraceNeeded: a closure that built the op has read what has changed, or it has another type or shape.
         """
-        self._refreshed = False
         fits, changed = self._mark_changed(snapshot, newer)
         if not fits or (live.reads and self._stale & live.structural_bits()):
             raise NewTraceNeeded
         for made, version in changed:
             made.version, made.value = version, version.value
         if self._layer is None:
-            self._layer = HostLayer(live)
+            self._layer = HostLayer(live, self._host_stale)
+        since, self._host_newer = self._host_newer, 0
         if self._layer.computes:
-            self._layer.refresh(self._stale, self._mark)
-        self._refreshed = True
+            self._layer.refresh(since, self._mark_cutoff)
+        self._host_stale = 0
         if live.reads and self._stale & live.structural_bits():
             raise NewTraceNeeded
 
-    def _mark(self, bits: int) -> int:
-        """Add stale bits, and return all of them."""
+    def _mark(self, bits: int) -> None:
+        """Note that the sources of these bits have changed."""
+        self._host_newer |= bits
+        self._mark_cutoff(bits)
+
+    def _mark_cutoff(self, bits: int) -> None:
+        """Note that the values have changed that cutoffs of these bits let through."""
         self._stale |= bits
-        return self._stale
+        self._host_stale |= bits
+        for stage in self._stages:
+            stage.forget_fresh(bits)
+
+    def _end_update(self) -> None:
+        """Note that all targets are those of the present values."""
+        self._stale = self._host_stale = self._host_newer = 0
+        self._parts.clear()
+        for stage in self._stages:
+            stage.fresh.clear()
 
     def _mark_changed(
         self, snapshot: Snapshot, newer: Mapping[Source[Any], Version] | None = None
@@ -242,7 +256,7 @@ class IncrementalRun:
                 boxes = version.parts_since(before.revision)
                 if boxes is not None or made.own in self._parts:
                     self._note_parts(made.own, boxes)
-            self._stale |= made.own
+            self._mark(made.own)
             kind = type(version.value)
             fits = fits and ((kind in PLAIN and kind is type(made.value)) or same_kind(made.value, version.value))
             changed.append((made, version))
@@ -282,12 +296,14 @@ class IncrementalRun:
         ran, before = 0, 0
         cutoffs = stage.cutoffs
         undecided = list(cutoffs.inputs)
+        leftover = frozenset(stage.fresh)
         while True:
             if reuse is not None:
                 stage.reuse(*reuse)
             wait = cutoffs.waiting_bits(undecided, mask, stage.lost)
             ready = [cut for cut in undecided if cut.own & wait and not cutoffs.watched_bits(cut) & wait]
-            change = Change(mask, wait, before, stage.lost)
+            given = leftover & stage.made_for(mask) if leftover else leftover
+            change = Change(mask, wait, before, stage.lost, given)
             compare = sum(cut.own for cut in ready if cutoffs.compares(cut, change))
             change = change._replace(compare=compare)
             if (stage.common or stage.opened) and self._shared is not None:
@@ -300,6 +316,7 @@ class IncrementalRun:
                 if cutoffs.decide(cut, compare):
                     mask |= cut.own
                     self._stale |= cut.own
+                    stage.forget_fresh(cut.own)
                 undecided.remove(cut)
             before = wait
         self._count(stage, ran)
@@ -311,6 +328,13 @@ class IncrementalRun:
 
     # ---- the trace
 
+    def let_through(self) -> LetThrough:
+        """Return what cutoffs have let through last: also in an update that has failed since the last value."""
+        found = dict(self.cutoffs)
+        for live in (self._live, *[failed for failed, _ in self._failed]):
+            found |= {} if live is None else live.cutoff_values()
+        return found
+
     def _made_before(self, snapshot: Snapshot, table: ValueNumbers) -> tuple[Contents, Bound]:
         """Return the memory that is still right in a snapshot, and what closures have returned: of the last trace, and
         of those that have failed since."""
@@ -321,7 +345,7 @@ class IncrementalRun:
             stale = 0 if self._build is None else self._stale
             for stage in self._stages:
                 available |= stage.contents(table, stale)
-            bound |= self._live.bound(0 if self._refreshed else self._stale)
+            bound |= self._live.bound(self._host_stale)
         for live, stages in self._failed:
             for stage in stages:
                 available |= stage.contents(table, 0)
@@ -334,7 +358,7 @@ class IncrementalRun:
         available, bound = self._made_before(snapshot, table)
         settings, where = self._settings, self._origin
         tracer = Tracer(
-            self._op, settings.device, settings.policy, find_device, None, snapshot=snapshot, before=self.cutoffs
+            self._op, settings.device, settings.policy, find_device, None, snapshot=snapshot, before=self.let_through()
         )
         live = tracer.live
         assert live is not None
@@ -352,7 +376,7 @@ class IncrementalRun:
                     stages[-1].lenders(table, 0)
                 stage = self._maker.new_stage(tracer, live, program, stages)
                 made |= {storage: (stage.targets, buffer) for buffer, storage in tracer.builder.outputs()}
-                if not stages and all(map(_ends_on_host, tracer.suspended)):
+                if not stages and all(map(ends_on_host, tracer.suspended)):
                     build = result_builder(tracer.root, live, stage.targets, made, where)
                 stages.append(stage)
                 await self._run_stage(stage, 0, snapshot, waits, (table, available), earlier=stages[:-1])
@@ -379,11 +403,10 @@ class IncrementalRun:
             live.end_trace()
             self.sources = live.sources()
             tracer.abandon("the update that was to make them failed or was cancelled")
-        self._live, self._stages, self._build, self._held, self._stale = live, stages, build, held, 0
-        self.cutoffs = live
+        self._live, self._stages, self._build, self._held = live, stages, build, held
+        self._end_update()
         self.latest = None
         self._failed = []
-        self._parts.clear()
         self._inputs = {made.source: made for made in live.inputs if made.source is not None}
         self._layer = None
         self._count_kept()
@@ -415,9 +438,3 @@ class IncrementalRun:
 
 
 _Reuse: TypeAlias = tuple[ValueNumbers, Contents]
-
-
-def _ends_on_host(deferred: Deferred) -> bool:
-    """Return true for a value that no device needs: it is put together, or computed on the host, after the stage."""
-    cause = deferred.cause
-    return type(cause) is FromItems or (type(cause) is SuspendedOp and type(cause.node) is Map)

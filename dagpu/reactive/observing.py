@@ -15,7 +15,6 @@ from dagpu.common.origin import Origin, describe, here
 from dagpu.common.tracebacks import leaves_run
 from dagpu.common.wrong_arguments import check_count, check_flag
 from dagpu.handles import SharedTensor, Tensor
-from dagpu.lowering.arguments.call_text import MISS
 from dagpu.ops.base import DeviceOp, Static, check_op
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.live.versions import Snapshot, Version
@@ -25,6 +24,7 @@ from dagpu.reactive.flows.stage import End, FlowStage, Opening
 from dagpu.reactive.incremental import IncrementalRun
 from dagpu.reactive.latest_update import LatestUpdate
 from dagpu.reactive.shared_work import SharedWork
+from dagpu.runtime.calls.direct_call import MISS
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.interpreter import current_settings
 from dagpu.runtime.nesting import recording_block, refuse_nested
@@ -206,7 +206,7 @@ class Observed(FlowStage[Any]):
         loaded, again = latest.loaded, latest.loaded.again
         run.begin_again(latest, version)
         try:
-            call = (again.made_in_task or again.in_task)(loaded, None, None, self._settings, self._where)
+            call = again.in_task(loaded, None, None, self._settings, self._where)
             value = yield from protected(call, _UPDATE)
         except BaseException:
             run.end_again(latest, failed=True)

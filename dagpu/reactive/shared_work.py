@@ -267,9 +267,10 @@ class SharedWork:
         claims = _Claims(self, snapshot)
         try:
             given = await claims.settle(stage, earlier, change, waits)
-            ran = await stage.run(change._replace(lost=stage.lost, given=given), waits, origin, parts)
-            claims.publish(stage)
+            stage.fresh |= given
+            ran = await stage.run(change._replace(lost=stage.lost, given=change.given | given), waits, origin, parts)
         finally:
+            claims.publish(stage)
             claims.abandon()
         return ran
 
@@ -335,14 +336,16 @@ class _Claims:
         return None
 
     def publish(self, stage: LiveStage) -> None:
-        """Give the tensors that the update has made to other runs."""
-        while self._claimed:
-            each = self._claimed[-1]
+        """Give the tensors that the update has made to other runs, also one that has failed since."""
+        for at in reversed(range(len(self._claimed))):
+            each = self._claimed[at]
+            if each.buffer not in stage.fresh:
+                continue
             tensor: SharedTensor[Any] = stage.targets.shared(
                 each.buffer, each.device, each.nbytes, each.layout, each.origin
             )
             _observed.publish(each.node, tensor, each.revisions(self._snapshot), self._work)
-            self._claimed.pop()
+            del self._claimed[at]
 
     def abandon(self) -> None:
         """Give up the claims of what was not made."""

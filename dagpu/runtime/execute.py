@@ -1,9 +1,7 @@
 """Runs one op: traces, locks, schedules, verifies, submits and waits, stage by stage."""
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, final
 
@@ -11,19 +9,20 @@ from dagpu.common.critical import pause_section, restore_section
 from dagpu.common.origin import Origin
 from dagpu.handles.storage import Locks
 from dagpu.lowering.arguments.cache_key import flatten_op
-from dagpu.lowering.arguments.call_text import MISS
 from dagpu.lowering.arguments.exact_tokens import is_fixed
 from dagpu.lowering.plan import Plan
-from dagpu.lowering.reuse.bound_arguments import BoundArguments
-from dagpu.lowering.tracing.deferred import Deferred
+from dagpu.lowering.tracing.deferred import PENDING, Deferred, part_of
+from dagpu.lowering.tracing.own_plans import sources_of_part
 from dagpu.lowering.tracing.tracer import Stage, Tracer
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Value
-from dagpu.ops.live.versions import Snapshot
+from dagpu.ops.compose import Map, Shared, Then, Value
+from dagpu.runtime.calls.direct_call import MISS
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
-from dagpu.runtime.calls.run_call import run_bound, run_call
+from dagpu.runtime.calls.run_call import run_call
 from dagpu.runtime.calls.settings import Settings
+from dagpu.runtime.composed_call import call_directly, run_composed, run_shared
 from dagpu.runtime.device_lookup import find_device
+from dagpu.runtime.found_plan import run_by_a_plan
 from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call
 from dagpu.runtime.waiting.waits import BlockingWaits, Waits, drive
 
@@ -31,19 +30,22 @@ _T = TypeVar("_T")
 _blocking: Final = BlockingWaits()
 
 
-@contextmanager
-def quiet_collector() -> Iterator[None]:
+@final
+class quiet_collector:  # noqa: N801  # reason: it is used as a function
     """Disable the cyclic garbage collector, which would walk a trace again and again while it grows.
 
     A program and its plan have about ten objects for each launch, none of them garbage: at 100,000 launches the
     collector took half of the time of a trace. If several threads trace at once, it is off until the first one ends.
     """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
+
+    __slots__ = ("_was_on",)
+
+    def __enter__(self) -> None:
+        self._was_on = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_error: object) -> None:
+        if self._was_on:
             gc.enable()
 
 
@@ -87,141 +89,156 @@ async def run_unchecked(op: DeviceOp[_T, Any, Any], settings: Settings, waits: W
     if type(op) is Value and is_fixed(op.content):  # no work to trace or launch, but the run is a checkpoint
         await waits.finish_run(False)
         return op.content
-    lookup = PlanLookup(op, settings)
-    found = await _run_by_a_plan(lookup, settings, waits, origin)
-    return await _run_traced(op, settings, waits, lookup, origin) if found is MISS else found
-
-
-async def _run_by_a_plan(lookup: PlanLookup, settings: Settings, waits: Waits, origin: Origin) -> Any:
-    """Run an op by the plan of an earlier run that its key finds. Return `MISS` if it needs a trace."""
-    found = lookup.bind()
-    if found is None:
-        return MISS
-    loaded, bound = found
-    if bound is None:
-        assert lookup.inputs is not None
-        again, leaves = loaded.again, lookup.inputs.leaves
-        if waits is _blocking:
-            result = again.now(loaded, leaves, (), settings, origin)
+    if settings.direct and (type(op) is Map or type(op) is Then or type(op) is Shared):
+        if type(op) is Shared:
+            result, left = await run_shared(op, settings, waits, origin)
         else:
-            result = await again.in_task(loaded, leaves, (), settings, origin)
-        if result is not MISS:
+            result, left = await run_composed(op, settings, waits, origin)
+        if left is None:
             return result
-        bound = lookup.bind_again(loaded)
-    if bound is not None and (bound.claims is None or bound.claims.claim()):
-        return await _run_found(loaded, bound, settings, waits, origin)
-    return MISS
-
-
-async def _run_found(
-    loaded: LoadedPlan, bound: BoundArguments, settings: Settings, waits: Waits, origin: Origin
-) -> Any:
-    """Run a plan of an earlier run. The run has claimed the values of `Shared` and `Unzip` that it computes."""
-    claims = bound.claims
-    if claims is None:
-        return await run_bound(loaded, bound, settings, waits, origin)
-    try:
-        return claims.publish(await run_bound(loaded, bound, settings, waits, origin))
-    finally:
-        claims.abandon()
+        op = left
+    lookup = PlanLookup(op, settings)
+    found = await run_by_a_plan(lookup, settings, waits, origin)
+    return await _TracedRun(op, settings, waits, lookup, origin).run() if found is MISS else found
 
 
 @final
-class _WaitsForWhole(Exception):  # reason: it is a result and no error
-    """Raised by the run of a part of an op: it needs a value that the run of the whole is making."""
+class _TracedRun:
+    """The run of an op without a cached plan: it is traced, planned and run, stage by stage.
 
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    """The run of an op, for the runs of its parts."""
-
-    instant: Snapshot
-    """The instant at which all of them read sources."""
-    runs: tuple[object, ...]
-    """The owners of its claims, and of those of the runs that it is a part of."""
-
-
-async def _run_traced(
-    op: DeviceOp[_T, Any, Any],
-    settings: Settings,
-    waits: Waits,
-    lookup: PlanLookup,
-    origin: Origin,
-    whole: _Whole | None = None,
-    read: dict[Any, int] | None = None,
-) -> _T:
-    """Run an op without a cached plan: trace, plan and run it, stage by stage. Store the plan for later runs.
-
-    For a part of a `whole`, `read` gets the sources that the run has read, with their revisions.
+    A part of the op that has a plan of its own runs by that, within the run of the `whole`: it reads sources at the
+    same instant, and has the same locks. If a part has no plan yet, its run is traced apart, so that it leaves one. One
+    such run may need a value that another one is making, or that of the whole. The other one then goes on first, up to
+    that value.
     """
-    tracer = Tracer(op, settings.device, settings.policy, find_device, lookup.inputs, origin)
-    if whole is not None:
-        tracer.read_sources_at(whole.instant)
-    if lookup.inputs is None:
-        tracer.find_parts(op)
-    locks = Locks(origin)
-    waited = False
-    try:
-        while True:
-            stage = await next_stage(tracer, waits)
-            with quiet_collector():
-                plan = plan_stage(stage, settings.verify) if stage.program.instructions else None
-            if plan is not None:
-                tracer.begin_work()
-                call_on_plan(settings, op, plan)
-                loaded, bound = LoadedPlan(plan, settings), stage.bind()
-                await run_call(loaded, bound, locks, settings, waits, partial(_store, lookup, loaded, tracer))
-                tracer.settle(bound.memory)
-                waited = True
-            else:
-                tracer.settle([])
-            if tracer.remembers:
-                locks.hand_on(tracer.published_storages())
-                tracer.publish()
-            if tracer.finished:
-                result: _T = tracer.result
-                break
-            if parts := tracer.parts_to_run():
-                await _run_parts(tracer, parts, settings, waits, origin, whole)
-                waited = True
-            elif plan is None:
-                if not (others := tracer.awaited_values()):
-                    raise tracer.stuck_error()
-                if whole is not None and any(once.owner in whole.runs for once in others):
-                    raise _WaitsForWhole
-                await waits.wait_for_any(others)
-                waited = True
-        await waits.finish_run(waited)
-        if read is not None:
-            read |= tracer.read_sources()
-        lookup.warn_never_kept(tracer.never_kept)
-        return result
-    except BaseException:
-        tracer.abandon("the run that was to make them failed or was cancelled")
-        raise
-    finally:
-        locks.release()
 
+    __slots__ = (
+        "_lookup",
+        "_op",
+        "_origin",
+        "_parts",
+        "_settings",
+        "_waited",
+        "_waits",
+        "_whole",
+        "locks",
+        "runs",
+        "tracer",
+    )
 
-async def _run_parts(
-    tracer: Tracer, parts: list[Deferred], settings: Settings, waits: Waits, origin: Origin, whole: _Whole | None
-) -> None:
-    """Run parts of the op that is traced, together, by a plan of their own."""
-    op = tracer.op_of_parts(parts)
-    lookup = PlanLookup(op, settings, instant=tracer.instant)
-    read: dict[Any, int] = {}
-    result = await _run_by_a_plan(lookup, settings, waits, origin)
-    if result is MISS:
-        inner = _Whole(tracer.instant, (tracer.run, *(() if whole is None else whole.runs)))
+    def __init__(
+        self,
+        op: DeviceOp[Any, Any, Any],
+        settings: Settings,
+        waits: Waits,
+        lookup: PlanLookup,
+        origin: Origin,
+        whole: "_TracedRun | None" = None,
+        parts: Sequence[Deferred] = (),
+    ) -> None:
+        self._op, self._settings, self._waits, self._lookup, self._origin = op, settings, waits, lookup, origin
+        self.tracer = Tracer(op, settings.device, settings.policy, find_device, lookup.inputs, origin)
+        if whole is not None:
+            self.tracer.read_sources_at(whole.tracer.instant, parts)
+        if lookup.inputs is None:
+            self.tracer.find_parts(op)
+        self._whole, self._parts = whole, parts
+        """The run of which this one makes parts, and these parts."""
+        self.locks: Locks = Locks(origin) if whole is None else whole.locks
+        self.runs: dict[object, _TracedRun] = {} if whole is None else whole.runs
+        """The runs of the whole and of its parts, by the owners of their claims."""
+        self._waited = False
+
+    async def run(self) -> Any:
+        """Run the op, and return its result. Store the plan for later runs."""
+        tracer, runs = self.tracer, self.runs
+        runs[tracer.run] = self
+        locked = frozenset(self.locks.held)
         try:
-            result = await _run_traced(op, settings, waits, lookup, origin, inner, read)
-        except _WaitsForWhole:
-            tracer.trace_parts(parts)
+            while not tracer.finished:
+                if not await self.go_on():
+                    await self._wait_for_others()
+            await self._waits.finish_run(self._waited)
+            self._lookup.warn_never_kept(tracer.never_kept)
+            self.finish_parts()
+            return tracer.result
+        except BaseException:
+            tracer.abandon("the run that was to make them failed or was cancelled")
+            raise
+        finally:
+            del runs[tracer.run]
+            self.locks.release(locked)
+
+    async def go_on(self) -> bool:
+        """Trace and run a stage, and the parts that the trace has met. Return false if only another run can help."""
+        tracer, settings, waits = self.tracer, self._settings, self._waits
+        before = tracer.resumed
+        stage = await next_stage(tracer, waits)
+        moved = tracer.resumed > before
+        if stage.program.instructions:
+            with quiet_collector():
+                plan = plan_stage(stage, settings.verify)
+            call_on_plan(settings, self._op, plan)
+            loaded, bound = LoadedPlan(plan, settings), stage.bind()
+            await run_call(loaded, bound, self.locks, settings, waits, partial(_store, self._lookup, loaded, tracer))
+            tracer.settle(bound.memory)
+            moved = self._waited = True
+        else:
+            tracer.settle([])
+        if tracer.remembers:
+            self.locks.hand_on(tracer.published_storages())
+            tracer.publish()
+        if not tracer.finished and (parts := tracer.parts_to_run()):
+            await self._run_parts(parts)
+            moved = self._waited = True
+        return moved or tracer.finished
+
+    async def _wait_for_others(self) -> None:
+        """Let the other runs of this op go on, or wait for a value that a run of another op is making."""
+        others = self.tracer.awaited_values()
+        moved = False
+        for run in [*self.runs.values()]:
+            moved = run.finish_parts() or moved
+        for run in [*self.runs.values()]:
+            if run is not self and not run.tracer.finished:
+                moved = await run.go_on() or moved
+        if moved or any(once.settled() for once in others):
             return
-    if lookup.inputs is not None:
-        read |= lookup.inputs.revisions()
-    tracer.finish_parts(parts, result, read)
+        others = [once for once in others if once.owner not in self.runs]
+        if not others:
+            raise self.tracer.stuck_error()
+        await self._waits.wait_for_any(others)
+        self._waited = True
+
+    async def _run_parts(self, parts: list[Deferred]) -> None:
+        """Run parts of the op, together, by a plan of their own."""
+        tracer, settings, waits, origin = self.tracer, self._settings, self._waits, self._origin
+        op = tracer.op_of_parts(parts)
+        result = await call_directly(op, settings, waits, origin)
+        if result is not MISS:
+            tracer.finish_part(parts[0], result, {})
+            return
+        lookup = PlanLookup(op, settings, instant=tracer.instant)
+        result = await run_by_a_plan(lookup, settings, waits, origin, self.locks)
+        if result is MISS:
+            await _TracedRun(op, settings, waits, lookup, origin, self, parts).run()
+            return
+        inputs = lookup.inputs
+        for part, value in zip(parts, (result,) if len(parts) == 1 else result, strict=True):
+            tracer.finish_part(part, value, {} if inputs is None else sources_of_part(part_of(part), inputs))
+
+    def finish_parts(self) -> bool:
+        """Give the whole the values of the parts that exist, although those of others may not. Return whether there are
+        any new ones."""
+        tracer, whole, parts = self.tracer, self._whole, self._parts
+        if whole is None:
+            return False
+        new = False
+        for part, value in zip(parts, tracer.values_so_far(len(parts)), strict=True):
+            if value is not PENDING and part.value is PENDING:
+                whole.tracer.finish_part(part, value, tracer.read_by(part))
+                new = True
+        return new
 
 
 def _store(lookup: PlanLookup, loaded: LoadedPlan, tracer: Tracer) -> None:

@@ -16,7 +16,6 @@ from dagpu.common.origin import Origin, describe, here, start_of_run
 from dagpu.common.tracebacks import leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import add_call_place, check_count, check_flag, check_function, wrong_argument
 from dagpu.handles.device_handles import Device, Stream
-from dagpu.lowering.arguments.call_text import MISS
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.report.explanation import explain
 from dagpu.lowering.schedule.cost_model import CostModel
@@ -28,6 +27,7 @@ from dagpu.ops.base import RUNNER, DeviceOp, check_op, check_stream
 from dagpu.ops.compose import On
 from dagpu.ops.graph import Captured, CudaGraph, Scope
 from dagpu.runtime import device_lookup, execute
+from dagpu.runtime.calls.direct_call import MISS
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import chosen_device, current_device, find_device
 from dagpu.runtime.graphs import updating
@@ -209,8 +209,7 @@ def _run_in_task(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any], ori
         if call is not None:
             loaded, direct, arguments, named, cache = call
             del call
-            run = direct.made_in_task or direct.in_task
-            given: Any = yield from protected(run(loaded, arguments, named, settings, origin), _RUN)
+            given: Any = yield from protected(direct.in_task(loaded, arguments, named, settings, origin), _RUN)
             if given is not MISS:
                 if cache is not None:
                     cache.hits += 1

@@ -15,7 +15,7 @@ from dagpu.common.reference_queue import ReferenceQueue
 from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.graph import GraphLaunch
-from dagpu.runtime.calls.direct_call import write_call_again, write_direct_call, write_fresh_call
+from dagpu.runtime.calls.direct_call import make_call_again, make_direct_call, make_fresh_call
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 
@@ -74,7 +74,7 @@ class PlanCache:
     def remember_launch(self, loaded: LoadedPlan, op: GraphLaunch) -> None:
         """Remember the plan that `find` has returned for a launch of this graph, for direct calls."""
         if not loaded.again_is_known:
-            write_call_again(loaded, (op.captured,))
+            make_call_again(loaded, (op.captured,))
         loaded.launched_at = op.origin
         self.latest = None if loaded.again is None or op.origin is None else loaded
 
@@ -82,12 +82,12 @@ class PlanCache:
         self, loaded: LoadedPlan, arguments: tuple[Any, ...], named: tuple[Any, ...], inputs: Flattened
     ) -> None:
         """Remember the plan that `find` has returned for this call, for direct calls."""
-        write_direct_call(loaded, arguments, named, inputs)
+        make_direct_call(loaded, arguments, named, inputs)
         self.latest = None if loaded.direct is None or self.check is not None else loaded
 
     def remember_place(self, loaded: LoadedPlan, op: DeviceOp[Any, Any, Any], inputs: Flattened) -> None:
         """Remember the plan that `find` has returned for this op, for direct calls of ops from the same place."""
-        write_fresh_call(loaded, op, inputs)
+        make_fresh_call(loaded, op, inputs)
         origin = op.origin
         if loaded.fresh is not None and origin is not None:
             with BOOKKEEPING:

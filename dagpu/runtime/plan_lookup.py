@@ -16,7 +16,7 @@ from dagpu.ops.compose import Then, Value
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.node_functions import Pure
-from dagpu.runtime.calls.direct_call import OFTEN, write_call_again
+from dagpu.runtime.calls.direct_call import OFTEN, make_call_again
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.plan_cache import KEPT_PER_OP, PlanCache, plans
@@ -58,7 +58,8 @@ def _warn_uncacheable(owner: Any, origin: Origin, what: str) -> None:
         origin,
         f"{owner!r}, called at {describe(origin)}, got {what}, by which no plan can be found: its function is called "
         "again in each run. Pass handles, NumPy arrays, numbers, texts, and tuples, lists and dicts of these; or "
-        "slices, frozen dataclasses and functions that hold none of the first two and no object. Let the function "
+        "slices, frozen dataclasses, classes and functions that hold none of the first two and no object. Of a module "
+        "pass what the function reads. Let the function "
         "close over a value that is the same in all calls, and make a pipeline for each such value. Give the result of "
         "an op by .then: op.then(lambda t: f(t)).",
     )
@@ -111,10 +112,11 @@ class PlanLookup:
 
     The slot on the op is an inline cache: it has the plans of earlier runs of the same op object, and needs no key. All
     other plans are in the cache of the pipeline that is called, of the graph that is launched, or of the process. With
-    `cache`, only that cache is used. The run reads sources at `instant`, if that is given.
+    `cache`, only that cache is used. The run reads sources at `instant`, if that is given. With `most`, an op of more
+    nodes has no key.
     """
 
-    __slots__ = ("_at", "_cache", "_inline", "_op", "_settings", "inputs")
+    __slots__ = ("_at", "_cache", "_inline", "_most", "_op", "_settings", "inputs")
 
     def __init__(
         self,
@@ -122,8 +124,10 @@ class PlanLookup:
         settings: Settings,
         cache: PlanCache | None = None,
         instant: Snapshot | None = None,
+        most: int | None = None,
     ) -> None:
         self._op = op
+        self._most = most
         self._at = () if instant is None else (instant,)
         self._settings = settings
         self._inline = cache is None
@@ -147,7 +151,7 @@ class PlanLookup:
             attached = self._bind_attached()
             if attached is not None:
                 return attached
-            self.inputs = inputs = flatten_op(op, _most_nodes(op), _warn_uncacheable, *self._at)
+            self.inputs = inputs = flatten_op(op, self._most or _most_nodes(op), _warn_uncacheable, *self._at)
             self._cache = None if inputs is None else _cache_of(inputs, settings)
         cache = self._cache
         if inputs is None or cache is None:
@@ -166,7 +170,7 @@ class PlanLookup:
                 if cache is plans:
                     cache.remember_place(found, op, inputs)
                 if not found.again_is_known:
-                    write_call_again(found, inputs.leaves)
+                    make_call_again(found, inputs.leaves)
             if settings.direct and found.again is not None:
                 return found, None
         bound = found.bind(inputs.leaves)
@@ -185,7 +189,7 @@ class PlanLookup:
                 if entry is not attached[0]:  # the first one may have a direct call
                     attach_plans(self._op, (entry, *(other for other in attached if other is not entry)))
                 if loaded.runs >= OFTEN and not loaded.again_is_known:
-                    write_call_again(loaded, leaves)
+                    make_call_again(loaded, leaves)
                 return loaded, bound
         return None
 

@@ -13,7 +13,7 @@ from dagpu.backends.common.measuring import FEEDS, Mark, MeasuredRun, SpanTrack,
 from dagpu.backends.common.profiler import nvtx_ranges
 from dagpu.common.origin import describe, here
 from dagpu.common.tracebacks import leaves_run
-from dagpu.common.wrong_arguments import check_flag, check_path, wrong_argument
+from dagpu.common.wrong_arguments import check_flag, check_path, is_real_number, wrong_argument
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.report.explanation import duration
 from dagpu.lowering.report.missed_overlap import branches_apart
@@ -171,7 +171,7 @@ class Trace:
             AssertionError: the overlap is less. The message names branches that could overlap by the plans, and ran one
                 after the other.
         """
-        if not isinstance(at_least, int | float):
+        if not is_real_number(at_least):
             cure = "Write 0.5 for a half"
             raise wrong_argument("assert_overlap", here(), "at_least", at_least, "a share, from 0 to 1", cure)
         if not self.runs:

@@ -6,9 +6,8 @@ from PIL import Image, ImageDraw, ImageFont
 from rich.table import Table
 
 from dagpu import current_device
-from dagpu.lowering.plan import Execute, Plan, Record, Wait
-from dagpu.lowering.program import Launch
 from dagpu.lowering.report.prediction import forecast
+from dagpu.testing import Execute, Launch, Plan, Record, Wait
 
 
 def critical_path(plan: Plan) -> int:

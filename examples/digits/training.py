@@ -42,7 +42,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.lowering.plan import Plan
+from dagpu.testing import Plan
 from examples.digits.batches import (
     SIDE,
     Digits,

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.commands.bounds_reports import LAYOUT
-from dagpu.common.layout import check_tiling
-from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.testing import KernelSpec, check_tiling
 from tests.emulation import HERE, Emulation, emulation
 from tests.unit.backends.cuda.kernels.emulated_prelude import in_namespace, packed
 

@@ -10,8 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import final
 
-from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Plan, Record, Release, Wait
-from dagpu.lowering.program import Role
+from dagpu.testing import ALIGNMENT, Allocate, Execute, Plan, Record, Release, Role, Wait
 
 _ENDLESS = 1 << 62
 

@@ -24,13 +24,24 @@ from dagpu import (
 )
 from dagpu.backends.cuda.executable import Executable
 from dagpu.backends.cuda.resources.pools import MemoryBlock, array_over
-from dagpu.backends.protocol import Bindings, Failure
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.program import HOST, Buffer, Cell, GraphLaunch, Instruction, Launch, Program, Role
-from dagpu.lowering.schedule.scheduler import schedule
 from dagpu.lowering.tracing.tracer import Tracer
-from dagpu.lowering.verify.verifier import verify
-from dagpu.runtime.device_lookup import backend, device
+from dagpu.runtime.device_lookup import device
+from dagpu.testing import (
+    HOST,
+    Bindings,
+    Buffer,
+    Cell,
+    Failure,
+    GraphLaunch,
+    Instruction,
+    Launch,
+    Plan,
+    Program,
+    Role,
+    backend,
+    schedule,
+    verify,
+)
 from tests.programs.arithmetic import scale
 from tests.simulated.cuda import driver
 from tests.simulated.machine import Machine

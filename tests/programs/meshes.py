@@ -8,10 +8,9 @@ from typing import final
 from hypothesis import strategies as st
 
 from dagpu import CostModel, Device, Link, Links, Mesh
-from dagpu.handles.device_handles import driver_of
-from dagpu.lowering.program import HOST, Buffer, Instruction, Launch, Program, Role
 from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.runtime.device_lookup import find_device
+from dagpu.testing import HOST, Buffer, Instruction, Launch, Program, Role, driver_of
 from tests.programs.plain_programs import kernel
 
 EAGER = CostModel(launch=1e-3, links=Links(peer=Link(1e-6, 1e12)))

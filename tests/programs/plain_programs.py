@@ -8,9 +8,8 @@ from typing import Any, final
 from hypothesis import strategies as st
 
 from dagpu.common.origin import Origin
-from dagpu.lowering.program import HOST, Buffer, Cell, HostCall, Instruction, Launch, Program, Role
 from dagpu.lowering.schedule.policies import RoundRobin, SingleStream
-from dagpu.ops.kernel_spec import HostBody, KernelSpec
+from dagpu.testing import HOST, Buffer, Cell, HostBody, HostCall, Instruction, KernelSpec, Launch, Program, Role
 
 
 @final

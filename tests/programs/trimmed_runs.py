@@ -24,7 +24,7 @@ from dagpu import (
     pipeline,
     zeros,
 )
-from dagpu.sharding.spread_values import parts_of
+from dagpu.testing import parts_of
 from tests.programs.arithmetic import scale
 
 SHAPE: Final = (256, 256)

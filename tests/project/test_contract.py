@@ -68,6 +68,12 @@ CLASSES: dict[str, str] = {
     "Each": "mesh; __iter__()",
     "DevicePolicy": "assign(program, mesh, /)",
     "Spread": "assign(program, mesh, /); place(program)",
+    "Program": "devices; buffers; instructions; policies; policy_of",
+    "Plan": """
+        devices; lanes; buffers; steps; events; peak_bytes; offsets; arena_bytes; program;
+        to_svg(*, costs=..., until=...); save_svg(path, *, costs=..., until=...); memory_to_svg();
+        save_memory_svg(path)
+    """,
     "Link": "__init__(latency, bandwidth, ports=...)",
     "Links": "__init__(peer=..., host=..., node=...); between(one, other); measured(mesh)",
     "Part": "worker; plan; imports; exports; seconds; peak_bytes",

@@ -10,12 +10,11 @@ import pytest
 from dagpu import CostModel, NoDeviceError, Out, current_device, f32, kernel, ones, plan_of, use_device, value
 from dagpu.backends.cuda.compile.disk_cache import default_cache_dir
 from dagpu.backends.cuda.resources.cuda_device import pinned_room
-from dagpu.backends.host import HostBackend
 from dagpu.cluster.cluster_backend import ClusterBackend
-from dagpu.cluster.cluster_runs import program_of
 from dagpu.common import env_vars
 from dagpu.common.env_vars import VARIABLES
 from dagpu.interop.foreign_ops.bodies import BodyList
+from dagpu.testing import HostBackend
 from tests.support.paths import ROOT
 
 
@@ -42,7 +41,7 @@ def chosen_body() -> str:
 def tasks_of_a_cluster() -> object:
     engine: Any = None  # nothing is run
     backend = ClusterBackend({"w0": ["host:0"]}, engine, CostModel())
-    return [task.name for task in backend.tasks_of(program_of(plan_of(ones((1,))))).tasks]
+    return [task.name for task in backend.tasks_of(plan_of(ones((1,))).program).tasks]
 
 
 READERS: dict[str, Callable[[], object]] = {

@@ -35,7 +35,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"reactive"}),
     frozenset({"cluster"}),
     frozenset({"entry.public"}),
-    frozenset({"__init__", "__main__", "array", "entry"}),
+    frozenset({"__init__", "__main__", "array", "entry", "testing"}),
 )
 
 # What runs inside mypy, and so knows no other layer, and is known to none.

@@ -19,15 +19,11 @@ PACKAGE: Final = ROOT / "dagpu"
 ROOM: Final = 25
 """Entries of a folder, at most."""
 
-OUTSIDE_OF_ROOMS: Final = {"__init__.py", "__main__.py", "array.py", "py.typed"}
-"""Files that Python wants at the root of the package, `array.py` for `import dagpu.array`. Nobody looks for code by
-their names."""
-
-NODES_AND_INSTRUCTIONS: Final = {"GraphLaunch", "HostCall", "Launch"}
-"""Names that an op and the instruction that it is traced to have in common."""
+OUTSIDE_OF_ROOMS: Final = {"__init__.py", "__main__.py", "array.py", "testing.py", "py.typed"}
+"""Files that Python wants at the root of the package, and public modules. Nobody looks for code by their names."""
 
 SHARED_MODULES: Final = {"__init__", "__main__", "backend"}
-"""Basenames that several packages may have: each backend has a `backend`."""
+"""Basenames that several folders of a room may have: each backend has a `backend`."""
 
 
 def folders(root: Path) -> list[Path]:
@@ -81,19 +77,26 @@ def test_a_folder_fits_on_a_screen(root: str) -> None:
     assert crowded == {}
 
 
-def test_a_module_is_found_by_its_name() -> None:
-    """No two modules of the package have one basename, apart from each backend's `backend`."""
-    named = [(path.stem, str(path.relative_to(ROOT))) for path in modules() if path.stem not in SHARED_MODULES]
+def rooms() -> dict[str, list[Path]]:
+    """The modules of each room, which is a folder of the package with all that is in it."""
+    found = defaultdict(list)
+    for path in modules():
+        found[path.relative_to(PACKAGE).parts[0]].append(path)
+    return found
+
+
+@pytest.mark.parametrize("room", sorted(rooms()))
+def test_a_module_is_found_by_its_name(room: str) -> None:
+    """No two modules of a room have one basename, apart from each backend's `backend`."""
+    inside = [path for path in rooms()[room] if path.stem not in SHARED_MODULES]
+    assert clashes([(path.stem, str(path.relative_to(ROOT))) for path in inside]) == {}
+
+
+@pytest.mark.parametrize("room", sorted(rooms()))
+def test_a_class_is_found_by_its_name(room: str) -> None:
+    """No two public classes of a room have one name."""
+    named = [(name, str(path.relative_to(ROOT))) for path in rooms()[room] for name in classes(path)]
     assert clashes(named) == {}
-
-
-def test_a_class_is_found_by_its_name() -> None:
-    """No two public classes have one name, outside of the mypy plugin, which runs apart, and inside of it."""
-    for apart in (False, True):
-        inside = [path for path in modules() if (path.relative_to(PACKAGE).parts[0] == "mypy_plugin") is apart]
-        named = [(name, str(path.relative_to(ROOT))) for path in inside for name in classes(path)]
-        named = [(name, place) for name, place in named if name not in NODES_AND_INSTRUCTIONS]
-        assert clashes(named) == {}
 
 
 def test_no_module_hides_a_public_name() -> None:

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dagpu.backends.cuda.driver.driver_protocol import EnqueuedWork
 from dagpu.backends.host.arrays import bytes_at
 from dagpu.common.dtypes import Shape, strides_of
 from dagpu.interop.capsules import CPU, form_of, read_capsule
+from dagpu.testing import EnqueuedWork
 from tests.simulated.gpu import CAPTURING, SimulatedGpu
 from tests.simulated.machine import Machine
 

@@ -19,7 +19,6 @@ import pytest
 from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.cuda.backend import CudaBackend
 from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, Unit
-from dagpu.backends.cuda.driver.driver_protocol import Limits
 from dagpu.backends.cuda.kernels import deciding, fill_and_copy, launch_params
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
 from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
@@ -30,11 +29,8 @@ from dagpu.common.errors import CompileError
 from dagpu.common.layout import Layout
 from dagpu.common.reference_queue import Reference, ReferenceQueue
 from dagpu.kernels.compiling import COMPILER
-from dagpu.lowering.program import Launch
 from dagpu.ops.initializers import with_seed
-from dagpu.ops.kernel_spec import KernelSpec
-from dagpu.runtime.device_lookup import backend, replaced_backend
-from dagpu.runtime.plan_cache import plans
+from dagpu.testing import KernelSpec, Launch, Limits, backend, plans, replaced_backend
 from tests.simulated.gpu import LIMITS, SimulatedGpu
 from tests.simulated.kernels import KERNELS, OWN, placed
 from tests.simulated.machine import Machine

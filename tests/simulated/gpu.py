@@ -21,7 +21,10 @@ from numpy.typing import NDArray
 
 from dagpu.backends.cuda.compile.module_cache import BUILTIN_FILE
 from dagpu.backends.cuda.driver.driver_errors import STICKY, device_error
-from dagpu.backends.cuda.driver.driver_protocol import (
+from dagpu.backends.cuda.driver.driver_protocol import Launches, RawEvent, TimingEvent
+from dagpu.backends.host.arrays import Account, HostMemory
+from dagpu.common.errors import DeviceError
+from dagpu.testing import (
     LAUNCH,
     CapturedNode,
     EnqueuedWork,
@@ -29,15 +32,10 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     Gpu,
     GraphNode,
     KernelLaunch,
-    Launches,
     Limits,
-    RawEvent,
     RawGraph,
     RawStream,
-    TimingEvent,
 )
-from dagpu.backends.host.arrays import Account, HostMemory
-from dagpu.common.errors import DeviceError
 from tests.simulated.machine import Machine, SimulatedEvent, SimulatedStream
 
 FIRST_HANDLE: Final = 0x100

@@ -12,16 +12,8 @@ from dataclasses import dataclass
 from struct import pack_into
 from typing import Any, Final, final
 
-from dagpu.backends.cuda.driver.driver_protocol import (
-    CapturedNode,
-    CopyNode,
-    FillNode,
-    GraphNode,
-    IfNode,
-    KernelLaunch,
-    RawStream,
-)
 from dagpu.common.errors import DeviceError
+from dagpu.testing import CapturedNode, CopyNode, FillNode, GraphNode, IfNode, KernelLaunch, RawStream
 from tests.simulated.gpu import SimulatedGpu
 from tests.simulated.machine import Record
 

@@ -15,16 +15,16 @@ import numpy as np
 
 from dagpu.backends.cuda.commands.bounds_reports import OUT_OF_SIGHT
 from dagpu.backends.cuda.compile.compiler import Unit
-from dagpu.backends.cuda.driver.driver_protocol import LAUNCH, GridExtents, KernelLaunch
+from dagpu.backends.cuda.driver.driver_protocol import GridExtents
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
 from dagpu.backends.cuda.kernels.kernel_variants import CHECKED, LINEAR_GRID, SEES, STRIDED, TILE_LIST, WIDE, macros
 from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.backends.host.numpy_execution import execute
 from dagpu.common.errors import KernelBoundsError
-from dagpu.common.layout import Layout, contiguous_layout
+from dagpu.common.layout import Layout
 from dagpu.kernels.declaration import ScalarCheck
-from dagpu.lowering.program import Launch, Tiles, View
-from dagpu.ops.kernel_spec import KernelSpec, Param, PythonKernel
+from dagpu.ops.kernel_spec import PythonKernel
+from dagpu.testing import LAUNCH, KernelLaunch, KernelSpec, Launch, Param, Tiles, View, contiguous_layout
 from tests.simulated.gpu import SimulatedGpu
 
 REPORT: Final = struct.Struct("<4i8q8q")

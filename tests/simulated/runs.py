@@ -16,7 +16,7 @@ from dagpu import (
     ones,
 )
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.runtime.plan_cache import plans
+from dagpu.testing import plans
 from tests.programs.arithmetic import add, axpy, scale
 from tests.simulated.cuda import driver, installed
 from tests.simulated.kernels import Violation

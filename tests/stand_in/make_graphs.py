@@ -15,7 +15,9 @@ import ml_dtypes
 import numpy as np
 
 from dagpu.backends.cuda.driver.driver_errors import NOT_READY
-from dagpu.backends.cuda.driver.driver_protocol import (
+from dagpu.backends.cuda.driver.pycuda_driver import open_gpus
+from dagpu.common.errors import DeviceError
+from dagpu.testing import (
     CapturedNode,
     CopyNode,
     EnqueuedWork,
@@ -27,8 +29,6 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     KernelLaunch,
     RawStream,
 )
-from dagpu.backends.cuda.driver.pycuda_driver import open_gpus
-from dagpu.common.errors import DeviceError
 
 LIBRARY = ctypes.CDLL("libcuda.so.1")
 LIBRARY.stand_in_log.restype = ctypes.c_char_p

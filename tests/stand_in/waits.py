@@ -23,8 +23,8 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
-from dagpu.backends.cuda.driver.driver_protocol import CapturedNode, CopyNode, FillNode, GraphNode, IfNode, KernelLaunch
 from dagpu.backends.cuda.driver.pycuda_driver import _limits_of, open_gpus
+from dagpu.testing import CapturedNode, CopyNode, FillNode, GraphNode, IfNode, KernelLaunch
 from tests.support.driver_calls import driver_calls
 
 LIBRARY: Final = ctypes.CDLL("libcuda.so.1")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 import dagpu
 from dagpu import In, Out, Tile, f32, kernel, value, zeros, zip_ops
-from dagpu.lowering.program import Program
+from dagpu.testing import Program
 
 T = TypeVar("T")
 PATIENCE = 30.0

@@ -19,15 +19,15 @@ BUILDERS = {"refuse_call", "declaration_error", "wrong_argument", "_refuse", "re
 """Functions that make an error from the texts that they are given."""
 
 MESSAGE_MODULES = {
-    "backends/cuda/compile/diagnostics.py",
-    "backends/cuda/graphs/obstacles.py",
-    "backends/cuda/kernels/launch_limits.py",
-    "backends/cuda/kernels/launch_params.py",
-    "kernels/cuda_source/cuda_scalars.py",
-    "kernels/cuda_source/cuda_signature.py",
-    "kernels/call_arguments.py",
-    "kernels/annotations.py",
-    "common/wrong_arguments.py",
+    "diagnostics",
+    "obstacles",
+    "launch_limits",
+    "launch_params",
+    "cuda_scalars",
+    "cuda_signature",
+    "call_arguments",
+    "annotations",
+    "wrong_arguments",
 }
 """Modules in which all functions make texts for messages."""
 
@@ -71,10 +71,10 @@ def pieces() -> Iterator[Piece]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]:
             own = list(_own_nodes(function))
-            if module in MESSAGE_MODULES or "cure" in function.name or any(map(_makes_an_error, own)):
+            if path.stem in MESSAGE_MODULES or "cure" in function.name or any(map(_makes_an_error, own)):
                 for text in _texts(own):
                     yield Piece(module, function.name, text)
-        if module in MESSAGE_MODULES or any(map(_makes_an_error, ast.walk(tree))):
+        if path.stem in MESSAGE_MODULES or any(map(_makes_an_error, ast.walk(tree))):
             assigned = [node.value for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and node.value]
             for text in _texts([inner for value in assigned for inner in ast.walk(value)]):
                 if re.search(r"[a-z]\. |[a-z], or |^[A-Z][a-z]+ (?:the|it|in|a) ", text):  # a sentence, or part of one

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import strategies as st
 
 from dagpu import Partition, SharedTensor, SingleStream, Tensor, arange, empty, full, ones
-from dagpu.lowering.program import Program
 from dagpu.runtime import execute
-from dagpu.runtime.plan_cache import plans
+from dagpu.testing import Program, plans
 from tests.programs.arithmetic import scale
 from tests.programs.expressions import Call, Change, Expr, Lent, Number, Op, Shape2, bits
 from tests.programs.strategies import makes

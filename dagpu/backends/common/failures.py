@@ -14,18 +14,20 @@ class Outcome:
     """The outcome of one run. Failures spread by data flow.
 
     A failed instruction poisons the buffers that it writes. An instruction that reads or writes a poisoned buffer is
-    skipped and poisons the buffers that it writes. So the set of failures never depends on timing.
+    skipped and poisons the buffers that it writes. So the set of failures never depends on timing. After a cancellation
+    each instruction that is skipped, or stops before its end, does so too.
 
     Invariant: an instruction has failed or the run is cancelled  =>  abnormal
     """
 
-    __slots__ = ("_failures", "_further", "_lock", "_poisoned", "abnormal", "cancelled")
+    __slots__ = ("_failures", "_further", "_lock", "_poisoned", "_untold", "abnormal", "cancelled")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._poisoned: set[int] = set()
         self._failures: list[Failure] = []
         self._further: tuple[Callable[[], None], ...] = ()
+        self._untold = False
         self.cancelled = False
         self.abnormal = False
         """True after a failure or a cancellation. While it is False, a step needs no other check."""
@@ -49,13 +51,27 @@ class Outcome:
     def skips(self, instruction: Instruction) -> bool:
         """Return True if the instruction is cancelled, or reads or writes a poisoned buffer."""
         with self._lock:
-            if self.cancelled:
-                return True
             poisoned = self._poisoned
-            if poisoned.isdisjoint(instruction.reads) and poisoned.isdisjoint(instruction.writes):
+            is_clean = poisoned.isdisjoint(instruction.reads) and poisoned.isdisjoint(instruction.writes)
+            if is_clean and not self.cancelled:
                 return False
             poisoned.update(instruction.writes)
             return True
+
+    def stop(self, instruction: Instruction) -> None:
+        """Record that a cancelled run may have stopped amid an instruction."""
+        with self._lock:
+            self._poisoned.update(instruction.writes)
+
+    def lose_track(self) -> None:
+        """Record that nobody knows which instructions were completed: the device is lost, or has refused a whole
+        graph."""
+        self._untold = True
+
+    def spoilt(self) -> frozenset[int] | None:
+        """Return the buffers that instructions did not complete; None if that is not known. See `Replay.spoilt`."""
+        with self._lock:
+            return None if self._untold else frozenset(self._poisoned)
 
     def fail(self, instruction: Instruction, error: BaseException, buffers: Sequence[int] | None = None) -> None:
         """Record the failure of an instruction, and poison the buffers that it writes (or `buffers`).

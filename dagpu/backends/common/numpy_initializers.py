@@ -1,6 +1,5 @@
 """Initializes NumPy arrays on the host, by the formulas of `dagpu.ops.initializers`."""
 
-import math
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias, assert_never
 
@@ -51,10 +50,8 @@ def write_constant(value: Number, out: NDArray[Any]) -> None:
     kind = out.dtype.kind
     if kind == "c" or isinstance(value, complex):
         out[...] = value
-    elif kind == "b":
-        out[...] = value != 0
-    elif kind in "iu":
-        out[...] = math.trunc(value)
+    elif kind in "biu":
+        out[...] = int(value)
     else:
         # Convert through f64 in all cases: from a whole number NumPy might go through int64, which rounds differently.
         with np.errstate(over="ignore"):
@@ -62,10 +59,10 @@ def write_constant(value: Number, out: NDArray[Any]) -> None:
 
 
 def _write_arange(start: Real, step: Real, out: NDArray[Any]) -> None:
-    if out.dtype.kind in "biu" and isinstance(start, int) and isinstance(step, int):
+    if out.dtype.kind in "biu":
         # Compute modulo 2**64. All elements fit the type, as was checked, so the low bits are the number.
         modulus = 1 << 64
-        first_bits, step_bits = np.uint64(start % modulus), np.uint64(step % modulus)
+        first_bits, step_bits = np.uint64(int(start) % modulus), np.uint64(int(step) % modulus)
 
         def whole(first: int, part: NDArray[Any]) -> None:
             bits = np.arange(first, first + len(part), dtype=np.uint64)

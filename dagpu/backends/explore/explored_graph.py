@@ -8,7 +8,7 @@ from dagpu.backends.explore.exploration import current
 from dagpu.backends.explore.machine import Machine
 from dagpu.backends.explore.script import Script
 from dagpu.backends.explore.store import PoisonedStore
-from dagpu.lowering.arguments.scalar_params import drawn_cells, fresh_seed
+from dagpu.ops.initializers import fresh_seed
 
 
 @final
@@ -25,7 +25,7 @@ class ExploredGraph:
         self._store = store
         self._memory = memory
         """The list of buffers that the store works on."""
-        self._drawn = drawn_cells(script.plan)
+        self._drawn = script.plan.seed_cells
 
     def launch(self, outcome: Outcome) -> None:
         """Execute the plan to its end. If `outcome` is cancelled, skip instructions that have not begun.

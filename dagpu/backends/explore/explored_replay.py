@@ -119,6 +119,11 @@ class ExploreReplay:
         self.wait()
         return self._outcome.failures()
 
+    def spoilt(self) -> frozenset[int] | None:
+        """Run to the end. Return the buffers that were not completed."""
+        self.wait()
+        return self._outcome.spoilt()
+
     def _run(self, most: int = -1) -> None:
         """Do at most `most` steps (-1: any number) of the runs whose turn it is, until this run is over or held."""
         exploration, here = self._exploration, threading.get_ident()
@@ -150,6 +155,7 @@ class ExploreReplay:
         stuck, blocked = machine.stuck(), machine.blocked()
         if stuck is not None and blocked is not None:
             self._outcome.fail(blocked, stuck)
+            self._outcome.lose_track()
         self._outcome.sort(self._script.plan)
         note = self._exploration.replay_hint()
         for failed in self._outcome.errors():

@@ -185,6 +185,7 @@ class Machine:
         last = next((s.instruction for s in reversed(steps[: action.step]) if isinstance(s, Execute)), None)
         if last is not None:
             self._outcome.fail(last, fault, ())
+        self._outcome.lose_track()
         self._outcome.cancel()
 
 

@@ -9,8 +9,8 @@ from dagpu.backends.common.worker_threads import WorkerStream, enqueue
 from dagpu.backends.host.arrays import HostMemory
 from dagpu.backends.host.host_replay import Batch, HostReplay
 from dagpu.backends.protocol import Bindings
-from dagpu.lowering.arguments.scalar_params import drawn_cells, fresh_seed
 from dagpu.lowering.plan import Plan, Step
+from dagpu.ops.initializers import fresh_seed
 
 
 @final
@@ -28,7 +28,7 @@ class HostGraph:
     ) -> None:
         self._plan = plan
         self._memory = list(bindings.memory)
-        self._drawn = drawn_cells(plan)
+        self._drawn = plan.seed_cells
         self._arenas = arenas
         self._work = work
 

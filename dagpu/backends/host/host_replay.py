@@ -117,6 +117,10 @@ class HostReplay:
         """Return the failures in the order of the plan's steps, and drop them. Valid once the replay is done."""
         return self._outcome.failures()
 
+    def spoilt(self) -> frozenset[int] | None:
+        """Return the buffers that were not completed. Valid once the replay is done."""
+        return self._outcome.spoilt()
+
     # ---- for the workers
     # -----------------------------------------------------------------------------------------
 

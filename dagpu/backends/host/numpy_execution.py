@@ -75,6 +75,8 @@ def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _
             call(instruction, memory)
         case GraphLaunch(graph=graph):
             cast(Launchable, graph).launch(outcome)
+            if outcome.cancelled:
+                outcome.stop(instruction)
         case If():
             raise AssertionError("only a CUDA graph decides, and its plans never come here")
         case _:
@@ -121,9 +123,7 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
     if body is None:
         raise _no_body(launch)
     if kernel.host.generated is not None:
-        if not outcome.cancelled:
-            with np.errstate(all="ignore"), cancelled_by(lambda: outcome.cancelled):
-                generated_call(launch)(memory)
+        _run_generated(launch, memory, outcome)
         return
     arguments = [memory[argument.buffer] if type(argument) is Cell else argument for argument in launch.args]
     outputs: list[tuple[int, object, Layout]] = []
@@ -144,13 +144,23 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
         blocks = min(blocks, 1)  # an empty grid calls no body, on the host as on a GPU
     for block in zip(*cuts, strict=True) if cuts and blocks else repeat((), blocks):
         if outcome.cancelled:
-            return  # the outputs of a cancelled run are discarded
+            outcome.stop(launch)
+            return
         for (position, block_memory, layout), place in zip(outputs, block, strict=True):
             arguments[position] = cut_out(block_memory, layout, place)
         if is_checked(launch):
             call_checked(launch, arguments, lambda given: _call_body(body, given, launch))
         else:
             _call_body(body, arguments, launch)
+
+
+def _run_generated(launch: Launch, memory: list[object], outcome: Outcome) -> None:
+    """Call a body that dagpu has made, which may stop before its end once the run is cancelled."""
+    if not outcome.cancelled:
+        with np.errstate(all="ignore"), cancelled_by(lambda: outcome.cancelled):
+            generated_call(launch)(memory)
+    if outcome.cancelled:
+        outcome.stop(launch)
 
 
 def generated_call(launch: Launch) -> Callable[[list[object]], None]:

@@ -98,3 +98,6 @@ class BridgedCall(Generic[_T]):
 
     def failures(self) -> list[Failure]:
         return []
+
+    def spoilt(self) -> None:
+        return None

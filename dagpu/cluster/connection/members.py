@@ -103,7 +103,7 @@ class Members:
             asking.add_done_callback(self._asking.discard)
 
     async def _ask(self, address: str) -> None:
-        from dagpu.cluster.worker.dask_tasks import describe_worker
+        from dagpu.cluster.worker.dask_tasks import describe_worker, restrict_tasks
 
         answer: Any = None
         for _ in range(_ASKED):  # it may not be ready to answer yet
@@ -119,6 +119,8 @@ class Members:
             answer = NoDeviceError(answer["error"])
         if answer is not None:
             self.admit(address, answer)
+        if self.excluded:
+            await self._client.run_on_scheduler(restrict_tasks, self._client.id, [*self.addresses.values()])
 
 
 def mismatch(members: Members, origin: Origin) -> VersionMismatchError:

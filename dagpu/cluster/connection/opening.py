@@ -237,5 +237,4 @@ def _cluster_of(bridge: Bridge, connected: _Connected, options: Options) -> Open
     costs = CLUSTER_COSTS if options.costs is None else options.costs
     tag = str(connected.client.id).rpartition("-")[2]
     backend = ClusterBackend(found, engine, costs, options.part_seconds, code=options.code, tag=tag)
-    engine.graphs.codes = backend.codes
     return OpenCluster(backend, engine, members, connected.client.dashboard_link)

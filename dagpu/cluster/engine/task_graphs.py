@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import Any, final
+from typing import Any, Final, final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from dask._task_spec import Task as DaskTask
@@ -11,8 +12,12 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client
 
 from dagpu.cluster.engine.run_state import DaskHold, RunState
+from dagpu.cluster.parts.part_blobs import Codes
 from dagpu.cluster.tasks import Group, Task, call_of, is_large
 from dagpu.cluster.worker import dask_tasks
+
+NOWHERE: Final = "tcp://127.0.0.1:1"
+"""An address that no worker has."""
 
 
 @final
@@ -26,12 +31,11 @@ class GraphWriter:
     """
 
     def __init__(self, client: Client, addresses: Mapping[str, str], excluded: Mapping[str, object]) -> None:
-        self.codes: Mapping[str, bytes] = {}
-        """The code that tasks name, by its hash."""
         self._client: Any = client
         self._addresses = addresses
         self._excluded = excluded
-        self._sent_codes: dict[tuple[str, ...], Any] = {}
+        self._sent_codes: WeakKeyDictionary[Codes, Any] = WeakKeyDictionary()
+        """The future of the code of tasks, as long as there are any."""
         self._numbers = count()
 
     async def submit(self, state: RunState, batch: Sequence[Task]) -> None:
@@ -44,10 +48,10 @@ class GraphWriter:
             by_worker.setdefault(task.worker, {}).update(await self._graph_of(state, task, addresses))
             wanted += state.values_of(task)
         for worker, graph in by_worker.items():
-            address = addresses.get(worker)
+            address, only = addresses.get(worker), self._only()
             where = None if address is None else {"workers": [address], "allow_other_workers": True}
-            if self._excluded and addresses:
-                where = {"workers": list(addresses.values())}
+            if only is not None:
+                where = {"workers": only}
             layers[f"{worker}-{state.run.name}-{next(self._numbers)}"] = MaterializedLayer(graph, annotations=where)
         whole = HighLevelGraph(layers, {name: set() for name in layers})
         keys = [state.key_of(group) for group in wanted]
@@ -89,17 +93,22 @@ class GraphWriter:
                 found[key] = DaskTask(key, dask_tasks.select_versions, TaskRef(whole), versions)
         return found
 
+    def _only(self) -> list[str] | None:
+        """Return the addresses of the workers that a task may run on, if not on all. While there is none of them, the
+        task waits for one: `Members` sets the addresses of tasks anew as workers come."""
+        return ([*self._addresses.values()] or [NOWHERE]) if self._excluded else None
+
     def _codes_of(self, task: Task) -> Any:
         """Return a reference to the code of a task, which every worker fetches once."""
-        digests = tuple(sorted(task.blob.codes))
-        if not digests:
+        codes = task.blob.codes
+        if not codes.content:
             return {}
-        future = self._sent_codes.get(digests)
+        future = self._sent_codes.get(codes)
         if future is None:
             key = f"dagpu-code-{next(self._numbers)}-{self._client.id}"
-            content = {digest: self.codes[digest] for digest in digests}
-            (future,) = self._client.get({key: DaskTask(key, dask_tasks.same, content)}, [key], sync=False)
-            self._sent_codes[digests] = future
+            made = {key: DaskTask(key, dask_tasks.same, codes.content)}
+            (future,) = self._client.get(made, [key], sync=False, workers=self._only())
+            self._sent_codes[codes] = future
         return TaskRef(future.key)
 
 

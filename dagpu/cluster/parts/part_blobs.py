@@ -9,6 +9,7 @@ beside it. A kernel is data with its CUDA source text, and the function of a `ho
 are pickled by cloudpickle, unless that is refused.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -82,6 +83,31 @@ CLASSES: Final = {
 
 
 @final
+class KeptCode:
+    """The bytes of a function, a constant or a kernel, as long as a blob names it. `thing` is what they were made of:
+    while it is alive, no other object has its identity."""
+
+    __slots__ = ("__weakref__", "content", "digest", "thing")
+
+    def __init__(self, thing: object, content: bytes, digest: str) -> None:
+        self.thing = thing
+        self.content = content
+        self.digest = digest
+
+
+@final
+class Codes:
+    """The code that a blob names. Blobs that name the same code have one object."""
+
+    __slots__ = ("__weakref__", "_kept", "content")
+
+    def __init__(self, kept: Sequence[KeptCode]) -> None:
+        self._kept = kept
+        self.content = {each.digest: each.content for each in kept}
+        """The bytes of each, by their hash."""
+
+
+@final
 @plain
 class Blob:
     """A part's program as bytes."""
@@ -89,8 +115,7 @@ class Blob:
     content: bytes
     digest: str
     """The hash of `content`. Equal parts have equal ones, and one plan on each worker."""
-    codes: tuple[str, ...]
-    """The hashes of the code that it names."""
+    codes: Codes
 
 
 def refused_code(what: str) -> ClusterSecurityError:

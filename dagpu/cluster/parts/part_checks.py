@@ -10,7 +10,7 @@ from typing import Final
 
 from dagpu.cluster.parts.part import Part, Version
 from dagpu.common.errors import PlanError
-from dagpu.lowering.program import Program, Role
+from dagpu.lowering.program import HOST, Launch, Program, Role
 from dagpu.lowering.verify.placed_values import BLANK, Terms, ValueWalk
 
 _CURE: Final = (
@@ -82,5 +82,7 @@ def _check_writes(part: Part, name: str) -> None:
     taken = set(part.takes)
     for instruction in part.program.instructions:
         for buffer in instruction.writes:
-            if buffer in taken:
+            # A launch writes no cell but that which stands for the variables of its module, and has no bytes.
+            shares = type(instruction) is Launch and part.program.buffers[buffer].device == HOST
+            if buffer in taken and not shares:
                 raise PlanError(f"{name} writes buffer {buffer}, which holds a version that it takes. {_CURE}")

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import pickle
+import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, final
@@ -13,6 +14,7 @@ from dagpu.cluster.parts.part_blobs import CLASSES, FORMAT, Code, WriteCheckpoin
 from dagpu.common.dtypes import element_type
 from dagpu.common.errors import ClusterError, ClusterSecurityError
 from dagpu.common.origin import Origin
+from dagpu.handles.module_state import module_state
 from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.lowering.program import HostCall, Instruction, Items, Program
@@ -67,17 +69,20 @@ def _origin_at(file: str, line: int) -> Origin:
     return (_NOTHING.replace(co_filename=file, co_firstlineno=line), 0) if file else None
 
 
+KERNELS: Final = 1024
+"""The number of kernels that a worker keeps besides those of its plans."""
 _NOTHING: Final = (lambda: None).__code__
 """The code of a function of one line, whose first instruction is on that line."""
 
 
 @final
 class Decoder:
-    """Reads blobs, on a worker. It keeps the kernels that it has read: equal ones are one object, which is compiled
-    once."""
+    """Reads blobs, on a worker. It keeps the kernels that it has read last: equal ones are one object, which is
+    compiled once."""
 
     def __init__(self) -> None:
         self._kernels: dict[str, KernelSpec] = {}
+        self._lock = threading.Lock()
 
     def decode(self, blob: bytes, codes: Mapping[str, bytes]) -> Program:
         """Return the program of a blob. `codes` has the code that it names.
@@ -100,10 +105,15 @@ class Decoder:
         known = self._kernels.get(digest)
         if known is not None:
             return known
-        data, whole, code = _Unpickler(_content(digest, codes), self, codes).load()
+        data, whole, title, code = _Unpickler(_content(digest, codes), self, codes).load()
         body, library = (None, None) if code is None else pickle.loads(code)
-        spec = KernelSpec(**data, host=HostBody(body, whole), library=library)
-        return self._kernels.setdefault(digest, spec)
+        state = None if title is None else module_state(title, data["cuda"], data["name"], data["options"])
+        spec = KernelSpec(**data, host=HostBody(body, whole), library=library, state=state)
+        with self._lock:
+            found = self._kernels.setdefault(digest, spec)
+            while len(self._kernels) > KERNELS:
+                del self._kernels[next(iter(self._kernels))]
+        return found
 
 
 def _content(digest: str, codes: Mapping[str, bytes]) -> bytes:

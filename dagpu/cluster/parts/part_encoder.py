@@ -1,15 +1,17 @@
-"""`Encoder`: writes parts as blobs, and keeps the code that they name."""
+"""`Encoder`: writes parts as blobs, which keep the code that they name."""
 
 import hashlib
 import io
 import pickle
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from types import CodeType
 from typing import Any, Final, cast, final
+from weakref import WeakValueDictionary
 
 import numpy as np
 
-from dagpu.cluster.parts.part_blobs import FORMAT, Blob, Code, WriteCheckpoint, refused_code
+from dagpu.cluster.parts.part_blobs import FORMAT, Blob, Code, Codes, KeptCode, WriteCheckpoint, refused_code
 from dagpu.common.dtypes import element_type
 from dagpu.common.errors import ClusterError
 from dagpu.common.origin import describe, place_of
@@ -23,7 +25,7 @@ _PLAIN: Final = frozenset((type(None), bool, int, float, complex, str, Cell, Cod
 
 @final
 class Encoder:
-    """Writes blobs for the workers of one cluster, and keeps the code that they name.
+    """Writes blobs for the workers of one cluster, and knows the code that they name as long as they are there.
 
     Args:
         on_host: true if the workers' devices are hosts, which run the host bodies of kernels.
@@ -34,10 +36,11 @@ class Encoder:
         self._on_host = on_host
         self.allowed = code
         """False if no Python code is sent."""
-        self._digests: dict[int, tuple[object, str]] = {}
-        """The hashes of kernels and functions by their identity, with the objects, which this keeps alive."""
-        self.codes: dict[str, bytes] = {}
-        """What the blobs name, by its hash."""
+        self._by_thing: WeakValueDictionary[int, KeptCode] = WeakValueDictionary()
+        """The code of kernels and functions by their identity."""
+        self._by_digest: WeakValueDictionary[str, KeptCode] = WeakValueDictionary()
+        self._codes: WeakValueDictionary[tuple[str, ...], Codes] = WeakValueDictionary()
+        """What blobs name, by its hashes."""
 
     def encode(self, program: Program) -> Blob:
         """Return a program as bytes.
@@ -46,14 +49,19 @@ class Encoder:
             ClusterSecurityError: it has code, which this cluster does not take.
             ClusterError: its code cannot be sent.
         """
-        file, used = io.BytesIO(), dict[str, None]()
+        file, used = io.BytesIO(), dict[str, KeptCode]()
         pickler = _Pickler(file, self, used)
         instructions = [self._coded(each, used) for each in program.instructions]
         pickler.dump((FORMAT, program.devices, program.buffers, instructions))
         content = file.getvalue()
-        return Blob(content, hashlib.sha256(content).hexdigest(), tuple(used))
+        return Blob(content, hashlib.sha256(content).hexdigest(), self._codes_of(used))
 
-    def _coded(self, instruction: Instruction, used: dict[str, None]) -> Instruction:
+    def _codes_of(self, used: Mapping[str, KeptCode]) -> Codes:
+        digests = tuple(sorted(used))
+        found = self._codes.get(digests)
+        return found or self._codes.setdefault(digests, Codes([used[digest] for digest in digests]))
+
+    def _coded(self, instruction: Instruction, used: dict[str, KeptCode]) -> Instruction:
         """Return an instruction in which code is named by its hash."""
         if type(instruction) is not HostCall or type(instruction.function) is WriteCheckpoint:
             return instruction
@@ -61,7 +69,7 @@ class Encoder:
         function: Any = self._code(instruction.function, where, used)
         return replace(instruction, function=function, argument=self._template(instruction.argument, where, used))
 
-    def _template(self, argument: Any, where: str, used: dict[str, None]) -> Any:
+    def _template(self, argument: Any, where: str, used: dict[str, KeptCode]) -> Any:
         """Return the argument of a `HostCall` in which constants that are no plain data are named by their hash."""
         if type(argument) is Items:
             return Items(tuple([self._template(item, where, used) for item in argument.items]))
@@ -69,25 +77,24 @@ class Encoder:
             return argument
         return self._code(argument, f"the argument of {where}", used)
 
-    def _code(self, thing: Any, what: str, used: dict[str, None]) -> Code:
+    def _code(self, thing: Any, what: str, used: dict[str, KeptCode]) -> Code:
         """Return the name of a function or a constant."""
-        known = self._digests.get(id(thing))
-        digest = self._keep(thing, self._pickled(thing, what)) if known is None else known[1]
-        used[digest] = None
-        return Code(digest)
+        known = self._by_thing.get(id(thing)) or self._keep(thing, self._pickled(thing, what))
+        used[known.digest] = known
+        return Code(known.digest)
 
-    def kernel(self, spec: KernelSpec, used: dict[str, None]) -> str:
+    def kernel(self, spec: KernelSpec, used: dict[str, KeptCode]) -> str:
         """Return the hash of a kernel."""
-        known = self._digests.get(id(spec))
-        digest = self._keep(spec, self._kernel_bytes(spec)) if known is None else known[1]
-        used[digest] = None
-        return digest
+        known = self._by_thing.get(id(spec)) or self._keep(spec, self._kernel_bytes(spec))
+        used[known.digest] = known
+        return known.digest
 
-    def _keep(self, thing: object, content: bytes) -> str:
+    def _keep(self, thing: object, content: bytes) -> KeptCode:
         digest = hashlib.sha256(content).hexdigest()
-        self._digests[id(thing)] = thing, digest
-        self.codes[digest] = content
-        return digest
+        known = self._by_digest.get(digest)
+        if known is None:
+            known = self._by_digest[digest] = self._by_thing[id(thing)] = KeptCode(thing, content, digest)
+        return known
 
     def _kernel_bytes(self, spec: KernelSpec) -> bytes:
         """Return a kernel as bytes: its fields, and the pickle of its Python code if it has to be sent."""
@@ -103,10 +110,13 @@ class Encoder:
             whose = "host body" if self._on_host else "library's functions"
             what = f"the {whose} of kernel {spec.name}, declared at {describe(spec.origin)},"
             code = self._pickled((body, library), what)
-        dropped = {"host", "library", "python"}
-        data = {each.name: getattr(spec, each.name) for each in fields(spec) if each.init and each.name not in dropped}
+        dropped = {"host", "library", "python", "state"}
+        data: dict[str, Any] = {
+            each.name: getattr(spec, each.name) for each in fields(spec) if each.init and each.name not in dropped
+        }
         file = io.BytesIO()
-        _Pickler(file, self, {}).dump((data, spec.host.whole, code))
+        title = None if spec.state is None else spec.state.title
+        _Pickler(file, self, {}).dump((data, spec.host.whole, title, code))
         return file.getvalue()
 
     def _pickled(self, thing: Any, what: str) -> bytes:
@@ -129,7 +139,7 @@ class _Pickler(pickle.Pickler):
     """Writes plan data. Kernels, element types, checks of scalars and places in the user's files are
     written by name, arrays and numbers of NumPy by their bytes."""
 
-    def __init__(self, file: io.BytesIO, encoder: Encoder, used: dict[str, None]) -> None:
+    def __init__(self, file: io.BytesIO, encoder: Encoder, used: dict[str, KeptCode]) -> None:
         super().__init__(file, 5)
         self._encoder = encoder
         self._used = used

@@ -78,7 +78,7 @@ class PartWriter:
             self._write(at, index)
         for _, buffer in self._exports:
             old = self._buffers[buffer]
-            if old.role is not Role.OUTPUT:
+            if old.role is Role.TEMPORARY:
                 self._buffers[buffer] = Buffer(old.nbytes, old.device, Role.OUTPUT)
         worker, epoch, chunk = draft.at
         names, maker = self._versions.names, self._versions.maker
@@ -114,7 +114,8 @@ class PartWriter:
             device = self._program.buffers[buffer].device
             here = numbers.get(buffer, -1) if before >= 0 else -1
             kept = here >= 0 and (before in self._wanted or self._last_use[before] > at)
-            if here < 0 or kept or self._buffers[here].role is Role.INPUT:
+            shares = device == HOST and here >= 0  # it stands for the variables of a module, and has no bytes
+            if not shares and (here < 0 or kept or self._buffers[here].role is Role.INPUT):
                 role = Role.OUTPUT if device == HOST else Role.TEMPORARY
                 there = self._new_buffer(buffer, device, role)
                 if here >= 0:

@@ -102,6 +102,18 @@ def scratch_of(device: str, body: LibraryBody, operands: Sequence[Layout]) -> in
     return driver_of(find_device(device)).scratch_bytes(body, operands)
 
 
+def restrict_tasks(client: str, addresses: Sequence[str], dask_scheduler: Any = None) -> None:
+    """Let the tasks of a client run on these workers alone, of which some may be new. It runs on the scheduler, in one
+    turn of its loop."""
+    tag = client.rpartition("-")[2]
+    for task in dask_scheduler.tasks.values():
+        if tag in str(task.key):
+            task.worker_restrictions, task.host_restrictions, task.loose_restrictions = set(addresses), None, False
+    waiting = {task.key: "processing" for task in dask_scheduler.unrunnable if tag in str(task.key)}
+    if waiting and addresses:
+        dask_scheduler.transitions(waiting, f"dagpu-restrict-{tag}")
+
+
 def follow_workers(client: str, allowed_failures: int, dask_scheduler: Any = None) -> list[str]:
     """Set how many workers may die on one part before it is given up, and have all events sent to a client. Return the
     addresses of the workers that are there when that begins. It runs on the scheduler, in one turn of its loop."""

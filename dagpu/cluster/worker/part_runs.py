@@ -3,7 +3,9 @@
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any, Final, final
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -15,14 +17,17 @@ from dagpu.cluster.worker.part_spans import Span, part_spans
 from dagpu.cluster.worker.part_values import Block, PartValue, loaded
 from dagpu.common.errors import OperationCancelled
 from dagpu.common.frozen import plain
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.program import HOST
+from dagpu.handles.module_state import ModuleState
+from dagpu.lowering.plan import Execute, Plan
+from dagpu.lowering.program import HOST, Launch
 from dagpu.runtime.calls.loaded_plan import device_kind_of, plan_program
 from dagpu.runtime.calls.run_call import raise_failures
 from dagpu.runtime.device_lookup import backend
 
 PLANS: Final = 512
 """The number of plans that a worker keeps, those that it has used last."""
+CANCELLED: Final = 10_000
+"""The number of cancelled runs that a worker knows, the last ones: parts of them may still come."""
 GRAPH_FROM: Final = 3
 """The run of a part's plan from which on it is one CUDA graph."""
 FLAG_SECONDS: Final = 0.02
@@ -69,10 +74,14 @@ class PartCall:
 class _LoadedPart:
     """The plan of a part, prepared for its runs."""
 
-    __slots__ = ("lock", "plan", "prepared", "runs", "spin")
+    __slots__ = ("lock", "plan", "prepared", "runs", "spin", "states")
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
+        launches = [step.instruction for step in plan.steps if isinstance(step, Execute)]
+        found = [each.kernel.state for each in launches if isinstance(each, Launch)]
+        self.states = sorted({state for state in found if state is not None}, key=id)
+        """What its launches share with those of other parts, in one order for all parts."""
         driver = backend(device_kind_of(plan))
         self.prepared: Prepared = driver.prepare(plan)
         self.spin = driver.spin()
@@ -99,7 +108,10 @@ class PartRunner:
         self._plans: OrderedDict[str, _LoadedPart] = OrderedDict()
         self._lock = threading.Lock()
         self._running: Counter[str] = Counter()
-        self._cancelled: set[str] = set()
+        self._cancelled: dict[str, None] = {}
+        """The last runs that were cancelled."""
+        self._locks: WeakKeyDictionary[ModuleState, threading.Lock] = WeakKeyDictionary()
+        """For the variables of each kernel's module, a lock of the part that changes them."""
         self._spans: dict[str, list[Span]] = {}
         """For each traced run, the times of its parts and their instructions."""
 
@@ -128,7 +140,9 @@ class PartRunner:
     def cancel(self, run: str) -> int:
         """Cancel the parts of a run. Return the number of those that are still under way."""
         with self._lock:
-            self._cancelled.add(run)
+            self._cancelled[run] = None
+            while len(self._cancelled) > CANCELLED:
+                del self._cancelled[next(iter(self._cancelled))]
             return self._running[run]
 
     def take_spans(self, run: str) -> list[Span]:
@@ -149,16 +163,25 @@ class PartRunner:
         part = self._load(call, codes)
         graph = part.ready()
         bindings = _bind(call, part.plan, values)
-        replay = part.prepared.submit(bindings, part.spin, graph=graph)
-        while not replay.wait(FLAG_SECONDS):
-            if call.run in self._cancelled:
-                replay.cancel()
+        with ExitStack() as held:
+            for lock in self._locks_of(part):
+                held.enter_context(lock)
+            replay = part.prepared.submit(bindings, part.spin, graph=graph)
+            while not replay.wait(FLAG_SECONDS):
+                if call.run in self._cancelled:
+                    replay.cancel()
         failures = replay.failures()
         if failures:
             raise_failures(failures)
         if call.run in self._cancelled:
             raise OperationCancelled("the run of this part was cancelled")
         return _value_of(call, part.plan, bindings.memory)
+
+    def _locks_of(self, part: _LoadedPart) -> list[threading.Lock]:
+        """Return the locks of a part. Parts of two runs, and of two clients, may have a kernel in common, and one that
+        runs again may meet one that has begun later."""
+        with self._lock:
+            return [self._locks.setdefault(state, threading.Lock()) for state in part.states]
 
     def _load(self, call: PartCall, codes: Mapping[str, bytes]) -> _LoadedPart:
         """Return the plan of a part, which equal parts share."""

@@ -23,7 +23,7 @@ from dagpu.common.env_vars import CHECKED
 from dagpu.common.errors import ForeignError
 from dagpu.common.origin import Origin, describe, here
 from dagpu.common.tracebacks import leaves_run, scope_of_caller
-from dagpu.common.wrong_arguments import format_value
+from dagpu.common.wrong_arguments import format_value, is_real_number
 from dagpu.handles import Tensor
 from dagpu.interop.foreign_ops.foreign_calls import (
     Capture,
@@ -117,8 +117,7 @@ def _checked_options(capture: Any, verify: Any, cost: Any, checked: Any, where: 
         raise ForeignError(
             f'foreign at {describe(where)}: verify is {format_value(verify)}. Write verify="audit" or "none".'
         )
-    is_number = isinstance(cost, int | float | np.integer | np.floating) and not isinstance(cost, bool)
-    if cost is not None and not (is_number and 0 <= cost < math.inf):
+    if cost is not None and not (is_real_number(cost) and 0 <= cost < math.inf):
         raise ForeignError(
             f"foreign at {describe(where)}: cost is {format_value(cost)}, not a number of seconds, 0 or more and "
             "finite. Write cost=3e-5, say."

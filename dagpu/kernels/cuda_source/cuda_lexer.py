@@ -8,7 +8,8 @@ It evaluates `#if 0` and `#if 1`; all other conditions are unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Literal, NamedTuple, TypeAlias
 
 _KEYWORDS = frozenset(("bool", "char", "double", "float", "int", "long", "short", "signed", "unsigned", "void", "auto"))
@@ -23,22 +24,35 @@ class Token(NamedTuple):
     text: str
     line: int
     guarded: bool  # true inside an #if with an unknown condition
+    file: str = ""
+    """The included file that it is in; empty for the source itself."""
 
 
-_TEXT = r"""//(?:\\\r?\n|[^\n])* | /\*.*?(?:\*/|\Z) | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*' | \\\r?\n"""
-_LEXEME = re.compile(
-    rf"""(?P<skip> (?:u8|[uUL])?R"(?P<mark>[^()\\\s]{{0,16}})\(.*?\)(?P=mark)"
-                | (?:u8|[uUL])?(?:{_TEXT}) | \s+ )
-       | (?P<directive> \#(?: {_TEXT} | [^\n])* )  # C++ uses `#` for directives only
-       | (?P<number> \.?\d(?:[eEpP][+-] | '?[\w.])* )
+_TEXT = r"""//[^\n]* | /\*.*?(?:\*/|\Z) | "(?:\\.|[^"\\\n])*" | '(?:\\.|[^'\\\n])*'"""
+_SKIP = rf"""(?P<skip> (?:u8|[uUL])?R"(?P<mark>[^()\\\s]{{0,16}})\(.*?\)(?P=mark)"
+                | (?:u8|[uUL])?(?:{_TEXT}) | \s+ )"""
+_REST = rf"""(?P<number> \.?\d(?:[eEpP][+-] | '?[\w.])* )
        | (?P<word> {_WORD.pattern} )
-       | (?P<punct> :: | \.\.\. | . )""",
+       | (?P<punct> :: | \.\.\. | . )"""
+_LEXEME = re.compile(
+    rf"""{_SKIP}
+       | (?P<directive> (?:\#|%:)(?: {_TEXT} | [^\n])* )  # outside of directives C++ has no `#`
+       | {_REST}""",
     re.VERBOSE | re.DOTALL,
 )
-_DIRECTIVE = re.compile(r"#\s*(\w+)\s*(.*)", re.DOTALL)
+_INSIDE = re.compile(f"{_SKIP} | {_REST}", re.VERBOSE | re.DOTALL)
+"""The tokens in a directive."""
+_DIRECTIVE = re.compile(r"(?:#|%:)\s*(\w+)\s*(.*)", re.DOTALL)
+_SPLICE = re.compile(r"\\\r?\n")
+_GUARD = re.compile(
+    r"^[ \t]*#[ \t]*ifndef[ \t]+(\w+)[^\n]*\n\s*#[ \t]*define[ \t]+(\w+)[ \t]*(?://[^\n]*|\r)?$", re.MULTILINE
+)
+_SPACES = frozenset(("device", "constant", "managed", "shared", "global", "host"))
+_ANNOTATIONS = frozenset(("__attribute__", "__location__", "__annotate__"))
 _DEFINE = re.compile(r"([^\W\d]\w*)(\()?(.*)", re.DOTALL)
 # The state of one branch of an #if. "done": this branch and all later ones are dead.
 _Branch: TypeAlias = Literal["live", "dead", "maybe", "done"]
+_CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "else", "elif", "elifdef", "elifndef", "endif"))
 _NEXT_BRANCH: Mapping[_Branch, _Branch] = {"live": "done", "dead": "live", "maybe": "maybe", "done": "done"}
 _CONDITIONS: Mapping[str, _Branch] = {"0": "dead", "false": "dead", "1": "live", "true": "live"}
 Aliases: TypeAlias = dict[str, tuple[str, ...] | None]  # None: a known name that must not be followed
@@ -46,52 +60,111 @@ Aliases: TypeAlias = dict[str, tuple[str, ...] | None]  # None: a known name tha
 
 def _token_texts(text: str) -> tuple[str, ...]:
     """Return the texts of the tokens, without comments and literals."""
-    return tuple(m.group() for m in _LEXEME.finditer(text) if m.lastgroup in ("number", "word", "punct"))
+    return tuple(m.group() for m in _INSIDE.finditer(text) if m.lastgroup != "skip")
 
 
 def _add_alias(aliases: Aliases, name: str, body: tuple[str, ...], sure: bool) -> None:
     """Add an alias; its body is None if it is ambiguous or cannot be expanded as text."""
     # Pointers, references and arrays are excluded: `const P x` differs from the pasted text of P.
-    usable = sure and aliases.get(name, body) == body and not any(text in "*&()[]{}" for text in body)
+    usable = sure and aliases.get(name, body) == body and not any(text in "*&()[]{}#" for text in body)
     aliases[name] = body if usable else None
 
 
-def tokenize(source: str) -> tuple[list[Token], Aliases]:
-    """Return the tokens without comments, literals, directives and dead branches, and the macros.
+class Directive(NamedTuple):
+    """A directive that a compiler would follow, other than a condition: `#define`, `#include`, `#pragma` and so on."""
+
+    word: str
+    rest: str
+    """What stands after the word."""
+    line: int
+    guarded: bool
+
+
+def read_tokens(source: str) -> Iterator[Token | Directive]:
+    """Yield the tokens and directives without comments, literals and dead branches.
 
     A branch with an unknown condition has a `#` token at its begin and end, so that a declaration that contains one is
-    refused.
+    refused. The condition of an include guard, `#ifndef NAME` before `#define NAME`, holds.
     """
-    tokens: list[Token] = []
-    macros: Aliases = {}
+    # A line that ends with a backslash is joined to the next one before there are tokens.
+    pieces = _SPLICE.split(source)
+    joined, cuts = "".join(pieces), [*accumulate(map(len, pieces[:-1])), len(source) + 1]
+    guards = {first for first, second in _GUARD.findall(joined) if first == second}
     branches: list[_Branch] = []
-    line = 1
-    for match in _LEXEME.finditer(source):
+    line, cut = 1, 0
+    for match in _LEXEME.finditer(joined):
         text = match.group()
+        while cuts[cut] <= match.start():
+            line, cut = line + 1, cut + 1
         dead = "dead" in branches or "done" in branches
         if match.lastgroup == "directive":
             found = _DIRECTIVE.match(text)
             word, rest = found.groups() if found else ("", "")
-            if word in ("define", "undef") and not dead and (macro := _DEFINE.match(rest)):
-                sure = word == "define" and macro[2] is None and "maybe" not in branches
-                _add_alias(macros, macro[1], _token_texts(macro[3]), sure)
-            elif _conditional(branches, word, " ".join(_token_texts(rest))):
-                tokens.append(Token("#", line, True))
+            condition = " ".join(_token_texts(rest))
+            if word == "ifndef" and condition in guards:
+                branches.append("live")
+            elif _conditional(branches, word, condition):
+                yield Token("#", line, True)
+            elif not dead and word not in _CONDITIONALS:
+                yield Directive(word, rest, line, "maybe" in branches)
         elif match.lastgroup != "skip" and not dead:
-            tokens.append(Token(text, line, "maybe" in branches))
+            yield Token(text, line, "maybe" in branches)
         line += text.count("\n")
-    return tokens, macros
 
 
-def macro_bodies(source: str) -> dict[str, list[tuple[str, ...]]]:
-    """Return the tokens of all definitions of each macro, also of those with arguments, and under any condition."""
-    found: dict[str, list[tuple[str, ...]]] = {}
-    for match in _LEXEME.finditer(source):
-        directive = _DIRECTIVE.match(match.group()) if match.lastgroup == "directive" else None
-        macro = _DEFINE.match(directive[2]) if directive and directive[1] == "define" else None
-        if macro:
-            found.setdefault(macro[1], []).append(_token_texts(macro[3]))
+def tokenize(source: str) -> tuple[list[Token], Aliases]:
+    """Return the tokens as `read_tokens`, without directives, and the macros without arguments."""
+    tokens: list[Token] = []
+    macros: Aliases = {}
+    for each in read_tokens(source):
+        if isinstance(each, Token):
+            tokens.append(each)
+        elif each.word in ("define", "undef") and (macro := _DEFINE.match(each.rest)):
+            sure = each.word == "define" and macro[2] is None and not each.guarded
+            _add_alias(macros, macro[1], _token_texts(macro[3]), sure)
+    return with_annotations(tokens), macros
+
+
+def with_annotations(tokens: Sequence[Token]) -> list[Token]:
+    """Return the tokens with `__device__` before `__attribute__((device))`, and so for the other words of its kind."""
+    found: list[Token] = []
+    for at, token in enumerate(tokens):
+        if token.text in _ANNOTATIONS and at + 1 < len(tokens) and tokens[at + 1].text == "(":
+            inside = tokens[at : past_bracket(tokens, at + 1)]
+            found += [token._replace(text=f"__{each.text}__") for each in inside if each.text in _SPACES]
+        found.append(token)
     return found
+
+
+class Definition(NamedTuple):
+    """One definition of a macro."""
+
+    params: tuple[str, ...] | None
+    """None for a macro without arguments."""
+    variadic: bool
+    """True if the last one stands for any number of arguments."""
+    body: tuple[str, ...]
+    sure: bool
+    """False under an unknown condition."""
+
+
+def read_definition(directive: Directive) -> tuple[str, Definition] | None:
+    """Return the name and the definition of a `#define`; None for another directive."""
+    macro = _DEFINE.match(directive.rest) if directive.word == "define" else None
+    if macro is None:
+        return None
+    if not macro[2]:
+        return macro[1], Definition(None, False, _token_texts(macro[3]), not directive.guarded)
+    inside, _, rest = macro[3].partition(")")
+    params = [_token_texts(part) for part in inside.split(",")] if inside.strip() else []
+    names = tuple(["__VA_ARGS__" if texts[:1] in ((), ("...",)) else texts[0] for texts in params])
+    variadic = bool(params) and params[-1][-1:] == ("...",)
+    return macro[1], Definition(names, variadic, _token_texts(rest), not directive.guarded)
+
+
+def has_guard(source: str) -> bool:
+    """Return true for a header whose tokens are there once, however often it is included."""
+    return any(first == second for first, second in _GUARD.findall(source))
 
 
 def _conditional(branches: list[_Branch], word: str, condition: str) -> bool:

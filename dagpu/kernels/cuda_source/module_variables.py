@@ -4,28 +4,26 @@ A module is the compiled text of one kernel. Its variables (`__device__`, `__man
 as long as it does, so two launches that run at the same time use one counter. Nothing of dagpu's sets them, so a
 `__constant__` array is what its initialiser says, or zero.
 
-Names are compared as words. What a kernel *reaches* are the functions, types, variables and macros that its text names,
-and what these name. Included files are not read.
+Macros are expanded and headers are read. Names are compared as words. What a kernel *reaches* are the functions, types
+and variables that its text names, and what these name.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple, final
 
-from dagpu.kernels.cuda_source.cuda_lexer import (
-    Aliases,
-    Token,
-    macro_bodies,
-    past_bracket,
-    scan_declarations,
-    split_at_commas,
-    tokenize,
-)
+from dagpu.kernels.cuda_source.cuda_lexer import Token, past_bracket, scan_declarations, split_at_commas
+from dagpu.kernels.cuda_source.preprocessing import preprocess
 
 _SPACES = frozenset(("__device__", "__constant__", "__managed__"))
-_CLOSED = re.compile(r"__\w+__|alignas|decltype|noexcept")  # words with parentheses that are no functions
+_FUNCTION_SPACES = frozenset(("__global__", "__host__"))
+_IN_DEVICE_SPACE = frozenset(("-default-device", "--device-as-default-execution-space"))
+"""Options by which variables without a space are in the device's memory."""
+_NO_VARIABLES = frozenset(("using", "typedef", "friend", "static_assert", "namespace", "concept", "asm"))
+_CLOSED = re.compile(r"__\w+__|_Pragma|alignas|decltype|noexcept")  # words with parentheses that are no functions
 _LITERAL = re.compile(r"[\d.'\"+!~-]|(nullptr|true|false)$")  # no parameter of a function begins so
 _GRID_WORDS = frozenset(("grid_group", "this_grid", "multi_grid_group", "this_multi_grid"))
 _GRID_WAITS = frozenset(("sync", "barrier_arrive", "barrier_wait"))
@@ -44,6 +42,12 @@ class ModuleVariable(NamedTuple):
     """True if it has an initialiser."""
     sure: bool
     is_template: bool = False
+    file: str = ""
+    """The header that declares it; empty for the source itself."""
+
+    @property
+    def place(self) -> str:
+        return f"{self.file or 'CUDA source'} line {self.line}"
 
 
 @final
@@ -58,14 +62,17 @@ class ModuleUse(NamedTuple):
     """The other kernels of the text that reach one of `changed`. Each has a module, and variables, of its own."""
     waits_for_grid: bool
     """True if its blocks wait for all others, which takes a cooperative launch."""
+    unread: str = ""
+    """Why it may share others: what its text does that hides them. Empty if the text has been read through."""
 
 
-def read_module_use(source: str, kernel: str) -> ModuleUse:
-    """Return what a kernel of this text shares with other launches."""
-    tokens, aliases = tokenize(source)
+def read_module_use(source: str, kernel: str, folder: Path | None = None, options: Sequence[str] = ()) -> ModuleUse:
+    """Return what a kernel of this text shares with other launches. Its headers are searched in `folder`, and in those
+    that the compiler's options name."""
+    tokens, unread = preprocess(source, folder, options)
     items = list(_items(tokens))
-    macros = macro_bodies(source)
-    variables = {v.name: v for item in items for v in (*_by_macro(item, macros), *_variables(item, aliases))}
+    otherwise = "__device__" if _IN_DEVICE_SPACE & set(options) else ""
+    variables = {v.name: v for item in items for v in _variables(item, otherwise)}
     bodies: dict[str, list[list[str]]] = {name: [] for name in variables}
     for item in items:
         names, words = _declared_names(item), [token.text for token in item]
@@ -73,8 +80,6 @@ def read_module_use(source: str, kernel: str) -> ModuleUse:
             words = words[min([words.index(each) for each in ("=", "{") if each in words], default=len(words)) :]
         for name in names:
             bodies.setdefault(name, []).append(words)
-    for name, texts_of in macros.items():
-        bodies.setdefault(name, []).extend(map(list, texts_of))
     reached = _reached(kernel, bodies)
     texts: list[list[str]] = [body for name in reached for body in bodies[name]]
     for number, static in enumerate(_static_locals(texts)):
@@ -84,18 +89,18 @@ def read_module_use(source: str, kernel: str) -> ModuleUse:
     open_ = [v for v in found if v.space != "__constant__" and not v.is_const]
     written = {v.name for v in open_ if v.space not in _SPACES or any(_may_change(v, text) for text in everything)}
     changed = tuple([v for v in open_ if v.name in written])
-    unset = tuple([v for v in found if not v.is_set and v.sure and v.name not in written])
+    # A constant that has no initialiser has a class with a constructor.
+    unset = tuple([v for v in found if not v.is_set and v.sure and not v.is_const and v.name not in written])
     shared = {v.name for v in changed if v.space in _SPACES}
-    kernels = [d.name for d in scan_declarations(tokens, dict(aliases)) if d.has_body and d.name != kernel]
+    kernels = [d.name for d in scan_declarations(tokens, {}) if d.has_body and d.name != kernel]
     others = tuple([other for other in dict.fromkeys(kernels) if shared & _reached(other, bodies)])
-    return ModuleUse(changed, unset, others, _waits_for_grid(texts))
+    return ModuleUse(changed, unset, others, _waits_for_grid(texts), unread)
 
 
 # ---- the items of a text
 def _items(tokens: Sequence[Token]) -> Iterator[list[Token]]:
     """Yield the declarations and definitions outside of functions and types, each with its body. Namespaces and
     linkage blocks are opened."""
-    tokens = [token for token in tokens if token.text != "#"]
     start = i = 0
     while i < len(tokens):
         text = tokens[i].text
@@ -184,18 +189,19 @@ def _declarators(plain: Sequence[Token]) -> list[tuple[str, Sequence[Token]]]:
     found: list[tuple[str, Sequence[Token]]] = []
     for part in split_at_commas(plain):
         ends = [i for i, token in enumerate(part) if token.text in ("=", "[", "{", "(")]
-        names = [token.text for token in part[: min(ends, default=len(part))] if token.text.isidentifier()]
+        words = [token.text for token in part[: min(ends, default=len(part))] if token.text.isidentifier()]
+        names = [word for word in words if not _CLOSED.fullmatch(word)]  # a space may stand behind the name
         if names:
             found.append((names[-1], part))
     return found
 
 
-def _variables(item: Sequence[Token], aliases: Aliases) -> Iterator[ModuleVariable]:
-    """Yield the variables in the device's memory that an item declares."""
+def _variables(item: Sequence[Token], otherwise: str) -> Iterator[ModuleVariable]:
+    """Yield the variables in the device's memory that an item declares; `otherwise` is the space of one without any."""
     plain = _plain(item)
-    words = {word for token in plain for word in (token.text, *(aliases.get(token.text) or ()))}
-    space = next((each for each in ("__constant__", "__managed__", "__device__") if each in words), "")
-    if not space or "__shared__" in words or "using" in words or _is_function(item):
+    words = {token.text for token in plain}
+    space = next((each for each in ("__constant__", "__managed__", "__device__") if each in words), otherwise)
+    if not space or "__shared__" in words or _NO_VARIABLES & words or _is_function(item):
         return
     declarators = _declarators(plain)
     if not declarators:
@@ -216,17 +222,8 @@ def _variables(item: Sequence[Token], aliases: Aliases) -> Iterator[ModuleVariab
             is_set="=" in texts or "{" in texts,
             sure=not any(token.guarded for token in item) and "extern" not in words,
             is_template="template" in words,
+            file=part[0].file,
         )
-
-
-def _by_macro(item: Sequence[Token], macros: Mapping[str, Sequence[Sequence[str]]]) -> Iterator[ModuleVariable]:
-    """Yield what `COUNTER(n);` may declare, where the body of the macro names a space of the device's memory."""
-    called = len(item) > 1 and item[1].text == "("
-    for body in macros.get(item[0].text, ()) if called else ():
-        space = next((each for each in ("__constant__", "__managed__", "__device__") if each in body), "")
-        if space and "{" not in body[: body.index("=") if "=" in body else None]:
-            names = [token.text for token in item[2 : past_bracket(item, 1)] if token.text.isidentifier()]
-            yield from [ModuleVariable(n, item[0].line, space, "const" in body, True, True, sure=False) for n in names]
 
 
 def _static_locals(bodies: Sequence[Sequence[str]]) -> Iterator[ModuleVariable]:
@@ -349,6 +346,8 @@ def _waits_in(texts: Sequence[str], syncs: bool) -> bool:
             end = next((i for i in range(at, len(texts)) if texts[i] in (";", "{", ")")), len(texts))
             if text != "auto" or _GRID_WORDS & set(texts[at:end]):
                 grids.add(name)
+        elif text in ("this_grid", "this_multi_grid"):
+            grids.add(_initialised_by(texts, at))
     for at, text in enumerate(texts):
         if text not in grids:
             continue
@@ -360,3 +359,12 @@ def _waits_in(texts: Sequence[str], syncs: bool) -> bool:
         if syncs and rest[:1] in ([")"], [","]) and texts[at - 1] in ("(", ",", ")", "::"):
             return True
     return False
+
+
+def _initialised_by(texts: Sequence[str], at: int) -> str:
+    """Return the name of the variable that begins with the value at a place, `Grid g = a::b()` or `Grid g{a::b()}`;
+    empty if there is none."""
+    while at > 1 and texts[at - 1] == "::":
+        at -= 2
+    declares = at > 2 and texts[at - 1] in ("=", "(", "{") and texts[at - 3].isidentifier()
+    return texts[at - 2] if declares and texts[at - 3] != "return" else ""

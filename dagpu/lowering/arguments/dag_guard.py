@@ -1,11 +1,11 @@
-"""The guard of a plain op's plan: it tests whether an op has the key of an earlier op, and binds its leaves.
+"""The guard of a plain op's plan: a table that tests whether an op has the key of an earlier op, and binds its leaves.
 
 A loop builds its op again in each round, always in the same place of the code. To make the key of such an op
 (dagpu.lowering.arguments.cache_key) takes longer than to launch it. The guard compares what the key contains, node by
 node in the order of the key, in a fifth of the time. If it refuses, the key decides.
 
-The guard is text, in a direct call (dagpu.lowering.arguments.call_text). Each kind of node writes its own lines. A DAG
-with another node, such as one that remembers its value or calls a function, has no guard.
+A row has the fields of a node that the key depends on, each with a row of its own (dagpu.lowering.arguments.
+call_guard). A DAG with another node, such as one that remembers its value or calls a function, has no guard.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,12 +13,20 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
+from dagpu.common.frozen import plain
 from dagpu.common.origin import Origin
 from dagpu.handles import HANDLES
 from dagpu.handles.device_handles import Device
 from dagpu.lowering.arguments.cache_key import CONSTANTS
-from dagpu.lowering.arguments.call_guard import ArgumentWalk, LeafBinding, TokenGuard
-from dagpu.lowering.arguments.call_text import CallText
+from dagpu.lowering.arguments.call_guard import (
+    ArgumentWalk,
+    ItemsRow,
+    LeafBinding,
+    Reading,
+    Structure,
+    TokenRow,
+    ValueTable,
+)
 from dagpu.lowering.arguments.exact_tokens import DEEPEST, PLAIN, field_token
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, On, ToHost, Value, Zip
@@ -28,194 +36,291 @@ from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
 from dagpu.ops.node_functions import BUILT_IN
 
+Fields: TypeAlias = tuple[tuple[str, Structure], ...]
+"""The names of attributes, with the structures of their values."""
 
-def guard_dag(text: CallText, op: Any, leaves: Sequence[Any], bindings: Sequence[LeafBinding]) -> bool:
-    """Write the lines that refuse an op with another key than `op`, and bind the leaves of an accepted one.
 
-    The accepted op is in the variable `arguments`. Return False if `op` has no guard. `leaves` are its leaves, and
-    `bindings` has the use of each.
-    """
-    walk = _DagWalk(text, bindings)
-    return walk.write_dag(op) and list(map(id, walk.values.leaves)) == list(map(id, leaves))
+@final
+class FoundValues(list[Any]):
+    """The values that are found in a DAG, and the ops whose rows come next, the last one first."""
+
+    __slots__ = ("todo",)
+
+    def __init__(self, root: object) -> None:
+        super().__init__()
+        self.todo = [root]
+
+
+@final
+class OneOp:
+    """The structure of an op, whose own row comes later."""
+
+    __slots__ = ()
+
+    def find(self, value: Any, values: Any) -> bool:
+        values.todo.append(value)
+        return True
+
+    def __repr__(self) -> str:
+        return "op"
+
+
+ONE_OP: Final = OneOp()
+
+
+@final
+@plain
+class SameRow:
+    """Accepts one object."""
+
+    value: object
+
+    def find(self, value: Any, values: list[Any]) -> bool:
+        return value is self.value
+
+
+@final
+@plain
+class EqualRow:
+    """Accepts an equal shape or element type."""
+
+    value: object
+
+    def find(self, value: Any, values: list[Any]) -> bool:
+        return bool(value == self.value)
+
+
+@final
+@plain
+class KernelRow:
+    """Accepts a declaration with the same body, grid, block and shared memory."""
+
+    spec: KernelSpec
+
+    def find(self, value: Any, values: list[Any]) -> bool:
+        mine = self.spec
+        return value is mine or (
+            value.host is mine.host
+            and value.grid == mine.grid
+            and value.block == mine.block
+            and value.shared_bytes == mine.shared_bytes
+        )
+
+
+@final
+@plain
+class RecordRow:
+    """Accepts one of dagpu's own dataclasses whose fields are accepted."""
+
+    kind: type[Any]
+    fields: Fields
+
+    def find(self, value: Any, values: list[Any]) -> bool:
+        if type(value) is not self.kind:
+            return False
+        for name, row in self.fields:  # noqa: SIM110  # a generator takes twice as long
+            if not row.find(getattr(value, name), values):
+                return False
+        return True
+
+
+@final
+@plain
+class NodeRow:
+    """Accepts a node of this kind, from this place of the code, whose fields are accepted. Equal code objects are not
+    the same place. A plan does not contain the places of values, so theirs is an ellipsis."""
+
+    kind: type[Any]
+    origin: Any
+    fields: Fields
+
+    def find(self, value: Any, values: FoundValues) -> bool:
+        if type(value) is not self.kind:
+            return False
+        mine = self.origin
+        if mine is not ...:
+            origin = value.origin
+            if origin is None or mine is None:
+                if origin is not mine:
+                    return False
+            elif origin[0] is not mine[0] or origin[1] != mine[1]:
+                return False
+        for name, row in self.fields:
+            if row is ONE_OP:
+                values.todo.append(getattr(value, name))
+            elif type(row) is SameRow:
+                if getattr(value, name) is not row.value:
+                    return False
+            elif not row.find(getattr(value, name), values):
+                return False
+        return True
+
+
+@final
+@plain
+class DagGuard:
+    """The table of one op: its nodes, as far as plans depend on them. Make it with `guard_dag`."""
+
+    nodes: tuple[NodeRow, ...]
+    alike: tuple[tuple[int, ...], ...]
+    """The nodes of one kind and place, which only can be one node. A node that is used twice has no key."""
+    table: ValueTable
+
+    def read(self, op: Any, _named: object = ()) -> Reading | None:
+        """Read another op. Return None if it has another key; if a handle has been moved or has no memory; or if a
+        number does not fit."""
+        values = FoundValues(op)
+        todo, seen = values.todo, []
+        for row in self.nodes:
+            node = todo.pop()
+            if not row.find(node, values):
+                return None
+            seen.append(node)
+        for places in self.alike:
+            if len({id(seen[at]) for at in places}) != len(places):
+                return None
+        return self.table.read(values)
+
+    def __str__(self) -> str:
+        nodes = [
+            f"{row.kind.__name__}({', '.join(f'{name}={each}' for name, each in row.fields)})" for row in self.nodes
+        ]
+        return "\n".join([*nodes, *[f"  {number}: {row}" for number, row in enumerate(self.table.rows)]])
+
+
+def guard_dag(op: Any, leaves: Sequence[Any], bindings: Sequence[LeafBinding], buffers: int = 0) -> DagGuard | None:
+    """Return the guard of ops of the structure of `op`; None if it has none. `leaves` are its leaves, and `bindings`
+    has the use of each in a program of this number of `buffers`."""
+    walk = _DagWalk(bindings)
+    found = walk.guard_dag(op)
+    if found is None or list(map(id, walk.values.leaves)) != list(map(id, leaves)):
+        return None
+    return DagGuard(*found, ValueTable(walk.values.rows, buffers))
+
+
+class _NoGuardError(Exception):
+    """Raised for a node without a guard."""
 
 
 @final
 class _DagWalk:
-    """The walk over the op that is guarded. Each method of a node returns False if the node has no guard."""
+    """The walk over the op that is guarded. Each method of a node returns the rows of its fields."""
 
-    def __init__(self, text: CallText, bindings: Sequence[LeafBinding]) -> None:
-        self.values = ArgumentWalk(iter(bindings))
-        self._text = text
-        self._todo: list[tuple[Any, str]] = []
-        """The nodes to write, each with its name in the text."""
-        self._names: dict[tuple[type[Any], Origin], list[str]] = {}
-        """The names of the nodes so far by type and place. Only nodes with the same ones can be one node."""
+    def __init__(self, bindings: Sequence[LeafBinding]) -> None:
+        self.values = ArgumentWalk(bindings)
+        self._todo: list[Any] = []
 
-    def write_dag(self, root: Any) -> bool:
-        """Write the lines of a DAG: each node, then its sources, the last one first."""
-        self._todo.append((root, "arguments"))
+    def guard_dag(self, root: Any) -> tuple[tuple[NodeRow, ...], tuple[tuple[int, ...], ...]] | None:
+        """Return the nodes of a guard: each node, then its sources, the last one first."""
+        self._todo.append(root)
+        rows: list[NodeRow] = []
+        places: dict[tuple[type[Any], Origin], list[int]] = {}
         seen: set[Any] = set()
         while self._todo:
-            op, name = self._todo.pop()
+            op = self._todo.pop()
             kind = type(op)
-            write = _WRITERS.get(kind)
-            if write is None or (op in seen and kind is not Value):
-                return False
+            fields = _FIELDS.get(kind)
+            if fields is None or (op in seen and kind is not Value):
+                return None
             seen.add(op)
-            self._text.refuse_if(f"type({name}) is not {self._text.class_name(kind)}")
-            if kind is not Value:  # a plan does not contain the places of values
-                self._write_origin(op.origin, name)
-                self._names.setdefault((kind, op.origin), []).append(name)
-            if not write(self, op, name):
-                return False
-        for names in self._names.values():
-            self._text.refuse_same(names)  # a node that is used twice has no key
-        self._text.refuse_aliases()
-        return True
+            if kind is not Value:
+                places.setdefault((kind, op.origin), []).append(len(rows))
+            try:
+                rows.append(NodeRow(kind, ... if kind is Value else op.origin, fields(self, op)))
+            except _NoGuardError:
+                return None
+        return tuple(rows), tuple([tuple(each) for each in places.values() if len(each) > 1])
 
-    def _write_origin(self, origin: Origin, name: str) -> None:
-        """Write the lines that refuse an op from another place. Equal code objects are not the same place."""
-        text = self._text
-        place = self._name("p", f"{name}.origin")
-        if origin is None:
-            text.refuse_if(f"{place} is not None")
-            return
-        code, at = text.constant("CODE", origin[0]), text.constant("AT", origin[1])
-        text.refuse_if(f"{place} is None or {place}[0] is not {code} or {place}[1] != {at}")
+    def _value(self, value: Any) -> Structure:
+        """Return the structure of a handle, an array, a number or another argument."""
+        row = self.values.guard(value)
+        if row is None:
+            raise _NoGuardError
+        return row
 
-    def _name(self, letter: str, expression: str) -> str:
-        """Write a line that binds a new name to an expression, and return the name."""
-        name = self._text.new_name(letter)
-        self._text.lines.append(f"{name} = {expression}")
-        return name
-
-    def _names_of(self, items: str, count: int) -> list[str]:
-        """Write the lines that bind new names to the items of a tuple, and refuse one of another length."""
-        items = self._name("i", items)
-        self._text.refuse_if(f"len({items}) != {count}")
-        names = [f"{items}_{index}" for index in range(count)]
-        if names:
-            self._text.lines.append(f"{', '.join(names)}, = {items}")
-        return names
-
-    def _write_value(self, value: Any, name: str) -> bool:
-        """Write the lines of a handle, an array, a number or another argument."""
-        guard = self.values.guard(value)
-        if guard is not None:
-            guard.write(self._text, name)
-        return guard is not None
-
-    def _write_immutable(self, value: Any, name: str, depth: int = 0) -> bool:
-        """Write the lines of a value whose numbers are in the key."""
+    def _immutable(self, value: Any, depth: int = 0) -> Structure:
+        """Return the structure of a value whose numbers are in the key."""
         kind = type(value)
         if kind in PLAIN:
-            TokenGuard(kind, value).write(self._text, name)
-            return True
-        if kind is tuple:
-            self._text.refuse_if(f"type({name}) is not tuple")
-            names = self._names_of(name, len(value))
-            return depth < DEEPEST and all(map(self._write_immutable, value, names, [depth + 1] * len(names)))
-        return kind in HANDLES and self._write_value(value, name)
+            return TokenRow(kind, value)
+        if kind is tuple and depth < DEEPEST:
+            return ItemsRow(tuple, tuple([self._immutable(each, depth + 1) for each in value]), None)
+        if kind in HANDLES:
+            return self._value(value)
+        raise _NoGuardError
 
-    def _write_fields(self, record: Any, name: str, *, without: str = "") -> bool:
-        """Write the lines of one of dagpu's own dataclasses, whose fields hold plain values, and tuples of these."""
-        text = self._text
-        text.refuse_if(f"type({name}) is not {text.constant('KIND', type(record))}")
-        for field in type(record).__slots__:
-            if field == without:
+    def _record(self, record: Any, *, seed: bool = False) -> Structure:
+        """Return the structure of one of dagpu's own dataclasses, whose fields hold plain values, and tuples of these.
+        The number in the field `seed` is a leaf, if that is set."""
+        fields = []
+        for name in type(record).__slots__:
+            value = getattr(record, name)
+            if name == "seed" and seed:
                 continue
-            value = getattr(record, field)
-            if field_token(value) is None or not self._write_immutable(value, self._name("f", f"{name}.{field}")):
-                return False
-        return True
+            if field_token(value) is None:
+                raise _NoGuardError
+            fields.append((name, self._immutable(value)))
+        if seed:
+            fields.append(("seed", self._value(record.seed)))
+        return RecordRow(type(record), tuple(fields))
+
+    def _op(self, op: Any) -> Structure:
+        self._todo.append(op)
+        return ONE_OP
 
     # ---- nodes
 
-    def write_launch(self, launch: Launch, name: str) -> bool:
-        spec, known = self._name("k", f"{name}.kernel"), self._text.constant("KERNEL", launch.kernel)
-        self._text.refuse_if(
-            f"{spec} is not {known} and not {self._text.function_name(_launches_alike)}({spec}, {known})"
-        )
-        for argument, each in zip(launch.args, self._names_of(f"{name}.args", len(launch.args)), strict=True):
-            if isinstance(argument, DeviceOp):
-                self._todo.append((argument, each))
-            elif not self._write_value(argument, each):
-                return False
-        return True
+    def of_launch(self, launch: Launch) -> Fields:
+        rows = [self._op(each) if isinstance(each, DeviceOp) else self._value(each) for each in launch.args]
+        return ("kernel", KernelRow(launch.kernel)), ("args", ItemsRow(tuple, tuple(rows), None))
 
-    def write_map(self, op: Map[Any, Any, Any], name: str) -> bool:
+    def of_map(self, op: Map[Any, Any, Any]) -> Fields:
         f = op.f
         if type(f) not in BUILT_IN:
-            return False
-        self.write_source(op, name)
-        if id(f) in CONSTANTS:
-            self._text.refuse_if(f"{name}.f is not {self._text.constant('FUNCTION', f)}")
-            return True
-        return self._write_fields(f, self._name("f", f"{name}.f"))
+            raise _NoGuardError
+        return ("f", SameRow(f) if id(f) in CONSTANTS else self._record(f)), ("source", self._op(op.source))
 
-    def write_source(self, op: Any, name: str) -> bool:
-        self._todo.append((op.source, self._name("o", f"{name}.source")))
-        return True
+    def of_source(self, op: Any) -> Fields:
+        return (("source", self._op(op.source)),)
 
-    def write_on(self, op: On[Any, Any, Any], name: str) -> bool:
-        place = self._name("d", f"{name}.place")
-        if type(op.place) is str:
-            TokenGuard(str, op.place).write(self._text, place)
-        elif isinstance(op.place, Device):
-            self._text.refuse_if(f"{place} is not {self._text.constant('DEVICE', op.place)}")
-        else:
-            return False
-        return self.write_source(op, name)
+    def of_on(self, op: On[Any, Any, Any]) -> Fields:
+        if type(op.place) is not str and not isinstance(op.place, Device):
+            raise _NoGuardError
+        place: Structure = TokenRow(str, op.place) if type(op.place) is str else SameRow(op.place)
+        return ("place", place), ("source", self._op(op.source))
 
-    def write_zip(self, op: Zip[Any, Any, Any], name: str) -> bool:
-        self._todo += zip(op.sources, self._names_of(f"{name}.sources", len(op.sources)), strict=True)
-        return True
+    def of_zip(self, op: Zip[Any, Any, Any]) -> Fields:
+        return (("sources", ItemsRow(tuple, tuple(map(self._op, op.sources)), None)),)
 
-    def write_held(self, op: Value[Any, Any, Any], name: str) -> bool:
-        return self._write_immutable(op.content, self._name("v", f"{name}.content"))
+    def of_held(self, op: Value[Any, Any, Any]) -> Fields:
+        return (("content", self._immutable(op.content)),)
 
-    def write_alloc(self, op: Alloc[Any, Any, Any], name: str) -> bool:
-        shape, dtype = self._text.constant("SHAPE", op.shape), self._text.constant("DTYPE", op.dtype)
-        self._text.refuse_if(f"{name}.shape != {shape} or {name}.dtype != {dtype}")
-        recipe = self._name("r", f"{name}.recipe")
-        if op.recipe is None:
-            self._text.refuse_if(f"{recipe} is not None")
-            return True
-        if isinstance(op.recipe, Uniform | Normal) and op.recipe.seed is not None:
-            return self._write_fields(op.recipe, recipe, without="seed") and self._write_value(
-                op.recipe.seed, self._name("s", f"{recipe}.seed")
-            )
-        return self._write_fields(op.recipe, recipe)
+    def of_alloc(self, op: Alloc[Any, Any, Any]) -> Fields:
+        recipe: Structure = SameRow(None)
+        if op.recipe is not None:
+            seed = isinstance(op.recipe, Uniform | Normal) and op.recipe.seed is not None
+            recipe = self._record(op.recipe, seed=seed)
+        return ("shape", EqualRow(op.shape)), ("dtype", EqualRow(op.dtype)), ("recipe", recipe)
 
-    def write_from_host(self, op: FromHost[Any, Any, Any], name: str) -> bool:
-        return type(op.array) is np.ndarray and self._write_value(op.array, self._name("h", f"{name}.array"))
+    def of_from_host(self, op: FromHost[Any, Any, Any]) -> Fields:
+        if type(op.array) is not np.ndarray:
+            raise _NoGuardError
+        return (("array", self._value(op.array)),)
 
-    def write_copy(self, op: Copy[Any, Any, Any], name: str) -> bool:
-        self._text.refuse_if(f"{name}.dtype != {self._text.constant('DTYPE', op.dtype)}")
-        source = self._name("c", f"{name}.source")
-        write = self._write_fields if type(op.source) is Constant else self._write_value
-        return write(op.source, source) and self._write_value(op.into, self._name("c", f"{name}.into"))
+    def of_copy(self, op: Copy[Any, Any, Any]) -> Fields:
+        source = self._record(op.source) if type(op.source) is Constant else self._value(op.source)
+        return ("dtype", EqualRow(op.dtype)), ("source", source), ("into", self._value(op.into))
 
 
-_Writer: TypeAlias = Callable[[_DagWalk, Any, str], bool]
-
-_WRITERS: Final[dict[type[Any], _Writer]] = {
-    Alloc: _DagWalk.write_alloc,
-    Copy: _DagWalk.write_copy,
-    FromHost: _DagWalk.write_from_host,
-    Launch: _DagWalk.write_launch,
-    Map: _DagWalk.write_map,
-    On: _DagWalk.write_on,
-    ToHost: _DagWalk.write_source,
-    Value: _DagWalk.write_held,
-    Zip: _DagWalk.write_zip,
+_FIELDS: Final[dict[type[Any], Callable[[_DagWalk, Any], Fields]]] = {
+    Alloc: _DagWalk.of_alloc,
+    Copy: _DagWalk.of_copy,
+    FromHost: _DagWalk.of_from_host,
+    Launch: _DagWalk.of_launch,
+    Map: _DagWalk.of_map,
+    On: _DagWalk.of_on,
+    ToHost: _DagWalk.of_source,
+    Value: _DagWalk.of_held,
+    Zip: _DagWalk.of_zip,
 }
-
-
-def _launches_alike(one: KernelSpec, other: KernelSpec) -> bool:
-    """Return True if two declarations have the same body, grid, block and shared memory."""
-    return one.host is other.host and (one.grid, one.block, one.shared_bytes) == (
-        other.grid,
-        other.block,
-        other.shared_bytes,
-    )
+"""The method that returns the rows of a node's fields, by the kind of the node."""

@@ -1,8 +1,10 @@
 """Tokens of plain values, which are equal exactly where no program can distinguish the values."""
 
+import sys
 from collections.abc import Hashable
-from enum import Enum
+from functools import lru_cache
 from struct import Struct
+from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
@@ -18,8 +20,11 @@ PLAIN: Final = frozenset(
 COMPARABLE: Final = frozenset((bool, int, str, bytes, type(None)))
 """The types among these of which no program can distinguish equal values of one type. The float 0.0 equals -0.0."""
 
-NAMED: Final = (type, Enum, Device, np.dtype)
-"""The classes of values that are in a key by their identity."""
+_NAMED: Final = (Device, np.dtype)
+"""The classes of objects that are in a key by their identity."""
+
+_FIXED_TYPE: Final = 1 << 8
+"""The flag of a class whose attributes cannot be set (`Py_TPFLAGS_IMMUTABLETYPE`)."""
 
 _INT: Final = frozenset((int,))
 
@@ -35,6 +40,29 @@ def is_fixed(value: Any, depth: int = 0) -> bool:
     if is_tuple(value):
         return depth < DEEPEST and all(is_fixed(item, depth + 1) for item in value)
     return type(value) in PLAIN
+
+
+def is_named(value: object) -> bool:
+    """Return true for a value that is in a key by its identity: it never changes. A class of the program is none, since
+    its attributes may be set."""
+    return isinstance(value, _NAMED) or (isinstance(value, type) and is_foreign(value))
+
+
+def is_foreign(owner: "type[Any] | ModuleType") -> bool:
+    """Return true for a class or a module of Python, of dagpu or of an installed package, to which a program does
+    nothing."""
+    if isinstance(owner, type):
+        return bool(owner.__flags__ & _FIXED_TYPE) or _is_installed(owner.__module__)
+    return _is_installed(owner.__name__)
+
+
+@lru_cache(maxsize=1024)
+def _is_installed(module: str) -> bool:
+    root = module.partition(".")[0]
+    if root in sys.stdlib_module_names or root in ("dagpu", "numpy"):
+        return True
+    file = getattr(sys.modules.get(root), "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file
 
 
 def is_tuple(value: Any) -> bool:

@@ -1,7 +1,6 @@
 """Numbers that may differ between runs of a plan: scalar arguments of kernels, and seeds of random numbers. Each has a
 cell of its own."""
 
-import secrets
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
@@ -9,8 +8,6 @@ from dagpu.common.errors import KernelArgumentError
 from dagpu.common.frozen import plain
 from dagpu.common.origin import Origin
 from dagpu.kernels.call_arguments import check_scalar_argument
-from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import Fill
 from dagpu.ops.initializers import SEED_COUNT
 from dagpu.ops.kernel_spec import KernelSpec, Param
 
@@ -86,18 +83,3 @@ class SeedUse:
 
 
 SEED: Final = SeedUse()
-
-
-def fresh_seed() -> int:
-    """Return a random seed, for an op whose seed the user did not choose."""
-    return secrets.randbelow(SEED_COUNT)
-
-
-def drawn_cells(plan: Plan) -> tuple[int, ...]:
-    """Return the cells of a captured plan that need a new seed for each launch. These are all cells with seeds: a seed
-    that the user chose is a constant in a captured plan."""
-    return tuple(
-        step.instruction.seed.buffer
-        for step in plan.steps
-        if isinstance(step, Execute) and isinstance(step.instruction, Fill) and step.instruction.seed is not None
-    )

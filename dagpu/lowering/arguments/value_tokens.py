@@ -10,8 +10,8 @@ from dagpu.common.dtypes import element_type
 from dagpu.handles import HANDLES, Partition, SharedTensor, cut_of, find_live_state
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
-from dagpu.lowering.arguments.exact_tokens import DEEPEST, NAMED, PLAIN, exact_token, field_token, is_tuple
-from dagpu.lowering.arguments.fixed_tokens import fixed_token
+from dagpu.lowering.arguments.exact_tokens import DEEPEST, PLAIN, exact_token, field_token, is_named, is_tuple
+from dagpu.lowering.arguments.fixed_tokens import describe_unreadable, fixed_token
 from dagpu.lowering.arguments.flattened import AnyOp, Flattened
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.live.source_op import Source
@@ -46,7 +46,7 @@ class ValueReader(Flattened):
         elif kind is tuple:
             self._tokens += (tuple, len(value))
             return self._add_items(value, depth)
-        elif isinstance(value, NAMED):
+        elif is_named(value):
             self._tokens += ("named", self._identity_token(value))
         elif kind is np.ndarray:
             self.changeable = True
@@ -70,8 +70,7 @@ class ValueReader(Flattened):
             self.changeable = True
             self._tokens += ("fixed", token)
         else:
-            keys = " whose keys are not all numbers and texts" if kind is dict else ""
-            self._unreadable = f"a value of type {kind.__name__}{keys}"
+            self._unreadable = describe_unreadable(value)
             return False
         return True
 

@@ -11,7 +11,7 @@ from typing import final
 from dagpu.common.frozen import plain
 from dagpu.common.origin import Origin
 from dagpu.lowering.plan import Execute, Plan, Record, Wait, lane_names
-from dagpu.lowering.program import HOST, Accesses, HostCall, Instruction, Launch, Program, label
+from dagpu.lowering.program import HOST, Accesses, HostCall, Instruction, Launch, label
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.engines import (
     COMPUTE,
@@ -146,12 +146,6 @@ def overlap_of(spans: Iterable[tuple[float, float]]) -> float:
     return 1 - covered / total if total > 0 else 0.0
 
 
-def program_of(plan: Plan) -> Program:
-    """Return the program that a plan executes, without its policies."""
-    instructions = tuple([step.instruction for step in plan.steps if type(step) is Execute])
-    return Program(plan.devices, plan.buffers, instructions, (None,), (0,) * len(instructions))
-
-
 def forecast(plan: Plan, costs: CostModel | None = None, mesh: tuple[int, int] | None = None) -> Prediction:
     """Predict the timeline of a plan, with instruction times from `costs` (`CostModel()` unless given). `mesh` has the
     number of devices that the work is spread over, and of the streams of each; None if it is not spread."""
@@ -191,7 +185,7 @@ def forecast(plan: Plan, costs: CostModel | None = None, mesh: tuple[int, int] |
         model.links.peer.ports,
         mesh,
     )
-    return bare.timed(model.times(program_of(plan)))
+    return bare.timed(model.times(plan.program))
 
 
 def _piece(

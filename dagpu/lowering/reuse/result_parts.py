@@ -1,7 +1,4 @@
-"""The functions that build the parts of a result in a later run, from its memory and its leaves.
-
-Some have an expression too, which a direct call contains in their place.
-"""
+"""The functions that build the parts of a result in a later run, from its memory and its leaves."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
@@ -25,7 +22,6 @@ from dagpu.handles import (
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import replace_standins
-from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.tracing.run_memo import check_components, copy_for_consumer
 from dagpu.lowering.tracing.traced_storage import TracedStorage
 from dagpu.lowering.tracing.user_code import apply_map
@@ -47,9 +43,6 @@ class SameValue:
 
     def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
         return self._value
-
-    def expression(self, text: CallText) -> str:
-        return text.constant("VALUE", self._value)
 
 
 @final
@@ -98,9 +91,6 @@ class Leaf:
     def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
         return leaves[self._index]
 
-    def expression(self, text: CallText) -> str:
-        return text.leaf_in_run(self._index)
-
 
 @final
 class CellValue:
@@ -113,9 +103,6 @@ class CellValue:
 
     def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
         return _value_of_cell(memory[self._buffer])
-
-    def expression(self, text: CallText) -> str:
-        return f"{text.function_name(_value_of_cell)}(memory[{self._buffer}])"
 
 
 def _value_of_cell(value: Any) -> Any:
@@ -135,11 +122,6 @@ class TupleOf:
     def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
         return tuple([part(memory, leaves) for part in self._parts])
 
-    def expression(self, text: CallText) -> str | None:
-        parts = [result_expression(part, text) for part in self._parts]
-        found = [part for part in parts if part is not None]
-        return f"({''.join(f'{part}, ' for part in found)})" if len(found) == len(parts) else None
-
 
 @final
 class NewTensor:
@@ -154,12 +136,6 @@ class NewTensor:
     def __call__(self, memory: list[Any], leaves: Sequence[Any]) -> Any:
         storage = Storage(self._device, self._nbytes, memory[self._buffer])
         return Tensor(HandleState(Tensor, storage, self._layout, self._origin))
-
-    def expression(self, text: CallText) -> str:
-        tensor, state, storage = map(text.class_name, (Tensor, HandleState, Storage))
-        device, nbytes = text.constant("DEVICE", self._device), text.constant("BYTES", self._nbytes)
-        layout, origin = text.constant("LAYOUT", self._layout), text.constant("ORIGIN", self._origin)
-        return f"{tensor}({state}({tensor}, {storage}({device}, {nbytes}, memory[{self._buffer}]), {layout}, {origin}))"
 
 
 def new_memory_builder(
@@ -190,18 +166,11 @@ class LeafMemory:
         if type(leaf) is SharedTensor:
             return clone_shared(leaf, layout)
         state = live_state(leaf)
+        if kind is Tensor and type(leaf) is Tensor and state.layout == layout:
+            return leaf  # it has moved into the run, which has the only handle to it
         if kind is state.kind:
             return kind(state if state.layout == layout else state.with_layout(layout))
         return SharedTensor(HandleState(SharedTensor, state.storage, layout, state.origin, holders=Holders()))
-
-    def expression(self, text: CallText) -> str | None:
-        names = text.handles.get(self._index)
-        if self._kind is not Tensor or names is None or names.kind is not Tensor or self._index not in text.taken:
-            return None
-        state = names.state
-        if names.layout != self._layout:
-            state += f".with_layout({text.constant('LAYOUT', self._layout)})"
-        return f"{text.class_name(Tensor)}({state})"
 
 
 def partition_builder(whole: ResultBuilder, cut: Cut) -> ResultBuilder:
@@ -251,11 +220,3 @@ def consumer_builder(value: ResultBuilder) -> ResultBuilder:
 def component_builder(whole: ResultBuilder, count: int, index: int, where: Origin) -> ResultBuilder:
     """Return a function that builds one component of an `Unzip` of `count` components."""
     return lambda memory, leaves: check_components(whole(memory, leaves), count, where)[index]
-
-
-def result_expression(builder: ResultBuilder, text: CallText) -> str | None:
-    """Return the expression that builds a result in a direct call, from `memory` and the leaves. None if `builder` has
-    to build it."""
-    if isinstance(builder, SameValue | Leaf | CellValue | TupleOf | NewTensor | LeafMemory):
-        return builder.expression(text)
-    return None

@@ -24,9 +24,8 @@ from typing import Any, TypeAlias, final
 from dagpu.common.errors import KernelArgumentError
 from dagpu.handles import HANDLES, find_live_state, live_state, state_of
 from dagpu.handles.storage import Storage
-from dagpu.lowering.arguments.call_guard import LeafBinding
-from dagpu.lowering.arguments.call_text import CallText, HandleNames
-from dagpu.lowering.arguments.scalar_params import NumberUse, fresh_seed
+from dagpu.lowering.arguments.call_guard import LeafBinding, Reading
+from dagpu.lowering.arguments.scalar_params import NumberUse
 from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.reuse.result_parts import ResultBuilder, remembering_builder
@@ -35,6 +34,7 @@ from dagpu.lowering.tracing.deferred import Deferred
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.run_memo import BoundClaims, RunMemo
 from dagpu.ops.graph import Captured
+from dagpu.ops.initializers import fresh_seed
 from dagpu.ops.single_flight import Once
 
 MadeFor: TypeAlias = Callable[[Once], Mapping[Any, int] | None]
@@ -115,83 +115,98 @@ class Signature:
         for index in range(leaves):
             buffer, lock = handles.get(index, (arrays.get(index, -1), None))
             numbers = tuple((cell, check) for cell, leaf, check, _ in self._numbers if leaf == index)
-            found.append(LeafBinding(buffer, lock, numbers))
+            found.append(LeafBinding(buffer, lock, index in self.moves, numbers))
         return found
 
-    def write_rest(self, text: CallText) -> bool:
-        """Write the lines of a direct call that bind what a guard made with `leaf_bindings` does not bind, and let the
-        leaves move. Return False if `bind` must bind the run."""
-        if (
+    @property
+    def needs_bind(self) -> bool:
+        """True if `bind` alone can bind a run of other inputs than the traced one's."""
+        return bool(
             self._computes
             or self._graphs
             or self._remembered
             or self._states
             or any(held is not None for _, _, _, held in self._leaves)
-        ):
-            return False
+        )
+
+    @property
+    def has_rest(self) -> bool:
+        """True if the program has inputs that no guard binds."""
+        return bool(self._held_storages or self._given or self._arrays or self._drawn)
+
+    def read_rest(self, call: Reading) -> bool:
+        """Bind what a guard made with `leaf_bindings` does not bind. Return false if `bind` must bind the run, or a
+        trace."""
+        memory, leaves, _, reads, _ = call
         if self._held_storages:
-            text.refuse_memory_in(text.constant("HELD", self._held_storages))
-        self._write_given(text)
-        for index in self.moves:
-            text.take_leaf(index)
-        return True
-
-    def write_again(self, text: CallText, leaves: Sequence[Any]) -> bool:
-        """Write the lines of a direct call that do what `bind` does, for one more run with these very leaves. Their
-        names are in `text` already. Return False if `bind` must bind the run."""
-        if (
-            self._computes
-            or self._remembered
-            or self._states
-            or not all(type(leaves[index]) in HANDLES and state_of(leaves[index]) for index in self.moves)
-        ):
-            return False
-        self._write_given(text)
-        graphs: list[Captured] = []
-        for graph, buffers in self._graphs:
-            captured: Captured = leaves[graph] if isinstance(graph, int) else graph
-            name = text.leaves[graph] if isinstance(graph, int) else text.constant("GRAPH", graph)
-            _write_graph(text, name, captured, buffers)
-            graphs.append(captured)
-        for index, buffer, exclusive, held in self._leaves:
-            storage = self._write_leaf(text, leaves, index, buffer, exclusive)
-            if held is not None:
-                text.refuse_if(f"{storage} is not {text.constant('HELD', held)}")
-                continue
-            if self._held_storages:
-                text.refuse_if(f"{storage} in {text.constant('HELD', self._held_storages)}")
-            for captured in graphs:
-                text.refuse_if(f"{storage} in {text.constant('OF_GRAPH', captured.storages)}")
-        for cell, index, check, _ in self._numbers:
-            text.bind_number(cell, text.leaves[index], check)
-        for index in self.moves:
-            if index not in text.handles:
-                self._write_leaf(text, leaves, index, -1, None)
-            text.take_leaf(index)
-        return True
-
-    def _write_leaf(
-        self, text: CallText, leaves: Sequence[Any], index: int, buffer: int, exclusive: bool | None
-    ) -> str:
-        """Write the lines that bind a leaf with memory, and return the name of its storage."""
-        name = text.leaves[index]
-        state, storage = text.read_handle(name, borrows=True, buffer=buffer, lock=exclusive, reads=True)
-        found = live_state(leaves[index])
-        text.handles[index] = HandleNames(name, state, storage, type(leaves[index]), found.layout, index)
-        return storage
-
-    def _write_given(self, text: CallText) -> None:
-        """Write the lines that bind the handles that are not leaves, the arrays, and the seeds that each run draws."""
+            handles = [leaf for leaf in leaves if type(leaf) in HANDLES]
+            if any(live_state(handle).storage in self._held_storages for handle in handles):
+                return False
         for handle, buffer in self._given:
-            lock = False if buffer >= 0 else None
-            text.read_handle(text.constant("GIVEN", handle), borrows=True, buffer=buffer, lock=lock, reads=False)
+            state = find_live_state(handle)
+            if state is None:
+                return False
+            if buffer >= 0:
+                memory[buffer] = state.storage.memory
+                if memory[buffer] is None:
+                    return False
+                reads.append(state.storage.lock)
         for cell, constant, index, shape, dtype in self._arrays:
-            if cell not in text.cells:
-                array = text.cells[cell] = text.leaves[index] if constant is None else text.constant("ARRAY", constant)
-                shape_name, dtype_name = text.constant("SHAPE", shape), text.constant("DTYPE", dtype)
-                text.refuse_if(f"{array}.shape != {shape_name} or {array}.dtype != {dtype_name}")
+            if memory[cell] is None:
+                array = leaves[index] if constant is None else constant
+                if array.shape != shape or array.dtype != dtype:
+                    return False
+                memory[cell] = array
         for cell in self._drawn:
-            text.cells[cell] = f"{text.function_name(fresh_seed)}()"
+            memory[cell] = fresh_seed()
+        return True
+
+    def can_read_again(self, leaves: Sequence[Any]) -> bool:
+        """Return true if `read_again` can bind a run with leaves such as these."""
+        return not (self._computes or self._remembered or self._states) and all(
+            type(leaves[index]) in HANDLES for index in self.moves
+        )
+
+    def read_again(self, leaves: Sequence[Any]) -> Reading | None:
+        """Bind one more run with the leaves of an earlier one: of the same op, or of a captured graph. Return None if
+        the run needs a trace, or if a graph has updates that it has to take over."""
+        call: Reading = [None] * self.buffers, list(leaves), [], [], []
+        memory, _, writes, reads, moved = call
+        graphs: Sequence[Captured] = ()
+        if self._graphs:
+            graphs = [leaves[graph] if isinstance(graph, int) else graph for graph, _ in self._graphs]
+            for captured, (_, buffers) in zip(graphs, self._graphs, strict=True):
+                captured.check()
+                if not captured.updates.idle:
+                    return None
+                for storage, buffer in zip(captured.storages, buffers, strict=True):
+                    memory[buffer] = storage.memory
+                writes += captured.writes
+                reads += captured.reads
+        for index, buffer, exclusive, held in self._leaves:
+            state = find_live_state(leaves[index])
+            if state is None or state.storage.memory is None:
+                return None
+            storage = state.storage
+            if storage is not held and (
+                held is not None or storage in self._held_storages or (graphs and _any_uses(graphs, storage))
+            ):
+                return None
+            if buffer >= 0:
+                memory[buffer] = storage.memory
+            if exclusive is not None:
+                (writes if exclusive else reads).append(storage.lock)
+        for cell, index, check, _ in self._numbers:
+            try:
+                memory[cell] = check(leaves[index])
+            except KernelArgumentError:
+                return None
+        for index in self.moves:
+            state = find_live_state(leaves[index])
+            if state is None:
+                return None
+            moved.append((index, leaves[index], state))
+        return call if not self.has_rest or self.read_rest(call) else None
 
     def bind(self, leaves: Sequence[Any] = ()) -> BoundArguments | None:
         """Bind the inputs of a run.
@@ -275,18 +290,6 @@ class Signature:
                 return False
             memory[cell] = array
         return True
-
-
-def _write_graph(text: CallText, name: str, captured: Captured, buffers: Sequence[int]) -> None:
-    """Write the lines that refuse a launch of a graph whose tensors have moved, or that has updates to take over, and
-    bind its memory. The text does not refer to the graph, which holds the plans of its launches."""
-    for lender in captured.lenders():
-        text.refuse_if(f"{text.constant('LENDER', lender)}._state is None")
-    text.refuse_if(f"not {name}.updates.idle")
-    for storage, exclusive in captured.locks().items():
-        text.locks.append((text.constant("LOCK", storage.lock), exclusive))
-    for storage, buffer in zip(captured.storages, buffers, strict=True):
-        text.cells[buffer] = f"{text.constant('STORAGE', storage)}.memory"
 
 
 def _any_uses(graphs: Sequence[Captured], storage: Storage) -> bool:

@@ -12,12 +12,10 @@ from functools import lru_cache
 from math import prod
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
 
-import numpy as np
-
 from dagpu.common.errors import NotReadyError
 from dagpu.common.origin import here
 from dagpu.common.tracebacks import leaves_run
-from dagpu.common.wrong_arguments import as_whole_number, wrong_argument
+from dagpu.common.wrong_arguments import as_whole_number, is_real_number, wrong_argument
 from dagpu.handles.device_handles import kind_of
 from dagpu.lowering.plan import Execute, Plan
 from dagpu.lowering.program import (
@@ -114,7 +112,7 @@ class CostModel:
     def __post_init__(self) -> None:
         number: Any  # whatever the user gave
         for name, number in (("bandwidth", self.bandwidth), ("host_bandwidth", self.host_bandwidth)):
-            if not isinstance(number, int | float | np.integer | np.floating) or not number > 0:
+            if not is_real_number(number) or not number > 0:
                 wanted = "a number of bytes a second, more than 0,"
                 raise wrong_argument("CostModel", here(), name, number, wanted, "Write 4.29e12, say", ValueError)
         for name, number in (("launch", self.launch), ("host_call", self.host_call), *self.declared):
@@ -249,7 +247,7 @@ def _is_plain(kernel: KernelSpec) -> bool:
 
 
 def _check_seconds(call: str, name: object, seconds: object) -> None:
-    if not isinstance(seconds, int | float | np.integer | np.floating) or not 0 <= seconds < math.inf:
+    if not is_real_number(seconds) or not 0 <= seconds < math.inf:
         cure = "Write 3e-5, say"
         wanted = "a number of seconds, 0 or more and finite,"
         raise wrong_argument(call, here(), f"the time of {name}", seconds, wanted, cure, ValueError)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dagpu.common.origin import here
 from dagpu.common.tracebacks import leaves_run
-from dagpu.common.wrong_arguments import check_count, wrong_argument
+from dagpu.common.wrong_arguments import check_count, is_real_number, wrong_argument
 from dagpu.handles import Tensor
 from dagpu.handles.device_handles import Device, reaches
 from dagpu.lowering.schedule.mesh import Mesh
@@ -44,7 +44,7 @@ class Link:
     def __post_init__(self) -> None:
         number: Any  # whatever the user gave
         for name, number, least in (("latency", self.latency, 0), ("bandwidth", self.bandwidth, 1)):
-            if not isinstance(number, int | float | np.integer | np.floating) or not least <= number < math.inf:
+            if not is_real_number(number) or not least <= number < math.inf:
                 wanted, cure = f"a number, {least} or more and finite,", "Write Link(5e-6, 382e9), say"
                 raise wrong_argument("Link", here(), name, number, wanted, cure, ValueError)
         check_count(self.ports, "Link", here(), "ports")

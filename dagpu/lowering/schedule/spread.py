@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol, TypeGuard, final
 
 from dagpu.common.errors import MeshError, PlanError
 from dagpu.common.origin import describe, here
-from dagpu.common.wrong_arguments import as_whole_number, check_count, wrong_argument
+from dagpu.common.wrong_arguments import as_whole_number, check_count, is_real_number, wrong_argument
 from dagpu.lowering.program import Program
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.list_schedule import ListSchedule, place_on_streams
@@ -79,7 +79,7 @@ class Spread:
             cure = "Write costs=CostModel(), or leave it out"
             raise wrong_argument("Spread", where, "costs", self.costs, "a CostModel", cure)
         weight: Any = self.shun_moves  # whatever the user gave
-        if not isinstance(weight, int | float) or not weight >= 0:
+        if not is_real_number(weight) or not weight >= 0:
             raise wrong_argument("Spread", where, "shun_moves", weight, "0 or more", "Write shun_moves=0.3", ValueError)
         if self.memory_limit is not None:
             object.__setattr__(self, "memory_limit", _checked_limit(self.memory_limit, self.mesh))

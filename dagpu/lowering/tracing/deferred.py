@@ -76,8 +76,8 @@ class PartOfOp:
 
     node: DeviceOp[Any, Any, Any]
     place: Any
-    traced: bool = False
-    """True if it is traced as a part of the run after all."""
+    runs: bool = False
+    """True once it has been started."""
 
 
 Cause: TypeAlias = FromCell | FromItems | FromPart | SuspendedOp | ForeignSuspension | PartOfOp
@@ -92,11 +92,24 @@ class Deferred:
     value: Any = PENDING
 
 
+def part_of(deferred: Deferred) -> DeviceOp[Any, Any, Any]:
+    """Return the part of an op whose value this is, without its placement."""
+    assert type(deferred.cause) is PartOfOp
+    return deferred.cause.node
+
+
 def resolve(value: Any) -> Any:
     """Return the value itself if it exists by now, else its `Deferred`."""
     while type(value) is Deferred and value.value is not PENDING:
         value = value.value
     return value
+
+
+def ends_on_host(deferred: Deferred) -> bool:
+    """Return true for a value that is put together, or computed on the host, of values that are known to come: no
+    further part of the op is evaluated for it."""
+    cause = deferred.cause
+    return type(cause) is FromItems or (type(cause) is SuspendedOp and type(cause.node) is Map)
 
 
 def is_host_part(deferred: Deferred) -> bool:

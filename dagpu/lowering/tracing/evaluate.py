@@ -50,7 +50,7 @@ from dagpu.lowering.tracing.run_memo import (
     check_components,
     own_result_error,
 )
-from dagpu.lowering.tracing.user_code import describe_closure, reads_array
+from dagpu.lowering.tracing.user_code import describe_closure, not_an_op_error, reads_array
 from dagpu.lowering.updates.live_inputs import LiveValue
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import Cutoff, HostCall, Map, On, Shared, Then, ToHost, Unzip, Value, Zip
@@ -58,7 +58,7 @@ from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.live.source_op import Source
-from dagpu.ops.node_functions import BUILT_IN, Cut, Inspect, Item, Pure
+from dagpu.ops.node_functions import BUILT_IN, Cut, Inspect, Item
 from dagpu.ops.nodes import Node
 
 _USED_AGAIN: Final = frozenset((Value, Shared, Source, Cutoff))
@@ -224,9 +224,9 @@ class Evaluation(RememberingEvaluation):
             case Then():
                 op = self._sources.call(self._closures, node, node.f, inputs[0])
                 if not isinstance(op, DeviceOp):
-                    raise self._not_an_op_error(node, op)
+                    raise not_an_op_error(node, op)
                 self._sources.built(node, op)
-                if self.finds_parts and not self.builder.instructions:
+                if self.finds_parts:
                     self.add_parts(op)
                 self.todo.append(op)
             case ToHost():
@@ -255,7 +255,7 @@ class Evaluation(RememberingEvaluation):
     def add_parts(self, op: AnyOp) -> None:
         """Let the parts of an op that have plans of their own run by these. An op that a closure has made may be one
         itself."""
-        self.parts |= parts_with_plans(Map(op, Inspect(id), None), inside=True)
+        self.parts |= parts_with_plans(Map(op, Inspect(id), None))
 
     def _defer_part(self, node: AnyOp) -> None:
         if type(node) not in _USED_AGAIN:
@@ -268,12 +268,13 @@ class Evaluation(RememberingEvaluation):
         self.done.append(deferred)
 
     def parts_to_run(self) -> list[Deferred]:
-        """Return the parts that the run has met, and whose values it needs."""
-        return [
-            each
-            for each in self.suspended
-            if type(each.cause) is PartOfOp and each.value is PENDING and not each.cause.traced
-        ]
+        """Return the parts that the run has met since, and whose values it needs. They are running from now on."""
+        found: list[Deferred] = []
+        for each in self.suspended:
+            if type(each.cause) is PartOfOp and not each.cause.runs:
+                each.cause.runs = True
+                found.append(each)
+        return found
 
     def placed_part(self, part: Deferred) -> AnyOp:
         """Return a part as an op of its own."""
@@ -283,6 +284,7 @@ class Evaluation(RememberingEvaluation):
     def finish_part(self, part: Deferred, value: Any, made_for: Mapping[Any, int]) -> None:
         """Record the value of a part, and the sources of which it was made."""
         assert type(part.cause) is PartOfOp
+        self.parts.discard(part.cause.node)  # if it remembers the value, a further use finds it
         self._sources.ran(part.cause.node, made_for)
         self.taker.own(value)
         part.value = value
@@ -363,6 +365,7 @@ class Evaluation(RememberingEvaluation):
             for deferred in waiting:
                 if (yield from self._try_resume(deferred, due)):
                     progress = True
+                    self.resumed += 1
                 else:
                     self.suspended.append(deferred)
 
@@ -397,13 +400,8 @@ class Evaluation(RememberingEvaluation):
                 return True
             case FromCell():
                 return False
-            case PartOfOp(node=node, place=place, traced=traced):
-                if not traced:
-                    return deferred.value is not PENDING
-                self._places.current = place
-                self.parts.discard(node)
-                self.seen.discard(node)
-                self.todo.append(node)
+            case PartOfOp():
+                return deferred.value is not PENDING
         yield from self.run(due)
         value = resolve(self.done.pop())
         if value is deferred:
@@ -472,13 +470,6 @@ class Evaluation(RememberingEvaluation):
         over_mesh = bool(self._places.spread) and self._places.over_mesh(policy)
         emit_launch(node, args, self.builder, policy, over_mesh=over_mesh)
         return args
-
-    def _not_an_op_error(self, node: Then[Any], result: object) -> TypeError:
-        """Return the error for a function of `then` or of a pipeline whose result is not an op."""
-        cure = "Return an op (value(x) makes one of a value)" + ("" if type(node.f) is Pure else ", or use .map")
-        return TypeError(
-            f"{describe_closure(node, node.f)} returned {result.__class__.__name__}, which is not an op. {cure}."
-        )
 
     def _used_twice_error(self, node: AnyOp) -> MovedError:
         """Return the error for an op whose result is used twice in one run."""

@@ -4,97 +4,105 @@ A function of the user's beside a call of a pipeline (`model(x).map(f)`) may do 
 no key. The call of the pipeline has one. So a run of such an op first runs the largest parts that no function of the
 user's comes before, all of them together, each by the plan that its key finds. Then it calls the functions with what
 these parts have made.
+
+All parts that are visible run together, so what they share is theirs: the components of one `unzip()` come from one
+run of its source. A component that only a closure asks for stays in the `Once`, as after any run.
 """
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from dagpu.common.containers import values_in
+from dagpu.handles import HANDLES
+from dagpu.lowering.arguments.exact_tokens import PLAIN
+from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import HostCall, Map, Shared, Then, Unzip, Value, sources_of
+from dagpu.ops.creation import from_host
 from dagpu.ops.live.source_op import Source
 from dagpu.ops.node_functions import BUILT_IN, Pure
-from dagpu.ops.single_flight import Once
+from dagpu.ops.single_flight import NOTHING
 
 AnyOp = DeviceOp[Any, Any, Any]
 
+_KEPT: Final = PLAIN | frozenset(HANDLES)
+"""The types of what an op may hold and hand on by a plan."""
 
-def parts_with_plans(root: AnyOp, *, inside: bool = False) -> set[AnyOp]:
+
+def parts_with_plans(root: AnyOp) -> set[AnyOp]:
     """Return the largest parts of a DAG that contain no function of the user's but those of pipelines. There are none
-    if no pipeline is called, or if that is the whole DAG. With `inside`, a closure has built the DAG, and what is
-    around it may take other components of the tuples in it."""
-    waits: set[AnyOp] = set()
-    """The nodes that a function of the user's comes before, or that call one."""
+    if none of them calls a pipeline, or if that is the whole DAG."""
+    waits: dict[AnyOp, bool] = {}
+    """The nodes so far: true for those that a function of the user's comes before, or that call one."""
     calls = False
-    for op in _sources_first(root):
-        if type(op) is Then and type(op.f) is Pure and type(op.source) is Value:
-            calls = True
-        elif _calls_user(op) or not waits.isdisjoint(sources_of(op)):
-            waits.add(op)
+    parts: set[AnyOp] = set()
+    todo = [root]
+    while todo:
+        op = todo[-1]
+        if op in waits:
+            todo.pop()
+            continue
+        sources = () if _is_made(op) else _inputs_of(op)
+        known = len(todo)
+        todo += [source for source in sources if source not in waits]
+        if len(todo) > known:
+            continue
+        todo.pop()
+        around = [source for source in sources if not waits[source]]
+        if len(around) == len(sources) and not _has_no_key(op):
+            waits[op] = False
+            calls = calls or (type(op) is Then and type(op.f) is Pure)
+        else:
+            waits[op] = True
+            parts.update(around)
     if not calls:
         return set()
-    parts = {source for op in waits for source in sources_of(op)} - waits
-    if _divide_a_tuple(root, inside=inside):
-        return set()
-    return {part for part in parts if type(part) is not Value and type(part) is not Source}
+    return {part for part in parts if type(part) is not Value and type(part) is not Source and not _is_made(part)}
 
 
-def _divide_a_tuple(root: AnyOp, *, inside: bool) -> bool:
-    """Return true if one component of an `unzip()` is below a `shared()` op, or below an argument of a pipeline, and
-    another is not; or is below another one, or is not here, where closures may build ops that take it too. Parts that
-    take the two in runs of their own would take the tuple twice, so such an op is traced as a whole."""
-    below: dict[Once, set[AnyOp | None]] = {}
-    left: dict[Once, set[int]] = {}
-    """The components that nothing here takes."""
-    calls = inside
-    start: tuple[AnyOp, AnyOp | None] = (root, None)
-    todo = [start]
-    seen: set[tuple[AnyOp, AnyOp | None]] = {start}
+def sources_of_part(part: AnyOp, inputs: Flattened) -> Mapping[AnyOp, int]:
+    """Return the sources on which a part of an op depends, with their revisions. A plan has made its value, so there
+    are none that only a function knows. `inputs` are those of the plan."""
+    revisions = inputs.revisions()
+    found: dict[AnyOp, int] = {}
+    seen, todo = {part}, [part] if revisions else []
     while todo:
-        op, around = todo.pop()
-        calls |= type(op) is Then and type(op.f) is not Pure
-        if type(op) is Unzip:
-            below.setdefault(op.split.once, set()).add(around)
-            left.setdefault(op.split.once, set(range(op.split.n))).discard(op.index)
-        more: list[tuple[AnyOp, AnyOp | None]] = [
-            (source, op if type(op) is Shared else around) for source in sources_of(op)
-        ]
-        if type(op) is Value:
-            more += [(each, op) for each in values_in(op.content) if isinstance(each, DeviceOp)]
-        todo += [each for each in more if each not in seen]
+        op = todo.pop()
+        if op in revisions:
+            found[op] = revisions[op]
+        elif (type(op) is Shared or type(op) is Unzip) and op.once in inputs.remembered:
+            found |= inputs.remembered[op.once].made_for
+        more = [source for source in _inputs_of(op) if source not in seen]
         seen.update(more)
-    return any(
-        inside or (calls and bool(left[once])) or (len(places) > 1 and (calls or None in places))
-        for once, places in below.items()
-    )
-
-
-def visible_sources(part: AnyOp) -> set[AnyOp]:
-    """Return the sources of a part, and those that the pipelines in it are called with."""
-    found: set[AnyOp] = set()
-    for op in _sources_first(part):
-        if type(op) is Source:
-            found.add(op)
-        elif type(op) is Value:
-            for each in values_in(op.content):
-                if isinstance(each, DeviceOp):
-                    found |= visible_sources(each)
+        todo += more
     return found
 
 
-def _sources_first(root: AnyOp) -> list[AnyOp]:
-    """Return the ops of a DAG, each once, after its sources."""
-    found: dict[AnyOp, None] = {}
-    todo: list[tuple[AnyOp, bool]] = [(root, False)]
-    while todo:
-        op, has_sources = todo.pop()
-        if has_sources:
-            found[op] = None
-        elif op not in found:
-            todo.append((op, True))
-            todo += [(source, False) for source in sources_of(op) if source not in found]
-    return list(found)
+def _inputs_of(op: AnyOp) -> Sequence[AnyOp]:
+    """Return the sources of an op; of the call of a pipeline the ops that it is called with."""
+    if type(op) is Then and type(op.source) is Value and type(op.f) is Pure:
+        return [each for each in values_in(op.source.content) if isinstance(each, DeviceOp)]
+    return (op.source,) if type(op) is Map else tuple(sources_of(op))
 
 
-def _calls_user(op: AnyOp) -> bool:
-    """Return true for an op that calls a function of the user's."""
-    return type(op) is Then or type(op) is HostCall or (type(op) is Map and type(op.f) not in BUILT_IN)
+def _is_made(op: AnyOp) -> bool:
+    """Return true for an op whose value a run is making, or has made for all times: nobody looks at what is below."""
+    return (type(op) is Shared or type(op) is Unzip) and (
+        not op.once.settled() or (op.once.remembers() and not op.once.made_for)
+    )
+
+
+def _has_no_key(op: AnyOp) -> bool:
+    """Return true for an op that calls a function of the user's, or that holds a value with which no plan is kept: an
+    object, an array of the host, or what a run is making."""
+    if type(op) is Then:
+        f, source = op.f, op.source
+        return not ((type(f) is Pure and type(source) is Value) or (f is from_host and type(source) is Source))
+    if type(op) is Shared or type(op) is Unzip:
+        value, made_for = op.once.remembered()
+        if made_for or value is NOTHING:
+            return not op.once.settled()
+        return not _KEPT.issuperset(map(type, values_in(value[op.index] if type(op) is Unzip else value)))
+    if type(op) is Value:
+        return not _KEPT.issuperset(map(type, values_in(op.content)))
+    return type(op) is HostCall or (type(op) is Map and type(op.f) not in BUILT_IN)

@@ -20,7 +20,7 @@ from dagpu.handles.device_handles import Device
 from dagpu.handles.module_state import ModuleState
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
-from dagpu.lowering.arguments.scalar_params import NumberUse, fresh_seed
+from dagpu.lowering.arguments.scalar_params import NumberUse
 from dagpu.lowering.program import (
     HOST,
     Buffer,
@@ -35,7 +35,7 @@ from dagpu.lowering.program import (
 )
 from dagpu.lowering.tracing.traced_storage import Loans, TracedStorage
 from dagpu.ops.graph import Captured
-from dagpu.ops.initializers import Constant
+from dagpu.ops.initializers import Constant, fresh_seed
 
 NO_DEVICE: Final = -2
 """The index of no device, which no buffer has."""
@@ -130,6 +130,10 @@ class ProgramBuilder:
         """The newest view of each buffer. Instructions on one tensor share it, and most often all of them do."""
         self._tiles: dict[int, Tiles] = {}
         """The newest `Tiles` of each buffer that is written in tiles."""
+
+    def is_new(self) -> bool:
+        """Return true if a trace has used nothing of it."""
+        return not (self.instructions or self.buffers or self.locks or self.lent or self.graphs)
 
     # ---- buffers
 

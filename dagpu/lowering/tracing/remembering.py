@@ -59,13 +59,15 @@ class RememberingEvaluation:
         self.seen: set[AnyOp] = set()
         self.suspended: list[Deferred] = []
         """The values that wait for host data, or for another run."""
+        self.resumed = 0
+        """How many of them have been resumed."""
         self.cells: list[Deferred] = []
         """The values that the cells of this stage will hold."""
         self.memo = RunMemo()
         self.parts: set[AnyOp] = set()
         """The parts of the op that run by plans of their own."""
         self.finds_parts = False
-        """True while ops that closures make may have such parts too: the run has not begun work of its own."""
+        """True if ops that closures make may have such parts too."""
         self._places = places
         self._closures = Closures(leaves)
         self._sources = sources

@@ -66,10 +66,16 @@ class RunMemo:
 
     def forget_private(self) -> None:
         """Drop the values that this run has made for itself alone. Nothing of the run needs them any more."""
+        self.forget_private_components()
         for once in self._private:
             self._claims.pop(once, None)
-            self._splits.pop(once, None)
         self._private.clear()
+
+    def forget_private_components(self) -> None:
+        """Drop the components that this run has made for itself alone. Nothing of the run takes one any more."""
+        for once in self._private & self._splits.keys():
+            del self._claims[once], self._splits[once]
+            self._private.discard(once)
 
     def defer_shared(self, once: Once, deferred: Deferred) -> None:
         """Record that the value of a `Shared` does not exist yet."""

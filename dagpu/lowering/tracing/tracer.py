@@ -14,7 +14,7 @@ submitted.
 """
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, final
 
@@ -40,21 +40,22 @@ from dagpu.lowering.tracing.deferred import (
     ForeignSuspension,
     FromCell,
     FromItems,
-    PartOfOp,
     Turns,
+    ends_on_host,
     is_host_part,
+    part_of,
     resolve,
     waits_for_host,
 )
 from dagpu.lowering.tracing.evaluate import Evaluation
-from dagpu.lowering.tracing.own_plans import parts_with_plans, visible_sources
+from dagpu.lowering.tracing.own_plans import parts_with_plans
 from dagpu.lowering.tracing.placements import Placements
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.remembering import AnyOp
 from dagpu.lowering.tracing.run_memo import own_result_error
 from dagpu.lowering.tracing.traced_storage import Loans, TracedStorage
 from dagpu.lowering.tracing.undo_log import HandleTaker, UndoLog
-from dagpu.lowering.updates.live_inputs import LiveInputs
+from dagpu.lowering.updates.live_inputs import LetThrough, LiveInputs
 from dagpu.lowering.updates.run_sources import LiveSources, SnapshotSources
 from dagpu.ops.compose import Unzip, Zip
 from dagpu.ops.graph import Captured
@@ -96,7 +97,7 @@ class Tracer:
     the leaves of the op, if its plan may serve runs with other leaves. `origin` is the place in the user's code that
     starts the run; by default that of the call. `after` is the trace of an op whose program this
     one continues. With `snapshot`, the trace is for a feed: it reads sources at that instant, through stand-ins;
-    `before` has the inputs of the trace that it replaces.
+    `before` has what cutoffs have let through last.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Tracer:
         *,
         after: "Tracer | None" = None,
         snapshot: Snapshot | None = None,
-        before: LiveInputs | None = None,
+        before: LetThrough | None = None,
     ) -> None:
         self._origin = start_of_run() if origin is None else origin
         self._find = find
@@ -205,6 +206,8 @@ class Tracer:
             self._root = evaluation.done.pop()
         if evaluation.suspended:
             yield from evaluation.resume(due)
+        if all(map(ends_on_host, evaluation.suspended)):
+            evaluation.memo.forget_private_components()  # they would count as outputs, which updates make for nobody
         if not evaluation.suspended:
             evaluation.memo.forget_private()
             if self._sources.reads is not None:
@@ -212,9 +215,8 @@ class Tracer:
             evaluation.seen.clear()  # ops that closures have built hold borrows, whose memory would count as an output
         evaluation.memo.forget_unreachable()
         builder = evaluation.builder
-        traced = builder.program()
-        program = place_spread(traced)
-        if program is not traced:
+        program = traced = builder.program()
+        if traced.instructions and (program := place_spread(traced)) is not traced:
             builder.place_outputs(program, self._find)
         undo_log = evaluation.taker.undo_log
         return Stage(program, traced, builder.inputs, builder.locks, builder.graphs, undo_log)
@@ -300,7 +302,7 @@ class Tracer:
         self._evaluation.finds_parts = True
 
     def parts_to_run(self) -> list[Deferred]:
-        """Return the parts whose values the run needs to go on."""
+        """Return the parts whose values the run needs to go on, each once."""
         return self._evaluation.parts_to_run()
 
     def op_of_parts(self, parts: Sequence[Deferred]) -> AnyOp:
@@ -308,33 +310,35 @@ class Tracer:
         ops = [self._evaluation.placed_part(part) for part in parts]
         return ops[0] if len(ops) == 1 else Zip(tuple(ops), None)
 
-    def finish_parts(self, parts: Sequence[Deferred], result: Any, made_for: Mapping[Any, int]) -> None:
-        """Record the result of the op of these parts, and the sources of which it was made, with their revisions."""
-        seen = [visible_sources(self._evaluation.placed_part(part)) for part in parts]
-        # What a function of a pipeline reads without an argument may be that of any part.
-        hidden = made_for.keys() - set[Any]().union(*seen)
-        for part, sources, value in zip(parts, seen, (result,) if len(parts) == 1 else result, strict=True):
-            mine = {node: revision for node, revision in made_for.items() if node in sources or node in hidden}
-            self._evaluation.finish_part(part, value, mine)
+    def finish_part(self, part: Deferred, value: Any, made_for: Mapping[Any, int]) -> None:
+        """Record the value of a part, and the sources of which it was made, with their revisions."""
+        self._evaluation.finish_part(part, value, made_for)
 
-    def trace_parts(self, parts: Sequence[Deferred]) -> None:
-        """Let these parts be traced in this run after all."""
-        for part in parts:
-            assert type(part.cause) is PartOfOp
-            part.cause.traced = True
+    def values_so_far(self, count: int) -> list[Any]:
+        """Return the values of this op, of `count` parts of another one; `PENDING` for each that does not exist yet."""
+        root = self.root
+        items: Any = (root,) if count == 1 else root
+        if type(items) is Deferred:
+            assert type(items.cause) is FromItems
+            items = [resolve(item) for item in items.cause.items]
+        return [PENDING if type(item) is Deferred else self._restore(item) for item in items]
 
-    def begin_work(self) -> None:
-        """Record that the run begins work of its own: what closures make from now on is traced in it."""
-        self._evaluation.finds_parts = False
+    @property
+    def resumed(self) -> int:
+        """How many suspended values the run has got so far."""
+        return self._evaluation.resumed
 
-    def read_sources(self) -> Mapping[Any, int]:
-        """Return the sources that the run has read, with their revisions."""
-        return self._sources.read() if isinstance(self._sources, SnapshotSources) else {}
-
-    def read_sources_at(self, instant: Snapshot) -> None:
-        """Let a plain run read sources at this instant. Call this before the first stage."""
+    def read_sources_at(self, instant: Snapshot, parts: Iterable[Deferred]) -> None:
+        """Let a plain run read sources at this instant, and tell what these parts of another op depend on. Call this
+        before the first stage."""
         assert isinstance(self._sources, SnapshotSources)
         self._sources.snapshot = instant
+        self._sources.watch(part_of(part) for part in parts)
+
+    def read_by(self, part: Deferred) -> Mapping[Any, int]:
+        """Return the sources on which the value of such a part depends, with their revisions. Its value exists."""
+        assert isinstance(self._sources, SnapshotSources)
+        return self._sources.read_by(part_of(part))
 
     @property
     def instant(self) -> Snapshot:
@@ -361,7 +365,8 @@ class Tracer:
             if type(cause) is FromCell:
                 deferred.value = memory[cause.buffer]
         self._evaluation.cells.clear()
-        self._evaluation.builder = self._new_builder()
+        if not self._evaluation.builder.is_new():
+            self._evaluation.builder = self._new_builder()
 
     def publish(self, constant: Callable[[Any], Any] = lambda value: value) -> list[Handle]:
         """Make the values of `Shared` and `Unzip` ops visible to other runs. `constant` maps the value of a `Shared` to

@@ -136,6 +136,14 @@ def apply_map(node: Map[Any], argument: Any) -> Any:
     return made
 
 
+def not_an_op_error(node: Then[Any], result: object) -> TypeError:
+    """Return the error for a function of `then` or of a pipeline whose result is not an op."""
+    cure = "Return an op (value(x) makes one of a value)" + ("" if type(node.f) is Pure else ", or use .map")
+    return TypeError(
+        f"{describe_closure(node, node.f)} returned {result.__class__.__name__}, which is not an op. {cure}."
+    )
+
+
 def describe_closure(node: DeviceOp[Any, Any, Any], f: Any) -> str:
     """Return a description of a closure with the place of its op."""
     called = f"pipeline {f!r}, called" if type(f) is Pure else f"the closure of .{_method_name(node, f)}"

@@ -34,13 +34,16 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map
 from dagpu.ops.node_functions import BUILT_IN, Inspect
 
-Mark = Callable[[int], int]
-"""Records that the bit of a cutoff is stale, and returns all stale bits."""
+Mark = Callable[[int], None]
+"""Records that the bit of a cutoff is stale."""
+
+_Function = Callable[[int, Mark], None]
+"""Computes again what depends on stale bits."""
 
 
-def _run(function: "Callable[[int, Mark], int]", stale: int, mark: Mark) -> int:
+def _run(function: _Function, stale: int, mark: Mark) -> None:
     """Call a compiled function."""
-    return function(stale, mark)
+    function(stale, mark)
 
 
 _CHUNK: Final = 500
@@ -57,46 +60,67 @@ class NewTraceNeeded(Exception):
 
 @final
 class HostLayer:
-    """The compiled host layer of one trace."""
+    """The compiled host layer of one trace. The values of inputs that depend on the bits `stale` are not the newest."""
 
-    def __init__(self, live: LiveInputs) -> None:
+    def __init__(self, live: LiveInputs, stale: int) -> None:
         self._live = live
         self._names: dict[str, Any] = {}
         """The names in the code of the function that is being compiled."""
         self._computed: set[int] = set()
         """The inputs that the present block of that function has computed, as local variables."""
-        self._nodes: dict[tuple[CodeType, int], Map[Any]] = {}
-        """The node of each line of the compiled functions."""
-        computed = [index for index, made in enumerate(live.inputs) if made.call is not None]
-        chunks = range(0, len(computed), _CHUNK)
-        self._functions = [self._compile(computed[start : start + _CHUNK]) for start in chunks]
-        self.computes = bool(computed)
+        self._nodes: dict[tuple[CodeType, int], tuple[Map[Any], int]] = {}
+        """The node of each line of the compiled functions, and which of the computed inputs it is."""
+        self._inputs = [index for index, made in enumerate(live.inputs) if made.call is not None]
+        """The computed inputs, in their order."""
+        self._functions = self._compiled(0, len(self._inputs))
+        self.computes = bool(self._inputs)
         """True if the trace computes host values."""
+        self._stale = [(0, stale)]
+        """The bits on which values depend that are not the newest, from one computed input to the next that is here: a
+        closure that fails leaves the values before it as they are to be."""
 
-    def refresh(self, stale: int, mark: Mark) -> None:
-        """Compute again what depends on the stale bits. `mark` adds those of cutoffs whose values differ.
+    def refresh(self, newer: int, mark: Mark) -> None:
+        """Compute again what depends on the bits `newer`, which have changed since the last call, and what that did not
+        compute if it failed. `mark` adds the bits of cutoffs whose values differ.
 
         Raises:
             NewTraceNeeded: a value has another type or shape than in the trace.
         """
-        for function in self._functions:
-            try:
-                stale = call_user(partial(_run, function, stale), mark)
-            except NewTraceNeeded:
-                raise
-            except Exception as error:
-                self._explain(error)
-                raise
+        pieces = [(start, stale | newer) for start, stale in self._stale]
+        ends = [*[start for start, _ in pieces[1:]], len(self._inputs)]
+        self._stale, marked = pieces, 0
+
+        def note(bits: int) -> None:
+            nonlocal marked
+            marked |= bits
+            mark(bits)
+
+        for number, ((start, stale), end) in enumerate(zip(pieces, ends, strict=True)):
+            for function in self._functions if len(pieces) == 1 else self._compiled(start, end):
+                try:
+                    call_user(partial(_run, function, stale | marked), note)
+                except NewTraceNeeded:
+                    raise
+                except Exception as error:
+                    failed = self._explain(error)
+                    left = [(at, bits | marked) for at, bits in [(failed, stale), *pieces[number + 1 :]]]
+                    self._stale = left if not failed else [(0, 0), *left]
+                    raise
+        self._stale = [(0, 0)]
 
     # ---- code
 
-    def _compile(self, indices: list[int]) -> Callable[[int, Mark], int]:
-        """Return the function that computes these inputs again."""
+    def _compiled(self, start: int, end: int) -> list[_Function]:
+        """Return the functions that compute these of the inputs again."""
+        return [self._compile(at, min(at + _CHUNK, end)) for at in range(start, end, _CHUNK)]
+
+    def _compile(self, start: int, end: int) -> _Function:
+        """Return the function that computes these of the inputs again."""
         self._names = {"other": partial(_unlike, self._live), "equal": host_values_equal}
         lines = ["def refresh(stale, mark):"]
-        nodes: dict[int, Map[Any]] = {}
+        nodes: dict[int, tuple[Map[Any], int]] = {}
         bits: int | None = None
-        for index in indices:
+        for place, index in enumerate(self._inputs[start:end], start):
             made = self._live.inputs[index]
             self._names[f"i{index}"] = made
             if made.cutoff is None:
@@ -105,7 +129,7 @@ class HostLayer:
                     bits = made.bits
                     self._computed.clear()
                     lines.append(f" if stale & {bits}:")
-                nodes[len(lines) + 1] = made.node
+                nodes[len(lines) + 1] = made.node, place
                 lines += self._closure(index, made)
                 self._computed.add(index)
             else:
@@ -113,10 +137,9 @@ class HostLayer:
                 self._computed.clear()
                 lines += self._cutoff(index, made)
         self._computed.clear()
-        lines.append(" return stale")
         scope, self._names = self._names, {}
         exec(compile("\n".join(lines), "<string>", "exec"), scope)
-        function: Callable[[int, Mark], int] = scope.pop("refresh")  # else it and its globals would be a cycle
+        function: _Function = scope.pop("refresh")  # else it and its globals would be a cycle
         code: CodeType = function.__code__
         self._nodes |= {(code, line): node for line, node in nodes.items()}
         return function
@@ -153,7 +176,7 @@ class HostLayer:
             f" if stale & {made.watched}:",
             f"  x = {self._expression(index, made.argument)}",
             f"  if not equal(c{index}, i{index}.value, x):",
-            f"   stale = mark({made.own})",
+            f"   stale |= {made.own}; mark({made.own})",
             f"   i{index}.value = other({index}, x)",
         ]
 
@@ -180,18 +203,21 @@ class HostLayer:
         self._names["concrete"] = self._live.concrete
         return f"concrete({name})"
 
-    def _explain(self, error: Exception) -> None:
-        """Add the note that names the closure which raised an error."""
+    def _explain(self, error: Exception) -> int:
+        """Add the note that names the closure which raised an error. Return which of the computed inputs that is, 0 if
+        it is not known."""
         trace = error.__traceback__
         while trace is not None:
-            node = self._nodes.get((trace.tb_frame.f_code, trace.tb_lineno))
-            if node is not None:
+            found = self._nodes.get((trace.tb_frame.f_code, trace.tb_lineno))
+            if found is not None:
+                node, place = found
                 whose = describe_closure(node, node.f)
                 if isinstance(error, StopIteration):
                     refuse_stop_iteration(error, whose)
                 error.add_note(f"dagpu: in {whose}")
-                return
+                return place
             trace = trace.tb_next
+        return 0
 
 
 def _call_on_own(call: Callable[[Any], Any], argument: Any) -> Any:

@@ -10,7 +10,6 @@ from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.handles import Handle, HandleState, SharedTensor, clone_shared, live_state
 from dagpu.handles.storage import Storage
-from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.arguments.scalar_params import NumberUse
 from dagpu.lowering.tracing.program_builder import ProgramBuilder
 from dagpu.lowering.tracing.traced_storage import TracedStorage
@@ -84,25 +83,6 @@ class LeafValues:
     def buffer_of(self, made: LiveInput) -> int | None:
         """Return the buffer whose contents are the value of an input; None if no instruction uses it."""
         return next((buffer for buffer, (each, _) in self._live.items() if each is made), None)
-
-    def write(self, text: CallText, buffer: int) -> str:
-        """Return the expression of what `value` returns, in the text of a direct call. For a number that does not fit
-        and a tensor that is gone it writes lines that refuse the call."""
-        found = self._live.get(buffer)
-        if found is None:
-            constant = self._constants.get(buffer)
-            name = text.constant("CONSTANT", constant)
-            return f"{name}.memory" if isinstance(constant, Storage) else name
-        made, use = found
-        value = f"{text.constant('INPUT', made)}.value"
-        if use is not None:
-            return text.check_number(value, use.check)
-        if type(made.value) is not SharedTensor:
-            return value
-        state = text.new_name("t")
-        text.lines.append(f"{state} = {value}._state")
-        text.refuse_if(f"{state} is None")
-        return f"{state}.storage.memory"
 
     def tensor(self, buffer: int) -> Any:
         """Return another handle to the tensor of an input of the feed; None for other memory."""

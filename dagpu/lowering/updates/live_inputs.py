@@ -58,6 +58,9 @@ AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 Bound: TypeAlias = Mapping[AnyOp, tuple[Any, Any]]
 """For the node of a closure, an argument without stand-ins and what the closure has returned for it."""
 
+LetThrough: TypeAlias = Mapping[Cutoff[Any, Any, Any], Any]
+"""What cutoffs have let through last."""
+
 NOT_CALLED: Final = object()
 """The value of a closure that was not called with an argument."""
 
@@ -110,7 +113,7 @@ class LiveInput:
 class LiveInputs:
     """The inputs of one trace, in the order in which it found them."""
 
-    def __init__(self, snapshot: Snapshot, reads: set[int], before: "LiveInputs | None" = None) -> None:
+    def __init__(self, snapshot: Snapshot, reads: set[int], before: "LetThrough | None" = None) -> None:
         self._snapshot: Snapshot | None = snapshot
         self.reads = reads
         """The indices of the structural inputs. The set also identifies the trace to its stand-ins."""
@@ -134,7 +137,7 @@ class LiveInputs:
         """Returns true for two objects whose contents are known to be equal; one may be of an earlier trace."""
         self._calls: dict[AnyOp, tuple[Any, Any, Any]] = {}
         """The calls of closures: what each was given, with stand-ins and without, and what it has returned."""
-        self._before = {} if before is None else before.cutoff_values()
+        self._before = before or {}
 
     @property
     def snapshot(self) -> Snapshot:
@@ -150,7 +153,7 @@ class LiveInputs:
         """Let the versions of the snapshot go, and what is known of earlier traces: the trace is over."""
         self._snapshot, self.bound_before, self.are_equal = None, MappingProxyType({}), is_
 
-    def cutoff_values(self) -> dict[Cutoff[Any, Any, Any], Any]:
+    def cutoff_values(self) -> LetThrough:
         """Return the values of the cutoffs, with which a later trace compares its own."""
         return {made.cutoff: made.value for made in self.inputs if made.cutoff is not None and made.decided}
 

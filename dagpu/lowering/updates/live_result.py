@@ -18,7 +18,6 @@ from dagpu.handles import OWNING, HandleState, Holders, SharedTensor, Tensor, cl
 from dagpu.handles.device_handles import Device, driver_of
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
-from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.tracing.deferred import Deferred, FromCell, FromItems, SuspendedOp, resolve
 from dagpu.lowering.tracing.user_code import apply_map
 from dagpu.lowering.updates.comparing.compare_values import same_objects
@@ -82,15 +81,6 @@ class TargetMemory:
             self.memory[buffer] = memory
             self._held.pop(buffer, None)  # it would keep the memory that was replaced
             self._seen_elsewhere.discard(buffer)
-
-    def write_replace(self, text: CallText, buffer: int, made: str) -> list[str]:
-        """Return the lines of a direct call that do what `replace` does, for a variable `made` in its text."""
-        memory, at = text.constant("TARGETS", self.memory), text.constant("AT", buffer)
-        held, elsewhere = text.constant("HELD", self._held), text.constant("ELSEWHERE", self._seen_elsewhere)
-        return [
-            f"if {made} is not {memory}[{at}]:",
-            f"    {memory}[{at}] = {made}; {held}.pop({at}, None); {elsewhere}.discard({at})",
-        ]
 
     def handle_of(self, buffer: int) -> Any:
         """Return the handle to the present contents of a buffer that was handed out; None if there is none."""

@@ -38,8 +38,9 @@ class Reads:
     __slots__ = ("_below", "_found", "_new", "_waiting")
 
     def __init__(self) -> None:
-        self._below: dict[Once, _Below] = {}
-        self._found: dict[Once, tuple[Read, ...]] = {}
+        self._below: dict[Once | AnyOp, _Below] = {}
+        """What is below each remembered value, and below each op that is watched."""
+        self._found: dict[Once | AnyOp, tuple[Read, ...]] = {}
         """The values that earlier runs have made, and those that were asked for."""
         self._waiting: dict[AnyOp, list[_Below]] = {}
         """The ops whose closures are still to be called, with what they are parts of: one on the host may be part of
@@ -48,8 +49,8 @@ class Reads:
         """What has been recorded and not been looked at: a node that is evaluated, or whose closure has returned an
         op, or that has run by a plan of its own."""
 
-    def start(self, node: Remembering) -> None:
-        """Record a value that the run evaluates."""
+    def start(self, node: AnyOp) -> None:
+        """Record a `Shared` or `Unzip` that the run evaluates, or before the run another op for which `of` is asked."""
         self._new.append((node, None, None))
 
     def built(self, node: AnyOp, op: AnyOp) -> None:
@@ -71,14 +72,14 @@ class Reads:
         """Record a value that an earlier run has made, and what it depends on."""
         self._found[once] = tuple(reads)
 
-    def of(self, once: Once) -> tuple[Read, ...]:
+    def of(self, value: Once | AnyOp) -> tuple[Read, ...]:
         """Return the sources and cutoffs on which a value depends, each once."""
         self._look()
-        found = self._found.get(once)
+        found = self._found.get(value)
         if found is None:
             reads: dict[Read, None] = {}
-            todo: list[_Below | Once] = [once]
-            seen: set[_Below | Once] = set()
+            todo: list[_Below | Once | AnyOp] = [value]
+            seen: set[_Below | Once | AnyOp] = set()
             while todo:
                 each = todo.pop()
                 if each in seen:
@@ -91,7 +92,7 @@ class Reads:
                     reads.update(dict.fromkeys(self._found[each]))
                 else:
                     todo.append(self._below[each])
-            found = self._found[once] = tuple(reads)
+            found = self._found[value] = tuple(reads)
         return found
 
     def _look(self) -> None:
@@ -102,7 +103,10 @@ class Reads:
                     self._walk(op, below)
             elif reads is not None:
                 self._put_reads(node, reads)
-            elif (type(node) is Shared or type(node) is Unzip) and node.once not in self._below:
+            elif type(node) is not Shared and type(node) is not Unzip:
+                if node not in self._below:
+                    self._walk(node, self._open(node))
+            elif node.once not in self._below:
                 self._walk(_source(node), self._open(node.once))
         self._new.clear()
 
@@ -119,8 +123,8 @@ class Reads:
             seen.update(more)
             todo += more
 
-    def _open(self, once: Once) -> _Below:
-        below = self._below[once] = _Below()
+    def _open(self, value: Once | AnyOp) -> _Below:
+        below = self._below[value] = _Below()
         return below
 
     def _walk(self, root: AnyOp, below: _Below) -> None:

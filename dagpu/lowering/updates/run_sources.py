@@ -110,9 +110,17 @@ class SnapshotSources:
     """The sources that the run has read, and those of values that it has used of earlier runs."""
     has_standins: ClassVar[bool] = False
 
-    def read(self) -> Mapping[Any, int]:
-        """Return all sources that the run has read so far, with their revisions."""
-        return self._revisions(self._read)
+    def watch(self, ops: Iterable[AnyOp]) -> None:
+        """Let `read_by` be asked for these ops. Call this before the run."""
+        for op in ops:
+            self._recorded().start(op)
+
+    def read_by(self, op: AnyOp) -> Mapping[Any, int]:
+        """Return the sources on which the value of an op depends that is watched, with their revisions."""
+        if not self._read:
+            return {}
+        key = op.once if type(op) is Shared or type(op) is Unzip else op
+        return self._revisions(node for node in self._recorded().of(key) if type(node) is Source)
 
     def _revisions(self, sources: Iterable[Source[Any]]) -> Mapping[Any, int]:
         return {node: node.cell.history.at(self.instant()).revision for node in sources}

@@ -2,8 +2,9 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from operator import index
 from typing import Any, Final, NamedTuple, TypeAlias, final
+
+from dagpu.common.wrong_arguments import as_whole_number
 
 Region: TypeAlias = slice | tuple[slice, ...]
 """A part of an array: a `slice` for each of the first axes, all of the others."""
@@ -25,13 +26,12 @@ def box_of(region: Any, shape: Sequence[int]) -> Box | str:
         part = slices[axis] if axis < len(slices) else slice(None)
         if not isinstance(part, slice):
             return f"{part!r} is no slice"
-        try:
-            begin, end = (
-                default if each is None else index(each) for each, default in ((part.start, 0), (part.stop, extent))
-            )
-            step = 1 if part.step is None else index(part.step)
-        except TypeError:
+        given = ((part.start, 0), (part.stop, extent), (part.step, 1))
+        found = [default if each is None else as_whole_number(each) for each, default in given]
+        whole = [each for each in found if each is not None]
+        if len(whole) < len(given):
             return f"{part!r} does not have whole numbers"
+        begin, end, step = whole
         if step != 1:
             return f"{part!r} leaves elements out"
         begin, end = (each + extent if each < 0 else each for each in (begin, end))

@@ -5,10 +5,8 @@ import math
 import sys
 from typing import Any
 
-import numpy as np
-
 from dagpu.common.origin import Origin, describe
-from dagpu.common.wrong_arguments import check_function, wrong_argument
+from dagpu.common.wrong_arguments import check_function, is_real_number, wrong_argument
 
 
 def check_seconds(
@@ -27,7 +25,7 @@ def check_seconds(
         TypeError: the value is not a number.
         ValueError: the number is out of range.
     """
-    number = float(value) if _is_number(value) else None
+    number = float(value) if is_real_number(value) else None
     limit = math.inf if endless else sys.float_info.max
     if number is None or not 0 <= number <= limit or (number == 0 and not zero):
         kind = TypeError if number is None else ValueError
@@ -43,15 +41,11 @@ def check_quantile(value: Any, where: Origin) -> float:
         TypeError: the value is not a number.
         ValueError: the number is not from 0 to 1.
     """
-    if _is_number(value) and 0 <= value <= 1:
+    if is_real_number(value) and 0 <= value <= 1:
         return float(value)
-    kind = ValueError if _is_number(value) else TypeError
+    kind = ValueError if is_real_number(value) else TypeError
     cure = "Write 0.99 for the time that one value in a hundred exceeds"
     raise wrong_argument("latency", where, "quantile", value, "a number from 0 to 1", cure, kind)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def check_step(f: Any, where: Origin) -> None:

@@ -3,12 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
-from dagpu.backends.protocol import Bindings
+from dagpu.backends.protocol import Bindings, Replay
+from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import Origin
 from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Locks, lock_all, unlock_all
-from dagpu.lowering.arguments.call_text import MISS, CallText
+from dagpu.lowering.arguments.call_guard import Reading
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import HOST
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
@@ -26,7 +27,7 @@ from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
 from dagpu.reactive.plans.tiled_plans import TiledPlans
 from dagpu.reactive.plans.update_plans import UpdatePlan, UpdatePlans
 from dagpu.reactive.stages.stage_cutoffs import StageCutoffs
-from dagpu.runtime.calls.direct_call import OFTEN, DirectCall, write_update_call
+from dagpu.runtime.calls.direct_call import MISS, OFTEN, DirectCall
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import run_call, settle
 from dagpu.runtime.calls.settings import Settings
@@ -65,6 +66,9 @@ class LiveStage:
         self.targets = memory
         self.lost = frozenset(staleness.targets)
         """The targets that do not hold what they should: none was made yet, or an update failed."""
+        self.fresh: set[int] = set()
+        """The targets that the present update has made already, or that one which failed has, for values of the sources
+        that are still the present ones."""
         self.shared = shared
         """The `shared()` nodes whose tensors this stage makes of sources."""
         self.common: list[SharedBuffer] = []
@@ -98,6 +102,7 @@ class LiveStage:
         self.tiles = TiledPlans(self._maker, self.leaves)
         self.conditional = ConditionalPlans(self._maker, self.leaves.locks)
         self.lost = (self.lost & targets) | (targets - before)
+        self.fresh &= targets
         for buffer in before - targets:
             self.targets.drop(buffer)
 
@@ -142,7 +147,8 @@ class LiveStage:
         found: Lenders = {}
         for buffer in self.staleness.targets - self.lost:
             memory = self.targets.memory[buffer]
-            if memory is not None and not self.staleness.bits_of(buffer) & stale:
+            is_stale = self.staleness.bits_of(buffer) & stale and buffer not in self.fresh
+            if memory is not None and not is_stale:
                 found[numbers[buffer]] = self.targets, buffer
                 table.name(memory, numbers[buffer])
         return found
@@ -159,11 +165,21 @@ class LiveStage:
 
     # ---- updates
 
+    def forget_fresh(self, bits: int) -> None:
+        """Note that these bits have changed since the targets in `fresh` were made."""
+        if self.fresh:
+            self.fresh = {buffer for buffer in self.fresh if not self.staleness.bits_of(buffer) & bits}
+
+    def made_for(self, mask: int) -> frozenset[int]:
+        """Return the targets that an update which failed has made, and that need not be made although the bits `mask`
+        have changed."""
+        return frozenset([buffer for buffer in self.fresh if self.staleness.bits_of(buffer) & mask])
+
     async def run(self, change: Change, waits: Waits, origin: Origin, parts: ChangedParts | None = None) -> int:
         """Make the targets that a change makes stale, and return the number of instructions that ran.
 
         `parts` are the parts of sources that have changed, where that is known: then launches run the tiles that see
-        them. If it fails or is cancelled, everything that it was to make counts as lost.
+        them. If it fails or is cancelled, what it has not made counts as lost.
         """
         tiled = self.tiles.find(change, parts, self.targets)
         update = self.plans.find(change) if tiled is None else tiled
@@ -180,6 +196,7 @@ class LiveStage:
         else:
             self.cutoffs.find_differing(compare)
         self.lost -= update.targets
+        self.fresh |= update.targets
         return len(chosen) - change.compare.bit_count()
 
     def find_whole(self, mask: int, parts: ChangedParts | None) -> UpdatePlan | TiledPlan | ConditionalPlan | None:
@@ -187,7 +204,7 @@ class LiveStage:
         run: the same as in an earlier update, or the first one that decides cutoffs. Else return None."""
         if self.cutoffs.inputs:
             return self._find_conditional(mask, parts)
-        if self.lost or self.shares_updates:
+        if self.lost or self.fresh or self.shares_updates:
             return None
         tiled = self.tiles.find(Change(mask), parts, self.targets)
         if tiled is None:
@@ -200,8 +217,8 @@ class LiveStage:
         wait = cutoffs.waiting_bits(cutoffs.inputs, mask, self.lost)
         if not wait:
             return None
-        if self.lost:
-            plans.why = "what an update that failed was to make is lost"
+        if self.lost or self.fresh:
+            plans.why = "it goes on with an update that failed"
         elif self.shares_updates:
             plans.why = "another feed shares what this one computes"
         elif parts:
@@ -226,6 +243,7 @@ class LiveStage:
         memory = self._bind(update, compare)
         if type(update) is not ConditionalPlan:
             await self._launch(update, loaded, memory, waits, origin)
+            self.fresh |= update.targets
             return build()
         try:
             launched = await update.launch(memory, self._settings, waits, origin)
@@ -250,13 +268,13 @@ class LiveStage:
         origin: Origin,
         compare: int = 0,
     ) -> Any:
-        """Run an update by the direct call of its plan, which is written if the plan has run often. Return what `build`
+        """Run an update by the direct call of its plan, which is made if the plan has run often. Return what `build`
         returns, or `MISS` if `_launch` must run it."""
         settings = self._settings
         if not settings.direct or loaded.runs < OFTEN:
             return MISS
         if not loaded.again_is_known:
-            self._write_call(update, loaded, build, compare)
+            loaded.again, loaded.again_is_known = self._make_call(update, loaded, build, compare), True
         again: DirectCall | None = loaded.again
         if again is None:
             return MISS
@@ -265,57 +283,47 @@ class LiveStage:
                 return again.now(loaded, None, None, settings, origin)
             return await again.in_task(loaded, None, None, settings, origin)
         except BaseException:
-            self.lost |= update.targets
+            self.end_failed_call(update, loaded)
             raise
 
-    def _write_call(
+    def _make_call(
         self,
         update: UpdatePlan | TiledPlan | ConditionalPlan,
         loaded: LoadedPlan,
         build: Callable[[], Any],
         compare: int,
-    ) -> None:
-        """Write the direct call of an update: what `_bind`, `_launch` and `_replace` do, but for the reading of flags,
-        and what `build` does.
+    ) -> DirectCall:
+        """Return the direct call of an update: what `_bind`, `_launch` and `_replace` do, but for the reading of flags
+        where nothing is decided, and what `build` does.
 
         If the update is one launch of a graph that decides nothing, the last two are done while the device works. Then
-        all that it makes is in memory of the device, so `build` calls no closure. A failure loses the targets all the
-        same.
+        all that it makes is in memory of the device, so `build` calls no closure. After a failure the targets that the
+        device has not completed are lost all the same.
         """
-        subprogram, targets, buffers = update.subprogram, self.targets, self.staleness.program.buffers
-        text = CallText()
-        memory = text.constant("TARGETS", targets.memory)
-        for buffer, here in subprogram.inputs:
-            kept = buffer in self.staleness.last
-            text.cells[here] = f"{memory}[{text.constant('AT', buffer)}]" if kept else self.leaves.write(text, buffer)
-        guards = update.guards if type(update) is ConditionalPlan else {}
-        publish: list[str] = []
-        flags = self.cutoffs.write_bindings(text, compare, subprogram)
-        if type(update) is ConditionalPlan:
-            publish.append(f"differing = {text.constant('FIND', self.cutoffs.find_differing)}({compare})")
-        for buffer, here in subprogram.outputs:
-            if buffer in flags:
-                continue
-            if buffer in self._targets_on_devices:
-                text.cells[here] = f"{text.constant('OWN', targets.own_memory)}({text.constant('AT', buffer)})"
-            made = f"memory[{text.constant('AT', here)}]"
-            if buffers[buffer].device == HOST:
-                made = f"{text.function_name(make_unwritable)}({made})"
-            lines = [f"made = {made}", *targets.write_replace(text, buffer, "made")]
-            if guard := guards.get(buffer, ALWAYS):
-                lines = [f"if differing & {guard}:", *["    " + line for line in lines]]
-            publish += lines
-        if type(update) is ConditionalPlan:
-            note, decide = text.constant("NOTE", update.outcomes.note), self.cutoffs.decide_all
-            publish.append(f"{text.constant('DECIDE', decide)}({note}(differing))")
-        if type(update) is TiledPlan:
-            text.cells.update(dict.fromkeys(update.fresh, "None"))
-            text.cells.update({here: f"{memory}[{text.constant('AT', buffer)}]" for here, buffer in update.kept})
-            text.cells.update({here: text.constant("LISTS", table) for here, table in update.bound})
-        for storage in update.locks:
-            text.add_lock(storage.lock)
+        locks = [storage.lock for storage in update.locks]
+        flags = self.cutoffs.flag_buffers(compare)
+        made = [each for each in update.subprogram.outputs if each[0] not in flags]
+
+        def read(_arguments: object, _named: object) -> Reading | None:
+            try:
+                memory = self._bind(update, compare)
+            except KernelArgumentError:
+                return None  # the general way raises it, and loses no target
+            return memory, [], [], locks, []
+
+        def publish(memory: list[Any], _leaves: object) -> Any:
+            self._replace(made, memory)
+            return build()
+
+        def decide(memory: list[Any], _leaves: object) -> Any:
+            assert type(update) is ConditionalPlan
+            differing = self.cutoffs.find_differing(compare)
+            self._replace([each for each in made if runs(update.guards.get(each[0], ALWAYS), differing)], memory)
+            self.cutoffs.decide_all(update.outcomes.note(differing))
+            return build()
+
         decides = type(update) is ConditionalPlan
-        write_update_call(loaded, text, len(subprogram.program.buffers), publish, build, decides=decides)
+        return DirectCall(loaded, read, decide if decides else publish, is_update=True, decides=decides)
 
     async def _launch(
         self,
@@ -331,6 +339,7 @@ class LiveStage:
         wanted, settings = update.locks, self._settings
         graph = loaded.runs + 1 >= loaded.graph_from
         is_ready = loaded.graph_is_ready if graph else loaded.is_compiled
+        submitted: list[Replay] = []
         try:
             if is_ready and (not wanted or lock_all(wanted, self, origin)):
                 try:
@@ -338,6 +347,7 @@ class LiveStage:
                         await waits.raise_reason()
                     loaded.runs += 1
                     replay = loaded.prepared.submit(Bindings(memory), graph=graph)
+                    submitted.append(replay)
                     spin, pace = (loaded.spin, loaded.pace) if settings.spin is None else (settings.spin, None)
                     await settle(replay, waits, spin, pace)
                 finally:
@@ -346,15 +356,35 @@ class LiveStage:
             else:
                 locks = Locks(origin)
                 try:
-                    await run_call(loaded, BoundArguments(memory, wanted, (), ()), locks, settings, waits)
+                    bound = BoundArguments(memory, wanted, (), ())
+                    await run_call(loaded, bound, locks, settings, waits, on_submit=submitted.append)
                 finally:
                     locks.release()
         except BaseException:
-            self.lost |= update.targets
+            self._end_failed(update, submitted[0] if submitted else None, memory)
             raise
         self.cutoffs.find_differing(compare)
         flags = self.cutoffs.flag_buffers(compare)
         self._replace([each for each in update.subprogram.outputs if each[0] not in flags], memory)
+
+    def end_failed_call(self, update: UpdatePlan | TiledPlan | ConditionalPlan, loaded: LoadedPlan) -> None:
+        """Do what `_end_failed` does for the direct call of an update, whose plan is `loaded`."""
+        left, loaded.failed_run = loaded.failed_run, None
+        self._end_failed(update, *((None, ()) if left is None else left))
+
+    def _end_failed(
+        self, update: UpdatePlan | TiledPlan | ConditionalPlan, replay: Replay | None, memory: Sequence[object]
+    ) -> None:
+        """Take over what an update whose run has failed or was cancelled has completed in this memory, and count its
+        other targets as lost. `replay` is None if the run could not be started."""
+        spoilt = replay.spoilt() if replay is not None and replay.done() else None
+        made: list[tuple[int, int]] = []
+        if spoilt is not None and type(update) is not ConditionalPlan:  # of such a one nobody knows what it decided
+            made = [each for each in update.subprogram.outputs if each[0] in update.targets and each[1] not in spoilt]
+            self._replace(made, memory)
+        completed = {buffer for buffer, _ in made}
+        self.lost = (self.lost | update.targets) - completed
+        self.fresh = (self.fresh - update.targets) | completed
 
     def _bind(self, update: UpdatePlan | TiledPlan | ConditionalPlan, compare: int = 0) -> list[object]:
         """Bind the buffers of an update: leaves, kept memory that it reads, kept memory that it writes in place, and
@@ -379,7 +409,7 @@ class LiveStage:
                 memory[here] = table
         return memory
 
-    def _replace(self, outputs: Sequence[tuple[int, int]], memory: list[object]) -> None:
+    def _replace(self, outputs: Sequence[tuple[int, int]], memory: Sequence[object]) -> None:
         """Take over the memory in which an update has made targets: for each its number in the whole program, and in
         that of the update."""
         buffers = self.staleness.program.buffers

@@ -11,7 +11,6 @@ from dagpu.common.layout import Layout
 from dagpu.handles import HandleState, Holders, SharedTensor, live_state
 from dagpu.handles.device_handles import MappedMemory, driver_of
 from dagpu.handles.storage import Storage
-from dagpu.lowering.arguments.call_text import CallText
 from dagpu.lowering.updates.claims import Change, Comparison, Subprogram
 from dagpu.lowering.updates.comparing.cutoff_comparisons import ComparedBuffer, CutoffComparisons
 from dagpu.lowering.updates.leaf_values import LeafValues
@@ -114,19 +113,6 @@ class StageCutoffs:
                 flags = self._flags[each.flags] = driver_of(device).mapped_memory(each.flags_layout.nbytes)
             flags.content.fill(0)  # a comparison that does not run has found nothing
             memory[written[each.flags]] = flags.memory
-
-    def write_bindings(self, text: CallText, compare: int, subprogram: Subprogram) -> set[int]:
-        """Write what `bind` does, in the text of a direct call. `bind` has been called before. Return the buffers of
-        the flags."""
-        cuts = {cut.own: cut for cut in self.inputs}
-        read, written = dict(subprogram.inputs), dict(subprogram.outputs)
-        found = self.comparisons.of(compare)
-        for each in found:
-            text.cells[read[each.last]] = f"{text.constant('CUT', cuts[each.bit])}.value._state.storage.memory"
-            flags = self._flags[each.flags]
-            text.cells[written[each.flags]] = text.constant("FLAGS", flags.memory)
-            text.lines.append(f"{text.constant('CLEAR', flags.content.fill)}(0)")
-        return {each.flags for each in found}
 
     def find_differing(self, compare: int) -> int:
         """Note and return the bits of those of the cutoffs `compare` whose tensors the last run has found to differ."""

@@ -1,207 +1,308 @@
-"""The direct call of a plan: from the inputs of a run to its result in one function, which is written for the plan.
+"""The direct call of a plan: from the inputs of a run to its result, by a table that was made for the plan.
 
-The general way looks a plan up, binds, locks, moves and submits, and each step makes an object for the next one. A
-direct call does the same in straight-line code (dagpu.lowering.arguments.call_text), under two rules:
+The general way makes a key, looks the plan up, binds, locks, moves and submits. A direct call reads its inputs by the
+rows of a table (dagpu.lowering.arguments.call_guard), which takes a tenth of the time of a key, and goes through the
+same sequence in its short form, under two rules:
 
-- Guards come first. A call that a guard refuses has no effect; the general way runs it then.
+- The table comes first. A call that it refuses has no effect; the general way runs it then.
 - It reports nothing itself. For memory that is locked, moved or lost, and for numbers that do not fit, the general way
   raises the error.
 
 The environment variable DAGPU_DIRECT=0 turns direct calls off.
 """
 
-import linecache
-from collections.abc import Callable, Coroutine, Sequence
-from functools import lru_cache, partial
-from types import CodeType
-from typing import Any, Final, Protocol, final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, final
 
+from trio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
+
+from dagpu.backends.protocol import COMPLETED, Bindings, Replay
+from dagpu.common.critical import BOOKKEEPING, INTERRUPT
 from dagpu.common.origin import Origin
-from dagpu.lowering.arguments.call_guard import guard_call
-from dagpu.lowering.arguments.call_text import CallText
-from dagpu.lowering.arguments.dag_guard import guard_dag
+from dagpu.handles import Partition, cut_of
+from dagpu.handles.handle_state import restore_state, take_known_state
+from dagpu.lowering.arguments.call_guard import CallGuard, Moved, Reading, guard_call
+from dagpu.lowering.arguments.dag_guard import DagGuard, guard_dag
 from dagpu.lowering.arguments.exact_tokens import exact_token
 from dagpu.lowering.arguments.flattened import Flattened
-from dagpu.lowering.reuse.result_parts import result_expression
 from dagpu.lowering.reuse.signature import Signature
+from dagpu.lowering.tracing.undo_log import TAKEN
 from dagpu.ops.base import DeviceOp, attach_plans
-from dagpu.runtime.calls.direct_call_body import DirectCallBody
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
+from dagpu.runtime.calls.run_call import settle
 from dagpu.runtime.calls.settings import Settings
+from dagpu.runtime.waiting.trio_waits import TrioWaits
+from dagpu.runtime.waiting.waits import BlockingWaits, drive
+
+MISS: Final = object()
+"""Returned for a call that a direct call refuses. The call has had no effect; the general way runs it."""
 
 OFTEN: Final = 6
-"""The number of runs of a plan after which the call of a plain op is written: to write it takes as long as ten runs
-save, and most ops run a few times."""
-
-_LONGEST: Final = 400
-"""The most lines of a text. The general way runs calls with more inputs."""
+"""The number of runs of a plan after which the table of a plain op is made: to make it takes as long as ten runs save,
+and most ops run a few times."""
 
 _FEW_NODES: Final = 40
-"""The most nodes of an op whose text is written after `OFTEN` runs. It takes some ten milliseconds to write that of a
+"""The most nodes of an op whose table is made after `OFTEN` runs. It takes some ten milliseconds to make that of a
 larger one."""
 
 VERY_OFTEN: Final = 100
-"""The number of runs after which the text of a larger op is written."""
+"""The number of runs after which the table of a larger op is made."""
 
-_LONGEST_DAG: Final = 1500
-"""The most lines of the text of a larger op."""
+_blocking: Final = BlockingWaits()
 
-_TEXTS: Final = 256
-"""The most texts whose code is kept for further plans of the same structure."""
+Read: TypeAlias = Callable[[Any, Any], Reading | None]
+"""Reads the arguments and the keyword arguments of a call; None refuses it."""
+
+Build: TypeAlias = Callable[[list[Any], Sequence[Any]], Any]
+"""Builds the result of a run, or takes over what it has made, from its memory and its leaves."""
 
 
-class CallNow(Protocol):
-    """Makes a call, and blocks this thread until its result is complete. Returns `MISS` if the general way must run it.
+def begin_run(call: Reading, holder: object, origin: Origin) -> bool:
+    """Lock the memory of a call, and move its handles into the run. Return false, and do neither, if another run is in
+    the way. `holder` owns the exclusive locks, and `origin` is where the run starts.
 
-    Raises:
-        DeviceError: the run could not be started, or failed.
+    No finaliser and no signal handler comes in between: this happens in a section, or in a protected frame.
     """
+    _, leaves, writes, reads, moved = call
+    with BOOKKEEPING:
+        for lock in writes:
+            if lock.writer is not None or lock.readers:
+                return False
+        for lock in reads:
+            if lock.writer is not None:
+                return False
+        for each in moved:
+            if not take_known_state(each[1], each[2], TAKEN, origin):
+                put_back(moved[: moved.index(each)])
+                return False
+        for lock in writes:
+            lock.writer = holder
+            lock.holder = origin
+        for lock in reads:
+            lock.readers += 1
+            lock.holder = origin
+    for index, handle, state in moved:
+        kind = type(handle)
+        leaves[index] = Partition(state, cut_of(handle)) if kind is Partition else kind(state)
+    return True
 
-    def __call__(self, loaded: LoadedPlan, arguments: Any, named: Any, settings: Settings, origin: Origin) -> Any: ...
+
+def end_run(call: Reading) -> None:
+    """Release the locks of a call. Each is one step for other threads, so it needs no gate."""
+    for lock in call[2]:
+        lock.writer = None
+    for lock in call[3]:
+        lock.readers -= 1
 
 
-class CallInTask(Protocol):
-    """Makes a call, and suspends the trio task until its result is complete; see `CallNow`.
-
-    The other tasks have their turn while the device works. So the call looks for its end only after that.
-    """
-
-    def __call__(
-        self, loaded: LoadedPlan, arguments: Any, named: Any, settings: Settings, origin: Origin
-    ) -> Coroutine[Any, Any, Any]: ...
+def put_back(moved: Sequence[Moved]) -> None:
+    """Move handles back out of a run that has not been submitted."""
+    for _, handle, state in moved:
+        restore_state(handle, state)
 
 
 @final
 class DirectCall:
     """The direct call of one plan, for threads and for tasks. It does not refer to the `LoadedPlan`, which holds it."""
 
-    __slots__ = ("_write_in_task", "constants", "made_in_task", "now", "text")
+    __slots__ = ("_attaches", "_build", "_decides", "_is_update", "_launch", "_submit", "read", "table")
 
-    def __init__(self, text: str, write_in_task: Callable[[], str], constants: dict[str, object]) -> None:
-        self.text = text
-        """The text of the function `now`."""
-        self._write_in_task = write_in_task
-        """Writes the text of the function `in_task`."""
-        self.constants = constants
-        """The objects that both functions close over, by their names in the texts."""
-        self.now: CallNow = _make(text, constants)
-        self.made_in_task: CallInTask | None = None
-        """The call in a task; None until the first use of `in_task`."""
+    def __init__(
+        self,
+        loaded: LoadedPlan,
+        read: Read,
+        build: Build,
+        table: CallGuard | DagGuard | None = None,
+        *,
+        attaches: bool = False,
+        is_update: bool = False,
+        decides: bool = False,
+    ) -> None:
+        """A call that `attaches` leaves the plan and the leaves at its op, whose next run needs no guard. One that
+        `is_update` leaves a `LoadedPlan.failed_run` if it fails.
 
-    @property
-    def in_task(self) -> CallInTask:
-        """The call in a task. Its text is written and compiled at the first use."""
-        found = self.made_in_task
-        if found is None:
-            found = self.made_in_task = _make(self._write_in_task(), self.constants)
-        return found
+        The result of a launch is built while the device works: a launch has given memory to all outputs. A failure
+        drops it. But a plan that `decides` what it runs is one graph. There `build` reads what has been decided, so it
+        is called at the end, and the general way runs the call if no graph can be launched.
+        """
+        self.read = read
+        """Reads the inputs of a call, which has no effect."""
+        self._build = build
+        self._attaches = attaches
+        self._is_update = is_update
+        self._decides = decides
+        self._launch = loaded.prepared.launch_again
+        """Launches the plan as a graph, if it may run so, and returns None if it does not now."""
+        self._submit = loaded.prepared.submit
+        self.table = table
+        """The rows by which the call reads its inputs; None for one whose inputs are known to fit."""
+
+    def now(self, loaded: LoadedPlan, arguments: Any, named: Any, settings: Settings, origin: Origin) -> Any:
+        """Make a call, and block this thread until its result is complete. Return `MISS` if the general way must run
+        it.
+
+        Raises:
+            DeviceError: the run could not be started, or failed.
+        """
+        call = self.read(arguments, named)
+        graph = loaded.runs + 1 >= loaded.graph_from
+        if call is None or (settings is not loaded.settings and not loaded.suits(settings)):
+            return MISS
+        if not (loaded.graph_is_ready if graph else loaded.is_compiled) or INTERRUPT.raised is not None:
+            return MISS
+        memory, leaves, _, _, _ = call
+        begun = False
+        replay: Replay | None = None
+        try:
+            begun = begin_run(call, loaded, origin)
+            if not begun:
+                return MISS
+            loaded.runs += 1
+            if self._attaches:
+                attach_plans(arguments, ((loaded, leaves),))
+            spin = loaded.spin if settings.spin is None else settings.spin
+            if self._launch is not None:
+                replay = self._launch(memory, spin, graph)
+                if replay is not None and replay is not COMPLETED and not self._decides:
+                    result = self._build(memory, leaves)
+                    _finish(replay)
+                    return result
+                if replay is None and self._decides:
+                    return MISS
+            if replay is None:
+                replay = self._submit(Bindings(memory), spin, graph=graph)
+            if replay is not COMPLETED:
+                _finish(replay)
+            return self._build(memory, leaves)
+        except BaseException:
+            _fail(replay, call if begun else None)
+            if self._is_update:
+                loaded.failed_run = replay, memory
+            raise
+        finally:
+            if begun:
+                end_run(call)
+
+    async def in_task(self, loaded: LoadedPlan, arguments: Any, named: Any, settings: Settings, origin: Origin) -> Any:
+        """Make a call, and suspend the trio task until its result is complete; see `now`.
+
+        The other tasks have their turn while the device works. So the call looks for its end only after that.
+        """
+        await checkpoint_if_cancelled()
+        call = self.read(arguments, named)
+        graph = loaded.runs + 1 >= loaded.graph_from
+        if call is None or (settings is not loaded.settings and not loaded.suits(settings)):
+            return MISS
+        if not (loaded.graph_is_ready if graph else loaded.is_compiled):
+            return MISS
+        memory, leaves, _, _, _ = call
+        begun = False
+        replay: Replay | None = None
+        try:
+            begun = begin_run(call, loaded, origin)
+            if not begun:
+                return MISS
+            loaded.runs += 1
+            if self._attaches:
+                attach_plans(arguments, ((loaded, leaves),))
+            spin, pace = (loaded.spin, loaded.pace) if settings.spin is None else (settings.spin, None)
+            if self._launch is not None:
+                replay = launched = self._launch(memory, 0.0, graph)
+                if launched is not None:
+                    result = None if self._decides else self._build(memory, leaves)
+                    await cancel_shielded_checkpoint()
+                    if not launched.succeeds(spin):
+                        await settle(launched, TrioWaits(has_yielded=True), 0.0, pace)
+                    return self._build(memory, leaves) if self._decides else result
+                if self._decides:
+                    return MISS
+            replay = self._submit(Bindings(memory), 0.0, graph=graph)
+            await settle(replay, TrioWaits(), spin, pace)
+            return self._build(memory, leaves)
+        except BaseException:
+            _fail(replay, call if begun else None)
+            if self._is_update:
+                loaded.failed_run = replay, memory
+            raise
+        finally:
+            if begun:
+                end_run(call)
 
 
-def _make(text: str, constants: dict[str, object]) -> Any:
-    """Return the function of a text, which closes over these constants."""
-    scope: dict[str, Any] = {}
-    exec(_compiled(text), scope)
-    return scope["make"](**constants)
+def _fail(replay: Replay | None, call: Reading | None) -> None:
+    """Clean up after an error: cancel a run and wait for it, or put back the handles of a call that was not submitted,
+    None if it had not begun."""
+    if replay is not None:
+        replay.cancel()
+        drive(_blocking.drain_replay(replay))
+    elif call is not None:
+        put_back(call[4])
 
 
-@lru_cache(maxsize=_TEXTS)
-def _compiled(text: str) -> CodeType:
-    """Compile a text. Tracebacks and debuggers find its lines under a file name in the folder of this module."""
-    name = f"{__file__.removesuffix('direct_call.py')}<direct call {hash(text) & 0xFFFFFFFF:08x}>"
-    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-    return compile(text, name, "exec")
+def _finish(replay: Replay) -> None:
+    """Block this thread until a replay is done, and raise its failures."""
+    drive(settle(replay, _blocking, 0.0))
 
 
-def write_direct_call(loaded: LoadedPlan, arguments: Any, named: Any, inputs: Flattened) -> None:
+# ---- the direct calls of a plan
+
+
+def make_direct_call(loaded: LoadedPlan, arguments: Any, named: Any, inputs: Flattened) -> None:
     """Give a plan the direct call of its pipeline's calls, unless it has one or can have none. `arguments` and `named`
     are those of a call that the plan serves, and `inputs` has its leaves."""
     signature = loaded.signature
     if loaded.direct_is_known or signature is None:
         return
-    guard = guard_call(arguments, named, inputs.leaves, signature.leaf_bindings(len(inputs.leaves)))
-    text = CallText()
-    if guard is not None:
-        guard.write(text)
-        if _write_rest(text, loaded, signature):
-            loaded.direct = _finished(text, loaded)
+    if not signature.needs_bind:
+        guard = guard_call(
+            arguments, named, inputs.leaves, signature.leaf_bindings(len(inputs.leaves)), signature.buffers
+        )
+        if guard is not None:
+            read, build = _reader(guard, signature, loaded.fixed), signature.result
+            loaded.direct = DirectCall(loaded, read, build, guard)
     loaded.direct_is_known = True
 
 
-def write_fresh_call(loaded: LoadedPlan, op: DeviceOp[Any, Any, Any], inputs: Flattened) -> None:
+def make_fresh_call(loaded: LoadedPlan, op: DeviceOp[Any, Any, Any], inputs: Flattened) -> None:
     """Give a plan the direct call of ops of the structure of `op`, unless it has one or can have none. `inputs` has the
     leaves of `op`. The argument of the call is the op."""
     signature = loaded.signature
     is_large = len(inputs.nodes) > _FEW_NODES
     if loaded.fresh_is_known or signature is None or (is_large and loaded.runs < VERY_OFTEN):
         return
-    text = CallText()
-    leaves = inputs.leaves
-    if guard_dag(text, op, leaves, signature.leaf_bindings(len(leaves))) and _write_rest(text, loaded, signature):
-        after = []
-        if not (inputs.changeable or signature.moves):  # the next run of this op object needs no guard
-            attach = text.function_name(attach_plans)
-            after.append(f"{attach}(arguments, ((loaded, [{', '.join(text.leaves)}]),))")
-        loaded.fresh = _finished(text, loaded, after, _LONGEST_DAG if is_large else _LONGEST)
+    if not signature.needs_bind:
+        leaves = inputs.leaves
+        guard = guard_dag(op, leaves, signature.leaf_bindings(len(leaves)), signature.buffers)
+        if guard is not None:
+            attaches = not (inputs.changeable or signature.moves)
+            read = _reader(guard, signature, loaded.fixed)
+            build = signature.result
+            loaded.fresh = DirectCall(loaded, read, build, guard, attaches=attaches)
     loaded.fresh_is_known = True
 
 
-def _write_rest(text: CallText, loaded: LoadedPlan, signature: Signature) -> bool:
-    """Write the lines after those of a guard. Return False if the plan can have no direct call."""
-    for index, token in loaded.fixed:
-        exact, fixed = text.function_name(exact_token), text.constant("FIXED", token)
-        text.refuse_if(f"{exact}({text.leaves[index]}) != {fixed}")
-    return signature.write_rest(text)
-
-
-def write_call_again(loaded: LoadedPlan, leaves: Sequence[Any]) -> None:
+def make_call_again(loaded: LoadedPlan, leaves: Sequence[Any]) -> None:
     """Give a plan the direct call of runs whose leaves fit, unless it has one or can have none: of the same
     op, or of a graph. The leaves are the arguments of the call. `leaves` are those of one run."""
     signature = loaded.signature
     if loaded.again_is_known or signature is None:
         return
-    text = CallText()
-    text.leaves += [f"a{index}" for index in range(len(leaves))]
-    if leaves:
-        text.lines.append(f"{', '.join(text.leaves)}, = arguments")
-    if signature.write_again(text, leaves):
-        loaded.again = _finished(text, loaded)
+    if signature.can_read_again(leaves):
+        again = signature.read_again
+        loaded.again = DirectCall(loaded, lambda leaves, _: again(leaves), signature.result)
     loaded.again_is_known = True
 
 
-def write_update_call(
-    loaded: LoadedPlan,
-    text: CallText,
-    cells: int,
-    publish: Sequence[str],
-    build: Callable[[], Any],
-    *,
-    decides: bool = False,
-) -> None:
-    """Give the plan of an update its direct call, unless it would be too long. `text` binds the inputs in a memory of
-    this number of `cells`. The lines `publish` take over what is in `memory`, and `build` returns the value then: at
-    the end, if the plan `decides` what it runs."""
-    loaded.again_is_known = True
-    if len(text.lines) + len(text.locks) + len(text.cells) + len(publish) <= _LONGEST:
-        result = f"{text.constant('BUILD', build)}()"
-        loaded.again = _direct_call(DirectCallBody(text, loaded, cells, result, publish, decides=decides))
+def _reader(guard: CallGuard | DagGuard, signature: Signature, fixed: Sequence[tuple[int, Any]]) -> Read:
+    """Return the function that reads calls by a guard. `fixed` has the leaves that the plan is specialised for."""
+    if not fixed and not signature.has_rest:
+        return guard.read
+    rest = signature.read_rest
 
+    def read(arguments: Any, named: Any) -> Reading | None:
+        call = guard.read(arguments, named)
+        if call is None or any(exact_token(call[1][index]) != token for index, token in fixed):
+            return None
+        return call if rest(call) else None
 
-def _finished(
-    text: CallText, loaded: LoadedPlan, after: Sequence[str] = (), longest: int = _LONGEST
-) -> DirectCall | None:
-    """Return the direct call with these guards; None if its text would be too long. The lines `after` come between the
-    end of the run and the result."""
-    if len(text.lines) + len(text.locks) > longest:
-        return None
-    signature = loaded.signature
-    assert signature is not None
-    result = result_expression(signature.result, text)
-    if result is None:
-        leaves = ", ".join(text.leaf_in_run(index) for index in range(len(text.leaves)))
-        result = f"{text.constant('RESULT', signature.result)}(memory, [{leaves}])"
-    return _direct_call(DirectCallBody(text, loaded, signature.buffers, result, after))
-
-
-def _direct_call(body: DirectCallBody) -> DirectCall:
-    """Return the direct call with this body."""
-    return DirectCall(body.write(in_task=False), partial(body.write, in_task=True), body.constants)
+    return read

@@ -73,9 +73,9 @@ class LoadedPlan:
     """
 
     __slots__ = (
-        "again", "again_is_known", "built_at", "direct", "direct_is_known", "fixed", "fresh", "fresh_is_known",
-        "graph_from", "graph_is_ready", "is_compiled", "launched_at", "pace", "prepared", "runs", "settings",
-        "signature", "spin",
+        "again", "again_is_known", "built_at", "direct", "direct_is_known", "failed_run", "fixed", "fresh",
+        "fresh_is_known", "graph_from", "graph_is_ready", "is_compiled", "launched_at", "pace", "prepared", "runs",
+        "settings", "signature", "spin",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
@@ -97,6 +97,9 @@ class LoadedPlan:
         need the general way."""
         self.again_is_known = False
         """True once `again` has been made, or cannot be made."""
+        self.failed_run: tuple[Replay | None, Sequence[object]] | None = None
+        """What the last direct call of an update has left behind if it failed: its replay, None if there is none, and
+        its memory. Whoever has called it takes it. One update of a feed ends before the next begins."""
         self.fresh: Any = None
         """The `DirectCall` of other ops of the same structure; None if only their keys tell that."""
         self.fresh_is_known = False

@@ -15,18 +15,26 @@ from dagpu.runtime.waiting.pace import Pace
 from dagpu.runtime.waiting.waits import Waits
 
 
-async def run_bound(loaded: LoadedPlan, bound: BoundArguments, settings: Settings, waits: Waits, origin: Origin) -> Any:
+async def run_bound(
+    loaded: LoadedPlan,
+    bound: BoundArguments,
+    settings: Settings,
+    waits: Waits,
+    origin: Origin,
+    locks: Locks | None = None,
+) -> Any:
     """Run a plan of an earlier run with bound inputs, and return its result. Nothing is traced or scheduled. `origin`
-    is the place in the user's code that started the run."""
+    is the place in the user's code that started the run. A part of a run has the `locks` of that run."""
     if not bound.locks and not bound.moves:
         await run_call(loaded, bound, None, settings, waits)
         return loaded.result(bound)
-    locks = Locks(origin)
+    locks = Locks(origin) if locks is None else locks
+    before = frozenset(locks.held)
     try:
         await run_call(loaded, bound, locks, settings, waits)
         return loaded.result(bound)
     finally:
-        locks.release()
+        locks.release(before)
 
 
 async def run_call(
@@ -36,8 +44,9 @@ async def run_call(
     settings: Settings,
     waits: Waits,
     meanwhile: Callable[[], None] | None = None,
+    on_submit: Callable[[Replay], None] | None = None,
 ) -> None:
-    """Run a plan once with bound inputs, and raise the failures.
+    """Run a plan once with bound inputs, and raise the failures. `on_submit` gets the replay.
 
     When this ends, the work is complete, and `bound.memory` has the memory that the run made. If it fails before the
     submission, the handles are back in their op. The caller releases `locks`, which are None for a call that locks
@@ -64,6 +73,8 @@ async def run_call(
             bindings = Bindings(bound.memory)
             polls_now = meanwhile is None and waits.polls_at_submit
             replay = loaded.prepared.submit(bindings, spin if polls_now else 0.0, graph=graph)
+            if on_submit is not None:
+                on_submit(replay)
             if bound.undo_log is not None:
                 bound.undo_log.discard()
         except BaseException:

@@ -52,10 +52,11 @@ class Pipeline(PickledByName, Generic[_P, _T_co]):
         lists and dicts of them.
 
         Handles that move do so in this call. Each run of the op reads the NumPy arrays and the sources again; the
-        function gets a source itself, as it gets any op. Strings, truth values,
-        types, members of enumerations, devices, slices, ranges, sets, frozen dataclasses and functions are allowed too:
-        there is a plan for each such value, as far as it holds only such values. So are ops without functions of the
-        user's and without tensors of their own. By any other argument (an object, a closure over a list) no plan can be
+        function gets a source itself, as it gets any op. Strings, truth values, types, members of enumerations,
+        devices, slices, ranges, sets, frozen dataclasses and functions are allowed too: there is a plan for each such
+        value, as far as it holds only such values. The attributes of the program's own classes are read in each call:
+        they are a part of the value. Ops without functions of the user's and without tensors of their own are allowed
+        as well. By any other argument (an object, a module of the program, a closure over an object) no plan can be
         found: each run of such a call calls the function again, and a `RuntimeWarning` reports this once for each
         place.
 
@@ -101,10 +102,11 @@ class Pipeline(PickledByName, Generic[_P, _T_co]):
 
     @property
     def source(self) -> str:
-        """The text of the function that makes further calls with the plan of the last call, from the guards to the
-        result. Empty before the second call, and if only the cache can tell which plan serves a call."""
+        """The table by which further calls find the plan of the last call, as text. It has a row for each argument:
+        what the argument has to be, and where the program uses it. Empty before the second call, and if only the cache
+        can tell which plan serves a call."""
         latest = self.plans.latest
-        return "" if latest is None else str(latest.direct.text)
+        return "" if latest is None else str(latest.direct.table)
 
     def cache_clear(self) -> None:
         """Remove all plans from the cache. Runs under way are not affected."""

@@ -9,7 +9,7 @@ import trio
 from numpy.testing import assert_array_equal
 
 from dagpu import array, f32, from_host, observe, pipeline, source
-from dagpu.runtime.plan_cache import plans
+from dagpu.testing import plans
 from tests.simulated.each_device import where as where
 
 VALUES: Final = np.random.default_rng(3).permutation(5000).astype(f32).reshape(4, 1250)

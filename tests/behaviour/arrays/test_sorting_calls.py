@@ -21,7 +21,8 @@ from dagpu import (
     zeros,
 )
 from dagpu.backends.common.numpy_initializers import write
-from dagpu.ops.initializers import DROPOUT_STREAM, PERMUTATION_STREAM, Uniform
+from dagpu.ops.initializers import DROPOUT_STREAM, PERMUTATION_STREAM
+from dagpu.testing import Uniform
 from tests.behaviour.arrays.array_places import cut
 from tests.simulated.each_device import where as where
 from tests.support.reused_ops import no_plans_yet as no_plans_yet

@@ -75,9 +75,9 @@ WRONG: dict[str, Callable[[], Any]] = {
 }
 """One value of each sort that users mix up."""
 
-FINITE = ("number", "negative", "fraction", "true")
+FINITE = ("number", "negative", "fraction")
 NUMBERS = (*FINITE, "nan")
-SEED = ("number", "negative", "true")
+SEED = ("number", "negative")
 WHOLE = ("number",)
 CALLABLE = ("function", "class")
 HELD = tuple(WRONG.keys() - {"list", "dict", "op", "lent", "partition"})
@@ -185,7 +185,7 @@ class Settable:
     def set(self, x: object) -> None: ...
 
 
-POSITIVE = ("number", "fraction", "true")
+POSITIVE = ("number", "fraction")
 MESH = Mesh(["host:0", "host:1"])
 MESH_CALLS: dict[str, Public] = {
     "Spread": Public(
@@ -212,6 +212,11 @@ MESH_CALLS: dict[str, Public] = {
         {"one": ("device",), "other": ("device",)},
     ),
     "Links.measured": Public(Links.measured, lambda: {"mesh": Mesh(["host:0"])}),
+    "CostModel": Public(
+        CostModel,
+        lambda: {"launch": 1e-6, "bandwidth": 1e9, "host_bandwidth": 1e9, "host_call": 1e-6},
+        dict.fromkeys(("launch", "bandwidth", "host_bandwidth", "host_call"), POSITIVE),
+    ),
     "CostModel.declare": Public(CostModel().declare, lambda: {"kernels": {"copy": 1e-6}}),
     "CostModel.count": Public(CostModel().count, lambda: {"kernels": {"copy": 4096}}),
     "CostModel.learn": Public(CostModel().learn, lambda: {"measured": [("copy", 4, 1e-6)]}),

@@ -30,7 +30,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.lowering.program import Program
+from dagpu.testing import Program
 from tests.support.gates import GATES, Gate, add, reading, run
 
 TREE = {

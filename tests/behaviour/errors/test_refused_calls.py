@@ -37,7 +37,8 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.common.containers import values_in
-from dagpu.handles import HANDLES, live_state
+from dagpu.handles import HANDLES
+from dagpu.testing import live_state
 from tests.behaviour.errors.argument_sorts import MESH_OPS, WRONG
 from tests.programs.meshes import mesh
 from tests.programs.named_kernels import affine, twist

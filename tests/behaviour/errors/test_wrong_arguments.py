@@ -27,8 +27,10 @@ from dagpu import (
     SingleStream,
     StreamInterpreter,
     Tile,
+    bool_,
     current_device,
     f32,
+    i32,
     kernel,
     memcpy,
     merge,
@@ -205,6 +207,36 @@ TABLE: dict[str, Public] = {
         for name in ("empty", "zeros", "ones")
     },
     "full": Public(dagpu.full, lambda: {"shape": (4,), "fill_value": 1, "dtype": f32}, {"fill_value": NUMBERS}),
+    "full of whole numbers": Public(
+        lambda fill_value: dagpu.full((4,), fill_value, i32),
+        lambda: {"fill_value": 4.0},
+        {"fill_value": ("number", "negative")},
+        says="full",
+    ),
+    "full of truth values": Public(
+        lambda fill_value: dagpu.full((4,), fill_value, bool_),
+        lambda: {"fill_value": 1},
+        {"fill_value": ("true",)},
+        says="full",
+    ),
+    "fill of whole numbers": Public(
+        lambda fill_value: dagpu.fill(zeros((4,), i32).sync(), fill_value),
+        lambda: {"fill_value": 4},
+        {"fill_value": ("number", "negative")},
+        says="fill",
+    ),
+    "arange of whole numbers": Public(
+        lambda **given: dagpu.arange(**given, dtype=i32),
+        lambda: {"start": 0, "stop": 4.5, "step": 2},
+        {"start": ("number", "negative"), "stop": FINITE, "step": ("number", "negative")},
+        says="arange",
+    ),
+    "linspace of whole numbers": Public(
+        lambda start, stop: dagpu.linspace(start, stop, 3, i32),
+        lambda: {"start": 0, "stop": 1.0},
+        {"start": ("number", "negative"), "stop": ("number", "negative")},
+        says="linspace",
+    ),
     "arange": Public(dagpu.arange, lambda: {"stop": 4, "dtype": f32}, {"stop": FINITE}),
     "linspace": Public(
         dagpu.linspace,
@@ -216,7 +248,7 @@ TABLE: dict[str, Public] = {
     "randn": Public(
         dagpu.randn,
         lambda: {"shape": (4,), "dtype": f32, "mean": 0.0, "std": 1.0, "seed": 1},
-        {"seed": ("None", *SEED), "mean": FINITE, "std": ("number", "fraction", "true")},
+        {"seed": ("None", *SEED), "mean": FINITE, "std": ("number", "fraction")},
     ),
     "from_host": Public(dagpu.from_host, lambda: {"array": np.ones(4, f32)}, {"array": ("array",)}),
     "dup": Public(dagpu.dup, lambda: {"t": tensor()}, {"t": ("op", "tensor", "lent")}),
@@ -386,6 +418,19 @@ TABLE: dict[str, Public] = {
         f"{kind}.reshape": Public(asked_of("reshape", of=of), lambda: {"shape": (2, 2)}, {"shape": ("negative",)})
         for kind, of in (("Tensor", tensor), ("SharedTensor", SHARED), ("TensorRef", LENT), ("TensorMut", WRITTEN))
     },
+    "bounds of a slice": Public(
+        lambda **bounds: tensor().slice(slice(*bounds.values())),
+        lambda: {"start": 1, "stop": 3, "step": 1},
+        dict.fromkeys(("start", "stop", "step"), ("None", "number", "negative")),
+        dict.fromkeys(("start", "stop", "step"), ("op", "tensor", "lent", "partition")),  # their own error says more
+        says="slice",
+    ),
+    "bounds of a written part": Public(
+        lambda **bounds: dagpu.source(tensor()).write(slice(*bounds.values()), np.ones(4, f32)),
+        lambda: {"start": 0, "stop": 4, "step": 1},
+        {"start": ("None",), "stop": ("None",), "step": ("None",)},
+        says="written",
+    ),
     "Tensor.slice": Public(by_place(asked_of("slice", of=tensor)), lambda: {"part": slice(1, 3)}),
     "TensorRef.slice": Public(by_place(asked_of("slice", of=LENT)), lambda: {"part": slice(1, 3)}),
     "Tensor.view": Public(asked_of("view", of=tensor), lambda: {"shape": (2, 2)}, {"shape": ("negative",)}),

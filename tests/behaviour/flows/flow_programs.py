@@ -14,7 +14,7 @@ import trio.testing
 from hypothesis import strategies as st
 
 from dagpu import DeviceOp, Flow, StreamInterpreter, flow, value, zip_flows
-from dagpu.lowering.plan import Plan
+from dagpu.testing import Plan
 
 T = TypeVar("T")
 Outcomes: TypeAlias = list[Any]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dagpu import In, Out, Tile, empty, f32, full, kernel
-from dagpu.handles.handle_trees import storage_of
+from dagpu.testing import storage_of
 from tests.programs.arithmetic import axpy, scale
 from tests.programs.expressions import Op
 

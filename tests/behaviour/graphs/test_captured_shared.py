@@ -28,8 +28,8 @@ from dagpu import (
     value,
     zip_ops,
 )
-from dagpu.handles.handle_trees import storage_of
 from dagpu.ops.compose import Shared
+from dagpu.testing import storage_of
 from tests.behaviour.laws.marked_ops import PATIENCE, marked
 from tests.programs.arithmetic import add, axpy
 from tests.simulated.each_device import where as where

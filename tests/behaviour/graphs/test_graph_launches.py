@@ -28,7 +28,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.backends.explore import exploring
+from dagpu.testing import exploring
 from tests.behaviour.graphs.captured_graphs import S, adds, number_in, out, scaled, shared, tensor, unlocked
 from tests.programs.arithmetic import add, axpy
 from tests.programs.expressions import Building, Call, Change, Evaluation, Expr, Lent, Make, Op, bits, build, evaluate

@@ -34,9 +34,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.handles.handle_trees import storage_of
-from dagpu.handles.storage import Locks
-from dagpu.runtime.plan_cache import plans
+from dagpu.testing import Locks, plans, storage_of
 
 pytestmark = pytest.mark.host_only("a kernel's host body fails when told")
 

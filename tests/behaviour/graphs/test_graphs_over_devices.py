@@ -32,7 +32,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.sharding.spread_values import parts_of
+from dagpu.testing import parts_of
 from tests.programs.arithmetic import add, axpy, scale
 from tests.programs.expressions import bits
 from tests.programs.meshes import EAGER, Scatter, mesh

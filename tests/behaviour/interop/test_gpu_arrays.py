@@ -38,7 +38,7 @@ from dagpu import (
     zeros,
 )
 from dagpu.backends.cuda.resources.pools import Pool
-from dagpu.handles import live_state
+from dagpu.testing import live_state
 from tests.behaviour.live.live_trials import Trial
 from tests.behaviour.tiles.tile_kernels import N, turned
 from tests.simulated.array_libraries import array_libraries

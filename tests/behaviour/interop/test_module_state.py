@@ -3,6 +3,7 @@ runs launch such a kernel at the same time."""
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,7 @@ from dagpu import (
     use_mesh,
     zip_ops,
 )
-from dagpu.lowering.plan import Execute, Plan, Record, Wait
-from dagpu.lowering.program import Launch
+from dagpu.testing import Execute, Launch, Plan, Record, Wait
 from tests.simulated.each_device import where as where
 
 N = 16
@@ -116,6 +116,42 @@ def test_launches_that_share_a_variable_follow_each_other(nodes: list[tuple[int,
     assert not unordered_pairs(plan_of(op), frozenset(("counted",)))
     for number, found in enumerate(op.sync()):
         assert_array_equal(found, np.full(N, depth(nodes, number) + 1, f32))
+
+
+HIDDEN: dict[str, tuple[str, str]] = {
+    "in a header": ('#include "state.cuh"\n', "share the variable 'begun'"),
+    "by a macro": (
+        "#define STATE(n) __attribute__((device)) unsigned n\nSTATE(begun);\n",
+        "share the variable 'begun'",
+    ),
+    "in a header that a macro names": (
+        '#define FILE "state.cuh"\n#include FILE\n',
+        "may share a variable, as its text includes a file that a macro names",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", HIDDEN)
+def test_launches_follow_each_other_where_the_variable_is_hidden(how: str, tmp_path: Path) -> None:
+    """As if it stood in the source; a feed refuses the kernel and says why."""
+    head, says = HIDDEN[how]
+    (tmp_path / "state.cuh").write_text("__device__ unsigned begun;")
+    (tmp_path / "counted.cu").write_text(
+        head + COUNTS.format(name="counted").replace("__device__ unsigned int begun;", "")
+    )
+
+    @kernel(cuda=tmp_path / "counted.cu", abi="pointers", block=N)
+    def counted(y: Out[f32], x: In[f32]) -> None: ...
+
+    op = zip_ops(*[plus_one(ones(), counted).to_host() for _ in range(4)]).schedule(RoundRobin(4))
+    assert not unordered_pairs(plan_of(op), frozenset(("counted",)))
+
+    async def main() -> None:
+        async with observe(plus_one(source(np.ones(N, f32)).then(from_host), counted).to_host()) as feed:
+            await feed.next()
+
+    with pytest.raises(KernelArgumentError, match=says):
+        trio.run(main)
 
 
 def depth(nodes: list[tuple[int, int]], number: int) -> int:

@@ -44,8 +44,8 @@ from dagpu import (
 )
 from dagpu.common import critical
 from dagpu.common.critical import BOOKKEEPING
-from dagpu.handles.handle_trees import storage_of
 from dagpu.ops.base import DeviceOp as Base
+from dagpu.testing import storage_of
 from tests.programs.arithmetic import scale
 
 Op = DeviceOp[Any, Any, Any]

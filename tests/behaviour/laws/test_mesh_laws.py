@@ -44,10 +44,9 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.backends.explore import exploring
-from dagpu.lowering.plan import Execute, Plan, peak_bytes_on
-from dagpu.lowering.program import Launch, Program
+from dagpu.lowering.plan import peak_bytes_on
 from dagpu.lowering.schedule.engines import peer_of
+from dagpu.testing import Execute, Launch, Plan, Program, exploring
 from tests.behaviour.laws.laws import (  # noqa: F401  # a law of several stages, for the policy of this module
     equal,
     test_then_is_associative_over_host_data,

@@ -8,15 +8,14 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dagpu import DagpuError, SchedulingPolicy, StreamInterpreter, from_host, use_device, zip_ops
-from dagpu.backends.explore import exploring
 from dagpu.common.critical import Section
 from dagpu.common.origin import here
-from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import Program, label
 from dagpu.ops.live.source_op import Source, cutoff, source
 from dagpu.ops.live.versions import Snapshot
 from dagpu.reactive.incremental import IncrementalRun
 from dagpu.runtime.waiting.waits import BlockingWaits, drive
+from dagpu.testing import Plan, exploring
 from tests.behaviour.live.live_kernels import Op, array, blended, flipped, gathered
 from tests.simulated.cuda import installed
 

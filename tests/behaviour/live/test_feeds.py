@@ -26,7 +26,7 @@ from dagpu import (
     value,
     zip_ops,
 )
-from dagpu.backends.explore import exploring
+from dagpu.testing import exploring
 from tests.behaviour.live.live_kernels import array, blended, flipped, gathered
 from tests.behaviour.live.live_trials import (
     MACHINES,

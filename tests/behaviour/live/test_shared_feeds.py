@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import DagpuError, Source, current_device, from_host, observe, source, use_device, zip_ops
-from dagpu.backends.explore import exploring
+from dagpu.testing import exploring
 from tests.behaviour.laws.marked_ops import marked
 from tests.behaviour.laws.marked_ops import no_marks as no_marks
 from tests.behaviour.live.live_kernels import Op, array, blended, flipped

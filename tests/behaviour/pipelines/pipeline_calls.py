@@ -6,9 +6,8 @@ from typing import Any, final
 import pytest
 
 from dagpu import empty, full, pipeline
-from dagpu.handles.handle_trees import storage_of
 from dagpu.runtime import plan_lookup
-from dagpu.runtime.plan_cache import plans
+from dagpu.testing import plans, storage_of
 from tests.programs.arithmetic import add, scale
 from tests.programs.expressions import Op
 

@@ -25,12 +25,11 @@ from dagpu import (
     zip_ops,
 )
 from dagpu import value as shared_value
-from dagpu.handles.handle_trees import storage_of
-from dagpu.handles.storage import Locks
 from dagpu.reactive.latest_update import LatestUpdate
 from dagpu.reactive.plans.conditional_plans import ConditionalPlan
 from dagpu.reactive.stages.live_stage import LiveStage
 from dagpu.runtime.calls.direct_call import OFTEN, DirectCall
+from dagpu.testing import Locks, storage_of
 from tests.behaviour.live.live_kernels import array, blended, flipped
 from tests.behaviour.live.live_trials import Trial
 from tests.behaviour.tiles.tile_kernels import N, joined, smoothed, turned

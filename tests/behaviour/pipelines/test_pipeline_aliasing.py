@@ -25,8 +25,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.handles import origin_of
-from dagpu.handles.handle_trees import storage_of
-from dagpu.handles.storage import Locks
+from dagpu.testing import Locks, storage_of
 from tests.behaviour.pipelines.pipeline_calls import Calls, S, added, number_in, scaled, shared, tensor
 from tests.behaviour.pipelines.pipeline_calls import no_plans_yet as no_plans_yet
 from tests.programs.arithmetic import axpy, scale

@@ -30,7 +30,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.lowering.program import Program
+from dagpu.testing import Program
 from tests.behaviour.pipelines import pipeline_calls
 from tests.behaviour.pipelines.pipeline_calls import Calls, S, added, number_in, out, scaled, shared, tensor
 from tests.behaviour.pipelines.pipeline_calls import no_plans_yet as no_plans_yet

@@ -27,18 +27,16 @@ from dagpu import (
     use_device,
     zip_ops,
 )
-from dagpu.backends.explore import exploring
-from dagpu.handles import live_state, move_handle, restore_state
-from dagpu.handles.handle_trees import storage_of
-from dagpu.handles.storage import Locks
+from dagpu.handles import move_handle, restore_state
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
+from dagpu.runtime.calls import direct_call
 from dagpu.runtime.execute import execute_now
+from dagpu.testing import Locks, exploring, live_state, storage_of
 from tests.behaviour.pipelines.pipeline_calls import Calls, S, added, number_in, scaled, shared, tensor, unlocked
 from tests.behaviour.pipelines.pipeline_calls import no_plans_yet as no_plans_yet
 from tests.behaviour.promises.interrupting import Finger, interrupt
 from tests.programs.arithmetic import axpy
 from tests.programs.expressions import Op
-from tests.simulated.raising import ActingAt, code_of, direct_call
 
 PATIENCE = 30.0
 """Seconds after which a test calls it a hang."""
@@ -217,9 +215,13 @@ def test_a_lost_race_for_one_argument_gives_back_the_others(before: int) -> None
 
         at = patch.object(BoundArguments, "take_leaves", late)
     else:
-        direct = direct_call(p)
-        (line,) = (at for at, found in enumerate(direct.text.splitlines(), 1) if found.strip() == "with GATE:")
-        at = ActingAt(code_of(direct.now), line, move)
+        begin = direct_call.begin_run
+
+        def late_again(*arguments: Any) -> bool:
+            move()
+            return begin(*arguments)
+
+        at = patch.object(direct_call, "begin_run", late_again)
     with at, pytest.raises(MovedError, match="another thread"):
         op.sync()
     restore_state(held[2], gone[0])

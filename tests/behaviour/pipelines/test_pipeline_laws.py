@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import MovedError, f32, from_host, full, ones, pipeline, value, zeros, zip_ops
-from dagpu.runtime.plan_cache import plans
+from dagpu.testing import plans
 from tests.behaviour.pipelines.pipeline_calls import Calls, S, added, number_in, out, scaled, shared, tensor
 from tests.behaviour.pipelines.pipeline_calls import no_plans_yet as no_plans_yet
 from tests.programs.arithmetic import axpy, scale

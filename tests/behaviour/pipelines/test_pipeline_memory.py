@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from dagpu import current_device, dup, f32, fill, from_host, memcpy, ones, pipeline, plan_of, trace, zeros, zip_ops
-from dagpu.lowering.program import Role
-from dagpu.runtime.plan_cache import plans
+from dagpu.testing import Role, plans
 from tests.behaviour.pipelines.pipeline_calls import Calls, S, added, number_in, out, scaled, shared, tensor, unlocked
 from tests.behaviour.pipelines.pipeline_calls import no_plans_yet as no_plans_yet
 from tests.programs.arithmetic import axpy, scale

@@ -3,14 +3,19 @@
 import math
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dagpu import DeviceOp, expr, f32, from_host, pipeline
+from dagpu.runtime import plan_lookup
 
 Op = DeviceOp[Any, Any, Any]
 scaled = expr(f32, f32)(lambda x, a: x * a)
@@ -142,3 +147,158 @@ def test_the_name_of_a_function_is_read() -> None:
         f: Any = lambda v: v  # noqa: E731  # reason: its name is set
         f.__name__ = name
         np.testing.assert_array_equal(by_name(X, f).sync(), len(name) * X)
+
+
+# ---- classes and modules as arguments
+
+
+class Mode(Enum):
+    """A choice; its members and itself get attributes."""
+
+    SLOW = 1
+    FAST = 2
+
+    def scaled(self, by: float) -> float:
+        return by * Settings.gain
+
+
+class Free:
+    """A class that functions read."""
+
+    gain = 1.0
+    offset = 0.0
+
+    @classmethod
+    def more(cls) -> float:
+        return cls.offset + sum(Held.factors)
+
+    @property
+    def named(self) -> float:
+        return helper()
+
+
+class Held:
+    factors = (1.0, 2.0)
+
+
+class Sub(Free):
+    inner = Held
+
+
+@dataclass(frozen=True)
+class Setting(Free):
+    """A frozen dataclass whose class has attributes."""
+
+    number: float
+
+
+def helper() -> float:
+    return Settings.gain
+
+
+def everything(x: Any) -> float:
+    """A number that depends on all attributes that are set here."""
+    if isinstance(x, tuple):
+        return sum((place + 1) * everything(each) for place, each in enumerate(x))
+    if isinstance(x, Mode):
+        return x.value + getattr(x, "extra", 0.0) + everything(type(x)) + x.scaled(2.0)
+    if x is Mode:
+        return float(getattr(x, "weight", 1.0)) + sum(getattr(each, "extra", 0.0) for each in Mode)
+    if isinstance(x, Setting):
+        return x.number + everything(Setting) + x.named
+    if x is Sub:
+        return everything(Free) + x.inner.factors[0]
+    if isinstance(x, type):
+        found: Any = x
+        return float(found.gain) + (found.more() if issubclass(x, Free) else 0.0)
+    return float(x())
+
+
+VALUES: Final[dict[str, Callable[[], Any]]] = {
+    "class": lambda: Free,
+    "class with a base": lambda: Sub,
+    "enumeration": lambda: Mode,
+    "member": lambda: Mode.FAST,
+    "dataclass": lambda: Setting(2.0),
+    "class of a dataclass": lambda: Setting,
+    "class method": lambda: Free.more,
+    "function": lambda: helper,
+    "partial": lambda: partial(everything, Settings),
+    "closure": lambda: lambda: everything_of(Free),
+    "two": lambda: (Free, Mode.SLOW),
+}
+
+
+def everything_of(x: Any) -> float:
+    return float(x.gain)
+
+
+CHANGES: Final[list[tuple[Any, str]]] = [
+    (Free, "gain"), (Free, "offset"), (Base, "gain"), (Settings, "gain"), (Mode, "weight"), (Mode.FAST, "extra"),
+    (Mode.SLOW, "extra"), (Setting, "gain"), (Held, "factors"), (Sub, "gain"),
+]  # fmt: skip
+"""Attributes that are set between calls."""
+
+
+@pipeline
+def read(x: Any, a: Any) -> Op:
+    return scaled(from_host(x), everything(a)).to_host()
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(sorted(VALUES)), st.sampled_from(CHANGES), st.sampled_from([1.0, 2.0, 5.0])),
+        min_size=2,
+        max_size=8,
+    )
+)
+def test_attributes_behind_an_argument_are_read_each_time(steps: list[tuple[str, tuple[Any, str], float]]) -> None:
+    """What is set on classes, members of enumerations and bases between calls: each call gives what a trace gives now.
+    Calls between which nothing is set trace once."""
+    read.cache_clear()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, (owner, attribute), number in steps:
+            for _ in range(3):
+                right = everything(VALUES[name]())
+                np.testing.assert_array_equal(read(X, VALUES[name]()).sync(), np.float32(right) * X)
+            before = read.cache_info().misses
+            read(X, VALUES[name]()).sync()
+            assert read.cache_info().misses == before
+            patch.setattr(owner, attribute, (number, 2.0) if attribute == "factors" else number, raising=False)
+
+
+@pytest.mark.parametrize("kind", ["a module", "a class"])
+def test_a_module_or_a_class_that_holds_an_object_has_no_plan(kind: str, settings: Any) -> None:
+    """The call is traced each time, and a warning says so: what it holds may be changed in place."""
+
+    class Holder:
+        gain = np.ones(())
+
+    @pipeline
+    def gain_of(x: Any, owner: Any) -> Op:
+        return scaled(from_host(x), float(owner.gain)).to_host()
+
+    def results(owner: Any) -> list[Any]:
+        found = []
+        for step in range(4):
+            settings.gain, Holder.gain[()] = float(step), step
+            found.append(gain_of(X, owner).sync())
+        return found
+
+    plan_lookup._warned.clear()  # noqa: SLF001  # a warning comes once in a process
+    with pytest.warns(RuntimeWarning, match="by which no plan can be found"):
+        found = results(settings if kind == "a module" else Holder)
+    np.testing.assert_array_equal(found, [step * X for step in range(4)])
+
+
+def test_a_class_of_an_installed_package_is_a_name() -> None:
+    """A module of Python or NumPy, an element type and a class of dagpu find their plan."""
+
+    @pipeline
+    def plain(x: Any, _: Any) -> Op:
+        return scaled(from_host(x), 2.0).to_host()
+
+    for each in (math, np, np.float32, dict, DeviceOp, np.dtype("f4")):
+        for _ in range(3):
+            plain(X, each).sync()
+    assert plain.cache_info()[:2] == (12, 6)

@@ -21,8 +21,8 @@ import dagpu
 from dagpu import CudaGraph, DeviceOp, Out, Tile, f32, from_host, full, kernel, ones, use_device, zeros, zip_ops
 from dagpu.backends.common.failures import Outcome
 from dagpu.common.critical import in_section
-from dagpu.handles.handle_trees import storage_of
 from dagpu.ops.compose import Shared
+from dagpu.testing import storage_of
 from tests.programs.arithmetic import add, axpy, scale
 from tests.simulated.cuda import driver, installed
 

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from dagpu import DeviceOp, memcpy, ones, zeros
-from dagpu.handles.handle_trees import storage_of
+from dagpu.testing import storage_of
 from tests.behaviour.promises.interrupting import PATIENCE, at_first, began, tiles
 from tests.behaviour.promises.interrupting import cancelled as cancelled
 

@@ -13,7 +13,7 @@ import trio
 
 from dagpu import batch, current_device, flow, from_host, full, observe, source
 from dagpu.common.critical import in_section
-from dagpu.handles.handle_trees import storage_of
+from dagpu.testing import storage_of
 from tests.behaviour.promises.interrupting import (
     PACKAGE,
     PATIENCE,

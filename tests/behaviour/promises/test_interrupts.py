@@ -24,8 +24,8 @@ import trio.testing
 
 from dagpu import CudaGraph, DeviceOp, NestedRunError, current_device, memcpy, ones, pipeline, zeros
 from dagpu.common.critical import BOOKKEEPING, in_section
-from dagpu.runtime.plan_cache import plans
 from dagpu.runtime.waiting.trio_waits import TrioWaits
+from dagpu.testing import plans
 from tests.behaviour.promises.interrupting import (
     DEEP,
     EVERY,

@@ -9,9 +9,9 @@ import pytest
 import trio
 
 from dagpu import ones, pipeline, value, zeros
-from dagpu.handles.handle_trees import storage_of
 from dagpu.ops.base import attached_plans
 from dagpu.runtime.calls.direct_call import OFTEN, DirectCall
+from dagpu.testing import storage_of
 from tests.programs.arithmetic import axpy
 from tests.simulated.cuda import driver, installed
 from tests.simulated.raising import RaisingAt, direct_call, lines_to_try

@@ -9,8 +9,8 @@ import trio
 
 from dagpu import empty, from_host, full, use_device, zip_ops
 from dagpu.runtime.calls.direct_call import OFTEN, VERY_OFTEN
-from dagpu.runtime.plan_cache import plans
 from dagpu.runtime.plan_lookup import PlanLookup
+from dagpu.testing import plans
 from tests.programs.arithmetic import add, axpy, scale
 from tests.support.reused_ops import no_plans_yet as no_plans_yet
 

@@ -33,9 +33,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.handles.handle_trees import storage_of
-from dagpu.handles.storage import Locks
-from dagpu.runtime.plan_cache import plans
+from dagpu.testing import Locks, plans, storage_of
 from tests.programs.arithmetic import add, axpy, scale
 from tests.programs.expressions import Op
 from tests.support.places import place

@@ -26,9 +26,8 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.handles.handle_trees import storage_of
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
-from dagpu.runtime.plan_cache import plans
+from dagpu.testing import plans, storage_of
 from tests.support.reused_ops import Asked, contents, scaled, shared_input, traces, twice_scaled
 from tests.support.reused_ops import let_go as let_go
 from tests.support.reused_ops import no_plans_yet as no_plans_yet

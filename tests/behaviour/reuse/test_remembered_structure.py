@@ -27,9 +27,8 @@ from dagpu import (
     zeros,
     zip_ops,
 )  # fmt: skip
-from dagpu.handles.handle_trees import handles_in, storage_of
 from dagpu.runtime import plan_lookup
-from dagpu.runtime.plan_cache import plans
+from dagpu.testing import handles_in, plans, storage_of
 from tests.behaviour.laws.marked_ops import Op, marked
 from tests.behaviour.laws.marked_ops import no_marks as no_marks
 from tests.programs.arithmetic import axpy

@@ -35,7 +35,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.runtime import plan_lookup
-from dagpu.runtime.plan_cache import plans
+from dagpu.testing import plans
 from tests.programs.arithmetic import add, scale
 from tests.programs.expressions import Building, Evaluation, Expr, Op, bits, build
 from tests.programs.expressions import evaluate as evaluated

@@ -24,8 +24,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.handles.handle_trees import storage_of
-from dagpu.handles.storage import Locks
+from dagpu.testing import Locks, storage_of
 from tests.programs.arithmetic import add
 from tests.programs.expressions import Op, bits
 from tests.support.places import place

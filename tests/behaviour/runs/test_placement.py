@@ -25,12 +25,8 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.backends.host import HostBackend
-from dagpu.backends.protocol import Prepared
-from dagpu.handles.device_handles import driver_of
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.program import Program
 from dagpu.runtime import device_lookup as device_module
+from dagpu.testing import HostBackend, Plan, Prepared, Program, driver_of
 from tests.support.gates import Noting, T, run
 
 # ---- placement

@@ -9,8 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dagpu import Along, Around, Here, In, KernelBoundsError, Out, Tile, empty, f32, from_host, i32, kernel, source
-from dagpu.backends.explore import exploring
+from dagpu import (
+    Along,
+    Around,
+    Here,
+    In,
+    KernelArgumentError,
+    KernelBoundsError,
+    Out,
+    Tile,
+    empty,
+    f32,
+    from_host,
+    i32,
+    kernel,
+    source,
+)
+from dagpu.testing import exploring
 from tests.behaviour.live.live_trials import Trial, machine
 from tests.behaviour.tiles.tile_kernels import N, negated, smoothed
 from tests.simulated.cuda import installed
@@ -91,6 +106,23 @@ def test_whole_numbers_are_poisoned_with_other_bits() -> None:
     array = np.arange(8, dtype=np.int32)
     with pytest.raises(KernelBoundsError, match=r"reach looked at x\[\d\] from tile \(0,\), and declares Around\(0\)"):
         reach(empty((8,), i32).partition((4,)), from_host(array)).sync()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "#define AT(x) (blockIdx.x + x)\n__device__ int at() { return AT(1); }\n",
+        "#define GRID gridDim\n#define SIZE GRID\n__device__ int at() { return SIZE.x; }\n",
+        "__device__ int at() { return block\\\nIdx.x; }\n",
+    ],
+)
+def test_a_place_that_a_macro_hides_is_refused(head: str) -> None:
+    """A block that is told its tile has another index than the tile, in the macros of a text too."""
+
+    def reach(y: Out[f32], x: In[f32]) -> None: ...
+
+    with pytest.raises(KernelArgumentError, match=r"sees is declared, but line . of its CUDA source uses"):
+        kernel(cuda=head + TEXT, sees={"x": Here()})(reach)
 
 
 def test_an_unchecked_kernel_is_not_checked_on_the_host() -> None:

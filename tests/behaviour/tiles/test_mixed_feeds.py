@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import DagpuError, PlanError
-from dagpu.backends.protocol import Replay
 from dagpu.ops.single_flight import Once
 from dagpu.runtime.waiting.pace import Pace
 from dagpu.runtime.waiting.waits import BlockingWaits
+from dagpu.testing import Replay
 from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
 from tests.behaviour.tiles.mixed_feeds import (
     Ends,

@@ -25,7 +25,7 @@ from dagpu import (
     use_device,
     zeros,
 )
-from dagpu.handles.device_handles import driver_of
+from dagpu.testing import driver_of
 from tests.behaviour.interop.python_kernels import test_numba_and_cutile_kernels as recorded
 from tests.behaviour.interop.python_kernels.stand_ins import (
     CUTILE,

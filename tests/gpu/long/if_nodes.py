@@ -27,14 +27,19 @@ from benchmarks.updates import compare_cutoffs
 from dagpu import array as arrays
 from dagpu import current_device, cutoff, from_host, source, use_device, zip_ops
 from dagpu.backends.cuda.backend import CudaBackend
-from dagpu.backends.cuda.driver.driver_protocol import GraphNode, IfNode, KernelLaunch, RawGraph
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.common.errors import DagpuError
-from dagpu.common.layout import contiguous_layout
-from dagpu.handles import live_state
-from dagpu.handles.device_handles import driver_of
-from dagpu.ops.initializers import Arange
-from dagpu.runtime.device_lookup import backend
+from dagpu.testing import (
+    Arange,
+    GraphNode,
+    IfNode,
+    KernelLaunch,
+    RawGraph,
+    backend,
+    contiguous_layout,
+    driver_of,
+    live_state,
+)
 from tests.behaviour.live.live_kernels import array, flipped, gathered
 from tests.behaviour.live.live_trials import KINDS, Recipe, Trial, mask_of, trial_of, writes_each_once
 from tests.gpu.support.conditional_graphs import ConditionalGraph

@@ -24,7 +24,7 @@ import trio
 from numpy.typing import NDArray
 
 from dagpu import Device, In, Out, Tile, current_device, f32, from_host, full, i32, kernel, ones, zeros
-from dagpu.handles.device_handles import driver_of
+from dagpu.testing import driver_of
 from tests.gpu.support.gpu_kernels import add, spin
 
 PATIENCE: Final = 60.0

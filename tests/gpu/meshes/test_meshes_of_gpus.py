@@ -46,7 +46,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.sharding.spread_values import parts_of
+from dagpu.testing import parts_of
 from tests.gpu.support.several import SIMULATED, several_gpus
 from tests.programs.expressions import bits
 from tests.programs.meshes import EAGER, Scatter

@@ -51,7 +51,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.sharding import assembling
-from dagpu.sharding.spread_values import parts_of
+from dagpu.testing import parts_of
 from tests.gpu.support.gpu_kernels import add
 from tests.gpu.support.several import several_gpus
 from tests.programs.expressions import bits

@@ -5,9 +5,8 @@ from typing import ClassVar, Final, final
 import numpy as np
 
 from dagpu.backends.cuda.backend import CudaBackend
-from dagpu.backends.cuda.driver.driver_protocol import CopyNode, FillNode, GraphNode, IfNode, KernelLaunch
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.runtime.device_lookup import backend
+from dagpu.testing import CopyNode, FillNode, GraphNode, IfNode, KernelLaunch, backend
 
 NBYTES: Final = 4096
 COUNTS: Final = (5, 1024)

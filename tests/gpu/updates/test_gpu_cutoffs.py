@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from dagpu import cutoff, f32, from_host, source, use_device, zip_ops
 from dagpu.backends.cuda.backend import CudaBackend
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.handles import live_state
-from dagpu.handles.device_handles import driver_of
-from dagpu.runtime.device_lookup import backend
+from dagpu.testing import backend, driver_of, live_state
 from tests.behaviour.live.live_kernels import flipped, gathered
 from tests.behaviour.live.live_trials import Changes, Recipe, Trial, change, changes, recipes, trial_of
 from tests.gpu.support.conditional_graphs import ConditionalGraph

@@ -16,6 +16,7 @@ one after the other.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, final
 
@@ -129,6 +130,8 @@ class _Terms:
     def __init__(self) -> None:
         self._numbers: dict[Hashable, Stamp] = {}
         self._terms: list[tuple[Any, ...]] = []
+        self._cut: dict[Stamp, set[Stamp]] = {}
+        """The stamps of values that cutoffs have let through, by the stamps of these contents."""
 
     def stamp(self, *term: Hashable) -> Stamp:
         """The stamp of a term."""
@@ -137,14 +140,23 @@ class _Terms:
             self._terms.append(term)
         return found
 
+    def cut(self, contents: Hashable, before: Stamp) -> Stamp:
+        """The stamp of the contents of a value that a cutoff gets."""
+        stamp = self.stamp("bits", contents)
+        self._cut.setdefault(stamp, set()).add(before)
+        return stamp
+
     def functions(self, stamp: Stamp) -> tuple[Stamp, ...]:
-        """The function or the cutoff that has made the value of a stamp; the functions that have made its parts."""
+        """The function that has made the value of a stamp; the functions that have made its parts, or what cutoffs have
+        let through."""
         kind, *rest = self._terms[stamp]
         match kind:
             case "output":
                 return (rest[0],)
             case "several":
                 return tuple([function for part in rest for function in self.functions(part)])
+            case "bits":
+                return tuple([function for before in self._cut[stamp] for function in self.functions(before)])
             case _:
                 return ()
 
@@ -206,6 +218,8 @@ class _Generation:
 
     made: dict[Stamp, tuple[Any, ...]] = field(default_factory=dict)
     """The outputs of functions."""
+    given: dict[Name, Hashable] = field(default_factory=dict)
+    """The contents that functions got."""
     bound: dict[Stamp, Node] = field(default_factory=dict)
     """What closures have returned."""
     wholes: dict[Several, None] = field(default_factory=dict)
@@ -215,6 +229,7 @@ class _Generation:
 
     def add(self, other: "_Generation") -> None:
         self.made |= other.made
+        self.given |= other.given
         self.bound |= other.bound
         self.wholes |= other.wholes
 
@@ -265,6 +280,26 @@ class Update:
     """Functions that may run although nothing that they read has changed, or nobody needs what they make: they have
     written memory over which one that runs has written since; or a function that is new, and not known when the last
     update chose what it keeps, needs what they made; or they are in a tuple of which other parts are needed."""
+    given: Mapping[Name, Hashable]
+    """The contents that functions get."""
+    functions: frozenset[Stamp]
+    """The functions whose values it makes or uses."""
+
+    def kept_by(self, feeds: Iterable["ModelFeed"]) -> set[Name]:
+        """The functions whose values these feeds keep, or that they have called with the same contents."""
+        found = set[Name]()
+        for feed in feeds:
+            found.update(map(_TERMS.name, self.functions & feed.last.made.keys()))
+            found.update(name for name, contents in self.given.items() if feed.last.given.get(name) == contents)
+        return found
+
+    def left_by(self, completed: AbstractSet[Name]) -> set[Name]:
+        """The functions that may run when the update is made again, after an attempt that failed and had completed
+        these: the others, and those on whose values the others depend, since no feed keeps all values."""
+        left = self.ran.keys() - completed
+        above = _TERMS.reach([each for each in self.functions if _TERMS.name(each) in left])
+        outer = {each.replace("inner", "closure") for each in left}  # their ops refer to what they were given
+        return {*left, *outer, *map(_TERMS.name, above), *self.again}
 
 
 @final
@@ -273,7 +308,8 @@ class ModelFeed:
 
     def __init__(self, root: Node) -> None:
         self._root = root
-        self._last = _Generation()
+        self.last = _Generation()
+        """What its last update has made and used."""
         self._reads: Mapping[Cell, int] | None = None
 
     @property
@@ -283,14 +319,14 @@ class ModelFeed:
 
     def next(self) -> Update:
         """The update for the present revisions. It becomes the last one."""
-        evaluation = _Evaluation(self._last)
+        evaluation = _Evaluation(self.last)
         value = evaluation.of(self._root)
-        self._last, self._reads = evaluation.generation, value.reads
+        self.last, self._reads = evaluation.generation, value.reads
         return evaluation.described(value)
 
     def preview(self) -> Update:
         """The same update; the feed and all that is remembered stay as they are."""
-        evaluation = _Evaluation(self._last, remembers=False)
+        evaluation = _Evaluation(self.last, remembers=False)
         return evaluation.described(evaluation.of(self._root))
 
 
@@ -355,7 +391,7 @@ class _Evaluation:
                 return _several(tuple(map(self.of, node.inputs)))
             case Cut():
                 before = self.of(node.of)
-                return Value(_TERMS.stamp("bits", bits(before.content)), before.content, before.reads)
+                return Value(_TERMS.cut(bits(before.content), before.stamp), before.content, before.reads)
             case Bind():
                 return self._bind(node)
             case Memo():
@@ -366,12 +402,14 @@ class _Evaluation:
         function = _TERMS.stamp("call", node.name, node.over, tuple([each.stamp for each in inputs]), node.counted)
         reads = _merged(inputs)
         made = self._all.made.get(function, self._last.made.get(function))
+        contents = bits(tuple([each.contents() for each in inputs]))
         if made is None:
             self._ran.add(function)
             result = node.f(*[each.contents() for each in inputs])
             made = tuple(result) if node.outs > 1 else (result,)
             assert len(made) == node.outs, f"{node.name} has {len(made)} outputs"
         self.generation.made[function] = self._all.made[function] = made
+        self.generation.given[node.name] = contents
         outs = [Value(_TERMS.stamp("output", function, at), content, reads) for at, content in enumerate(made)]
         return outs[0] if node.outs == 1 else _several(tuple(outs))
 
@@ -418,4 +456,10 @@ class _Evaluation:
         again |= self._ran & self._last.spare
         needed = [each for each in self._ran - self._last.spare if _TERMS.is_counted(each)]
         ran = Counter(map(_TERMS.name, needed)) + self._closures
-        return Update(value.contents(), ran, frozenset({*map(_TERMS.name, again), *whole._closures}))
+        return Update(
+            value.contents(),
+            ran,
+            frozenset({*map(_TERMS.name, again), *whole._closures}),
+            self.generation.given,
+            frozenset(self.generation.made),
+        )

@@ -1,5 +1,6 @@
 """Random recipes of programs over sources, which a builder makes ops of, or nodes of the model."""
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
 
 from hypothesis import strategies as st
@@ -124,11 +125,14 @@ def assemble(recipe: Recipe, builder: Builder, arrays: list[Any], numbers: list[
 
 
 @st.composite
-def recipes(draw: st.DrawFn, *, most: int = 9, meshes: bool = False, all_shared: bool = False) -> Recipe:
-    """Draw recipes of all steps. With `all_shared` for plain runs: what a run makes of a tuple for a part that it does
-    not need serves later runs, of which the model knows nothing."""
+def recipes(
+    draw: st.DrawFn, *, most: int = 9, meshes: bool = False, all_shared: bool = False, without: Sequence[str] = ()
+) -> Recipe:
+    """Draw recipes of all steps but those `without`. With `all_shared` for plain runs: what a run makes of a tuple for
+    a part that it does not need serves later runs, of which the model knows nothing."""
     several = [each for each in SEVERAL if each != "unzip" or not all_shared]
-    kinds = st.sampled_from((*TENSORS, *several, *several, *NUMBERS, *(ON_MESHES if meshes else ())))
+    every = (*TENSORS, *several, *several, *NUMBERS, *(ON_MESHES if meshes else ()))
+    kinds = st.sampled_from([each for each in every if each not in without])
     at = st.integers(0, 40)
     step = st.builds(
         Step, kinds, st.tuples(at, at, at), st.just(True) if all_shared else st.sampled_from((True, True, False))
@@ -160,6 +164,6 @@ def turns(draw: st.DrawFn, *, most: int = 6, feeds: int = 1, troubles: bool = Tr
     change = st.tuples(st.integers(0, 4), st.integers(0, 63))
     who = st.sampled_from(((0,),) if feeds == 1 else ((0,), (1,), (0, 1), (1, 0), (2,)))
     trouble = st.tuples(st.sampled_from(("fail", "fail", "cancel", "cancel in")), st.integers(0, 30))
-    maybe = st.one_of(st.none(), st.none(), st.none(), trouble) if troubles else st.none()
+    maybe = st.one_of(st.none(), trouble) if troubles else st.none()
     turn = st.builds(Turn, st.lists(change, min_size=1, max_size=3).map(tuple), st.booleans(), who, maybe)
     return draw(st.lists(turn, min_size=2, max_size=most))

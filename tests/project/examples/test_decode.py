@@ -10,14 +10,12 @@ import numpy as np
 import pytest
 
 from dagpu import bf16, f32, from_host, use_device
-from dagpu.backends.cuda.driver.driver_protocol import Limits
 from dagpu.backends.cuda.kernels.kernel_variants import macros
 from dagpu.backends.cuda.kernels.launch_params import pack
 from dagpu.backends.host import host_replay
 from dagpu.backends.host.arrays import writable_array
 from dagpu.backends.host.numpy_execution import execute
-from dagpu.lowering.program import Instruction, Launch, Tiles, View
-from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.testing import Instruction, KernelSpec, Launch, Limits, Tiles, View
 from tests.emulation import HERE, Emulation, emulation, shared_folder
 from tests.simulated.cuda import driver
 from tests.simulated.runs import fresh_machine as fresh_machine

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagpu import Kernel, f32, f64, from_host, u8, u16
-from dagpu.common.layout import check_tiling
+from dagpu.testing import check_tiling
 from tests.emulation import HERE, Emulation, emulation, shared_folder
 from tests.support.example_scripts import example
 from tests.unit.backends.cuda.kernels.emulated_prelude import in_namespace, nvcc, packed

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagpu import DeviceOp, batching, from_host, plan_of, u8, value
-from dagpu.lowering.plan import Execute
+from dagpu.testing import Execute
 from tests.support.example_scripts import example
 
 few = settings(max_examples=15)

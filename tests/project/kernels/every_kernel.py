@@ -20,7 +20,7 @@ from dagpu import CompileError, DeviceError
 from dagpu.backends.cuda.compile.nvrtc import load_nvrtc
 from dagpu.backends.cuda.compile.offline import compile_for, declared_kernels
 from dagpu.kernels.decorator import Kernel
-from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.testing import KernelSpec
 from tests.project.kernels.generated_kernels import generated_kernels, uncalled
 
 ROOT = Path(__file__).resolve().parents[3]

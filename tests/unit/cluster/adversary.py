@@ -11,8 +11,8 @@ from dagpu.cluster.tasks import Group, Task, call_of
 from dagpu.cluster.worker.part_runs import PartCall, PartRunner
 from dagpu.cluster.worker.part_values import PartValue
 from dagpu.common.layout import Layout
-from dagpu.handles import live_state
 from dagpu.handles.library_bodies import LibraryBody
+from dagpu.testing import live_state
 
 Choose = Callable[[int], int]
 """Returns a number below its argument."""
@@ -52,7 +52,6 @@ class Adversary:
         self.kills = kills
         self.redone = redone
         self.executed = 0
-        self.codes: Any = {}
         self._send = send
         self._stores: dict[str, dict[Any, PartValue]] = {worker: {} for worker in workers}
         self._recipes: dict[Any, tuple[Task, PartCall, list[Any]]] = {}
@@ -119,7 +118,7 @@ class Adversary:
         task, call, needs = self._recipes[key]
         values = [self._taken(need, worker) for need in needs]
         self.executed += 1
-        made = self._runner.run(call, self.codes, values, worker)
+        made = self._runner.run(call, task.blob.codes.content, values, worker)
         for at, versions in enumerate(task.groups):
             self._stores[worker][key[0], (task.index, at)] = made.subset(versions)
 

@@ -2,8 +2,7 @@
 
 import random
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,14 +20,12 @@ from dagpu import (
     DeviceError,
     MovedError,
     NoDeviceError,
-    StreamInterpreter,
     Tensor,
     bf16,
     checkpoint,
     device,
     from_host,
     plan_of,
-    use_interpreter,
     value,
     zeros,
     zip_ops,
@@ -36,54 +33,26 @@ from dagpu import (
 from dagpu.backends.cuda.kernels.launch_params import pack
 from dagpu.cluster import lineage, task_lists
 from dagpu.cluster.cluster_backend import ClusterBackend
-from dagpu.cluster.cluster_runs import ClusterRun, program_of
+from dagpu.cluster.cluster_runs import ClusterRun
 from dagpu.cluster.parts.part_blobs import WriteCheckpoint
 from dagpu.cluster.parts.part_decoder import Decoder
 from dagpu.cluster.parts.part_encoder import Encoder
 from dagpu.cluster.remote_driver import RemoteDriver
 from dagpu.cluster.tasks import RemoteMemory
 from dagpu.cluster.worker.part_runs import PartRunner, StoredArray
-from dagpu.cluster.worker.part_values import PartValue, Pickled, loaded, read_value, write_value
-from dagpu.handles import live_state
+from dagpu.cluster.worker.part_values import PartValue, Pickled, loaded
 from dagpu.handles.library_bodies import LibraryBody
-from dagpu.lowering.program import HOST, Buffer, Cell, HostCall, Launch, Program, Role
 from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.runtime.device_lookup import add_nodes, find_device, remove_nodes
+from dagpu.testing import HOST, Buffer, Cell, HostCall, Launch, Program, Role, live_state
 from tests.conftest import DEEP
 from tests.programs.meshes import Scatter
 from tests.programs.named_kernels import affine, step
 from tests.programs.trials import random_dag
 from tests.simulated.gpu import LIMITS
 from tests.unit.cluster.adversary import Adversary, every_choice
-
-WORKERS = ("w0", "w1", "w2")
-
-
-def sent(value: PartValue) -> PartValue:
-    """The value as it arrives on another worker."""
-    header, frames = write_value(value)
-    return read_value(header, [bytes(frame) for frame in frames])
-
-
-@contextmanager
-def cluster(
-    choose: Callable[[int], int], seconds: float, kills: int = 0, redone: int = 0, *, code: bool = True
-) -> Iterator[tuple[ClusterBackend, Adversary]]:
-    """A cluster in this process, whose devices have names as long as the block is open."""
-    engine = Adversary(WORKERS, choose, sent, kills, redone)
-    backend = ClusterBackend({each: ["host:0"] for each in WORKERS}, engine, CostModel(), seconds, code=code)
-    engine.codes = backend.codes
-    add_nodes(backend.nodes, backend)
-    try:
-        yield backend, engine
-    finally:
-        remove_nodes(backend.nodes)
-
-
-def interpreter(backend: ClusterBackend, seed: int) -> Any:
-    """Runs ops on the cluster, placed by chance."""
-    return use_interpreter(StreamInterpreter(backend.mesh.devices[0], Scatter(backend.mesh, seed)))
+from tests.unit.cluster.adversary_cluster import WORKERS, cluster, interpreter, sent
 
 
 @settings(max_examples=40)
@@ -110,7 +79,6 @@ def test_every_order_of_a_small_graph_gives_the_same_bits(kills: int, redone: in
     runner = PartRunner()
     for choose in every_choice(most):
         engine = Adversary(WORKERS, choose, sent, kills, redone, runner)
-        engine.codes = backend.codes
         run = ClusterRun("run", tasks, list(memory), engine)
         engine.start(run)
         assert not run.failures()
@@ -352,7 +320,7 @@ def test_values_run_no_code_until_they_are_used() -> None:
     with cluster(lambda n: 0, 1.0) as (backend, _), interpreter(backend, 1):
         assert value(1).host_map(lambda x: {x}).sync() == {1}
     with cluster(lambda n: 0, 1.0, code=False) as (backend, _), interpreter(backend, 1):
-        tasks = backend.tasks_of(program_of(plan_of(zeros((2,)).to_host())))
+        tasks = backend.tasks_of(plan_of(zeros((2,)).to_host()).program)
         (group,) = tasks.fetched()
         values = {group: PartValue({}, dict.fromkeys(tasks.tasks[group[0]].exports, Pickled(b"never loaded")))}
         with pytest.raises(ClusterSecurityError, match=r"a result of the op, which a worker has sent.*code=False"):
@@ -367,10 +335,10 @@ def test_parts_for_gpus_launch_what_the_op_launches(seed: int) -> None:
     add_nodes(backend.nodes, backend)
     try:
         with interpreter(backend, seed):
-            program = program_of(plan_of(random_dag(seed, 12)))
+            program = plan_of(random_dag(seed, 12)).program
         tasks = backend.tasks_of(program).tasks
         decoder = Decoder()
-        parts = [decoder.decode(task.blob.content, backend.codes) for task in tasks]
+        parts = [decoder.decode(task.blob.content, task.blob.codes.content) for task in tasks]
     finally:
         remove_nodes(backend.nodes)
 
@@ -392,8 +360,8 @@ def test_a_part_names_no_class_but_those_of_plans() -> None:
     with cluster(lambda n: 0, 1.0) as (backend, _):
         op = value(1).host_map(str)
         with interpreter(backend, 1):
-            (task,) = backend.tasks_of(program_of(plan_of(op))).tasks
+            (task,) = backend.tasks_of(plan_of(op).program).tasks
         with pytest.raises(ClusterSecurityError, match="not what the part names"):
-            Decoder().decode(task.blob.content, dict.fromkeys(task.blob.codes, b"other"))
+            Decoder().decode(task.blob.content, dict.fromkeys(task.blob.codes.content, b"other"))
         with pytest.raises(ClusterError, match="has format 0"):
             Decoder().decode(pickle.dumps((0, (), (), [])), {})

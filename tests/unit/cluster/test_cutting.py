@@ -15,8 +15,9 @@ from dagpu import CostModel, PlanError, Spread
 from dagpu.cluster.parts.cutting import cut
 from dagpu.cluster.parts.part import Part, Version
 from dagpu.cluster.parts.part_checks import verify_parts
-from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.program import (
+from dagpu.lowering.schedule.mesh_placement.placing import place
+from dagpu.lowering.schedule.policies import SingleStream
+from dagpu.testing import (
     HOST,
     Buffer,
     Cell,
@@ -28,10 +29,9 @@ from dagpu.lowering.program import (
     Program,
     Role,
     View,
+    contiguous_layout,
+    verify,
 )
-from dagpu.lowering.schedule.mesh_placement.placing import place
-from dagpu.lowering.schedule.policies import SingleStream
-from dagpu.lowering.verify.verifier import verify
 from tests.programs.meshes import EAGER, Scatter, unplaced, workers
 from tests.programs.plain_programs import kernel, launch
 

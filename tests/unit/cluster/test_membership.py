@@ -11,7 +11,7 @@ import trio
 
 pytest.importorskip("distributed", reason="a cluster needs Dask: pip install 'dagpu[cluster]'")
 
-from dagpu import Cluster, ClusterLostError, VersionMismatchError, use_interpreter, value
+from dagpu import Cluster, ClusterLostError, VersionMismatchError, from_host, use_interpreter, value
 from dagpu.cluster.connection import opening
 from dagpu.cluster.connection.bridge import Bridge
 from dagpu.cluster.worker import dask_tasks
@@ -72,6 +72,38 @@ def test_a_worker_without_dagpu_is_left_out(bridge: Bridge, monkeypatch: pytest.
         monkeypatch.setattr(dask_tasks, "describe_worker", describe_none)
         with pytest.raises(VersionMismatchError, match=r"dagpu: .* here, none \(ModuleNotFoundError"):
             trio.run(refused)
+    finally:
+        bridge.block(stop(scheduler, workers))
+
+
+@pytest.mark.filterwarnings("ignore:.*of the workers get no work")
+def test_work_goes_on_when_all_but_those_that_are_left_out_are_gone(
+    bridge: Bridge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was to run on the workers that are gone runs on the next one that comes, and never on one that is left out:
+    tensors that are made again, and ops that began while no worker was there."""
+    scheduler, workers = bridge.block(start(None, 2))
+    monkeypatch.setattr(dask_tasks, "describe_worker", describe_all_but_one)
+    results: list[Any] = []
+
+    async def run(op: Any) -> None:
+        results.append((await op).tolist())
+
+    async def main() -> None:
+        async with _connect(scheduler.address) as cluster:
+            with use_interpreter(cluster), trio.fail_after(SECONDS / 2):
+                t = await from_host(np.arange(3, dtype=np.int32)).on("node0/host:0")
+                await bridge.run(workers.pop(0).close())
+                await trio.to_thread.run_sync(until, lambda: not cluster.workers)
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(run, t.to_host())
+                    nursery.start_soon(run, from_host(np.arange(3, 6, dtype=np.int32)).to_host().host_map(np.copy))
+                    await trio.to_thread.run_sync(until, lambda: len(vars(vars(cluster)["_engine"])["states"]) == 2)
+                    workers.append(await bridge.run(join(scheduler, 2)))
+        assert sorted(results) == [[0, 1, 2], [3, 4, 5]]
+
+    try:
+        trio.run(main)
     finally:
         bridge.block(stop(scheduler, workers))
 

@@ -26,7 +26,7 @@ from dagpu import (
     value,
     zip_ops,
 )
-from dagpu.cluster.cluster_runs import ClusterRun, program_of
+from dagpu.cluster.cluster_runs import ClusterRun
 from dagpu.cluster.worker import dask_tasks
 from tests.conftest import DEEP, MARKS, only_deep
 from tests.programs.meshes import Scatter
@@ -170,7 +170,7 @@ def test_a_killed_process_is_given_up_within_seconds(cluster: Cluster) -> None:
 def test_a_run_that_is_cancelled_before_it_begins_ends(cluster: Cluster) -> None:
     """The loop of the cluster is busy meanwhile, so that the run and its cancellation come to it at once."""
     backend, engine = [vars(cluster)[name] for name in ("_backend", "_engine")]
-    tasks = backend.tasks_of(program_of(cluster.plan_of(value(1).host_map(str))))
+    tasks = backend.tasks_of(cluster.plan_of(value(1).host_map(str)).program)
     run = ClusterRun("cancelled early", tasks, [None] * len(tasks.program.buffers), engine)
     go = threading.Event()
     vars(engine)["_bridge"].loop.call_soon_threadsafe(go.wait)

@@ -9,7 +9,7 @@ import pytest
 
 from dagpu import CostModel, Spread, StreamInterpreter, from_host, plan_of, use_interpreter, zip_ops
 from dagpu.cluster.cluster_backend import ClusterBackend
-from dagpu.cluster.cluster_runs import ClusterRun, program_of
+from dagpu.cluster.cluster_runs import ClusterRun
 from dagpu.cluster.engine.run_state import RunState
 from dagpu.runtime.device_lookup import add_nodes, remove_nodes
 from tests.unit.cluster.adversary import Adversary
@@ -29,7 +29,7 @@ def admit(request: pytest.FixtureRequest) -> Admit:
         ops = [from_host(np.zeros(1024, np.int32)).on(f"w0/{names[at % 2]}") for at in range(6)]
         policy = Spread(backend.mesh, costs=backend.costs)
         with use_interpreter(StreamInterpreter(backend.mesh.devices[0], policy, graph_from=None)):
-            program = program_of(plan_of(zip_ops(*ops)))
+            program = plan_of(zip_ops(*ops)).program
         tasks = backend.tasks_of(program)
     finally:
         remove_nodes(backend.nodes)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu import BorrowError, device
-from dagpu.handles.storage import Locks, Storage
+from dagpu.handles.storage import Storage
+from dagpu.testing import Locks
 
 
 @given(st.randoms(use_true_random=False))

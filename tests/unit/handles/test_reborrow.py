@@ -43,8 +43,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.handles import origin_of
-from dagpu.lowering.plan import Execute
-from dagpu.lowering.program import Launch
+from dagpu.testing import Execute, Launch
 from tests.simulated.cuda import installed
 
 N, TILE, RATE = 8, (4,), 0.25

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dagpu.common.layout import Layout, contiguous_layout
+from dagpu.common.layout import Layout
 from dagpu.kernels.generated.bit_comparison import FLAG, bits_of, differ_kernel, flag_count
+from dagpu.testing import contiguous_layout
 from tests.emulation.emulated_kernels import EmulatedKernels
 
 DENSE = differ_kernel(1, 1, True)

@@ -250,7 +250,7 @@ SPELLINGS = {
     "int64": [["long", "long"], ["long", "int"], ["std", "::", "int64_t"]],
     "uint64": [["unsigned", "long", "long"], ["size_t"], ["std", "::", "size_t"]],
 }  # fmt: skip
-GAPS = [" ", "  ", "\n", "\t", ' /* , ) > " */ ', " // it's, a ( comment\n", "\\\n"]
+GAPS = [" ", "  ", "\n", "\t", ' /* , ) > " */ ', " // it's, a ( comment\n", " \\\n"]
 HEADS = [
     ["__global__", "void"], ["extern", '"C"', "__global__", "void"],
     ["static", "__global__", "inline", "void"],

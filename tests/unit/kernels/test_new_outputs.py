@@ -24,8 +24,8 @@ from dagpu import (
     value,
     zeros,
 )
-from dagpu.ops.compose import nodes_of
 from dagpu.ops.launch import Launch
+from dagpu.testing import nodes_of
 from tests.simulated.each_device import where as where
 
 

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 from dagpu import DeviceOp, from_host, ones, pipeline, value, zip_ops
-from dagpu.handles.handle_trees import storage_of
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
 from dagpu.lowering.arguments.stateless_functions import is_stateless
-from dagpu.runtime.plan_cache import plans
+from dagpu.testing import plans, storage_of
 
 Op = DeviceOp[Any, Any, Any]
 S = (2,)

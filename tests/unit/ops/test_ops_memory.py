@@ -26,6 +26,7 @@ from dagpu import (
     f32,
     f64,
     fill,
+    fold_in,
     from_host,
     full,
     i8,
@@ -41,7 +42,7 @@ from dagpu import (
     zeros,
 )
 from dagpu.common.dtypes import SUPPORTED
-from dagpu.handles.handle_trees import storage_of
+from dagpu.testing import storage_of
 from tests.support.handle_cases import line
 from tests.support.places import place
 
@@ -72,7 +73,8 @@ def test_constants_are_numpys(shape: tuple[int, ...], dtype: Any, number: int) -
     """`zeros`, `ones` and `full`, of any element type and shape, with no axes and with no elements too."""
     same(contents(zeros(shape, dtype)), np.zeros(shape, dtype))
     same(contents(ones(shape, dtype)), np.ones(shape, dtype))
-    same(contents(full(shape, number, dtype)), np.full(shape, number, dtype))
+    held = min(number, 1) if dtype is np.bool_ else number
+    same(contents(full(shape, held, dtype)), np.full(shape, held, dtype))
     assert contents(empty(shape, dtype)).shape == shape
 
 
@@ -358,7 +360,16 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: randn((2,), np.bool_), "bool: random numbers are fractions."),
     (lambda: full((2,), 1j), "fill_value = 1j for elements of float32: it is complex. Take `.real` or `.imag`."),
     (lambda: full((2,), 256, u8), "256 is outside the range of uint8, 0 to 255. Use a wider type."),
-    (lambda: full((2,), -129.5, i8), "-129 is outside the range of int8"),
+    (lambda: full((2,), -129.0, i8), "-129 is outside the range of int8"),
+    (lambda: full((2,), 1.5, i32), "fill_value = 1.5: elements of int32 are whole. Use f32, say, or give a whole"),
+    (lambda: full((2,), 2, np.bool_), "2 is outside the range of bool, 0 to 1. Use a wider type."),
+    (lambda: full((2,), True), "fill_value = True: elements of float32 are numbers. Write 1, or make it a tensor of"),
+    (lambda: fill(tensor(i64), 0.5), "fill_value = 0.5: elements of int64 are whole."),
+    (lambda: arange(0, 2, 0.5, i32), "step = 0.5: elements of int32 are whole. Use f32, say"),
+    (lambda: arange(True), "stop is True, but a number is wanted. Write stop=2, say."),
+    (lambda: rand((2,), seed=True), "seed is True, but a whole number is wanted. Write seed=17, say"),
+    (lambda: fold_in(3, np.True_), "data is np.True_, but a whole number is wanted."),  # type: ignore[call-overload]  # reason: refused
+    (lambda: tensor().slice(slice(False, 2)), "True and False are no numbers. Use whole numbers"),
     (lambda: fill(tensor(i64), 2**63), "9223372036854775808 is outside the range of int64"),
     (lambda: fill(tensor().borrow(), 1), "TensorRef cannot be written. Pass a Tensor, or lend one for writing"),  # type: ignore[call-overload]  # reason: refused
     (lambda: dup(3), "int is nothing to copy from. Pass a Tensor, SharedTensor, TensorRef or TensorMut."),  # type: ignore[call-overload]  # reason: refused

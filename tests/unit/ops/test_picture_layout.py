@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import In, Out, f32, kernel, plan_of, zeros, zip_ops
-from dagpu.lowering.program import Program
-from dagpu.lowering.schedule.scheduler import schedule
 from dagpu.ops.drawing import op_drawing, svg
+from dagpu.testing import Program, schedule
 from tests.programs.named_dags import NAMED
 from tests.programs.plain_programs import programs
 

@@ -15,7 +15,8 @@ from dagpu.backends.common import numpy_initializers, philox
 from dagpu.backends.common.numpy_initializers import write
 from dagpu.common.dtypes import SUPPORTED, bf16
 from dagpu.common.errors import ShapeError
-from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check_recipe
+from dagpu.ops.initializers import Eye, Linspace, Recipe, check_recipe
+from dagpu.testing import Arange, Constant, Normal, Uniform
 
 DType: TypeAlias = np.dtype[Any]
 FLOATS = [np.dtype(t) for t in (np.float16, bf16, np.float32, np.float64)]
@@ -53,10 +54,24 @@ def strided(draw: st.DrawFn, shape: tuple[int, ...], dtype: DType) -> NDArray[An
 
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
-@pytest.mark.parametrize("value", [0, 1, True, 100, 2.75, 0.0])
-def test_constant_is_numpys_full(value: float, dtype: DType) -> None:
-    """Every element is the value, converted as `numpy.full` converts it, in every element type."""
-    assert_array_equal(written(Constant(value), (2, 3), dtype), np.full((2, 3), value, dtype))
+@pytest.mark.parametrize("value", [0, 1, True, 100, 2.75, 0.0, 1.0, -1, 1e5])
+def test_a_constant_is_numpys_full_or_refused(value: float, dtype: DType) -> None:
+    """Every element is the value, rounded at most to a fraction or a finite number of a floating type. A value that no
+    element of the type is, and True among numbers, is refused, and nothing written."""
+    as_numpy = np.full((2, 3), value, np.object_)
+    if dtype == np.float16 and value == 1e5:
+        held = False
+    elif isinstance(value, bool) or dtype.kind == "b":
+        held = dtype.kind == "b" and value in (0, 1)
+    else:
+        held = dtype in FLOATS or (value == int(value) and np.iinfo(dtype).min <= value <= np.iinfo(dtype).max)
+    if held:
+        assert_array_equal(written(Constant(value), (2, 3), dtype), as_numpy.astype(dtype))
+        return
+    out = np.zeros(2, dtype)
+    with pytest.raises((TypeError, OverflowError), match=r"\. (Use|Write) "):
+        write(Constant(value), out)
+    assert not out.any()
 
 
 @pytest.mark.parametrize("dtype", WHOLE, ids=str)
@@ -72,9 +87,8 @@ def test_constant_reaches_the_ends_of_integer_types(dtype: DType) -> None:
     assert out.tolist() == [7, 7]
 
 
-def test_constant_cuts_fractions() -> None:
-    """An integer type takes the part before the point; a floating one infinity, NaN and -0."""
-    assert written(Constant(-1.75), 1, np.int8).tolist() == [-1]
+def test_floating_constants_keep_what_is_no_number() -> None:
+    """A floating type takes infinity, NaN and -0."""
     assert written(Constant(math.inf), 1, np.float16).tolist() == [math.inf]
     assert np.isnan(written(Constant(math.nan), 1, bf16)).all()
     assert math.copysign(1.0, written(Constant(-0.0), 1, np.float16)[0]) == -1.0
@@ -100,6 +114,11 @@ def test_complex_constants_need_a_complex_type() -> None:
     [
         (math.inf, np.int32, ValueError, "fill_value = inf. Give a finite"),
         (math.nan, np.uint8, ValueError, "fill_value = nan. Give a finite"),
+        (math.nan, np.bool_, ValueError, "fill_value = nan. Give a finite"),
+        (-1.75, np.int8, TypeError, "fill_value = -1.75: elements of int8 are whole. Use f32"),
+        (0.5, np.bool_, TypeError, "fill_value = 0.5: elements of bool are True or False. Use f32"),
+        (2, np.bool_, OverflowError, "2 is outside the range of bool, 0 to 1. Use a wider type"),
+        (True, np.complex64, TypeError, "fill_value = True: elements of complex64 are numbers. Write 1, or make"),
         (10**400, np.float32, OverflowError, "does not fit an f64"),
         ("text", np.dtype("U4"), TypeError, "no tensor has that element type"),
     ],
@@ -118,7 +137,7 @@ def test_constants_that_no_element_can_be(value: Any, dtype: Any, error: type[Ex
         (np.float32, 3.4028235e38, 3.4028236e38),
         (np.float64, 10**308, 10**309),
         (np.complex64, 3.4028235e38j, 3.4028236e38j),
-        (np.int8, 127.9, 128.0),
+        (np.int8, 127.0, 128.0),
         (np.uint64, 2**64 - 1, 2**64),
     ],
 )
@@ -131,8 +150,10 @@ def test_a_finite_constant_becomes_no_infinity(dtype: Any, most: complex, beyond
 
 @pytest.mark.parametrize("dtype", ALL, ids=str)
 def test_arange_counts(dtype: DType) -> None:
-    """0, 1, 2, ... in every element type."""
-    assert_array_equal(written(Arange(0, 1), 100, dtype), np.arange(100).astype(dtype))
+    """0, 1, 2, ... in every element type; bool has two."""
+    count = 2 if dtype.kind == "b" else 100
+    for recipe in (Arange(0, 1), Arange(0.0, 1.0)):
+        assert_array_equal(written(recipe, count, dtype), np.arange(count).astype(dtype))
 
 
 @given(st.sampled_from(WHOLE), st.data())
@@ -163,10 +184,17 @@ def test_arange_of_floats_is_its_formula(start: float, step: float, count: int, 
     assert_array_equal(written(Arange(start, step), count, dtype), expected)
 
 
-def test_arange_of_fractions_rounds_down_in_integers() -> None:
-    """Fractions that go to an integer type are rounded down, also below zero; to bool, all but 0 is true."""
-    assert written(Arange(-1.5, 0.5), 6, np.int16).tolist() == [-2, -1, -1, 0, 0, 1]
-    assert written(Arange(-0.5, 0.5), 3, np.bool_).tolist() == [True, False, True]
+@pytest.mark.parametrize("dtype", [np.int16, np.uint64, np.bool_])
+@pytest.mark.parametrize("recipe", [Arange(0.5, 1), Arange(0, 0.5), Arange(1e-9, 0)], ids=repr)
+def test_arange_of_fractions_is_refused_in_integers(recipe: Recipe, dtype: Any) -> None:
+    """An integer type has no fraction, so a start or a step with one is refused."""
+    with pytest.raises(TypeError, match=r"elements of \w+ are (whole|True or False)\. Use f32"):
+        check_recipe(recipe, np.dtype(dtype), (2,))
+
+
+def test_arange_of_whole_floats_is_exact_in_integers() -> None:
+    """A whole float is the same number as an int, also where a float has no fractions any more."""
+    assert written(Arange(-(2.0**62), 1), 3, np.int64).tolist() == [-(2**62), 1 - 2**62, 2 - 2**62]
 
 
 def test_arange_out_of_range_is_refused() -> None:
@@ -175,7 +203,7 @@ def test_arange_out_of_range_is_refused() -> None:
         written(recipe, 256, np.uint8)
         with pytest.raises(OverflowError, match="outside the range of uint8"):
             written(recipe, 257, np.uint8)
-    with pytest.raises(OverflowError, match="range of an f64"):
+    with pytest.raises(OverflowError, match="outside the range of int64"):
         written(Arange(0.0, 1e308), 10, np.int64)
     with pytest.raises(ValueError, match="step = nan"):
         written(Arange(0, math.nan), 2, np.float32)
@@ -185,6 +213,8 @@ def test_arange_out_of_range_is_refused() -> None:
 @given(finite, finite, st.integers(0, 60), st.sampled_from([*FLOATS, np.dtype(np.int32), np.dtype(np.int64)]))
 def test_linspace_is_numpys(start: float, stop: float, num: int, dtype: DType) -> None:
     """f64 is numpy.linspace in bits; other types are that, rounded, and integers rounded down."""
+    if dtype.kind == "i":
+        start, stop = float(int(start)), float(int(stop))
     exact = np.linspace(start, stop, num)
     assert_array_equal(written(Linspace(start, stop, num), num, np.float64), exact)
     with np.errstate(over="ignore"):
@@ -215,6 +245,9 @@ def test_linspace_across_chunks() -> None:
         (Linspace(0.0, 1.0, 5), np.float32, ShapeError, "5 elements for the shape"),
         (Linspace(0.0, math.inf, 6), np.float32, ValueError, "stop = inf"),
         (Linspace(-1e308, 1e308, 6), np.float64, OverflowError, "the difference overflows"),
+        (Linspace(0.0, 2.5, 6), np.int32, TypeError, "stop = 2.5: elements of int32 are whole. Use f32"),
+        (Linspace(0.0, 1.0, 6), np.bool_, TypeError, "elements of bool: there is none between False and True"),
+        (Arange(0, 1), np.bool_, OverflowError, "5 is outside the range of bool, 0 to 1"),
         (Linspace(0.0, 300.0, 6), np.uint8, OverflowError, "300 is outside the range of uint8"),
         (Linspace(0.0, 1.0, 6), np.complex64, TypeError, "elements of complex64: its numbers are real"),
         (Arange(0, 1), np.complex64, TypeError, "elements of complex64: its numbers are real"),
@@ -248,7 +281,10 @@ def test_eye_is_numpys(shape: tuple[int, int], dtype: DType) -> None:
 
 def recipes_for(shape: tuple[int, ...], dtype: DType) -> list[Recipe]:
     """One recipe of every kind that can fill that shape with that type."""
-    found: list[Recipe] = [Constant(3), Arange(1, 1), Linspace(0.0, 9.0, math.prod(shape))]
+    if dtype.kind == "b":
+        found: list[Recipe] = [Constant(True), Arange(1, 0)]
+    else:
+        found = [Constant(3), Arange(1, 1), Linspace(0.0, 9.0, math.prod(shape))]
     if len(shape) == 2:
         found.append(Eye())
     if dtype in FLOATS:

@@ -36,10 +36,8 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.cuda import CudaBackend
-from dagpu.backends.cuda.driver.driver_protocol import Gpu
-from dagpu.handles.handle_trees import storage_of
 from dagpu.runtime import device_lookup as places
-from dagpu.runtime.device_lookup import backend, replaced_backend
+from dagpu.testing import Gpu, backend, replaced_backend, storage_of
 from tests.programs.arithmetic import scale
 from tests.simulated.cuda import installed
 from tests.support.places import place

@@ -1,7 +1,6 @@
 """Each guard of a direct call is needed: without it, the call would accept inputs that need the general way."""
 
-import linecache
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 from unittest.mock import patch
@@ -11,14 +10,15 @@ import numpy as np
 from dagpu import empty, from_host, full, pipeline, use_device, zip_ops
 from dagpu.common.critical import INTERRUPT
 from dagpu.handles import move_handle, restore_state, state_of, take_state
-from dagpu.handles.handle_trees import storage_of
-from dagpu.handles.storage import Locks
-from dagpu.lowering.arguments.call_text import MISS
-from dagpu.runtime.calls.direct_call import DirectCall
+from dagpu.lowering.arguments import call_guard
+from dagpu.lowering.arguments.call_guard import ArrayRow, CallGuard, ValueTable
+from dagpu.runtime.calls import direct_call
+from dagpu.runtime.calls.direct_call import MISS, DirectCall
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.interpreter import current_settings
+from dagpu.testing import Locks, storage_of
 from tests.programs.arithmetic import add, axpy, scale
-from tests.simulated.raising import ActingAt, code_of
+from tests.support.check_mutants import check_mutants
 
 S: Final = (2, 2)
 
@@ -28,13 +28,16 @@ def tensor(shape: tuple[int, ...] = S) -> Any:
 
 
 @pipeline
-def step(t: Any, cut: Any, a: float, x: Any, y: Any, z: Any, h: Any, items: Any, name: str, *, named: Any) -> Any:
-    """An argument of each kind; `t` and `cut` move."""
+def step(
+    t: Any, cut: Any, a: float, x: Any, y: Any, z: Any, h: Any, items: Any, name: str, same: Any, *, named: Any
+) -> Any:
+    """An argument of each kind; `t` and `cut` move, and `same` is another borrow of what `y` borrows."""
     return zip_ops(
         axpy(t.partition(S), a, x).first().unpartition(),
         axpy(cut, 2.0, y).first().unpartition(),
         add(empty(S).partition(S), z, from_host(h)).first().unpartition(),
         scale(empty(S).partition(S), items[0], named["x"]).first().unpartition(),
+        scale(empty(S).partition(S), 1.0, same).first().unpartition(),
     )
 
 
@@ -45,9 +48,9 @@ class Call:
         self.lender, self.other = tensor(), tensor()
         self.arguments: list[Any] = [
             tensor(), tensor().partition(S), 3.0, full(S, 1).share().sync(), self.lender.borrow(),
-            self.other.borrow(), np.ones(S, np.float32), (2.0, [None]), "name",
+            self.other.borrow(), np.ones(S, np.float32), (2.0, [np.ones(S, np.float32)]), "name", self.lender.borrow(),
         ]  # fmt: skip
-        self.named: tuple[Any, ...] = (("named", {"x": full(S, 1).share().sync()}),)
+        self.named: tuple[Any, ...] = (("named", {"x": full(S, 1).share().sync(), "again": self.arguments[3]}),)
         self.states: list[Any] = [state_of(each) for each in self.arguments[:2]]
         self.loaded: LoadedPlan | None = None
 
@@ -105,6 +108,10 @@ def _rename(call: Call) -> None:
     call.named = (("other", call.named[0][1]),)
 
 
+def _other_again(call: Call) -> None:
+    call.named[0][1]["again"] = full(S, 1).share().sync()
+
+
 def _same_array(call: Call) -> None:
     call.arguments[7] = (2.0, [call.arguments[6]])
 
@@ -117,7 +124,7 @@ def named(make: Callable[[], Any], key: str = "x") -> Callable[[Call], None]:
     """A change of the value of the keyword argument."""
 
     def change(call: Call) -> None:
-        call.named = (("named", {key: make()}),)
+        call.named = (("named", {key: make(), "again": call.arguments[3]}),)
 
     return change
 
@@ -159,7 +166,7 @@ def doubles() -> Any:
 BIG: Final = slice(0, 2)
 HANDLES: Final = (0, 1, 3, 4, 5)
 CHANGES: Final[list[Callable[[Call], object]]] = [
-    _one_too_many, _rename, _without_lender, _named_number,
+    _one_too_many, _rename, _without_lender, _named_number, _other_again, _same_array,
     *[replaced(index, lambda: 1) for index in range(9)], *[replaced(index, lambda: None) for index in range(9)],
     *[lost(index) for index in HANDLES], *[of_graph(index) for index in HANDLES],
     *[locked(index, exclusive) for index in HANDLES for exclusive in (False, True) if exclusive or index < 2],
@@ -171,7 +178,8 @@ CHANGES: Final[list[Callable[[Call], object]]] = [
     replaced(3, on("host:1", shared)), replaced(4, lambda: tensor((4, 2)).slice(BIG, BIG)),
     replaced(5, lambda: tensor((4, 2)).slice(BIG, BIG)), replaced(2, lambda: 1e300),
     lambda call: replaced(5, call.lender.borrow)(call),
-    replaced(6, lambda: np.ones((2, 3), np.float32)),
+    lambda call: replaced(9, call.other.borrow)(call), lambda call: replaced(9, lambda: call.arguments[4])(call),
+    replaced(6, lambda: np.ones((2, 3), np.float32)), replaced(6, lambda: np.ones(S, np.int32)),
     replaced(7, lambda: (2, [None])), replaced(7, lambda: (2.0, [1])), replaced(7, lambda: (2.0, [None, None])),
     replaced(7, lambda: (1e300, [None])), replaced(7, lambda: [2.0, [None]]), replaced(7, lambda: (2.0, (None,))),
     replaced(7, lambda: (2.0,)), replaced(8, lambda: "other"),
@@ -205,16 +213,13 @@ def _moved_meanwhile(index: int) -> Callable[..., Any]:
     """A way in which another thread moves an argument after the guards."""
 
     def way(direct: Callable[..., Any], call: Call) -> Any:
-        code = code_of(direct)
-        line = next(
-            at for _, _, at in code.co_lines() if at and linecache.getline(code.co_filename, at).strip() == "with GATE:"
-        )
+        begin = direct_call.begin_run
 
-        def move() -> None:
-            if state_of(call.arguments[index]) is not None:  # the line is passed once more as the block ends
-                move_handle(call.arguments[index], "another thread", None)
+        def late(*given: Any) -> bool:
+            move_handle(call.arguments[index], "another thread", None)
+            return begin(*given)
 
-        with ActingAt(code, line, move):
+        with patch.object(direct_call, "begin_run", late):
             result = called(direct, call)
         restore_state(call.arguments[index], call.states[index])
         return result
@@ -237,30 +242,19 @@ def _states(call: Call) -> list[object]:
     return [state_of(each) for each in call.arguments[:2] if hasattr(each, "_state")]
 
 
-def mutants(text: str) -> list[tuple[str, str]]:
-    """Each guard of a text, and the text without it."""
-    lines = text.splitlines()
-    found = []
-    for at, line in enumerate(lines):
-        if line.strip().startswith("if TOKEN"):
-            continue  # deleted with the line before, that compares the types
-        if line.strip() == "return MISS":  # a number that does not fit
-            found.append(
-                (lines[at - 2], "\n".join([*lines[:at], line.replace("return MISS", "pass"), *lines[at + 1 :]]))
-            )
-        elif line.endswith(": return MISS") and "not begun" not in line:
-            after = at + 1 + lines[at + 1].strip().startswith("if TOKEN")
-            found.append((line, "\n".join([*lines[:at], *lines[after:]])))
-        elif line.strip().startswith("if not (type(n"):  # a number that is in its range needs no check
-            found.append((line, "\n".join([*lines[:at], line.partition("if")[0] + "if False:", *lines[at + 1 :]])))
-        elif line.endswith("begun = True"):
-            condition = line.partition(": ")[0]
-            parts = condition.strip().removeprefix("if ").split(" and ")
-            for part in parts:
-                rest = " and ".join(other for other in parts if other != part)
-                changed = line.replace(condition.strip(), f"if {rest}")
-                found.append((part, "\n".join([*lines[:at], changed, *lines[at + 1 :]])))
-    return found
+READERS: Final[tuple[tuple[Any, str], ...]] = (
+    (ValueTable, "read"), (ValueTable, "_accepts_odd"), (ArrayRow, "accepts"),
+    (CallGuard, "read"), (call_guard, "find_items"), (direct_call, "begin_run"), (DirectCall, "now"),
+)  # fmt: skip
+"""The functions that may refuse a call of `step`. Those of single rows are tried on all plain values, in
+test_call_guard."""
+
+
+def mutants() -> Iterator[tuple[str, Any, str, Callable[..., Any]]]:
+    """Each condition of a direct call, and the function that lacks it, with the place and the name of that."""
+    for owner, name in READERS:
+        for what, mutant in check_mutants(getattr(owner, name)):
+            yield what, owner, name, mutant
 
 
 def test_each_guard_is_needed() -> None:
@@ -285,8 +279,8 @@ def test_each_guard_is_needed() -> None:
         assert not outcome(direct.now, made(lambda call: None))
         for number, (change, way) in enumerate(ways):
             assert outcome(direct.now, made(change), way), number
-        left = mutants(direct.text)
-        assert len(left) > 60
-        for guard, text in left:
-            mutant = DirectCall(text, str, direct.constants).now
-            assert not all(outcome(mutant, made(change), way) for change, way in ways), guard
+        left = list(mutants())
+        assert len(left) > 30
+        for what, owner, name, mutant in left:
+            with patch.object(owner, name, mutant):
+                assert not all(outcome(direct.now, made(change), way) for change, way in ways), what

@@ -6,9 +6,9 @@ from typing import final
 import pytest
 
 from dagpu import BorrowError, Device, device
-from dagpu.backends.protocol import Failure
-from dagpu.handles.storage import Locks, Storage
+from dagpu.handles.storage import Storage
 from dagpu.runtime.calls.graph_updates import EnqueuedUpdate, GraphUpdates
+from dagpu.testing import Failure, Locks
 
 
 @final
@@ -56,6 +56,9 @@ class ManualReplay:
 
     def failures(self) -> list[Failure]:
         return []
+
+    def spoilt(self) -> frozenset[int]:
+        return frozenset()
 
 
 @pytest.fixture(name="where")

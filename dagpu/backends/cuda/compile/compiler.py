@@ -17,13 +17,13 @@ from typing import TypeAlias, final
 from dagpu.backends.cuda.compile.cubin import is_cubin, kernel_symbols, plain_name
 from dagpu.backends.cuda.compile.diagnostics import SourceText, explain
 from dagpu.backends.cuda.compile.disk_cache import DiskCache, default_cache_dir, digest
-from dagpu.backends.cuda.compile.includes import included_files, read
 from dagpu.backends.cuda.compile.nvcc import Nvcc, find_nvcc, find_toolkit_headers
 from dagpu.backends.cuda.compile.nvrtc import Nvrtc, Refusal, Toolchain
 from dagpu.backends.cuda.compile.python_code import python_code
 from dagpu.common.errors import CompileError, DeviceError
 from dagpu.handles.device_handles import INSTALL_NVRTC
 from dagpu.kernels.cuda_source.cuda_lexer import scan_declarations, tokenize
+from dagpu.kernels.cuda_source.includes import included_files, read
 from dagpu.ops.kernel_spec import KernelSpec
 
 PRELUDE = Path(__file__).resolve().parents[1] / "kernels" / "prelude" / "dagpu.cuh"

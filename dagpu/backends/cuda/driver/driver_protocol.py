@@ -5,7 +5,7 @@ it. A call that fails raises `DeviceError` with the CUresult as its code. A prep
 thousands of times, returns its CUresult instead; `Gpu.refused` converts that to a `DeviceError`.
 
 A call that may wait, for the device or for a thread that waits for it, releases the GIL, and nothing here acquires the
-GIL on a driver's thread. Otherwise a running kernel, or a host function behind it, could never end. `pycuda_driver`
+GIL on a driver's thread. Otherwise a running kernel, or a host function behind it, could never end. `driver_calls`
 lists all calls.
 """
 

@@ -6,85 +6,8 @@ cuda.bindings 12 do. So a call that may wait goes through a function that releas
 the driver's threads.
 
 A call may wait for the device. It may also wait behind a thread, of dagpu or of any library, that loads a module or
-frees memory: such a thread holds a lock of the context while it waits for the device. These are all calls that dagpu
-makes:
-
-    call                            through                          may wait for      behind a load  GIL
-    cuInit                          cuda.init                        -                 -              released
-    cuDriverGetVersion              bindings                         -                 -              released
-    cuDeviceGetCount                cuda.Device.count                -                 -              held
-    cuDeviceGet                     cuda.Device                      -                 -              held
-    cuDeviceGetName                 Device.name                      -                 -              held
-    cuDeviceComputeCapability       Device.compute_capability        -                 -              held
-    cuDeviceGetAttribute            Device.get_attribute             -                 -              held
-    cuDeviceCanAccessPeer           bindings                         -                 -              released
-    cuDevicePrimaryCtxRetain        bindings                         a new context     -              released
-    cuCtxPushCurrent                bindings                         -                 -              released
-    cuCtxPopCurrent                 bindings                         -                 -              released
-    cuCtxSynchronize                bindings                         the device        unknown        released
-    cuCtxEnablePeerAccess           bindings                         the device        unknown        released
-    cuStreamCreate                  bindings                         -                 waits          released
-    cuStreamWaitEvent               bindings                         a full queue      -              released
-    cuStreamQuery                   bindings                         -                 unknown        released
-    cuStreamSynchronize             bindings                         the stream        unknown        released
-    cuStreamBeginCapture            bindings                         -                 unknown        released
-    cuStreamEndCapture              bindings                         -                 unknown        released
-    cuEventCreate                   bindings                         -                 waits          released
-    cuEventRecord                   bindings                         a full queue      waits          released
-    cuEventQuery                    bindings                         -                 -              released
-    cuEventSynchronize              bindings                         the event         unknown        released
-    cuEventElapsedTime              bindings                         -                 -              released
-    cuLaunchHostFunc                ctypes                           a full queue      waits          released
-    cuLaunchKernelEx                ctypes                           a full queue      waits          released
-    cuMemAlloc                      bindings                         -                 waits          released
-    cuMemFree                       bindings                         the device        unknown        released
-    cuMemHostAlloc                  bindings                         pages to lock     waits          released
-    cuMemFreeHost                   bindings                         the device        waits          released
-    cuMemGetInfo                    bindings                         -                 -              released
-    cuPointerGetAttribute           bindings                         -                 -              released
-    cuMemcpyHtoDAsync               bindings                         pageable memory   waits          released
-    cuMemcpyDtoHAsync               bindings                         pageable memory   waits          released
-    cuMemcpyDtoDAsync               bindings                         a full queue      waits          released
-    cuMemcpy2DAsync                 bindings                         a full queue      waits          released
-    cuMemsetD8Async                 bindings                         a full queue      waits          released
-    cuMemsetD16Async                bindings                         a full queue      waits          released
-    cuMemsetD32Async                bindings                         a full queue      waits          released
-    cuModuleLoadData                bindings                         the device        waits          released
-    cuModuleGetFunction             bindings                         -                 unknown        released
-    cuFuncGetAttribute              bindings                         -                 -              released
-    cuFuncSetAttribute              bindings                         -                 unknown        released
-    cuGraphCreate                   bindings                         -                 -              released
-    cuGraphAddKernelNode            bindings                         -                 unknown        released
-    cuGraphAddMemcpyNode            bindings                         -                 unknown        released
-    cuGraphAddMemsetNode            bindings                         -                 unknown        released
-    cuGraphAddChildGraphNode        bindings                         -                 unknown        released
-    cuGraphAddDependencies          bindings                         -                 unknown        released
-    cuGraphAddNode                  bindings                         -                 unknown        released
-    cuGraphConditionalHandleCreate  bindings                         -                 unknown        released
-    cuGraphGetNodes                 bindings                         -                 unknown        released
-    cuGraphNodeGetType              bindings                         -                 unknown        released
-    cuGraphKernelNodeGetParams      bindings                         -                 unknown        released
-    cuGraphMemcpyNodeGetParams      bindings                         -                 unknown        released
-    cuGraphMemsetNodeGetParams      bindings                         -                 unknown        released
-    cuGraphChildGraphNodeGetGraph   bindings                         -                 unknown        released
-    cuFuncGetParamInfo              bindings                         -                 unknown        released
-    cuKernelGetParamInfo            bindings                         -                 unknown        released
-    cuFuncGetName                   bindings                         -                 unknown        released
-    cuKernelGetName                 bindings                         -                 unknown        released
-    cuGraphInstantiate              bindings                         the device        unknown        released
-    cuGraphExecKernelNodeSetParams  bindings                         -                 -              released
-    cuGraphExecMemcpyNodeSetParams  bindings                         -                 -              released
-    cuGraphExecMemsetNodeSetParams  bindings                         -                 -              released
-    cuGraphExecChildGraphNodeSetParams  bindings                     -                 unknown        released
-    cuGraphUpload                   bindings                         a full queue      waits          released
-    cuGraphLaunch                   bindings                         a full queue      waits          released
-    cuGraphExecDestroy              bindings                         -                 unknown        released
-    cuGraphDestroy                  bindings                         -                 unknown        released
-    cuGetErrorString                bindings                         -                 -              released
-
-The waits were measured on an H200 (driver 580) while a kernel of 200 ms ran. For the column "behind a load", another
-thread was in cuModuleLoadData or cuMemFree meanwhile: "waits" took as long as these, "-" did not or needs no context,
-and "unknown" was not measured. dagpu assumes that an "unknown" call waits.
+frees memory: such a thread holds a lock of the context while it waits for the device. `driver_calls` lists all calls
+that dagpu makes, with what each may wait for.
 
 Streams are not PyCUDA's, so copies and fills are not PyCUDA's either: PyCUDA's accept only its own streams. An
 alternative is to create PyCUDA's streams only while no thread of dagpu loads or frees; it does not protect against the

@@ -23,9 +23,9 @@ from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import array_over
 from dagpu.common.errors import CaptureError
 from dagpu.common.origin import describe
-from dagpu.lowering.arguments.scalar_params import drawn_cells, fresh_seed
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import GraphLaunch, Launch
+from dagpu.ops.initializers import fresh_seed
 
 
 @final
@@ -44,7 +44,7 @@ class CapturedGraph:
         self.staged_bytes = sum(target.nbytes for _, target in staged)
         """Bytes that each launch copies on the host."""
         self._plan: Plan = compiled.plan
-        self._drawn = drawn_cells(self._plan)
+        self._drawn = self._plan.seed_cells
         self._launches: Sequence[Launch] = compiled.reports
         self._instance = instance
         self._memory = memory

@@ -305,8 +305,8 @@ def _formula(recipe: Arange | Linspace | Eye | Uniform | Normal, layout: Layout)
     c_type, lanes = _c_type(layout.dtype), 16 // layout.dtype.itemsize
     match recipe:
         case Arange(start, step):
-            if layout.dtype.kind in "biu" and isinstance(start, int) and isinstance(step, int):
-                return _Formula(f"Whole<{c_type}>", lanes, pack("<QQ", start % _MODULUS, step % _MODULUS))
+            if layout.dtype.kind in "biu":
+                return _Formula(f"Whole<{c_type}>", lanes, pack("<QQ", int(start) % _MODULUS, int(step) % _MODULUS))
             return _Formula(f"Line<{c_type}>", lanes, pack("<dddQ", float(start), float(step), 0.0, _NO_ELEMENT))
         case Linspace(start, stop, num):
             first, end = float(start), float(stop)

@@ -145,6 +145,7 @@ class CudaReplay:
     def graph_failed(self, graph: GraphExec, error: BaseException) -> None:
         """Record the error that an update or a launch of the run's graph raised. The graph is not used again."""
         graph.broken = True
+        self.outcome.lose_track()
         node, instructions = graph.failed_node, instructions_of(self.compiled.plan)
         blamed = instructions[0] if node is None else node.instruction
         if not isinstance(error, DeviceError):
@@ -275,11 +276,16 @@ class CudaReplay:
             self.wait()  # it is over, but not polled yet, or another thread is polling it
         return self.outcome.failures()
 
+    def spoilt(self) -> frozenset[int] | None:
+        """Return the buffers that were not completed; None if that is not known. The run must be over."""
+        return self.outcome.spoilt()
+
     # ---- end ------------------------------------------------------------------------------------------------------
 
     def lose(self, error: DeviceLostError) -> None:
         """End the run with this error, because one of its devices is lost."""
         instructions = instructions_of(self.compiled.plan)
+        self.outcome.lose_track()
         if instructions and not self.finished:
             self.outcome.fail(instructions[0], DeviceLostError(str(error), error.code))  # own traceback
         self.outcome.cancel()
@@ -355,8 +361,10 @@ class CudaReplay:
             self._release_command_list(command_list)
 
     def _read_reports(self) -> None:
-        """Fail the launches that went out of bounds."""
+        """Fail the launches that went out of bounds. Of a cancelled run nobody knows which did."""
         reports, cancelled = self.buffers.reports, self.outcome.cancelled
+        if cancelled and (reports is not None or self.buffers.launched):
+            self.outcome.lose_track()
         if reports is not None and not cancelled:
             fail_violations(
                 self.compiled.plan, self.compiled.reports, array_over(reports, reports.nbytes), self.outcome
@@ -365,3 +373,4 @@ class CudaReplay:
             for error in launch.violations():
                 if not cancelled:
                     self.outcome.fail(launch.instruction, error)
+                    self.outcome.lose_track()  # what follows it has run

@@ -244,6 +244,11 @@ class GraphReplay:
         followed = self._followed
         return [] if followed is None else followed.failures()
 
+    def spoilt(self) -> frozenset[int] | None:
+        """Return the buffers that were not completed; None if that is not known. The run must be over."""
+        followed = self._followed
+        return frozenset() if followed is None else followed.spoilt()
+
     @property
     def devices(self) -> Sequence[CudaDevice]:
         """The device of the run, for the watchdog."""

@@ -18,7 +18,7 @@ from dagpu.common.dtypes import bf16, f16, f32, f64
 from dagpu.common.layout import Layout
 from dagpu.common.origin import here
 from dagpu.common.tracebacks import leaves_run
-from dagpu.common.wrong_arguments import check_flag, format_value
+from dagpu.common.wrong_arguments import check_flag, format_value, is_real_number
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
 from dagpu.kernels.arrays.reducing.fused_reductions import reduce_rows
@@ -73,7 +73,7 @@ def std(x: In[_F], axis: Axis = None, *, ddof: float = 0, keepdims: bool = False
 def _spread(name: str, x: Any, axis: object, ddof: object, keepdims: object) -> AnyOp:
     origin = here()
     kept = check_flag(keepdims, name, origin, "keepdims")
-    if isinstance(ddof, bool) or not isinstance(ddof, int | float | np.integer | np.floating) or not isfinite(ddof):
+    if not is_real_number(ddof) or not isfinite(ddof):
         cure = "Give a number: 0 divides by the count of elements, 1 by one less"
         raise refused_call(name, origin, f"ddof is {format_value(ddof)}", cure)
     fewer = float(ddof)

@@ -1,7 +1,8 @@
 """Every mistake that dagpu has a message for, beside the program with the message's cure applied to it, word by word.
 
 `CASES` has one entry for each message: the wrong program, and for each cure that its message offers, the words of the
-cure and the program with it. A text whose cure cannot be applied in a test is in `LEFT_OUT`, with the reason.
+cure and the program with it. A text whose cure cannot be applied in a test is in `LEFT_OUT`, by its words, with
+the reason.
 """
 
 from typing import Final
@@ -16,7 +17,7 @@ from tests.behaviour.errors.cures import (
     partitions,
     running,
 )
-from tests.behaviour.errors.cures.catalogue import KEPT, LEFT_OUT, Case, Program
+from tests.behaviour.errors.cures.catalogue import KEPT, LEFT_OUT, LEFT_OUT_ROOMS, Case, Program
 from tests.behaviour.errors.cures.kernels import (
     array_functions,
     expressions,
@@ -30,7 +31,7 @@ from tests.behaviour.errors.cures.kernels import (
 from tests.behaviour.errors.cures.places import devices, sharding
 from tests.behaviour.errors.cures.reactive import flows, sources, tiles
 
-__all__ = ["CASES", "KEPT", "LEFT_OUT", "Case", "Program"]
+__all__ = ["CASES", "KEPT", "LEFT_OUT", "LEFT_OUT_ROOMS", "Case", "Program"]
 
 CASES: Final[list[Case]] = [
     case

@@ -21,6 +21,7 @@ from dagpu import (
     fill,
     flow,
     ones,
+    plan_of,
     spawn,
     value,
     zip_ops,
@@ -119,6 +120,13 @@ def asked_by(taker: Program) -> None:
 case(
     lambda: setattr(ones((N,)), "shape", (3,)),
     ("Build a new object with the value that you want", lambda: ones((3,)).sync()),
+)
+case(
+    lambda: pickle.dumps(plan_of(ones((N,)))),
+    ("Send its text, str(plan)", lambda: pickle.dumps(str(plan_of(ones((N,)))))),
+    ("plan.to_svg()", lambda: pickle.dumps(plan_of(ones((N,))).to_svg())),
+    ("the function that builds the op", lambda: plan_of(pickle.loads(pickle.dumps(ones))((N,)))),
+    ("make the plan there: plan_of(op)", lambda: plan_of(pickle.loads(pickle.dumps(ones))((N,)))),
 )
 case(recorded_copy, ("Use the scope itself", recorded_itself))
 case(

@@ -9,6 +9,7 @@ import trio
 
 from dagpu import (
     arange,
+    bool_,
     convert,
     dup,
     empty,
@@ -70,6 +71,20 @@ case(
 )
 case(lambda: full((2,), 1j), ("Take `.real` or `.imag`", lambda: full((2,), (1j).imag).sync()))
 case(lambda: full((2,), anything("1")), ("Write fill_value=1.5, say", lambda: full((2,), fill_value=1.5).sync()))
+case(
+    lambda: full((2,), 1.5, i32),
+    ("Use f32", lambda: full((2,), 1.5, f32).sync()),
+    ("give a whole number", lambda: full((2,), 2, i32).sync()),
+)
+case(lambda: full((2,), 2, bool_), ("Use a wider type", lambda: full((2,), 2, u8).sync()))
+case(
+    lambda: full((2,), True),
+    ("Write 1", lambda: full((2,), 1).sync()),
+    ("make it a tensor of bool_", lambda: full((2,), True, bool_).sync()),
+)
+case(lambda: arange(0, True), ("Write stop=2, say", lambda: arange(0, stop=2).sync()))
+case(lambda: linspace(0, 1, 2, bool_), ("Use f32, say", lambda: linspace(0, 1, 2, f32).sync()))
+case(lambda: rand((2,), seed=True), ("Write seed=17, say", lambda: rand((2,), seed=17).sync()))
 case(lambda: full((2,), 300, u8), ("Use a wider type", lambda: full((2,), 300, i32).sync()))
 case(lambda: full((2,), 1e6, f16), ("Use a wider type", lambda: full((2,), 1e6, f32).sync()))
 case(

@@ -111,6 +111,7 @@ case(
     lambda: new().slice(slice(1), slice(1)),
     ("Give at most one for each axis", lambda: new().slice(slice(1))),
 )
+case(lambda: new().slice(slice(True, 3)), ("Use whole numbers", lambda: new().slice(slice(1, 3))))
 case(lambda: new().slice(1), ("Write slice(start, stop)", lambda: new().slice(slice(1, 3))))
 case(
     lambda: new().slice(slice(0, 4, 0)),

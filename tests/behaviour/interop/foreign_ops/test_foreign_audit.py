@@ -23,10 +23,9 @@ from dagpu import (
     plan_of,
     zip_ops,
 )
-from dagpu.handles.handle_trees import storage_of
 from dagpu.interop import new
-from dagpu.lowering.plan import Execute
 from dagpu.lowering.program import label
+from dagpu.testing import Execute, storage_of
 from tests.behaviour.interop.foreign_ops.foreign_programs import affine
 from tests.simulated.array_libraries import FakeArray, array_libraries
 from tests.simulated.cuda import driver, installed

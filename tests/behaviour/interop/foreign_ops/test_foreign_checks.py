@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dagpu import ForeignError, In, Out, Tensor, current_device, f32, foreign, from_host, pipeline, use_device
-from dagpu.backends.cuda.driver.driver_protocol import EnqueuedWork
 from dagpu.interop import Lane, View, current_lane, extent, new, reserve
+from dagpu.testing import EnqueuedWork
 from tests.simulated.array_libraries import FakeArray, array_libraries
 from tests.simulated.cuda import driver, installed
 

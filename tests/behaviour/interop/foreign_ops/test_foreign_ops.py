@@ -38,9 +38,9 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.backends.cuda.driver.driver_protocol import EnqueuedWork
 from dagpu.common.layout import address_of
 from dagpu.interop import Lane, View, current_lane, extent, new, require, reserve
+from dagpu.testing import EnqueuedWork
 from tests.behaviour.interop.foreign_ops.foreign_programs import affine, halves, product, scratched, shifted
 from tests.simulated.array_libraries import array_libraries
 from tests.simulated.cuda import driver, installed

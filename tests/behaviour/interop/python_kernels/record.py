@@ -14,7 +14,7 @@ import numpy as np
 
 from dagpu.backends.cuda.compile.compiler import Compiler
 from dagpu.common.dtypes import Shape
-from dagpu.common.layout import contiguous_layout
+from dagpu.testing import contiguous_layout
 
 RECORDED: Final = Path(__file__).with_name("recorded")
 

@@ -33,7 +33,7 @@ from dagpu import (
 )
 from dagpu.sharding import nccl
 from dagpu.sharding.nccl import NcclLibrary, RankCall
-from dagpu.sharding.spread_values import parts_of
+from dagpu.testing import parts_of
 from tests.programs.meshes import mesh
 from tests.simulated.cuda import driver, installed
 from tests.simulated.machine import Machine

@@ -60,9 +60,7 @@ from dagpu import (
     value,
     zip_ops,
 )
-from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import CopyDtoD, Launch, View
-from dagpu.sharding.spread_values import parts_of
+from dagpu.testing import CopyDtoD, Execute, Launch, Plan, View, parts_of
 from tests.programs.meshes import mesh
 from tests.simulated.cuda import driver, installed
 from tests.support.gates import GATES, Gate, run

@@ -41,10 +41,9 @@ from dagpu import (
     use_interpreter,
     zip_ops,
 )
-from dagpu.backends.explore import exploring
 from dagpu.lowering.plan import peak_bytes_on
 from dagpu.sharding import collectives
-from dagpu.sharding.spread_values import parts_of
+from dagpu.testing import exploring, parts_of
 from tests.programs.layouts import Whole, wholes
 from tests.programs.meshes import EAGER, Scatter
 

@@ -12,15 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import DeviceError, PlanError, batch, cutoff, from_host, observe, source, use_device, zip_ops
-from dagpu.handles import live_state
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.program import If, Instruction, Program
 from dagpu.lowering.updates.claims import ConditionalUpdate
 from dagpu.lowering.updates.comparing.conditional_updates import conditional_update
-from dagpu.lowering.verify.verifier import verify
 from dagpu.lowering.verify.verify_conditional import verify_conditional
 from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.runtime.calls.loaded_plan import plan_program
+from dagpu.testing import If, Instruction, Plan, Program, live_state, verify
 from tests.behaviour.live.live_kernels import array, blended, flipped, gathered
 from tests.behaviour.live.live_trials import (
     Changes,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, final
 
 from dagpu import DeviceOp, StreamInterpreter, use_interpreter
-from dagpu.lowering.plan import Execute, Plan
+from dagpu.testing import Execute, Plan
 from tests.support.example_scripts import EXAMPLES, LONG, SCRIPTS, environment
 
 

@@ -6,9 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu import u64
-from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.program import HOST, Buffer, Launch, Program, Tiles, View
-from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param
+from dagpu.testing import HOST, Buffer, HostBody, KernelSpec, Launch, Param, Program, Tiles, View, contiguous_layout
 
 WORD = np.dtype(u64)
 

@@ -50,12 +50,8 @@ from dagpu import (
     use_device,
     zip_ops,
 )
-from dagpu.backends.cuda.driver.driver_protocol import Limits
 from dagpu.backends.cuda.resources.pools import MemoryBlock
-from dagpu.backends.protocol import Bindings
-from dagpu.lowering.program import HOST, Launch, Program, Role
-from dagpu.lowering.schedule.scheduler import schedule
-from dagpu.runtime.device_lookup import backend
+from dagpu.testing import HOST, Bindings, Launch, Limits, Program, Role, backend, schedule
 from tests.behaviour.laws.laws import (  # noqa: F401  # the laws, over the fixtures below
     equal,
     test_map_of_identity_changes_nothing,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from dagpu import SchedulingPolicy, StreamInterpreter, device, ones, use_device, use_interpreter
-from dagpu.backends.explore import exploring
+from dagpu.testing import exploring
 
 HERE = "explore:0"
 

@@ -10,14 +10,24 @@ import pytest
 from hypothesis import given, settings
 
 from dagpu import ListSchedule, RoundRobin, SchedulingPolicy, arange, dup, i32, use_device, value, zeros
-from dagpu.backends.explore import Search, exploring
 from dagpu.backends.explore.trial import Bits, Trial
-from dagpu.backends.protocol import Bindings, Replay
 from dagpu.common.errors import PlanError
-from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Step, Wait
-from dagpu.lowering.program import Program
-from dagpu.lowering.schedule.scheduler import schedule
-from dagpu.runtime.device_lookup import backend
+from dagpu.testing import (
+    Allocate,
+    Bindings,
+    Execute,
+    Plan,
+    Program,
+    Record,
+    Release,
+    Replay,
+    Search,
+    Step,
+    Wait,
+    backend,
+    exploring,
+    schedule,
+)
 from tests.programs.named_dags import EXPECTED, NAMED
 from tests.programs.named_kernels import gather, step
 from tests.programs.plain_programs import Keys, launch, output, program, programs

@@ -33,7 +33,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.backends.explore import exploring
+from dagpu.testing import exploring
 from tests.programs.dag_results import expected, run
 from tests.programs.expressions import Expr
 from tests.programs.named_dags import EXPECTED, NAMED, Op

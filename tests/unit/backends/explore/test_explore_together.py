@@ -22,8 +22,7 @@ from dagpu import (
     use_interpreter,
     zeros,
 )
-from dagpu.backends.explore import Exploration, exploring
-from dagpu.handles.storage import Locks
+from dagpu.testing import Exploration, Locks, exploring
 from tests.programs.named_dags import Op
 from tests.programs.named_kernels import affine, gather
 from tests.unit.backends.explore.explored_runs import HERE, used

@@ -7,14 +7,38 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagpu.backends.host import HostBackend, HostMemory
-from dagpu.backends.protocol import Bindings, Replay
-from dagpu.common.layout import Layout, check_tiling, contiguous_layout
+from dagpu.backends.host import HostMemory
+from dagpu.common.layout import Layout
 from dagpu.common.origin import Origin, here
 from dagpu.kernels.tile import Tile
-from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
-from dagpu.lowering.program import HOST, Buffer, Cell, HostCall, Instruction, Launch, Role, Tiles, View
-from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param
+from dagpu.testing import (
+    ALIGNMENT,
+    HOST,
+    Allocate,
+    Bindings,
+    Buffer,
+    Cell,
+    Execute,
+    HostBackend,
+    HostBody,
+    HostCall,
+    Instruction,
+    KernelSpec,
+    Lane,
+    Launch,
+    Param,
+    Plan,
+    Record,
+    Release,
+    Replay,
+    Role,
+    Step,
+    Tiles,
+    View,
+    Wait,
+    check_tiling,
+    contiguous_layout,
+)
 
 F32 = np.dtype(np.float32)
 PATIENCE = 30.0

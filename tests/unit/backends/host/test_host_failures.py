@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from dagpu.backends.host import HostBackend
 from dagpu.common.errors import OutOfMemoryError
 from dagpu.kernels.tile import Tile
-from dagpu.lowering.program import Role
+from dagpu.testing import HostBackend, Role
 from tests.unit.backends.host import host_plans
 from tests.unit.backends.host.host_plans import Builder, adding, finish, used
 from tests.unit.backends.host.host_plans import backend as backend

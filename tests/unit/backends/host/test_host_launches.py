@@ -5,13 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagpu.backends.host import HostBackend, HostMemory
+from dagpu.backends.host import HostMemory
 from dagpu.common.dtypes import bf16
 from dagpu.common.errors import DagpuError
-from dagpu.common.layout import contiguous_layout
-from dagpu.handles.device_handles import driver_of
 from dagpu.kernels.tile import Tile
-from dagpu.lowering.program import Launch, Tiles, View
+from dagpu.testing import HostBackend, Launch, Tiles, View, contiguous_layout, driver_of
 from tests.unit.backends.host import host_plans
 from tests.unit.backends.host.host_plans import F32, Builder, adding, bytes_of, kernel
 from tests.unit.backends.host.host_plans import backend as backend

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagpu.backends.host import HostBackend, HostMemory
+from dagpu.backends.host import HostMemory
 from dagpu.backends.host.backend import SPREAD
-from dagpu.backends.protocol import Backend, Bindings
+from dagpu.backends.protocol import Backend
 from dagpu.common.dtypes import bf16
 from dagpu.common.errors import NoDeviceError, PlanError
-from dagpu.common.layout import address_of, contiguous_layout
-from dagpu.handles.device_handles import Driver, driver_of
+from dagpu.common.layout import address_of
+from dagpu.handles.device_handles import Driver
 from dagpu.kernels.tile import Tile
-from dagpu.lowering.program import Cell, CopyHtoD, Instruction, View
+from dagpu.testing import Bindings, Cell, CopyHtoD, HostBackend, Instruction, View, contiguous_layout, driver_of
 from tests.unit.backends.host.host_plans import F32, PATIENCE, Builder, adding, bytes_of, finish, used
 from tests.unit.backends.host.host_plans import backend as backend
 

@@ -4,9 +4,8 @@ import threading
 import time
 from typing import Any
 
-from dagpu.backends.host import HostBackend
 from dagpu.kernels.tile import Tile
-from dagpu.lowering.plan import Lane, Record, Wait
+from dagpu.testing import HostBackend, Lane, Record, Wait
 from tests.unit.backends.host.host_plans import PATIENCE, Builder, adding, bytes_of, finish
 from tests.unit.backends.host.host_plans import backend as backend
 

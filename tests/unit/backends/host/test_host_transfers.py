@@ -6,13 +6,22 @@ import numpy as np
 import pytest
 
 from dagpu.backends.common.host_instructions import resolve
-from dagpu.backends.host import HostBackend
 from dagpu.common.critical import in_user_code
 from dagpu.common.dtypes import bf16
 from dagpu.common.errors import ShapeError
-from dagpu.common.layout import contiguous_layout, slice_layout
-from dagpu.lowering.program import Cell, CopyDtoD, CopyDtoH, CopyHtoD, Fill, Items, View
-from dagpu.ops.initializers import Constant
+from dagpu.lowering.program import Items
+from dagpu.testing import (
+    Cell,
+    Constant,
+    CopyDtoD,
+    CopyDtoH,
+    CopyHtoD,
+    Fill,
+    HostBackend,
+    View,
+    contiguous_layout,
+    slice_layout,
+)
 from tests.unit.backends.host.host_plans import F32, Builder, origin, used
 from tests.unit.backends.host.host_plans import backend as backend
 

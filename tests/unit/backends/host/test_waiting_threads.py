@@ -10,13 +10,9 @@ import pytest
 
 from dagpu import expr, f32, ones
 from dagpu.backends.common.worker_threads import WorkerStream, process
-from dagpu.backends.host import HostBackend
 from dagpu.backends.host.prompt_plan import BESIDE_BYTES, PROMPT_BYTES
-from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.program import Launch, Tiles, View
-from dagpu.ops.compose import nodes_of
-from dagpu.ops.kernel_spec import HostBody
 from dagpu.ops.launch import Launch as DagLaunch
+from dagpu.testing import HostBackend, HostBody, Launch, Tiles, View, contiguous_layout, nodes_of
 from tests.unit.backends.host.host_plans import F32, Builder, bytes_of, finish, kernel
 from tests.unit.backends.host.host_plans import backend as backend
 

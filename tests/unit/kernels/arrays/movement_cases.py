@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagpu import DeviceOp, array, bf16, bool_, f16, f32, f64, from_host, i8, i32, i64, u16
-from dagpu.handles.handle_state import live_state
+from dagpu.testing import live_state
 from tests.behaviour.arrays.array_places import steps
 from tests.unit.kernels.expressions.element_trees import samples
 

@@ -9,14 +9,12 @@ from dagpu import array, expr, f32, ones
 from dagpu.backends.common.failures import Outcome
 from dagpu.backends.host.arrays import Account, HostMemory, writable_array
 from dagpu.backends.host.numpy_execution import execute
-from dagpu.common.layout import contiguous_layout
 from dagpu.kernels.arrays.movement import softmax_twins
 from dagpu.kernels.arrays.reducing import ordered_sums, reduction_twins
 from dagpu.kernels.expressions import numpy_twin
 from dagpu.kernels.generated.cancelled_parts import until_cancelled
-from dagpu.lowering.program import Launch, Tiles, View
-from dagpu.ops.compose import nodes_of
 from dagpu.ops.launch import Launch as DagLaunch
+from dagpu.testing import Launch, Tiles, View, contiguous_layout, nodes_of
 
 T = ones((40, 10))
 CASES: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...], float]] = {

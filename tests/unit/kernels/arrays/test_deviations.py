@@ -9,9 +9,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dagpu import KernelArgumentError, ShapeError, array, bf16, expr, f16, f32, f64, from_host, i32, ones
-from dagpu.handles.handle_state import live_state
-from dagpu.ops.compose import nodes_of
 from dagpu.ops.launch import Launch
+from dagpu.testing import live_state, nodes_of
 from tests.behaviour.arrays.array_places import steps
 from tests.emulation import shared_folder
 from tests.emulation.emulated_kernels import same_bits

@@ -8,9 +8,8 @@ import pytest
 
 from dagpu import array, bf16, c64, c128, f16, f32, f64, from_host, i8, zeros
 from dagpu.kernels.arrays.libraries.matrix_kernels import resize_kernel, scale_kernel
-from dagpu.ops.compose import nodes_of
-from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
+from dagpu.testing import KernelSpec, nodes_of
 from tests.emulation import shared_folder
 from tests.emulation.emulated_kernels import EmulatedKernels
 from tests.emulation.emulated_ops import EmulatedOps

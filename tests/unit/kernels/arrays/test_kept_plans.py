@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu import DeviceError, c64
-from dagpu.common.layout import contiguous_layout
 from dagpu.kernels.arrays.libraries.cufft import Direction, TransformPlan
 from dagpu.kernels.arrays.libraries.kept_plans import KeptPlans
+from dagpu.testing import contiguous_layout
 
 
 class MadePlan:

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from dagpu import array, bf16, bool_, expr, f16, f32, f64, from_host, i8, i32, ones, zeros
 from dagpu.backends.cuda.commands.bounds_reports import LAYOUT
 from dagpu.kernels.arrays.movement import scattering
-from dagpu.ops.compose import nodes_of
-from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
+from dagpu.testing import KernelSpec, nodes_of
 from tests.emulation import shared_folder
 from tests.emulation.emulated_kernels import EmulatedKernels, same_bits
 from tests.emulation.emulated_ops import EmulatedOps

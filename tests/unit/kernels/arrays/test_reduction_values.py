@@ -13,8 +13,8 @@ from dagpu import array, bf16, bool_, f16, f32, f64, from_host, i8, i32, i64, u1
 from dagpu.backends.cuda.kernels.kernel_variants import NARROW
 from dagpu.kernels.arrays.reducing import ordered_sums, reduction_twins
 from dagpu.kernels.arrays.reducing.reduction_order import ReducedAxes, ReductionOrder, merge_axes, reduction_order
-from dagpu.ops.compose import nodes_of
 from dagpu.ops.launch import Launch
+from dagpu.testing import nodes_of
 from tests.behaviour.arrays.array_places import steps
 from tests.conftest import DEEP
 from tests.emulation import shared_folder

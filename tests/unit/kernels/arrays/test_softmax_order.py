@@ -15,7 +15,7 @@ from dagpu.kernels.arrays.movement import softmax_twins
 from dagpu.kernels.arrays.movement.axis_groups import GroupPattern
 from dagpu.kernels.arrays.movement.softmax_kernels import softmax_kernel
 from dagpu.kernels.arrays.movement.softmax_twins import SoftmaxOrder, softmax_order
-from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.testing import KernelSpec
 from tests.emulation import shared_folder
 from tests.emulation.emulated_kernels import EmulatedKernels
 

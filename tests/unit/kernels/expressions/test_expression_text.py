@@ -13,9 +13,8 @@ from dagpu.kernels.expressions.element import operate
 from dagpu.kernels.expressions.expression import Expression
 from dagpu.kernels.expressions.operations.cuda_helpers import HELPERS, helper_texts
 from dagpu.kernels.expressions.operations.element_operations import OPERATIONS, TRANSCENDENTAL
-from dagpu.ops.compose import nodes_of
-from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
+from dagpu.testing import KernelSpec, nodes_of
 from tests.emulation import shared_folder
 from tests.emulation.emulated_kernels import EmulatedKernels, same_bits
 

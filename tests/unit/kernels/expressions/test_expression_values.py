@@ -13,8 +13,9 @@ from dagpu import expr, f32, from_host
 from dagpu.kernels.expressions import numpy_twin
 from dagpu.kernels.expressions.expression import Expression
 from dagpu.kernels.generated.scratch_arrays import SCRATCH
-from dagpu.ops.compose import Map, nodes_of
+from dagpu.ops.compose import Map
 from dagpu.ops.launch import Launch
+from dagpu.testing import nodes_of
 from tests.conftest import DEEP
 from tests.emulation import shared_folder
 from tests.emulation.emulated_kernels import EmulatedKernels, same_bits

@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
+from itertools import permutations
 from typing import Any, NamedTuple, final
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given, settings
@@ -12,11 +14,12 @@ from hypothesis import strategies as st
 from dagpu import DeviceOp, empty, full, pipeline, use_device, value
 from dagpu.common.errors import DagpuError
 from dagpu.lowering.arguments.cache_key import flatten_op
-from dagpu.lowering.arguments.call_guard import CallGuard, LeafBinding, guard_call
-from dagpu.lowering.arguments.call_text import MISS, CallText
+from dagpu.lowering.arguments.call_guard import CallGuard, ItemsRow, LeafBinding, TokenRow, guard_call
 from dagpu.ops.compose import Then, Value
 from dagpu.ops.node_functions import Pure
+from dagpu.runtime.calls.direct_call import MISS
 from tests.programs.arithmetic import add, scale
+from tests.support.check_mutants import check_mutants
 from tests.unit.lowering.arguments.structure_keys import Colour, Pair, named, shared, tensor
 
 
@@ -192,7 +195,7 @@ def test_a_guard_accepts_only_calls_with_the_key_of_its_own(data: st.DataObject)
         guard = guard_call(*calls[0], found[0].leaves, [LeafBinding()] * len(found[0].leaves))
         if guard is None:
             return
-        accept = written(guard)
+        accept = accepting(guard)
         for call, flat in zip((calls[0], calls[1]), found, strict=True):
             leaves = accept(*call)
             accepted = leaves is not MISS
@@ -203,16 +206,13 @@ def test_a_guard_accepts_only_calls_with_the_key_of_its_own(data: st.DataObject)
                 assert list(map(id, leaves)) == list(map(id, flat.leaves))
 
 
-def written(guard: CallGuard) -> Callable[..., Any]:
-    """The function of a guard's text: it returns the leaves of a call that it accepts."""
-    text = CallText()
-    guard.write(text)
-    lines = [f"def make({', '.join(text.constants)}):", "    def accept(arguments, named):"]
-    lines += ["        " + line for line in text.lines]
-    lines += [f"        return [{', '.join(text.leaves)}]", "    return accept"]
-    scope: dict[str, Any] = {}
-    exec("\n".join(lines), scope)
-    accept: Callable[..., Any] = scope["make"](**text.constants)
+def accepting(guard: CallGuard) -> Callable[..., Any]:
+    """A function that returns the leaves of a call that the guard accepts."""
+
+    def accept(arguments: Any, named: Any) -> Any:
+        found = guard.read(arguments, named)
+        return MISS if found is None else found[1]
+
     return accept
 
 
@@ -224,6 +224,48 @@ def _flat(arguments: tuple[Any, ...], names: tuple[Any, ...]) -> Any:
         assert isinstance(known.f, Pure)
         return flatten_op(Then(Value((arguments, names), None), known.f, None))
     return None
+
+
+class Noted(Pair):
+    """A named tuple that takes attributes, of which no guard knows."""
+
+
+def odd_pairs() -> list[tuple[Any, Any]]:
+    """Any two of the plain values, and named tuples with and without an attribute."""
+    noted = Noted(1, 2)
+    noted.note = 1  # type: ignore[attr-defined]  # reason: a class without slots
+    items = [((1, "a"), (1, "b")), ({"a": 1}, {"b": 1}), ({"a": "a"}, {"a": "b"})]
+    return [*permutations([*PLAIN, Noted(1, 2)], 2), (Noted(1, 2), noted), *items]
+
+
+def accepts_wrongly() -> list[tuple[Any, Any]]:
+    """The pairs of which the guard of a call with the one accepts a call with the other, which has another key."""
+    found = []
+    for one, other in odd_pairs():
+        first, second = _flat((one,), ()), _flat((other,), ())
+        guard = None if first is None else guard_call((one,), (), first.leaves, [LeafBinding()] * len(first.leaves))
+        if guard is not None and guard.read((other,), ()) is not None and (second is None or first.key != second.key):
+            found.append((one, other))
+    return found
+
+
+def is_wrong() -> bool:
+    """True if a value is accepted for another, or if it is read as one of another kind, which fails."""
+    try:
+        return accepts_wrongly() != []
+    except (AssertionError, IndexError, TypeError):
+        return True
+
+
+def test_a_guard_tells_all_plain_values_apart() -> None:
+    """As keys do: of no two values that a key tells apart is one accepted for the other, and each condition of the rows
+    is needed for that."""
+    with use_device("host"):
+        assert accepts_wrongly() == []
+        for row in (TokenRow, ItemsRow):
+            for what, mutant in check_mutants(row.find):
+                with patch.object(row, "find", mutant):
+                    assert is_wrong(), what
 
 
 def test_a_guard_calls_no_comparison_of_the_users() -> None:
@@ -244,7 +286,7 @@ def test_a_call_with_one_object_twice_has_a_guard_that_refuses_two_objects() -> 
         flat = _flat(call, ())
         guard = guard_call(call, (), flat.leaves, [LeafBinding()] * len(flat.leaves))
         assert guard is not None
-        accept = written(guard)
+        accept = accepting(guard)
         assert list(map(id, accept(call, ()))) == list(map(id, (one, array, other)))
         assert accept((other, [array, other], array, one), ()) is not MISS
         assert accept((one, [array, other], array, one), ()) is MISS

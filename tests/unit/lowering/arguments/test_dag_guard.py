@@ -1,11 +1,11 @@
 """The guard of a plain op's plan: it accepts an op only if the key would, and every line of it is needed."""
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import permutations
-from typing import Any, Final
+from typing import Any, Final, final
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -13,18 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import DeviceOp, convert, dup, empty, fill, from_host, full, rand, use_device, value, zeros, zip_ops
+from dagpu.common.frozen import plain
 from dagpu.handles import HANDLES
 from dagpu.lowering.arguments.cache_key import flatten_op
-from dagpu.lowering.arguments.call_guard import LeafBinding
-from dagpu.lowering.arguments.call_text import MISS, CallText
-from dagpu.lowering.arguments.dag_guard import guard_dag
+from dagpu.lowering.arguments.call_guard import ItemsRow, LeafBinding, OneValue, Structure
+from dagpu.lowering.arguments.dag_guard import DagGuard, KernelRow, NodeRow, OneOp, RecordRow, guard_dag
 from dagpu.ops.compose import HostCall, ToHost, Value
-from dagpu.ops.initializers import Constant, Uniform
-from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.node_functions import Cut, Item
+from dagpu.runtime.calls.direct_call import MISS
+from dagpu.testing import Constant, KernelSpec, Uniform
 from tests.programs.arithmetic import add, axpy, scale
 from tests.programs.expressions import Building, Op, build
 from tests.programs.strategies import shapes
+from tests.support.check_mutants import check_mutants
 from tests.support.reused_ops import pure, renumbered
 from tests.unit.lowering.arguments.odd_values import FORMS, ODD
 from tests.unit.lowering.arguments.structure_keys import Pair, S, key, shared, tensor
@@ -32,32 +33,26 @@ from tests.unit.lowering.arguments.structure_keys import Pair, S, key, shared, t
 Accept = Callable[[Op], Any]
 
 
-def guard_text(op: Op) -> CallText | None:
-    """The text of an op's guard; None if it has none."""
+def guard_of(op: Op) -> DagGuard | None:
+    """The guard of an op; None if there is none."""
     inputs = flatten_op(op)
-    text = CallText()
-    if inputs is None or not guard_dag(text, op, inputs.leaves, [LeafBinding()] * len(inputs.leaves)):
-        return None
-    return text
+    return None if inputs is None else guard_dag(op, inputs.leaves, [LeafBinding()] * len(inputs.leaves))
 
 
-def compiled(text: CallText, lines: list[str]) -> Accept:
-    """The function of a guard with these lines. It returns the leaves of an op that it accepts."""
-    body = [
-        f"def make({', '.join(text.constants)}):",
-        "    def accept(arguments):",
-        *(f"        {line}" for line in lines),
-    ]
-    body += [f"        return [{', '.join(text.leaves)}]", "    return accept"]
-    scope: dict[str, Any] = {}
-    exec("\n".join(body), scope)
-    accept: Accept = scope["make"](**text.constants)
+def accepting(guard: DagGuard) -> Accept:
+    """A function that returns the leaves of an op that the guard accepts."""
+
+    def accept(other: Op) -> Any:
+        found = guard.read(other)
+        return MISS if found is None else found[1]
+
     return accept
 
 
-def guard_of(op: Op) -> Accept | None:
-    text = guard_text(op)
-    return None if text is None else compiled(text, text.lines)
+def accept_of(op: Op) -> Accept | None:
+    """`accepting` of the guard of an op; None if there is none."""
+    guard = guard_of(op)
+    return None if guard is None else accepting(guard)
 
 
 def check_pair(accept: Accept, known: Op, op: Op) -> bool:
@@ -77,7 +72,7 @@ def check_pair(accept: Accept, known: Op, op: Op) -> bool:
 def test_a_guard_accepts_only_ops_with_the_key_of_its_own(e: Any, other: Any, by: int) -> None:
     """Of random ops: the op itself, those of the same description with other numbers and contents, and no others."""
     op = build(e, Building())
-    accept = guard_of(op)
+    accept = accept_of(op)
     if accept is not None:
         assert check_pair(accept, op, op)
         assert check_pair(accept, op, build(renumbered(e, by), Building()))
@@ -96,7 +91,7 @@ def test_equal_values_that_differ_are_refused(form: str) -> None:
             return None
 
     made = [op for op in map(built, ODD) if op is not None and key(op) is not None]
-    guards = [(op, accept) for op in made if (accept := guard_of(op)) is not None]
+    guards = [(op, accept) for op in made if (accept := accept_of(op)) is not None]
     for (op, accept), (other, _) in permutations(guards, 2):
         check_pair(accept, op, other)
     for op, accept in guards:
@@ -189,38 +184,69 @@ def changed_values(held: Any) -> Iterator[Any]:
             yield from (_changed(held, name, new) for new in changed_values(getattr(held, name)))
 
 
-HANDLE_LINE: Final = r"[tsm]\d+(\.| is None|,)|if TOKEN"
-"""A line about the memory of a handle (tests of direct calls show that these are needed), or one that is deleted with
-the line before it, which compares the types."""
+@final
+@plain
+class LenientRow:
+    """Finds what another row finds, and accepts all of it."""
+
+    row: Structure
+
+    def find(self, value: Any, values: list[Any]) -> bool:
+        self.row.find(value, values)
+        return True
 
 
-def test_each_line_is_needed() -> None:
-    """An op that differs in one value of one node is refused, if its key is another. Without any one of its lines, the
+def without_one(row: Any) -> Iterator[Any]:
+    """Iterate over the mutants of a row: one accepts anything, and each other one anything in one of its parts."""
+    if not isinstance(row, NodeRow | OneValue | OneOp):
+        yield LenientRow(row)
+    if isinstance(row, NodeRow) and row.origin is not ...:
+        yield replace(row, origin=...)
+    if isinstance(row, NodeRow | RecordRow):
+        for at, (name, field) in enumerate(row.fields):
+            for mutant in without_one(field):
+                yield replace(row, fields=(*row.fields[:at], (name, mutant), *row.fields[at + 1 :]))
+    if isinstance(row, ItemsRow):
+        for at, item in enumerate(row.items):
+            for mutant in without_one(item):
+                yield replace(row, items=(*row.items[:at], mutant, *row.items[at + 1 :]))
+
+
+def mutants(guard: DagGuard) -> Iterator[DagGuard]:
+    """Iterate over the guards that lack one of the facts of a guard."""
+    for at, node in enumerate(guard.nodes):
+        for mutant in without_one(node):
+            yield replace(guard, nodes=(*guard.nodes[:at], mutant, *guard.nodes[at + 1 :]))
+
+
+def test_each_row_is_needed() -> None:
+    """An op that differs in one value of one node is refused, if its key is another. Without any one of its facts, the
     guard accepts one of them, or an error shows that it has looked at a value of another kind."""
     with use_device("host"):
         op = program()
-        text = guard_text(op)
-        assert text is not None
-        accept = compiled(text, text.lines)
+        guard = guard_of(op)
+        assert guard is not None
+        accept = accepting(guard)
         assert check_pair(accept, op, op)
         assert check_pair(accept, op, program(5.0, 7, HOST * 2, 2.0))
         changed = [rebuilt(new) for node, rebuilt in spots(op) for new in changed_nodes(node)]
         refused = [each for each in changed if not check_pair(accept, op, each)]
         assert len(refused) > 1000
-        guards = [at for at, line in enumerate(text.lines) if line.endswith(": return MISS")]
-        needed = [at for at in guards if not re.search(HANDLE_LINE, text.lines[at])]
-        assert len(needed) > 50
-        for at in needed:
-            without = text.lines[:at] + text.lines[at + 1 + text.lines[at + 1].startswith("if TOKEN") :]
-            mutant = compiled(text, without)
-            assert any(accepts(mutant, each) for each in refused), text.lines[at]
+        found = list(mutants(guard))
+        assert len(found) > 30
+        for number, mutant in enumerate(found):
+            assert any(accepts(accepting(mutant), each) for each in refused), number
+        for row in (NodeRow, RecordRow, KernelRow):
+            for what, find in check_mutants(row.find):
+                with patch.object(row, "find", find):
+                    assert any(accepts(accept, each) for each in refused), what
 
 
 def accepts(accept: Accept, op: Op) -> bool:
-    """True if a guard without one of its lines does not refuse an op."""
+    """True if a guard without one of its facts does not refuse an op."""
     try:
         return accept(op) is not MISS
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, IndexError, TypeError, ValueError):
         return True
 
 
@@ -244,7 +270,7 @@ def test_an_op_that_is_used_twice_is_refused() -> None:
 
     with use_device("host"):
         op = pair(made(), made())
-        accept = guard_of(op)
+        accept = accept_of(op)
         assert accept is not None
         one = made()
         assert accept(pair(one, one)) is MISS
@@ -259,7 +285,7 @@ def test_an_op_of_equal_code_in_another_place_is_refused() -> None:
         exec(compile(text, name, "exec"), scope)
     one, other = scopes[0]["build"], scopes[1]["build"]
     assert one.__code__ == other.__code__
-    accept = guard_of(one())
+    accept = accept_of(one())
     assert accept is not None
     assert accept(one()) is not MISS
     assert accept(other()) is MISS
@@ -269,7 +295,7 @@ def test_ops_without_a_guard() -> None:
     """Those that call functions, remember values or call pipelines."""
     x = full(S, 1).shared()
     for op in (zeros(S).map(lambda t: t), x, zip_ops(x, x), zeros(S).host_map(lambda t: t), FORMS["an argument"](1)):
-        assert guard_text(op) is None
+        assert guard_of(op) is None
 
 
 def test_handles_that_share_memory_are_told_apart() -> None:
@@ -281,13 +307,13 @@ def test_handles_that_share_memory_are_told_apart() -> None:
             return add(empty(S).partition(S), x, y).first()
 
         two, clones = made(s, t), made(s, s.clone())
-        accept_two, accept_clones = guard_of(two), guard_of(clones)
+        accept_two, accept_clones = accept_of(two), accept_of(clones)
         assert accept_two is not None
         assert accept_clones is not None
         assert check_pair(accept_two, two, made(t, s))
         assert not check_pair(accept_two, two, made(s, s.clone()))
         twice = made(s, s)
-        accept_twice = guard_of(twice)
+        accept_twice = accept_of(twice)
         assert accept_twice is not None
         assert check_pair(accept_twice, twice, made(t, t))
         for other in (made(s, t), made(s, s.clone())):
@@ -299,7 +325,7 @@ def test_handles_that_share_memory_are_told_apart() -> None:
 
 def test_a_long_chain_has_a_guard_of_its_length() -> None:
     with use_device("host"):
-        accept = guard_of(chain(*[1.0] * 5))
+        accept = accept_of(chain(*[1.0] * 5))
         assert accept is not None
         assert accept(chain(*[2.0] * 5)) is not MISS
         assert accept(chain(*[2.0] * 4)) is MISS

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import zeros, zip_ops
-from dagpu.runtime.plan_cache import plans
+from dagpu.testing import plans
 from tests.programs.expressions import Building, Call, Change, Expr, Lent, Make, Op, bits, build
 from tests.programs.strategies import shapes
 from tests.support.reused_ops import pure, renumbered

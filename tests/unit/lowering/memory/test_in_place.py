@@ -24,10 +24,22 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.common.errors import PlanError
-from dagpu.common.layout import Layout, contiguous_layout
-from dagpu.lowering.plan import Execute, Lane, Plan, Record, Release, Step, Wait, may_write_over
-from dagpu.lowering.program import Launch, Tiles, View
-from dagpu.lowering.verify.verifier import verify
+from dagpu.common.layout import Layout
+from dagpu.lowering.plan import may_write_over
+from dagpu.testing import (
+    Execute,
+    Lane,
+    Launch,
+    Plan,
+    Record,
+    Release,
+    Step,
+    Tiles,
+    View,
+    Wait,
+    contiguous_layout,
+    verify,
+)
 from tests.programs.plain_programs import launch
 from tests.unit.lowering.memory.in_place_kernels import SHAPE, N, double_beside, double_over, doubled_by, numbers
 

@@ -11,16 +11,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import RoundRobin, StreamInterpreter, f32, from_host, plan_of, use_interpreter, zeros, zip_ops
-from dagpu.backends.host import HostBackend
-from dagpu.backends.protocol import Bindings
 from dagpu.common.errors import OutOfMemoryError, PlanError
-from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.memory.planner import alive_at_peak
-from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Plan, Record, Wait
-from dagpu.lowering.program import HOST, Buffer, Launch, Program, Role, Tiles, View
 from dagpu.lowering.schedule.memory_limit import fit
-from dagpu.lowering.schedule.scheduler import schedule
-from dagpu.lowering.verify.verifier import verify
+from dagpu.testing import (
+    ALIGNMENT,
+    HOST,
+    Allocate,
+    Bindings,
+    Buffer,
+    Execute,
+    HostBackend,
+    Launch,
+    Plan,
+    Program,
+    Record,
+    Role,
+    Tiles,
+    View,
+    Wait,
+    contiguous_layout,
+    schedule,
+    verify,
+)
 from tests.programs.alive import most_alive
 from tests.programs.arithmetic import add, scale
 from tests.programs.plain_programs import (

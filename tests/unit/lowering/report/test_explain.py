@@ -24,16 +24,30 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.common.layout import contiguous_layout
 from dagpu.common.origin import place_of
-from dagpu.lowering.plan import Execute, Lane, Plan, Record, Step, Wait
-from dagpu.lowering.program import HOST, Buffer, Cell, CopyHtoD, Launch, Program, Role, View
 from dagpu.lowering.report import missed_overlap
 from dagpu.lowering.report.explanation import duration, explain
 from dagpu.lowering.report.memory_bound import least_bytes
 from dagpu.lowering.report.missed_overlap import Serialized, branches_apart
-from dagpu.lowering.report.prediction import dependencies, forecast, overlap_of, program_of
-from dagpu.lowering.schedule.scheduler import schedule
+from dagpu.lowering.report.prediction import dependencies, forecast, overlap_of
+from dagpu.testing import (
+    HOST,
+    Buffer,
+    Cell,
+    CopyHtoD,
+    Execute,
+    Lane,
+    Launch,
+    Plan,
+    Program,
+    Record,
+    Role,
+    Step,
+    View,
+    Wait,
+    contiguous_layout,
+    schedule,
+)
 from tests.programs.named_dags import NAMED
 from tests.programs.plain_programs import Keys, chain, fork_join, launch, output, program, programs, temporary
 from tests.support.places import place
@@ -127,7 +141,7 @@ def test_no_forecast_is_below_its_bound(source: Program) -> None:
     """Nothing can end sooner than the critical path, nor than the work shared out over the lanes."""
     found = forecast(schedule(source), EACH)
     assert found.makespan >= found.bound - 1e-9
-    assert found.critical_seconds == pytest.approx(lower_bound(program_of(schedule(source)), EACH, 1).critical_path)
+    assert found.critical_seconds == pytest.approx(lower_bound(schedule(source).program, EACH, 1).critical_path)
 
 
 @given(programs(25))

@@ -15,11 +15,20 @@ import pytest
 from benchmarks.support.makespan_bound import LARGEST, lower_bound
 from benchmarks.support.plan_times import simulate
 from dagpu import CostModel, ListSchedule, RoundRobin
-from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.program import HOST, Buffer, Cell, CopyDtoH, CopyHtoD, Instruction, Program, Role, View
-from dagpu.lowering.report.prediction import program_of
 from dagpu.lowering.schedule.dependences import Dependences, streams_of
-from dagpu.lowering.schedule.scheduler import schedule
+from dagpu.testing import (
+    HOST,
+    Buffer,
+    Cell,
+    CopyDtoH,
+    CopyHtoD,
+    Instruction,
+    Program,
+    Role,
+    View,
+    contiguous_layout,
+    schedule,
+)
 from tests.programs.named_dags import NAMED
 from tests.programs.plain_programs import chain, launch, layers, program, written
 from tests.programs.trials import planned
@@ -131,7 +140,7 @@ def test_plans_of_named_dags_cannot_be_beaten(name: str, most: float) -> None:
     every array, so the copies in, the stages and the copies out come one after another."""
     sizes = {"butterfly": {"stages": 4}, "reduction_tree": {"leaves": 64}, "transformer_block": {"heads": 8}}[name]
     plan, _ = planned(NAMED[name](**sizes), ListSchedule(4))
-    bound = lower_bound(program_of(plan), CostModel(), 4)
+    bound = lower_bound(plan.program, CostModel(), 4)
     assert simulate(plan, CostModel()).makespan <= most * bound.seconds * (1 + 1e-9)
     assert name != "butterfly" or bound.between > 1.5 * max(bound.critical_path, bound.work)
 

@@ -16,16 +16,29 @@ from benchmarks.support.makespan_bound import lower_bound
 from benchmarks.support.plan_times import simulate
 from dagpu import CostModel, ListSchedule, RoundRobin, SingleStream, plan_of, zeros, zip_ops
 from dagpu.common.errors import PlanError
-from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.plan import Execute, Plan, Wait
-from dagpu.lowering.program import HOST, Buffer, Cell, CopyDtoH, CopyHtoD, Fill, Instruction, Program, Role, View
 from dagpu.lowering.schedule.dependences import Dependences
 from dagpu.lowering.schedule.engines import COMPUTE, engine_of
 from dagpu.lowering.schedule.list_schedule import ListSimulation
 from dagpu.lowering.schedule.policies import OnStream, Placement, SchedulingPolicy, place_program, reordered
-from dagpu.lowering.schedule.scheduler import schedule
-from dagpu.lowering.verify.verifier import verify
-from dagpu.ops.initializers import Constant
+from dagpu.testing import (
+    HOST,
+    Buffer,
+    Cell,
+    Constant,
+    CopyDtoH,
+    CopyHtoD,
+    Execute,
+    Fill,
+    Instruction,
+    Plan,
+    Program,
+    Role,
+    View,
+    Wait,
+    contiguous_layout,
+    schedule,
+    verify,
+)
 from tests.programs.dag_results import expected, run
 from tests.programs.expressions import Expr
 from tests.programs.plain_programs import (

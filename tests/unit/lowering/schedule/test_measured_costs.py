@@ -28,9 +28,8 @@ from dagpu import (
 )
 from dagpu.backends.common import measuring
 from dagpu.handles.device_handles import kind_of
-from dagpu.lowering.plan import Execute
-from dagpu.lowering.program import Launch
 from dagpu.lowering.schedule.measured_costs import MEASURED, MeasuredCosts, in_proportion
+from dagpu.testing import Execute, Launch
 from tests.programs.plain_programs import kernel as spec
 
 pytestmark = pytest.mark.host_only("it measures host bodies, with a clock of its own")

@@ -10,12 +10,23 @@ from hypothesis import strategies as st
 
 from dagpu.common.errors import DagpuError, PlanError
 from dagpu.common.origin import Origin, here
-from dagpu.lowering.plan import Allocate, Execute, Lane, Plan, Record, Release, Wait
-from dagpu.lowering.program import HOST, Buffer, Program, Role
 from dagpu.lowering.schedule.list_schedule import ListSchedule
 from dagpu.lowering.schedule.policies import OnStream, RoundRobin, SchedulingPolicy, SingleStream
-from dagpu.lowering.schedule.scheduler import schedule
-from dagpu.lowering.verify.verifier import verify
+from dagpu.testing import (
+    HOST,
+    Allocate,
+    Buffer,
+    Execute,
+    Lane,
+    Plan,
+    Program,
+    Record,
+    Release,
+    Role,
+    Wait,
+    schedule,
+    verify,
+)
 from tests.programs.plain_programs import (
     Keys,
     chain,

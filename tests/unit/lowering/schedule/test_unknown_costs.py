@@ -16,13 +16,25 @@ from hypothesis import strategies as st
 from benchmarks.support.makespan_bound import lower_bound
 from benchmarks.support.plan_times import simulate
 from dagpu import CostModel, ListSchedule, RoundRobin, Spread, expr, f32, from_host, plan_of, zeros, zip_ops
-from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.plan import Execute, Plan, Wait
-from dagpu.lowering.program import HOST, Buffer, Cell, CopyHtoD, Instruction, Launch, Program, Role, View
 from dagpu.lowering.schedule.mesh_placement.placing import place
 from dagpu.lowering.schedule.policies import SchedulingPolicy
-from dagpu.lowering.schedule.scheduler import schedule
-from dagpu.lowering.verify.verifier import verify
+from dagpu.testing import (
+    HOST,
+    Buffer,
+    Cell,
+    CopyHtoD,
+    Execute,
+    Instruction,
+    Launch,
+    Plan,
+    Program,
+    Role,
+    View,
+    Wait,
+    contiguous_layout,
+    schedule,
+    verify,
+)
 from tests.programs.meshes import mesh
 from tests.programs.plain_programs import fork_join, kernel, program, temporary, written
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dagpu import DeviceOp, Pipeline, empty, from_host, full, pipeline, rand, use_device, value, zeros, zip_ops
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
-from dagpu.runtime.plan_cache import plans
+from dagpu.testing import plans
 from tests.programs.arithmetic import scale
 from tests.simulated.cuda import installed
 

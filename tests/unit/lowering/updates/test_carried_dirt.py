@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagpu.common.layout import Layout, contiguous_layout, reshape_layout
-from dagpu.lowering.program import HOST, Buffer, Cell, CopyDtoD, CopyHtoD, Role, View
+from dagpu.common.layout import Layout, reshape_layout
 from dagpu.lowering.updates.claims import EVERYTHING, Dirt
 from dagpu.lowering.updates.dirty.carried_dirt import CarriedDirt
 from dagpu.lowering.updates.staleness import Staleness
+from dagpu.testing import HOST, Buffer, Cell, CopyDtoD, CopyHtoD, Role, View, contiguous_layout
 from tests.programs.plain_programs import program
 
 FLAT = contiguous_layout((16,), np.dtype(np.float32))

@@ -7,25 +7,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagpu.common.layout import Layout, contiguous_layout, reshape_layout, slice_layout
-from dagpu.lowering.program import (
+from dagpu.common.layout import Layout, reshape_layout
+from dagpu.lowering.program import Items
+from dagpu.lowering.updates.value_numbers import ValueNumbers
+from dagpu.testing import (
     HOST,
     Buffer,
     Cell,
+    Constant,
     CopyDtoD,
     CopyDtoH,
     CopyHtoD,
     Fill,
     HostCall,
     Instruction,
-    Items,
     Launch,
     Role,
     Tiles,
+    Uniform,
     View,
+    contiguous_layout,
+    slice_layout,
 )
-from dagpu.lowering.updates.value_numbers import ValueNumbers
-from dagpu.ops.initializers import Constant, Uniform
 from tests.programs.plain_programs import kernel, launch, program
 
 FLAT = contiguous_layout((16,), np.dtype(np.float32))

@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 
 from dagpu import StreamInterpreter, plan_of, use_interpreter
 from dagpu.common.errors import PlanError
-from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Step, Wait
-from dagpu.lowering.program import HOST, Program, Role
-from dagpu.lowering.schedule.scheduler import schedule
-from dagpu.lowering.verify.verifier import verify
+from dagpu.testing import HOST, Allocate, Execute, Plan, Program, Record, Release, Role, Step, Wait, schedule, verify
 from tests.programs.expressions import Building, Expr, build
 from tests.programs.plain_programs import programs
 from tests.programs.strategies import descriptions, policies

@@ -12,17 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import Mesh, PlanError, Spread
-from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.plan import peak_bytes_on
-from dagpu.lowering.program import Buffer, CopyDtoD, Fill, Instruction, Launch, Program, Role, View
 from dagpu.lowering.schedule.mesh_placement.memory_versions import Versions
 from dagpu.lowering.schedule.mesh_placement.owner_placement import OwnerPlacement
 from dagpu.lowering.schedule.mesh_placement.placing import Assignment, DevicePolicy, place
 from dagpu.lowering.schedule.policies import SingleStream
-from dagpu.lowering.schedule.scheduler import schedule
 from dagpu.lowering.verify.placed_values import verify_placement
-from dagpu.lowering.verify.verifier import verify
-from dagpu.ops.initializers import Constant
+from dagpu.testing import (
+    Buffer,
+    Constant,
+    CopyDtoD,
+    Fill,
+    Instruction,
+    Launch,
+    Program,
+    Role,
+    View,
+    contiguous_layout,
+    schedule,
+    verify,
+)
 from tests.programs.meshes import EAGER, Scatter, mesh, unplaced
 from tests.programs.plain_programs import launch
 

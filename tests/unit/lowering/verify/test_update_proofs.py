@@ -12,12 +12,11 @@ import pytest
 
 import dagpu
 from dagpu.common.errors import PlanError
-from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.program import Buffer, CopyDtoD, Instruction, Program, Role, View
 from dagpu.lowering.updates.claims import Change, Subprogram
 from dagpu.lowering.updates.staleness import Staleness
 from dagpu.lowering.updates.subprogram import extract
 from dagpu.lowering.verify.verify_update import UpdateVerifier
+from dagpu.testing import Buffer, CopyDtoD, Instruction, Program, Role, View, contiguous_layout
 from tests.programs.plain_programs import launch, output, program, temporary
 
 VERIFY: Final = Path(dagpu.__file__).parent / "lowering" / "verify"

@@ -8,12 +8,23 @@ from hypothesis import strategies as st
 
 from dagpu.common.errors import PlanError
 from dagpu.common.origin import Origin, describe, here
-from dagpu.lowering.plan import Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
-from dagpu.lowering.program import HOST, Buffer, Role
 from dagpu.lowering.schedule.policies import RoundRobin
-from dagpu.lowering.schedule.scheduler import schedule
 from dagpu.lowering.verify.step_names import name_of
-from dagpu.lowering.verify.verifier import verify
+from dagpu.testing import (
+    HOST,
+    Allocate,
+    Buffer,
+    Execute,
+    Lane,
+    Plan,
+    Record,
+    Release,
+    Role,
+    Step,
+    Wait,
+    schedule,
+    verify,
+)
 from tests.programs.plain_programs import (
     Keys,
     fork_join,

@@ -8,14 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.common.errors import PlanError
-from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import If, Instruction, Program, View, bodies_of, show_program
+from dagpu.lowering.program import bodies_of, show_program
 from dagpu.lowering.schedule.body_order import with_bodies_together
 from dagpu.lowering.schedule.list_schedule import ListSchedule
 from dagpu.lowering.schedule.policies import RoundRobin
-from dagpu.lowering.schedule.scheduler import schedule
-from dagpu.lowering.verify.verifier import verify
+from dagpu.testing import Execute, If, Instruction, Plan, Program, View, contiguous_layout, schedule, verify
 from tests.programs.plain_programs import launch, output, program
 
 FLAGS = contiguous_layout((1,), np.dtype(np.uint32))

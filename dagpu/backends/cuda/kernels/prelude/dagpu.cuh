@@ -188,6 +188,16 @@ template <int N> struct Shape {
     }
 };
 
+// What an access gives: a reference; of a bool of an input its truth, as the bytes of a mask may be others than 0 and 1.
+template <class T> struct Access {
+    using type = T&;
+    static DAGPU_INLINE T& of(T& x) { return x; }
+};
+template <> struct Access<const bool> {
+    using type = bool;
+    static DAGPU_INLINE bool of(const bool& x) { return *reinterpret_cast<const unsigned char*>(&x) != 0; }
+};
+
 // What Tile and View have in common: access by an Index or by coordinates, extents, strides. `allowed` is each one's own.
 #ifdef DAGPU_CHECKED
 #define DAGPU_CHECK(at) \
@@ -201,23 +211,23 @@ template <int N> struct Shape {
     DAGPU_INLINE index_t extent(int axis) const { return shape_.extent[axis]; }                                      \
     DAGPU_INLINE index_t stride(int axis) const { return shape_.step(axis); }                                        \
     DAGPU_INLINE index_t size() const { return shape_.size(); }                                                      \
-    DAGPU_INLINE T& operator[](const Index<N>& i) const {                                                            \
+    DAGPU_INLINE typename Access<T>::type operator[](const Index<N>& i) const {                                      \
         coordinate_t at[N];                                                                                          \
         _Pragma("unroll") for (int d = 0; d < N; ++d) at[d] = i.at[d];                                               \
         DAGPU_CHECK(at)                                                                                              \
-        return data_[shape_.offset(at)];                                                                             \
+        return Access<T>::of(data_[shape_.offset(at)]);                                                              \
     }                                                                                                                \
-    template <class I> DAGPU_INLINE T& operator[](I i) const {                                                       \
+    template <class I> DAGPU_INLINE typename Access<T>::type operator[](I i) const {                                 \
         static_assert(N == 1, "one number reaches into one axis: use x(row, column, ...) or an Index of this rank"); \
         const coordinate_t at[1] = {static_cast<coordinate_t>(i)};                                                   \
         DAGPU_CHECK(at)                                                                                              \
-        return data_[shape_.offset(at)];                                                                             \
+        return Access<T>::of(data_[shape_.offset(at)]);                                                              \
     }                                                                                                                \
-    template <class... I> DAGPU_INLINE T& operator()(I... i) const {                                                 \
+    template <class... I> DAGPU_INLINE typename Access<T>::type operator()(I... i) const {                           \
         static_assert(sizeof...(I) == N, "give one coordinate for each axis");                                       \
         const coordinate_t at[N] = {static_cast<coordinate_t>(i)...};                                                \
         DAGPU_CHECK(at)                                                                                              \
-        return data_[shape_.offset(at)];                                                                             \
+        return Access<T>::of(data_[shape_.offset(at)]);                                                              \
     }
 
 // ---- what a tile may see of an input, where that is checked -------------------------------------------------------------
@@ -294,8 +304,8 @@ template <class T> struct View<T, 0> {
     static constexpr int rank = 0;
     DAGPU_INLINE T* data() const { return data_; }
     DAGPU_INLINE index_t size() const { return 1; }
-    DAGPU_INLINE T& operator[](Index<0>) const { return *data_; }
-    DAGPU_INLINE T& operator()() const { return *data_; }
+    DAGPU_INLINE typename Access<T>::type operator[](Index<0>) const { return Access<T>::of(*data_); }
+    DAGPU_INLINE typename Access<T>::type operator()() const { return Access<T>::of(*data_); }
 };
 
 // ---- blocks and threads -------------------------------------------------------------------------------------------------

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from dagpu import In, Out, Tensor, f32, foreign, from_host, ones, zeros
-from dagpu.backends.cuda.driver.driver_protocol import EnqueuedWork
 from dagpu.interop import new, reserve
+from dagpu.testing import EnqueuedWork
 from tests.behaviour.errors.cures.catalogue import Catalogue
 from tests.simulated.array_libraries import FakeArray, array_libraries
 from tests.simulated.cuda import driver

@@ -50,6 +50,9 @@ COUNTED: Final = declare(f"__device__ int n; {ONE}) {{ ++n; }}")
 COUNTED_OUT: Final = declare_with_output(f"{ONE}, Tile<int, 1> n) {{ ++n(0); }}")
 MEET: Final = "cooperative_groups::this_grid().sync(); "
 MET: Final = declare(f"{ONE}) {{ y[0] = 1; {MEET}y[1] = y[0]; }}")
+HALVES: Final = "<cuda_fp16.h>"
+UNREAD: Final = declare(f"#define FILE {HALVES}\n#include FILE\n{ONE}) {{ y[0] = 1; }}")
+READ: Final = declare(f"#include {HALVES}\n{ONE}) {{ y[0] = 1; }}")
 BEFORE, AFTER = declare(f"{ONE}) {{ y[0] = 1; }}"), declare(f"{ONE}) {{ y[1] = y[0]; }}")
 
 case(
@@ -116,6 +119,13 @@ def while_it_runs(work: Callable[[], Any], first: Callable[[], Any] | None = Non
 case(
     lambda: while_it_runs(lambda: COUNTED(out())),
     ("Await that run first", lambda: while_it_runs(lambda: COUNTED(out()), after=True)),
+    ("or pass the variable as an output", lambda: while_it_runs(counted_with_output)),
+)
+
+case(
+    lambda: while_it_runs(lambda: UNREAD(out())),
+    ("(name the file itself)", lambda: while_it_runs(lambda: READ(out()))),
+    ("Await that run first", lambda: while_it_runs(lambda: UNREAD(out()), after=True)),
     ("or pass the variable as an output", lambda: while_it_runs(counted_with_output)),
 )
 

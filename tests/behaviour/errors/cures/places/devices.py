@@ -36,7 +36,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.backends.explore import exploring
+from dagpu.testing import exploring
 from tests.behaviour.errors.cures.catalogue import (
     ONE,
     SCALE,

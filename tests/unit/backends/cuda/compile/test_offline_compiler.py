@@ -15,7 +15,7 @@ from dagpu.backends.cuda.compile.compiler import Compiled, Compiler
 from dagpu.backends.cuda.compile.nvrtc import Refusal, load_nvrtc
 from dagpu.entry import compile_files
 from dagpu.handles.device_handles import INSTALL_NVRTC
-from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.testing import KernelSpec
 from tests.unit.backends.cuda.compile.compiler_fakes import FakeNvrtc, cubin
 
 TWICE = "__global__ void twice(Tile<float, 1> y, View<const float, 1> x) { for (auto i : y) y[i] = 2 * x[i]; }"

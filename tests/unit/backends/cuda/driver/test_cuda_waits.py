@@ -20,13 +20,14 @@ from dagpu.backends.cuda.driver import (
     pycuda_launches,
     pycuda_streams,
 )
-from dagpu.backends.cuda.driver.driver_protocol import LAUNCH
+from dagpu.backends.cuda.driver.driver_calls import DriverCall
+from dagpu.testing import LAUNCH
 from tests.programs.arithmetic import axpy
 from tests.simulated.cuda import driver, installed
 from tests.simulated.machine import PATIENCE, Machine
 from tests.stand_in.build import StandIn, on_the_stand_in  # noqa: F401  # a fixture
 from tests.support import driver_calls as listed
-from tests.support.driver_calls import DriverCall, driver_calls
+from tests.support.driver_calls import driver_calls
 
 MODULES = (
     pycuda_capture, pycuda_context, pycuda_driver, pycuda_enqueued, pycuda_graphs, pycuda_launches, pycuda_streams,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu.backends.cuda.driver.driver_protocol import GraphNode
+from dagpu.testing import GraphNode
 from tests.gpu.support.conditional_graphs import ConditionalGraph
 from tests.simulated.cuda import driver, installed
 from tests.simulated.graphs import Body, GraphRun

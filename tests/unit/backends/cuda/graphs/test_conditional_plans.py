@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from dagpu import RoundRobin, full, ones, zip_ops
 from dagpu.backends.cuda.executable import Executable
-from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.program import Buffer, If, Program, Role, View
+from dagpu.testing import Buffer, If, Program, Role, View, contiguous_layout
 from tests.programs.arithmetic import axpy
 from tests.programs.graph_trials import block, bound, prepared, program_of, results, run, texts
 from tests.simulated.cuda import installed

@@ -29,7 +29,7 @@ from dagpu import (
 )
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import CaptureError, OutOfMemoryError
-from dagpu.lowering.program import HOST, GraphLaunch, Role
+from dagpu.testing import HOST, GraphLaunch, Role
 from tests.programs.arithmetic import add, axpy, scale
 from tests.programs.graph_trials import (
     block,

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dagpu import DeviceError, RoundRobin, f32
 from dagpu.backends.cuda.graphs.instances import INSTANCES
-from dagpu.backends.protocol import Bindings, Replay
+from dagpu.testing import Bindings, Replay
 from tests.programs.graph_trials import (
     bound,
     mixture,

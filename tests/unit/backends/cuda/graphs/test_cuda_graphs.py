@@ -15,7 +15,7 @@ from dagpu.backends.cuda.commands import buffers
 from dagpu.backends.cuda.graphs import instances
 from dagpu.backends.cuda.graphs.instances import FEW_NODES, INSTANCES
 from dagpu.backends.cuda.resources.pools import MemoryBlock
-from dagpu.lowering.program import HOST, Buffer, Launch, Program, Role
+from dagpu.testing import HOST, Buffer, Launch, Program, Role
 from tests.programs.arithmetic import axpy, scale
 from tests.programs.graph_trials import (
     block,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu import DeviceOp, In, Out, SharedTensor, Tile, f32, from_host, kernel, use_device, zeros
-from dagpu.backends.cuda.driver.driver_protocol import Gpu, GraphNode, KernelLaunch, RawGraph
+from dagpu.testing import Gpu, GraphNode, KernelLaunch, RawGraph
 from tests.programs.graph_trials import contents, prepared, program_of, run
 from tests.simulated.cuda import installed
 from tests.simulated.gpu import SimulatedGpu

@@ -14,9 +14,9 @@ from dagpu import DeviceError, DeviceLostError, array, f32, from_host, pipeline,
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import NoDeviceError
 from dagpu.kernels.arrays.libraries import cublaslt, cufft
-from dagpu.lowering.program import Launch, Role
 from dagpu.lowering.schedule.policies import RoundRobin
 from dagpu.runtime import plan_cache
+from dagpu.testing import Launch, Role
 from tests.programs.graph_trials import block, prepared, program_of, run
 from tests.simulated.libraries import WORKSPACE, SimulatedCublasLt, libraries
 from tests.simulated.machine import Machine

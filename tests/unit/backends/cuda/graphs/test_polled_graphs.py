@@ -18,7 +18,7 @@ from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.replay import graph_launches
 from dagpu.backends.cuda.replay.graph_replay import GraphReplay
-from dagpu.backends.protocol import Replay
+from dagpu.testing import Replay
 from tests.programs.arithmetic import axpy
 from tests.programs.graph_trials import bound, prepared, program_of
 from tests.simulated.cuda import driver, installed

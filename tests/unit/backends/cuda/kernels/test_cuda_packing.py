@@ -11,16 +11,27 @@ from hypothesis import strategies as st
 from dagpu import KernelArgumentError, bf16
 from dagpu.backends.cuda.commands.bounds_reports import LAYOUT, violations
 from dagpu.backends.cuda.commands.relocation import LaunchParameters, Relocations
-from dagpu.backends.cuda.driver.driver_protocol import Function, GridExtents, Limits
+from dagpu.backends.cuda.driver.driver_protocol import GridExtents
 from dagpu.backends.cuda.kernels.kernel_variants import CHECKED, LINEAR_GRID, NARROW, STRIDED, WIDE, macros
 from dagpu.backends.cuda.kernels.launch_limits import check_limits
 from dagpu.backends.cuda.kernels.launch_params import REPORT, PackedLaunch, pack
 from dagpu.common.dtypes import Shape
-from dagpu.common.layout import Layout, check_tiling, contiguous_layout, slice_layout
+from dagpu.common.layout import Layout
 from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
 from dagpu.kernels.declaration import ScalarCheck
-from dagpu.lowering.program import Cell, Launch, Tiles, View
-from dagpu.ops.kernel_spec import KernelSpec, Param
+from dagpu.testing import (
+    Cell,
+    Function,
+    KernelSpec,
+    Launch,
+    Limits,
+    Param,
+    Tiles,
+    View,
+    check_tiling,
+    contiguous_layout,
+    slice_layout,
+)
 from tests.simulated.gpu import LIMITS
 
 F32 = np.dtype(np.float32)

@@ -15,8 +15,7 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from dagpu.backends.host.tiles import TilePlace, places
-from dagpu.common.layout import check_tiling, contiguous_layout
-from dagpu.lowering.program import Tiles, View
+from dagpu.testing import Tiles, View, check_tiling, contiguous_layout
 from tests.conftest import only_deep
 from tests.emulation import Emulation, emulation, shared_folder
 from tests.support.paths import ROOT
@@ -42,6 +41,9 @@ void look(Tile<long long, 1> y, View<const long long, 2> x, long long r, unsigne
     for (auto i : y) y[i] = found[i];
     y[0] += 10 * y(0u) + y[dagpu::index_t(1)];
 }
+void tell_truth(Tile<long long, 1> y, View<const bool, 1> x, View<const bool, 0> one) {
+    for (auto i : y) y[i] = 10000 * x[i] + 1000 * x(i[0]) + 100 * x[i[0]] + 10 * one() + one[Index<0>{}];
+}
 void probe(Tile<long long, 1> y, View<const long long, 2> x, long long at, long long r, long long c) {
     if (y.origin(0) == 0) y[at] = x(r, c);
 }
@@ -54,7 +56,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Emulation:
     texts = []
     for variant in VARIANTS:
         texts.append(in_namespace(variant, KERNELS))
-        names = [*(f"{name}<{rank}>" for name in ("visit", "tell") for rank in RANKS), "look", "probe"]
+        names = [*(f"{name}<{rank}>" for name in ("visit", "tell") for rank in RANKS), "look", "probe", "tell_truth"]
         texts += [f"EMULATED({variant}_{re.sub('[<>]', '', name)}, ({variant}::{name}))\n" for name in names]
     return emulation("".join(texts), shared_folder(tmp_path_factory))
 
@@ -162,6 +164,17 @@ REPORT = np.dtype(
 
 
 # ---- bounds
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("byte", [0, 1, 2, 128, 255])
+def test_an_input_of_bools_is_read_as_truth(kernels: Emulation, variant: str, byte: int) -> None:
+    """Any byte but 0 is true, however it is reached; as a number it is 1."""
+    y, x = np.zeros(4, np.int64), np.array([0, 1, byte, 255], np.uint8).view(np.bool_)
+    one = np.array(byte, np.uint8).view(np.bool_)
+    packs = packed(variant, y, (4,)) + packed(variant, x) + packed(variant, one)
+    kernels.launch(f"{variant}_tell_truth", (1,), (2,), packs)
+    assert y.tolist() == [11100 * truth + 11 * bool(byte) for truth in (0, 1, bool(byte), 1)]
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if "CHECKED" in VARIANTS[v]])

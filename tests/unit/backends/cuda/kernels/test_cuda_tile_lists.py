@@ -12,14 +12,13 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.commands.bounds_reports import violations
-from dagpu.backends.cuda.driver.driver_protocol import Function, Limits
 from dagpu.backends.cuda.kernels.kernel_variants import CHECKED, LINEAR_GRID, SEES, STRIDED, TILE_LIST, macros
 from dagpu.backends.cuda.kernels.launch_limits import FEW_TILES, FEW_TILES_THREADS, block_for
 from dagpu.backends.cuda.kernels.launch_params import LIST, REPORT, THREADS, pack
 from dagpu.backends.host.tiles import listed
-from dagpu.common.layout import Layout, check_tiling, contiguous_layout
-from dagpu.lowering.program import Launch, Tiles, View
-from dagpu.ops.kernel_spec import KernelSpec, Param, Sight
+from dagpu.common.layout import Layout
+from dagpu.ops.kernel_spec import Sight
+from dagpu.testing import Function, KernelSpec, Launch, Limits, Param, Tiles, View, check_tiling, contiguous_layout
 from tests.emulation import Emulation, emulation, shared_folder
 from tests.unit.backends.cuda.kernels.emulated_prelude import in_variant
 

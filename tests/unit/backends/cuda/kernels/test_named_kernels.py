@@ -9,8 +9,7 @@ import pytest
 from dagpu import SingleStream
 from dagpu.backends.host.arrays import Account, HostMemory, writable_array
 from dagpu.backends.host.numpy_execution import execute
-from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import HOST, Launch, Role, Tiles, View
+from dagpu.testing import HOST, Execute, Launch, Plan, Role, Tiles, View
 from tests.emulation import Emulation, emulation, shared_folder
 from tests.programs import named_kernels
 from tests.programs.named_dags import LARGER, NAMED

@@ -38,8 +38,7 @@ from dagpu.backends.cuda.replay import submit
 from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
 from dagpu.backends.cuda.resources import streams
 from dagpu.backends.cuda.resources.watchdog import Watchdog, identity
-from dagpu.backends.protocol import Bindings
-from dagpu.runtime.device_lookup import backend
+from dagpu.testing import Bindings, backend
 from tests.programs.arithmetic import add, axpy, scale
 from tests.simulated.cuda import driver, installed
 from tests.simulated.machine import PATIENCE, Machine, SimulatedEvent

@@ -29,7 +29,7 @@ from dagpu import (
 from dagpu.backends.cuda.commands import buffers, staging, transfers
 from dagpu.backends.cuda.executable import Executable
 from dagpu.backends.cuda.resources import streams
-from dagpu.runtime.device_lookup import backend
+from dagpu.testing import backend
 from tests.programs.arithmetic import add, axpy, scale
 from tests.simulated.cuda import driver
 from tests.simulated.machine import Machine

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dagpu import DagpuError, DeviceError, DeviceLostError, from_host, ones, pipeline
 from dagpu.backends.cuda.commands import staging
 from dagpu.backends.cuda.commands.command_list import CommandListPool
-from dagpu.backends.cuda.driver.driver_protocol import LAUNCH
 from dagpu.backends.cuda.replay import lane_launches
+from dagpu.testing import LAUNCH
 from tests.programs.arithmetic import axpy
 from tests.simulated.cuda import driver, installed
 from tests.simulated.machine import Machine

@@ -9,7 +9,7 @@ which costs a compilation, but never too few: if a text is not understood, the r
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -65,11 +65,16 @@ class Reading:
     compilation."""
 
 
+def is_plain(text: str) -> bool:
+    """Return false for a text whose lines compilers may divide differently."""
+    return not (_UNSURE.search(text) or (_SPLICE.search(text) and _RAW.search(text)))  # raw literals are not spliced
+
+
 @lru_cache(maxsize=64)
 def read(text: str) -> Reading:
     """Scan one text. The latest results are cached, as sources share headers."""
     spliced = _SPLICE.sub("", text)
-    understood = not (_UNSURE.search(text) or (spliced != text and _RAW.search(text)))  # raw literals are not spliced
+    understood = is_plain(text)
     parts: list[str] = []
     names: list[Name] = []
     at = 0
@@ -165,14 +170,14 @@ def included_files(text: str, folder: Path, options: Sequence[str]) -> Includes:
     found: dict[Path, Included] = {}
     beside = dict.fromkeys([folder])
     named = [name for option in options for name in (option, option.partition("=")[2]) if name]
-    waiting = [file for name in named for file in _files([Path(), *folders], name)]
+    waiting = [file for name in named for file in find_files([Path(), *folders], name)]
     source: Included | None = Included(folder / "text", text)
     while source is not None:
         reading = read(source.text)
         complete &= reading.understood
         beside[source.path.parent] = None
         for name in reading.names:
-            waiting += _files([*beside, *folders] if name.quoted else folders, name.text)
+            waiting += find_files([*beside, *folders] if name.quoted else folders, name.text)
         source = None
         while waiting and source is None:
             candidate = waiting.pop(0)
@@ -181,7 +186,7 @@ def included_files(text: str, folder: Path, options: Sequence[str]) -> Includes:
     return Includes(tuple(found.values()), complete)
 
 
-def _files(folders: Sequence[Path], name: str) -> Iterator[Included]:
+def find_files(folders: Iterable[Path], name: str) -> Iterator[Included]:
     """Yield the files of this name in all of these folders. With `#include_next` a file may include another of its own
     name."""
     for path in dict.fromkeys(folder / name for folder in folders):

@@ -1,0 +1,83 @@
+"""What tests take from inside of dagpu: programs and plans as data, their proofs, every order of a run, and the driver.
+
+Tests of pipelines need `exploring`, which runs a plan in adversarial orders, `program_of` and `plan_of`, and
+`plans.info()`, which counts what was planned. Tests of policies build a `Program` by hand, `schedule` it and `verify`
+the `Plan`. A stand-in for a GPU implements `Gpu` and the other protocols of the driver. These names stay where they
+are while the modules behind them move. Nothing in dagpu imports this module.
+"""
+
+from typing import Any
+
+from dagpu.backends.cuda import declared_kernels, find_compiler
+from dagpu.backends.cuda.driver.driver_protocol import (
+    LAUNCH,
+    CapturedNode,
+    CopyNode,
+    EnqueuedWork,
+    FillNode,
+    Function,
+    Gpu,
+    GraphNode,
+    IfNode,
+    KernelLaunch,
+    Limits,
+    RawGraph,
+    RawStream,
+)
+from dagpu.backends.explore import Exploration, Search, exploring
+from dagpu.backends.host import HostBackend
+from dagpu.backends.protocol import Bindings, Failure, Prepared, Replay
+from dagpu.common.layout import check_tiling, contiguous_layout, slice_layout
+from dagpu.handles import live_state
+from dagpu.handles.device_handles import driver_of
+from dagpu.handles.handle_trees import handles_in, storage_of
+from dagpu.handles.storage import Locks
+from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
+from dagpu.lowering.program import (
+    HOST,
+    Buffer,
+    Cell,
+    CopyDtoD,
+    CopyDtoH,
+    CopyHtoD,
+    Fill,
+    GraphLaunch,
+    HostCall,
+    If,
+    Instruction,
+    Launch,
+    Program,
+    Role,
+    Tiles,
+    View,
+)
+from dagpu.lowering.schedule.scheduler import schedule
+from dagpu.lowering.verify.verifier import verify
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import nodes_of
+from dagpu.ops.initializers import Arange, Constant, Normal, Uniform
+from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param
+from dagpu.runtime.device_lookup import backend, replaced_backend
+from dagpu.runtime.interpreter import plan_of
+from dagpu.runtime.plan_cache import plans
+from dagpu.sharding.spread_values import parts_of
+
+__all__ = [
+    "ALIGNMENT", "HOST", "LAUNCH", "Allocate", "Arange", "Bindings", "Buffer", "CapturedNode", "Cell", "Constant",
+    "CopyDtoD", "CopyDtoH", "CopyHtoD", "CopyNode", "EnqueuedWork", "Execute", "Exploration", "Failure", "Fill",
+    "FillNode", "Function", "Gpu", "GraphLaunch", "GraphNode", "HostBackend", "HostBody", "HostCall", "If", "IfNode",
+    "Instruction", "KernelLaunch", "KernelSpec", "Lane", "Launch", "Limits", "Locks", "Normal", "Param", "Plan",
+    "Prepared", "Program", "RawGraph", "RawStream", "Record", "Release", "Replay", "Role", "Search", "Step", "Tiles",
+    "Uniform", "View", "Wait", "backend", "check_tiling", "contiguous_layout", "declared_kernels", "driver_of",
+    "exploring", "find_compiler", "handles_in", "live_state", "nodes_of", "parts_of", "plan_of", "plans", "program_of",
+    "replaced_backend", "schedule", "slice_layout", "storage_of", "verify",
+]  # fmt: skip
+
+
+def program_of(op: DeviceOp[Any, Any, Any]) -> Program:
+    """Return the program of a run of `op`, until a closure needs host data, as `plan_of(op).program`. Nothing is run,
+    and the op can run afterwards.
+
+    Raises the errors that a run raises before it submits work.
+    """
+    return plan_of(op).program
