@@ -6,26 +6,29 @@ from typing import Final
 import numpy as np
 from hypothesis import strategies as st
 
-from dagpu.common.layout import Layout, contiguous_layout, slice_layout
-from dagpu.lowering.program import (
+from dagpu.common.layout import Layout
+from dagpu.lowering.program import Items
+from dagpu.lowering.schedule.policies import RoundRobin
+from dagpu.testing import (
     HOST,
     Buffer,
     Cell,
+    Constant,
     CopyDtoD,
     CopyDtoH,
     CopyHtoD,
     Fill,
     HostCall,
     Instruction,
-    Items,
     Launch,
     Program,
     Role,
     Tiles,
+    Uniform,
     View,
+    contiguous_layout,
+    slice_layout,
 )
-from dagpu.lowering.schedule.policies import RoundRobin
-from dagpu.ops.initializers import Constant, Uniform
 from tests.programs.plain_programs import kernel, program
 
 FLAT: Final = contiguous_layout((16,), np.dtype(np.float32))

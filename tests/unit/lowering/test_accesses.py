@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.program import (
-    Accesses,
+from dagpu.lowering.program import Accesses
+from dagpu.testing import (
     Buffer,
     Cell,
     CopyDtoD,
@@ -21,9 +20,10 @@ from dagpu.lowering.program import (
     Launch,
     Program,
     Role,
+    Uniform,
     View,
+    contiguous_layout,
 )
-from dagpu.ops.initializers import Uniform
 from tests.programs.mixed_programs import FLAT, HALVES, NUMBER, SEED, mixed_programs
 from tests.programs.plain_programs import conflicts, kernel, launch, output, program, programs, temporary
 

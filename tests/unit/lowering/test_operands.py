@@ -6,8 +6,9 @@ from typing import Any, Final, get_args, get_type_hints
 import numpy as np
 import pytest
 
-from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.program import (
+from dagpu.lowering.program import Items, Operand, constant_values, map_operands, operand_values, operands
+from dagpu.lowering.renumbering import Renumbering
+from dagpu.testing import (
     HOST,
     Cell,
     CopyDtoD,
@@ -18,18 +19,12 @@ from dagpu.lowering.program import (
     HostCall,
     If,
     Instruction,
-    Items,
     Launch,
-    Operand,
     Tiles,
+    Uniform,
     View,
-    constant_values,
-    map_operands,
-    operand_values,
-    operands,
+    contiguous_layout,
 )
-from dagpu.lowering.renumbering import Renumbering
-from dagpu.ops.initializers import Uniform
 from tests.programs.plain_programs import kernel
 
 FLAT: Final = contiguous_layout((16,), np.dtype(np.float32))

@@ -20,18 +20,31 @@ from dagpu.cluster.parts.part import Part, Version
 from dagpu.cluster.parts.part_checks import verify_parts
 from dagpu.common.errors import PlanError
 from dagpu.lowering import program as programs
-from dagpu.lowering.plan import Execute, Plan, Record, Release, Wait
-from dagpu.lowering.program import Accesses, Buffer, CopyDtoD, Instruction, Launch, Program, Role, View
+from dagpu.lowering.program import Accesses
 from dagpu.lowering.schedule.mesh_placement import memory_versions
 from dagpu.lowering.schedule.mesh_placement.placing import place
 from dagpu.lowering.schedule.policies import RoundRobin
-from dagpu.lowering.schedule.scheduler import schedule
 from dagpu.lowering.updates.claims import Change, Subprogram
 from dagpu.lowering.updates.staleness import Staleness
 from dagpu.lowering.updates.subprogram import extract
 from dagpu.lowering.verify.placed_values import verify_placement
-from dagpu.lowering.verify.verifier import verify
 from dagpu.lowering.verify.verify_update import UpdateVerifier
+from dagpu.testing import (
+    Buffer,
+    CopyDtoD,
+    Execute,
+    Instruction,
+    Launch,
+    Plan,
+    Program,
+    Record,
+    Release,
+    Role,
+    View,
+    Wait,
+    schedule,
+    verify,
+)
 from tests.programs.meshes import EAGER, Scatter, mesh, workers
 from tests.programs.mixed_programs import FLAT, HALVES
 from tests.programs.plain_programs import conflicts, kernel, program
