@@ -14,11 +14,11 @@ from dagpu.common.origin import Origin, StartedAt
 from dagpu.handles import SharedTensor, live_state
 from dagpu.lowering.tracing.deferred import ends_on_host
 from dagpu.lowering.tracing.tracer import Tracer
+from dagpu.lowering.updates.claims import Change
 from dagpu.lowering.updates.comparing.compare_values import same_kind
 from dagpu.lowering.updates.host_layer import HostLayer, NewTraceNeeded
 from dagpu.lowering.updates.live_inputs import Bound, LetThrough, LiveInput, LiveInputs
 from dagpu.lowering.updates.live_result import Build, Made, TargetMemory, result_builder
-from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.live.parts import Box

@@ -21,10 +21,10 @@ from dagpu.common.critical import Bookkeeping
 from dagpu.common.origin import Origin
 from dagpu.handles import HANDLES, SharedTensor
 from dagpu.handles.handle_trees import make_unwritable
+from dagpu.lowering.updates.claims import Change
 from dagpu.lowering.updates.comparing.compare_values import same_objects
 from dagpu.lowering.updates.live_inputs import Call
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
-from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, Shared, Zip, nodes_of

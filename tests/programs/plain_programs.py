@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dagpu.common.origin import Origin
 from dagpu.lowering.schedule.policies import RoundRobin, SingleStream
-from dagpu.testing import HOST, Buffer, HostBody, HostCall, Instruction, KernelSpec, Launch, Program, Role
+from dagpu.testing import HOST, Buffer, Cell, HostBody, HostCall, Instruction, KernelSpec, Launch, Program, Role
 
 
 @final
@@ -53,7 +53,7 @@ def launch(reads: Sequence[int], writes: Sequence[int], device: int = 0, origin:
 
 def host_call(reads: Sequence[int], out: int, device: int = 0) -> HostCall:
     """Return a host call whose result goes to cell `out`."""
-    return HostCall(len, (), out, tuple(reads), (out,), device, None)
+    return HostCall(len, (), Cell(out), tuple(reads), (out,), device, None)
 
 
 def program(

@@ -30,7 +30,7 @@ def call(host_call: HostCall, memory: list[object]) -> None:
         refuse_suspended(result, whose, "host_map")
     if has_op(result):
         refuse_op(result, whose)
-    memory[host_call.out] = result
+    memory[host_call.out.buffer] = result
 
 
 def resolve(template: object, memory: list[object]) -> object:
@@ -60,7 +60,7 @@ def source_array(copy: CopyHtoD, memory: list[object]) -> "np.ndarray[Any, np.dt
     Raises:
         ShapeError: its shape or element type has changed since the copy was planned.
     """
-    array, layout = memory[copy.source], copy.out.layout
+    array, layout = memory[copy.source.buffer], copy.out.layout
     if not isinstance(array, np.ndarray) or array.shape != layout.shape or array.dtype != layout.dtype:
         found = (
             f"an array of {array.dtype} and shape {array.shape}"

@@ -213,12 +213,12 @@ def _copy_in(copy: CopyHtoD, memory: list[object]) -> None:
 
 def _copy_out(copy: CopyDtoH, memory: list[object]) -> None:
     layout = copy.source.layout
-    held = memory[copy.out]
+    held = memory[copy.out.buffer]
     if isinstance(held, np.ndarray):  # an output of a graph, which every launch overwrites
         np.copyto(held, readonly_array(memory[copy.source.buffer], layout))
         return
     try:
-        memory[copy.out] = np.array(readonly_array(memory[copy.source.buffer], layout), order="C")
+        memory[copy.out.buffer] = np.array(readonly_array(memory[copy.source.buffer], layout), order="C")
     except MemoryError:
         where = f"{type(copy).__name__} at {describe(copy.origin)}"
         raise out_of_memory(f"{no_room('host memory', layout.nbytes)}, to be written by {where}") from None

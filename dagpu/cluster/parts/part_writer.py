@@ -9,8 +9,8 @@ from dagpu.cluster.parts.part import Part
 from dagpu.cluster.parts.program_versions import ProgramVersions
 from dagpu.common.layout import contiguous_layout
 from dagpu.lowering.program import HOST, Buffer, CopyDtoD, Instruction, Program, Role, View
+from dagpu.lowering.renumbering import Renumbering
 from dagpu.lowering.schedule.list_schedule import ListSchedule
-from dagpu.lowering.updates.subprogram import Renumbering
 
 LIGHT: Final = 0.1
 """The share of a part's time up to which an instruction goes into the part of what it needs, or of what needs it."""

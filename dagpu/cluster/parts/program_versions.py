@@ -7,20 +7,7 @@ from dagpu.cluster.parts.part import Version
 from dagpu.common.errors import CaptureError, ClusterError
 from dagpu.common.origin import describe
 from dagpu.handles.handle_trees import handles_in
-from dagpu.lowering.program import (
-    Buffer,
-    Cell,
-    CopyDtoD,
-    CopyHtoD,
-    Fill,
-    GraphLaunch,
-    HostCall,
-    Instruction,
-    Items,
-    Launch,
-    Program,
-    Role,
-)
+from dagpu.lowering.program import Buffer, CopyDtoD, GraphLaunch, HostCall, Instruction, Items, Program, Role
 from dagpu.lowering.schedule.links import node_of
 
 
@@ -47,7 +34,7 @@ class ProgramVersions:
         new one."""
         self.passed: set[int] = set()
         """The instructions that are such copies."""
-        newest = [-1] * len(buffers)
+        newest, accesses = [-1] * len(buffers), program.accesses
         count = [0] * len(buffers)
         for buffer, each in enumerate(buffers):
             if each.role is Role.INPUT:
@@ -61,22 +48,15 @@ class ProgramVersions:
                 self.uses.append(())
                 self.makes.append(())
                 continue
-            found = dict.fromkeys(instruction.reads)
-            if type(instruction) is not CopyHtoD:
-                _refuse(instruction)
-                found.update(dict.fromkeys(_cells_of(instruction)))
-            covers = _covers(instruction, buffers)
+            _refuse(instruction)
+            found = [accesses.buffer[value] for value in accesses.uses[index]]
+            self.uses.append(tuple([(buffer, newest[buffer]) for buffer in found if newest[buffer] >= 0]))
             makes: list[tuple[int, int, int]] = []
             for buffer in instruction.writes:
-                old = -1 if covers and buffer not in found else newest[buffer]
-                if old >= 0:
-                    found[buffer] = None
-                makes.append((buffer, old, -1))
-            self.uses.append(tuple([(buffer, newest[buffer]) for buffer in found if newest[buffer] >= 0]))
-            for at, (buffer, old, _) in enumerate(makes):
+                old = newest[buffer] if buffer in found else -1
                 count[buffer] += 1
                 newest[buffer] = self._new(buffer, count[buffer], index)
-                makes[at] = buffer, old, newest[buffer]
+                makes.append((buffer, old, newest[buffer]))
             self.makes.append(tuple(makes))
         self.last = newest
         """For each buffer, its version at the end."""
@@ -96,22 +76,6 @@ def _passes(copy: CopyDtoD, buffers: Sequence[Buffer], nodes: Sequence[str]) -> 
         and source.nbytes == out.nbytes == copy.out.layout.nbytes
         and copy.source.layout == copy.out.layout
     )
-
-
-def _covers(instruction: Instruction, buffers: Sequence[Buffer]) -> bool:
-    """Return whether an instruction writes all of its output, and so uses nothing of what was there."""
-    if isinstance(instruction, Fill | CopyHtoD | CopyDtoD):
-        return instruction.out.layout.nbytes == buffers[instruction.out.buffer].nbytes
-    return False
-
-
-def _cells_of(instruction: Instruction) -> list[int]:
-    """Return the cells that an instruction uses and that are not in its `reads`: numbers and seeds."""
-    if type(instruction) is Launch:
-        return [operand.buffer for operand in instruction.args if type(operand) is Cell]
-    if type(instruction) is Fill and instruction.seed is not None:
-        return [instruction.seed.buffer]
-    return []
 
 
 def _refuse(instruction: Instruction) -> None:

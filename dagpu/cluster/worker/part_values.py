@@ -12,7 +12,7 @@ from dagpu.backends.protocol import Bindings
 from dagpu.cluster.parts.part import Version
 from dagpu.common.dtypes import element_type
 from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.program import HOST, Buffer, CopyDtoH, CopyHtoD, Instruction, Program, Role, View
+from dagpu.lowering.program import HOST, Buffer, Cell, CopyDtoH, CopyHtoD, Instruction, Program, Role, View
 from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.lowering.schedule.scheduler import schedule
 from dagpu.runtime.device_lookup import backend
@@ -76,10 +76,10 @@ def _run_copy(device: str, nbytes: int, content: Any, *, into_device: bool) -> A
     """Copy bytes from the host to a device or back, by a plan of one copy: all backends do it alike."""
     view = View(0 if not into_device else 1, contiguous_layout((nbytes,), _U8))
     cell, block = Buffer(0, HOST, Role.INPUT), Buffer(nbytes, 0, Role.OUTPUT)
-    copy: Instruction = CopyHtoD(view, 0, (0,), (1,), 0, None)
+    copy: Instruction = CopyHtoD(view, Cell(0), (0,), (1,), 0, None)
     if not into_device:
         cell, block = Buffer(nbytes, 0, Role.INPUT), Buffer(0, HOST, Role.OUTPUT)
-        copy = CopyDtoH(1, view, (0,), (1,), 0, None)
+        copy = CopyDtoH(Cell(1), view, (0,), (1,), 0, None)
     plan = schedule(Program((device,), (cell, block), (copy,), (SingleStream(),), (0,)))
     prepared = backend(device.partition(":")[0]).prepare(plan)
     if prepared.before_first is not None:

@@ -11,9 +11,8 @@ from typing import final
 from dagpu.common.frozen import plain
 from dagpu.common.origin import Origin
 from dagpu.lowering.plan import Execute, Plan, Record, Wait, lane_names
-from dagpu.lowering.program import HOST, HostCall, Instruction, Launch, label
+from dagpu.lowering.program import HOST, Accesses, HostCall, Instruction, Launch, label
 from dagpu.lowering.schedule.cost_model import CostModel
-from dagpu.lowering.schedule.dependences import AccessHistory
 from dagpu.lowering.schedule.engines import (
     COMPUTE,
     PEER_IN,
@@ -212,9 +211,8 @@ def _piece(
 
 def dependencies(plan: Plan) -> list[tuple[int, ...]]:
     """Return the direct predecessors of each executed instruction: read after write, write after read or write."""
-    history = AccessHistory(len(plan.buffers))
     executed = [step.instruction for step in plan.steps if type(step) is Execute]
-    return [tuple(sorted(set(before))) for before in history.scan(executed)]
+    return [tuple(sorted(set(before))) for before in Accesses(plan.buffers, executed).predecessors]
 
 
 def _critical(pieces: Sequence[PredictedStep]) -> tuple[tuple[int, ...], float]:

@@ -1,57 +1,14 @@
 """Dependences between the instructions of a program, by whole buffers, and the graph that list scheduling uses."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import neg
 from typing import Final, final
 
-from dagpu.lowering.program import CopyDtoD, Instruction, Program
+from dagpu.lowering.program import CopyDtoD, Program
 from dagpu.lowering.schedule.engines import COMPUTE, ENGINE_OF, ENGINES, PEER_IN, peer_of, without_engines
 
 ANYWHERE: Final = -1
 """Pool of an instruction that another policy places, on an unknown stream: it starts as soon as it is ready."""
-
-
-@final
-class AccessHistory:
-    """Latest accesses to each buffer of a program, while its instructions are scanned in order.
-
-    Dependences are by whole buffers: read after write, write after read, write after write.
-    """
-
-    __slots__ = ("readers", "writer")
-
-    def __init__(self, buffers: int) -> None:
-        self.writer = [-1] * buffers
-        """Index of the last instruction that wrote each buffer; -1 if there is none."""
-        self.readers: list[list[int]] = [[] for _ in range(buffers)]
-        """Indices of the instructions that have read each buffer since that write, in order."""
-
-    def scan(self, instructions: Iterable[Instruction]) -> list[list[int]]:
-        """Return the direct predecessors of each instruction, and note its accesses; one may occur more than once.
-
-        The readers of a buffer come after its last write. So a write depends on the readers, and on the last writer
-        only if there are no readers.
-        """
-        writer, readers = self.writer, self.readers
-        found: list[list[int]] = []
-        for index, instruction in enumerate(instructions):
-            before: list[int] = []
-            for buffer in instruction.reads:
-                if writer[buffer] >= 0:
-                    before.append(writer[buffer])  # noqa: PERF401  # a comprehension takes longer for so few
-            for buffer in instruction.writes:
-                if readers[buffer]:
-                    before += readers[buffer]
-                elif writer[buffer] >= 0:
-                    before.append(writer[buffer])
-            found.append(before)
-            for buffer in instruction.reads:
-                readers[buffer].append(index)
-            for buffer in instruction.writes:
-                writer[buffer] = index
-                if readers[buffer]:
-                    readers[buffer] = []
-        return found
 
 
 @final
@@ -118,7 +75,7 @@ class Dependences:
     def _connect(self, program: Program) -> None:
         """Fill in `after`, `producers`, and the tables of leaves."""
         after, producers = self.after, self.producers
-        for index, found in enumerate(AccessHistory(len(program.buffers)).scan(program.instructions)):
+        for index, found in enumerate(program.accesses.predecessors):
             if not found:
                 continue
             before = found

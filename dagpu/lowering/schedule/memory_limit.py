@@ -14,7 +14,6 @@ from dagpu.lowering.memory.planner import describe_peak
 from dagpu.lowering.plan import Plan, peak_bytes_on
 from dagpu.lowering.program import Program
 from dagpu.lowering.schedule.body_order import with_bodies_together
-from dagpu.lowering.schedule.dependences import AccessHistory
 from dagpu.lowering.schedule.policies import reordered
 
 
@@ -123,14 +122,11 @@ def _depth_first(program: Program) -> list[int]:
 
 def _needs(program: Program) -> list[list[int]]:
     """Return the predecessors of each instruction: first the last writers of its buffers, then those that read them."""
-    found: list[list[int]] = []
-    writer = [-1] * len(program.buffers)
-    before = AccessHistory(len(program.buffers)).scan(program.instructions)
-    for index, instruction in enumerate(program.instructions):
-        last = [writer[buffer] for buffer in (*instruction.reads, *instruction.writes) if writer[buffer] >= 0]
-        found.append(list(dict.fromkeys([*last, *before[index]])))
-        for buffer in instruction.writes:
-            writer[buffer] = index
+    accesses, found = program.accesses, list[list[int]]()
+    for index, reads in enumerate(accesses.reads):
+        values = [*reads, *[accesses.before[value] for value in accesses.makes(index)]]
+        last = [made for value in values if (made := accesses.maker[value]) >= 0]
+        found.append(list(dict.fromkeys([*last, *accesses.predecessors[index]])))
     return found
 
 

@@ -8,7 +8,6 @@ from dagpu.common.errors import DagpuError, PlanError
 from dagpu.common.origin import describe, here
 from dagpu.common.wrong_arguments import as_whole_number, check_count, wrong_argument
 from dagpu.lowering.program import Program, label
-from dagpu.lowering.schedule.dependences import AccessHistory
 
 
 @final
@@ -115,7 +114,7 @@ def _check_order(policy: SchedulingPolicy, program: Program, order: Sequence[int
         )
     if position == list(range(count)):
         return
-    for index, before in enumerate(AccessHistory(len(program.buffers)).scan(program.instructions)):
+    for index, before in enumerate(program.accesses.predecessors):
         for earlier in before:
             if position[earlier] > position[index]:
                 raise PlanError(

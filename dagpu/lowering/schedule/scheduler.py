@@ -17,7 +17,6 @@ from dagpu.lowering.memory.planner import lay_out
 from dagpu.lowering.plan import Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
 from dagpu.lowering.program import HOST, Program, Role
 from dagpu.lowering.schedule.body_order import with_bodies_together
-from dagpu.lowering.schedule.dependences import AccessHistory
 from dagpu.lowering.schedule.memory_limit import fit
 from dagpu.lowering.schedule.policies import Placement, place_program, reordered
 from dagpu.lowering.vector_clock import Clock, Clocks
@@ -130,10 +129,10 @@ def _order_one_lane(program: Program) -> _Order:
 def _order_lanes(program: Program, lane_of: list[int], lanes: int) -> _Order:
     """Find the waits and releases of a program on several lanes."""
     order, clocks = _Order(), Clocks(lanes)
-    history = AccessHistory(len(program.buffers))
+    accesses = program.accesses
     clock_at: list[Clock] = []
     joins: list[list[int]] = [[] for _ in range(lanes)]  # for each lane, the instructions before which it waits
-    for index, (before, lane) in enumerate(zip(history.scan(program.instructions), lane_of, strict=True)):
+    for index, (before, lane) in enumerate(zip(accesses.predecessors, lane_of, strict=True)):
         clock = clocks.current[lane]
         late: list[int] = []
         for earlier in before:
@@ -145,7 +144,7 @@ def _order_lanes(program: Program, lane_of: list[int], lanes: int) -> _Order:
             clock = clocks.current[lane]
         clock_at.append(clock)
     for buffer in _temporaries(program):
-        users = history.readers[buffer] or [history.writer[buffer]]
+        users = accesses.readers[buffer] or [accesses.writer[buffer]]
         if users[-1] >= 0:
             _release(order, buffer, users, lane_of, clock_at, joins, clocks)
     return order

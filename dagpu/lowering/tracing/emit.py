@@ -41,6 +41,7 @@ from dagpu.lowering.program import (
     Items,
     Launch,
     View,
+    operands_in,
 )
 from dagpu.lowering.schedule.spread import spreads
 from dagpu.lowering.tracing.deferred import Deferred, FromCell
@@ -90,7 +91,7 @@ def emit_from_host(
     assert element is not None, "the op was not built for it"
     tensor, out = b.new_tensor(device, contiguous_layout(array.shape, element), node.origin)
     cell = b.array_cell(array, leaf)
-    b.emit(CopyHtoD(out, cell, (cell,), (out.buffer,), b.buffers[out.buffer].device, node.origin), policy)
+    b.emit(CopyHtoD(out, Cell(cell), (cell,), (out.buffer,), b.buffers[out.buffer].device, node.origin), policy)
     return tensor
 
 
@@ -109,7 +110,7 @@ def emit_to_host(node: ToHost[Any], handle: Any, b: ProgramBuilder, policy: int)
         )
     source, cell = b.read_view(handle), b.new_cell()
     device = b.buffers[source.buffer].device
-    b.emit(CopyDtoH(cell, source, (source.buffer,), (cell,), device, node.origin), policy)
+    b.emit(CopyDtoH(Cell(cell), source, (source.buffer,), (cell,), device, node.origin), policy)
     return Deferred(FromCell(cell))
 
 
@@ -344,19 +345,10 @@ def emit_graph_launch(node: graph.GraphLaunch, b: ProgramBuilder, policy: int) -
 
 def emit_host_call(node: HostCallNode[Any], argument: Any, b: ProgramBuilder, device: Device, policy: int) -> Deferred:
     """Emit `host_map`. `argument` is the value, or a template of it (see `HostCall`)."""
-    reads = sorted({*_cells_in(argument), *_buffers_in(argument, b)})
+    reads = sorted({*[each.buffer for each in operands_in((argument,))], *_buffers_in(argument, b)})
     cell = b.new_cell()
-    b.emit(HostCall(node.f, argument, cell, tuple(reads), (cell,), b.device_index(device), node.origin), policy)
+    b.emit(HostCall(node.f, argument, Cell(cell), tuple(reads), (cell,), b.device_index(device), node.origin), policy)
     return Deferred(FromCell(cell))
-
-
-def _cells_in(argument: Any) -> set[int]:
-    """Return the cells that a template refers to."""
-    if type(argument) is Cell:
-        return {argument.buffer}
-    if type(argument) is Items:
-        return set().union(*map(_cells_in, argument.items))
-    return set()
 
 
 def _buffers_in(argument: Any, b: ProgramBuilder) -> set[int]:

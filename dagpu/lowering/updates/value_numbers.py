@@ -6,24 +6,24 @@ one after the other can be compared, and memory of the first one that is still r
 """
 
 from collections.abc import Callable, Hashable
-from typing import Any, final
+from typing import Any, final, get_args
 
 from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token
 from dagpu.lowering.program import (
     Cell,
-    CopyDtoD,
-    CopyDtoH,
-    CopyHtoD,
-    Fill,
-    HostCall,
+    GraphLaunch,
+    If,
     Instruction,
     Items,
-    Launch,
     Program,
     Tiles,
     View,
+    constant_values,
+    operand_values,
+    operands_in,
 )
-from dagpu.lowering.updates.staleness import Staleness
+from dagpu.ops.initializers import Recipe
+from dagpu.ops.kernel_spec import KernelSpec
 
 
 @final
@@ -61,58 +61,48 @@ class ValueNumbers:
         """Return true for one object, and for two that hold contents of one number."""
         return one is other or self._named.get(id(one), self) == self._named.get(id(other))
 
-    def of_program(self, staleness: Staleness, leaf: Callable[[int], Any]) -> dict[int, int]:
+    def of_program(self, program: Program, leaf: Callable[[int], Any]) -> dict[int, int]:
         """Return the number of what a program leaves in each buffer that it uses. `leaf` returns the value that a
         buffer holds before the program starts."""
-        program, held = staleness.program, dict[int, int]()
-        for instruction, needs in zip(program.instructions, staleness.needs, strict=True):
-            reads: list[int] = []
-            for buffer, _ in needs:
-                if buffer not in held:
-                    held[buffer] = self.of_leaf(leaf(buffer))
-                reads.append(held[buffer])
-            does = self._operation(program, instruction)
-            for output, buffer in enumerate(instruction.writes):
-                held[buffer] = self.number((does, output, *reads))
-        return held
+        accesses, numbers = program.accesses, [-1] * len(program.buffers)
+        for instruction, uses in zip(program.instructions, accesses.uses, strict=True):
+            for value in uses:
+                if numbers[value] < 0:
+                    numbers[value] = self.of_leaf(leaf(value))
+            values = operand_values(instruction)
+            names: dict[int, int] = {}
+            for buffer in (*[each.buffer for each in operands_in(values)], *instruction.reads, *instruction.writes):
+                names.setdefault(buffer, len(names))
+            does = self._operation(program, instruction), tuple([self._operand(each, names) for each in values])
+            reads = tuple(sorted([(names[accesses.buffer[value]], numbers[value]) for value in uses]))
+            numbers += [self.number((does, names[buffer], reads)) for buffer in instruction.writes]
+        return {buffer: numbers[value] for buffer, value in enumerate(accesses.last) if numbers[value] >= 0}
 
     def _operation(self, program: Program, instruction: Instruction) -> Hashable:
-        """Return what an instruction does, apart from the contents of what it reads."""
-        where = program.devices[instruction.device]
-        match instruction:
-            case Launch(kernel=kernel, args=args, grid=grid):
-                self._alive.append(kernel.host)
-                what = (id(kernel.host), kernel.block, kernel.shared_bytes, kernel.checked, grid)
-                return Launch, where, what, tuple(map(self._operand, args))
-            case Fill(out=out, recipe=recipe):
-                fields = tuple([self._constant(getattr(recipe, name)) for name in type(recipe).__slots__])
-                return Fill, where, out.layout, type(recipe), fields
-            case CopyHtoD(out=out):
-                return CopyHtoD, where, out.layout
-            case CopyDtoH(source=source):
-                return CopyDtoH, where, source.layout
-            case CopyDtoD(out=out, source=source):
-                return CopyDtoD, where, out.layout, source.layout
-            case HostCall(function=function, argument=argument, reads=reads):
-                self._alive.append(function)
-                return HostCall, where, id(function), self._template(argument, reads)
-            case _:
-                return self._constant(instruction)
+        """Return what an instruction does, apart from its operands. A captured graph has memory of its own, and what an
+        `If` decides depends on its body."""
+        own = [instruction] if type(instruction) in (GraphLaunch, If) else constant_values(instruction)
+        return type(instruction), program.devices[instruction.device], tuple(map(self._field, own))
 
-    def _operand(self, operand: Any) -> Hashable:
+    def _field(self, value: Any) -> Hashable:
+        """Return what a field of an instruction says: equal for kernels and recipes that do the same."""
+        if type(value) is KernelSpec:
+            self._alive.append(value.host)
+            return id(value.host), value.block, value.shared_bytes, value.checked
+        if isinstance(value, get_args(Recipe)):
+            return type(value), tuple([self._constant(getattr(value, name)) for name in type(value).__slots__])
+        return self._constant(value)
+
+    def _operand(self, operand: Any, names: dict[int, int]) -> Hashable:
+        """Return an operand or a constant. `names` has what stands for the buffers, whose contents count apart."""
         kind = type(operand)
         if kind is View:
-            return View, operand.layout
+            return View, names[operand.buffer], operand.layout
         if kind is Tiles:
-            return Tiles, operand.view.layout, operand.tile, operand.grid
-        return Cell if kind is Cell else self._constant(operand)
-
-    def _template(self, argument: Any, reads: tuple[int, ...]) -> Hashable:
-        """Return the argument of a host function. A cell in it is named by its place among `reads`, which are sorted:
-        the argument may have them in any order."""
-        if type(argument) is Items:
-            return Items, tuple([self._template(item, reads) for item in argument.items])
-        return (Cell, reads.index(argument.buffer)) if type(argument) is Cell else self._constant(argument)
+            return Tiles, names[operand.buffer], operand.view.layout, operand.tile, operand.grid
+        if kind is Items:
+            return Items, tuple([self._operand(item, names) for item in operand.items])
+        return (Cell, names[operand.buffer]) if kind is Cell else self._constant(operand)
 
     def _constant(self, value: Any) -> Hashable:
         if type(value) in PLAIN:

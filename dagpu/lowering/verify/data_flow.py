@@ -9,7 +9,7 @@ The planner of updates has its own analysis. Nothing of that is used here: a mis
 
 from collections.abc import Hashable, Mapping
 from dataclasses import fields
-from typing import Any, Final, Protocol, TypeAlias, final
+from typing import Any, Final, Protocol, TypeAlias, final, get_args
 
 from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token
 from dagpu.lowering.program import (
@@ -19,9 +19,7 @@ from dagpu.lowering.program import (
     CopyDtoH,
     CopyHtoD,
     Fill,
-    GraphLaunch,
     HostCall,
-    If,
     Instruction,
     Items,
     Launch,
@@ -29,6 +27,7 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
+from dagpu.lowering.updates.claims import Comparison
 
 Value: TypeAlias = int
 """The number of a value; see the module."""
@@ -42,6 +41,19 @@ class Analysed(Protocol):
     """The bits of each buffer from outside whose contents may change."""
     targets: set[int]
     """The buffers whose last contents must be right after each update."""
+
+
+class Compared(Protocol):
+    """The comparisons of a program, as they are claimed."""
+
+    program: Program
+    """The program, with the comparisons behind its own buffers and instructions."""
+    by_bit: dict[int, Comparison]
+
+
+def comparisons_of(compared: Compared, bits: int) -> list[Comparison]:
+    """Return the comparisons of the cutoffs with these bits."""
+    return [each for bit, each in compared.by_bit.items() if bit & bits]
 
 
 @final
@@ -105,11 +117,6 @@ class DataFlow:
             self._latest = mask, [index for index, bits in enumerate(self.deps) if bits & mask]
         return self._latest[1]
 
-    def version(self, value: Value) -> tuple[int, int]:
-        """Return the buffer of a value, and the instruction that wrote it, -1 for none: a value as the analysis of
-        tiles names it."""
-        return self.buffer[value], self.maker[value]
-
 
 def buffers_used(instruction: Instruction, buffers: tuple[Buffer, ...]) -> list[int]:
     """Return the buffers and cells on whose contents the result of an instruction may depend: all that it reads, the
@@ -123,32 +130,19 @@ def buffers_used(instruction: Instruction, buffers: tuple[Buffer, ...]) -> list[
                 found[instruction.seed.buffer] = None
         case CopyDtoH() | HostCall():
             pass  # the host gets a new value
-        case Launch() | GraphLaunch() | If():
+        case _:
             found.update(dict.fromkeys(instruction.writes))
             if type(instruction) is Launch:
                 found.update(dict.fromkeys([each.buffer for each in instruction.args if type(each) is Cell]))
     return list(found)
 
 
-_NAMED_BY_ACCESSES: Final = {
-    CopyHtoD: frozenset(("source",)),
-    CopyDtoH: frozenset(("out",)),
-    HostCall: frozenset(("out",)),
-}
-"""The fields that hold the number of a cell, which is in `reads` or in `writes` too."""
-
 _SAYS_NOTHING: Final = frozenset(("reads", "writes", "device", "origin", "name"))
 """Fields that stand in the description in another form, or that no result depends on."""
 
 _DESCRIBED: Final[Mapping[type, tuple[str, ...]]] = {
-    kind: tuple(
-        [
-            each.name
-            for each in fields(kind)
-            if each.name not in _SAYS_NOTHING and each.name not in _NAMED_BY_ACCESSES.get(kind, ())
-        ]
-    )
-    for kind in (Launch, Fill, CopyHtoD, CopyDtoH, CopyDtoD, HostCall, GraphLaunch, If)
+    kind: tuple([each.name for each in fields(kind) if each.name not in _SAYS_NOTHING])
+    for kind in get_args(Instruction)
 }
 """For each kind of instruction, all other fields: also those that a later version of it gets."""
 

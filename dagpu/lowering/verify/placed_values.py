@@ -216,7 +216,7 @@ class ValueWalk:
             case Fill(out=out, recipe=recipe, seed=seed):
                 return Fill, id(recipe), self._target(out), operand(seed)
             case CopyHtoD(out=out, source=source):
-                return CopyHtoD, values[source], self._target(out)
+                return CopyHtoD, values[source.buffer], self._target(out)
             case CopyDtoH(source=source):
                 return CopyDtoH, operand(source)
             case CopyDtoD(out=out, source=source):

@@ -16,11 +16,9 @@ from collections.abc import Sequence
 from math import inf, lcm
 from typing import NamedTuple, final
 
-from dagpu.lowering.program import Launch, Program, Tiles
-from dagpu.lowering.updates.dirty.carried_dirt import LeafDirt
-from dagpu.lowering.updates.dirty.dirt import Dirt
-from dagpu.lowering.updates.dirty.tile_updates import TileUpdate
-from dagpu.lowering.updates.staleness import Change
+from dagpu.lowering.program import Launch, Tiles
+from dagpu.lowering.updates.claims import Change, Dirt, LeafDirt, TileUpdate
+from dagpu.lowering.verify.data_flow import DataFlow, Value
 from dagpu.lowering.verify.verify_tiles import Seen, TileVerifier, is_before, is_behind, only_these_see, seen_by
 from dagpu.ops.live.parts import Box
 
@@ -50,13 +48,12 @@ def find_shifts(verifier: TileVerifier, change: Change, leaves: LeafDirt, update
     if changed != sources.keys() or len(ranks) != 1 or -1 in ranks:
         return None
     (rank,) = ranks
-    finder = _Finder(flow.program, update, rank)
-    for buffer in sources:
-        finder.moves[buffer, -1] = tuple(range(rank))
-    dirt = {(buffer, -1): found for buffer, found in leaves.items()} | update.dirt
+    finder = _Finder(flow, update, rank)
+    finder.moves.update(dict.fromkeys(sources, tuple(range(rank))))
+    dirt = {**leaves, **update.dirt}
     launches = []
     for index in flow.dependents(change.mask):
-        dirty = [version for version in map(flow.version, flow.reads[index]) if dirt.get(version) is not None]
+        dirty = [value for value in flow.reads[index] if dirt.get(value) is not None]
         if dirty:
             launch = flow.program.instructions[index]
             if type(launch) is not Launch or not finder.add(index, launch, dirty):
@@ -64,13 +61,13 @@ def find_shifts(verifier: TileVerifier, change: Change, leaves: LeafDirt, update
             launches.append((index, launch, dirty))
     finder.limit()
     for index, launch, dirty in launches:
-        for need in dirty:
-            where = dirt[need]
-            for buffer in launch.writes:
-                claimed = update.dirt.get((buffer, index))
+        for value in dirty:
+            where = dirt[value]
+            for made in flow.makes(index):
+                claimed = update.dirt.get(made)
                 if type(where) is not Dirt or type(claimed) is not Dirt:
                     return None
-                if not finder.hold_where_cut(index, launch, need[0], where, claimed):
+                if not finder.hold_where_cut(index, launch, flow.buffer[value], where, claimed):
                     return None
     return finder.shifts()
 
@@ -79,11 +76,12 @@ def find_shifts(verifier: TileVerifier, change: Change, leaves: LeafDirt, update
 class _Finder:
     """Collects how what launches leave moves with the sources."""
 
-    def __init__(self, program: Program, update: TileUpdate, rank: int) -> None:
-        self._program = program
+    def __init__(self, flow: DataFlow, update: TileUpdate, rank: int) -> None:
+        self._flow = flow
         self._update = update
-        self.moves: dict[tuple[int, int], tuple[int | None, ...]] = {}
-        """For each axis of what may differ, the axis of the sources with which it moves; None if it does not move."""
+        self.moves: dict[Value, tuple[int | None, ...]] = {}
+        """For each axis of each value that may differ, the axis of the sources with which it moves; None if it does not
+        move."""
         self._outputs: dict[int, Tiles] = {}
         """The output of each launch."""
         self._units = [1] * rank
@@ -92,7 +90,7 @@ class _Finder:
         self._held: set[int] = set()
         """The axes of the sources along which nothing may move."""
 
-    def add(self, index: int, launch: Launch, dirty: Sequence[tuple[int, int]]) -> bool:
+    def add(self, index: int, launch: Launch, dirty: Sequence[Value]) -> bool:
         """Add a launch that reads what is dirty. Return false if its tiles do not move with what it reads."""
         outputs = launch.outputs
         if not outputs or not launch.writes:
@@ -101,12 +99,12 @@ class _Finder:
         if any(each.tile != first.tile or each.view.layout.shape != shape for each in outputs):
             return False
         own: list[int | None] | None = None
-        for need in dirty:
-            seen = seen_by(launch, need[0])
-            if seen is None or need not in self.moves:
+        for value in dirty:
+            seen = seen_by(launch, self._flow.buffer[value])
+            if seen is None or value not in self.moves:
                 return False
             for each in seen:
-                found = self._along(each, self.moves[need])
+                found = self._along(each, self.moves[value])
                 if found is None or (own is not None and found != own):
                     return False
                 own = found
@@ -116,7 +114,7 @@ class _Finder:
             if with_axis is not None:
                 self._units[with_axis] = lcm(self._units[with_axis], first.tile[axis])
         self._outputs[index] = first
-        self.moves.update({(buffer, index): tuple(own) for buffer in launch.writes})
+        self.moves.update(dict.fromkeys(self._flow.makes(index), tuple(own)))
         return True
 
     def _along(self, seen: Seen, read: Sequence[int | None]) -> list[int | None] | None:
@@ -132,10 +130,10 @@ class _Finder:
     def limit(self) -> None:
         """Bound the shifts, so that all claimed tiles stay in their grids."""
         for index, output in self._outputs.items():
-            for buffer in self._program.instructions[index].writes:
-                claimed = self._update.dirt.get((buffer, index))
+            for value in self._flow.makes(index):
+                claimed = self._update.dirt.get(value)
                 for box in claimed.tiles if type(claimed) is Dirt else ():
-                    for axis, with_axis in enumerate(self.moves[buffer, index]):
+                    for axis, with_axis in enumerate(self.moves[value]):
                         if with_axis is not None:
                             tiles, (begin, end) = self._units[with_axis] // output.tile[axis], box[axis]
                             self._least[with_axis] = max(self._least[with_axis], -(begin // tiles))
@@ -145,7 +143,7 @@ class _Finder:
         """Let no part move along an axis on which the proof needs the place of the dirty tiles in the grid: nothing but
         the grid's end keeps other tiles from seeing what is dirty, or a claimed box has elements cut off. Return false
         if there is no proof."""
-        output, moves = self._outputs[index], self.moves[launch.writes[0], index]
+        output, moves = self._outputs[index], self.moves[self._flow.first[index]]
         shape = output.view.layout.shape
         for box in claimed.tiles:
             for axis, with_axis in enumerate(moves):
@@ -169,7 +167,7 @@ class _Finder:
         for index in self._update.lists:
             output, number = self._outputs[index], 1
             grows = [0] * len(self._units)
-            moves = self.moves[self._program.instructions[index].writes[0], index]
+            moves = self.moves[self._flow.first[index]]
             for axis in reversed(range(len(output.grid))):
                 with_axis = moves[axis]
                 if with_axis is not None:

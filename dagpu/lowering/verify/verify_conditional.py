@@ -7,16 +7,13 @@ from dataclasses import replace
 
 from dagpu.common.errors import PlanError
 from dagpu.lowering.program import If, bodies_of
-from dagpu.lowering.updates.comparing.conditional_updates import ConditionalUpdate
-from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
-from dagpu.lowering.updates.comparing.guarded_steps import runs
-from dagpu.lowering.updates.staleness import Change
-from dagpu.lowering.updates.subprogram import Subprogram
+from dagpu.lowering.updates.claims import Change, ConditionalUpdate, Subprogram, runs
+from dagpu.lowering.verify.data_flow import Compared, comparisons_of
 from dagpu.lowering.verify.step_names import CURE
 from dagpu.lowering.verify.verify_update import UpdateVerifier
 
 
-def verify_conditional(verifier: UpdateVerifier, comparisons: CutoffComparisons, update: ConditionalUpdate) -> None:
+def verify_conditional(verifier: UpdateVerifier, comparisons: Compared, update: ConditionalUpdate) -> None:
     """Prove a conditional update. `verifier` is that of the updates of the program.
 
     In each outcome, the targets must hold what a run from scratch leaves, where the changed sources have changed and
@@ -26,7 +23,7 @@ def verify_conditional(verifier: UpdateVerifier, comparisons: CutoffComparisons,
     Raises:
         PlanError: in some outcome that does not hold.
     """
-    compared = comparisons.of(update.cutoffs)
+    compared = comparisons_of(comparisons, update.cutoffs)
     flags = {each.flags for each in compared}
     for differing in update.outcomes():
         part = _executed(update.subprogram, {each.flags for each in compared if each.bit & differing})

@@ -16,10 +16,7 @@ import numpy as np
 from dagpu.common.errors import PlanError
 from dagpu.common.layout import Layout
 from dagpu.lowering.program import Cell, CopyDtoD, CopyHtoD, Instruction, Launch, Tiles, View, label
-from dagpu.lowering.updates.dirty.carried_dirt import LeafDirt
-from dagpu.lowering.updates.dirty.dirt import Dirt, Dirty
-from dagpu.lowering.updates.dirty.tile_updates import TileUpdate
-from dagpu.lowering.updates.staleness import Change
+from dagpu.lowering.updates.claims import Change, Dirt, Dirty, LeafDirt, TileUpdate
 from dagpu.lowering.verify.data_flow import Analysed, DataFlow, Value
 from dagpu.lowering.verify.step_names import CURE
 from dagpu.ops.kernel_spec import Sight
@@ -61,8 +58,8 @@ class TileVerifier:
                 stale, where = self._dirt(value, mask, leaves, dirt)
                 if stale:
                     found.append((flow.buffer[value], where))
-            for buffer in instruction.writes:
-                claimed = dirt.get((buffer, index))
+            for buffer, made in zip(instruction.writes, flow.makes(index), strict=True):
+                claimed = dirt.get(made)
                 if claimed is not None:
                     clean = False
                 if found and not self._covers(index, instruction, buffer, claimed, found):
@@ -77,23 +74,21 @@ class TileVerifier:
             assert type(launch) is Launch
             listed = np.zeros(launch.grid, np.bool_)
             listed.ravel()[numbers] = True
-            for buffer in launch.writes:
+            for buffer, made in zip(launch.writes, flow.makes(index), strict=True):
                 held = buffer in self._targets and buffer not in change.lost
                 whole = flow.writers[buffer] > 1 or (not held and (buffer in self._targets or buffer in self._read))
-                if whole or not _lists_all(dirt.get((buffer, index)), listed):
+                if whole or not _lists_all(dirt.get(made), listed):
                     raise PlanError(
                         f"an update runs a list of tiles of {label(launch)}, which leaves buffer {buffer} stale. {CURE}"
                     )
         return frozenset(unchanged)
 
-    def _dirt(
-        self, value: Value, mask: int, leaves: LeafDirt, dirt: Mapping[tuple[int, int], Dirty]
-    ) -> tuple[bool, Dirt | None]:
+    def _dirt(self, value: Value, mask: int, leaves: LeafDirt, dirt: Mapping[Value, Dirty]) -> tuple[bool, Dirt | None]:
         """Return whether what an instruction reads may differ, and where; None for anywhere. Of what an earlier
         instruction leaves, the claim counts, which is proved."""
-        buffer, writer = version = self.flow.version(value)
-        known = writer >= 0 or buffer in leaves
-        found = dirt.get(version) if writer >= 0 else leaves.get(buffer)
+        made = self.flow.maker[value] >= 0  # else the value has the number of its buffer
+        found = dirt.get(value) if made else leaves.get(value)
+        known = made or value in leaves
         stale = (found is not None or not known) and bool(self.flow.bits_of(value) & mask)
         return stale, found if type(found) is Dirt else None
 
@@ -108,7 +103,7 @@ class TileVerifier:
         if claimed is None or not isinstance(instruction, CopyHtoD | CopyDtoD) or len(dirty) > 1:
             return False
         (read, where), out = dirty[0], instruction.out.layout
-        source = instruction.source if type(instruction) is CopyHtoD else instruction.source.buffer
+        source = instruction.source.buffer
         return (
             where is not None
             and read == source
@@ -140,7 +135,7 @@ class TileVerifier:
                 else:
                     if not _none_sees(box, each):
                         return False
-        return claimed is None or claimed.of is own or _are_alike(claimed, own)
+        return claimed is None or _are_alike(claimed, own)
 
     def _output(self, index: int, launch: Launch, buffer: int) -> Tiles:
         found = self._outputs.get((index, buffer))

@@ -13,10 +13,8 @@ from typing import Final, TypeAlias, final
 
 from dagpu.common.errors import PlanError
 from dagpu.lowering.program import Program, Role, label
-from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
-from dagpu.lowering.updates.staleness import Change
-from dagpu.lowering.updates.subprogram import Subprogram
-from dagpu.lowering.verify.data_flow import Analysed, DataFlow, Value, buffers_used, operation
+from dagpu.lowering.updates.claims import Change, Subprogram
+from dagpu.lowering.verify.data_flow import Analysed, Compared, DataFlow, Value, buffers_used, comparisons_of, operation
 from dagpu.lowering.verify.step_names import CURE
 
 _Number: TypeAlias = int
@@ -62,7 +60,7 @@ class UpdateVerifier:
     so takes a time that does not depend on what is clean.
     """
 
-    def __init__(self, analysed: Analysed, comparisons: CutoffComparisons | None = None) -> None:
+    def __init__(self, analysed: Analysed, comparisons: Compared | None = None) -> None:
         self._targets = analysed.targets
         self._bits = analysed.bits
         self._comparisons = comparisons
@@ -145,7 +143,7 @@ class UpdateVerifier:
             if not bits & change.wait and held[buffer] != after(buffer):
                 made_by = label(self._program.instructions[flow.maker[flow.last[buffer]]])
                 raise PlanError(f"an update leaves buffer {buffer}, which {made_by} writes, stale. {CURE}")
-        for each in [] if self._comparisons is None else self._comparisons.of(change.compare):
+        for each in [] if self._comparisons is None else comparisons_of(self._comparisons, change.compare):
             if held.get(each.flags) != after(each.flags):
                 raise PlanError(f"an update decides a cutoff of buffer {each.buffer} by other contents. {CURE}")
 

@@ -11,11 +11,8 @@ from dagpu.backends.protocol import LaunchedReplay
 from dagpu.common.origin import Origin
 from dagpu.handles.device_handles import driver_of
 from dagpu.handles.storage import Storage, lock_all, unlock_all
-from dagpu.lowering.updates.comparing.conditional_updates import (
-    NOTHING_AFTER,
-    ConditionalUpdate,
-    conditional_update,
-)
+from dagpu.lowering.updates.claims import ConditionalUpdate
+from dagpu.lowering.updates.comparing.conditional_updates import NOTHING_AFTER, conditional_update
 from dagpu.reactive.plans.plan_maker import PlanMaker
 from dagpu.reactive.plans.update_plans import MOST_PLANS
 from dagpu.runtime.calls.loaded_plan import LoadedPlan

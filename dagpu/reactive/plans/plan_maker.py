@@ -4,10 +4,9 @@ from collections.abc import Callable
 from typing import final
 
 from dagpu.lowering.plan import Plan
-from dagpu.lowering.updates.comparing.conditional_updates import ConditionalUpdate
+from dagpu.lowering.updates.claims import Change, ConditionalUpdate, Subprogram
 from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
-from dagpu.lowering.updates.staleness import Change, Staleness
-from dagpu.lowering.updates.subprogram import Subprogram
+from dagpu.lowering.updates.staleness import Staleness
 from dagpu.lowering.verify.verify_conditional import verify_conditional
 from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program

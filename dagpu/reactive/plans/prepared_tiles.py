@@ -8,11 +8,8 @@ import numpy as np
 
 from dagpu.handles.device_handles import driver_of
 from dagpu.handles.storage import Storage
-from dagpu.lowering.updates.dirty.carried_dirt import LeafDirt
+from dagpu.lowering.updates.claims import Change, LeafDirt, Subprogram, TileUpdate
 from dagpu.lowering.updates.dirty.tile_lists import TiledProgram, shifted_lists
-from dagpu.lowering.updates.dirty.tile_updates import TileUpdate
-from dagpu.lowering.updates.staleness import Change
-from dagpu.lowering.updates.subprogram import Subprogram
 from dagpu.lowering.verify.tile_shifts import Shifts, find_shifts
 from dagpu.lowering.verify.verify_tiles import TileVerifier
 from dagpu.ops.live.parts import Box

@@ -5,11 +5,11 @@ from collections.abc import Hashable
 from math import ceil
 from typing import Final, final
 
+from dagpu.lowering.updates.claims import Change, TileUpdate
 from dagpu.lowering.updates.dirty.tile_lists import lengths_of, list_array, with_lists
-from dagpu.lowering.updates.dirty.tile_updates import COPIED_WHOLE_FROM, WHOLE_FROM, TileCount, TileUpdate, TileUpdates
+from dagpu.lowering.updates.dirty.tile_updates import COPIED_WHOLE_FROM, WHOLE_FROM, TileCount, TileUpdates
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_result import TargetMemory
-from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.verify.verify_tiles import TileVerifier
 from dagpu.ops.live.parts import Box
 from dagpu.reactive.plans.plan_maker import PlanMaker

@@ -4,8 +4,7 @@ from collections import OrderedDict
 from typing import Final, final
 
 from dagpu.handles.storage import Storage
-from dagpu.lowering.updates.staleness import Change
-from dagpu.lowering.updates.subprogram import Subprogram
+from dagpu.lowering.updates.claims import Change, Subprogram
 from dagpu.reactive.plans.plan_maker import PlanMaker
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 

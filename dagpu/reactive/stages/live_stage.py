@@ -13,12 +13,12 @@ from dagpu.lowering.arguments.call_guard import Reading
 from dagpu.lowering.plan import Plan
 from dagpu.lowering.program import HOST
 from dagpu.lowering.reuse.bound_arguments import BoundArguments
-from dagpu.lowering.updates.comparing.guarded_steps import ALWAYS, runs
+from dagpu.lowering.updates.claims import ALWAYS, Change, runs
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
-from dagpu.lowering.updates.staleness import Change, Staleness
+from dagpu.lowering.updates.staleness import Staleness
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
 from dagpu.reactive.plans.conditional_plans import ConditionalPlan, ConditionalPlans
@@ -120,7 +120,7 @@ class LiveStage:
         """Take over memory of an earlier trace for lost targets whose contents are the same by construction."""
         if not available or not self.lost:
             return
-        numbers = table.of_program(self.staleness, self.leaves.identity)
+        numbers = table.of_program(self.staleness.program, self.leaves.identity)
         for buffer in self.lost:
             found = available.get(numbers[buffer])
             if found is not None:
@@ -130,7 +130,7 @@ class LiveStage:
     def take_from(self, wanted: Iterable[int], table: ValueNumbers, lenders: Lenders) -> set[int]:
         """Take over memory of other feeds whose contents are, by construction, those of these targets. Return the
         targets that were found."""
-        numbers, found = table.of_program(self.staleness, self.leaves.identity), set[int]()
+        numbers, found = table.of_program(self.staleness.program, self.leaves.identity), set[int]()
         for buffer in wanted:
             lender = lenders.get(numbers[buffer])
             if lender is not None:
@@ -143,7 +143,7 @@ class LiveStage:
     def lenders(self, table: ValueNumbers, stale: int) -> Lenders:
         """Return the targets that are right although the bits `stale` have changed, by value number, and name what they
         hold: a later stage may read it."""
-        numbers = table.of_program(self.staleness, self.leaves.identity)
+        numbers = table.of_program(self.staleness.program, self.leaves.identity)
         found: Lenders = {}
         for buffer in self.staleness.targets - self.lost:
             memory = self.targets.memory[buffer]

@@ -11,12 +11,12 @@ from dagpu.common.layout import Layout
 from dagpu.handles import HandleState, Holders, SharedTensor, live_state
 from dagpu.handles.device_handles import MappedMemory, driver_of
 from dagpu.handles.storage import Storage
-from dagpu.lowering.updates.comparing.cutoff_comparisons import ComparedBuffer, Comparison, CutoffComparisons
+from dagpu.lowering.updates.claims import Change, Comparison, Subprogram
+from dagpu.lowering.updates.comparing.cutoff_comparisons import ComparedBuffer, CutoffComparisons
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.lowering.updates.live_result import TargetMemory
-from dagpu.lowering.updates.staleness import Change, Staleness
-from dagpu.lowering.updates.subprogram import Subprogram
+from dagpu.lowering.updates.staleness import Staleness
 from dagpu.runtime.device_lookup import find_device
 
 

@@ -15,7 +15,7 @@ from dagpu.ops.live.source_op import Source, cutoff, source
 from dagpu.ops.live.versions import Snapshot
 from dagpu.reactive.incremental import IncrementalRun
 from dagpu.runtime.waiting.waits import BlockingWaits, drive
-from dagpu.testing import Plan, exploring
+from dagpu.testing import Plan, Program, exploring
 from tests.behaviour.live.live_kernels import Op, array, blended, flipped, gathered
 from tests.simulated.cuda import installed
 
@@ -179,6 +179,12 @@ def explored(kind: str, seed: int, fail_at: int | None = None) -> Iterator[None]
     except DagpuError as error:
         if "no order was explored" not in str(error):
             raise
+
+
+def writes_each_once(program: Program) -> bool:
+    """Whether no buffer of a program is written twice."""
+    written = [buffer for instruction in program.instructions for buffer in instruction.writes]
+    return len(written) == len(set(written))
 
 
 def labels_of(trial: Trial) -> list[str]:

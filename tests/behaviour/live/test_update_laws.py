@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import DeviceError, PlanError, SharedTensor, current_device, from_host, ones, share_array, zip_ops
-from dagpu.lowering.updates.staleness import Change
+from dagpu.lowering.updates.claims import Change
 from dagpu.lowering.updates.subprogram import extract
 from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.ops.live.source_op import cutoff, source
@@ -31,6 +31,7 @@ from tests.behaviour.live.live_trials import (
     recipes,
     same,
     trial_of,
+    writes_each_once,
 )
 from tests.simulated.cuda import installed
 
@@ -59,7 +60,7 @@ def test_an_update_runs_what_depends_on_the_change(recipe: Recipe, steps: Change
     trial.check()
     (stage,) = trial.run._stages  # noqa: SLF001  # the analysis is not public
     staleness = stage.staleness
-    once = all(len(writers) == 1 for writers in staleness.writers.values())
+    once = writes_each_once(staleness.program)
     for number, which in enumerate(steps):
         change(trial, which, number)
         trial.check()

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from dagpu import batch, empty, from_host, source, zip_ops
 from dagpu.common.errors import PlanError
-from dagpu.lowering.updates.dirty.dirt import EVERYTHING
+from dagpu.lowering.updates.claims import EVERYTHING, Change
 from dagpu.lowering.updates.dirty.tile_lists import list_array
 from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
-from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.verify.tile_shifts import find_shifts
 from dagpu.lowering.verify.verify_tiles import TileVerifier
 from dagpu.reactive.plans.tiled_plans import TiledPlans

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import PlanError, batch
-from dagpu.lowering.updates.dirty.dirt import Dirt
+from dagpu.lowering.updates.claims import Change, Dirt
 from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
-from dagpu.lowering.updates.staleness import Change
 from dagpu.lowering.updates.subprogram import extract
 from dagpu.lowering.verify.verify_tiles import TileVerifier
 from dagpu.lowering.verify.verify_update import UpdateVerifier
@@ -77,8 +76,8 @@ def test_the_tiles_that_see_a_change_run_and_no_others(recipe: TileRecipe, steps
         trial.update()
         counts = {each.instruction: (each.tiles, each.total) for each in stage.tiles.counts}
         for index, (dirty, total) in wanted.items():
-            outputs = staleness.program.instructions[index].writes
-            alone = all(len(staleness.writers[buffer]) == 1 for buffer in outputs)
+            accesses = staleness.program.accesses
+            alone = all(map(accesses.is_alone, accesses.makes(index)))
             if counts and alone:
                 assert counts[index] == (dirty if 4 * dirty < 3 * total else total, total)
             if not counts:
@@ -120,14 +119,17 @@ def test_every_tile_of_an_update_is_needed(recipe: TileRecipe, steps: list[list[
             lost = change._replace(lost=frozenset(stage.staleness.program.instructions[index].writes))
             with pytest.raises(PlanError, match="leaves buffer"):
                 verifier.verify(lost, leaves, update)
-        for version, dirt in update.dirt.items():
-            if version[1] < 0 or type(dirt) is not Dirt:
+        for value, dirt in update.dirt.items():
+            if value < len(stage.staleness.program.buffers) or type(dirt) is not Dirt:
                 continue
+            elsewhere = Dirt(dirt.layout, (((0, 0),) * len(dirt.layout.shape),), dirt.tiles, dirt.of)
+            with pytest.raises(PlanError, match="leaves"):  # the boxes are not those of the tiles
+                verifier.verify(change, leaves, update._replace(dirt={**update.dirt, value: elsewhere}))
             for number in range(len(dirt.boxes)):
                 less = Dirt(dirt.layout, without(dirt.boxes, number), without(dirt.tiles, number))
                 claimed = less if less.boxes else None
                 with pytest.raises(PlanError, match="leaves"):
-                    verifier.verify(change, leaves, update._replace(dirt={**update.dirt, version: claimed}))
+                    verifier.verify(change, leaves, update._replace(dirt={**update.dirt, value: claimed}))
 
 
 def without(boxes: tuple[Box, ...], number: int) -> tuple[Box, ...]:

@@ -134,20 +134,19 @@ def dirty_tiles(trial: Trial, written: dict[int, list[tuple[slice, slice]]]) -> 
     (stage,) = trial.run._stages  # noqa: SLF001  # the analysis is not public
     staleness, live = stage.staleness, trial.run._live  # noqa: SLF001
     assert live is not None
-    elements: dict[tuple[int, int], NDArray[np.bool_]] = {}
+    elements: dict[int, NDArray[np.bool_]] = {}  # by buffer, as the program has run so far
     for buffer, (made_input, _) in stage.leaves._live.items():  # noqa: SLF001
         index = next(n for n, each in enumerate(trial.sources) if each is made_input.source)
         if index < len(trial.sources) - 1:
-            mask = elements[buffer, -1] = np.zeros((N, N), np.bool_)
+            mask = elements[buffer] = np.zeros((N, N), np.bool_)
             for at in written.get(index, ()):
                 mask[at] = True
     clean = np.zeros((N, N), np.bool_)
     found: dict[int, tuple[int, int]] = {}
     for index, instruction in enumerate(staleness.program.instructions):
-        needs = dict(staleness.needs[index])
         made_dirty = np.zeros((N, N), np.bool_)
         if isinstance(instruction, CopyHtoD):
-            made_dirty = elements.get((instruction.source, -1), clean)
+            made_dirty = elements.get(instruction.source.buffer, clean)
         elif isinstance(instruction, Launch):
             (tiles,) = [each for each in instruction.args if type(each) is Tiles]
             count = 0
@@ -155,7 +154,7 @@ def dirty_tiles(trial: Trial, written: dict[int, list[tuple[slice, slice]]]) -> 
                 steps = zip(number, tiles.tile, strict=True)
                 where = tuple(slice(i * step, min((i + 1) * step, N)) for i, step in steps)
                 if any(
-                    elements.get((buffer, needs[buffer]), clean)[seen_part(instruction, position, where)].any()
+                    elements.get(buffer, clean)[seen_part(instruction, position, where)].any()
                     for position, buffer in buffers_of(instruction)
                 ):
                     made_dirty[where] = True
@@ -163,7 +162,7 @@ def dirty_tiles(trial: Trial, written: dict[int, list[tuple[slice, slice]]]) -> 
             if instruction.kernel.sees is not None:
                 found[index] = count, prod(tiles.grid)
         for buffer in instruction.writes:
-            elements[buffer, index] = made_dirty
+            elements[buffer] = made_dirty
     return found
 
 

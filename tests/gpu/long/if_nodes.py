@@ -41,7 +41,7 @@ from dagpu.testing import (
     live_state,
 )
 from tests.behaviour.live.live_kernels import array, flipped, gathered
-from tests.behaviour.live.live_trials import KINDS, Recipe, Trial, mask_of, trial_of
+from tests.behaviour.live.live_trials import KINDS, Recipe, Trial, mask_of, trial_of, writes_each_once
 from tests.gpu.support.conditional_graphs import ConditionalGraph
 
 CHAIN: Final = 300
@@ -104,7 +104,7 @@ def random_ops(ops: int, updates: int) -> list[str]:
         trial = trial_of(random_recipe(choose))
         trial.check()
         (stage,) = trial.run._stages  # noqa: SLF001  # the analysis is not public
-        once = all(len(writers) == 1 for writers in stage.staleness.writers.values())
+        once = writes_each_once(stage.staleness.program)
         for _ in range(updates):
             before = [live_state(cut.value).storage.memory for cut in stage.cutoffs.inputs]
             revisions = [each.revision for each in trial.sources]

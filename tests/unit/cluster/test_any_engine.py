@@ -45,7 +45,7 @@ from dagpu.handles.library_bodies import LibraryBody
 from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.runtime.device_lookup import add_nodes, find_device, remove_nodes
-from dagpu.testing import HOST, Buffer, HostCall, Launch, Program, Role, live_state
+from dagpu.testing import HOST, Buffer, Cell, HostCall, Launch, Program, Role, live_state
 from tests.conftest import DEEP
 from tests.programs.meshes import Scatter
 from tests.programs.named_kernels import affine, step
@@ -229,7 +229,7 @@ def test_an_array_in_a_part_needs_no_pickle_of_numpy(kind: str) -> None:
     array: Any = _KEPT[kind]
     encoder = Encoder(on_host=True, code=False)
     for content in (array, array.reshape(-1)[0] if array.size else array.dtype.type(1)):
-        call = HostCall(WriteCheckpoint("x.npy"), content, 0, (), (0,), 0, None)
+        call = HostCall(WriteCheckpoint("x.npy"), content, Cell(0), (), (0,), 0, None)
         blob = encoder.encode(Program(("host:0",), (Buffer(0, HOST, Role.OUTPUT),), (call,), (SingleStream(),), (0,)))
         assert b"numpy" not in blob.content
         (read,) = Decoder().decode(blob.content, {}).instructions

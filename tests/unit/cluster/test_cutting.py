@@ -20,6 +20,7 @@ from dagpu.lowering.schedule.policies import SingleStream
 from dagpu.testing import (
     HOST,
     Buffer,
+    Cell,
     CopyDtoD,
     CopyDtoH,
     CopyHtoD,
@@ -199,8 +200,8 @@ def test_short_instructions_do_not_chain_parts() -> None:
     chains: list[list[Instruction]] = []
     for at in range(count):
         source, out, result = blocks[at], blocks[count + at], results[at]
-        up = CopyHtoD(View(source, view), cells[at], (cells[at],), (source,), 0, None)
-        down = CopyDtoH(result, View(out, view), (out,), (result,), 0, None)
+        up = CopyHtoD(View(source, view), Cell(cells[at]), (cells[at],), (source,), 0, None)
+        down = CopyDtoH(Cell(result), View(out, view), (out,), (result,), 0, None)
         chains.append([up, launch((source,), (out,)), down])
     by_chain = [each for chain in chains for each in chain]
     by_kind = [chain[at] for at in range(3) for chain in chains]

@@ -77,7 +77,7 @@ class CopyIn:
     def staged_bytes(self, memory: Sequence[object], device: CudaDevice) -> int:
         """Return the bytes that the submitting thread has to stage: none of a page-locked array, or of one that a
         function of the host has yet to return."""
-        array = memory[self.instruction.source]
+        array = memory[self.instruction.source.buffer]
         return 0 if not isinstance(array, np.ndarray) or is_locked(array, device.gpu) else array.nbytes
 
 
@@ -126,7 +126,7 @@ class CopyOut:
         except DeviceError as error:
             if error.code != OUT_OF_MEMORY:
                 raise
-        memory[self.instruction.out] = array = np.empty(self.layout.shape, self.layout.dtype)
+        memory[self.instruction.out.buffer] = array = np.empty(self.layout.shape, self.layout.dtype)
         return array
 
     def locked_result(self, memory: list[object], device: CudaDevice, wanted: int = 0) -> LockedArray:
@@ -137,7 +137,7 @@ class CopyOut:
             ShapeError: the array in the cell has another shape or element type, or is not contiguous.
             DeviceError: there is too little page-locked memory (code 2).
         """
-        given, layout = memory[self.instruction.out], self.layout
+        given, layout = memory[self.instruction.out.buffer], self.layout
         if isinstance(given, np.ndarray):
             if given.shape != layout.shape or given.dtype != layout.dtype or not given.flags.c_contiguous:
                 raise ShapeError(
@@ -146,13 +146,13 @@ class CopyOut:
                 )
             return LockedArray(given, address_of(given))
         block = device.pinned.take(layout.nbytes, device.pinned_room, wanted)
-        memory[self.instruction.out] = array = array_over(block, layout.shape, layout.dtype)
+        memory[self.instruction.out.buffer] = array = array_over(block, layout.shape, layout.dtype)
         return LockedArray(array, block.address)
 
     def submits_quickly(self, memory: Sequence[object], device: CudaDevice) -> bool:
         """Return True if the target is page-locked, or is page-locked so quickly that the starting thread may wait for
         it."""
-        array = memory[self.instruction.out]
+        array = memory[self.instruction.out.buffer]
         if isinstance(array, np.ndarray):
             return is_locked(array, device.gpu)
         return self.layout.nbytes <= PROMPT_OUT or device.pinned.has_idle(self.layout.nbytes)

@@ -109,7 +109,7 @@ def capture(compiled: CompiledPlan, encoded: Encoded, graphs: GraphInstances, bo
         memory.allocate(instance.parameters.bases)
         memory.allocate_host_memory(instance.parameters.bases, instance.staged_arrays)
         for copy_out in compiled.copies_out:
-            array = bound[copy_out.instruction.out]
+            array = bound[copy_out.instruction.out.buffer]
             assert isinstance(array, np.ndarray)
             if array.nbytes and not device.gpu.is_pinned(array):
                 raise CaptureError(

@@ -10,20 +10,7 @@ from typing import final
 from dagpu.common.errors import PlanError
 from dagpu.common.origin import describe
 from dagpu.handles.device_handles import is_automatic
-from dagpu.lowering.program import (
-    HOST,
-    CopyDtoD,
-    CopyHtoD,
-    Fill,
-    GraphLaunch,
-    Instruction,
-    Launch,
-    Program,
-    Role,
-    label,
-    reads_peers,
-)
-from dagpu.lowering.schedule.dependences import AccessHistory
+from dagpu.lowering.program import HOST, GraphLaunch, Instruction, Program, covers, label, reads_peers
 from dagpu.lowering.schedule.mesh import Mesh
 
 
@@ -45,13 +32,17 @@ class Versions:
         """For each device of the program, its place; -1 for an automatic device."""
         self.home = [-1 if buffer.device == HOST else self.place_of[buffer.device] for buffer in program.buffers]
         """For each buffer, the place of its device; -1 for a cell, and for memory without a device."""
-        self.buffer: list[int] = []
-        """For each version, its buffer."""
-        self.nbytes: list[int] = []
-        self.start: list[int] = []
-        """For each version, the place that has it before the program starts; -1 if an instruction makes it."""
-        self.maker: list[int] = []
+        accesses = program.accesses
+        self.buffer = accesses.buffer
+        """For each version, its buffer. A version is a value of the program's accesses, in memory of a device."""
+        self.maker = accesses.maker
         """For each version, the instruction that makes it; -1 if it exists before."""
+        self.nbytes = [program.buffers[buffer].nbytes for buffer in self.buffer]
+        self.start = [-1] * len(self.buffer)
+        """For each version, the place that has it before the program starts; -1 if an instruction makes it."""
+        self.start[: len(self.home)] = [
+            -1 if accesses.is_blank(buffer) else place for buffer, place in enumerate(self.home)
+        ]
         self.uses: list[list[int]] = []
         """For each instruction, the versions that it reads, and those that it changes."""
         self.makes: list[list[int]] = []
@@ -69,62 +60,43 @@ class Versions:
         self._find_numbers()
 
     def _scan(self) -> None:
-        """Fill in the versions and the tables of instructions."""
-        program, home, place_of = self._program, self.home, self.place_of
-        on_device = [buffer.device != HOST for buffer in program.buffers]
-        newest = [-1] * len(home)
-        for number, buffer in enumerate(program.buffers):
-            if buffer.role is Role.INPUT and on_device[number]:
-                newest[number] = self._new(number, home[number], -1)
+        """Fill in the tables of instructions."""
+        program, accesses, home, place_of = self._program, self._program.accesses, self.home, self.place_of
+        on_device = [program.buffers[buffer].device != HOST for buffer in self.buffer]
         for index, instruction in enumerate(program.instructions):
-            uses: list[int] = []
-            for read in instruction.reads:
-                version = newest[read]
-                if version >= 0 and version not in uses:
-                    uses.append(version)
-            makes: list[int] = []
-            fixed, changes, stays = place_of[instruction.device], False, True
+            makes = [version for version in accesses.makes(index) if on_device[version]]
+            fixed, stays = place_of[instruction.device], True
             is_graph = type(instruction) is GraphLaunch
             if is_graph:
                 self.in_place.add(index)
-            for written in instruction.writes:
-                if not on_device[written]:
-                    continue
-                version, at = newest[written], home[written]
-                if version >= 0 and not _covers(instruction, program):
-                    changes = True
-                    if version not in uses:
-                        uses.append(version)
+            for version in makes:
+                at = home[self.buffer[version]]
                 if at < 0:
                     stays = False
                 elif fixed != at and not is_graph:
                     if fixed >= 0:
                         raise _two_homes(instruction, self.places[fixed], self.places[at])
                     fixed = at
-                newest[written] = version = self._new(written, -1, index)
-                makes.append(version)
-            self.uses.append(uses)
+            self.uses.append([version for version in accesses.uses[index] if on_device[version]])
             self.makes.append(makes)
             self.fixed.append(fixed)
             # What is changed in part has to be there before: in memory that has its place, it is.
-            self.anywhere.append((stays or not changes) and reads_peers(instruction))
+            self.anywhere.append(reads_peers(instruction) and (stays or not self._changes(instruction, makes)))
+
+    def _changes(self, instruction: Instruction, makes: Sequence[int]) -> bool:
+        """Return whether an instruction leaves some of what was in the memory that it writes."""
+        accesses = self._program.accesses
+        return not covers(instruction, self._program.buffers) and not all(
+            accesses.is_blank(accesses.before[version]) for version in makes
+        )
 
     def _find_numbers(self) -> None:
         """Fill in `numbers_of`."""
-        cells = {number for number, buffer in enumerate(self._program.buffers) if buffer.device == HOST}
-        made: dict[int, int] = {}
-        for index, instruction in enumerate(self._program.instructions if cells else ()):
-            found = [made[read] for read in instruction.reads if read in made]
+        in_cell = [self._program.buffers[buffer].device == HOST for buffer in self.buffer]
+        for index, reads in enumerate(self._program.accesses.reads if any(in_cell) else ()):
+            found = [made for value in reads if in_cell[value] and (made := self.maker[value]) >= 0]
             if found:
                 self.numbers_of[index] = found
-            made.update(dict.fromkeys(cells.intersection(instruction.writes), index))
-
-    def _new(self, buffer: int, start: int, maker: int) -> int:
-        self.buffer.append(buffer)
-        self.nbytes.append(self._program.buffers[buffer].nbytes)
-        self.start.append(start)
-        self.maker.append(maker)
-        return len(self.buffer) - 1
 
     def by_path(self, times: Sequence[float]) -> tuple[list[int], float]:
         """Return the instructions by descending longest path from their start (upward rank), then in program order, and
@@ -133,7 +105,7 @@ class Versions:
         Each instruction comes after all that make what it uses, numbers of the host included, and after all that use
         what it writes over: so the order is one in which the program may run.
         """
-        before = AccessHistory(len(self._program.buffers)).scan(self._program.instructions)
+        before = self._program.accesses.predecessors
         rest = list(times)
         for index in range(len(rest) - 1, -1, -1):
             length = rest[index]
@@ -150,15 +122,6 @@ class Versions:
             if 0 <= place < self.free:
                 held[place] += self.nbytes[version]
         return max(range(self.free), key=held.__getitem__)
-
-
-def _covers(instruction: Instruction, program: Program) -> bool:
-    """Return whether an instruction writes every byte of its output, and so uses nothing of what was there."""
-    if type(instruction) is Launch:  # most instructions are launches
-        return False
-    if isinstance(instruction, (Fill, CopyHtoD, CopyDtoD)):
-        return instruction.out.layout.nbytes == program.buffers[instruction.out.buffer].nbytes
-    return False
 
 
 def _two_homes(instruction: Instruction, one: str, other: str) -> PlanError:

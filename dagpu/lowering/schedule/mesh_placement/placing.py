@@ -16,11 +16,11 @@ from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import Origin
 from dagpu.handles.device_handles import is_automatic
 from dagpu.lowering.program import HOST, Buffer, CopyDtoD, GraphLaunch, Instruction, Program, Role, View
+from dagpu.lowering.renumbering import Renumbering
 from dagpu.lowering.schedule.cost_model import CostModel
 from dagpu.lowering.schedule.mesh import Mesh
 from dagpu.lowering.schedule.mesh_placement.memory_versions import Versions
 from dagpu.lowering.schedule.mesh_placement.mesh_simulation import MeshSimulation, Move, SimulatedRun
-from dagpu.lowering.updates.subprogram import Renumbering
 
 
 class DevicePolicy(Protocol):

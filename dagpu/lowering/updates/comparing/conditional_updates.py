@@ -10,22 +10,15 @@ through: where the two differ it lets this one through, and where they are equal
 Not every update can be such a program; `conditional_update` says why not. The host then decides between two plans.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, final
 
-from dagpu.common.frozen import plain
 from dagpu.lowering.program import HOST, HostCall, If, Instruction, Role, View, label
-from dagpu.lowering.updates.comparing.cutoff_comparisons import Comparison, CutoffComparisons
-from dagpu.lowering.updates.comparing.guarded_steps import (
-    ALWAYS,
-    GuardedStep,
-    predecessors,
-    read_writers,
-    runs,
-    set_levels,
-)
-from dagpu.lowering.updates.staleness import Change, Staleness, buffers_read
-from dagpu.lowering.updates.subprogram import Subprogram, assemble
+from dagpu.lowering.updates.claims import ALWAYS, Change, Comparison, ConditionalUpdate
+from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
+from dagpu.lowering.updates.comparing.guarded_steps import GuardedStep, predecessors, read_writers, set_levels
+from dagpu.lowering.updates.staleness import Staleness
+from dagpu.lowering.updates.subprogram import assemble
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 
 MOST_CUTOFFS: Final = 4
@@ -35,43 +28,6 @@ cutoff."""
 
 NOTHING_AFTER: Final = "nothing runs after the cutoff"
 """The reason why an update needs no conditional program."""
-
-
-@final
-@plain
-class ConditionalUpdate:
-    """The program of an update that decides cutoffs, and what each outcome means."""
-
-    mask: int
-    """The bits that have changed."""
-    subprogram: Subprogram
-    guards: tuple[int, ...]
-    """The guard of each of the instructions `subprogram.chosen`: the `If`s are not among them."""
-    made: tuple[tuple[int, int, int], ...]
-    """For each target that the program makes: its number in the whole program, its number here, and its guard."""
-    comparing: tuple[tuple[int, int, int], ...]
-    """For each cutoff that the program may decide its bit, the buffer that it compares, and the guard of the
-    comparison, in the order of the program."""
-
-    @property
-    def cutoffs(self) -> int:
-        """The bits of the cutoffs that the program may decide."""
-        return sum([bit for bit, _, _ in self.comparing])
-
-    def compared(self, differing: int) -> int:
-        """Return the bits of the cutoffs whose tensors are compared if those of the cutoffs `differing` differ."""
-        return sum([bit for bit, _, guard in self.comparing if runs(guard, differing)])
-
-    def count(self, differing: int) -> int:
-        """Return the number of instructions of the op that run if the tensors of the cutoffs `differing` differ."""
-        return sum([runs(guard, differing) for guard in self.guards]) - self.compared(differing).bit_count()
-
-    def outcomes(self) -> Iterator[int]:
-        """Yield each set of cutoffs whose tensors may differ: only what is compared differs."""
-        found = [0]
-        for bit, _, guard in self.comparing:
-            found += [differing | bit for differing in found if runs(guard, differing)]
-        yield from found
 
 
 def conditional_update(
@@ -93,7 +49,7 @@ class _Builder:
         self._wait = wait
         self._comparisons = sorted(comparisons.of(wait), key=lambda each: each.bit)
         self._table = ValueNumbers()
-        self._numbers = self._table.of_program(staleness, self._leaf)
+        self._numbers = self._table.of_program(staleness.program, self._leaf)
         self._guard_of_comparison = {
             each.bit: self._guard(staleness.bits_of(each.buffer)) for each in self._comparisons
         }
@@ -157,9 +113,10 @@ class _Builder:
             ((last.get(each.buffer, -1), 1), each.chosen, self._guard_of_comparison[each.bit])
             for each in self._comparisons
         ]
-        instead, steps = self._in_place_of, list[GuardedStep]()
+        instead, accesses, steps = self._in_place_of, self._whole.accesses, list[GuardedStep]()
         for _, index, guard in sorted(order):
-            reads = [instead.get(buffer, buffer) for buffer in buffers_read(instructions[index])]
+            used = [accesses.buffer[value] for value in accesses.uses[index]]
+            reads = [instead.get(buffer, buffer) for buffer in used]
             steps.append(GuardedStep(index, instructions[index], guard, reads))
         return steps
 

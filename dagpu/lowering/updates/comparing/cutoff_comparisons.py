@@ -15,7 +15,8 @@ from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.origin import Origin
 from dagpu.kernels.generated.bit_comparison import FLAG, bits_of, differ_kernel, flag_count
 from dagpu.lowering.program import Buffer, Instruction, Launch, Program, Role, Tiles, View
-from dagpu.lowering.updates.subprogram import Subprogram, extract
+from dagpu.lowering.updates.claims import Comparison, Subprogram
+from dagpu.lowering.updates.subprogram import extract
 
 _FLAG_TILE: Final = (1,)
 
@@ -33,28 +34,6 @@ class ComparedBuffer:
     layout: Layout
     origin: Origin
     """The place of the cutoff in the user's code."""
-
-
-@final
-@plain
-class Comparison:
-    """The numbers of one comparison, in the program with comparisons."""
-
-    bit: int
-    """The bit of the cutoff."""
-    buffer: int
-    """The buffer that the cutoff compares."""
-    passed: int | None
-    """The buffer of the tensor that it lets through, for what comes after it; None if nothing does."""
-    last: int
-    """The buffer of the tensor that the cutoff let through last. The host binds it in each run."""
-    flags: int
-    """The buffer of the flags, of which one is set if the bits differ. The host binds it in each run, and reads it."""
-    flags_layout: Layout
-    device: int
-    """The number of the device that compares."""
-    chosen: int
-    """The launch."""
 
 
 @final

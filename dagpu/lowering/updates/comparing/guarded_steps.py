@@ -1,17 +1,9 @@
 """The instructions of a conditional update with their guards, and which of them can be one body."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final, final
+from typing import final
 
 from dagpu.lowering.program import Instruction
-
-ALWAYS: Final = 0
-"""The guard of what runs in any case."""
-
-
-def runs(guard: int, differing: int) -> bool:
-    """Return true if what has this guard runs when the tensors of the cutoffs `differing` differ."""
-    return guard == ALWAYS or bool(guard & differing)
 
 
 @final

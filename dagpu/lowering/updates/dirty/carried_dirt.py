@@ -5,18 +5,16 @@ it into the tiles that see it, by what its kernel declares (`sees`), and anythin
 whole.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.layout import Layout
-from dagpu.lowering.program import Cell, CopyDtoD, CopyHtoD, Launch, Tiles, View
-from dagpu.lowering.updates.dirty.dirt import EVERYTHING, Dirt, Dirty, Window, dirt_of_tiles, tiles_that_see
+from dagpu.lowering.program import Cell, CopyDtoD, CopyHtoD, Launch, Tiles, Value, View
+from dagpu.lowering.updates.claims import EVERYTHING, Dirt, Dirty, LeafDirt
+from dagpu.lowering.updates.dirty.dirt import Window, dirt_of_tiles, tiles_that_see
 from dagpu.lowering.updates.staleness import Staleness
 from dagpu.ops.kernel_spec import Sight
 from dagpu.ops.live.parts import Box
-
-LeafDirt: TypeAlias = Mapping[int, Dirty]
-"""The dirt of leaves of which it is known, by buffer. Any other leaf whose bits have changed may differ anywhere."""
 
 _MOST_ROUTES: Final = 64
 """The most sets of changed sources whose dependents are remembered."""
@@ -25,8 +23,7 @@ _MOST_ROUTES: Final = 64
 class _Read(NamedTuple):
     """One argument of a launch, and what its tiles see of it."""
 
-    need: tuple[int, int]
-    """The buffer, and the instruction that wrote it."""
+    value: Value
     layout: Layout | None
     """The layout by which it is read; None for a number."""
     window: Window | None
@@ -36,13 +33,14 @@ class _Read(NamedTuple):
 class _Step(NamedTuple):
     """What the analysis asks of one instruction, read off the program once for all updates."""
 
-    number: int
-    outputs: tuple[Tiles, ...] | None
-    """The outputs of a launch; None for any other instruction."""
+    uses: list[Value]
+    makes: range
+    outputs: tuple[tuple[Value, Tiles], ...] | None
+    """The outputs of a launch that have tiles; None for any other instruction."""
     reads: tuple[_Read, ...]
     """The arguments of a launch."""
-    copied: tuple[tuple[int, int], Layout | None, View] | None
-    """For a copy that leaves all elements in their places: what it reads, by which layout, and its target."""
+    copied: tuple[Layout | None, View] | None
+    """For a copy that leaves all elements in their places: by which layout it reads, and its target."""
 
 
 @final
@@ -55,39 +53,36 @@ class CarriedDirt:
         self._routes: dict[int, tuple[tuple[_Step, ...], tuple[int, ...]]] = {}
         """By bits that have changed: the instructions that depend on them, and the leaves that have them."""
 
-    def of(self, mask: int, leaves: LeafDirt) -> dict[tuple[int, int], Dirty]:
-        """Return the dirt of everything that depends on the bits `mask`."""
+    def of(self, mask: int, leaves: LeafDirt) -> dict[Value, Dirty]:
+        """Return the dirt of each value that depends on the bits `mask`."""
         steps, changed = self._route(mask)
-        dirt: dict[tuple[int, int], Dirty] = {(buffer, -1): leaves.get(buffer, EVERYTHING) for buffer in changed}
+        dirt: dict[Value, Dirty] = {buffer: leaves.get(buffer, EVERYTHING) for buffer in changed}
         for step in steps:
             if step.outputs is not None:
                 self._carry_launch(step, step.outputs, dirt)
             elif step.copied is not None:
-                need, source, out = step.copied
-                dirt[out.buffer, step.number] = _copied(dirt.get(need), source, out)
+                source, out = step.copied
+                dirt[step.makes[0]] = _copied(dirt.get(step.uses[0]), source, out)
             else:
-                clean = all(dirt.get(need) is None for need in self._staleness.needs[step.number])
-                for buffer in self._staleness.program.instructions[step.number].writes:
-                    dirt[buffer, step.number] = None if clean else EVERYTHING
+                clean = all(dirt.get(value) is None for value in step.uses)
+                dirt.update(dict.fromkeys(step.makes, None if clean else EVERYTHING))
         return dirt
 
-    def _carry_launch(self, step: _Step, outputs: tuple[Tiles, ...], dirt: "dict[tuple[int, int], Dirty]") -> None:
+    def _carry_launch(self, step: _Step, outputs: tuple[tuple[Value, Tiles], ...], dirt: "dict[Value, Dirty]") -> None:
         """Add the dirt of a launch's outputs: all of them have the tiles of one grid."""
         boxes: list[Box] = []
         for read in step.reads:
-            found = dirt.get(read.need)
+            found = dirt.get(read.value)
             if found is None:
                 continue
             if read.window is None or type(found) is not Dirt or found.layout != read.layout:
-                for buffer in self._staleness.program.instructions[step.number].writes:
-                    dirt[buffer, step.number] = EVERYTHING
+                dirt.update(dict.fromkeys(step.makes, EVERYTHING))
                 return
             for box in found.boxes:
                 seen = tiles_that_see(box, read.window)
                 if seen is not None:
                     boxes.append(seen)
-        for each in outputs:
-            dirt[each.view.buffer, step.number] = dirt_of_tiles(each, boxes)
+        dirt.update({value: dirt_of_tiles(tiles, boxes) for value, tiles in outputs})
 
     def _route(self, mask: int) -> tuple[tuple[_Step, ...], tuple[int, ...]]:
         """Return the instructions that depend on the bits `mask`, in order, and the leaves that have one of them."""
@@ -104,34 +99,35 @@ class CarriedDirt:
     def _step(self, index: int) -> _Step:
         found = self._steps.get(index)
         if found is None:
-            instruction = self._staleness.program.instructions[index]
+            program, accesses = self._staleness.program, self._staleness.program.accesses
+            instruction, uses, makes = program.instructions[index], accesses.uses[index], accesses.makes(index)
             outputs, reads, copied = None, tuple[_Read, ...](), None
             match instruction:
-                case CopyHtoD(out=out) | CopyDtoD(out=out) if len(self._staleness.needs[index]) == 1:
-                    layout = instruction.source.layout if type(instruction) is CopyDtoD else None
-                    copied = self._staleness.needs[index][0], layout, out
+                case CopyHtoD(out=out) | CopyDtoD(out=out) if len(uses) == 1:
+                    copied = instruction.source.layout if type(instruction) is CopyDtoD else None, out
                 case Launch():
-                    outputs = tuple(instruction.outputs)
-                    reads = tuple(self._arguments(index, instruction, outputs))
+                    made = dict(zip(instruction.writes, makes, strict=True))
+                    outputs = tuple([(made[each.buffer], each) for each in instruction.outputs])
+                    reads = tuple(self._arguments(index, instruction, [tiles for _, tiles in outputs]))
                 case _:
                     pass
-            found = self._steps[index] = _Step(index, outputs, reads, copied)
+            found = self._steps[index] = _Step(uses, makes, outputs, reads, copied)
         return found
 
-    def _arguments(self, index: int, launch: Launch, outputs: tuple[Tiles, ...]) -> list[_Read]:
+    def _arguments(self, index: int, launch: Launch, outputs: Sequence[Tiles]) -> list[_Read]:
         """Return what a launch finds in its arguments, where that may change."""
-        found = []
+        found, accesses = [], self._staleness.program.accesses
+        used = {accesses.buffer[value]: value for value in accesses.uses[index]}
         for position, argument in enumerate(launch.args):
             view: Any = argument.view if type(argument) is Tiles else argument
             if type(view) is not View and type(view) is not Cell:
                 continue
-            need = next((need for need in self._staleness.needs[index] if need[0] == view.buffer), None)
-            if need is None:
+            if view.buffer not in used:
                 continue
             sight, window = sight_of(launch, position), None
             if sight is not None:
                 window = Window(sight, argument if type(argument) is Tiles else outputs[0])
-            found.append(_Read(need, view.layout if type(view) is View else None, window))
+            found.append(_Read(used[view.buffer], view.layout if type(view) is View else None, window))
         return found
 
 

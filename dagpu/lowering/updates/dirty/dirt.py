@@ -6,13 +6,13 @@ box of tiles, exactly. All of this is arithmetic of a few whole numbers, because
 
 from collections.abc import Sequence
 from itertools import starmap
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
-from dagpu.common.frozen import frozen
 from dagpu.common.layout import Layout
 from dagpu.lowering.program import Tiles
+from dagpu.lowering.updates.claims import EVERYTHING, Dirt, Dirty
 from dagpu.ops.kernel_spec import Sight
 from dagpu.ops.live.parts import Box, slices_of
 
@@ -21,55 +21,6 @@ if TYPE_CHECKING:
 
 MOST_BOXES: Final = 256
 """The most boxes of one array. A change in more places counts as one of everything."""
-
-
-@final
-@frozen
-class Everything:
-    """The dirt of contents that may differ anywhere."""
-
-
-EVERYTHING: Final = Everything()
-
-
-@final
-class Dirt:
-    """The parts of an array that may differ: at least one, none of them empty."""
-
-    __slots__ = ("_boxes", "layout", "of", "tiles")
-
-    def __init__(
-        self, layout: Layout, boxes: tuple[Box, ...], tiles: tuple[Box, ...] = (), of: Tiles | None = None
-    ) -> None:
-        """With `of`, the boxes of elements are those of the boxes of tiles, computed when they are asked for."""
-        self.layout: Final = layout
-        """The view of the buffer that the boxes are parts of."""
-        self._boxes = boxes
-        self.tiles: Final = tiles
-        """For an output of a launch the same parts as boxes of its tiles, by their indices."""
-        self.of: Final = of
-        """The output whose tiles these are; None if the boxes were given."""
-
-    @property
-    def boxes(self) -> tuple[Box, ...]:
-        """Parts, in elements."""
-        if not self._boxes and self.of is not None:
-            self._boxes = tuple([_elements_of(box, self.of) for box in self.tiles])
-        return self._boxes
-
-
-def _elements_of(tiles: Box, output: Tiles) -> Box:
-    """Return the box of elements that a box of an output's tiles has."""
-    return tuple(
-        [
-            (first * step, min(end * step, extent))
-            for (first, end), step, extent in zip(tiles, output.tile, output.view.layout.shape, strict=True)
-        ]
-    )
-
-
-Dirty: TypeAlias = Dirt | Everything | None
-"""What may differ of some contents; None for contents that stay the same."""
 
 
 def dirt_of_boxes(layout: Layout, boxes: Sequence[Box]) -> Dirty:

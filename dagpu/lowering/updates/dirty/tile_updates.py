@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 
 import numpy as np
 
-from dagpu.lowering.program import HOST, Cell, CopyDtoD, CopyHtoD, Launch, View
-from dagpu.lowering.updates.dirty.carried_dirt import CarriedDirt, LeafDirt, sight_of
-from dagpu.lowering.updates.dirty.dirt import (
-    Dirt,
-    Dirty,
-    numbers_of,
-    volume,
-)
-from dagpu.lowering.updates.staleness import Change, Staleness
+from dagpu.lowering.program import HOST, Cell, CopyDtoD, CopyHtoD, Launch, Value, View
+from dagpu.lowering.updates.claims import Change, Dirt, LeafDirt, TileUpdate
+from dagpu.lowering.updates.dirty.carried_dirt import CarriedDirt, sight_of
+from dagpu.lowering.updates.dirty.dirt import numbers_of, volume
+from dagpu.lowering.updates.staleness import Staleness
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,18 +43,6 @@ class TileCount(NamedTuple):
 
 
 @final
-class TileUpdate(NamedTuple):
-    """What an update runs."""
-
-    chosen: tuple[int, ...]
-    """The instructions, in the order of the program."""
-    lists: "dict[int, NDArray[np.int32]]"
-    """The numbers of the tiles of each launch that does not run as a whole."""
-    dirt: dict[tuple[int, int], Dirty]
-    """What may differ, by buffer and the instruction that wrote it, -1 for a leaf."""
-
-
-@final
 class TileUpdates:
     """The tiles that updates of one program run."""
 
@@ -78,25 +62,25 @@ class TileUpdates:
         self._every: dict[int, NDArray[np.int32]] = {}
         """The number of each tile of such a launch, in the shape of its grid."""
         self._carried = CarriedDirt(staleness)
-        self._stale: dict[Change, tuple[tuple[int, int], ...]] = {}
-        """The stale targets after changes of everything that sources hold, with their last writers."""
+        self._stale: dict[Change, tuple[int, ...]] = {}
+        """The stale targets after changes of everything that sources hold."""
         self._chosen: dict[frozenset[int], tuple[int, ...]] = {}
         """The instructions that make targets, by sets of these."""
 
     def _may_run_in_tiles(self, index: int, launch: Launch) -> bool:
         """Return true for a launch that declares what its tiles see, and alone writes what it leaves."""
-        writers = self.staleness.writers
+        accesses = self.staleness.program.accesses
         return (
             launch.kernel.sees is not None
             and launch.kernel.grid is None
             and prod(launch.grid) > 1
-            and all(len(writers[buffer]) == 1 for buffer in launch.writes)
+            and all(map(accesses.is_alone, accesses.makes(index)))
         )
 
     def kept_for(self, leaves: Mapping[int, int], bits: int) -> frozenset[int]:
         """Return the buffers that must stay between updates, so that launches may run in tiles after a change of a part
         of one of the sources `bits`. `leaves` has the bits of the leaves of which dirt may be known."""
-        staleness, partial = self.staleness, {(buffer, -1): own for buffer, own in leaves.items()}
+        staleness, accesses, partial = self.staleness, self.staleness.program.accesses, dict(leaves)
         found: set[int] = set()
         for index, instruction in enumerate(staleness.program.instructions):
             deps = staleness.deps[index]
@@ -104,34 +88,35 @@ class TileUpdates:
                 continue
             keeps = 0
             match instruction:
-                case CopyHtoD() | CopyDtoD() if len(staleness.needs[index]) == 1:  # it covers what it writes
-                    keeps = partial.get(staleness.needs[index][0], 0)
+                case CopyHtoD() | CopyDtoD() if len(accesses.uses[index]) == 1:  # it covers what it writes
+                    keeps = partial.get(accesses.uses[index][0], 0)
                 case Launch() if instruction.kernel.sees is not None:
                     whole = 0
-                    for need, declared in self._reads(index, instruction):
-                        of = self._deps_of(need)
-                        whole |= of & ~(partial.get(need, 0) if declared else 0)
+                    for value, declared in self._reads(index, instruction):
+                        whole |= staleness.bits_of_value(value) & ~(partial.get(value, 0) if declared else 0)
                     keeps = deps & ~whole
                     if keeps & bits and index in self._candidates:
                         found.update(b for b in instruction.writes if staleness.program.buffers[b].device != HOST)
                 case _:
                     pass
-            partial.update({(buffer, index): keeps for buffer in instruction.writes})
+            partial.update(dict.fromkeys(accesses.makes(index), keeps))
         return frozenset(found)
 
     def update(self, change: Change, leaves: LeafDirt) -> TileUpdate:
         """Return what an update runs if these leaves are dirty."""
         lost = change.lost
         dirt = self._carried.of(change.mask, leaves)
-        versions = self._stale_versions(change)
-        stale = frozenset([each[0] for each in versions if dirt.get(each) is not None or each[0] in lost])
+        accesses = self.staleness.program.accesses
+        stale = frozenset(
+            [b for b in self._stale_targets(change) if dirt.get(accesses.last[b]) is not None or b in lost]
+        )
         chosen = self._instructions_for(stale)
         lists = {}
         for index in chosen:
             if index not in self._candidates:
                 continue
             launch = self._launch(index)
-            found = dirt.get((launch.writes[0], index)) if launch.writes else None
+            found = dirt.get(accesses.first[index]) if launch.writes else None
             if type(found) is not Dirt or not all(self._stays(buffer, lost) for buffer in launch.writes):
                 continue
             total = self.totals[index]
@@ -146,17 +131,15 @@ class TileUpdates:
         """Return true if an update runs less than it would without knowing which parts have changed."""
         if update.lists:
             return True
-        stale = frozenset([buffer for buffer, _ in self._stale_versions(change)])
-        return len(update.chosen) < len(self._instructions_for(stale))
+        return len(update.chosen) < len(self._instructions_for(frozenset(self._stale_targets(change))))
 
-    def _stale_versions(self, change: Change) -> tuple[tuple[int, int], ...]:
-        """Return what `Staleness.stale_targets` does, with the last writers. The same changes often come back."""
+    def _stale_targets(self, change: Change) -> tuple[int, ...]:
+        """Return what `Staleness.stale_targets` does. The same changes often come back."""
         found = self._stale.get(change)
         if found is None:
             if len(self._stale) >= _MOST_REMEMBERED:
                 self._stale.clear()
-            last = self.staleness.last
-            found = self._stale[change] = tuple([(b, last[b]) for b in self.staleness.stale_targets(change)])
+            found = self._stale[change] = tuple(self.staleness.stale_targets(change))
         return found
 
     def _instructions_for(self, targets: frozenset[int]) -> tuple[int, ...]:
@@ -188,20 +171,16 @@ class TileUpdates:
 
     # ---- what stays
 
-    def _reads(self, index: int, launch: Launch) -> list[tuple[tuple[int, int], bool]]:
-        """Return what a launch reads, each with whether a tile sees a declared part of it alone, and in the layout in
-        which it was written."""
-        found = []
-        for need in self.staleness.needs[index]:
-            declared = True
+    def _reads(self, index: int, launch: Launch) -> list[tuple[Value, bool]]:
+        """Return the values that a launch uses, each with whether a tile sees a declared part of it alone, and in the
+        layout in which it was written."""
+        found, accesses = [], self.staleness.program.accesses
+        for value in accesses.uses[index]:
+            buffer, declared = accesses.buffer[value], True
             for position, argument in enumerate(launch.args):
-                if type(argument) is View and argument.buffer == need[0]:
+                if type(argument) is View and argument.buffer == buffer:
                     declared &= sight_of(launch, position) is not None
-                elif type(argument) is Cell and argument.buffer == need[0]:
+                elif type(argument) is Cell and argument.buffer == buffer:
                     declared = False
-            found.append((need, declared))
+            found.append((value, declared))
         return found
-
-    def _deps_of(self, need: tuple[int, int]) -> int:
-        buffer, writer = need
-        return self.staleness.bits.get(buffer, 0) if writer < 0 else self.staleness.deps[writer]

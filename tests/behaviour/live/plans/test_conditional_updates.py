@@ -12,13 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import DeviceError, PlanError, batch, cutoff, from_host, observe, source, use_device, zip_ops
-from dagpu.lowering.updates.comparing.conditional_updates import ConditionalUpdate, conditional_update
+from dagpu.lowering.updates.claims import ConditionalUpdate
+from dagpu.lowering.updates.comparing.conditional_updates import conditional_update
 from dagpu.lowering.verify.verify_conditional import verify_conditional
 from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.runtime.calls.loaded_plan import plan_program
 from dagpu.testing import If, Instruction, Plan, Program, live_state, verify
 from tests.behaviour.live.live_kernels import array, blended, flipped, gathered
-from tests.behaviour.live.live_trials import Changes, Recipe, Trial, change, changes, recipes, same, trial_of
+from tests.behaviour.live.live_trials import (
+    Changes,
+    Recipe,
+    Trial,
+    change,
+    changes,
+    recipes,
+    same,
+    trial_of,
+    writes_each_once,
+)
 from tests.simulated.cuda import installed
 
 OLD: Final = "the driver is of CUDA 12.2, and conditional nodes need 12.4"
@@ -63,7 +74,7 @@ def run_trial(recipe: Recipe, steps: Changes, seed: int, lacking: str) -> tuple[
         trial = trial_of(recipe)
         trial.check()
         staleness = stage_of(trial).staleness
-        once = all(len(writers) == 1 for writers in staleness.writers.values())
+        once = writes_each_once(staleness.program)
         for number, which in enumerate(steps):
             before = let_through(trial)
             changed = change(trial, which, number // 2)

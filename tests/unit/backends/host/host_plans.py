@@ -17,6 +17,7 @@ from dagpu.testing import (
     Allocate,
     Bindings,
     Buffer,
+    Cell,
     Execute,
     Form,
     HostBackend,
@@ -116,7 +117,7 @@ class Builder:
         return self.put(Launch(spec, args, own if grid is None else grid, inputs, (out,), 0, origin()), lane)
 
     def call(self, function: Callable[[Any], object], argument: object, out: int, *reads: int, lane: int = 0) -> None:
-        self.put(HostCall(function, argument, out, reads, (out,), 0, origin()), lane)
+        self.put(HostCall(function, argument, Cell(out), reads, (out,), 0, origin()), lane)
 
     def after(self, first: int, then: int) -> None:
         """Make the next step of lane `then` wait for all steps so far in lane `first`."""

@@ -97,7 +97,7 @@ def test_a_finished_replay_holds_nothing(backend: HostBackend) -> None:
     watched: list[weakref.ref[Any]] = [weakref.ref(array), weakref.ref(function)]
     build = Builder(0, 1)
     source, device, out = build.cell(array), build.buffer(), build.cell()
-    build.put(CopyHtoD(View(device, contiguous_layout((16,), F32)), source, (source,), (device,), 0, None))
+    build.put(CopyHtoD(View(device, contiguous_layout((16,), F32)), Cell(source), (source,), (device,), 0, None))
     build.after(0, 1)
     build.call(function, Cell(source), out, source, lane=1)
     replay, bindings = build.start(backend)

@@ -33,8 +33,8 @@ def test_host_to_device_and_back(backend: HostBackend, shape: tuple[int, ...]) -
     layout = contiguous_layout(shape, F32)
     build = Builder()
     source, device, out = build.cell(array), build.buffer(layout.nbytes), build.cell()
-    build.put(CopyHtoD(View(device, layout), source, (source,), (device,), 0, None))
-    build.put(CopyDtoH(out, View(device, layout), (device,), (out,), 0, None))
+    build.put(CopyHtoD(View(device, layout), Cell(source), (source,), (device,), 0, None))
+    build.put(CopyDtoH(Cell(out), View(device, layout), (device,), (out,), 0, None))
     result = build.run(backend)[out]
     assert isinstance(result, np.ndarray)
     assert type(result) is np.ndarray
@@ -49,7 +49,7 @@ def test_a_host_array_that_does_not_fit(backend: HostBackend, wrong: object) -> 
     """Another shape or element type than the trace saw is an error, not a conversion."""
     build = Builder()
     source, device = build.cell(wrong), build.buffer(16)
-    build.put(CopyHtoD(View(device, contiguous_layout((4,), F32)), source, (source,), (device,), 0, origin()))
+    build.put(CopyHtoD(View(device, contiguous_layout((4,), F32)), Cell(source), (source,), (device,), 0, origin()))
     error = build.fail(backend)
     assert isinstance(error, ShapeError)
     assert "expected an array of float32 and shape (4,), found" in str(error)
@@ -67,10 +67,10 @@ def test_strided_copies(backend: HostBackend) -> None:
         build.cell(),
     )
     backwards = slice_layout(layout, (slice(None, None, -2),))
-    build.put(CopyHtoD(View(a, layout), source, (source,), (a,), 0, None))
+    build.put(CopyHtoD(View(a, layout), Cell(source), (source,), (a,), 0, None))
     build.put(Fill(View(b, layout), Constant(-1.0), (), (b,), 0, None))
     build.put(CopyDtoD(View(b, slice_layout(layout, (slice(0, 8, 2),))), View(a, backwards), (a,), (b,), 0, None))
-    build.put(CopyDtoH(out, View(b, layout), (b,), (out,), 0, None))
+    build.put(CopyDtoH(Cell(out), View(b, layout), (b,), (out,), 0, None))
     result = build.run(backend)[out]
     assert isinstance(result, np.ndarray)
     assert result.tolist() == [7, -1, 5, -1, 3, -1, 1, -1]
@@ -85,9 +85,9 @@ def test_converting_copies_warn_of_nothing(backend: HostBackend, target: Any) ->
     layout, there = contiguous_layout((5,), F32), contiguous_layout((5,), np.dtype(target))
     build = Builder()
     source, a, b, out = build.cell(values), build.buffer(20), build.buffer(there.nbytes), build.cell()
-    build.put(CopyHtoD(View(a, layout), source, (source,), (a,), 0, None))
+    build.put(CopyHtoD(View(a, layout), Cell(source), (source,), (a,), 0, None))
     build.put(CopyDtoD(View(b, there), View(a, layout), (a,), (b,), 0, None))
-    build.put(CopyDtoH(out, View(b, there), (b,), (out,), 0, None))
+    build.put(CopyDtoH(Cell(out), View(b, there), (b,), (out,), 0, None))
     result = build.run(backend)[out]
     assert isinstance(result, np.ndarray)
     assert result.tobytes() == expected.tobytes()
@@ -100,7 +100,7 @@ def test_copies_between_devices(backend: HostBackend) -> None:
     layout = contiguous_layout((16,), F32)
     build.put(Fill(View(a, layout), Constant(4.0), (), (a,), 0, None))
     build.put(CopyDtoD(View(b, layout), View(a, layout), (a,), (b,), 1, None))
-    build.put(CopyDtoH(out, View(b, layout), (b,), (out,), 1, None))
+    build.put(CopyDtoH(Cell(out), View(b, layout), (b,), (out,), 1, None))
     memory = build.run(backend)
     result = memory[out]
     assert isinstance(result, np.ndarray)

@@ -33,6 +33,7 @@ from dagpu.lowering.report.prediction import dependencies, forecast, overlap_of
 from dagpu.testing import (
     HOST,
     Buffer,
+    Cell,
     CopyHtoD,
     Execute,
     Lane,
@@ -158,7 +159,7 @@ def test_copies_one_way_share_their_engine_in_the_bound() -> None:
     one device is shared out over these."""
     cells = [Buffer(0, HOST, Role.INPUT)] * 3
     layout = contiguous_layout((4,), np.dtype(np.float32))
-    copies = [CopyHtoD(View(3 + n, layout), n, (n,), (3 + n,), 0, None) for n in range(3)]
+    copies = [CopyHtoD(View(3 + n, layout), Cell(n), (n,), (3 + n,), 0, None) for n in range(3)]
     work = [launch((), (6 + n,)) for n in range(4)]
     plan = schedule(program([*copies, *work], [*cells, *[output(16)] * 7], Keys((0, 1, 2, 3, 4, 3, 4)), kind="cuda"))
     assert forecast(plan, EACH).work_seconds == pytest.approx(3.0)
@@ -283,7 +284,7 @@ def test_copies_that_share_an_engine() -> None:
     """Two uploads on two streams still go one after the other."""
     cells = [Buffer(0, HOST, Role.INPUT)] * 2
     layout = contiguous_layout((4,), np.dtype(np.float32))
-    copies = [CopyHtoD(View(2 + n, layout), n, (n,), (2 + n,), 0, None) for n in range(2)]
+    copies = [CopyHtoD(View(2 + n, layout), Cell(n), (n,), (2 + n,), 0, None) for n in range(2)]
     found = the_pair(program(copies, [*cells, output(16), output(16)], Keys((0, 1)), kind="cuda"))
     assert found.cause == "copy engine"
 

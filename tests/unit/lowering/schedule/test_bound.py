@@ -19,6 +19,7 @@ from dagpu.lowering.schedule.dependences import Dependences, streams_of
 from dagpu.testing import (
     HOST,
     Buffer,
+    Cell,
     CopyDtoH,
     CopyHtoD,
     Instruction,
@@ -57,7 +58,7 @@ def small(seed: int, most: int = 9) -> Program:
     made: list[int] = []
     for _ in range(random.randint(1, 4)):
         cell, there = buffer(0, HOST, Role.INPUT), buffer(random.choice([25, 50]), 0, Role.TEMPORARY)
-        instructions.append(CopyHtoD(view(there), cell, (cell,), (there,), 0, None))
+        instructions.append(CopyHtoD(view(there), Cell(cell), (cell,), (there,), 0, None))
         made.append(there)
     while len(instructions) < most - 2:
         out = buffer(random.choice([25, 100]), 0, Role.TEMPORARY)
@@ -67,7 +68,7 @@ def small(seed: int, most: int = 9) -> Program:
     for source in made[-random.randint(0, 2) :]:
         if len(instructions) < most:
             cell = buffer(0, HOST, Role.OUTPUT)
-            instructions.append(CopyDtoH(cell, view(source), (source,), (cell,), 0, None))
+            instructions.append(CopyDtoH(Cell(cell), view(source), (source,), (cell,), 0, None))
     return program(instructions, buffers, kind="cuda")
 
 

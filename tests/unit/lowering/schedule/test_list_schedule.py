@@ -17,13 +17,14 @@ from benchmarks.support.plan_times import simulate
 from dagpu import CostModel, ListSchedule, RoundRobin, SingleStream, plan_of, zeros, zip_ops
 from dagpu.backends.cuda.commands.staging import PROMPT_IN
 from dagpu.common.errors import PlanError
-from dagpu.lowering.schedule.dependences import AccessHistory, Dependences
+from dagpu.lowering.schedule.dependences import Dependences
 from dagpu.lowering.schedule.engines import COMPUTE, DOWNLOAD, UPLOAD, engine_of
 from dagpu.lowering.schedule.list_schedule import PROMPT, UPLOAD_STREAMS, ListSimulation
 from dagpu.lowering.schedule.policies import OnStream, Placement, SchedulingPolicy, place_program, reordered
 from dagpu.testing import (
     HOST,
     Buffer,
+    Cell,
     Constant,
     CopyDtoH,
     CopyHtoD,
@@ -300,9 +301,9 @@ def piped(parts: int, *policies: SchedulingPolicy) -> Program:
             Buffer(0, HOST, Role.INPUT), temporary(100), temporary(100), Buffer(0, HOST, Role.OUTPUT)
         ]  # fmt: skip
         instructions += [
-            CopyHtoD(View(there, layout), cell, (cell,), (there,), 0, None),
+            CopyHtoD(View(there, layout), Cell(cell), (cell,), (there,), 0, None),
             launch((there,), (made,)),
-            CopyDtoH(back, View(made, layout), (made,), (back,), 0, None),
+            CopyDtoH(Cell(back), View(made, layout), (made,), (back,), 0, None),
         ]
     return program(instructions, buffers, *policies, kind="cuda")
 
@@ -343,7 +344,7 @@ def uploads(sizes: Sequence[int], *policies: SchedulingPolicy) -> Program:
         cell, there, made = range(len(buffers), len(buffers) + 3)
         buffers += [Buffer(0, HOST, Role.INPUT), temporary(nbytes), output()]
         view = View(there, contiguous_layout((nbytes,), np.dtype(np.int8)))
-        instructions += [CopyHtoD(view, cell, (cell,), (there,), 0, None), launch((there,), (made,))]
+        instructions += [CopyHtoD(view, Cell(cell), (cell,), (there,), 0, None), launch((there,), (made,))]
     return program(instructions, buffers, *policies, kind="cuda")
 
 
@@ -526,7 +527,7 @@ def test_an_order_keeps_dependences_or_is_refused(source: Program, data: st.Data
     count = len(source.instructions)
     order = data.draw(st.permutations(range(count)))
     position = {index: at for at, index in enumerate(order)}
-    before = AccessHistory(len(source.buffers)).scan(source.instructions)
+    before = source.accesses.predecessors
     kept = all(position[one] < position[index] for index, found in enumerate(before) for one in found)
     placed = by(source, Ordered(order))
     if kept:

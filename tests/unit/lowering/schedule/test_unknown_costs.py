@@ -21,6 +21,7 @@ from dagpu.lowering.schedule.policies import SchedulingPolicy
 from dagpu.testing import (
     HOST,
     Buffer,
+    Cell,
     CopyHtoD,
     Execute,
     Instruction,
@@ -66,7 +67,7 @@ def _upload(nbytes: int, instructions: list[Instruction], buffers: list[Buffer])
     cell, made = len(buffers), len(buffers) + 1
     buffers += [Buffer(0, HOST, Role.INPUT), temporary(nbytes)]
     view = View(made, contiguous_layout((nbytes,), np.dtype(np.int8)))
-    instructions.append(CopyHtoD(view, cell, (cell,), (made,), 0, None))
+    instructions.append(CopyHtoD(view, Cell(cell), (cell,), (made,), 0, None))
     return made
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dagpu.common.layout import Layout, reshape_layout
+from dagpu.lowering.updates.claims import EVERYTHING, Dirt
 from dagpu.lowering.updates.dirty.carried_dirt import CarriedDirt
-from dagpu.lowering.updates.dirty.dirt import EVERYTHING, Dirt
 from dagpu.lowering.updates.staleness import Staleness
-from dagpu.testing import HOST, Buffer, CopyDtoD, CopyHtoD, Role, View, contiguous_layout
+from dagpu.testing import HOST, Buffer, Cell, CopyDtoD, CopyHtoD, Role, View, contiguous_layout
 from tests.programs.plain_programs import program
 
 FLAT = contiguous_layout((16,), np.dtype(np.float32))
@@ -24,13 +24,14 @@ def copied(source: Layout | None, out: Layout) -> Any:
     host."""
     target = View(MADE, out)
     copy = (
-        CopyHtoD(target, GIVEN, (GIVEN,), (MADE,), 0, None)
+        CopyHtoD(target, Cell(GIVEN), (GIVEN,), (MADE,), 0, None)
         if source is None
         else CopyDtoD(target, View(GIVEN, source), (GIVEN,), (MADE,), 0, None)
     )
     buffers = [Buffer(64, HOST if source is None else 0, Role.INPUT), Buffer(64, 0, Role.OUTPUT)]
-    carried = CarriedDirt(Staleness(program([copy], buffers), {GIVEN: 1}))
-    return carried.of(1, {GIVEN: Dirt(SQUARE, (BOX,))})[MADE, 0]
+    program_of_copy = program([copy], buffers)
+    carried = CarriedDirt(Staleness(program_of_copy, {GIVEN: 1}))
+    return carried.of(1, {GIVEN: Dirt(SQUARE, (BOX,))})[program_of_copy.accesses.last[MADE]]
 
 
 @pytest.mark.parametrize("source", [SQUARE, None])

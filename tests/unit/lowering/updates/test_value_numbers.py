@@ -9,7 +9,6 @@ import pytest
 
 from dagpu.common.layout import Layout, reshape_layout
 from dagpu.lowering.program import Items
-from dagpu.lowering.updates.staleness import Staleness
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.testing import (
     HOST,
@@ -53,7 +52,13 @@ LEAVES = {GIVEN: object(), OTHER: object(), SEED: 1, NUMBER: 2.0}
 def numbers(table: ValueNumbers, *instructions: Instruction, leaves: dict[int, Any] | None = None) -> dict[int, int]:
     """The number of what these instructions leave in each buffer."""
     held = {**LEAVES, **(leaves or {})}
-    return table.of_program(Staleness(program(instructions, BUFFERS), {}), lambda buffer: held.get(buffer))
+    return table.of_program(program(instructions, BUFFERS), lambda buffer: held.get(buffer))
+
+
+def reading(*reads: int) -> Launch:
+    """A launch that writes `MADE`, and reads these buffers, in order."""
+    arguments = (Tiles(View(MADE, FLAT), (4,), (4,)), *[View(buffer, FLAT) for buffer in reads])
+    return Launch(KERNEL, arguments, (4,), tuple(dict.fromkeys(reads)), (MADE,), 0, None)
 
 
 def filled(recipe: Any = RANDOM, out: Layout = FLAT, seed: int | None = SEED) -> Fill:
@@ -73,15 +78,15 @@ def copied(out: Layout = FLAT, source: Layout = FLAT, of: int = GIVEN) -> CopyDt
 
 
 def uploaded(out: Layout = FLAT) -> CopyHtoD:
-    return CopyHtoD(View(MADE, out), NUMBER, (NUMBER,), (MADE,), 0, None)
+    return CopyHtoD(View(MADE, out), Cell(NUMBER), (NUMBER,), (MADE,), 0, None)
 
 
 def downloaded(source: Layout = FLAT) -> CopyDtoH:
-    return CopyDtoH(MADE, View(GIVEN, source), (GIVEN,), (MADE,), 0, None)
+    return CopyDtoH(Cell(MADE), View(GIVEN, source), (GIVEN,), (MADE,), 0, None)
 
 
 def called(argument: Any, function: Callable[[Any], object] = len) -> HostCall:
-    return HostCall(function, argument, MADE, (SEED, NUMBER), (MADE,), 0, None)
+    return HostCall(function, argument, Cell(MADE), (SEED, NUMBER), (MADE,), 0, None)
 
 
 PARTS = slice_layout(FLAT, (slice(0, 8),)), slice_layout(FLAT, (slice(8, 16),))
@@ -98,6 +103,7 @@ DIFFERENT: dict[str, tuple[Instruction, Instruction]] = {
     "the extent of tiles": (tiled(tile=4), tiled(tile=8)),
     "the grid of tiles": (tiled(), tiled(grid=2)),
     "the view that a launch reads": (tiled(read=SQUARE), tiled(read=TURNED)),
+    "which buffer a launch reads twice": (reading(GIVEN, OTHER, GIVEN), reading(GIVEN, OTHER, OTHER)),
     "a number": (tiled(given=1.0), tiled(given=2.0)),
     "the sign of zero": (tiled(given=0.0), tiled(given=-0.0)),
     "the kernel": (tiled(), replace(tiled(), kernel=kernel())),

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from dagpu.backends.cuda.commands.command_list import Command, Kind
 from dagpu.backends.cuda.commands.encoder import round_robin
-from dagpu.testing import HostCall, Instruction
+from dagpu.testing import Cell, HostCall, Instruction
 
-WORK: Instruction = HostCall(id, None, 0, (), (0,), 0, None)
+WORK: Instruction = HostCall(id, None, Cell(0), (), (0,), 0, None)
 
 
 @st.composite
