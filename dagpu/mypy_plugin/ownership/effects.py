@@ -29,7 +29,8 @@ from dagpu.mypy_plugin.ownership.module_facts import Effect, ModuleFacts, Part
 from dagpu.mypy_plugin.ownership.solving.fixpoint import derived_moves, entry_states
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
-_STAYS: Final = ("being returned", "being entered")
+_INTO_RESULT: Final = "being returned"
+_STAYS: Final = (_INTO_RESULT, "being entered")
 """The words of moves of an attribute that an object keeps: a method that returns one may be called again."""
 _RETURNED: Final = "returned from"
 
@@ -69,6 +70,10 @@ class _Derivation:
         self.lent: set[tuple[Part, bool]] = set()
         self.stored: set[Place] = set()
         self.moved: set[str] = set()
+        self.result: set[str] = set()
+        """The parameters that move into the result."""
+        self.consumed: set[str] = set()
+        """Those that move elsewhere."""
         self.calls: dict[str, list[BasicBlock]] = {}
         """The blocks that call a parameter, one for each call."""
         self.made_of: dict[Slot, set[str]] = {slot: {name} for slot, name in self.named.items()}
@@ -102,6 +107,7 @@ class _Derivation:
             frozenset(name for name in self._moved_untyped() if not self._is_stored(Part(name, ()))),
             frozenset(name for name, blocks in self.calls.items() if _may_run_twice(blocks)),
             bool(self.shared),
+            frozenset(self.result - self.consumed),
         )
 
     def _record(self, i: object, block: BasicBlock) -> None:
@@ -137,7 +143,9 @@ class _Derivation:
 
     def _record_move(self, move: Move) -> None:
         if move.place.slot in self.named:
-            (self.empties if move.place.path else self.takes).add(self.named[move.place.slot])
+            name = self.named[move.place.slot]
+            (self.empties if move.place.path else self.takes).add(name)
+            (self.result if move.how == _INTO_RESULT and not move.place.path else self.consumed).add(name)
             if not move.place.path and not move.binds:
                 self.moved.add(self.named[move.place.slot])
 

@@ -92,6 +92,8 @@ class Effect(NamedTuple):
     """Parameters that the function may call more than once."""
     concerns_globals: bool = False
     """True if one of these is a variable of the module."""
+    passes_on: frozenset[str] = frozenset()
+    """Parameters that move nowhere but into the result."""
 
     @property
     def concerns_parts(self) -> bool:

@@ -20,7 +20,7 @@ from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.lower.calls.argument_parts import Arguments
 from dagpu.mypy_plugin.ownership.lower.calls.callee import Callee
 from dagpu.mypy_plugin.ownership.lower.places import place_of
-from dagpu.mypy_plugin.typing.type_facts import HANDLE, OP
+from dagpu.mypy_plugin.typing.type_facts import HANDLE, OP, method_name
 
 
 def parts_of_arguments(b: GraphBuilder, e: CallExpr, callee: Callee) -> Arguments | None:
@@ -66,12 +66,21 @@ def record_kept(
 def _add_arguments(
     b: GraphBuilder, e: CallExpr, container: Expression, given: list[tuple[Expression, Slot]], how: str
 ) -> None:
-    place = place_of(b, container)
+    place = place_of(b, _holder_of(b, container))
     if place is not None:
         b.add_to_container(e, place.slot, given, how)
     elif isinstance(container, RefExpr) and isinstance(container.node, TypeInfo):
         for value, held in given:
             b.emit(Escape(value, held, how))
+
+
+def _holder_of(b: GraphBuilder, e: Expression) -> Expression:
+    """Return the dictionary that a container is a value of, `groups` of `groups.setdefault(key, [])`; else itself."""
+    while isinstance(e, CallExpr) and isinstance(e.callee, MemberExpr):
+        if method_name(b.types.get(e.callee.expr), e.callee.name) not in names.GIVES_VALUE:
+            break
+        e = e.callee.expr
+    return e
 
 
 def forget_moves(b: GraphBuilder, e: CallExpr, callee: Callee, receiver_known: bool) -> None:

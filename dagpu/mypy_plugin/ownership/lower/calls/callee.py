@@ -1,5 +1,6 @@
 """Resolves the callee of a call, and the arguments that it takes by value."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TypeGuard
@@ -64,8 +65,8 @@ class Callee:
     """What the parameters of the arguments accept, by index; see `Move.accepts`. A missing one accepts any form."""
     bound: CallableType | None = None
     """What is left of the signature of a function that `partial` has bound arguments to."""
-    skips: int = 0
-    """The number of arguments that `partial` has bound by their positions."""
+    partial: CallExpr | None = None
+    """The call of `partial` that has bound the first arguments of the function."""
     borrows: list[int] = field(default_factory=list)
     """Indices of the arguments that the callee only reads, but later: it is a generator, or it runs in a task."""
     is_ours: bool = field(init=False)
@@ -119,7 +120,7 @@ def _partial(b: GraphBuilder, made: CallExpr) -> Callee:
     left = t.extra_attrs.attrs.get("__mypy_partial") if isinstance(t, Instance) and t.extra_attrs is not None else None
     bound = get_proper_type(left)
     found.bound = bound if isinstance(bound, CallableType) else None
-    found.skips = sum(name is None for name in made.arg_names) - 1
+    found.partial = made
     return found
 
 
@@ -167,7 +168,7 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
     effect = None if function is None else effect_of(b, function)
     if function is None and callee.closure is not None:
         effect = derive_effect(b.module, callee.closure.body)  # of a lambda
-    if function is not None and effect is not None and (not plain or effect.concerns_globals):
+    if function is not None and effect is not None and (not plain or callee.partial or effect.concerns_globals):
         _record_effect(e, callee, function, effect)
     if plain:
         return flags
@@ -298,15 +299,20 @@ def _record_effect(e: CallExpr, callee: Callee, function: FuncDef, effect: Effec
         given[parameters.pop(0)] = receiver
     if function.name == "__post_init__":
         parameters.clear()  # those of the `__init__` are other ones
-    del parameters[: callee.skips]
-    for value, kind, name in zip(e.args, e.arg_kinds, e.arg_names, strict=True):
-        if kind.is_star():
-            return
+    if callee.partial is not None:
+        bound = dict(_passed(parameters, callee.partial, first=1))
+        given |= {name: value for name, value in bound.items() if isinstance(value, NameExpr)}
+    if not any(kind.is_star() for kind in e.arg_kinds):
+        callee.effect, callee.given = effect, given | dict(_passed(parameters, e))
+
+
+def _passed(parameters: list[str], e: CallExpr, first: int = 0) -> Iterator[tuple[str, Expression]]:
+    """Iterate over what a call passes from an argument on, by parameter. Those passed by position leave the list."""
+    for value, name in zip(e.args[first:], e.arg_names[first:], strict=True):
         if name is not None:
-            given[name] = value
+            yield name, value
         elif parameters:
-            given[parameters.pop(0)] = value
-    callee.effect, callee.given = effect, given
+            yield parameters.pop(0), value
 
 
 def _receiver(callee: Callee) -> Expression | None:

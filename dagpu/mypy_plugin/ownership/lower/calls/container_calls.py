@@ -20,6 +20,7 @@ from dagpu.mypy_plugin.ownership.control_flow import (
 )
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.lower.calls.callee import Callee
+from dagpu.mypy_plugin.ownership.lower.calls.item_functions import picks_item
 from dagpu.mypy_plugin.ownership.lower.lower_functions import remembers
 from dagpu.mypy_plugin.ownership.lower.places import function_of, item_place, place_of
 from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of
@@ -175,12 +176,14 @@ def _take_remembered(b: GraphBuilder, e: CallExpr) -> None:
 
 
 def _take_of_iterable(b: GraphBuilder, e: CallExpr) -> None:
-    """Give the result of `max(ts)` or of `next(iter(ts))` a place, which shares with one of the items."""
-    if not isinstance(e.callee, NameExpr) or not e.args or not b.kinds.may_own(b.types.get(e)):
-        return
-    if e.callee.fullname not in names.GIVES_ITEM:
+    """Give the result of `max(ts)`, `next(iter(ts))` or `reduce(better, ts)` a place, which shares with one item."""
+    if not isinstance(e.callee, RefExpr) or not e.args or not b.kinds.may_own(b.types.get(e)):
         return
     positional = [argument for argument, name in zip(e.args, e.arg_names, strict=True) if name is None]
+    if e.callee.fullname in names.REDUCES and picks_item(b, e):
+        positional = positional[1:]
+    elif e.callee.fullname not in names.GIVES_ITEM:
+        return
     named = [place_of(b, argument) for argument in positional] if len(positional) > 1 else []
     element = element_of(b, positional[0]) if len(positional) == 1 else None
     if isinstance(element, Choice):

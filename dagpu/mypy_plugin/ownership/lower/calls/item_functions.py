@@ -20,8 +20,15 @@ def iterables_emptied(b: GraphBuilder, e: CallExpr, callee: Callee) -> Iterator[
         return
     b.how = describe_call(callee)
     for iterable, parameters in iterables:
-        if b.kinds.may_own(b.types.get(iterable)) and any(_takes(b, function, one) for one in parameters):
+        into_result = callee.name in names.REDUCES
+        takes = any(_takes(b, function, one, into_result=into_result) for one in parameters)
+        if takes and b.kinds.may_own(b.types.get(iterable)):
             yield iterable
+
+
+def picks_item(b: GraphBuilder, e: CallExpr) -> bool:
+    """Return True for a call of `reduce` whose result is one of the items: the function returns one of its two."""
+    return len(e.args) == 2 and not any(_takes(b, e.args[0], one, into_result=True) for one in (0, 1))
 
 
 def _function_and_iterables(
@@ -42,13 +49,15 @@ def _function_and_iterables(
     return named.get("key"), [(iterable, (0,)) for iterable in positional[-1:]]
 
 
-def _takes(b: GraphBuilder, function: Expression, parameter: int) -> bool:
-    """Return True if a function takes a parameter by value: its body shows that, or else its type."""
+def _takes(b: GraphBuilder, function: Expression, parameter: int, *, into_result: bool) -> bool:
+    """Return True if a function takes a parameter by value: its body shows that, or else its type. `into_result`: to
+    return it does not count."""
     for signature in signatures(b.types.get(function))[:1]:
         if parameter >= len(signature.arg_types) or not b.kinds.kind_of(signature.arg_types[parameter]) & MOVES:
             return False
         effect = _effect_of_value(b, function)
-        return effect is None or signature.arg_names[parameter] not in effect.spares
+        name = signature.arg_names[parameter]
+        return effect is None or not (name in effect.spares or (into_result and name in effect.passes_on))
     return False
 
 

@@ -2,6 +2,7 @@
 
 from mypy.nodes import (
     AssignmentStmt,
+    CallExpr,
     Context,
     DelStmt,
     DictExpr,
@@ -83,7 +84,8 @@ def _assign_name(b: GraphBuilder, target: NameExpr, held: Slot | None, built: Ex
     if target.name not in b.foreign:
         b.declare(root)
     b.closures.pop(root, None)
-    b.partials.pop(root, None)
+    for variable in [v for v, made in b.partials.items() if v is root or _mentions(made, root)]:
+        del b.partials[variable]
     for variable in [v for v, method in b.bound.items() if v is root or getattr(method.expr, "node", None) is root]:
         del b.bound[variable]
     kind = b.kind(target) or b.kinds.kind_of(root.type)
@@ -95,6 +97,10 @@ def _assign_name(b: GraphBuilder, target: NameExpr, held: Slot | None, built: Ex
     b.emit(Store(target, place, held, kind & EVERYTHING, built))
     if held is not None and target.name in b.foreign:
         b.emit(Escape(target, held, "assigned to a variable that outlives"))
+
+
+def _mentions(made: CallExpr, root: Var) -> bool:
+    return any(isinstance(bound, NameExpr) and bound.node is root for bound in made.args)
 
 
 def _assign_attribute(b: GraphBuilder, target: MemberExpr, held: Slot | None) -> None:
