@@ -6,6 +6,8 @@ from typing import TypeAlias as Alias
 
 from mypy.nodes import CallExpr, RefExpr, TypeAlias, TypeInfo
 
+from dagpu.common import facts
+from dagpu.common.facts import full_name
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.shapes.shape_values import (
     Array,
@@ -74,13 +76,12 @@ def _whole(value: Value) -> int | None:
     return value.value if isinstance(value, Number) else None
 
 
-_MEMORY = "dagpu.ops.creation"
 FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[[Arguments, object], Value]]] = {
-    **{f"{_MEMORY}.{name}": (("shape",), _shaped) for name in ("empty", "zeros", "ones", "full", "rand", "randn")},
-    f"{_MEMORY}.arange": (("first", "second", "third"), _arange),
-    f"{_MEMORY}.linspace": (("start", "stop", "num"), _one_axis("num")),
-    f"{_MEMORY}.eye": (("n", "m"), _eye),
-    **{f"{_MEMORY}.{name}": (("t",), _copied) for name in ("dup", "convert", "fill")},
+    **{full_name(name): (("shape",), _shaped) for name in facts.MAKES_SHAPE},
+    full_name("arange"): (("first", "second", "third"), _arange),
+    full_name("linspace"): (("start", "stop", "num"), _one_axis("num")),
+    full_name("eye"): (("n", "m"), _eye),
+    **{full_name(name): (("t",), _copied) for name in facts.COPIES_SHAPE},
     names.VALUE: (("x",), _wrapped),
 }
 """For each function's full name: its first parameters, and the function that computes the value of a call."""

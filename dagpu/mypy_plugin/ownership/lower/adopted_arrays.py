@@ -5,7 +5,7 @@ from mypy.nodes import CallExpr, MypyFile, NameExpr, RefExpr, Var
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.module_facts import Types
 
-_IMPORTED = frozenset({"dagpu", "dagpu.interop", names.ADOPT})
+_IMPORTED = frozenset({"dagpu", names.INTEROP, names.ADOPT})
 
 
 def adopted_variables(tree: MypyFile, types: Types) -> frozenset[Var]:
