@@ -193,7 +193,7 @@ def test_what_holds_is_what_holds_on_some_way(body: Body) -> None:
 @given(places(), places())
 def test_putting_something_into_a_place_makes_it_whole(moved: Place, stored: Place) -> None:
     """A move is forgotten exactly if what it took lies in what is made anew."""
-    state = Dataflow(WholeBody(0, {}))
+    state = Dataflow(WholeBody(0))
     move = Move(HERE, moved, SLOTS, "share()")
     state.step(move)
     state.step(Store(HERE, stored, None, EVERYTHING))

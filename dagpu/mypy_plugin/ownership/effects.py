@@ -18,8 +18,8 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Move,
     Place,
     Read,
+    Rearrange,
     Run,
-    Shift,
     Slot,
     Store,
     Yield,
@@ -85,7 +85,7 @@ class _Derivation:
         for block in self.body.blocks:
             for i in block.instructions:
                 self._record(i, block)
-                if isinstance(i, Store | Forget | Shift) and i.place.slot in self.named:
+                if isinstance(i, Store | Forget | Rearrange) and i.place.slot in self.named:
                     self.assigned.add(self.named[i.place.slot])
         at_exit = self._moved_at_exit()
         self.takes.difference_update(part.parameter for part, _ in at_exit if not part.path)
@@ -207,7 +207,7 @@ class _Derivation:
         assigned: set[Slot] = set()
         for i in self.body.blocks[0].instructions:
             match i:
-                case Store() | Forget() | Shift():
+                case Store() | Forget() | Rearrange():
                     assigned.add(i.place.slot)
                 case Read() | Move() | Lend():
                     if i.place.slot not in assigned and self._is_part(i.place):

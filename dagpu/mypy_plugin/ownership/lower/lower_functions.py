@@ -54,7 +54,6 @@ def closure_of(b: GraphBuilder, node: FuncItem) -> Closure:
     inner = b.nested(checked)
     body = lower_function(inner, checked)
     b.body.children.append(body)
-    b.body.assigned_inside |= inner.foreign | body.assigned_inside
     b.module.in_work.discard(node)
     closure = summarise(node, body)
     closure.defaults, closure.home = tuple(defaults), b.body

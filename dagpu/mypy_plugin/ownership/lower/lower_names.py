@@ -18,17 +18,16 @@ from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
 from dagpu.mypy_plugin.ownership.lower.calls.argument_parts import Arguments
 from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_operator
 from dagpu.mypy_plugin.ownership.lower.lower_functions import property_effect
-from dagpu.mypy_plugin.ownership.lower.places import BINDS, function_of, has_variable_index, place_of
+from dagpu.mypy_plugin.ownership.lower.places import BINDS, function_of, place_of
 from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect
 from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, method_name
 
 
 def move_or_read(b: GraphBuilder, e: Expression, place: Place, kind: int, by_value: bool) -> Slot | None:
     """Move the handle out of a place, or read it, and return the slot with its facts."""
-    binds = b.how.startswith(BINDS)
-    if by_value and kind & MOVES and not (binds and has_variable_index(place)):
+    if by_value and kind & MOVES:
         into = b.temporary()
-        b.emit(Move(e, place, into, b.how, binds=binds))
+        b.emit(Move(e, place, into, b.how, binds=b.how.startswith(BINDS)))
         return into
     keeps = kind & EVERYTHING
     looked = b.temporary() if keeps else None

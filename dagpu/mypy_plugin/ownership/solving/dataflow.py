@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from dagpu.mypy_plugin.ownership.control_flow import (
-    ANY_ITEM,
-    EACH_ITEM,
     EVERYTHING,
     EXCLUSIVE,
     FEED,
@@ -27,14 +25,14 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Path,
     Place,
     Read,
+    Rearrange,
     Run,
     Share,
-    Shift,
     Slot,
     Store,
     covers,
 )
-from dagpu.mypy_plugin.ownership.solving.sharing import Sharing, counterpart, may_be_item, pairs_items, shifted
+from dagpu.mypy_plugin.ownership.solving.sharing import Sharing, counterpart, may_be_item, pairs_items
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -50,8 +48,6 @@ class WholeBody:
 
     lent: int
     """The slots that are borrowed anywhere in it, one bit for each."""
-    indices: dict[Slot, str]
-    """Variables that are used as an index, each with the step of a path to the item."""
     derived: dict[tuple[Move, Place], Move] = field(default_factory=dict)
     """The moves out of places that share a handle with the place of a move."""
 
@@ -110,25 +106,39 @@ class Dataflow:
             self.held[i.slot] = facts
 
     def _forget_parts(self, i: Forget) -> None:
-        if i.place.slot in self.whole.indices and not i.place.path:
-            self._rebind(self.whole.indices[i.place.slot])
         self._forget(i.place.slot, i.place.path, i.whole)
         if i.place.slot in self.sharing.pairs:
             for other in self.sharing.others(i.place):
                 self._forget(other.slot, other.path, whole=False)
 
-    def _shift(self, i: Shift) -> None:
-        for slot, path in (i.place, *self.sharing.others(i.place)):
-            if slot in self.sharing.pairs:
-                self.sharing.shift(i, Place(slot, path))
-            n, moves = len(path), set[Move]()
-            for move in self.moved.get(slot, ()):
-                step = move.place.path[n] if move.place.path[:n] == path and len(move.place.path) > n else None
-                if step is None or (after := shifted(i, step)) == step:
-                    moves.add(move)
-                elif after is not None:
-                    moves.add(self._derive(move, Place(slot, (*path, after, *move.place.path[n + 1 :]))))
-            self._set_moved(slot, frozenset(moves))
+    def _rearrange(self, i: Rearrange) -> None:
+        for container in (i.place, *self.sharing.others(i.place)):
+            self._rearrange_items(i, container)
+
+    def _rearrange_items(self, i: Rearrange, container: Place) -> None:
+        slot = container.slot
+        if slot in self.sharing.pairs:
+            self.sharing.rearrange(i, container)
+        self._end_loans(slot, lambda lent: i.after(container, lent) != lent)
+        moves = set[Move]()
+        for move in self.moved.get(slot, ()):
+            after = i.after(container, move.place.path)
+            if after is not None:
+                moves.add(move if after == move.place.path else self._derive(move, Place(slot, after)))
+        self._set_moved(slot, frozenset(moves))
+
+    def _end_loans(self, slot: Slot, ends: Callable[[Path], bool]) -> None:
+        """Forget the loans of those parts of a slot that lead to another value from here on."""
+        if not self.whole.lent >> slot & 1:
+            return
+        for holder, facts in list(self.held.items()):
+            left = frozenset(
+                fact
+                for fact in facts
+                if not (isinstance(fact, Lend) and fact.place.slot == slot and ends(fact.place.path))
+            )
+            if len(left) != len(facts):
+                self.held[holder] = left
 
     def _set_held(self, slot: Slot, facts: Held, keeps: int) -> None:
         if facts and keeps != EVERYTHING:
@@ -170,8 +180,7 @@ class Dataflow:
 
     def _share(self, i: Share) -> None:
         slot, path = i.other
-        repeated = slot in self.sharing.pairs and self.sharing.is_repeated(i.other)
-        if i.follows or (repeated and path[-1] == ANY_ITEM):
+        if i.follows:
             for move in self.moved.get(slot, ()):
                 if not move.binds:
                     moved = _moved_part(move.place.path, path, i.place)
@@ -181,9 +190,6 @@ class Dataflow:
             sharing = self.sharing
             if i.itself:
                 sharing.link(i.place, i.other)
-            if repeated and pairs_items(i.place.path):
-                each = Place(i.place.slot, (*i.place.path[:-1], EACH_ITEM))
-                sharing.link(each, each)
             if i.alone:
                 return
             for other in sharing.others(i.other):
@@ -206,17 +212,7 @@ class Dataflow:
 
     def _store(self, i: Store) -> None:
         slot, path = i.place
-        if slot in self.whole.indices and not path:
-            self._rebind(self.whole.indices[slot])
-        if self.whole.lent >> slot & 1:
-            for holder, facts in list(self.held.items()):  # loans of the old value are not loans of the new one
-                left = frozenset(
-                    fact
-                    for fact in facts
-                    if not (isinstance(fact, Lend) and fact.place.slot == slot and fact.place.path[: len(path)] == path)
-                )
-                if len(left) != len(facts):
-                    self.held[holder] = left
+        self._end_loans(slot, lambda lent: lent[: len(path)] == path)  # loans of the old value are none of the new one
         self._forget(slot, path, whole=True)
         if slot in self.sharing.pairs:
             if path:  # the other names of the container have another item there, too
@@ -225,16 +221,6 @@ class Dataflow:
             self.sharing.unlink(slot, path)
         if not path:
             self._set_held(slot, NOTHING if i.part is None else self.held.get(i.part, NOTHING), i.keeps)
-
-    def _rebind(self, step: str) -> None:
-        """A variable that is used as an index has another value now: `ts[i]` is another item."""
-        for slot, moves in list(self.moved.items()):
-            self._set_moved(slot, frozenset(m for m in moves if step not in m.place.path))
-        self.sharing.forget_step(step)
-        for holder, facts in list(self.held.items()):
-            left = frozenset(fact for fact in facts if not (isinstance(fact, Lend) and step in fact.place.path))
-            if len(left) != len(facts):
-                self.held[holder] = left
 
     def _run(self, i: Run) -> None:
         for op in self.held.get(i.part, NOTHING):
@@ -276,7 +262,7 @@ class Dataflow:
         Store: _store,
         Keep: _keep,
         Forget: _forget_parts,
-        Shift: _shift,
+        Rearrange: _rearrange,
         Run: _run,
         EndLoan: _end_loan,
     }

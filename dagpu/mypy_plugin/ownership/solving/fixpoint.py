@@ -27,7 +27,7 @@ def entry_states(body: Body, live: list[int]) -> Iterator[tuple[BasicBlock, Data
             if isinstance(i, Lend):
                 lent |= 1 << i.place.slot
     states: list[Dataflow | None] = [None] * len(body.blocks)
-    states[0] = Dataflow(WholeBody(lent, body.indices))
+    states[0] = Dataflow(WholeBody(lent))
     if any(follower.index <= block.index for block in body.blocks for follower in block.next):
         _solve(body, live, states)
         for block in body.blocks:

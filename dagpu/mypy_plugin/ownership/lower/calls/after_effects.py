@@ -7,12 +7,12 @@ from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.control_flow import (
     ANY_GLOBAL,
     EVERYTHING,
-    MANY,
     Build,
+    Change,
     Escape,
     Forget,
     Place,
-    Shift,
+    Rearrange,
     Slot,
     Store,
 )
@@ -45,7 +45,7 @@ def record_kept(
         if place is not None and not place.path:
             b.emit(Build(e, place.slot, (), EVERYTHING))
         if place is not None:
-            b.emit(Shift(e, place, MANY, MANY))
+            b.emit(Rearrange(e, place, Change.REMOVES))
         return
     given = [(argument, held) for argument, held in zip(e.args, arguments, strict=True) if held is not None]
     if not given:

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mypy.nodes import CallExpr, Context, Expression
 
-from dagpu.mypy_plugin.ownership.control_flow import Lend, Move, Path, Place, Read, Slot
+from dagpu.mypy_plugin.ownership.control_flow import Lend, Move, Place, Read, Slot
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.lower.calls.container_calls import take
-from dagpu.mypy_plugin.ownership.lower.places import place_of, step_of
+from dagpu.mypy_plugin.ownership.lower.places import place_of
 from dagpu.mypy_plugin.ownership.module_facts import Effect, Part
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
@@ -33,22 +33,7 @@ class Arguments:
             place = place_of(self._b, value)
         elif place is None and (variable := self._b.module.variable(name)) is not None:
             place = Place(self._b.slot(variable))
-        resolved = None if place is None else self._resolve(path)
-        return None if place is None or resolved is None else place.inside(resolved)
-
-    def _resolve(self, path: Path) -> Path | None:
-        """Put the indices that are passed into a path; None if one of them is not known."""
-        found: list[str] = []
-        for step in path:
-            if step[0] == "[" and step[1].isidentifier():
-                index = self._given.get(step[1:-1])
-                known = None if index is None else step_of(self._b, index, None)
-                if known is None:
-                    return None
-                found.append(known)
-            else:
-                found.append(step)
-        return tuple(found)
+        return None if place is None else place.inside(path)
 
     def use_parts(self) -> None:
         """Read the attributes that the function uses: `box.size()` uses `box.first`."""

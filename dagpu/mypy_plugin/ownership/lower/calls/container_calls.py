@@ -1,4 +1,4 @@
-"""Lowers what calls do to the items of containers: `ts.pop()` takes one out, and the others have other indices then."""
+"""Lowers what calls do to the items of containers: `ts.pop()` takes one out, and the others have other indices."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -8,14 +8,14 @@ from mypy.nodes import CallExpr, Context, Decorator, Expression, IntExpr, NameEx
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.control_flow import (
     ANY_ITEM,
-    MANY,
     ONE_ITEM,
+    Change,
     Forget,
     Path,
     Place,
     Read,
+    Rearrange,
     Share,
-    Shift,
     Store,
 )
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
@@ -25,20 +25,17 @@ from dagpu.mypy_plugin.ownership.lower.lower_functions import remembers
 from dagpu.mypy_plugin.ownership.lower.places import function_of, item_place, place_of
 from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of
 from dagpu.mypy_plugin.ownership.lower.values.new_containers import items_of_value
-from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Choice, Known
+from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Choice, Known, Relation
 from dagpu.mypy_plugin.ownership.lower.values.own_objects import is_own_object
 from dagpu.mypy_plugin.ownership.lower.values.shared_places import share_place
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
-_ADDS: Final = {
-    "builtins.list.append": (0, 1),
-    "builtins.list.extend": (0, MANY),
-    "collections.deque.append": (MANY, 1),  # one of a maximal length drops the first item
-    "collections.deque.extend": (MANY, MANY),
-    "collections.deque.appendleft": (1, MANY),
-    "collections.deque.extendleft": (MANY, MANY),
-}
-"""Methods that add items, each with their numbers in front and at the end."""
+_ADDS_BEHIND: Final = frozenset({"builtins.list.append", "builtins.list.extend"})
+"""Methods that add items behind the last one."""
+_REMOVES: Final = names.REMOVES | frozenset(
+    f"collections.deque.{name}" for name in ("append", "extend", "appendleft", "extendleft")
+)
+"""Methods that may take items out. A deque of a maximal length drops one for each that it gets."""
 
 
 def lower_container_call(b: GraphBuilder, e: CallExpr, callee: Callee) -> bool:
@@ -103,20 +100,15 @@ def share_added(
 
 def _rearrange(b: GraphBuilder, e: CallExpr, method: str, place: Place) -> bool:
     """Lower a method that adds or removes items, or changes their order. Return False for any other method."""
-    if method == "builtins.list.insert" and e.args:
-        front = 1 if isinstance(e.args[0], IntExpr) and e.args[0].value == 0 else MANY
-        b.emit(Shift(e, place, front, 0 if front == 1 else MANY))
-    elif method in _ADDS:
-        b.emit(Shift(e, place, *_ADDS[method]))
+    if method in _ADDS_BEHIND or method in _REMOVES:
+        b.emit(Rearrange(e, place, Change.BEHIND if method in _ADDS_BEHIND else Change.REMOVES))
         if method in names.ADDS_ITEMS_OF and e.args:
-            share_place(b, place, items_of_value(b, e.args[0], ONE_ITEM), e)
+            share_place(b, place, items_of_value(b, e.args[0], Relation.WITH_OTHERS), e)
     elif method in names.UPDATES and e.args:
         b.emit(Forget(e, place, whole=False))
         share_place(b, place, items_of_value(b, e.args[0]), e)
-    elif method in names.REMOVES:
-        b.emit(Shift(e, place, MANY, MANY))
-    elif method in names.REORDERS:
-        b.emit(Shift(e, place, reorders=True))
+    elif method == "builtins.list.insert" or method in names.REORDERS:
+        b.emit(Rearrange(e, place, Change.REORDERS if method in names.REORDERS else Change.ADDS))
     else:
         return method in names.LOOKS_AT_SELF
     return True
@@ -127,18 +119,7 @@ def _pop(b: GraphBuilder, e: CallExpr, container: Expression, place: Place, end:
     item = item_place(b, container, e.args[0]) if e.args else place.inside((end,))
     if item is not None:
         take(b, e, item, itself=False)
-    b.emit(removal(e, place, None if item is None else item.path[-1]))
-
-
-def removal(node: Context, container: Place, step: str | None) -> Shift:
-    """Return the shift of the items behind the one at a step, which is taken out."""
-    match step:
-        case "[0]":
-            return Shift(node, container, front=-1)
-        case "[-1]":
-            return Shift(node, container, back=-1)
-        case _:
-            return Shift(node, container, MANY, MANY)
+    b.emit(Rearrange(e, place, Change.REMOVES))
 
 
 def take(

@@ -19,7 +19,7 @@ from mypy.nodes import (
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.closure_facts import call_closure
-from dagpu.mypy_plugin.ownership.control_flow import ANY_FORM, FEED, AskFeed, BasicBlock, Lend, Place, Run, Slot
+from dagpu.mypy_plugin.ownership.control_flow import ANY_FORM, FEED, AskFeed, BasicBlock, Lend, Place, Run, Slot, Store
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
 from dagpu.mypy_plugin.ownership.lower.calls.after_effects import forget_moves, parts_of_arguments, record_kept
 from dagpu.mypy_plugin.ownership.lower.calls.call_results import build_result, never_returns
@@ -140,6 +140,7 @@ def _evaluate_receiver(
         place = place_of(b, receiver)  # of what a call has given
     if place is None:
         place = Place(b.temporary())
+        b.emit(Store(e, place, None, 0))  # another one in each round of a loop
         if _is_fresh(b, receiver):
             b.body.local.add(place.slot)
     into = b.temporary()

@@ -5,7 +5,7 @@ from mypy.types import Instance, TupleType, get_proper_type
 
 from dagpu.mypy_plugin.ownership.control_flow import ANY_FORM, ANY_ITEM, Move, Slot
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.places import BINDS, has_stable_items, has_variable_index, item_step, place_of
+from dagpu.mypy_plugin.ownership.lower.places import BINDS, has_stable_items, item_step, place_of
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 
@@ -35,8 +35,8 @@ class Operands:
             return self._evaluate_call(e)
         place = place_of(b, e) if isinstance(e, NameExpr | MemberExpr | IndexExpr) else None
         binds = self.keeps or b.how.startswith(BINDS)
-        if place is None or (binds and has_variable_index(place)):
-            return b.evaluate(e, place is None)
+        if place is None:
+            return b.evaluate(e, by_value)
         if place.path:
             b.read(e.base if isinstance(e, IndexExpr) else e.expr if isinstance(e, MemberExpr) else e)
         into = b.temporary()

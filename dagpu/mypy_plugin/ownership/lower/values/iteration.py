@@ -8,7 +8,7 @@ from mypy.nodes import CallExpr, Expression, FuncDef, MemberExpr, RefExpr
 from mypy.types import Instance, Type, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, EACH_ITEM, Place, Share, Store
+from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, Place
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.lower.lower_functions import effect_of, function_named, method_effect
 from dagpu.mypy_plugin.ownership.lower.places import place_of
@@ -18,7 +18,6 @@ from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import (
     Items,
     Known,
     Origin,
-    Repeated,
     items_of,
     part_of,
 )
@@ -34,9 +33,6 @@ def element_of(b: GraphBuilder, e: Expression) -> Origin | None:
     if isinstance(e, CallExpr):
         return element_of_call(b, e)
     origin = origin_of(b, e, moves=False)
-    if isinstance(origin, Repeated):
-        t = get_proper_type(b.types.get(e))
-        return _one_object(b, e, t.args[0] if isinstance(t, Instance) and t.args else None)
     if isinstance(origin, Known) and (found := method_effect(b, origin.type, "__iter__")) is not None:
         return _item_in(origin.place, found[1].iterates, found[0], b.types.get(e))
     return element_of_value(origin)
@@ -53,7 +49,7 @@ def _item_in(place: Place, iterates: Part | None, parameter: str, t: Type | None
 def element_of_value(origin: Origin | None) -> Origin | None:
     """Return the places of the items of a value."""
     if isinstance(origin, Items):
-        place = origin.place.inside((origin.part or ANY_ITEM,))
+        place = origin.place.inside((ANY_ITEM,))
         return None if place is None else Known(place, origin.type)
     t = get_proper_type(origin.type) if isinstance(origin, Known) else None
     if isinstance(origin, Known) and isinstance(t, Instance) and t.type.fullname in _ITERABLES and t.args:
@@ -136,7 +132,7 @@ def _neighbours(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
 
 
 def _in_several_rounds(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
-    return _again(element_of(b, arguments[0]))
+    return again(element_of(b, arguments[0]))
 
 
 def _combined(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
@@ -145,33 +141,23 @@ def _combined(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
 
 
 def _multiplied(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
-    return Components(tuple([_again(element_of(b, argument)) for argument in arguments]))
+    return Components(tuple([again(element_of(b, argument)) for argument in arguments]))
 
 
-def _again(origin: Origin | None) -> Origin | None:
+def again(origin: Origin | None) -> Origin | None:
     """Return the origin of an item that several rounds may get."""
     match origin:
         case Known():
             return replace(origin, again=True)
         case Choice():
-            return Choice(tuple([_again(option) for option in origin.options]), origin.evaluated)
+            return Choice(tuple([again(option) for option in origin.options]), origin.evaluated)
         case _:
             return origin
 
 
 def _repeated(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
-    return _one_object(b, arguments[0], b.types.get(arguments[0]))
-
-
-def _one_object(b: GraphBuilder, node: Expression, t: Type | None) -> Origin | None:
-    """Return the place of an object of this type that each round gets."""
-    if not b.kinds.may_own(t):
-        return None
-    container = b.temporary()
-    each = Place(container, (EACH_ITEM,))
-    b.emit(Store(node, Place(container), None, 0))
-    b.emit(Share(node, each, each))
-    return Known(Place(container, (ANY_ITEM,)), t)
+    """Return the place of an object that each round gets."""
+    return again(origin_of(b, arguments[0], moves=False))
 
 
 _ITERATORS: Final[dict[str, _Find]] = {

@@ -25,10 +25,10 @@ from mypy.nodes import (
 from mypy.types import Instance, TupleType, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, ONE_ITEM, SAME_ITEM, SOME_ITEM, Place
+from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, Place
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.lower.places import integer_of, step_of
-from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of, element_of_call
+from dagpu.mypy_plugin.ownership.lower.values.iteration import again, element_of, element_of_call
 from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import (
     Choice,
     Components,
@@ -36,18 +36,15 @@ from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import (
     Known,
     Origin,
     Parts,
-    Repeated,
+    Relation,
     items_of,
     part_of,
 )
 from dagpu.mypy_plugin.ownership.lower.values.origins import origin_finder, origin_of, origin_of_place
 from dagpu.mypy_plugin.typing.type_facts import method_name
 
-_REARRANGES: Final = {
-    **dict.fromkeys((f"builtins.{name}" for name in ("reversed", "sorted", "set", "frozenset")), SOME_ITEM),
-    "builtins.filter": ANY_ITEM,
-}
-"""Functions that give the items of their argument in another order, or some of them."""
+_REORDERS: Final = frozenset(f"builtins.{name}" for name in ("reversed", "sorted", "set", "frozenset"))
+"""Functions that give the items of their argument in another order."""
 
 
 # ---- displays
@@ -81,7 +78,7 @@ def _of_display(b: GraphBuilder, e: TupleExpr | ListExpr, moves: bool) -> Origin
 
 def _with_some(b: GraphBuilder, known: Components | None, others: list[Expression]) -> Origin | None:
     """Return the origin of a container with the items of other ones, of unknown length, at unknown indices."""
-    found = [items_of_value(b, other, ONE_ITEM) for other in others]
+    found = [items_of_value(b, other, Relation.WITH_OTHERS) for other in others]
     options = [option for option in (known, *found) if option is not None]
     return Choice(tuple(options)) if options else None
 
@@ -95,7 +92,7 @@ def _of_dict(b: GraphBuilder, e: DictExpr, moves: bool) -> Origin | None:
     for key, value in e.items:
         if key is None:
             parts.clear()  # which it may replace
-            others.append(items_of_value(b, value, SAME_ITEM if len(e.items) == 1 else ONE_ITEM))
+            others.append(items_of_value(b, value, Relation.SAME if len(e.items) == 1 else Relation.WITH_OTHERS))
         elif (step := step_of(b, key, None)) is not None:
             parts[step] = origin_of(b, value, moves=moves)
     known = tuple([other for other in others if other is not None])
@@ -110,11 +107,11 @@ def _of_operator(b: GraphBuilder, e: OpExpr, moves: bool) -> Origin | None:
     if not b.kinds.may_own(b.types.get(e)):
         return None
     if e.op == "*":
-        return _repeated(b, e, moves)
+        return _repeated(b, e)
     if e.op not in ("+", "|"):
         return None
     if e.op == "|":
-        merged = (items_of_value(b, e.left, ONE_ITEM), items_of_value(b, e.right))
+        merged = (items_of_value(b, e.left, Relation.WITH_OTHERS), items_of_value(b, e.right))
         return Choice(merged) if any(merged) else None
     sides = [origin_of(b, side, moves=moves) for side in (e.left, e.right)]
     left, right = map(items_of, sides)
@@ -123,13 +120,13 @@ def _of_operator(b: GraphBuilder, e: OpExpr, moves: bool) -> Origin | None:
     return _with_some(b, None, [e.left, e.right])
 
 
-def _repeated(b: GraphBuilder, e: OpExpr, moves: bool) -> Origin | None:
+def _repeated(b: GraphBuilder, e: OpExpr) -> Origin | None:
     """Return the origin of `[t] * 2`: two items which are one object."""
     display, times = (e.left, e.right) if isinstance(e.left, ListExpr | TupleExpr) else (e.right, e.left)
     if not isinstance(display, ListExpr | TupleExpr) or len(display.items) != 1 or integer_of(b, times) in (0, 1):
         return None
-    item = display.items[0]
-    return None if isinstance(item, StarExpr) else Repeated(origin_of(b, item, moves=moves))
+    item = again(origin_of(b, display.items[0], moves=False))
+    return None if item is None or isinstance(display.items[0], StarExpr) else Components((item, item), whole=False)
 
 
 # ---- slices
@@ -148,13 +145,7 @@ def _of_index(b: GraphBuilder, e: IndexExpr, moves: bool) -> Origin | None:
         return None
     if items is not None:
         return Components(tuple(items[slice(*numbers)]))
-    if numbers[:2] == [None, None]:
-        return items_of_value(b, e.base, SOME_ITEM)
-    t = get_proper_type(b.types.get(e.base))
-    if not isinstance(origin, Known) or not isinstance(t, Instance) or not t.args:
-        return None
-    begin, end, stride = ("" if number is None else number for number in numbers)
-    return Items(origin.place, t.args[0], ANY_ITEM, f"[{begin}:{end}:{stride}]")
+    return items_of_value(b, e.base, Relation.REORDERED) if numbers[:2] == [None, None] else None
 
 
 # ---- calls
@@ -170,14 +161,12 @@ def _of_call(b: GraphBuilder, e: CallExpr, moves: bool) -> Origin | None:
     if not b.kinds.may_own(b.types.get(e)):
         return None
     name = e.callee.fullname if isinstance(e.callee, RefExpr) else ""
-    if name in names.CONTAINERS or name in _REARRANGES:
+    if name in names.CONTAINERS or name in _REORDERS:
         return _copy_by_function(b, e, name)
     if name in names.COPIES_OBJECT:
         return _copy_of_object(b, e.args[0], e)
     if isinstance(e.callee, MemberExpr):
         method = method_name(b.types.get(e.callee.expr), e.callee.name) or ""
-        if method == names.FROM_KEYS:
-            return Repeated(origin_of(b, e.args[1], moves=moves)) if len(e.args) == 2 else None
         if method in names.COPIES_SELF:
             return items_of_value(b, e.callee.expr)
         if e.callee.name == names.REPLACES_SELF:
@@ -186,11 +175,15 @@ def _of_call(b: GraphBuilder, e: CallExpr, moves: bool) -> Origin | None:
 
 
 def _copy_by_function(b: GraphBuilder, e: CallExpr, name: str) -> Origin | None:
-    given = e.args[-1] if name == "builtins.filter" else e.args[0]
+    given = e.args[0]
     if name == "builtins.dict" and isinstance(given, CallExpr):
         pairs = element_of_call(b, given)
-        return _container_of(pairs.items[-1], SOME_ITEM) if isinstance(pairs, Components) and pairs.items else None
-    return items_of_value(b, given, _REARRANGES.get(name, SAME_ITEM))
+        return (
+            _container_of(pairs.items[-1], Relation.REORDERED)
+            if isinstance(pairs, Components) and pairs.items
+            else None
+        )
+    return items_of_value(b, given, Relation.REORDERED if name in _REORDERS else Relation.SAME)
 
 
 def _copy_of_object(b: GraphBuilder, copied: Expression, e: CallExpr) -> Origin | None:
@@ -234,49 +227,48 @@ def _copy_by_comprehension(
     b: GraphBuilder, whole: Expression, e: GeneratorExpr | DictionaryComprehension, result: Expression
 ) -> Origin | None:
     """Return the origin of the items that a comprehension takes over from another container, as `[t for t in ts]`."""
-    if len(e.sequences) > 1 or not isinstance(result, NameExpr) or not b.kinds.may_own(b.types.get(whole)):
+    if len(e.sequences) > 1 or e.condlists[0] or not isinstance(result, NameExpr):
+        return None
+    if not b.kinds.may_own(b.types.get(whole)):
         return None
     index, sequence = e.indices[0], e.sequences[0]
-    step = ANY_ITEM if e.condlists[0] else SOME_ITEM if isinstance(e, DictionaryComprehension) else SAME_ITEM
+    relation = Relation.REORDERED if isinstance(e, DictionaryComprehension) else Relation.SAME
     if isinstance(index, NameExpr):
-        return items_of_value(b, sequence, step) if index.node is result.node else None
+        return items_of_value(b, sequence, relation) if index.node is result.node else None
     element = element_of(b, sequence)
     if not isinstance(index, TupleExpr) or not isinstance(element, Components):
         return None
     for one, part in zip(index.items, element.items, strict=False):
         if isinstance(one, NameExpr) and one.node is result.node:
-            return _container_of(part, step)
+            return _container_of(part, relation)
     return None
 
 
 # ---- the items of another container
 
 
-def items_of_value(b: GraphBuilder, e: Expression, step: str = SAME_ITEM) -> Origin | None:
+def items_of_value(b: GraphBuilder, e: Expression, relation: Relation = Relation.SAME) -> Origin | None:
     """Return the origin of a new container of the items of an expression, in this relation to them."""
     origin = origin_of(b, e, moves=False)
+    same = relation is Relation.SAME
     match origin:
         case None if isinstance(e, CallExpr):
-            return _container_of(element_of_call(b, e), SOME_ITEM if step == SAME_ITEM else step)
+            return _container_of(element_of_call(b, e), Relation.REORDERED if same else relation)
         case Known():
             t = get_proper_type(origin.type)
             if isinstance(t, TupleType):
-                return Components(tuple(items_of(origin) or [])) if step == SAME_ITEM else None
-            items = Items(origin.place, t.args[-1] if isinstance(t, Instance) and t.args else None, step)
-            known = items_of(origin) if step == SAME_ITEM else None
-            return items if known is None else Choice((Components(tuple(known)), items))
+                return Components(tuple(items_of(origin) or [])) if same else None
+            return Items(origin.place, t.args[-1] if isinstance(t, Instance) and t.args else None, relation)
+        case Items() if same or origin.relation is Relation.SAME:
+            return replace(origin, relation=origin.relation if same else relation)
         case Items():
-            if step == ONE_ITEM:
-                return replace(origin, step=step)
-            return replace(origin, step=origin.step if step == SAME_ITEM or origin.step == ANY_ITEM else step)
-        case Repeated():
-            return origin
+            return None if relation is not origin.relation else origin
         case _:
-            return origin if step == SAME_ITEM else None
+            return origin if same else None
 
 
-def _container_of(item: Origin | None, step: str) -> Origin | None:
+def _container_of(item: Origin | None, relation: Relation) -> Origin | None:
     """Return the origin of a new container of the items of which `item` is any."""
     if isinstance(item, Known) and item.place.path and item.place.path[-1] == ANY_ITEM:
-        return Items(Place(item.place.slot, item.place.path[:-1]), item.type, step)
+        return Items(Place(item.place.slot, item.place.path[:-1]), item.type, relation)
     return None

@@ -1,11 +1,12 @@
 """The kinds of origins: where a value lies, or where the parts of which it is made lie."""
 
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final, TypeAlias
 
 from mypy.types import Instance, TupleType, Type, get_proper_type
 
-from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, ONE_ITEM, SAME_ITEM, Place
+from dagpu.mypy_plugin.ownership.control_flow import Place
 from dagpu.mypy_plugin.ownership.lower.places import item_step
 
 SEQUENCES: Final = frozenset({"builtins.list", "builtins.tuple", "collections.deque"})
@@ -20,8 +21,6 @@ class Known:
     type: Type | None
     itself: bool = True
     """False for a handle that has moved out of the place on the way."""
-    length: int | None = None
-    """The number of items of a list, where it is known."""
     again: bool = False
     """True for an item that several rounds of a loop may get."""
 
@@ -44,6 +43,17 @@ class Choice:
     """True for the items of a display, whose evaluation has read them."""
 
 
+class Relation(Enum):
+    """How the items of a new container are those of another one."""
+
+    SAME = auto()
+    """At the same indices."""
+    REORDERED = auto()
+    """All of them, in another order."""
+    WITH_OTHERS = auto()
+    """All of them, with others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Items:
     """A new container of the items of another one."""
@@ -52,23 +62,7 @@ class Items:
     """The place of the other container."""
     type: Type | None
     """The type of its items."""
-    step: str = SAME_ITEM
-    """`SAME_ITEM`, `SOME_ITEM` for items in another order, `ANY_ITEM` for some of them alone, or `ONE_ITEM` for a
-    container that has others, too."""
-    part: str = ""
-    """The step to the items in the other container, if that is a part of it: `[1:]`."""
-
-    @property
-    def source(self) -> str:
-        """The step to the items in the other container."""
-        return self.part or (ANY_ITEM if self.step == ONE_ITEM else self.step)
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """A new container whose items are one object: `[t] * 2`."""
-
-    item: "Origin | None"
+    relation: Relation = Relation.SAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +75,7 @@ class Parts:
     """The containers with the other items."""
 
 
-Origin: TypeAlias = Known | Components | Choice | Items | Repeated | Parts
+Origin: TypeAlias = Known | Components | Choice | Items | Parts
 
 
 def items_of(origin: Origin | None) -> list[Origin | None] | None:
@@ -93,8 +87,6 @@ def items_of(origin: Origin | None) -> list[Origin | None] | None:
             t = get_proper_type(origin.type)
             if isinstance(t, TupleType):
                 return [part_of(origin, item_step(t, i), item) for i, item in enumerate(t.items)]
-            if origin.length is not None and isinstance(t, Instance) and t.args:
-                return [part_of(origin, f"[{i}]", t.args[0]) for i in range(origin.length)]
             return None
         case Choice():
             found = [items_of(option) for option in origin.options]
@@ -113,12 +105,12 @@ def part_of(origin: Known, step: str, t: Type | None) -> Known | None:
 
 
 def item_at(origin: Origin | None, index: int) -> Origin | None:
-    """Return the item of a tuple or list at an index that is not negative."""
+    """Return the item of a tuple or list at an index, counted from either end."""
     items = items_of(origin)
     if items is not None:
-        return items[index] if index < len(items) else None
+        return items[index] if -len(items) <= index < len(items) else None
     if isinstance(origin, Items):
-        place = origin.place.inside((f"[{index}]",)) if origin.step == SAME_ITEM else None
+        place = origin.place.inside((f"[{index}]",)) if origin.relation is Relation.SAME else None
         return None if place is None else Known(place, origin.type)
     if isinstance(origin, Known):
         t = get_proper_type(origin.type)

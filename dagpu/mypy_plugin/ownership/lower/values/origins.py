@@ -14,7 +14,7 @@ from mypy.nodes import (
 from mypy.types import Type
 
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.places import has_variable_index, length_of, place_of
+from dagpu.mypy_plugin.ownership.lower.places import place_of
 from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Known, Origin
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
@@ -72,8 +72,7 @@ def origin_of_place(b: GraphBuilder, e: Expression, moves: bool) -> Known | None
     place = place_of(b, e)
     if place is None:
         return None
-    moved = moves and b.kind(e) & MOVES and not has_variable_index(place)
-    return Known(place, t, not moved, length_of(b, e))
+    return Known(place, t, not (moves and b.kind(e) & MOVES))
 
 
 def origin_of_target(b: GraphBuilder, target: Expression, value: Type | None) -> Origin | None:

@@ -6,6 +6,7 @@ the items of `ts`. A handle that moves out of one of these places has moved out 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from mypy.nodes import Context, Expression, IndexExpr, ListExpr, MemberExpr, NameExpr, StarExpr, TupleExpr
 from mypy.patterns import (
@@ -19,7 +20,7 @@ from mypy.patterns import (
 )
 from mypy.types import Instance, ProperType, TupleType, Type, get_proper_type
 
-from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, EACH_ITEM, ONE_ITEM, Place, Share
+from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, ONE_ITEM, SAME_ITEM, Place, Share
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.lower.places import item_step, match_arguments, place_of, step_of
 from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import (
@@ -29,12 +30,19 @@ from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import (
     Known,
     Origin,
     Parts,
-    Repeated,
+    Relation,
     item_at,
     items_of,
     part_of,
 )
 from dagpu.mypy_plugin.typing.type_facts import attribute_type
+
+_RELATED: Final = {
+    Relation.SAME: ((SAME_ITEM, SAME_ITEM),),
+    Relation.REORDERED: ((ANY_ITEM, ONE_ITEM), (ONE_ITEM, ANY_ITEM)),
+    Relation.WITH_OTHERS: ((ONE_ITEM, ANY_ITEM),),
+}
+"""The steps to items of a new container, each with that to the items of the other one with which it shares."""
 
 
 def remember(b: GraphBuilder, node: Context, origin: Origin | None) -> Origin | None:
@@ -106,12 +114,10 @@ class _Sharer:
                     for step in _steps_to(get_proper_type(t), i, len(origin.items) if origin.whole else 0):
                         self._part(place, step, item)
             case Items():
-                part, of = place.inside((origin.step,)), origin.place.inside((origin.source,))
-                if part is not None and of is not None:
-                    self._emit(part, of, alone=origin.step in (ANY_ITEM, ONE_ITEM))
-            case Repeated():
-                if (each := place.inside((EACH_ITEM,))) is not None:
-                    self._emit(each, each)
+                for mine, theirs in _RELATED[origin.relation]:
+                    part, of = place.inside((mine,)), origin.place.inside((theirs,))
+                    if part is not None and of is not None:
+                        self._emit(part, of, alone=mine != SAME_ITEM)
             case Parts():
                 self.place(place, origin.others, t)
                 for step, item in origin.parts:
@@ -138,10 +144,15 @@ def _distributed(targets: list[Expression], origin: Origin) -> Iterable[tuple[Ex
     for i, target in enumerate(targets):
         if i < star:
             yield target, item_at(origin, i)
-        elif items is not None and i == star:
-            yield target, Components(tuple(items[star : len(items) - (len(targets) - star - 1)]))
-        elif items is not None:
-            yield target, items[len(items) - len(targets) + i]
+        elif i == star:
+            yield target, _between(items, star, len(targets) - star - 1)
+        else:
+            yield target, item_at(origin, i - len(targets))
+
+
+def _between(items: Sequence[Origin | None] | None, before: int, behind: int) -> Components | None:
+    """Return the items that a starred target or pattern gets, if all are known."""
+    return None if items is None else Components(tuple(items[before : len(items) - behind]))
 
 
 def _steps_to(t: ProperType | None, index: int, length: int) -> Iterator[str]:
@@ -191,10 +202,9 @@ def _share_sequence(b: GraphBuilder, patterns: Sequence[Pattern], origin: Origin
     star = next((i for i, pattern in enumerate(patterns) if isinstance(pattern, StarredPattern)), len(patterns))
     for i, pattern in enumerate(patterns):
         if isinstance(pattern, StarredPattern):
-            if items is not None and pattern.capture is not None:
-                rest = Components(tuple(items[star : len(items) - (len(patterns) - star - 1)]))
-                share(b, pattern.capture, rest, pattern)
+            if pattern.capture is not None:
+                share(b, pattern.capture, _between(items, star, len(patterns) - star - 1), pattern)
         elif i < star:
             share_captures(b, pattern, item_at(origin, i))
-        elif items is not None:
-            share_captures(b, pattern, items[len(items) - len(patterns) + i])
+        else:
+            share_captures(b, pattern, item_at(origin, i - len(patterns)))
