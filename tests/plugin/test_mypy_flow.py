@@ -28,9 +28,8 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Store,
     reverse_postorder,
 )
-from dagpu.mypy_plugin.ownership.solving.dataflow import Dataflow, WholeBody
-from dagpu.mypy_plugin.ownership.solving.fixpoint import entry_states
-from dagpu.mypy_plugin.ownership.solving.liveness import live_after_each, live_before, liveness
+from dagpu.mypy_plugin.ownership.dataflow import Dataflow, WholeBody, entry_states
+from dagpu.mypy_plugin.ownership.liveness import live_after_each, live_before, liveness
 from dagpu.mypy_plugin.shapes import shape_checks
 from dagpu.mypy_plugin.sources import fingerprint
 from tests.support.mypy_checks import Checker, dependencies

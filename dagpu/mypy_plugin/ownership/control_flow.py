@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
 
+from mypy.nodes import Block as Suite
 from mypy.nodes import Context, Expression, FuncDef, FuncItem, LambdaExpr, MypyFile, Var
 
 Slot: TypeAlias = int
@@ -374,3 +375,29 @@ def reverse_postorder(entry: BasicBlock) -> list[BasicBlock]:
     for index, block in enumerate(found):
         block.index = index
     return found
+
+
+# ---- the statements around a place that an exit from it passes
+
+
+@dataclass(eq=False, slots=True)
+class Loop:
+    """The target blocks of `break` and `continue`."""
+
+    broken: BasicBlock
+    continued: BasicBlock
+
+
+@dataclass(eq=False, slots=True)
+class Finally:
+    """A `finally` suite, copied into every exit, and the handler of the exceptions that the suite itself raises."""
+
+    suite: Suite
+    handler: BasicBlock | None
+
+
+@dataclass(eq=False, slots=True)
+class LoanBlock:
+    """A `with` block for which something is lent: every exit from it ends the loans."""
+
+    ends: list[EndLoan]

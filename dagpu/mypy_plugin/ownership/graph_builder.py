@@ -34,16 +34,18 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     BasicBlock,
     Body,
     Escape,
+    Finally,
     Forget,
     Instruction,
     Keep,
+    LoanBlock,
+    Loop,
     Move,
     Place,
     Root,
     Slot,
     reverse_postorder,
 )
-from dagpu.mypy_plugin.ownership.frames import Finally, LoanBlock, Loop
 from dagpu.mypy_plugin.ownership.module_facts import Closure, ModuleFacts
 
 

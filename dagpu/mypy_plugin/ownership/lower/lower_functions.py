@@ -18,9 +18,8 @@ from mypy.semanal import is_trivial_body
 from mypy.types import Instance, TupleType, Type, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.closure_facts import summarise
 from dagpu.mypy_plugin.ownership.control_flow import Body, Escape, Path, Slot
-from dagpu.mypy_plugin.ownership.effects import derive_effect
+from dagpu.mypy_plugin.ownership.effects import derive_effect, summarise
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect, ModuleFacts
 

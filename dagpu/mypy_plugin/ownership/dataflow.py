@@ -1,19 +1,32 @@
-"""The data-flow state at one point of a body: handles that have moved, loans with their holders, and ops that have run.
+"""The data-flow state at each point of a body: what has moved, what is lent to whom, what has run, what is shared.
 
-The three sets are joined by union: a handle counts as moved if it has moved on one path.
+The sets are joined by union: a handle counts as moved if it has moved on one path. The state at the entry of each block
+is the least fixed point of the effects of all blocks.
+
+A pair of places shares a value with all its parts, unless both end in `SAME_ITEM`. Then the places are two containers
+of the same items: `us = list(ts)`. To assign an item of one of these changes nothing in the other. `us[?]` and `ts[*]`
+are a pair if the items of `ts` are among those of `us`: all that moves out of `us` moves out of `ts`, and what moves
+out of `ts` is one of `us`.
 """
 
-from collections.abc import Callable
+import heapq
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from dagpu.mypy_plugin.ownership.control_flow import (
+    ANY_ITEM,
     EVERYTHING,
     EXCLUSIVE,
     FEED,
+    ONE_ITEM,
+    SAME_ITEM,
     SHARED,
     SPENDABLE,
+    UNKNOWN_ITEMS,
+    BasicBlock,
     BlockLoan,
+    Body,
     Build,
     EndLoan,
     Forget,
@@ -32,7 +45,110 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Store,
     covers,
 )
-from dagpu.mypy_plugin.ownership.solving.sharing import Sharing, counterpart, may_be_item, pairs_items
+
+# ---- places that share a value
+
+Pairs: TypeAlias = frozenset[tuple[Path, Place]]
+"""Paths into one slot, each with another place that has the same value."""
+
+
+class Sharing:
+    """The pairs of places that share a value."""
+
+    __slots__ = ("pairs",)
+
+    def __init__(self) -> None:
+        self.pairs: dict[Slot, Pairs] = {}
+
+    def others(self, place: Place) -> list[Place]:
+        """Return the other places that have the value of a place."""
+        found = (counterpart(place.path, path, other) for path, other in self.pairs.get(place.slot, ()))
+        return [other for other in found if other is not None]
+
+    def possible_others(self, place: Place) -> list[Place]:
+        """Return the other places that may have the value of a place: a loop's variable was one of the items."""
+        return [other for path, other in self.pairs.get(place.slot, ()) if covers(path, place.path)]
+
+    def parts(self, whole: Place, new: Place) -> Iterator[tuple[Place, Place]]:
+        """Iterate over the parts of a place that share a value, each as the part of `new` that has it, too."""
+        for path, other in list(self.pairs.get(whole.slot, ())):
+            part = counterpart(path, whole.path, new) if path != whole.path and path[-1:] != (ANY_ITEM,) else None
+            if part is not None:
+                yield part, other
+
+    def link(self, a: Place, b: Place) -> None:
+        """Let two places share a value."""
+        if a != b:
+            for one, other in ((a, b), (b, a)):
+                self.pairs[one.slot] = self.pairs.get(one.slot, frozenset()) | {(one.path, other)}
+
+    def unlink(self, slot: Slot, path: Path) -> None:
+        """Record that a place has another value now: it shares nothing, and neither do its parts."""
+        for own, other in self.pairs.get(slot, ()):
+            if own[: len(path)] == path or may_be_item(own, path):
+                self._remove(Place(slot, own), other)
+
+    def rearrange(self, i: Rearrange, container: Place) -> None:
+        """Let the items of a container share with others what is known of them afterwards."""
+        for path, other in self.pairs.get(container.slot, ()):
+            after = i.after(container, path)
+            if after != path:
+                self._remove(Place(container.slot, path), other)
+            if after is not None and after != path:
+                to = Place(other.slot, (*other.path[:-1], ANY_ITEM)) if pairs_items(other.path) else other
+                self.link(Place(container.slot, after), to)
+
+    def pruned(self, named: int) -> "Sharing":
+        """Return a copy with the pairs of these slots; `named` has one bit for each slot."""
+        left = Sharing()
+        for slot, pairs in self.pairs.items():
+            if named >> slot & 1 and (kept := frozenset(pair for pair in pairs if named >> pair[1].slot & 1)):
+                left.pairs[slot] = kept
+        return left
+
+    def _remove(self, place: Place, other: Place) -> None:
+        self._set(place.slot, self.pairs.get(place.slot, frozenset()) - {(place.path, other)})
+        self._set(other.slot, self.pairs.get(other.slot, frozenset()) - {(other.path, place)})
+
+    def _set(self, slot: Slot, pairs: Pairs) -> None:
+        if pairs:
+            self.pairs[slot] = pairs
+        else:
+            self.pairs.pop(slot, None)
+
+
+def pairs_items(path: Path) -> bool:
+    """Return True if only the items of the container at a path are shared."""
+    return path[-1:] == (SAME_ITEM,)
+
+
+def counterpart(path: Path, paired: Path, other: Place) -> Place | None:
+    """Return the place that has the value at `path`, if `other` shares the value at `paired`; None if there is none."""
+    n = len(paired)
+    if path[:n] == paired:
+        return other.inside(path[n:])
+    if len(path) < n or path[: n - 1] != paired[:-1] or path[n - 1][0] != "[":
+        return None
+    if pairs_items(paired):
+        if pairs_items(other.path):
+            other = Place(other.slot, (*other.path[:-1], path[n - 1]))
+        return other.inside(path[n:])
+    all_of_them = path[n - 1] == ANY_ITEM and paired[-1] == ONE_ITEM
+    one_of_others = paired[-1] == ANY_ITEM and other.path[-1:] == (ONE_ITEM,)
+    return other.inside(path[n:]) if all_of_them or one_of_others else None
+
+
+def may_be_item(moved: Path, stored: Path) -> bool:
+    """Return True if an item that is assigned may be the one that has moved: it was any of them, or is counted from the
+    other end."""
+    n = len(stored)
+    if not n or len(moved) < n or moved[: n - 1] != stored[:-1] or moved[n - 1][0] != "[" or stored[-1][0] != "[":
+        return False
+    steps = moved[n - 1], stored[-1]
+    return any(step in UNKNOWN_ITEMS for step in steps) or (steps[0][1] == "-") != (steps[1][1] == "-")
+
+
+# ---- the state
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -295,3 +411,69 @@ def _join_facts(mine: dict[_K, frozenset[_V]], theirs: dict[_K, frozenset[_V]]) 
             mine[key] = before | facts
             new = True
     return new
+
+
+# ---- the least fixed point
+
+
+def derived_moves(body: Body) -> Iterable[Move]:
+    """Return the moves out of places that share a handle with the place of a move in this body."""
+    if not any(isinstance(i, Share) for block in body.blocks for i in block.instructions):
+        return ()
+    derived: dict[tuple[Move, Place], Move] = {}
+    for block, state in entry_states(body, [-1] * len(body.blocks)):
+        for i in block.instructions:
+            state.step(i)
+        derived = state.whole.derived
+    return derived.values()
+
+
+def entry_states(body: Body, live: list[int]) -> Iterator[tuple[BasicBlock, Dataflow]]:
+    """Iterate over the blocks, each with the state at its entry, which the caller must `step` through the block."""
+    lent = 0
+    for block in body.blocks:
+        for i in block.instructions:
+            if isinstance(i, Lend):
+                lent |= 1 << i.place.slot
+    states: list[Dataflow | None] = [None] * len(body.blocks)
+    states[0] = Dataflow(WholeBody(lent))
+    if any(follower.index <= block.index for block in body.blocks for follower in block.next):
+        _solve(body, live, states)
+        for block in body.blocks:
+            state = states[block.index]
+            assert state is not None, "every block is reachable"
+            yield block, state
+        return
+    for block in body.blocks:
+        state = states[block.index]
+        assert state is not None, "a predecessor has been visited"
+        yield block, state
+        for follower in block.next:
+            _join_into(state, follower, live, states)
+
+
+def _join_into(state: Dataflow, to: BasicBlock, live: list[int], states: list[Dataflow | None]) -> bool:
+    """Join the state at the end of a block into the entry state of a successor. Return True if that one changed."""
+    coming = state.pruned(live[to.index])
+    known = states[to.index]
+    if known is None:
+        states[to.index] = coming
+        return True
+    return known.join(coming)
+
+
+def _solve(body: Body, live: list[int], states: list[Dataflow | None]) -> None:
+    """Compute the least fixed point of the entry states; needed for bodies with loops."""
+    todo, waiting = [0], {0}
+    while todo:
+        index = heapq.heappop(todo)
+        waiting.discard(index)
+        block, begin = body.blocks[index], states[index]
+        assert begin is not None
+        state = begin.pruned(-1)
+        for i in block.instructions:
+            state.step(i)
+        for follower in block.next:
+            if _join_into(state, follower, live, states) and follower.index not in waiting:
+                waiting.add(follower.index)
+                heapq.heappush(todo, follower.index)

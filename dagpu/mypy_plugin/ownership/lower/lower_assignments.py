@@ -34,17 +34,16 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Store,
 )
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
-from dagpu.mypy_plugin.ownership.lower.calls.callee import is_partial
-from dagpu.mypy_plugin.ownership.lower.calls.container_calls import is_own_container, share_added
-from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_iteration, lower_operator
+from dagpu.mypy_plugin.ownership.lower.callee import is_partial
+from dagpu.mypy_plugin.ownership.lower.container_calls import is_own_container, share_added
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, method_of
+from dagpu.mypy_plugin.ownership.lower.new_containers import items_of_value
+from dagpu.mypy_plugin.ownership.lower.operators import lower_iteration, lower_operator
+from dagpu.mypy_plugin.ownership.lower.origins import Relation, origin_of, origin_of_target
 from dagpu.mypy_plugin.ownership.lower.places import place_of
-from dagpu.mypy_plugin.ownership.lower.statements.suites import targets
-from dagpu.mypy_plugin.ownership.lower.values.new_containers import items_of_value
-from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Relation
-from dagpu.mypy_plugin.ownership.lower.values.origins import origin_of, origin_of_target
-from dagpu.mypy_plugin.ownership.lower.values.shared_places import share, share_place
-from dagpu.mypy_plugin.ownership.rules.unused import built_in
+from dagpu.mypy_plugin.ownership.lower.shared_places import share, share_place
+from dagpu.mypy_plugin.ownership.op_uses import built_in
+from dagpu.mypy_plugin.syntax import targets
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 

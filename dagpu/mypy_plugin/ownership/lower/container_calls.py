@@ -1,6 +1,6 @@
-"""Lowers what calls do to the items of containers: `ts.pop()` takes one out, and the others have other indices."""
+"""Lowers what calls do to the items of containers and to parts of their arguments: use, move, lend or give them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from mypy.nodes import CallExpr, Context, Decorator, Expression, IntExpr, NameExpr, RefExpr, StrExpr, Var
@@ -11,23 +11,25 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     ONE_ITEM,
     Change,
     Forget,
+    Lend,
+    Move,
     Path,
     Place,
     Read,
     Rearrange,
     Share,
+    Slot,
     Store,
 )
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.calls.callee import Callee
-from dagpu.mypy_plugin.ownership.lower.calls.item_functions import picks_item
+from dagpu.mypy_plugin.ownership.lower.callee import Callee, picks_item
 from dagpu.mypy_plugin.ownership.lower.lower_functions import remembers
+from dagpu.mypy_plugin.ownership.lower.new_containers import element_of, items_of_value
+from dagpu.mypy_plugin.ownership.lower.origins import Choice, Known, Relation
+from dagpu.mypy_plugin.ownership.lower.own_objects import is_own_object
 from dagpu.mypy_plugin.ownership.lower.places import function_of, item_place, place_of
-from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of
-from dagpu.mypy_plugin.ownership.lower.values.new_containers import items_of_value
-from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Choice, Known, Relation
-from dagpu.mypy_plugin.ownership.lower.values.own_objects import is_own_object
-from dagpu.mypy_plugin.ownership.lower.values.shared_places import share_place
+from dagpu.mypy_plugin.ownership.lower.shared_places import share_place
+from dagpu.mypy_plugin.ownership.module_facts import Effect, Part
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 _ADDS_BEHIND: Final = frozenset({"builtins.list.append", "builtins.list.extend"})
@@ -180,3 +182,95 @@ def _take_of_iterable(b: GraphBuilder, e: CallExpr) -> None:
 def is_call_of(e: Expression, name: str) -> bool:
     """Return True for a call of the function or class of this full name."""
     return isinstance(e, CallExpr) and isinstance(e.callee, NameExpr) and e.callee.fullname == name
+
+
+# ---- parts of arguments
+
+
+class Arguments:
+    """The arguments of a call, or the object whose property, item or `with` block is asked for."""
+
+    def __init__(
+        self, b: GraphBuilder, node: Context, effect: Effect, given: Mapping[str, Expression], places: dict[str, Place]
+    ) -> None:
+        """`given` are expressions that are passed, by parameter, `places` those of other arguments."""
+        self._b = b
+        self._node = node
+        self._effect = effect
+        self._given = given
+        self._places = places
+
+    def place(self, part: Part) -> Place | None:
+        """Return the place of a part of an argument."""
+        name, path = part
+        place = self._places.get(name)
+        if place is None and (value := self._given.get(name)) is not None:
+            place = place_of(self._b, value)
+        elif place is None and (variable := self._b.module.variable(name)) is not None:
+            place = Place(self._b.slot(variable))
+        return None if place is None else place.inside(path)
+
+    def use_parts(self) -> None:
+        """Read the attributes that the function uses: `box.size()` uses `box.first`."""
+        for part in self._effect.uses:
+            if (place := self.place(part)) is not None:
+                self._b.emit(Read(self._node, place))
+
+    def borrow_parts(self) -> None:
+        """Lend, for the time of the call, what the function lends: no other loan may be alive of what it writes, and
+        none for writing of what it reads."""
+        for part, exclusive in self._effect.borrows:
+            if not part.path and part.parameter not in self._effect.spares:
+                continue
+            if (place := self.place(part)) is not None:
+                self._b.emit(Lend(self._node, place, self._b.temporary(), exclusive))
+
+    def move_parts(self) -> list[Slot]:
+        """Record the attributes that the function has moved: `box.drain()` moves `box.first`.
+
+        Return the slots of those that its result borrows.
+        """
+        for move in self.moves():
+            self._b.emit(move)
+        lent: list[Slot] = []
+        for part, exclusive in self._effect.lends:
+            if (place := self.place(part)) is not None:
+                into = self._b.temporary()
+                lent.append(into)
+                self._b.emit(Lend(self._node, place, into, exclusive))
+        return lent
+
+    def give_part(self, e: CallExpr) -> None:
+        """Give the result of a call the place of the part that the function returns."""
+        part = self._effect.gives
+        if part is None or (not part.path and self._is_moved(part.parameter)):
+            return
+        if (place := self.place(part)) is not None:
+            take(self._b, e, place, follows=part not in self._effect.uses, reads=False)
+
+    def _is_moved(self, parameter: str) -> bool:
+        value = self._given.get(parameter)
+        return value is not None and bool(self._b.kind(value) & MOVES)
+
+    def moves(self) -> list[Move]:
+        """Return the moves of the attributes that the function has moved where it ends."""
+        return self._moves(self._effect.parts, silent=True)
+
+    def moves_at_exit(self) -> list[Move]:
+        """Return the moves at the end of the block of a context manager."""
+        return self._moves(self._effect.at_exit, silent=False)
+
+    def _moves(self, parts: Iterable[tuple[Part, str]], *, silent: bool) -> list[Move]:
+        found: list[Move] = []
+        for part, how in parts:
+            if (place := self.place(part)) is not None:
+                found.append(Move(self._node, place, self._b.temporary(), how, silent))
+        return found
+
+    def keep(self, given: Sequence[tuple[Expression, Slot]]) -> None:
+        """Record the arguments that others keep. `given` are those that hold facts."""
+        for name, holder in self._effect.keeps:
+            value, place = self._given.get(name), self.place(Part(holder, ()))
+            held = [pair for pair in given if pair[0] is value]
+            if place is not None and held:
+                self._b.add_to_container(self._node, place.slot, held, "put where it outlives")

@@ -9,21 +9,12 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mypy.nodes import Context, Expression, IndexExpr, ListExpr, MemberExpr, NameExpr, StarExpr, TupleExpr
-from mypy.patterns import (
-    AsPattern,
-    ClassPattern,
-    MappingPattern,
-    OrPattern,
-    Pattern,
-    SequencePattern,
-    StarredPattern,
-)
+from mypy.patterns import AsPattern, ClassPattern, MappingPattern, OrPattern, Pattern, SequencePattern, StarredPattern
 from mypy.types import Instance, ProperType, TupleType, Type, get_proper_type
 
 from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, ONE_ITEM, SAME_ITEM, Place, Share
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.places import item_step, match_arguments, place_of, step_of
-from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import (
+from dagpu.mypy_plugin.ownership.lower.origins import (
     Choice,
     Components,
     Items,
@@ -35,6 +26,7 @@ from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import (
     items_of,
     part_of,
 )
+from dagpu.mypy_plugin.ownership.lower.places import item_step, match_arguments, place_of, step_of
 from dagpu.mypy_plugin.typing.type_facts import attribute_type
 
 _RELATED: Final = {
