@@ -198,6 +198,8 @@ def _bind_method(b: GraphBuilder, variable: Var, e: MemberExpr) -> None:
 
 def _is_kept_elsewhere(b: GraphBuilder, rvalue: Expression) -> bool:
     """Return True if an object, a container or an enclosing scope keeps the assigned value too."""
+    if not b.kind(rvalue) and not b.kinds.may_own(b.types.get(rvalue)):
+        return False  # None, before the tensor is made
     place = place_of(b, rvalue)
     if place is None:  # an item at an index that the run computes
         return isinstance(rvalue, IndexExpr) and place_of(b, rvalue.base) is not None
