@@ -218,7 +218,7 @@ class Change(Enum):
     REORDERS = auto()
     """The items stay, in another order."""
     REMOVES = auto()
-    """Items may be taken out: which of them have moved is not known."""
+    """Items may be taken out or replaced: which of them have moved is not known."""
 
 
 @dataclass(eq=False, slots=True)
@@ -234,7 +234,7 @@ class Rearrange:
         it."""
         n = len(container.path)
         step = path[n] if len(path) > n and path[:n] == container.path else ""
-        if step not in UNKNOWN_ITEMS and not step[1:-1].lstrip("-").isdecimal():
+        if not step.startswith("["):
             return path
         if self.change is Change.REMOVES:
             return None

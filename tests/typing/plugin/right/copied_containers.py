@@ -309,3 +309,12 @@ def both_lent_in_each_round() -> None:
         for j in range(i):
             a, b = ts[i].borrow(), ts[j].borrow_mut()
             print(a.shape, b.shape)
+
+
+def value_set_at_a_variable_key() -> None:
+    d = table("a")
+    key = next(iter(d))
+    r = d["a"].borrow()
+    d[key] = vector()
+    eat(d["a"])
+    print(r.shape)
