@@ -31,7 +31,6 @@ DEVICE_OP: Final = full_name("DeviceOp")
 STATIC: Final = full_name("Static")
 BORROWED: Final = full_name("Borrowed")
 NO_ALLOC: Final = full_name("NoAlloc")
-MAY_ALLOC: Final = full_name("MayAlloc")
 KERNEL: Final = full_name("Kernel")
 KERNEL_CALL: Final = full_name("Kernel.__call__")
 NEW_OUTPUT: Final = full_name("NewOutput")
@@ -59,10 +58,8 @@ THEN: Final = full_name("DeviceOp.then")
 ZIP_OPS: Final = full_name("zip_ops")
 EACH: Final = full_name("each")
 SPAWN: Final = full_name("spawn")
-PENDING: Final = full_name("Pending")
 CUDA_GRAPH: Final = full_name("CudaGraph")
 SCOPE: Final = full_name("Scope")
-MODULE: Final = full_name("Module")
 FOREIGN: Final = full_name("Foreign")
 FOREIGN_CALL: Final = full_name("Foreign.__call__")
 FOREIGN_FUNCTION_CALL: Final = full_name("ForeignFunction.__call__")
@@ -108,7 +105,6 @@ SYSTEM_TASKS: Final = frozenset({"trio._core._generated_run.spawn_system_task"})
 """Functions that start a task outside every nursery of the program."""
 STARTS_TASK: Final = frozenset({"trio._core._run.Nursery.start_soon", "trio._core._run.Nursery.start"}) | SYSTEM_TASKS
 SETS_ATTRIBUTE: Final = "builtins.setattr"
-OPENS_NURSERY: Final = frozenset({"trio._core._run.open_nursery"})
 
 PARTIAL: Final = "functools.partial"
 ASKS_FEED: Final = frozenset({"builtins.anext"})

@@ -25,10 +25,9 @@ from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.lower.callee import Callee, picks_item
 from dagpu.mypy_plugin.ownership.lower.lower_functions import remembers
 from dagpu.mypy_plugin.ownership.lower.new_containers import element_of, items_of_value
-from dagpu.mypy_plugin.ownership.lower.origins import Choice, Known, Relation
+from dagpu.mypy_plugin.ownership.lower.origins import Choice, Known, Relation, share_place
 from dagpu.mypy_plugin.ownership.lower.own_objects import is_own_object
 from dagpu.mypy_plugin.ownership.lower.places import function_of, item_place, place_of
-from dagpu.mypy_plugin.ownership.lower.shared_places import share_place
 from dagpu.mypy_plugin.ownership.module_facts import Effect, Part
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 

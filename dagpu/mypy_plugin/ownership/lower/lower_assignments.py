@@ -39,9 +39,8 @@ from dagpu.mypy_plugin.ownership.lower.container_calls import is_own_container, 
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, method_of
 from dagpu.mypy_plugin.ownership.lower.new_containers import items_of_value
 from dagpu.mypy_plugin.ownership.lower.operators import lower_iteration, lower_operator
-from dagpu.mypy_plugin.ownership.lower.origins import Relation, origin_of, origin_of_target
+from dagpu.mypy_plugin.ownership.lower.origins import Relation, origin_of, origin_of_target, share, share_place
 from dagpu.mypy_plugin.ownership.lower.places import place_of
-from dagpu.mypy_plugin.ownership.lower.shared_places import share, share_place
 from dagpu.mypy_plugin.ownership.op_uses import built_in
 from dagpu.mypy_plugin.syntax import targets
 from dagpu.mypy_plugin.typing.type_facts import MOVES

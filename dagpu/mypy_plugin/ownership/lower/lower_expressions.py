@@ -60,9 +60,8 @@ from dagpu.mypy_plugin.ownership.lower.operators import (
     lower_operator,
     lower_truth,
 )
-from dagpu.mypy_plugin.ownership.lower.origins import Known, origin_of
+from dagpu.mypy_plugin.ownership.lower.origins import Known, origin_of, remember, share, share_element
 from dagpu.mypy_plugin.ownership.lower.places import BINDS, function_of, place_of
-from dagpu.mypy_plugin.ownership.lower.shared_places import remember, share, share_element
 from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect
 from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, OP, method_name
 

@@ -75,9 +75,8 @@ from dagpu.mypy_plugin.ownership.lower.lower_expressions import ask_feed
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, is_pipeline, method_effect
 from dagpu.mypy_plugin.ownership.lower.new_containers import element_of
 from dagpu.mypy_plugin.ownership.lower.operators import lower_condition, lower_iteration
-from dagpu.mypy_plugin.ownership.lower.origins import Known, origin_of
+from dagpu.mypy_plugin.ownership.lower.origins import Known, origin_of, remember, share_captures, share_element
 from dagpu.mypy_plugin.ownership.lower.places import place_of
-from dagpu.mypy_plugin.ownership.lower.shared_places import remember, share_captures, share_element
 from dagpu.mypy_plugin.ownership.op_uses import drops_op
 from dagpu.mypy_plugin.syntax import is_always_false, is_always_true
 from dagpu.mypy_plugin.typing.type_facts import FLOW, MOVES
