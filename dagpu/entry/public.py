@@ -54,10 +54,11 @@ from dagpu.interop.python_kernels.cutile_kernels import cutile_kernel
 from dagpu.interop.python_kernels.numba_kernels import numba_kernel
 from dagpu.interop.python_kernels.triton_kernels import triton_kernel
 from dagpu.kernels import arrays as array
-from dagpu.kernels.decorator import In, Kernel, Lazy, Out, kernel
+from dagpu.kernels.decorator import In, Kernel, Lazy, NewOutput, Out, kernel  # noqa: F401  # reason: a fact names it
 from dagpu.kernels.expressions.element import Elem
 from dagpu.kernels.expressions.expr_decorator import Expr1, Expr2, Expr3, Expr4, Expr5, Expr6, Expr7, Expr8, expr
 from dagpu.kernels.expressions.expression import Expression
+from dagpu.kernels.expressions.reduced_expression import ReducedExpression  # noqa: F401  # reason: a fact names it
 from dagpu.kernels.sees import Along, Around, Columns, Here, Rows
 from dagpu.kernels.tile import Tile
 from dagpu.lowering.plan import Plan, peak_bytes_on

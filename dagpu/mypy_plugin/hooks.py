@@ -11,13 +11,13 @@ from mypy.plugin import FunctionContext, MethodContext, MethodSigContext
 from mypy.types import FunctionLike, Type
 
 from dagpu.mypy_plugin.shapes import handle_shapes, output_partition
-from dagpu.mypy_plugin.typing import graph_nodes, kernel_calls, op_parameters, operand_elements, source_values
+from dagpu.mypy_plugin.typing import argument_checks, kernel_calls, op_parameters
 
 FunctionHook: TypeAlias = Callable[[FunctionContext], Type]
 MethodHook: TypeAlias = Callable[[MethodContext], Type]
 SignatureHook: TypeAlias = Callable[[MethodSigContext], FunctionLike]
 
-RULES = (kernel_calls, handle_shapes, op_parameters, output_partition, graph_nodes, source_values, operand_elements)
+RULES = (kernel_calls, handle_shapes, op_parameters, output_partition, argument_checks)
 """The modules of the typing rules: first those that infer the result, then those that narrow it or check the call."""
 
 
@@ -57,7 +57,7 @@ METHOD_HOOKS: dict[str, MethodHook] = {
     name: _methods(rule.METHOD_HOOKS[name] for rule in RULES if name in rule.METHOD_HOOKS)
     for name in {name for rule in RULES for name in rule.METHOD_HOOKS}
 }
-FUNCTION_SIGNATURE_HOOKS = operand_elements.FUNCTION_SIGNATURE_HOOKS
+FUNCTION_SIGNATURE_HOOKS = argument_checks.FUNCTION_SIGNATURE_HOOKS
 """Hooks for the signatures of functions."""
 SIGNATURE_HOOKS: dict[str, SignatureHook] = {
     name: hook for rule in RULES for name, hook in rule.SIGNATURE_HOOKS.items()

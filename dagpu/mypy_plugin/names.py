@@ -1,35 +1,43 @@
-"""Full names, as mypy spells them, of the functions and classes that the rules mention."""
+"""Full names, as mypy spells them, of the functions and classes that the rules mention. Those of dagpu's come from
+`dagpu.common.facts`."""
 
+from collections.abc import Iterable
 from typing import Final
 
-TENSOR: Final = "dagpu.handles.tensors.Tensor"
-SHARED_TENSOR: Final = "dagpu.handles.tensors.SharedTensor"
-TENSOR_REF: Final = "dagpu.handles.tensors.TensorRef"
-TENSOR_MUT: Final = "dagpu.handles.tensors.TensorMut"
-PARTITION: Final = "dagpu.handles.partitions.Partition"
+from dagpu.common import facts
+from dagpu.common.facts import full_name
 
-SHARDED: Final = "dagpu.sharding.spread_values.Sharded"
-SHARDED_REF: Final = "dagpu.sharding.spread_values.ShardedRef"
-PARTIALS: Final = "dagpu.sharding.spread_values.Partials"
 
-FLOW: Final = "dagpu.reactive.flows.flow_class.Flow"
-FEED: Final = "dagpu.reactive.flows.feed.Feed"
-OUTLASTS_FEED: Final = frozenset({f"{FEED}.stats", f"{FEED}.origin"})
+def _all(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(map(full_name, names))
+
+
+TENSOR: Final = full_name("Tensor")
+SHARED_TENSOR: Final = full_name("SharedTensor")
+TENSOR_REF: Final = full_name("TensorRef")
+TENSOR_MUT: Final = full_name("TensorMut")
+PARTITION: Final = full_name("Partition")
+
+SHARDED: Final = full_name("Sharded")
+SHARDED_REF: Final = full_name("ShardedRef")
+PARTIALS: Final = full_name("Partials")
+
+FLOW: Final = full_name("Flow")
+FEED: Final = full_name("Feed")
+OUTLASTS_FEED: Final = _all(facts.OUTLASTS_FEED)
 """Attributes of a feed that remain after its block."""
 
-DEVICE_OP: Final = "dagpu.ops.base.DeviceOp"
-KERNEL_OP: Final = "dagpu.ops.launch.KernelOp"
-STATIC: Final = "dagpu.ops.base.Static"
-BORROWED: Final = "dagpu.ops.base.Borrowed"
-NO_ALLOC: Final = "dagpu.ops.base.NoAlloc"
-MAY_ALLOC: Final = "dagpu.ops.base.MayAlloc"
-KERNEL: Final = "dagpu.kernels.decorator.Kernel"
-KERNEL_CALL: Final = "dagpu.kernels.decorator.Kernel.__call__"
-NEW_OUTPUT: Final = "dagpu.kernels.decorator.NewOutput"
-NEW_OUTPUT_CALL: Final = f"{NEW_OUTPUT}.__call__"
-KERNEL_DECORATOR: Final = "dagpu.kernels.decorator.kernel"
-SOURCE: Final = "dagpu.ops.live.source_op.Source"
-MAKE_SOURCE: Final = "dagpu.ops.live.source_op.source"
+DEVICE_OP: Final = full_name("DeviceOp")
+STATIC: Final = full_name("Static")
+BORROWED: Final = full_name("Borrowed")
+NO_ALLOC: Final = full_name("NoAlloc")
+KERNEL: Final = full_name("Kernel")
+KERNEL_CALL: Final = full_name("Kernel.__call__")
+NEW_OUTPUT: Final = full_name("NewOutput")
+NEW_OUTPUT_CALL: Final = full_name("NewOutput.__call__")
+KERNEL_DECORATOR: Final = full_name("kernel")
+SOURCE: Final = full_name("Source")
+MAKE_SOURCE: Final = full_name("source")
 
 SLICE: Final = "builtins.slice"
 BOOL: Final = "builtins.bool"
@@ -39,87 +47,64 @@ ASKS_TRUTH: Final = frozenset(
 """Functions that ask their argument whether it is true."""
 ASKS_ITEMS: Final = frozenset({"builtins.any", "builtins.all"})
 """Functions that ask the items of their argument whether they are true."""
-HERE: Final = "dagpu.kernels.sees.Here"
-AROUND: Final = "dagpu.kernels.sees.Around"
-ROWS: Final = "dagpu.kernels.sees.Rows"
-COLUMNS: Final = "dagpu.kernels.sees.Columns"
-ALONG: Final = "dagpu.kernels.sees.Along"
+HERE: Final = full_name("Here")
+AROUND: Final = full_name("Around")
+ROWS: Final = full_name("Rows")
+COLUMNS: Final = full_name("Columns")
+ALONG: Final = full_name("Along")
 
-VALUE: Final = "dagpu.ops.compose.value"
-THEN: Final = "dagpu.ops.base.DeviceOp.then"
-ZIP_OPS: Final = "dagpu.ops.compose.zip_ops"
-EACH: Final = "dagpu.sharding.per_device.each"
-SPAWN: Final = "dagpu.runtime.spawning.spawn"
-PENDING: Final = "dagpu.runtime.spawning.Pending"
-CUDA_GRAPH: Final = "dagpu.ops.graph.CudaGraph"
-SCOPE: Final = "dagpu.ops.graph.Scope"
-MODULE: Final = "dagpu.ops.graph.Module"
-FOREIGN: Final = "dagpu.interop.foreign_ops.foreign_calls.Foreign"
-FOREIGN_CALL: Final = f"{FOREIGN}.__call__"
-FOREIGN_FUNCTION_CALL: Final = "dagpu.interop.foreign_ops.foreign_calls.ForeignFunction.__call__"
+VALUE: Final = full_name("value")
+THEN: Final = full_name("DeviceOp.then")
+ZIP_OPS: Final = full_name("zip_ops")
+EACH: Final = full_name("each")
+SPAWN: Final = full_name("spawn")
+CUDA_GRAPH: Final = full_name("CudaGraph")
+SCOPE: Final = full_name("Scope")
+FOREIGN: Final = full_name("Foreign")
+FOREIGN_CALL: Final = full_name("Foreign.__call__")
+FOREIGN_FUNCTION_CALL: Final = full_name("ForeignFunction.__call__")
 FOREIGN_CALLS: Final = frozenset({FOREIGN_CALL, FOREIGN_FUNCTION_CALL})
 """Calls of foreign ops."""
-EXPRESSION_DECORATOR: Final = "dagpu.kernels.expressions.expr_decorator.expr"
-EXPRESSION: Final = "dagpu.kernels.expressions.expression.Expression"
-EXPRESSION_CALL: Final = f"{EXPRESSION}.__call__"
-REDUCED_EXPRESSION_CALL: Final = "dagpu.kernels.expressions.reduced_expression.ReducedExpression.__call__"
-EXPRESSION_INTO: Final = f"{EXPRESSION}.into"
-EXPRESSION_UPDATE: Final = f"{EXPRESSION}.update"
+EXPRESSION_DECORATOR: Final = full_name("expr")
+EXPRESSION: Final = full_name("Expression")
+EXPRESSION_CALL: Final = full_name("Expression.__call__")
+REDUCED_EXPRESSION_CALL: Final = full_name("ReducedExpression.__call__")
+EXPRESSION_INTO: Final = full_name("Expression.into")
+EXPRESSION_UPDATE: Final = full_name("Expression.update")
 EXPRESSION_CALLS: Final = frozenset({EXPRESSION_CALL, REDUCED_EXPRESSION_CALL, EXPRESSION_INTO, EXPRESSION_UPDATE})
 """Calls of functions made by `expr`, and of their reductions."""
-ARRAY_FUNCTIONS: Final = "dagpu.kernels.arrays."
+ARRAY_FUNCTIONS: Final = full_name("array") + "."
 """The start of the full names of the functions of `dagpu.array`."""
-MATMUL: Final = f"{ARRAY_FUNCTIONS}libraries.matrix_products.matmul"
-ADOPT: Final = "dagpu.interop.incoming.adopt"
+MATMUL: Final = full_name("array.matmul")
+INTEROP: Final = full_name("interop")
+ADOPT: Final = full_name("adopt")
 """The function that takes an array of another library over from the program."""
-PIPELINE: Final = "dagpu.runtime.pipelines.pipeline_class.Pipeline"
-PIPELINE_CALL: Final = f"{PIPELINE}.__call__"
-PIPELINE_DECORATOR: Final = "dagpu.runtime.pipelines.pipeline_class.pipeline"
+PIPELINE: Final = full_name("Pipeline")
+PIPELINE_CALL: Final = full_name("Pipeline.__call__")
+PIPELINE_DECORATOR: Final = full_name("pipeline")
 
-MOVES_SELF: Final = {
-    f"{TENSOR}.partition": "partition()",
-    f"{TENSOR}.share": "share()",
-    f"{TENSOR}.reshape": "reshape()",
-    f"{TENSOR}.to_host": "to_host()",
-    f"{SHARED_TENSOR}.try_unwrap": "try_unwrap()",
-    f"{TENSOR_MUT}.partition": "partition()",
-    f"{TENSOR_MUT}.reshape": "reshape()",
-    f"{TENSOR_MUT}.to_host": "to_host()",
-    f"{PARTITION}.unpartition": "unpartition()",
-    f"{SHARDED}.to_host": "to_host()",
-}
+MOVES_SELF: Final = {full_name(name): how for name, how in facts.MOVES_SELF.items()}
 """Methods that move the handle they are called on, each with the words of the run-time error."""
 
-LENDS_SELF: Final = {
-    f"{TENSOR}.borrow": False,
-    f"{TENSOR}.view": False,
-    f"{TENSOR}.slice": False,
-    f"{TENSOR}.borrow_mut": True,
-    f"{SHARDED}.borrow": False,
-}
+LENDS_SELF: Final = {full_name(name): exclusive for name, exclusive in facts.LENDS_SELF.items()}
 """Methods that borrow the handle they are called on; True for a borrow for writing."""
 
-NEVER_RAISES: Final = frozenset(
-    {f"{TENSOR}.borrow", f"{TENSOR}.borrow_mut", f"{SHARED_TENSOR}.clone", f"{SHARED_TENSOR}.to_host"}
-)
+NEVER_RAISES: Final = _all(facts.NEVER_RAISES)
 """Methods that raise only `MovedError`. The plugin reports that error itself, so these calls have no exception edge."""
 
-RUNS: Final = frozenset({f"{DEVICE_OP}.sync", f"{DEVICE_OP}.sync_on", f"{DEVICE_OP}.__await__"})
+RUNS: Final = _all(facts.RUNS)
 """Methods that run an op."""
 
-REMEMBERS: Final = frozenset({f"{DEVICE_OP}.shared", f"{DEVICE_OP}.unzip", f"{KERNEL_OP}.unzip"})
-"""Methods that return ops which remember: they run their source once, and may themselves run several times."""
-RUN_AGAIN: Final = REMEMBERS | {MAKE_SOURCE}
+RUN_AGAIN: Final = _all(facts.RUN_AGAIN)
 """Functions whose ops may run several times, whatever moves into them."""
 
-USED_AGAIN: Final = RUN_AGAIN | {VALUE, PIPELINE_CALL, "dagpu.ops.live.source_op.cutoff"}
+USED_AGAIN: Final = _all(facts.USED_AGAIN)
 """Functions whose ops may be used several times in one run, or that give back an op of their argument."""
 
 SYSTEM_TASKS: Final = frozenset({"trio._core._generated_run.spawn_system_task"})
 """Functions that start a task outside every nursery of the program."""
 STARTS_TASK: Final = frozenset({"trio._core._run.Nursery.start_soon", "trio._core._run.Nursery.start"}) | SYSTEM_TASKS
 SETS_ATTRIBUTE: Final = "builtins.setattr"
-OPENS_NURSERY: Final = frozenset({"trio._core._run.open_nursery"})
 
 PARTIAL: Final = "functools.partial"
 ASKS_FEED: Final = frozenset({"builtins.anext"})
@@ -128,7 +113,7 @@ ENDS_WITH_BLOCK: Final = frozenset(
     f"contextlib.{name}" for name in ("_GeneratorContextManager", "_AsyncGeneratorContextManager")
 )
 """Context managers made of a generator: what is open in it is closed at the end of the block."""
-LENDS_FOR_BLOCK: Final = {"dagpu.interop.incoming.lend": False, "dagpu.interop.incoming.lend_mut": True}
+LENDS_FOR_BLOCK: Final = {full_name(name): exclusive for name, exclusive in facts.LENDS_FOR_BLOCK.items()}
 """Functions that lend an array of another library for a block; True for a loan for writing."""
 
 MAP: Final = "builtins.map"
@@ -182,7 +167,7 @@ READS_ONLY: Final = frozenset(
             for name in ("chain", "islice", "pairwise", "zip_longest", "product", "combinations", "permutations")
         ),
         *("weakref.ref", "weakref.ReferenceType", "weakref.finalize"),
-        *(f"dagpu.interop.foreign_ops.shape_rules.{name}" for name in ("extent", "new")),
+        *map(full_name, facts.READS_ONLY),
     }
 )
 """Functions that only read their arguments: the handles in an iterable stay with their owner, and the declaration of a
@@ -292,14 +277,7 @@ PLAIN_MODULES: Final = frozenset(
     {
         *("builtins", "typing", "typing_extensions", "collections", "collections.abc", "abc", "enum", "types"),
         *("functools", "itertools", "contextlib", "pathlib", "re", "os", "io", "threading", "logging", "datetime"),
-        *(
-            "numpy",
-            "dagpu.handles.device_handles",
-            "dagpu.common.dtypes",
-            "dagpu.kernels.tile",
-            "dagpu.kernels.decorator",
-            "dagpu.runtime.spawning",
-        ),
+        *("numpy", *map(facts.module_of, facts.PLAIN)),
     }
 )
 """Modules whose classes hold handles only through their type arguments. Skipping their attributes only saves time."""

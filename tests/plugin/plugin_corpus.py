@@ -18,7 +18,7 @@ AWAITS_GRAPHS = {"graphs", "pipelines"} if not hasattr(dagpu, "CudaGraph") else 
 
 
 class Program(NamedTuple):
-    """A function of the corpus: `side` is right or wrong; lines count from 1, both ends included."""
+    """A function of the corpus: `side` is right, wrong or unjudged; lines count from 1, both ends included."""
 
     side: str
     module: str

@@ -2,7 +2,8 @@
 
 Every program there is a function without required arguments. A right one must run without an error. A wrong one is
 run as well, and must fail with one of the errors that `RAISES` gives for the code that mypy finds. Where its `def`
-bears `# R: runs` it ends well: there the rule is stricter than a run, which sees one order of events alone.
+bears `# R: runs` it ends well: there the rule is stricter than a run, which sees one order of events alone. An unjudged
+one fails in a run, and mypy says nothing of it.
 """
 
 import importlib
@@ -117,6 +118,7 @@ def named(program: Program) -> str:
 
 WRONG = [p for p in programs("wrong") if p.module not in NOT_CALLED | AWAITS_GRAPHS]
 RIGHT = [p for p in programs("right") if p.module not in AWAITS_GRAPHS]
+UNJUDGED = programs("unjudged")
 
 
 @pytest.mark.parametrize("program", RIGHT, ids=named)
@@ -136,6 +138,13 @@ def test_a_wrong_program_fails_as_mypy_says(program: Program) -> None:
     for error in leaves(caught.value):
         kinds = {kind for code in codes_of(program, error) for kind in RAISES[code]}
         assert type(error) in kinds, repr(error)
+
+
+@pytest.mark.parametrize("program", UNJUDGED, ids=named)
+def test_what_mypy_does_not_judge_a_run_refuses(program: Program) -> None:
+    """A mistake that the documentation lists as not judged is an error of the run."""
+    with pytest.raises(MovedError):
+        call(program)
 
 
 @pytest.mark.parametrize("module", sorted(NOT_CALLED))

@@ -28,9 +28,8 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Store,
     reverse_postorder,
 )
-from dagpu.mypy_plugin.ownership.solving.dataflow import Dataflow, WholeBody
-from dagpu.mypy_plugin.ownership.solving.fixpoint import entry_states
-from dagpu.mypy_plugin.ownership.solving.liveness import live_after_each, live_before, liveness
+from dagpu.mypy_plugin.ownership.dataflow import Dataflow, WholeBody, entry_states
+from dagpu.mypy_plugin.ownership.liveness import live_after_each, live_before, liveness
 from dagpu.mypy_plugin.shapes import shape_checks
 from dagpu.mypy_plugin.sources import fingerprint
 from tests.support.mypy_checks import Checker, dependencies
@@ -193,7 +192,7 @@ def test_what_holds_is_what_holds_on_some_way(body: Body) -> None:
 @given(places(), places())
 def test_putting_something_into_a_place_makes_it_whole(moved: Place, stored: Place) -> None:
     """A move is forgotten exactly if what it took lies in what is made anew."""
-    state = Dataflow(WholeBody(0, {}))
+    state = Dataflow(WholeBody(0))
     move = Move(HERE, moved, SLOTS, "share()")
     state.step(move)
     state.step(Store(HERE, stored, None, EVERYTHING))

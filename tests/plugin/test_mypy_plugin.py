@@ -1,6 +1,7 @@
 """The mypy plugin on the corpus of tests/typing/plugin: each error at its line with its code, and no other.
 
-A comment `# E: code` stands at the end of each line where mypy must report an error; the files in `right` have none.
+A comment `# E: code` stands at the end of each line where mypy must report an error. The files in `right` have none,
+and neither have those in `unjudged`, whose mistakes a run finds.
 The corpus is checked with an empty cache of its own, from that cache, and by several processes.
 
     python -m tests.plugin.test_mypy_plugin FOLDER     # the differences alone; FOLDER keeps the cache from run to run

@@ -21,6 +21,7 @@ PACKAGE = ROOT / "dagpu"
 # From the lowest to the highest. A name stands for the module or for all of the package of that name. Where several
 # layers share a package, modules of it are named too, with the package; the longest name counts.
 LAYERS: tuple[frozenset[str], ...] = (
+    frozenset({"common.facts"}),
     frozenset({"mypy_plugin"}),
     frozenset({"common", "kernels.tile"}),
     frozenset({"handles.device_handles", "handles.library_bodies", "handles.symbolic"}),
@@ -38,7 +39,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"__init__", "__main__", "array", "entry", "testing"}),
 )
 
-# What runs inside mypy, and so knows no other layer, and is known to none.
+# What runs inside mypy, and so knows no other layer but the facts about the others, and is known to none.
 APART = frozenset({"mypy_plugin"})
 
 # Names of types from a higher layer, for annotations alone, where the public contract has them.

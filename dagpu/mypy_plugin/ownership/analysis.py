@@ -2,30 +2,46 @@
 
 from collections.abc import Iterator
 
-from mypy.nodes import ClassDef, Decorator, FuncDef, MypyFile, OverloadedFuncDef, Statement, TypeInfo
+from mypy.nodes import (
+    CallExpr,
+    ClassDef,
+    Decorator,
+    FuncDef,
+    MypyFile,
+    NameExpr,
+    OverloadedFuncDef,
+    RefExpr,
+    Statement,
+    TypeInfo,
+    Var,
+)
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.closure_facts import summarise
 from dagpu.mypy_plugin.ownership.control_flow import Body
+from dagpu.mypy_plugin.ownership.effects import summarise
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.lower import (  # noqa: F401  # each registers itself
-    lower_comprehensions,
+    lower_calls,
     lower_expressions,
-    lower_names,
-)
-from dagpu.mypy_plugin.ownership.lower.adopted_arrays import adopted_variables
-from dagpu.mypy_plugin.ownership.lower.calls import lower_calls  # noqa: F401
-from dagpu.mypy_plugin.ownership.lower.lower_functions import bodies_of, effect_in, is_pipeline
-from dagpu.mypy_plugin.ownership.lower.statements import (  # noqa: F401
-    lower_managers,
-    lower_match,
     lower_statements,
-    lower_try,
+    new_containers,
 )
-from dagpu.mypy_plugin.ownership.lower.statements.suites import suites_of
-from dagpu.mypy_plugin.ownership.lower.values import new_containers  # noqa: F401
+from dagpu.mypy_plugin.ownership.lower.lower_functions import bodies_of, effect_in, is_pipeline
 from dagpu.mypy_plugin.ownership.module_facts import Effect, ModuleFacts, Types
 from dagpu.mypy_plugin.ownership.reporting import Finding, check_body
+from dagpu.mypy_plugin.syntax import suites_of
+
+_IMPORTED = frozenset({"dagpu", names.INTEROP, names.ADOPT})
+
+
+def adopted_variables(tree: MypyFile, types: Types) -> frozenset[Var]:
+    """Return the variables that are the first argument of `adopt`, in a module that imports it or dagpu. `types` has
+    every expression that mypy has checked."""
+    if not any(symbol.fullname in _IMPORTED for symbol in tree.names.values()):
+        return frozenset()
+    calls = [e for e in types if isinstance(e, CallExpr) and isinstance(e.callee, RefExpr)]
+    first = [e.args[0] for e in calls if isinstance(e.callee, RefExpr) and e.callee.fullname == names.ADOPT and e.args]
+    return frozenset([e.node for e in first if isinstance(e, NameExpr) and isinstance(e.node, Var)])
 
 
 class Analysis:

@@ -6,8 +6,10 @@ analysis: a `Move` is the move in "was moved here", a `Lend` is the loan.
 """
 
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Final, NamedTuple, TypeAlias
 
+from mypy.nodes import Block as Suite
 from mypy.nodes import Context, Expression, FuncDef, FuncItem, LambdaExpr, MypyFile, Var
 
 Slot: TypeAlias = int
@@ -34,10 +36,7 @@ ONE_ITEM: Final = "[?]"
 """The step of a path that names one of the items of a container, which is not known. An item at an index is not it."""
 SAME_ITEM: Final = "[=]"
 """The last step of two paths that share items: the item at an index of one container is at this index of the other."""
-SOME_ITEM: Final = "[~]"
-"""The last step of two paths that share items: each item of one container is one of the other, which is not known."""
-EACH_ITEM: Final = "[+]"
-"""The last step of a path that is paired with itself: all items of the container are one object, as in `[t] * 2`."""
+UNKNOWN_ITEMS: Final = (ANY_ITEM, ONE_ITEM, SAME_ITEM)
 DEEPEST: Final = 3
 """Longest path into a slot, as in `a.b.c.d`. Longer paths are not tracked."""
 
@@ -209,22 +208,38 @@ ANY_GLOBAL: Final[Slot] = -1
 """In a `Forget`: all variables of the module. A function of the module may reassign any of them."""
 
 
-MANY: Final = 1000
-"""A number of items that is not known."""
+class Change(Enum):
+    """A change of the number or the order of a container's items."""
+
+    BEHIND = auto()
+    """Items are added behind the last one: an index from the front leads to the same item."""
+    ADDS = auto()
+    """Items are added anywhere."""
+    REORDERS = auto()
+    """The items stay, in another order."""
+    REMOVES = auto()
+    """Items may be taken out or replaced: which of them have moved is not known."""
 
 
 @dataclass(eq=False, slots=True)
-class Shift:
-    """Change the number or the order of a container's items: the items that stay have other indices from here on."""
+class Rearrange:
+    """Change the number or the order of a container's items: which of them is at an index is not known from here on."""
 
     node: Context
     place: Place
-    front: int = 0
-    """The number of items that are added before the first one; negative for items that are taken out there."""
-    back: int = 0
-    """The number of items that are added behind the last one; negative for items that are taken out there."""
-    reorders: bool = False
-    """True if the items stay, in another order."""
+    change: Change
+
+    def after(self, container: Place, path: Path) -> Path | None:
+        """Return the path to a part of the container's slot afterwards, given that before; None if nothing is known of
+        it."""
+        n = len(container.path)
+        step = path[n] if len(path) > n and path[:n] == container.path else ""
+        if not step.startswith("["):
+            return path
+        if self.change is Change.REMOVES:
+            return None
+        stays = step == ANY_ITEM if self.change is Change.REORDERS else step[1:-1].isdecimal()
+        return path if stays and self.change is not Change.ADDS else (*path[:n], ONE_ITEM, *path[n + 1 :])
 
 
 @dataclass(eq=False, slots=True)
@@ -278,7 +293,7 @@ Instruction: TypeAlias = (
     | Store
     | Keep
     | Forget
-    | Shift
+    | Rearrange
     | Escape
     | Yield
     | Run
@@ -318,10 +333,6 @@ class Body:
     """Expression statements that build an op or a flow and drop it."""
     unfollowed: set[Root] = field(default_factory=set)
     """Variables that are named where their type does not show a handle or an op, for example one declared `Any`."""
-    indices: dict[Slot, str] = field(default_factory=dict)
-    """Variables that are used as an index, each with the step of a path to the item."""
-    assigned_inside: set[str] = field(default_factory=set)
-    """Names that a nested function declares `nonlocal`."""
     opaque: set[Root] = field(default_factory=set)
     """Variables that a closure uses whose calls are not followed: a method, or one that a decorator gets."""
     returned: set[Place | None] = field(default_factory=set)
@@ -364,3 +375,29 @@ def reverse_postorder(entry: BasicBlock) -> list[BasicBlock]:
     for index, block in enumerate(found):
         block.index = index
     return found
+
+
+# ---- the statements around a place that an exit from it passes
+
+
+@dataclass(eq=False, slots=True)
+class Loop:
+    """The target blocks of `break` and `continue`."""
+
+    broken: BasicBlock
+    continued: BasicBlock
+
+
+@dataclass(eq=False, slots=True)
+class Finally:
+    """A `finally` suite, copied into every exit, and the handler of the exceptions that the suite itself raises."""
+
+    suite: Suite
+    handler: BasicBlock | None
+
+
+@dataclass(eq=False, slots=True)
+class LoanBlock:
+    """A `with` block for which something is lent: every exit from it ends the loans."""
+
+    ends: list[EndLoan]

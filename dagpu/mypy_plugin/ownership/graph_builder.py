@@ -34,16 +34,18 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     BasicBlock,
     Body,
     Escape,
+    Finally,
     Forget,
     Instruction,
     Keep,
+    LoanBlock,
+    Loop,
     Move,
     Place,
     Root,
     Slot,
     reverse_postorder,
 )
-from dagpu.mypy_plugin.ownership.frames import Finally, LoanBlock, Loop
 from dagpu.mypy_plugin.ownership.module_facts import Closure, ModuleFacts
 
 
@@ -72,8 +74,6 @@ class GraphBuilder:
         """True while an argument of `then` is evaluated. The op borrows everything that such a closure borrows."""
         self.read_by_generator: list[Slot] | None = None
         """The values that the generator expression around this place reads when it is asked; None outside of one."""
-        self.fixed_lists: dict[Var, int] | None = None
-        """Lists of one known length, with this length; None until one is asked for."""
         self.taken: dict[Expression, Place] = {}
         """Places of the results of calls that give a handle which had a place before: `ts.pop()`, `model.weight()`."""
         self.at_exit: dict[Expression, list[Move]] = {}

@@ -1,15 +1,89 @@
 """State that the bodies of one module share, and summaries of closures and functions for their callers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from mypy.nodes import Context, Expression, FuncDef, FuncItem, MemberExpr, SymbolNode, SymbolTableNode, TypeInfo, Var
+from mypy.errorcodes import ErrorCode
+from mypy.nodes import (
+    Block,
+    CallExpr,
+    Context,
+    Expression,
+    FuncDef,
+    FuncItem,
+    MemberExpr,
+    NameExpr,
+    RefExpr,
+    SymbolNode,
+    SymbolTableNode,
+    TupleExpr,
+    TypeInfo,
+    Var,
+)
 from mypy.types import Type
 
+from dagpu.mypy_plugin import codes, names
 from dagpu.mypy_plugin.ownership.control_flow import Body, Path, Root, Slot
-from dagpu.mypy_plugin.ownership.rules.expected_errors import ExpectedErrors
 from dagpu.mypy_plugin.typing.type_facts import TypeFacts
+
+# ---- mistakes that are expected
+
+_NOTHING: Final[frozenset[str]] = frozenset()
+_BUILDING: Final = frozenset({codes.UNUSED_OP.code})
+"""The code that is deliberate wherever any error is expected, because building the op may raise that error."""
+
+
+class ExpectedErrors:
+    """The lines of a module on which mistakes are deliberate, with the codes of these mistakes."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[int, int, frozenset[str]]] = []
+
+    def covers(self, line: int, code: ErrorCode) -> bool:
+        """Return True if a mistake of this code on this line is deliberate."""
+        return any(first <= line <= last and code.code in meant for first, last, meant in self._spans)
+
+    def record_with(self, managers: Iterable[Expression], suite: Block) -> None:
+        """Record the errors that the context managers of a `with` statement expect in its suite."""
+        for e in managers:
+            if isinstance(e, CallExpr):
+                meant = _NOTHING.union(*map(_codes_named_by, e.args))
+                self._record(suite, meant | _BUILDING if requires_error(e) else meant)
+
+    def record_call(self, e: CallExpr) -> None:
+        """Record the errors that a call is told to expect: `raises(MovedError, lambda: t.shape)`."""
+        meant = _NOTHING.union(*map(_codes_named_by, e.args))
+        if meant:
+            self._spans.append((e.line, e.end_line or e.line, meant))
+
+    def record_try(self, caught: Iterable[Expression | None], suite: Block) -> None:
+        """Record the errors that the handlers of a `try` statement catch in its suite."""
+        meant = _NOTHING.union(*map(_codes_named_by, caught))
+        self._record(suite, meant | _BUILDING if meant else meant)
+
+    def _record(self, suite: Block, meant: frozenset[str]) -> None:
+        if meant and suite.body:
+            self._spans.append((suite.body[0].line, max(s.end_line or s.line for s in suite.body), meant))
+
+
+def requires_error(manager: Expression) -> bool:
+    """Return True for a context manager that requires its suite to raise, such as `pytest.raises(ValueError)`."""
+    if not isinstance(manager, CallExpr) or not isinstance(manager.callee, NameExpr | MemberExpr):
+        return False
+    return manager.callee.name in ("raises", "assertRaises", "assertRaisesRegex")
+
+
+def _codes_named_by(e: Expression | None) -> frozenset[str]:
+    """Return the codes of the run-time errors that an expression names: `MovedError`, `(MovedError, BorrowError)`."""
+    if isinstance(e, TupleExpr):
+        return _NOTHING.union(*map(_codes_named_by, e.items))
+    if isinstance(e, RefExpr) and e.fullname.startswith("dagpu."):
+        return names.RUNTIME_ERRORS.get(e.fullname.rpartition(".")[2], _NOTHING)
+    return _NOTHING
+
+
+# ---- the state of a module
 
 Types: TypeAlias = Mapping[Expression, Type]
 """mypy's types of expressions. Expressions that mypy did not check (unreachable or untyped code) are missing."""
@@ -92,6 +166,8 @@ class Effect(NamedTuple):
     """Parameters that the function may call more than once."""
     concerns_globals: bool = False
     """True if one of these is a variable of the module."""
+    passes_on: frozenset[str] = frozenset()
+    """Parameters that move nowhere but into the result."""
 
     @property
     def concerns_parts(self) -> bool:

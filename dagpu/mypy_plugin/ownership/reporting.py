@@ -25,13 +25,11 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Touch,
     covers,
 )
-from dagpu.mypy_plugin.ownership.lower.values.own_objects import is_own_object
+from dagpu.mypy_plugin.ownership.dataflow import Dataflow, entry_states
+from dagpu.mypy_plugin.ownership.liveness import live_after_each, liveness
+from dagpu.mypy_plugin.ownership.lower.own_objects import is_own_object
 from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts
-from dagpu.mypy_plugin.ownership.rules.single_use import used_twice
-from dagpu.mypy_plugin.ownership.rules.unused import unused_stores
-from dagpu.mypy_plugin.ownership.solving.dataflow import Dataflow
-from dagpu.mypy_plugin.ownership.solving.fixpoint import entry_states
-from dagpu.mypy_plugin.ownership.solving.liveness import live_after_each, liveness
+from dagpu.mypy_plugin.ownership.op_uses import unused_stores, used_twice
 from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, HANDLE, OP
 
 

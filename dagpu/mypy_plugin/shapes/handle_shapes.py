@@ -16,9 +16,8 @@ from mypy.plugin import CheckerPluginInterface, FunctionContext, MethodContext, 
 from mypy.types import FunctionLike, Instance, LiteralType, ProperType, TupleType, Type, UnionType, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.shapes.shape_calls import FUNCTIONS
 from dagpu.mypy_plugin.shapes.shape_evaluation import Evaluator
-from dagpu.mypy_plugin.shapes.shape_values import ARRAYS, Array, Cut, Extents, Op, Several, Value
+from dagpu.mypy_plugin.shapes.shape_values import ARRAYS, FUNCTIONS, Array, Cut, Extents, Op, Several, Value
 from dagpu.mypy_plugin.typing import op_parameters
 
 _Context: TypeAlias = FunctionContext | MethodContext

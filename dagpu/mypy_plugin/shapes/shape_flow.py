@@ -52,11 +52,9 @@ from mypy.nodes import (
 from mypy.patterns import AsPattern, MappingPattern, Pattern, StarredPattern
 from mypy.types import Type, UninhabitedType, get_proper_type
 
-from dagpu.mypy_plugin.conditions import is_always_false
-from dagpu.mypy_plugin.ownership.lower.statements.suites import statements_in, targets
-from dagpu.mypy_plugin.shapes.call_evaluation import CallChecker
-from dagpu.mypy_plugin.shapes.shape_evaluation import Evaluator
+from dagpu.mypy_plugin.shapes.shape_evaluation import CallChecker, Evaluator
 from dagpu.mypy_plugin.shapes.shape_values import Number, Several, Value, joined, value_of_type
+from dagpu.mypy_plugin.syntax import is_always_false, statements_in, targets
 
 _EXPECTED_ERRORS = frozenset(
     (

@@ -24,7 +24,7 @@ from mypy.types import (
 )
 
 from dagpu.mypy_plugin import codes, names
-from dagpu.mypy_plugin.typing import argument_forms, kernel_facts, long_tuples, op_parameters
+from dagpu.mypy_plugin.typing import argument_forms, kernel_facts, op_parameters
 
 _NUMBERS = {"numpy.inexact": "float", "numpy.integer": "int", "numpy.bool": "bool", "numpy.bool_": "bool"}
 """Base classes of NumPy's scalar types, each with the Python type that a kernel call converts such a number to."""
@@ -125,7 +125,7 @@ def _op_type(context: MethodContext, formals: list[Type]) -> Type:
         if argument_forms.form_of(formal) != "number":
             lifetimes.append(op_parameters.lifetime(given[0], context.api))
             allocations.append(op_parameters.allocation(given[0]))
-    whole = long_tuples.tuple_of(parts, context.api)
+    whole = argument_forms.tuple_of(parts, context.api)
     borrows = op_parameters.join(lifetimes) or op_parameters.dagpu_type(names.STATIC, [], context.api)
     allocates = op_parameters.join(allocations) or op_parameters.dagpu_type(names.NO_ALLOC, [], context.api)
     return op_parameters.dagpu_type(names.DEVICE_OP, [whole, borrows, allocates], context.api)
@@ -202,12 +202,12 @@ def _cure(actual: Type, form: argument_forms.Form, element: str) -> str:
 
 
 FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {
-    **long_tuples.FUNCTION_HOOKS,
+    **argument_forms.FUNCTION_HOOKS,
     names.KERNEL_DECORATOR: kernel_facts.attach_ranks,
     names.EXPRESSION_DECORATOR: _name_parameters,
 }
 METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
-    **long_tuples.METHOD_HOOKS,
+    **argument_forms.METHOD_HOOKS,
     names.KERNEL_CALL: _type_call,
     names.FOREIGN_CALL: _type_foreign_call,
     names.EXPRESSION_INTO: _type_expression_write,

@@ -1,4 +1,4 @@
-"""Lowers expressions other than names and calls: displays, operators, lambdas."""
+"""Lowers expressions other than calls: names, attributes and items, displays, operators, lambdas, comprehensions."""
 
 from collections.abc import Iterable
 
@@ -7,14 +7,19 @@ from mypy.nodes import (
     ComparisonExpr,
     ConditionalExpr,
     DictExpr,
+    DictionaryComprehension,
     Expression,
+    GeneratorExpr,
+    IndexExpr,
     IntExpr,
     LambdaExpr,
+    ListComprehension,
     ListExpr,
     MemberExpr,
     NameExpr,
     OpExpr,
     RevealExpr,
+    SetComprehension,
     SetExpr,
     SliceExpr,
     StarExpr,
@@ -26,23 +31,159 @@ from mypy.nodes import (
 )
 from mypy.operators import unary_op_methods
 
-from dagpu.mypy_plugin.ownership.closure_facts import pass_closure_on
-from dagpu.mypy_plugin.ownership.control_flow import EVERYTHING, LOANS, Build, Escape, Slot, Yield
+from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin.ownership.control_flow import (
+    EVERYTHING,
+    FEED,
+    LOANS,
+    AskFeed,
+    BasicBlock,
+    Build,
+    Escape,
+    Move,
+    Place,
+    Read,
+    Slot,
+    Yield,
+)
+from dagpu.mypy_plugin.ownership.effects import pass_closure_on
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.ownership.lower.calls.operands import Operands
-from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import (
+from dagpu.mypy_plugin.ownership.lower.container_calls import Arguments
+from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare
+from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, property_effect
+from dagpu.mypy_plugin.ownership.lower.new_containers import element_of
+from dagpu.mypy_plugin.ownership.lower.operators import (
+    Operands,
     lower_binary,
     lower_condition,
+    lower_iteration,
     lower_operator,
     lower_truth,
 )
-from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of
-from dagpu.mypy_plugin.ownership.lower.statements.lower_assignments import assign
-from dagpu.mypy_plugin.ownership.lower.values.iteration import element_of
-from dagpu.mypy_plugin.ownership.lower.values.origin_kinds import Known
-from dagpu.mypy_plugin.ownership.lower.values.origins import origin_of
-from dagpu.mypy_plugin.ownership.lower.values.shared_places import share
-from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, OP
+from dagpu.mypy_plugin.ownership.lower.origins import Known, origin_of, remember, share, share_element
+from dagpu.mypy_plugin.ownership.lower.places import BINDS, function_of, place_of
+from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect
+from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, OP, method_name
+
+# ---- names, attributes and items
+
+
+def move_or_read(b: GraphBuilder, e: Expression, place: Place, kind: int, by_value: bool) -> Slot | None:
+    """Move the handle out of a place, or read it, and return the slot with its facts."""
+    if by_value and kind & MOVES:
+        into = b.temporary()
+        b.emit(Move(e, place, into, b.how, binds=b.how.startswith(BINDS)))
+        return into
+    keeps = kind & EVERYTHING
+    looked = b.temporary() if keeps else None
+    b.emit(Read(e, place, looked, keeps))
+    if looked is not None and b.read_by_generator is not None:
+        b.read_by_generator.append(looked)
+    return looked
+
+
+@expression(NameExpr)
+def _name(b: GraphBuilder, e: NameExpr, by_value: bool) -> Slot | None:
+    root = e.node
+    if isinstance(root, Var):
+        if (closure := b.closures.get(root)) is not None:
+            return _closure(b, closure, e, by_value)
+        kind = b.kind(e)
+        if kind or root in b.module.adopted:
+            return move_or_read(b, e, Place(b.slot(root)), kind, by_value)
+        b.body.unfollowed.add(root)
+        return None
+    function = function_of(root)
+    if function is not None and (closure := b.closures.get(function)) is not None:
+        return _closure(b, closure, e, by_value)
+    return None
+
+
+def _closure(b: GraphBuilder, closure: Closure, e: NameExpr, by_value: bool) -> Slot | None:
+    """Lower the name of a closure: it is passed on, or to something of a type that says nothing about it."""
+    if by_value:
+        return pass_closure_on(b, closure, e)
+    b.body.opaque.update(root for root, _ in closure.uses)
+    return None
+
+
+@expression(MemberExpr)
+def _member(b: GraphBuilder, e: MemberExpr, by_value: bool) -> Slot | None:
+    kind = b.kind(e)
+    if b.kind(e.expr) == FEED and method_name(b.types.get(e.expr), e.name) in names.OUTLASTS_FEED:
+        if place_of(b, e.expr) is None:
+            b.read(e.expr)
+        return None
+    if (found := property_effect(b, e)) is not None:
+        return _property(b, e, *found, by_value)
+    if kind:
+        place = place_of(b, e)
+        if place is not None:
+            return move_or_read(b, e, place, kind, by_value)
+        if b.kind(e.expr) & HANDLE and (how := names.MOVES_SELF.get(method_name(b.types.get(e.expr), e.name) or "")):
+            b.how = how  # `f = t.share` counts as a move at the binding, because the call comes later
+            moved, into = b.value(e.expr), b.temporary()
+            b.emit(Build(e, into, () if moved is None else (moved,), EVERYTHING, owner=True, function=True))
+            return into
+    return build_part(b, e, b.read(e.expr), kind)
+
+
+def _property(b: GraphBuilder, e: MemberExpr, itself: str, effect: Effect, by_value: bool) -> Slot | None:
+    """Lower a property, whose function has an effect on the object: it uses, moves, lends or returns attributes."""
+    kind, held, place = b.kind(e), b.read(e.expr), place_of(b, e.expr)
+    parts = [] if held is None else [held]
+    if place is not None:
+        whole = Arguments(b, e, effect, {}, {itself: place})
+        whole.use_parts()
+        parts += whole.move_parts()
+        given = None if effect.gives is None else whole.place(effect.gives)
+        if given is not None and kind:
+            return move_or_read(b, e, given, kind, by_value)
+    keeps = kind & EVERYTHING
+    into = b.temporary() if keeps else None
+    b.emit(Build(e, into, tuple(parts), keeps))
+    return into
+
+
+@expression(IndexExpr)
+def _index(b: GraphBuilder, e: IndexExpr, by_value: bool) -> Slot | None:
+    if e.analyzed is not None:
+        return None  # a type application: `trio.open_memory_channel[int]`
+    kind = b.kind(e)
+    if kind:
+        place = place_of(b, e)
+        if place is not None:
+            return move_or_read(b, e, place, kind, by_value)
+    found = lower_operator(b, e, e.base, "__getitem__", [e.index])
+    if found is not False:
+        return found
+    base = b.read(e.base)
+    b.read(e.index)
+    b.may_raise()
+    return build_part(b, e, base, kind)
+
+
+def build_part(b: GraphBuilder, e: Expression, base: Slot | None, kind: int) -> Slot | None:
+    """Build a part of a value. It holds the facts of the value that the part's type can hold."""
+    keeps = kind & EVERYTHING
+    if base is None:
+        return None
+    into = b.temporary() if keeps else None
+    b.emit(Build(e, into, (base,), keeps))
+    return into
+
+
+def ask_feed(b: GraphBuilder, e: Expression) -> Slot | None:
+    """Read an expression, and ask it for values if it is a feed. Return the slot with the facts of its values."""
+    held = b.read(e)
+    if b.kind(e) != FEED:
+        return held
+    if held is not None:
+        b.emit(AskFeed(e, Place(held)))
+    return None
+
+
+# ---- displays, operators, lambdas
 
 
 def _display(b: GraphBuilder, e: Expression, items: Iterable[Expression], by_value: bool) -> Slot | None:
@@ -232,4 +373,77 @@ def _conditional(b: GraphBuilder, e: ConditionalExpr, by_value: bool) -> Slot | 
         holds = build_alternative(b, e, into, b.evaluate(value, by_value)) or holds
         b.jump(end)
     b.current = end
+    return into if holds else None
+
+
+# ---- comprehensions, which are loops
+
+
+@expression(ListComprehension)
+def _list_comprehension(b: GraphBuilder, e: ListComprehension, by_value: bool) -> Slot | None:
+    return _comprehension(b, e.generator, [e.generator.left_expr])
+
+
+@expression(SetComprehension)
+def _set_comprehension(b: GraphBuilder, e: SetComprehension, by_value: bool) -> Slot | None:
+    return _comprehension(b, e.generator, [e.generator.left_expr])
+
+
+@expression(GeneratorExpr)
+def _generator(b: GraphBuilder, e: GeneratorExpr, by_value: bool) -> Slot | None:
+    """Lower a generator expression. It reads when it is asked, so until then it holds what it reads."""
+    outer, read = b.read_by_generator, list[Slot]()
+    b.read_by_generator = read
+    held = _comprehension(b, e, [e.left_expr])
+    b.read_by_generator = outer
+    if not read or not b.kind(e) & LOANS:
+        return held
+    if outer is not None:
+        outer += read
+    into = b.temporary()
+    b.emit(Build(e, into, tuple(read) if held is None else (held, *read), EVERYTHING))
+    return into
+
+
+@expression(DictionaryComprehension)
+def _dict_comprehension(b: GraphBuilder, e: DictionaryComprehension, by_value: bool) -> Slot | None:
+    return _comprehension(b, e, [part for part in (e.key, e.value) if part is not None])
+
+
+def _comprehension(
+    b: GraphBuilder, e: GeneratorExpr | DictionaryComprehension, results: list[Expression]
+) -> Slot | None:
+    into = b.temporary()
+    b.emit(Build(e, into, (), EVERYTHING))
+    heads: list[BasicBlock] = []
+    ends: list[BasicBlock] = []
+    for index, sequence, conditions in zip(e.indices, e.sequences, e.condlists, strict=True):
+        found = lower_iteration(b, sequence)
+        held = ask_feed(b, sequence) if found is False else found
+        origin = element_of(b, sequence)
+        before = remember(b, e, origin)
+        b.split()
+        head, end = b.current, b.block()
+        heads.append(head)
+        ends.append(end)
+        b.jump(end)
+        b.split()
+        declare(b, index, element=True)
+        if isinstance(origin, Known) and isinstance(index, NameExpr) and isinstance(index.node, Var):
+            b.body.items[b.slot(index.node)] = origin.place
+        assign(b, index, held, e)
+        share_element(b, index, origin, before)
+        for condition in conditions:
+            lower_condition(b, condition)
+            b.jump(head)
+            b.split()
+    holds = False
+    for result in results:
+        b.how = "being put into a container"
+        holds = build_alternative(b, e, into, b.value(result), (into,)) or holds
+    b.jump(heads[-1])
+    for outer in range(len(ends) - 1, -1, -1):
+        b.current = ends[outer]
+        if outer:
+            b.jump(heads[outer - 1])
     return into if holds else None

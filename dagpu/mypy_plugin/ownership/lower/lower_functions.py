@@ -18,9 +18,8 @@ from mypy.semanal import is_trivial_body
 from mypy.types import Instance, TupleType, Type, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.closure_facts import summarise
 from dagpu.mypy_plugin.ownership.control_flow import Body, Escape, Path, Slot
-from dagpu.mypy_plugin.ownership.effects import derive_effect
+from dagpu.mypy_plugin.ownership.effects import derive_effect, summarise
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
 from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect, ModuleFacts
 
@@ -54,7 +53,6 @@ def closure_of(b: GraphBuilder, node: FuncItem) -> Closure:
     inner = b.nested(checked)
     body = lower_function(inner, checked)
     b.body.children.append(body)
-    b.body.assigned_inside |= inner.foreign | body.assigned_inside
     b.module.in_work.discard(node)
     closure = summarise(node, body)
     closure.defaults, closure.home = tuple(defaults), b.body

@@ -6,7 +6,7 @@ from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from dagpu import Tensor, f32
+from dagpu import Tensor, TensorRef, f32, zeros
 from tests.typing.plugin.kernels import eat, maybe, scale, vector, yes
 
 
@@ -262,3 +262,59 @@ def one_of_the_values() -> None:
     vs = list(d.values())
     eat(vs[0])
     print(d["b"].shape)
+
+
+def item_set_at_a_variable_index() -> None:
+    ts, i = some(3), len(table("a")) - 1
+    us = list(ts)
+    ts[i] = vector()
+    eat(us[0])
+    print(ts[0].shape)
+
+
+def last_one_after_an_append() -> None:
+    ts = some(3)
+    r = ts[-1].borrow()
+    ts.append(vector())
+    eat(ts[-1])
+    print(r.shape)
+
+
+def two_slices() -> None:
+    ts = some(3)
+    for t in ts[:2]:
+        eat(t)
+    for t in ts[2:]:
+        eat(t)
+
+
+def some_and_the_others() -> None:
+    ts = [*some(2), zeros((4,)).sync()]
+    long = [t for t in ts if t.size > 4]
+    short = [t for t in ts if t.size <= 4]
+    for t in long:
+        eat(t)
+    for t in short:
+        eat(t)
+
+
+def lent_at_an_index(ts: list[Tensor[f32]], i: int) -> TensorRef[f32]:
+    t = ts[i]
+    return t.borrow()
+
+
+def both_lent_in_each_round() -> None:
+    ts = some(3)
+    for i in range(3):
+        for j in range(i):
+            a, b = ts[i].borrow(), ts[j].borrow_mut()
+            print(a.shape, b.shape)
+
+
+def value_set_at_a_variable_key() -> None:
+    d = table("a")
+    key = next(iter(d))
+    r = d["a"].borrow()
+    d[key] = vector()
+    eat(d["a"])
+    print(r.shape)

@@ -295,3 +295,11 @@ def value_of_a_borrow_is_run_here() -> None:
     t = vector()
     print(value(t.borrow()).sync().shape)
     eat(t)
+
+
+def found_in_a_list(ts: list[Tensor[f32]]) -> TensorRef[f32] | None:
+    found: Tensor[f32] | None = None
+    for t in ts:
+        if t.size > 4:
+            found = t
+    return None if found is None else found.borrow()

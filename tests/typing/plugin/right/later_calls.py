@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from dagpu import SharedTensor, Tensor, TensorRef, f32
+from dagpu import SharedTensor, Tensor, TensorRef, f32, fill
 from tests.typing.plugin.kernels import eat, scale, total, vector, yes
 
 
@@ -122,3 +122,24 @@ def partials_in_a_list() -> None:
     takes = [partial(eat, vector()) for _ in range(2)]
     for take in takes:
         take()
+
+
+def clear(t: Tensor[f32]) -> None:
+    fill(t.borrow_mut(), 0.0).sync()
+
+
+def partial_lends_another() -> None:
+    t = vector()
+    go = partial(clear, t)
+    go()
+    t = vector()
+    r = t.borrow()
+    go()
+    print(r.shape)
+
+
+def partial_of_a_method_twice() -> None:
+    h = Holder(vector())
+    go = partial(Holder.lend, h)
+    print(go().shape, go().shape)
+    h.drain()

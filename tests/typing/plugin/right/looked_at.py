@@ -76,3 +76,11 @@ def gone_over_side_by_side(x: Tensor[f32], y: Tensor[f32]) -> None:
         print(a.shape, b.shape)
     eat(x)
     eat(y)
+
+
+def larger_of_two() -> None:
+    ts = [vector(), vector()]
+    best = functools.reduce(lambda a, b: a if a.shape > b.shape else b, ts)
+    print(best.shape, ts[0].shape)
+    for t in ts:
+        eat(t)

@@ -63,20 +63,6 @@ def merged_in() -> None:
     print(e["b"].shape)  # E: dagpu-use-after-move
 
 
-def starred_list() -> None:
-    ts = [vector()]
-    us = [*ts, vector()]
-    eat(us[0])
-    print(ts[0].shape)  # E: dagpu-use-after-move
-
-
-def tail_slice_param(ts: list[Tensor[f32]]) -> None:
-    for t in ts[1:]:
-        eat(t)
-    for t in ts:
-        print(t.shape)  # E: dagpu-use-after-move
-
-
 def replaced() -> None:
     n = Named(vector(), 1)
     m = n._replace(n=2)

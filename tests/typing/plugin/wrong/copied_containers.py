@@ -108,20 +108,6 @@ def lent_in_a_copy() -> None:
     print(r.shape)
 
 
-def index_after_a_pop() -> None:
-    ts = some(3)
-    eat(ts[1])
-    ts.pop(0)
-    print(ts[0].shape)  # E: dagpu-use-after-move
-
-
-def index_before_a_pop() -> None:
-    ts = some(3)
-    eat(ts[0])
-    ts.pop()
-    print(ts[0].shape)  # E: dagpu-use-after-move
-
-
 def queue_of_variables() -> None:
     a, b = vector(), vector()
     q = deque([a, b])
@@ -154,20 +140,6 @@ def popped_after_a_move() -> None:
     eat(ts.pop(0))  # E: dagpu-use-after-move
 
 
-def index_after_an_append() -> None:
-    ts = some(3)
-    eat(ts[-1])
-    ts.append(vector())
-    print(ts[-2].shape)  # E: dagpu-use-after-move
-
-
-def index_after_an_insert() -> None:
-    ts = some(3)
-    eat(ts[0])
-    ts.insert(0, vector())
-    print(ts[1].shape)  # E: dagpu-use-after-move
-
-
 def loop_after_an_append() -> None:
     ts = some(3)
     for t in ts:
@@ -175,13 +147,6 @@ def loop_after_an_append() -> None:
     ts.append(vector())
     for t in ts:
         print(t.shape)  # E: dagpu-use-after-move
-
-
-def index_after_a_deletion() -> None:
-    ts = some(3)
-    eat(ts[1])
-    del ts[0]
-    print(ts[0].shape)  # E: dagpu-use-after-move
 
 
 def replaced_object() -> None:
@@ -205,14 +170,6 @@ def popped_and_put_back() -> None:
     us = [t]
     eat(us.pop())
     print(t.shape)  # E: dagpu-use-after-move
-
-
-def popped_by_another_name() -> None:
-    ts = some(3)
-    us = ts
-    eat(ts[1])
-    us.pop(0)
-    print(ts[0].shape)  # E: dagpu-use-after-move
 
 
 def set_by_default() -> None:

@@ -314,3 +314,12 @@ async def sent_to_another_task() -> None:
     async with send, receive, trio.open_nursery() as nursery:
         nursery.start_soon(producer, send)
         await async_total(await receive.receive())
+
+
+def made_when_it_is_needed() -> TensorRef[f32] | None:
+    made: Tensor[f32] | None = None
+    for _ in range(2):
+        if made is None:
+            made = vector()
+        return made.borrow()  # E: dagpu-borrow-escape
+    return None

@@ -51,3 +51,18 @@ def generator_function() -> None:
     g = rows(t.borrow())
     eat(t)  # E: dagpu-conflicting-borrow
     print(list(g))
+
+
+def list_in_a_dict() -> None:
+    t = vector()
+    groups: dict[str, list[TensorRef[f32]]] = {}
+    groups.setdefault("a", []).append(t.borrow())
+    eat(t)  # E: dagpu-conflicting-borrow
+    print(total(groups["a"][0]))
+
+
+def returned_in_a_list_in_a_dict() -> dict[str, list[TensorRef[f32]]]:  # R: runs
+    t = vector()
+    groups: dict[str, list[TensorRef[f32]]] = {}
+    groups.setdefault("a", []).append(t.borrow())
+    return groups  # E: dagpu-borrow-escape

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from dagpu import Tensor, TensorRef, f32
+from dagpu import Tensor, TensorRef, f32, fill
 from tests.typing.plugin.kernels import eat, total, vector
 
 
@@ -16,6 +16,13 @@ class Holder:
 
     def lend(self) -> TensorRef[f32]:
         return self.t.borrow()
+
+    def clear(self, by: float) -> None:
+        fill(self.t.borrow_mut(), by).sync()
+
+
+def clear(t: Tensor[f32]) -> None:
+    fill(t.borrow_mut(), 0.0).sync()
 
 
 @dataclass
@@ -65,3 +72,33 @@ def bound_method_twice() -> None:
     drain = other.drain
     drain()
     drain()  # E: dagpu-use-after-move
+
+
+def partial_lends_at_its_call() -> None:  # R: runs
+    t = vector()
+    r = t.borrow()
+    go = partial(clear, t)
+    go()  # E: dagpu-conflicting-borrow
+    print(r.shape)
+
+
+def partial_called_where_it_is_made() -> None:  # R: runs
+    t = vector()
+    r = t.borrow()
+    partial(clear, t=t)()  # E: dagpu-conflicting-borrow
+    print(r.shape)
+
+
+def partial_of_a_method_drains_its_object() -> None:
+    h = Holder(vector())
+    drain = partial(Holder.drain, h)
+    drain()
+    print(h.t.shape)  # E: dagpu-use-after-move
+
+
+def partial_of_a_method_lends_at_its_call() -> None:  # R: runs
+    h = Holder(vector())
+    go = partial(h.clear, 1.0)
+    r = h.t.borrow()
+    go()  # E: dagpu-conflicting-borrow
+    print(r.shape)

@@ -52,3 +52,18 @@ def gone_over_one_behind_the_other(x: Tensor[f32], y: Tensor[f32]) -> None:
     for t in itertools.chain([x], [y]):
         eat(t)
     print(x.shape)  # E: dagpu-use-after-move
+
+
+def larger_of_two() -> None:
+    ts = [vector(), vector()]
+    eat(functools.reduce(lambda a, b: a if a.shape > b.shape else b, ts))
+    for t in ts:
+        print(t.shape)  # E: dagpu-use-after-move
+
+
+def larger_of_two_that_moved() -> None:
+    ts = [vector(), vector()]
+    best = functools.reduce(lambda a, b: a if a.shape > b.shape else b, ts)
+    for t in ts:
+        eat(t)
+    print(best.shape)  # E: dagpu-use-after-move

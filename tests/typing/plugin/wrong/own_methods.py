@@ -156,12 +156,6 @@ class Bag:
         return self.d[name]
 
 
-def bag_item() -> None:
-    bag = Bag()
-    eat(bag[0])
-    eat(bag[0])  # E: dagpu-use-after-move
-
-
 def bag_loop() -> None:
     bag = Bag()
     for t in bag:
@@ -174,12 +168,6 @@ def bag_first() -> None:
     bag = Bag()
     eat(bag.first())
     eat(bag.first())  # E: dagpu-use-after-move
-
-
-def bag_named() -> None:
-    bag = Bag()
-    eat(bag.named("a"))
-    eat(bag.named("a"))  # E: dagpu-use-after-move
 
 
 class LayerLike:

@@ -16,32 +16,11 @@ def repeated_list() -> None:
     eat(ts[1])  # E: dagpu-use-after-move
 
 
-def repeated_left() -> None:
-    t = vector()
-    ts = 2 * [t]
-    for u in ts:
-        eat(u)  # E: dagpu-use-after-move
-
-
 def repeated_then_named() -> None:
     t = vector()
     ts = [t] * 3
     eat(ts[1])
     print(t.shape)  # E: dagpu-use-after-move
-
-
-def fromkeys() -> None:
-    t = vector()
-    d = dict.fromkeys(("a", "b"), t)
-    eat(d["a"])
-    eat(d["b"])  # E: dagpu-use-after-move
-
-
-def fromkeys_loop() -> None:
-    t = vector()
-    d = dict.fromkeys(["a", "b"], t)
-    for u in d.values():
-        eat(u)  # E: dagpu-use-after-move
 
 
 def key_of(t: Tensor[f32]) -> int:

@@ -1,5 +1,6 @@
 """Resolves the callee of a call, and the arguments that it takes by value."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TypeGuard
@@ -64,8 +65,8 @@ class Callee:
     """What the parameters of the arguments accept, by index; see `Move.accepts`. A missing one accepts any form."""
     bound: CallableType | None = None
     """What is left of the signature of a function that `partial` has bound arguments to."""
-    skips: int = 0
-    """The number of arguments that `partial` has bound by their positions."""
+    partial: CallExpr | None = None
+    """The call of `partial` that has bound the first arguments of the function."""
     borrows: list[int] = field(default_factory=list)
     """Indices of the arguments that the callee only reads, but later: it is a generator, or it runs in a task."""
     is_ours: bool = field(init=False)
@@ -119,7 +120,7 @@ def _partial(b: GraphBuilder, made: CallExpr) -> Callee:
     left = t.extra_attrs.attrs.get("__mypy_partial") if isinstance(t, Instance) and t.extra_attrs is not None else None
     bound = get_proper_type(left)
     found.bound = bound if isinstance(bound, CallableType) else None
-    found.skips = sum(name is None for name in made.arg_names) - 1
+    found.partial = made
     return found
 
 
@@ -167,7 +168,7 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
     effect = None if function is None else effect_of(b, function)
     if function is None and callee.closure is not None:
         effect = derive_effect(b.module, callee.closure.body)  # of a lambda
-    if function is not None and effect is not None and (not plain or effect.concerns_globals):
+    if function is not None and effect is not None and (not plain or callee.partial or effect.concerns_globals):
         _record_effect(e, callee, function, effect)
     if plain:
         return flags
@@ -298,15 +299,20 @@ def _record_effect(e: CallExpr, callee: Callee, function: FuncDef, effect: Effec
         given[parameters.pop(0)] = receiver
     if function.name == "__post_init__":
         parameters.clear()  # those of the `__init__` are other ones
-    del parameters[: callee.skips]
-    for value, kind, name in zip(e.args, e.arg_kinds, e.arg_names, strict=True):
-        if kind.is_star():
-            return
+    if callee.partial is not None:
+        bound = dict(_passed(parameters, callee.partial, first=1))
+        given |= {name: value for name, value in bound.items() if isinstance(value, NameExpr)}
+    if not any(kind.is_star() for kind in e.arg_kinds):
+        callee.effect, callee.given = effect, given | dict(_passed(parameters, e))
+
+
+def _passed(parameters: list[str], e: CallExpr, first: int = 0) -> Iterator[tuple[str, Expression]]:
+    """Iterate over what a call passes from an argument on, by parameter. Those passed by position leave the list."""
+    for value, name in zip(e.args[first:], e.arg_names[first:], strict=True):
         if name is not None:
-            given[name] = value
+            yield name, value
         elif parameters:
-            given[parameters.pop(0)] = value
-    callee.effect, callee.given = effect, given
+            yield parameters.pop(0), value
 
 
 def _receiver(callee: Callee) -> Expression | None:
@@ -366,3 +372,64 @@ def _flags_of_later_call(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[b
             if not flags[i]:
                 callee.borrows.append(i)
     return flags
+
+
+# ---- functions that call another one with the items of an iterable: `map(f, ts)`
+
+
+def iterables_emptied(b: GraphBuilder, e: CallExpr, callee: Callee) -> Iterator[Expression]:
+    """Iterate over the iterables whose items the called function passes on to one that takes them by value."""
+    function, iterables = _function_and_iterables(e, callee)
+    if function is None:
+        return
+    b.how = describe_call(callee)
+    for iterable, parameters in iterables:
+        into_result = callee.name in names.REDUCES
+        takes = any(_takes(b, function, one, into_result=into_result) for one in parameters)
+        if takes and b.kinds.may_own(b.types.get(iterable)):
+            yield iterable
+
+
+def picks_item(b: GraphBuilder, e: CallExpr) -> bool:
+    """Return True for a call of `reduce` whose result is one of the items: the function returns one of its two."""
+    return len(e.args) == 2 and not any(_takes(b, e.args[0], one, into_result=True) for one in (0, 1))
+
+
+def _function_and_iterables(
+    e: CallExpr, callee: Callee
+) -> tuple[Expression | None, list[tuple[Expression, tuple[int, ...]]]]:
+    """Return the function that is called with items, and each iterable with the numbers of its parameters."""
+    positional = [argument for argument, name in zip(e.args, e.arg_names, strict=True) if name is None]
+    named = {name: argument for argument, name in zip(e.args, e.arg_names, strict=True) if name is not None}
+    first = positional[0] if positional else None
+    if callee.name in names.MAPS:
+        return first, [(iterable, (i,)) for i, iterable in enumerate(positional[1:])]
+    if callee.name in names.TESTS:
+        return first, [(iterable, (0,)) for iterable in positional[1:]]
+    if callee.name in names.REDUCES:  # without a first result, that is the first item
+        return first, [(iterable, (1,) if len(positional) > 2 else (0, 1)) for iterable in positional[1:2]]
+    if callee.name == names.SORTS_SELF and callee.receiver is not None:
+        return named.get("key"), [(callee.receiver, (0,))]
+    return named.get("key"), [(iterable, (0,)) for iterable in positional[-1:]]
+
+
+def _takes(b: GraphBuilder, function: Expression, parameter: int, *, into_result: bool) -> bool:
+    """Return True if a function takes a parameter by value: its body shows that, or else its type. `into_result`: to
+    return it does not count."""
+    for signature in signatures(b.types.get(function))[:1]:
+        if parameter >= len(signature.arg_types) or not b.kinds.kind_of(signature.arg_types[parameter]) & MOVES:
+            return False
+        effect = _effect_of_value(b, function)
+        name = signature.arg_names[parameter]
+        return effect is None or not (name in effect.spares or (into_result and name in effect.passes_on))
+    return False
+
+
+def _effect_of_value(b: GraphBuilder, e: Expression) -> Effect | None:
+    """Return the effect of a function that is passed on, if its body is known."""
+    if isinstance(e, LambdaExpr):
+        return derive_effect(b.module, b.lambdas[e].body) if e in b.lambdas else None
+    if isinstance(e, NameExpr) and isinstance(e.node, Var) and (closure := b.closures.get(e.node)) is not None:
+        return derive_effect(b.module, closure.body)
+    function = function_named(b, e)
+    return None if function is None else effect_of(b, function)

@@ -1,4 +1,4 @@
-"""Lowers calls: the receiver and the arguments are evaluated, then the call has its effects on them."""
+"""Lowers calls: the receiver and the arguments are evaluated, then the call has its effects on them, and a result."""
 
 from typing import Final
 
@@ -9,6 +9,7 @@ from mypy.nodes import (
     CastExpr,
     Expression,
     FuncDef,
+    FuncItem,
     LambdaExpr,
     MemberExpr,
     NameExpr,
@@ -16,28 +17,206 @@ from mypy.nodes import (
     TypeInfo,
     Var,
 )
+from mypy.types import TupleType, UninhabitedType, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.closure_facts import call_closure
-from dagpu.mypy_plugin.ownership.control_flow import ANY_FORM, FEED, AskFeed, BasicBlock, Lend, Place, Run, Slot
+from dagpu.mypy_plugin.ownership.control_flow import (
+    ANY_FORM,
+    ANY_GLOBAL,
+    EVERYTHING,
+    FEED,
+    LOANS,
+    SPENDABLE,
+    AskFeed,
+    BasicBlock,
+    Build,
+    Change,
+    Escape,
+    Forget,
+    Lend,
+    Place,
+    Rearrange,
+    Run,
+    Slot,
+    Store,
+)
+from dagpu.mypy_plugin.ownership.effects import call_closure
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.ownership.lower.calls.after_effects import forget_moves, parts_of_arguments, record_kept
-from dagpu.mypy_plugin.ownership.lower.calls.call_results import build_result, never_returns
-from dagpu.mypy_plugin.ownership.lower.calls.callee import (
+from dagpu.mypy_plugin.ownership.lower.callee import (
     Callee,
     by_value_flags,
     callee_of,
     describe_call,
     give_away,
     is_untyped,
+    iterables_emptied,
 )
-from dagpu.mypy_plugin.ownership.lower.calls.container_calls import is_own_container, lower_container_call, share_added
-from dagpu.mypy_plugin.ownership.lower.calls.item_functions import iterables_emptied
-from dagpu.mypy_plugin.ownership.lower.calls.operands import Operands
-from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import ASKS, asked_items, lower_operator
-from dagpu.mypy_plugin.ownership.lower.lower_names import ask_feed, build_part
-from dagpu.mypy_plugin.ownership.lower.places import place_of
-from dagpu.mypy_plugin.typing.type_facts import HANDLE, OP
+from dagpu.mypy_plugin.ownership.lower.container_calls import (
+    Arguments,
+    is_own_container,
+    lower_container_call,
+    share_added,
+)
+from dagpu.mypy_plugin.ownership.lower.lower_expressions import ask_feed, build_part
+from dagpu.mypy_plugin.ownership.lower.operators import ASKS, Operands, asked_items, lower_operator
+from dagpu.mypy_plugin.ownership.lower.places import function_of, place_of
+from dagpu.mypy_plugin.typing.type_facts import FREE, HANDLE, MOVES, OP, method_name, signatures
+
+# ---- the result
+
+
+def build_result(
+    b: GraphBuilder, e: CallExpr, callee: Callee, parts: list[Slot], arguments: list[Slot | None], owns: bool
+) -> Slot | None:
+    t = b.types.get(e)
+    kind = b.kinds.kind_of(t)
+    if callee.name in names.RUNS and parts:
+        b.emit(Run(e, parts[0]))
+    for run in arguments[-1:] if callee.name == names.SPAWN else [arguments[i] for i in callee.runs]:
+        if run is not None:
+            b.emit(Run(e, run))
+    for run in [arguments[i] for i in callee.repeats]:
+        if run is not None:
+            b.emit(Run(e, run, calls=True))
+            b.emit(Run(e, run, calls=True))
+    result: Slot | None = None
+    keeps = kind & EVERYTHING
+    captures = _has_captures(b, e, callee, arguments)
+    if kind & FREE and not captures and callee.name not in (names.VALUE, names.PIPELINE_CALL):
+        keeps &= ~LOANS
+    if callee.name.startswith(f"{names.FEED}."):
+        keeps &= ~FEED  # a value does not depend on the feed that gave it
+    function = callee.name == names.PARTIAL and _takes_handle(b, e.args[0])
+    builds = callee.is_ours or function
+    if callee.name in names.RUN_AGAIN or not builds:
+        keeps &= ~SPENDABLE
+    owner = owns and builds and bool(keeps & SPENDABLE)
+    followed = not captures or callee.name == names.THEN
+    single = callee.is_ours and bool(kind & OP) and followed and callee.name not in names.USED_AGAIN
+    if parts or owner or single:
+        result = b.temporary() if keeps else None
+        b.emit(Build(e, result, tuple(parts), keeps, owner, single, function))
+    if never_returns(b, e):
+        b.throw()
+    return result
+
+
+def _takes_handle(b: GraphBuilder, function: Expression) -> bool:
+    """Return True if a parameter of a function is an owned handle: `object`, as of `print`, only looks at one."""
+    return any(b.kinds.kind_of(t) & MOVES for one in signatures(b.types.get(function)) for t in one.arg_types)
+
+
+def never_returns(b: GraphBuilder, e: Expression) -> bool:
+    """Return True for a call, or an `await`, that mypy knows to end in an exception."""
+    t = b.types.get(e)
+    return t is not None and isinstance(get_proper_type(t), UninhabitedType)
+
+
+def _has_captures(b: GraphBuilder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> bool:
+    """Return True if an argument is a closure with captures. The op then holds them, whatever its type says.
+
+    Record the named functions that are passed to dagpu as continuations.
+    """
+    captures = False
+    for argument, held in zip(e.args, arguments, strict=True):
+        function = function_of(argument.node) if isinstance(argument, NameExpr) else None
+        if function is not None and callee.is_ours:
+            b.module.continuations.add(function)
+        if isinstance(argument, LambdaExpr):
+            b.module.continuations.add(argument)
+        captures = captures or (held is not None and (function is not None or isinstance(argument, LambdaExpr)))
+    return captures
+
+
+# ---- the effects on the arguments
+
+
+def parts_of_arguments(b: GraphBuilder, e: CallExpr, callee: Callee) -> Arguments | None:
+    """Return the arguments of a call that has an effect on parts of them; None for any other call."""
+    if callee.effect is None or not callee.effect.concerns_parts:
+        return None
+    places: dict[str, Place] = {}
+    if callee.made:
+        made = places[callee.made] = b.taken[e] = Place(b.temporary())
+        b.emit(Store(e, made, None, 0))
+    if callee.inherited and isinstance(b.body.node, FuncItem) and b.body.node.arguments:
+        places[callee.inherited] = Place(b.slot(b.body.node.arguments[0].variable))
+    return Arguments(b, e, callee.effect, callee.given, places)
+
+
+def record_kept(
+    b: GraphBuilder, e: CallExpr, callee: Callee, arguments: list[Slot | None], affected: Arguments | None
+) -> None:
+    """Record that containers, channels and tasks keep the arguments of a call; `clear` empties a container."""
+    if callee.name in names.EMPTIES_SELF and callee.receiver is not None:
+        place = place_of(b, callee.receiver)
+        if place is not None and not place.path:
+            b.emit(Build(e, place.slot, (), EVERYTHING))
+        if place is not None:
+            b.emit(Rearrange(e, place, Change.REMOVES))
+        return
+    given = [(argument, held) for argument, held in zip(e.args, arguments, strict=True) if held is not None]
+    if not given:
+        return
+    if affected is not None:
+        affected.keep(given)
+    if callee.name in names.ADDS_TO_SELF and callee.receiver is not None:
+        _add_arguments(b, e, callee.receiver, given, "put where it outlives")
+    elif callee.name in names.SYSTEM_TASKS:
+        for argument, held in given:
+            b.emit(Escape(argument, held, "given to a task that may outlive"))
+    elif callee.name in names.STARTS_TASK and callee.receiver is not None:
+        _add_arguments(b, e, callee.receiver, given, "given to a task that may outlive")
+    elif callee.name == names.SETS_ATTRIBUTE and e.args:
+        _add_arguments(b, e, e.args[0], given, "stored in an attribute that outlives")
+
+
+def _add_arguments(
+    b: GraphBuilder, e: CallExpr, container: Expression, given: list[tuple[Expression, Slot]], how: str
+) -> None:
+    place = place_of(b, _holder_of(b, container))
+    if place is not None:
+        b.add_to_container(e, place.slot, given, how)
+    elif isinstance(container, RefExpr) and isinstance(container.node, TypeInfo):
+        for value, held in given:
+            b.emit(Escape(value, held, how))
+
+
+def _holder_of(b: GraphBuilder, e: Expression) -> Expression:
+    """Return the dictionary that a container is a value of, `groups` of `groups.setdefault(key, [])`; else itself."""
+    while isinstance(e, CallExpr) and isinstance(e.callee, MemberExpr):
+        if method_name(b.types.get(e.callee.expr), e.callee.name) not in names.GIVES_VALUE:
+            break
+        e = e.callee.expr
+    return e
+
+
+def forget_moves(b: GraphBuilder, e: CallExpr, callee: Callee, receiver_known: bool) -> None:
+    """Discard moves that the callee may have undone.
+
+    Any callee may assign to attributes of the objects that it gets. A function of this module may assign to globals.
+    `receiver_known`: what happens to the items of the receiver has been lowered.
+    """
+    if not callee.name or callee.name.startswith(f"{b.module.name}."):
+        b.emit(Forget(e, Place(ANY_GLOBAL), whole=True))
+    if (callee.name.startswith(names.LEAVE_OBJECTS) and callee.receiver is None) or callee.name in names.MAPS:
+        return
+    seen = [argument for argument, kind in zip(e.args, e.arg_kinds, strict=True) if not kind.is_star()]
+    if callee.receiver is not None and not receiver_known:
+        seen.append(callee.receiver)
+    left = [] if callee.effect is None else [callee.given.get(name) for name in callee.effect.leaves]
+    for argument in seen:
+        if (
+            isinstance(argument, NameExpr | MemberExpr)
+            and argument not in left
+            and not (b.kind(argument) & (HANDLE | OP) or isinstance(get_proper_type(b.types.get(argument)), TupleType))
+        ):
+            place = place_of(b, argument)
+            if place is not None:
+                b.emit(Forget(e, place, whole=False))
+
+
+# ---- the call
 
 _MOVES_SELF: Final = frozenset(name.rpartition(".")[2] for name in names.MOVES_SELF)
 
@@ -140,6 +319,7 @@ def _evaluate_receiver(
         place = place_of(b, receiver)  # of what a call has given
     if place is None:
         place = Place(b.temporary())
+        b.emit(Store(e, place, None, 0))  # another one in each round of a loop
         if _is_fresh(b, receiver):
             b.body.local.add(place.slot)
     into = b.temporary()

@@ -2,6 +2,7 @@
 
 from mypy.nodes import (
     AssignmentStmt,
+    CallExpr,
     Context,
     DelStmt,
     DictExpr,
@@ -13,7 +14,6 @@ from mypy.nodes import (
     NameExpr,
     OperatorAssignmentStmt,
     SetExpr,
-    SliceExpr,
     StarExpr,
     TempNode,
     TupleExpr,
@@ -24,28 +24,25 @@ from mypy.types import Instance, get_proper_type
 
 from dagpu.mypy_plugin.ownership.control_flow import (
     EVERYTHING,
-    MANY,
-    ONE_ITEM,
-    SAME_ITEM,
     Build,
+    Change,
     Escape,
     Forget,
     Place,
-    Shift,
+    Rearrange,
     Slot,
     Store,
 )
 from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
-from dagpu.mypy_plugin.ownership.lower.calls.callee import is_partial
-from dagpu.mypy_plugin.ownership.lower.calls.container_calls import is_own_container, removal, share_added
-from dagpu.mypy_plugin.ownership.lower.calls.operator_calls import lower_iteration, lower_operator
+from dagpu.mypy_plugin.ownership.lower.callee import is_partial
+from dagpu.mypy_plugin.ownership.lower.container_calls import is_own_container, share_added
 from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, method_of
-from dagpu.mypy_plugin.ownership.lower.places import has_variable_index, place_of
-from dagpu.mypy_plugin.ownership.lower.statements.suites import targets
-from dagpu.mypy_plugin.ownership.lower.values.new_containers import items_of_value
-from dagpu.mypy_plugin.ownership.lower.values.origins import origin_of, origin_of_target
-from dagpu.mypy_plugin.ownership.lower.values.shared_places import share, share_place
-from dagpu.mypy_plugin.ownership.rules.unused import built_in
+from dagpu.mypy_plugin.ownership.lower.new_containers import items_of_value
+from dagpu.mypy_plugin.ownership.lower.operators import lower_iteration, lower_operator
+from dagpu.mypy_plugin.ownership.lower.origins import Relation, origin_of, origin_of_target, share, share_place
+from dagpu.mypy_plugin.ownership.lower.places import place_of
+from dagpu.mypy_plugin.ownership.op_uses import built_in
+from dagpu.mypy_plugin.syntax import targets
 from dagpu.mypy_plugin.typing.type_facts import MOVES
 
 
@@ -83,7 +80,8 @@ def _assign_name(b: GraphBuilder, target: NameExpr, held: Slot | None, built: Ex
     if target.name not in b.foreign:
         b.declare(root)
     b.closures.pop(root, None)
-    b.partials.pop(root, None)
+    for variable in [v for v, made in b.partials.items() if v is root or _mentions(made, root)]:
+        del b.partials[variable]
     for variable in [v for v, method in b.bound.items() if v is root or getattr(method.expr, "node", None) is root]:
         del b.bound[variable]
     kind = b.kind(target) or b.kinds.kind_of(root.type)
@@ -95,6 +93,10 @@ def _assign_name(b: GraphBuilder, target: NameExpr, held: Slot | None, built: Ex
     b.emit(Store(target, place, held, kind & EVERYTHING, built))
     if held is not None and target.name in b.foreign:
         b.emit(Escape(target, held, "assigned to a variable that outlives"))
+
+
+def _mentions(made: CallExpr, root: Var) -> bool:
+    return any(isinstance(bound, NameExpr) and bound.node is root for bound in made.args)
 
 
 def _assign_attribute(b: GraphBuilder, target: MemberExpr, held: Slot | None) -> None:
@@ -118,8 +120,7 @@ def _assign_item(b: GraphBuilder, target: IndexExpr, held: Slot | None, node: Co
         b.emit(Store(target, place, None, 0))
     else:
         b.emit(Forget(target, base, whole=False))
-        if isinstance(target.index, SliceExpr):
-            b.emit(removal(target, base, None))
+        b.emit(Rearrange(target, base, Change.REMOVES))
     if held is not None:
         b.add_to_container(target, base.slot, [(target, held)], "put where it outlives")
 
@@ -196,9 +197,11 @@ def _bind_method(b: GraphBuilder, variable: Var, e: MemberExpr) -> None:
 
 def _is_kept_elsewhere(b: GraphBuilder, rvalue: Expression) -> bool:
     """Return True if an object, a container or an enclosing scope keeps the assigned value too."""
+    if not b.kind(rvalue) and not b.kinds.may_own(b.types.get(rvalue)):
+        return False  # None, before the tensor is made
     place = place_of(b, rvalue)
-    if place is None:
-        return False
+    if place is None:  # an item at an index that the run computes
+        return isinstance(rvalue, IndexExpr) and place_of(b, rvalue.base) is not None
     return bool(place.path) or place.slot in b.body.elements or place.slot not in b.body.local
 
 
@@ -225,19 +228,13 @@ def _assign_items(b: GraphBuilder, s: AssignmentStmt, target: TupleExpr | ListEx
         for item, single in zip(rvalue.items, target.items, strict=True):
             b.how = _describe_target(single)
             held.append(b.value(item))
-        origins = [None if _is_at_variable(b, item) else origin_of(b, item, moves=True) for item in rvalue.items]
+        origins = [origin_of(b, item, moves=True) for item in rvalue.items]
         for single, one, item in zip(target.items, held, rvalue.items, strict=True):
             assign(b, single, one, s, item)
         for single, origin in zip(target.items, origins, strict=True):
             share(b, single, origin, s)
         return True
     return False
-
-
-def _is_at_variable(b: GraphBuilder, e: Expression) -> bool:
-    """Return True for an item at a variable index. `ts[i], ts[j] = ts[j], ts[i]` gives each place another item."""
-    place = place_of(b, e)
-    return place is not None and has_variable_index(place)
 
 
 @statement(OperatorAssignmentStmt)
@@ -256,9 +253,9 @@ def _augmented(b: GraphBuilder, s: OperatorAssignmentStmt) -> None:
     if place is None:
         return
     is_list = s.op == "+" and _is_list(b, s.lvalue)
-    b.emit(Shift(s, place, 0, MANY) if is_list else Forget(s, place, whole=False))
+    b.emit(Rearrange(s, place, Change.BEHIND) if is_list else Forget(s, place, whole=False))
     if (is_list or s.op == "|") and b.kinds.may_own(b.types.get(s.rvalue)):
-        share_place(b, place, items_of_value(b, s.rvalue, ONE_ITEM if is_list else SAME_ITEM), s)
+        share_place(b, place, items_of_value(b, s.rvalue, Relation.WITH_OTHERS if is_list else Relation.SAME), s)
     if held is not None:
         b.add_to_container(s, place.slot, [(s, held)], "put where it outlives")
 
@@ -271,7 +268,7 @@ def _delete(b: GraphBuilder, s: DelStmt) -> None:
             b.emit(Build(s, None, (place.slot,), 0))  # to hold an op until here is a use
             b.emit(Store(s, place, None, 0))
             if isinstance(single, IndexExpr) and _is_list(b, single.base):
-                b.emit(removal(s, Place(place.slot, place.path[:-1]), place.path[-1]))
+                b.emit(Rearrange(s, Place(place.slot, place.path[:-1]), Change.REMOVES))
             continue
         if (
             isinstance(single, IndexExpr)
@@ -282,7 +279,7 @@ def _delete(b: GraphBuilder, s: DelStmt) -> None:
         base = place_of(b, single.base) if isinstance(single, IndexExpr) else None
         if base is not None:
             b.emit(Forget(s, base, whole=False))
-            b.emit(removal(s, base, None))
+            b.emit(Rearrange(s, base, Change.REMOVES))
 
 
 def _is_list(b: GraphBuilder, e: Expression) -> bool:

@@ -40,8 +40,8 @@ from mypy.types import Instance, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.ownership.control_flow import Body
-from dagpu.mypy_plugin.ownership.lower.statements.suites import statements_in, targets
 from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts, Uses
+from dagpu.mypy_plugin.syntax import statements_in, targets
 from dagpu.mypy_plugin.typing.type_facts import is_stored, method_name
 
 _READERS: Final = frozenset(

@@ -1,1 +1,0 @@
-"""Statements: assignments, branches, loops, `with`, `try` and `match`."""

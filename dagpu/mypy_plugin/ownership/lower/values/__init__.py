@@ -1,1 +1,0 @@
-"""Where values lie: the places of components and items, under all names and in all containers."""
