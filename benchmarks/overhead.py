@@ -70,12 +70,12 @@ def phases(build: Callable[[int], Op], n: int) -> dict[str, Span]:
     for index, held in stage.inputs.items():
         bindings.memory[index] = held
     tracer.discard_undo_log()
-    replay = driver.prepare(plan).submit(bindings)
-    drive(BlockingWaits().wait_for_replay(replay, driver.spin()))
+    run = driver.prepare(plan).submit(bindings)
+    drive(BlockingWaits().wait_for_run(run, driver.spin()))
     tracer.settle(bindings.memory)
     times.append(now())
-    if replay.failures() or not tracer.finished:
-        raise AssertionError(f"the benchmark is broken: {replay.failures()}")
+    if run.failures() or not tracer.finished:
+        raise AssertionError(f"the benchmark is broken: {run.failures()}")
     return {name: after.since(before) for name, (before, after) in zip(PHASES, pairwise(times), strict=True)}
 
 

@@ -26,7 +26,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
 )
 from dagpu.backends.explore import Exploration, Search, exploring
 from dagpu.backends.host import HostBackend
-from dagpu.backends.protocol import Bindings, Failure, Prepared, Replay
+from dagpu.backends.protocol import Bindings, Failure, Prepared, Run
 from dagpu.common.layout import check_tiling, contiguous_layout, slice_layout
 from dagpu.common.param_form import Form
 from dagpu.handles import live_state
@@ -68,7 +68,7 @@ __all__ = [
     "CopyDtoD", "CopyDtoH", "CopyHtoD", "CopyNode", "EnqueuedWork", "Execute", "Exploration", "Failure", "Fill",
     "FillNode", "Form", "Function", "Gpu", "GraphLaunch", "GraphNode", "HostBackend", "HostBody", "HostCall", "If",
     "IfNode", "Instruction", "KernelLaunch", "KernelSpec", "Lane", "Launch", "Limits", "Locks", "Normal", "Param",
-    "Plan", "Prepared", "Program", "RawGraph", "RawStream", "Record", "Release", "Replay", "Role", "Search", "Step",
+    "Plan", "Prepared", "Program", "RawGraph", "RawStream", "Record", "Release", "Role", "Run", "Search", "Step",
     "Tiles", "Uniform", "View", "Wait", "backend", "check_tiling", "contiguous_layout", "declared_kernels",
     "driver_of", "exploring", "find_compiler", "handles_in", "live_state", "nodes_of", "parts_of", "plan_of", "plans",
     "program_of", "replaced_backend", "schedule", "slice_layout", "storage_of", "verify",

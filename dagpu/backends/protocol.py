@@ -25,28 +25,33 @@ class Failure:
 @final
 @dataclass(slots=True, eq=False)
 class Bindings:
-    """The memory of a plan's buffers in one replay: `memory[i]` belongs to buffer i.
+    """The memory of a plan's buffers in one run: `memory[i]` belongs to buffer i.
 
     The entry of a device buffer is a memory object of the backend. The entry of a cell is its value. The caller sets
-    the inputs. The replay sets the other entries, clears those that the plan releases, and leaves the outputs.
+    the inputs. The run sets the other entries, clears those that the plan releases, and leaves the outputs.
     """
 
     memory: list[object]
 
 
-class Replay(Protocol):
-    """One run of a plan on a backend."""
+class Run(Protocol):
+    """One run of a plan on a backend, which a start returns. Any thread may call its methods."""
 
     def done(self) -> bool:
         """Return True if all instructions are finished or, after a failure or `cancel`, skipped. Never blocks."""
         ...
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the replay is done, for at most `timeout` seconds. Return `done()`."""
+        """Block until the run is done, for at most `timeout` seconds. Return `done()`."""
         ...
 
     def poll(self, seconds: float) -> bool:
         """Poll `done()` for at most `seconds` and return it. For waits so short that sleeping would cost more."""
+        ...
+
+    def succeeds(self, seconds: float) -> bool:
+        """Poll as `poll` does. Return True if the run is done, without a failure and without a cancellation. Else
+        `failures` returns what has failed, once the run is done."""
         ...
 
     @property
@@ -55,7 +60,7 @@ class Replay(Protocol):
         ...
 
     def readable(self) -> int | None:
-        """Return a file descriptor that becomes readable once the replay is done, for an event loop to wait for.
+        """Return a file descriptor that becomes readable once the run is done, for an event loop to wait for.
 
         The caller closes it with `os.close`. Return None if the backend's threads may run Python; the caller then uses
         `when_done`.
@@ -63,11 +68,11 @@ class Replay(Protocol):
         ...
 
     def woken(self) -> None:
-        """Note that the descriptor of `readable` has become readable: the replay is done, unless its device is lost."""
+        """Note that the descriptor of `readable` has become readable: the run is done, unless its device is lost."""
         ...
 
     def when_done(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, soon after the replay is done, on a thread that may run Python; at once if already done.
+        """Call `wake` once, soon after the run is done, on a thread that may run Python; at once if already done.
 
         `wake` must be quick and must not raise.
         """
@@ -80,7 +85,7 @@ class Replay(Protocol):
     def failures(self) -> list[Failure]:
         """Return the failed instructions in the order of the plan's steps, and drop them.
 
-        Valid once the replay is done. Instructions that depend on a failed one were skipped.
+        Valid once the run is done. Instructions that depend on a failed one were skipped.
         """
         ...
 
@@ -88,22 +93,14 @@ class Replay(Protocol):
         """Return the buffers that do not hold what the plan leaves in them: of instructions that failed, were skipped,
         or stopped before their end. All other outputs are complete. Return None if that is not known.
 
-        Valid once the replay is done.
+        Valid once the run is done.
         """
         ...
 
 
-class LaunchedReplay(Replay, Protocol):
-    """A replay that `Prepared.launch_again` has started."""
-
-    def succeeds(self, seconds: float) -> bool:
-        """Poll as `poll` does. Return True if the replay is done without a failure. `failures` returns them later."""
-        ...
-
-
 @final
-class CompletedReplay:
-    """A replay that completed without a failure before `submit` returned. Implements `LaunchedReplay`."""
+class CompletedRun:
+    """A run that is done, without a failure, when its start returns. Implements `Run`."""
 
     __slots__ = ()
 
@@ -142,8 +139,8 @@ class CompletedReplay:
         return frozenset()
 
 
-COMPLETED: Final = CompletedReplay()
-"""The replay of each run that completed while `submit` polled for its end, if the backend needs no other object."""
+COMPLETED: Final = CompletedRun()
+"""What each start returns whose run has ended without a failure, if the backend needs no other object."""
 
 
 class Prepared(Protocol):
@@ -170,11 +167,11 @@ class Prepared(Protocol):
         """The reason why no run of the plan can be one CUDA graph; empty if runs can be, as far as is known."""
         ...
 
-    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
+    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Run:
         """Start a run of the plan. Return at once, or with `spin` after polling for its end for that long, or after
         its end.
 
-        The replay keeps `bindings` alive until it is done. An output that `bindings` already has is written in place:
+        The run keeps `bindings` alive until it is done. An output that `bindings` already has is written in place:
         device memory of this backend, or for a cell a NumPy array of the same shape and element type.
 
         An instruction that fails poisons the buffers that it writes. An instruction that reads or writes a poisoned
@@ -194,7 +191,7 @@ class Prepared(Protocol):
         ...
 
     @property
-    def launch_again(self) -> "Callable[[list[object], float, bool], LaunchedReplay | None] | None":
+    def launch_again(self) -> "Callable[[list[object], float, bool], Run | None] | None":
         """Function that starts a run with one launch of a graph that exists, or a short run for which a thread waits,
         as `submit` does with this memory, this `spin` and this `graph`. It returns None if `submit` must start the run,
         and has then at most given memory to outputs. None if the backend has no graphs.

@@ -47,7 +47,7 @@ class Engine(Protocol):
 
 @final
 class ClusterRun:
-    """One run of a plan on a cluster. Implements `dagpu.backends.protocol.Replay`."""
+    """One run of a plan on a cluster. Implements `dagpu.backends.protocol.Run`."""
 
     def __init__(
         self,
@@ -65,6 +65,8 @@ class ClusterRun:
         """Returns the track of a trace for a name and a worker; None if the run is not traced."""
         self._engine = engine
         self._failures: list[Failure] = []
+        self._settled = False
+        """True once what the run has made is in its memory."""
         self._ended = threading.Event()
         self._wakes: list[Callable[[], None]] = []
         self._lock = threading.Lock()
@@ -84,6 +86,7 @@ class ClusterRun:
         if error is None and not cancelled:
             try:
                 self.tasks.settle(self.memory, holds, values)
+                self._settled = True
             except BaseException as failed:
                 error = failed
         if error is not None:
@@ -113,6 +116,10 @@ class ClusterRun:
     def poll(self, seconds: float) -> bool:
         """Return `done()`: a run on a cluster takes milliseconds, so polling would only take time from others."""
         return self._ended.is_set()
+
+    def succeeds(self, seconds: float) -> bool:
+        """Return True if the run is done, and all that it makes is in its memory."""
+        return self._ended.is_set() and self._settled
 
     @property
     def cancellable(self) -> bool:

@@ -99,9 +99,9 @@ def test_more_at_once_than_there_are_graphs(cuda: Device) -> None:
     for array in arrays:
         bindings = bound(plan, {**inputs, source: array})
         under_way.append((plan.submit(bindings, graph=True), bindings))
-    for array, (replay, bindings) in zip(arrays, under_way, strict=True):
-        assert replay.wait()
-        assert not replay.failures()
+    for array, (started, bindings) in zip(arrays, under_way, strict=True):
+        assert started.wait()
+        assert not started.failures()
         assert texts(results(plan, bindings)) == texts(mixture_in_numpy(array, 2.0))
     assert plan.graphs.refused is None
     assert 1 <= plan.graphs.instances <= INSTANCES
@@ -224,9 +224,9 @@ def test_bounds_are_checked_in_graphs(cuda: Device) -> None:
     plan = prepared(program)
     for at in (0, 3, 0, 9):
         bindings = bound(plan, {**inputs, cell: at})
-        replay = plan.submit(bindings, graph=True)
-        assert replay.wait()
-        failures = replay.failures()
+        started = plan.submit(bindings, graph=True)
+        assert started.wait()
+        failures = started.failures()
         assert bool(failures) == bool(at)
         assert all(isinstance(failure.error, KernelBoundsError) for failure in failures)
     assert plan.graphs.refused is None

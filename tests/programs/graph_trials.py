@@ -116,9 +116,9 @@ def run(plan: Executable, inputs: dict[int, Any], *, graph: bool = True) -> list
 
 def failed(plan: Executable, bindings: Bindings, *, graph: bool = True) -> list[Failure]:
     """Run a plan to its end. Return its failures."""
-    replay = plan.submit(bindings, graph=graph)
-    assert replay.wait()
-    return replay.failures()
+    run = plan.submit(bindings, graph=graph)
+    assert run.wait()
+    return run.failures()
 
 
 def results(plan: Executable, bindings: Bindings) -> list[Any]:

@@ -69,7 +69,7 @@ class Outcome:
         self._untold = True
 
     def spoilt(self) -> frozenset[int] | None:
-        """Return the buffers that instructions did not complete; None if that is not known. See `Replay.spoilt`."""
+        """Return the buffers that instructions did not complete; None if that is not known. See `Run.spoilt`."""
         with self._lock:
             return None if self._untold else frozenset(self._poisoned)
 

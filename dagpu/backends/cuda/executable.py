@@ -15,7 +15,7 @@ from dagpu.backends.cuda.replay.graph_launches import LaunchIdleGraph, idle_grap
 from dagpu.backends.cuda.replay.lane_launches import launch_lane
 from dagpu.backends.cuda.replay.start import start, start_graph
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.protocol import Bindings, LaunchedReplay, Replay
+from dagpu.backends.protocol import Bindings, Run
 from dagpu.lowering.plan import Plan
 
 MOST_KEPT: Final = 64 << 10
@@ -70,7 +70,7 @@ class Executable:
         """Function that instantiates the first graph; None if that is quick or done."""
         return self._prepare_graph if self.graphs.first_is_slow else None
 
-    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
+    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Run:
         """Start a run; see `Prepared.submit`."""
         assert not self.compiled.decides, "streams decide nothing"
         for device in self.compiled.devices:
@@ -78,21 +78,21 @@ class Executable:
                 device.settle()
                 graph = graph and not device.exchange.arrivals  # a graph waits for none of its inputs
         if (graph and self.graphs.idle) or self._captured is not None or self._is_one_lane:
-            replay = self.launch_again(bindings.memory, spin, graph)
-            if replay is not None:
-                return replay
+            run = self.launch_again(bindings.memory, spin, graph)
+            if run is not None:
+                return run
         return start(self.compiled, self._command_lists or self.command_lists, self.graphs, bindings, spin, graph)
 
-    def launch_again(self, memory: list[object], spin: float, graph: bool) -> LaunchedReplay | None:
+    def launch_again(self, memory: list[object], spin: float, graph: bool) -> Run | None:
         """Launch an existing graph, or the commands of one lane; see `Prepared.launch_again`."""
         command_lists = self._command_lists
         if command_lists is None:
             return None
         if graph and self._is_simple and self.graphs.idle:
             launch_idle = self._launch_idle or self._new_idle_launch(command_lists)
-            replay = launch_idle(memory, spin)
-            if replay is not None:
-                return replay
+            run = launch_idle(memory, spin)
+            if run is not None:
+                return run
         if self.compiled.decides:
             return start_graph(self.compiled, command_lists, self.graphs, memory, spin)
         if self._captured is not None:

@@ -8,7 +8,7 @@ from dagpu.backends.common.device_registry import DeviceRegistry
 from dagpu.backends.common.run_errors import out_of_memory
 from dagpu.backends.explore.exploration import current
 from dagpu.backends.explore.explored_graph import ExploredGraph
-from dagpu.backends.explore.explored_replay import ExploreReplay
+from dagpu.backends.explore.explored_run import ExploreRun
 from dagpu.backends.explore.script import script_of
 from dagpu.backends.explore.store import PoisonedStore
 from dagpu.backends.host.arrays import Account
@@ -106,17 +106,17 @@ class PreparedExploration:
         self._script = script_of(plan)
         self._accounts = accounts
 
-    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> ExploreReplay:
+    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> ExploreRun:
         """Submit a run. The caller that waits for it executes it. See `Prepared.submit`.
 
         Raises:
             OutOfMemoryError: there is too little memory; the run has not begun.
         """
         exploration, store = current(), self._store(bindings.memory)
-        replay = ExploreReplay(self._script, bindings, store, exploration)
+        run = ExploreRun(self._script, bindings, store, exploration)
         if spin:
-            replay.poll(spin)
-        return replay
+            run.poll(spin)
+        return run
 
     def keep_memory(self) -> None:
         """Do nothing: no run is a launch of a graph. See `Prepared.keep_memory`."""

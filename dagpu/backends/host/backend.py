@@ -11,10 +11,10 @@ from dagpu.backends.common.run_errors import no_room, out_of_memory
 from dagpu.backends.common.worker_threads import WorkerStream, enqueue, process
 from dagpu.backends.host.arrays import NO_MEMORY, HostMemory
 from dagpu.backends.host.host_graph import HostGraph
-from dagpu.backends.host.host_replay import Batch, HostReplay
+from dagpu.backends.host.host_run import Batch, HostRun
 from dagpu.backends.host.memory_driver import HostMemoryDriver
 from dagpu.backends.host.prompt_plan import PromptPlan, is_prompt
-from dagpu.backends.protocol import Bindings, Replay
+from dagpu.backends.protocol import Bindings, Run
 from dagpu.common.env_vars import HOST_DEVICES, MEASURE
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import NO_GRAPHS, Device
@@ -143,7 +143,7 @@ class PreparedHostPlan:
         self._unmeasured = MEASURED_RUNS if MEASURE.get() and CostModel().guesses(plan) else 0
         """The number of runs to come whose bodies are measured."""
 
-    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Replay:
+    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Run:
         """Start a run; see `Prepared.submit`.
 
         Raises:
@@ -163,12 +163,12 @@ class PreparedHostPlan:
         streams = _streams(plan, drivers)
         work = _by_stream(plan.steps, streams)
         measured = self._kernel_times() if recorder is None else recorder.begin(plan, streams)
-        replay = HostReplay(plan, bindings, arenas, len(work), measured)
+        run = HostRun(plan, bindings, arenas, len(work), measured)
         del arenas
-        enqueue({stream: Batch(replay, steps) for stream, steps in work.items()})
+        enqueue({stream: Batch(run, steps) for stream, steps in work.items()})
         if spin:
-            replay.poll(spin)
-        return replay
+            run.poll(spin)
+        return run
 
     def _kernel_times(self) -> KernelTimes | None:
         """Return what measures the bodies of a run; None once enough runs were measured."""

@@ -7,7 +7,7 @@ from dagpu.backends.common.failures import Outcome
 from dagpu.backends.common.run_errors import error_of_graph
 from dagpu.backends.common.worker_threads import WorkerStream, enqueue
 from dagpu.backends.host.arrays import HostMemory
-from dagpu.backends.host.host_replay import Batch, HostReplay
+from dagpu.backends.host.host_run import Batch, HostRun
 from dagpu.backends.protocol import Bindings
 from dagpu.lowering.plan import Plan, Step
 from dagpu.ops.initializers import fresh_seed
@@ -41,10 +41,10 @@ class HostGraph:
         bindings.memory = list(self._memory)
         for cell in self._drawn:
             bindings.memory[cell] = fresh_seed()
-        replay = HostReplay(self._plan, bindings, self._arenas, len(self._work))
-        enqueue({stream: Batch(replay, steps) for stream, steps in self._work.items()})
-        outcome.also_cancel(replay.cancel)
-        replay.wait()
-        error = error_of_graph(replay.failures())
+        run = HostRun(self._plan, bindings, self._arenas, len(self._work))
+        enqueue({stream: Batch(run, steps) for stream, steps in self._work.items()})
+        outcome.also_cancel(run.cancel)
+        run.wait()
+        error = error_of_graph(run.failures())
         if error is not None:
             raise error

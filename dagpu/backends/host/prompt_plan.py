@@ -2,7 +2,7 @@
 
 To hand a run to a worker, and to wake up at its end, takes as long as NumPy takes for a megabyte. Without that, most of
 the time of a small run is that between the calls of NumPy. So each instruction is made ready once, as a function of the
-run's memory, and a run makes no replay unless an instruction fails.
+run's memory, and a run makes no object of its own unless an instruction fails.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,9 +13,9 @@ from typing import Final, final
 import numpy as np
 
 from dagpu.backends.host.arrays import ArenaRange, HostMemory
-from dagpu.backends.host.host_replay import Batch, HostReplay
+from dagpu.backends.host.host_run import Batch, HostRun
 from dagpu.backends.host.numpy_execution import execute, generated_call
-from dagpu.backends.protocol import COMPLETED, Bindings, Replay
+from dagpu.backends.protocol import COMPLETED, Bindings, Run
 from dagpu.lowering.plan import Allocate, Execute, Plan, Release
 from dagpu.lowering.program import GraphLaunch, HostCall, Instruction, Launch
 
@@ -63,7 +63,7 @@ class PromptPlan:
         """For each buffer in an arena, its number, its device, its offset and its size."""
         self._released = [step.buffer for step in plan.steps if type(step) is Release]
 
-    def run(self, bindings: Bindings, arenas: Sequence[HostMemory]) -> Replay:
+    def run(self, bindings: Bindings, arenas: Sequence[HostMemory]) -> Run:
         """Run the plan to its end."""
         memory = bindings.memory
         for buffer, device, offset, nbytes in self._ranges:
@@ -88,14 +88,14 @@ class PromptPlan:
             return self._steps[done], error
         return None
 
-    def _failed(self, bindings: Bindings, arenas: Sequence[HostMemory], number: int, error: BaseException) -> Replay:
-        """Return the replay of a run in which a step failed, after the steps that do not depend on it."""
-        replay = HostReplay(self._plan, bindings, arenas, 1)
+    def _failed(self, bindings: Bindings, arenas: Sequence[HostMemory], number: int, error: BaseException) -> Run:
+        """Return a run in which a step failed, after the steps that do not depend on it."""
+        run = HostRun(self._plan, bindings, arenas, 1)
         step = self._plan.steps[number]
         assert type(step) is Execute
-        replay.fail(step.instruction, error)
-        Batch(replay, self._plan.steps[number + 1 :]).run()
-        return replay
+        run.fail(step.instruction, error)
+        Batch(run, self._plan.steps[number + 1 :]).run()
+        return run
 
 
 def is_prompt(plan: Plan) -> bool:

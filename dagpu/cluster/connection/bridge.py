@@ -49,7 +49,7 @@ class Bridge:
         """Run a coroutine in the loop, and suspend this trio task until it is done. A cancellation cancels the
         coroutine, and is raised once that has ended."""
         call = self.call(coroutine)
-        await TrioWaits(has_yielded=True).wait_for_replay(call, 0.0)
+        await TrioWaits(has_yielded=True).wait_for_run(call, 0.0)
         return call.result()
 
     def stop(self) -> None:
@@ -61,7 +61,7 @@ class Bridge:
 
 @final
 class BridgedCall(Generic[_T]):
-    """A coroutine under way in the loop. Implements `dagpu.backends.protocol.Replay`, so that all waits are alike."""
+    """A coroutine under way in the loop. Implements `dagpu.backends.protocol.Run`, so that all waits are alike."""
 
     def __init__(self, future: "concurrent.futures.Future[_T]") -> None:
         self._future = future
@@ -79,6 +79,9 @@ class BridgedCall(Generic[_T]):
 
     def poll(self, seconds: float) -> bool:
         return self._future.done()
+
+    def succeeds(self, seconds: float) -> bool:
+        return self._future.done() and not self._future.cancelled() and self._future.exception() is None
 
     @property
     def cancellable(self) -> bool:

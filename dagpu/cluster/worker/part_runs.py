@@ -166,11 +166,11 @@ class PartRunner:
         with ExitStack() as held:
             for lock in self._locks_of(part):
                 held.enter_context(lock)
-            replay = part.prepared.submit(bindings, part.spin, graph=graph)
-            while not replay.wait(FLAG_SECONDS):
+            run = part.prepared.submit(bindings, part.spin, graph=graph)
+            while not run.wait(FLAG_SECONDS):
                 if call.run in self._cancelled:
-                    replay.cancel()
-        failures = replay.failures()
+                    run.cancel()
+        failures = run.failures()
         if failures:
             raise_failures(failures)
         if call.run in self._cancelled:

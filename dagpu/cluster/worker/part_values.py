@@ -85,9 +85,9 @@ def _run_copy(device: str, nbytes: int, content: Any, *, into_device: bool) -> A
     if prepared.before_first is not None:
         prepared.before_first()
     bindings = Bindings([content, None])
-    replay = prepared.submit(bindings)
-    replay.wait()
-    for failure in replay.failures():
+    run = prepared.submit(bindings)
+    run.wait()
+    for failure in run.failures():
         raise failure.error
     return bindings.memory[1]
 

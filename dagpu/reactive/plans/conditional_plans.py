@@ -7,7 +7,7 @@ program, the update runs in parts, and the host decides the cutoffs between them
 from collections import OrderedDict
 from typing import final
 
-from dagpu.backends.protocol import LaunchedReplay
+from dagpu.backends.protocol import Run
 from dagpu.common.origin import Origin
 from dagpu.handles.device_handles import driver_of
 from dagpu.handles.storage import Storage, lock_all, unlock_all
@@ -81,18 +81,18 @@ class ConditionalPlan:
         if self.locks and not lock_all(self.locks, self, origin):
             return False
         try:
-            replay = self._launched(memory)
-            if replay is None:
+            run = self._launched(memory)
+            if run is None:
                 return False
             loaded.runs += 1
             spin, pace = (loaded.spin, loaded.pace) if settings.spin is None else (settings.spin, None)
-            await settle(replay, waits, spin, pace)
+            await settle(run, waits, spin, pace)
         finally:
             if self.locks:
                 unlock_all(self.locks)
         return True
 
-    def _launched(self, memory: list[object]) -> LaunchedReplay | None:
+    def _launched(self, memory: list[object]) -> Run | None:
         launch = self.loaded.prepared.launch_again
         return None if launch is None else launch(memory, 0.0, True)
 

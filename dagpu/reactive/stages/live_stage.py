@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
-from dagpu.backends.protocol import Bindings, Replay
+from dagpu.backends.protocol import Bindings, Run
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.origin import Origin
 from dagpu.handles import SharedTensor, live_state
@@ -339,17 +339,17 @@ class LiveStage:
         wanted, settings = update.locks, self._settings
         graph = loaded.runs + 1 >= loaded.graph_from
         is_ready = loaded.graph_is_ready if graph else loaded.is_compiled
-        submitted: list[Replay] = []
+        submitted: list[Run] = []
         try:
             if is_ready and (not wanted or lock_all(wanted, self, origin)):
                 try:
                     if waits.must_end():
                         await waits.raise_reason()
                     loaded.runs += 1
-                    replay = loaded.prepared.submit(Bindings(memory), graph=graph)
-                    submitted.append(replay)
+                    run = loaded.prepared.submit(Bindings(memory), graph=graph)
+                    submitted.append(run)
                     spin, pace = (loaded.spin, loaded.pace) if settings.spin is None else (settings.spin, None)
-                    await settle(replay, waits, spin, pace)
+                    await settle(run, waits, spin, pace)
                 finally:
                     if wanted:
                         unlock_all(wanted)
@@ -373,11 +373,11 @@ class LiveStage:
         self._end_failed(update, *((None, ()) if left is None else left))
 
     def _end_failed(
-        self, update: UpdatePlan | TiledPlan | ConditionalPlan, replay: Replay | None, memory: Sequence[object]
+        self, update: UpdatePlan | TiledPlan | ConditionalPlan, run: Run | None, memory: Sequence[object]
     ) -> None:
         """Take over what an update whose run has failed or was cancelled has completed in this memory, and count its
-        other targets as lost. `replay` is None if the run could not be started."""
-        spoilt = replay.spoilt() if replay is not None and replay.done() else None
+        other targets as lost. `run` is None if the run could not be started."""
+        spoilt = run.spoilt() if run is not None and run.done() else None
         made: list[tuple[int, int]] = []
         if spoilt is not None and type(update) is not ConditionalPlan:  # of such a one nobody knows what it decided
             made = [each for each in update.subprogram.outputs if each[0] in update.targets and each[1] not in spoilt]

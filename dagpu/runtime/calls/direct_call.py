@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias, final
 
 from trio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
-from dagpu.backends.protocol import COMPLETED, Bindings, Replay
+from dagpu.backends.protocol import COMPLETED, Bindings, Run
 from dagpu.common.critical import BOOKKEEPING, INTERRUPT
 from dagpu.common.origin import Origin
 from dagpu.handles import Partition, cut_of
@@ -152,7 +152,7 @@ class DirectCall:
             return MISS
         memory, leaves, _, _, _ = call
         begun = False
-        replay: Replay | None = None
+        run: Run | None = None
         try:
             begun = begin_run(call, loaded, origin)
             if not begun:
@@ -162,22 +162,22 @@ class DirectCall:
                 attach_plans(arguments, ((loaded, leaves),))
             spin = loaded.spin if settings.spin is None else settings.spin
             if self._launch is not None:
-                replay = self._launch(memory, spin, graph)
-                if replay is not None and replay is not COMPLETED and not self._decides:
+                run = self._launch(memory, spin, graph)
+                if run is not None and run is not COMPLETED and not self._decides:
                     result = self._build(memory, leaves)
-                    _finish(replay)
+                    _finish(run)
                     return result
-                if replay is None and self._decides:
+                if run is None and self._decides:
                     return MISS
-            if replay is None:
-                replay = self._submit(Bindings(memory), spin, graph=graph)
-            if replay is not COMPLETED:
-                _finish(replay)
+            if run is None:
+                run = self._submit(Bindings(memory), spin, graph=graph)
+            if run is not COMPLETED:
+                _finish(run)
             return self._build(memory, leaves)
         except BaseException:
-            _fail(replay, call if begun else None)
+            _fail(run, call if begun else None)
             if self._is_update:
-                loaded.failed_run = replay, memory
+                loaded.failed_run = run, memory
             raise
         finally:
             if begun:
@@ -197,7 +197,7 @@ class DirectCall:
             return MISS
         memory, leaves, _, _, _ = call
         begun = False
-        replay: Replay | None = None
+        run: Run | None = None
         try:
             begun = begin_run(call, loaded, origin)
             if not begun:
@@ -207,7 +207,7 @@ class DirectCall:
                 attach_plans(arguments, ((loaded, leaves),))
             spin, pace = (loaded.spin, loaded.pace) if settings.spin is None else (settings.spin, None)
             if self._launch is not None:
-                replay = launched = self._launch(memory, 0.0, graph)
+                run = launched = self._launch(memory, 0.0, graph)
                 if launched is not None:
                     result = None if self._decides else self._build(memory, leaves)
                     await cancel_shielded_checkpoint()
@@ -216,32 +216,32 @@ class DirectCall:
                     return self._build(memory, leaves) if self._decides else result
                 if self._decides:
                     return MISS
-            replay = self._submit(Bindings(memory), 0.0, graph=graph)
-            await settle(replay, TrioWaits(), spin, pace)
+            run = self._submit(Bindings(memory), 0.0, graph=graph)
+            await settle(run, TrioWaits(), spin, pace)
             return self._build(memory, leaves)
         except BaseException:
-            _fail(replay, call if begun else None)
+            _fail(run, call if begun else None)
             if self._is_update:
-                loaded.failed_run = replay, memory
+                loaded.failed_run = run, memory
             raise
         finally:
             if begun:
                 end_run(call)
 
 
-def _fail(replay: Replay | None, call: Reading | None) -> None:
+def _fail(run: Run | None, call: Reading | None) -> None:
     """Clean up after an error: cancel a run and wait for it, or put back the handles of a call that was not submitted,
     None if it had not begun."""
-    if replay is not None:
-        replay.cancel()
-        drive(_blocking.drain_replay(replay))
+    if run is not None:
+        run.cancel()
+        drive(_blocking.drain_run(run))
     elif call is not None:
         put_back(call[4])
 
 
-def _finish(replay: Replay) -> None:
-    """Block this thread until a replay is done, and raise its failures."""
-    drive(settle(replay, _blocking, 0.0))
+def _finish(run: Run) -> None:
+    """Block this thread until a run is done, and raise its failures."""
+    drive(settle(run, _blocking, 0.0))
 
 
 # ---- the direct calls of a plan

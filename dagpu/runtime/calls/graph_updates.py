@@ -4,19 +4,19 @@ import threading
 from collections.abc import Callable
 from typing import final
 
-from dagpu.backends.protocol import Failure, Replay
+from dagpu.backends.protocol import Failure, Run
 from dagpu.common.origin import Origin
 from dagpu.handles.storage import Locks, Storage
 
 
 @final
 class EnqueuedUpdate:
-    """The updates that a launch takes over: the replays that it waits for, and the failures so far."""
+    """The updates that a launch takes over: the runs that it waits for, and the failures so far."""
 
-    __slots__ = ("failures", "replays")
+    __slots__ = ("failures", "runs")
 
     def __init__(self) -> None:
-        self.replays: list[Replay] = []
+        self.runs: list[Run] = []
         self.failures: list[Failure] = []
 
 
@@ -39,9 +39,9 @@ class GraphUpdates:
     def idle(self) -> bool:
         """True if there is nothing for a launch to take over."""
         enqueued = self._enqueued
-        return self._locks is None and not enqueued.replays and not enqueued.failures
+        return self._locks is None and not enqueued.runs and not enqueued.failures
 
-    def enqueue(self, wanted: dict[Storage, bool], origin: Origin, submit: Callable[[], Replay]) -> None:
+    def enqueue(self, wanted: dict[Storage, bool], origin: Origin, submit: Callable[[], Run]) -> None:
         """Lock the `wanted` memory, and start an update by `submit()`.
 
         Raises:
@@ -53,14 +53,14 @@ class GraphUpdates:
                 locks = Locks(origin)
             locks.acquire(wanted)
             try:
-                replay = submit()
+                run = submit()
             except BaseException:
                 if self._locks is None:
                     locks.release()
                 raise
             self._locks = locks
-            self._enqueued.replays.append(replay)
-        replay.when_done(self._release_when_done)
+            self._enqueued.runs.append(run)
+        run.when_done(self._release_when_done)
 
     def transfer(self, locks: Locks, to: EnqueuedUpdate) -> None:
         """Transfer the enqueued work to the launch's `to`, and its locks to the launch's `locks`."""
@@ -69,23 +69,23 @@ class GraphUpdates:
             if self._locks is not None:
                 locks.adopt(self._locks)
                 self._locks = None
-        to.replays += enqueued.replays
+        to.runs += enqueued.runs
         to.failures += enqueued.failures
 
     def _release_when_done(self) -> None:
-        """Drop the replays that are done, except their failures, and release the locks if none is left.
+        """Drop the runs that are done, except their failures, and release the locks if none is left.
 
-        So updates without a later launch keep no memory. An error that stayed in its replay would keep the tensors of
+        So updates without a later launch keep no memory. An error that stayed in its run would keep the tensors of
         both alive.
         """
         with self._gate:
-            enqueued, going = self._enqueued, list[Replay]()
-            for replay in enqueued.replays:
-                if replay.done():
-                    enqueued.failures += replay.failures()
+            enqueued, going = self._enqueued, list[Run]()
+            for run in enqueued.runs:
+                if run.done():
+                    enqueued.failures += run.failures()
                 else:
-                    going.append(replay)
-            enqueued.replays = going
+                    going.append(run)
+            enqueued.runs = going
             if self._locks is not None and not going:
                 self._locks.release()
                 self._locks = None

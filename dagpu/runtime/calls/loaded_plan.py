@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, final
 
-from dagpu.backends.protocol import Bindings, Replay
+from dagpu.backends.protocol import Bindings, Run
 from dagpu.common.errors import DeviceError
 from dagpu.common.origin import Origin
 from dagpu.lowering.arguments.exact_tokens import exact_token
@@ -97,8 +97,8 @@ class LoadedPlan:
         need the general way."""
         self.again_is_known = False
         """True once `again` has been made, or cannot be made."""
-        self.failed_run: tuple[Replay | None, Sequence[object]] | None = None
-        """What the last direct call of an update has left behind if it failed: its replay, None if there is none, and
+        self.failed_run: tuple[Run | None, Sequence[object]] | None = None
+        """What the last direct call of an update has left behind if it failed: its run, None if there is none, and
         its memory. Whoever has called it takes it. One update of a feed ends before the next begins."""
         self.fresh: Any = None
         """The `DirectCall` of other ops of the same structure; None if only their keys tell that."""
@@ -169,13 +169,13 @@ class LoadedPlan:
         assert self.signature is not None
         return self.signature.bind(leaves)
 
-    def submit(self, bound: BoundArguments, spin: float = 0.0, *, graph: bool = False) -> Replay:
-        """Start a replay with these inputs, and poll it for at most `spin` seconds. From now on the handles among the
+    def submit(self, bound: BoundArguments, spin: float = 0.0, *, graph: bool = False) -> Run:
+        """Start a run with these inputs, and poll it for at most `spin` seconds. From now on the handles among the
         inputs cannot be put back."""
-        replay = self.prepared.submit(Bindings(bound.memory), spin, graph=graph)
+        run = self.prepared.submit(Bindings(bound.memory), spin, graph=graph)
         if bound.undo_log is not None:
             bound.undo_log.discard()
-        return replay
+        return run
 
     def compile(self) -> None:
         """Compile the kernels at once, unless an earlier run has done so."""

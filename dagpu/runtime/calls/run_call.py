@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from dagpu.backends.protocol import Bindings, Failure, Replay
+from dagpu.backends.protocol import Bindings, Failure, Run
 from dagpu.common.origin import Origin
 from dagpu.common.tracebacks import passes_on
 from dagpu.handles.storage import Locks
@@ -44,9 +44,9 @@ async def run_call(
     settings: Settings,
     waits: Waits,
     meanwhile: Callable[[], None] | None = None,
-    on_submit: Callable[[Replay], None] | None = None,
+    on_submit: Callable[[Run], None] | None = None,
 ) -> None:
-    """Run a plan once with bound inputs, and raise the failures. `on_submit` gets the replay.
+    """Run a plan once with bound inputs, and raise the failures. `on_submit` gets the run.
 
     When this ends, the work is complete, and `bound.memory` has the memory that the run made. If it fails before the
     submission, the handles are back in their op. The caller releases `locks`, which are None for a call that locks
@@ -72,9 +72,9 @@ async def run_call(
             spin = loaded.spin if settings.spin is None else settings.spin
             bindings = Bindings(bound.memory)
             polls_now = meanwhile is None and waits.polls_at_submit
-            replay = loaded.prepared.submit(bindings, spin if polls_now else 0.0, graph=graph)
+            run = loaded.prepared.submit(bindings, spin if polls_now else 0.0, graph=graph)
             if on_submit is not None:
-                on_submit(replay)
+                on_submit(run)
             if bound.undo_log is not None:
                 bound.undo_log.discard()
         except BaseException:
@@ -84,23 +84,23 @@ async def run_call(
             try:
                 meanwhile()
             except BaseException:
-                replay.cancel()
-                await waits.drain_replay(replay)
+                run.cancel()
+                await waits.drain_run(run)
                 raise
         pace = loaded.pace if settings.spin is None else None
-        await settle(replay, waits, 0.0 if polls_now else spin, pace)
+        await settle(run, waits, 0.0 if polls_now else spin, pace)
     finally:
         if updates is not None:
             await _finish_updates(updates, waits)
 
 
-async def settle(replay: Replay, waits: Waits, spin: float, pace: Pace | None = None) -> None:
-    """Wait for a replay, and raise its failures. `pace` is that of its plan."""
+async def settle(run: Run, waits: Waits, spin: float, pace: Pace | None = None) -> None:
+    """Wait for a run, and raise its failures. `pace` is that of its plan."""
     try:
-        if not waits.polls_at_submit or not replay.done():
-            await waits.wait_for_replay(replay, spin, pace)
+        if not waits.polls_at_submit or not run.done():
+            await waits.wait_for_run(run, spin, pace)
     finally:
-        failures = replay.failures()
+        failures = run.failures()
         if failures:
             raise_failures(failures)
 
@@ -113,10 +113,10 @@ def _take_over_updates(bound: BoundArguments, locks: Locks, updates: EnqueuedUpd
 
 async def _finish_updates(updates: EnqueuedUpdate, waits: Waits) -> None:
     """Wait for updates that a launch has taken over, and raise their failures."""
-    while updates.replays:
-        replay = updates.replays.pop(0)
-        await waits.drain_replay(replay)
-        updates.failures += replay.failures()
+    while updates.runs:
+        run = updates.runs.pop(0)
+        await waits.drain_run(run)
+        updates.failures += run.failures()
     if updates.failures:
         raise_failures(updates.failures)
 

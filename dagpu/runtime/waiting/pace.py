@@ -11,7 +11,7 @@ from typing import Final, final
 
 from trio.lowlevel import cancel_shielded_checkpoint
 
-from dagpu.backends.protocol import Replay
+from dagpu.backends.protocol import Run
 
 LONGEST: Final = 2e-3
 """Seconds: the longest run that is polled in turns. A wake-up takes a twentieth of it."""
@@ -35,7 +35,7 @@ class Pace:
         self.seconds = float("inf")
         """Seconds for which the last awaited run was waited for that did not end at once; infinity before."""
 
-    async def poll_in_turns(self, replay: Replay) -> bool:
+    async def poll_in_turns(self, run: Run) -> bool:
         """Poll a run that is expected to be short, and give the other tasks their turn before each look. Return True if
         it is over; False if the task is to sleep."""
         now = perf_counter()
@@ -45,7 +45,7 @@ class Pace:
         try:
             while perf_counter() < deadline:
                 await cancel_shielded_checkpoint()
-                if replay.done():
+                if run.done():
                     return True
         finally:
             _TAKEN[0] = 0.0

@@ -1,4 +1,4 @@
-"""`TrioWaits`: waits for a replay on a device, or for a value of another run, by suspending the trio task.
+"""`TrioWaits`: waits for a run on a device, or for a value of another run, by suspending the trio task.
 
 One pipe for each trio loop wakes all of its waiting tasks: a thread that finishes work appends a call to a queue and
 makes the pipe readable, and one system task makes the calls. A thousand waiting runs need two file descriptors.
@@ -15,7 +15,7 @@ from typing import NoReturn, final
 import trio
 
 from dagpu.backends.common.worker_threads import no_thread
-from dagpu.backends.protocol import Replay
+from dagpu.backends.protocol import Run
 from dagpu.common.critical import counting_interrupts
 from dagpu.ops.live.open_batches import FIND_TASK
 from dagpu.ops.single_flight import Once
@@ -114,14 +114,14 @@ async def _suspend(register: Callable[[Callable[[], None]], None], cancelled: Ca
         raise_cancelled()
 
 
-async def _until_readable(descriptor: int, replay: Replay) -> None:
-    """Suspend the task until a replay's descriptor is readable. If cancelled or interrupted, drain, then raise."""
+async def _until_readable(descriptor: int, run: Run) -> None:
+    """Suspend the task until a run's descriptor is readable. If cancelled or interrupted, drain, then raise."""
     try:
         try:
             await trio.lowlevel.wait_readable(descriptor)
-            replay.woken()
+            run.woken()
         except (trio.Cancelled, KeyboardInterrupt):
-            replay.cancel()
+            run.cancel()
             await _drain_descriptor(descriptor)
             raise
     finally:
@@ -212,45 +212,45 @@ class TrioWaits:
     async def raise_reason(self) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def wait_for_replay(self, replay: Replay, spin: float, pace: Pace | None = None) -> None:
+    async def wait_for_run(self, run: Run, spin: float, pace: Pace | None = None) -> None:
         try:
             # Every `await` owes the other tasks a turn. If a cancellation can skip nothing any more, they have it now,
             # while the device works. Otherwise a cancellation must not wait for the end of a turn.
-            has_yielded = self._has_yielded or not replay.cancellable
+            has_yielded = self._has_yielded or not run.cancellable
             if has_yielded and not self._has_yielded:
                 await trio.lowlevel.cancel_shielded_checkpoint()
-            if not replay.poll(spin):
+            if not run.poll(spin):
                 begin = time.perf_counter()
-                if pace is None or replay.cancellable or not await pace.poll_in_turns(replay):
-                    await self._suspend_for_replay(replay)
+                if pace is None or run.cancellable or not await pace.poll_in_turns(run):
+                    await self._suspend_for_run(run)
                 if pace is not None:
                     pace.seconds = time.perf_counter() - begin
             elif not has_yielded:
                 await trio.lowlevel.cancel_shielded_checkpoint()
         except GeneratorExit:
             self._dropped = True
-            replay.cancel()
-            block_until_done(replay)
+            run.cancel()
+            block_until_done(run)
             raise
 
-    async def _suspend_for_replay(self, replay: Replay) -> None:
-        descriptor = replay.readable()
+    async def _suspend_for_run(self, run: Run) -> None:
+        descriptor = run.readable()
         if descriptor is not None:
-            await _until_readable(descriptor, replay)
+            await _until_readable(descriptor, run)
             return
 
         def drain() -> bool:
-            replay.cancel()
+            run.cancel()
             return False
 
-        await _suspend(replay.when_done, drain)
+        await _suspend(run.when_done, drain)
 
-    async def drain_replay(self, replay: Replay) -> None:
+    async def drain_run(self, run: Run) -> None:
         if self._dropped:
-            block_until_done(replay)
+            block_until_done(run)
             return
         with trio.CancelScope(shield=True):
-            await self.wait_for_replay(replay, 0.0)
+            await self.wait_for_run(run, 0.0)
 
     async def wait_for_any(self, onces: list[Once]) -> None:
         def register(wake: Callable[[], None]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from queue import Empty, SimpleQueue
 from typing import Any, Protocol, TypeVar, final
 
-from dagpu.backends.protocol import Replay
+from dagpu.backends.protocol import Run
 from dagpu.common.critical import CURRENT_THREAD, SIGNALS_SECONDS, deferred_interrupt
 from dagpu.common.errors import NestedRunError
 from dagpu.common.origin import describe, here
@@ -25,7 +25,7 @@ class Waits(Protocol):
 
     @property
     def polls_at_submit(self) -> bool:
-        """True if a run polls its replay in the submission; false if other tasks may have a turn before."""
+        """True if a run is polled in the submission; false if other tasks may have a turn before."""
         ...
 
     async def run_slow_work(self, work: Callable[[], None]) -> None:
@@ -48,15 +48,15 @@ class Waits(Protocol):
         """Raise the cancellation or interrupt for which `must_end` is true."""
         ...
 
-    async def wait_for_replay(self, replay: Replay, spin: float, pace: Pace | None = None) -> None:
-        """Wait until the replay is done. If cancelled, skip steps that have not begun, drain the rest, and raise.
+    async def wait_for_run(self, run: Run, spin: float, pace: Pace | None = None) -> None:
+        """Wait until the run is done. If cancelled, skip steps that have not begun, drain the rest, and raise.
 
-        `pace` tells how long such replays take, and learns it from this one.
+        `pace` tells how long such runs take, and learns it from this one.
         """
         ...
 
-    async def drain_replay(self, replay: Replay) -> None:
-        """Wait until a replay of another run is done. A cancellation skips none of its steps."""
+    async def drain_run(self, run: Run) -> None:
+        """Wait until work that another run has started is done. A cancellation skips none of its steps."""
         ...
 
     async def wait_for_any(self, onces: list[Once]) -> None:
@@ -95,26 +95,26 @@ class BlockingWaits:
         if (hold := deferred_interrupt()) is not None:
             hold.check()
 
-    async def wait_for_replay(self, replay: Replay, spin: float, pace: Pace | None = None) -> None:
+    async def wait_for_run(self, run: Run, spin: float, pace: Pace | None = None) -> None:
         del pace  # the driver polls for a thread that it blocks
         hold = deferred_interrupt()
         try:
             if hold is not None:
-                hold.set_cancel(replay.cancel)
-            if not replay.poll(spin):
-                replay.wait()
+                hold.set_cancel(run.cancel)
+            if not run.poll(spin):
+                run.wait()
         except BaseException:  # the work under way uses memory that is about to be freed
-            replay.cancel()
-            block_until_done(replay)
+            run.cancel()
+            block_until_done(run)
             raise
         finally:
             if hold is not None:
                 hold.set_cancel(None)
         if hold is not None:
-            hold.check()  # if interrupted, the replay was cancelled and has no result
+            hold.check()  # if interrupted, the run was cancelled and has no result
 
-    async def drain_replay(self, replay: Replay) -> None:
-        block_until_done(replay)
+    async def drain_run(self, run: Run) -> None:
+        block_until_done(run)
 
     async def wait_for_any(self, onces: list[Once]) -> None:
         # A queue, not an Event: a signal handler may put an item while this thread is waking up.
@@ -145,12 +145,12 @@ class BlockingWaits:
         return
 
 
-def block_until_done(replay: Replay) -> None:
-    """Block until a replay is done. Of the errors that user signal handlers raise meanwhile, raise the last one."""
+def block_until_done(run: Run) -> None:
+    """Block until a run is done. Of the errors that user signal handlers raise meanwhile, raise the last one."""
     raised: BaseException | None = None
-    while not replay.done():
+    while not run.done():
         try:
-            replay.wait()
+            run.wait()
         except BaseException as error:
             raised = error
     if raised is not None:

@@ -68,7 +68,7 @@ def test_updates_leave_nothing_behind() -> None:
     for k in range(50):
         graph.update(memcpy(x.borrow_mut(), shared(k % 7)))
         settle(graph)
-    assert len(graph._captured.updates._enqueued.replays) <= 1  # noqa: SLF001  # no public call shows it
+    assert len(graph._captured.updates._enqueued.runs) <= 1  # noqa: SLF001  # no public call shows it
 
 
 def test_an_update_of_a_known_structure_needs_no_trace() -> None:

@@ -182,7 +182,7 @@ def test_a_second_interrupt_does_not_end_the_drain(where: str, capfd: pytest.Cap
 
 @final
 class Slow:
-    """A replay that is under way until `end` is called, and says so by a descriptor, as on a GPU."""
+    """A run that is under way until `end` is called, and says so by a descriptor, as on a GPU."""
 
     cancellable = True
 
@@ -212,7 +212,7 @@ def test_a_second_interrupt_does_not_end_the_wait_for_a_descriptor() -> None:
     """The first Ctrl-C cancels what a task waits for, and the task waits on; the second does not end that either. One
     `KeyboardInterrupt` comes, once the device is done."""
     events: list[str] = []
-    replay: Any = Slow(events)
+    run: Any = Slow(events)
 
     @trio.lowlevel.enable_ki_protection  # so that trio hands it to the main task
     async def press_twice() -> None:
@@ -220,13 +220,13 @@ def test_a_second_interrupt_does_not_end_the_wait_for_a_descriptor() -> None:
             await trio.testing.wait_all_tasks_blocked()
             interrupt()
         await trio.testing.wait_all_tasks_blocked()
-        replay.end()
+        run.end()
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(press_twice)
             with pytest.raises(KeyboardInterrupt):
-                await TrioWaits().wait_for_replay(replay, 0.0)
+                await TrioWaits().wait_for_run(run, 0.0)
             events.append("raised")
 
     trio.run(main)

@@ -12,7 +12,7 @@ from dagpu import DagpuError, PlanError
 from dagpu.ops.single_flight import Once
 from dagpu.runtime.waiting.pace import Pace
 from dagpu.runtime.waiting.waits import BlockingWaits
-from dagpu.testing import Replay
+from dagpu.testing import Run
 from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
 from tests.behaviour.tiles.mixed_feeds import (
     Ends,
@@ -76,18 +76,18 @@ class CancellingWaits:
     async def raise_reason(self) -> None:
         raise Cancelled
 
-    async def wait_for_replay(self, replay: Replay, spin: float, pace: Pace | None = None) -> None:
+    async def wait_for_run(self, run: Run, spin: float, pace: Pace | None = None) -> None:
         if self.must_end():
-            replay.cancel()
-            await self.drain_replay(replay)
+            run.cancel()
+            await self.drain_run(run)
             raise Cancelled
-        await self._waits.wait_for_replay(replay, spin, pace)
+        await self._waits.wait_for_run(run, spin, pace)
 
     async def run_slow_work(self, work: Any) -> None:
         work()
 
-    async def drain_replay(self, replay: Replay) -> None:
-        await self._waits.drain_replay(replay)
+    async def drain_run(self, run: Run) -> None:
+        await self._waits.drain_run(run)
 
     async def wait_for_any(self, onces: list[Once]) -> None:
         await self._waits.wait_for_any(onces)

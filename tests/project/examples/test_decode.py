@@ -12,7 +12,7 @@ import pytest
 from dagpu import bf16, f32, from_host, use_device
 from dagpu.backends.cuda.kernels.kernel_variants import macros
 from dagpu.backends.cuda.kernels.launch_params import pack
-from dagpu.backends.host import host_replay
+from dagpu.backends.host import host_run
 from dagpu.backends.host.arrays import writable_array
 from dagpu.backends.host.numpy_execution import execute
 from dagpu.testing import Instruction, KernelSpec, Launch, Limits, Tiles, View
@@ -148,7 +148,7 @@ def test_cuda_and_host_bodies_agree(
     device = Device(emulation(text.replace("#pragma once", ""), shared_folder(tmp_path_factory)), dtype)
     empty = decode.empty_cache(model)
     kept = np.random.default_rng(1).normal(size=empty.shape).astype(element)
-    monkeypatch.setattr(host_replay, "execute", device)
+    monkeypatch.setattr(host_run, "execute", device)
     for position in (5, 639):
         cache, token = from_host(kept).sync(), from_host(np.array([position % 125], np.int32)).sync()
         decode.step(model, token.share(), cache.borrow_mut(), position).sync()

@@ -12,15 +12,15 @@ from dagpu.testing import Failure, Locks
 
 
 @final
-class ManualReplay:
-    """A replay that is done when the test says so. Implements `dagpu.backends.protocol.Replay`."""
+class ManualRun:
+    """A run that is done when the test says so. Implements `dagpu.backends.protocol.Run`."""
 
     def __init__(self) -> None:
         self._done = False
         self._wakes: list[Callable[[], None]] = []
 
-    def itself(self) -> "ManualReplay":
-        """Return this replay. It is passed as the function that starts the work."""
+    def itself(self) -> "ManualRun":
+        """Return this run. It is passed as the function that starts the work."""
         return self
 
     def finish(self) -> None:
@@ -36,6 +36,9 @@ class ManualReplay:
         return self._done
 
     def poll(self, seconds: float) -> bool:
+        return self._done
+
+    def succeeds(self, seconds: float) -> bool:
         return self._done
 
     @property
@@ -81,23 +84,23 @@ def test_locks_of_updates_go_back_when_the_last_is_done(where: Device) -> None:
     """The end of one update frees nothing while another is under way, in whatever order they end."""
     for first_to_end in (0, 1):
         updates, storages = GraphUpdates(), [Storage(where, 4), Storage(where, 4)]
-        replays = [ManualReplay(), ManualReplay()]
-        for storage, replay in zip(storages, replays, strict=True):
-            updates.enqueue({storage: True}, None, replay.itself)
-        replays[first_to_end].finish()
+        runs = [ManualRun(), ManualRun()]
+        for storage, run in zip(storages, runs, strict=True):
+            updates.enqueue({storage: True}, None, run.itself)
+        runs[first_to_end].finish()
         assert [refused(storage) for storage in storages] == [True, True]
-        replays[1 - first_to_end].finish()
+        runs[1 - first_to_end].finish()
         assert [refused(storage) for storage in storages] == [False, False]
 
 
 def test_locks_of_updates_go_over_to_a_launch(where: Device) -> None:
     """Nobody comes between: the storage stays locked until the launch gives it back, though the update has ended."""
-    updates, storage, replay = GraphUpdates(), Storage(where, 4), ManualReplay()
-    updates.enqueue({storage: True}, None, lambda: replay)
+    updates, storage, run = GraphUpdates(), Storage(where, 4), ManualRun()
+    updates.enqueue({storage: True}, None, lambda: run)
     launch, taken = Locks(None), EnqueuedUpdate()
     updates.transfer(launch, taken)
-    assert taken.replays == [replay]
-    replay.finish()
+    assert taken.runs == [run]
+    run.finish()
     assert refused(storage)
     launch.release()
     assert not refused(storage)
@@ -107,17 +110,17 @@ def test_an_update_that_cannot_start_locks_nothing(where: Device) -> None:
     """An update that cannot start locks nothing, and a refused one leaves earlier updates as they were."""
     updates, storages = GraphUpdates(), [Storage(where, 4), Storage(where, 4)]
 
-    def fail() -> ManualReplay:
+    def fail() -> ManualRun:
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
         updates.enqueue({storages[0]: True}, None, fail)
     assert not refused(storages[0])
-    replay = ManualReplay()
-    updates.enqueue({storages[0]: True}, None, lambda: replay)
+    run = ManualRun()
+    updates.enqueue({storages[0]: True}, None, lambda: run)
     with pytest.raises(ArithmeticError):
         updates.enqueue({storages[1]: True}, None, fail)
     assert refused(storages[0])
-    replay.finish()
+    run.finish()
     assert not refused(storages[0])
     assert not refused(storages[1])

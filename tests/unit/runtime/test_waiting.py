@@ -1,4 +1,4 @@
-"""How a task waits for a replay: first a turn for the other tasks, then a look, then sleep."""
+"""How a task waits for a run: first a turn for the other tasks, then a look, then sleep."""
 
 import os
 from itertools import count
@@ -13,7 +13,7 @@ from dagpu.runtime.waiting.trio_waits import TrioWaits
 
 @final
 class Watched:
-    """A replay that is done at the look of this number, and that writes down what is asked of it."""
+    """A run that is done at the look of this number, and that writes down what is asked of it."""
 
     def __init__(self, events: list[str], done_at: int, cancellable: bool = False) -> None:
         self._events = events
@@ -55,14 +55,14 @@ class Turns(trio.abc.Instrument):
 
 
 def events_of_a_wait(done_at: int, cancellable: bool = False) -> list[str]:
-    """Return what happens while a task waits for a replay that is done at the look of this number."""
+    """Return what happens while a task waits for a run that is done at the look of this number."""
     events: list[str] = []
-    replay: Any = Watched(events, done_at, cancellable)
+    run: Any = Watched(events, done_at, cancellable)
 
     async def main() -> None:
         instrument = Turns(events, trio.lowlevel.current_task())
         trio.lowlevel.add_instrument(instrument)
-        await TrioWaits().wait_for_replay(replay, 0.5)
+        await TrioWaits().wait_for_run(run, 0.5)
         trio.lowlevel.remove_instrument(instrument)
         events.append("over")
 
@@ -80,17 +80,17 @@ def test_a_task_sleeps_only_after_it_has_looked() -> None:
     assert events_of_a_wait(2) == ["suspended", "look for 0.5", "asleep", "suspended", "over"]
 
 
-def test_a_replay_that_can_be_cancelled_is_looked_at_first() -> None:
+def test_a_run_that_can_be_cancelled_is_looked_at_first() -> None:
     """A cancellation reaches it at once, and not after a turn of the other tasks. Each wait has a turn all the same."""
     assert events_of_a_wait(1, cancellable=True) == ["look for 0.5", "suspended", "over"]
     assert events_of_a_wait(2, cancellable=True) == ["look for 0.5", "asleep", "suspended", "over"]
 
 
-def test_a_wait_that_is_dropped_in_its_turn_cancels_the_replay() -> None:
-    """No loop resumes it, so it waits for the replay by blocking."""
+def test_a_wait_that_is_dropped_in_its_turn_cancels_the_run() -> None:
+    """No loop resumes it, so it waits for the run by blocking."""
     events: list[str] = []
-    replay: Any = Watched(events, 1)
-    waiting = TrioWaits().wait_for_replay(replay, 0.5)
+    run: Any = Watched(events, 1)
+    waiting = TrioWaits().wait_for_run(run, 0.5)
 
     async def main() -> None:
         waiting.send(None)
@@ -100,16 +100,16 @@ def test_a_wait_that_is_dropped_in_its_turn_cancels_the_replay() -> None:
     assert events == ["cancelled"]
 
 
-def test_a_cancellation_in_the_turn_comes_after_the_replay() -> None:
-    """The turn itself raises nothing. A sleep does, after it has cancelled the replay and waited for its end."""
+def test_a_cancellation_in_the_turn_comes_after_the_run() -> None:
+    """The turn itself raises nothing. A sleep does, after it has cancelled the run and waited for its end."""
     events: list[str] = []
-    replay: Any = Watched(events, 2)
+    run: Any = Watched(events, 2)
 
     async def main() -> None:
         with trio.CancelScope() as scope:
             scope.cancel()
             with pytest.raises(trio.Cancelled):
-                await TrioWaits().wait_for_replay(replay, 0.5)
+                await TrioWaits().wait_for_run(run, 0.5)
             events.append("raised")
 
     trio.run(main)
@@ -118,7 +118,7 @@ def test_a_cancellation_in_the_turn_comes_after_the_replay() -> None:
 
 @final
 class Short:
-    """A replay that is done at the look of this number after the first, and that counts the looks."""
+    """A run that is done at the look of this number after the first, and that counts the looks."""
 
     def __init__(self, done_at: int, cancellable: bool = False) -> None:
         self._left = done_at
@@ -146,8 +146,8 @@ class Short:
         return
 
 
-async def turns_of_others(replay: Short, pace: Pace | None) -> int:
-    """Wait for a replay, and return the number of turns that another task had meanwhile."""
+async def turns_of_others(run: Short, pace: Pace | None) -> int:
+    """Wait for a run, and return the number of turns that another task had meanwhile."""
     turns = 0
 
     async def other() -> None:
@@ -158,8 +158,8 @@ async def turns_of_others(replay: Short, pace: Pace | None) -> int:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(other)
-        waited: Any = replay
-        await TrioWaits(has_yielded=True).wait_for_replay(waited, 0.0, pace)
+        waited: Any = run
+        await TrioWaits(has_yielded=True).wait_for_run(waited, 0.0, pace)
         nursery.cancel_scope.cancel()
     return turns
 
@@ -179,33 +179,33 @@ def paced(seconds: float) -> Pace:
 
 def test_a_run_that_is_known_to_be_short_is_looked_at_between_the_turns_of_others(still_clock: None) -> None:
     """Each look comes after a turn of the other tasks, and no descriptor is opened."""
-    replay = Short(9)
-    assert trio.run(turns_of_others, replay, paced(LONGEST)) >= 6
-    assert not replay.asleep
+    run = Short(9)
+    assert trio.run(turns_of_others, run, paced(LONGEST)) >= 6
+    assert not run.asleep
 
 
 @pytest.mark.parametrize("pace", [None, Pace(), paced(2 * LONGEST)], ids=["none", "unknown", "long"])
 def test_a_task_sleeps_on_a_run_that_is_not_known_to_be_short(pace: Pace | None) -> None:
     """A run that has not been waited for before counts as long. How long it took is noted."""
-    replay = Short(1)
-    trio.run(turns_of_others, replay, pace)
-    assert replay.asleep
+    run = Short(1)
+    trio.run(turns_of_others, run, pace)
+    assert run.asleep
     assert pace is None or pace.seconds < float("inf")
 
 
 def test_a_run_that_can_be_cancelled_is_slept_on() -> None:
     """A cancellation reaches it at once, and not after a look."""
-    replay = Short(1, cancellable=True)
-    trio.run(turns_of_others, replay, paced(LONGEST))
-    assert replay.asleep
+    run = Short(1, cancellable=True)
+    trio.run(turns_of_others, run, paced(LONGEST))
+    assert run.asleep
 
 
 def test_a_run_that_takes_longer_than_expected_is_slept_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Polling ends after twice the time that the last run took."""
     monkeypatch.setattr("dagpu.runtime.waiting.pace.perf_counter", count(0.0).__next__)  # a second between two looks
-    replay = Short(1 << 60)
-    trio.run(turns_of_others, replay, paced(LONGEST))
-    assert replay.asleep
+    run = Short(1 << 60)
+    trio.run(turns_of_others, run, paced(LONGEST))
+    assert run.asleep
 
 
 def test_one_run_at_a_time_is_polled_in_turns(still_clock: None) -> None:
@@ -214,9 +214,9 @@ def test_one_run_at_a_time_is_polled_in_turns(still_clock: None) -> None:
 
     async def main() -> None:
         async with trio.open_nursery() as nursery:
-            for replay in (first, second):
-                waited: Any = replay
-                nursery.start_soon(TrioWaits(has_yielded=True).wait_for_replay, waited, 0.0, paced(LONGEST))
+            for run in (first, second):
+                waited: Any = run
+                nursery.start_soon(TrioWaits(has_yielded=True).wait_for_run, waited, 0.0, paced(LONGEST))
 
     trio.run(main)
     assert sorted([first.asleep, second.asleep]) == [False, True]

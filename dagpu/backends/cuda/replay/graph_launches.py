@@ -17,12 +17,12 @@ from dagpu.backends.cuda.driver.exit_guard import EXIT_GUARD
 from dagpu.backends.cuda.graphs.captured import LaunchGraph
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances
-from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
-from dagpu.backends.cuda.replay.graph_replay import GraphReplay
+from dagpu.backends.cuda.replay.cuda_run import CudaRun
+from dagpu.backends.cuda.replay.graph_run import GraphRun
 from dagpu.backends.cuda.replay.submit import follow_launch
 from dagpu.backends.cuda.resources.cuda_device import lose_devices
 from dagpu.backends.cuda.resources.streams import CudaStream
-from dagpu.backends.protocol import COMPLETED, LaunchedReplay
+from dagpu.backends.protocol import COMPLETED, Run
 from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError
 
 
@@ -37,7 +37,7 @@ class LaunchIdleGraph(Protocol):
         DeviceLostError: the device is lost.
     """
 
-    def __call__(self, memory: list[Any], spin: float, /) -> LaunchedReplay | None: ...
+    def __call__(self, memory: list[Any], spin: float, /) -> Run | None: ...
 
 
 def idle_graph_launch(  # noqa: C901 - of its inner function
@@ -60,7 +60,7 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
 
     def launch_idle_graph(  # noqa: C901 - its branches are cheap, and a call for each of them would not be
         memory: list[Any], spin: float
-    ) -> LaunchedReplay | None:
+    ) -> Run | None:
         """See `LaunchIdleGraph`."""
         is_lost, must_stop = device.lost is not None, EXIT_GUARD.begun
         if is_lost or must_stop or retired.gone or exchange.arrivals or current_recorder() is not None:
@@ -103,7 +103,7 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
             if graph is None or stream is None:
                 _give_up(compiled, graphs, graph, error)
                 raise
-            run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas, buffers)
+            run = GraphRun(compiled, command_lists, graphs, graph, memory, stream, arenas, buffers)
             return _failed(run, graph, stream, error, launched=launched)
         finally:
             leave()
@@ -115,7 +115,7 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
             graphs.idle.append(graph)
             streams.exclusive.append(stream)
             return COMPLETED
-        run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, arenas, buffers)
+        run = GraphRun(compiled, command_lists, graphs, graph, memory, stream, arenas, buffers)
         device.live.add(run)
         return run
 
@@ -123,8 +123,8 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
 
 
 def _failed(
-    run: GraphReplay, graph: GraphExec, stream: CudaStream, error: BaseException, *, launched: bool
-) -> CudaReplay | None:
+    run: GraphRun, graph: GraphExec, stream: CudaStream, error: BaseException, *, launched: bool
+) -> CudaRun | None:
     """Go on after an error of the launch of a graph, or of the wait after it if the graph is `launched`. Return None if
     the run must be started in another way: a body of the user's cannot be captured."""
     device = run.devices[0]
@@ -184,7 +184,7 @@ def lose_device(compiled: CompiledPlan, error: BaseException) -> None:
 
 def launch_captured(
     compiled: CompiledPlan, command_lists: CommandListPool, launch: LaunchGraph, memory: list[object], spin: float
-) -> LaunchedReplay | None:
+) -> Run | None:
     """Launch the captured graph that is all of a plan, in the user's stream. Wait for its end if `spin` is not 0.
 
     Return None if the run must be started in another way; it has no effect then.
@@ -218,7 +218,7 @@ def launch_captured(
         if complete:  # outside of the `try`: whatever interrupts this, the event is not given back twice
             device.streams.give_back(end)
             return COMPLETED
-        run = CudaReplay(compiled, RunMemory(compiled, memory), command_lists.give_back, no_graph_borrowed)
+        run = CudaRun(compiled, RunMemory(compiled, memory), command_lists.give_back, no_graph_borrowed)
         run.buffers.launched.append(launch)
         if failed is None:
             follow_launch(run, stream, end)
@@ -244,7 +244,7 @@ def wait_for_work(work: RawStream | RawEvent, seconds: float) -> None:
 
 def launch_graph(
     compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
-) -> GraphReplay | CudaReplay | None:
+) -> GraphRun | CudaRun | None:
     """Launch a plan with this memory as one graph, and poll it for at most `spin` seconds. Return None if the run must
     be submitted as a command list; it has no effect then.
 
@@ -277,7 +277,7 @@ def launch_graph(
     except BaseException as error:
         _give_up(compiled, graphs, graph, error)
         raise
-    run = GraphReplay(compiled, command_lists, graphs, graph, memory, stream, buffers=buffers)
+    run = GraphRun(compiled, command_lists, graphs, graph, memory, stream, buffers=buffers)
     try:
         graph.update_nodes(buffers.bases, memory).launch(stream.raw)
     except CaptureError as refused:

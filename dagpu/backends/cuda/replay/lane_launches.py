@@ -1,7 +1,7 @@
 """Runs of short plans with one lane, command by command in an idle stream, while the caller waits.
 
 Such a run is over when its stream is idle, so nothing but the stream is polled. A run that fails, or whose wait is
-interrupted, goes on as a `CudaReplay`, which dagpu.backends.cuda.replay.start makes for all other runs.
+interrupted, goes on as a `CudaRun`, which dagpu.backends.cuda.replay.start makes for all other runs.
 """
 
 from dagpu.backends.common.measuring import current_recorder
@@ -9,16 +9,16 @@ from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import CommandList, CommandListPool, Kind
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.driver.driver_protocol import LAUNCH, RawEvent
-from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
+from dagpu.backends.cuda.replay.cuda_run import CudaRun
 from dagpu.backends.cuda.replay.graph_launches import lose_device, no_graph_borrowed, wait_for_work
 from dagpu.backends.cuda.replay.submit import submit_commands
 from dagpu.backends.cuda.resources.streams import CudaStream
-from dagpu.backends.protocol import COMPLETED, LaunchedReplay
+from dagpu.backends.protocol import COMPLETED, Run
 
 
 def launch_lane(
     compiled: CompiledPlan, command_lists: CommandListPool, memory: list[object], spin: float
-) -> LaunchedReplay | None:
+) -> Run | None:
     """Run a plan whose commands all go to one stream of dagpu's, submitted by the thread that starts the run, and wait
     for its end: poll for `spin` seconds, then block.
 
@@ -66,7 +66,7 @@ def launch_lane(
                     streams.give_back(end)
                 lose_device(compiled, error)
                 raise
-            run = CudaReplay(compiled, buffers, command_lists.give_back, no_graph_borrowed)
+            run = CudaRun(compiled, buffers, command_lists.give_back, no_graph_borrowed)
             return _followed(run, commands, stream, end, number, error)
     if complete:  # outside of the `try`: whatever interrupts this, nothing is given back twice
         command_lists.give_back(commands)
@@ -76,8 +76,8 @@ def launch_lane(
 
 
 def _followed(
-    run: CudaReplay, commands: CommandList, stream: CudaStream, end: RawEvent, number: int, error: BaseException
-) -> CudaReplay:
+    run: CudaRun, commands: CommandList, stream: CudaStream, end: RawEvent, number: int, error: BaseException
+) -> CudaRun:
     """Return the run after an error of the command with this number, or of the wait after the last one. The commands
     that do not depend on the failure are submitted. The context must be current."""
     device, actions = run.devices[0], commands.encoded.actions

@@ -9,9 +9,9 @@ from dagpu.backends.cuda.commands.buffers import RunMemory
 from dagpu.backends.cuda.commands.command_list import CommandListPool
 from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.graphs.instances import GraphInstances
-from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
+from dagpu.backends.cuda.replay.cuda_run import CudaRun
 from dagpu.backends.cuda.replay.graph_launches import launch_graph
-from dagpu.backends.cuda.replay.graph_replay import GraphReplay
+from dagpu.backends.cuda.replay.graph_run import GraphRun
 from dagpu.backends.cuda.replay.submit import submit_commands, submit_on_threads, submit_rest_on_thread
 from dagpu.backends.cuda.replay.timing import EventTiming
 from dagpu.backends.cuda.resources.streams import CudaStream
@@ -25,7 +25,7 @@ def start(
     bindings: Bindings,
     spin: float,
     graph: bool,
-) -> CudaReplay | GraphReplay:
+) -> CudaRun | GraphRun:
     """Take memory, streams and events, submit the run, and poll it for at most `spin` seconds.
 
     Raises:
@@ -44,7 +44,7 @@ def start(
             if launched is not None:
                 return launched
         buffers = RunMemory(compiled, bindings.memory)
-        run = CudaReplay(compiled, buffers, command_lists.give_back, graphs.give_back)
+        run = CudaRun(compiled, buffers, command_lists.give_back, graphs.give_back)
         _submit(run, command_lists, may_wait=spin > 0)
         if spin and run.submitted:
             try:
@@ -58,7 +58,7 @@ def start(
 
 def start_graph(
     compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
-) -> CudaReplay | GraphReplay | None:
+) -> CudaRun | GraphRun | None:
     """Start a run of a plan that can only be a graph, and poll it for at most `spin` seconds. Return None, without any
     effect, if no graph can be launched now.
 
@@ -76,7 +76,7 @@ def start_graph(
         return launch_graph(compiled, command_lists, graphs, memory, spin)
 
 
-def _submit(run: CudaReplay, command_lists: CommandListPool, may_wait: bool) -> None:
+def _submit(run: CudaRun, command_lists: CommandListPool, may_wait: bool) -> None:
     """Submit a run as a command list. With `may_wait`, this thread waits for the run anyway, and runs no event loop."""
     try:
         _take_streams(run)
@@ -101,7 +101,7 @@ def _submit(run: CudaReplay, command_lists: CommandListPool, may_wait: bool) -> 
         submit_commands(run, 0)
 
 
-def _take_streams(run: CudaReplay) -> None:
+def _take_streams(run: CudaRun) -> None:
     """Take a stream for each lane. If the run is measured, take its timing events too."""
     compiled, devices, lanes = run.compiled, run.devices, run.compiled.plan.lanes
     if len(devices) == 1:
@@ -119,7 +119,7 @@ def _take_streams(run: CudaReplay) -> None:
         run.timing = EventTiming(measured, devices, [lane.device for lane in lanes])
 
 
-def _take_command_list(run: CudaReplay, command_lists: CommandListPool) -> None:
+def _take_command_list(run: CudaRun, command_lists: CommandListPool) -> None:
     """Take a command list and memory, and write this run's addresses into the command list."""
     run.command_list = command_list = command_lists.borrow()
     run.buffers.allocate(command_list.parameters.bases)
@@ -129,7 +129,7 @@ def _take_command_list(run: CudaReplay, command_lists: CommandListPool) -> None:
         run.actions, run.unmarked = run.timing.actions(run.actions, command_list.launch), run.timing.unmarked
 
 
-def _take_ends(run: CudaReplay) -> None:
+def _take_ends(run: CudaRun) -> None:
     """Take an event for each lane's end, and pass the raw streams to the launches."""
     run.raw = [stream.raw for stream in run.streams]
     if run.command_list is not None:

@@ -19,7 +19,7 @@ from typing import Any, Final, final
 from dagpu.backends.common.worker_threads import enqueue
 from dagpu.backends.cuda.commands.command_list import Command, Kind
 from dagpu.backends.cuda.driver.driver_protocol import LAUNCH, RawEvent
-from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
+from dagpu.backends.cuda.replay.cuda_run import CudaRun
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.common.errors import DeviceError
@@ -33,7 +33,7 @@ _HOST: Final = Kind.HOST
 _MARK: Final = Kind.MARK
 
 
-def submit_commands(run: CudaReplay, begin: int, may_block: bool = False) -> None:
+def submit_commands(run: CudaRun, begin: int, may_block: bool = False) -> None:
     """Submit all commands from number `begin` on. With `may_block`, this thread may block. The first device's context
     must be current."""
     assert run.command_list is not None
@@ -77,7 +77,7 @@ def submit_commands(run: CudaReplay, begin: int, may_block: bool = False) -> Non
     run.finish_submission()
 
 
-def follow_launch(run: CudaReplay, stream: CudaStream, end: RawEvent | None = None) -> None:
+def follow_launch(run: CudaRun, stream: CudaStream, end: RawEvent | None = None) -> None:
     """Follow a run that has been launched by one call in this stream, or whose launch has failed. `end` is the event
     that was recorded after the launch; None to record one. The context must be current."""
     device = run.devices[0]
@@ -106,7 +106,7 @@ def follow_launch(run: CudaReplay, stream: CudaStream, end: RawEvent | None = No
     run.finish_submission()
 
 
-def _guard_devices(run: CudaReplay) -> None:
+def _guard_devices(run: CudaRun) -> None:
     """Let each further device of a graph's run wait for the end of the run, which the first device records."""
     end = run.ends[0][1]
     number = 0
@@ -130,7 +130,7 @@ def _leave(entered: AbstractContextManager[object] | None) -> None:
         entered.__exit__(None, None, None)
 
 
-def _rest_is_submitted_elsewhere(run: CudaReplay, lane: int, begin: int, may_block: bool) -> bool:
+def _rest_is_submitted_elsewhere(run: CudaRun, lane: int, begin: int, may_block: bool) -> bool:
     """Wait until a lane's stream is not full, or have another thread submit the rest if this thread must not block.
     Return True in the second case."""
     stream = run.streams[lane]
@@ -147,13 +147,13 @@ def _rest_is_submitted_elsewhere(run: CudaReplay, lane: int, begin: int, may_blo
     return False
 
 
-def _device_before(run: CudaReplay, begin: int) -> CudaDevice:
+def _device_before(run: CudaRun, begin: int) -> CudaDevice:
     """Return the device that is current before the command of number `begin`."""
     switches = [action.a for action in islice(run.actions, begin) if action.kind is Kind.SWITCH] if begin else ()
     return run.devices[switches[-1] if switches else 0]
 
 
-def submit_rest_on_thread(run: CudaReplay, begin: int) -> None:
+def submit_rest_on_thread(run: CudaRun, begin: int) -> None:
     """Have another thread submit the rest: the next launch might block this thread, which may run an event loop."""
     device = _device_before(run, begin)
 
@@ -182,7 +182,7 @@ def submit_rest_on_thread(run: CudaReplay, begin: int) -> None:
         raise
 
 
-def submit_on_threads(run: CudaReplay) -> None:
+def submit_on_threads(run: CudaRun) -> None:
     """Submit each lane on the worker thread of its stream. The work is enqueued at once, in one order for all runs, so
     that two runs with common streams cannot deadlock."""
     assert run.command_list is not None
@@ -197,7 +197,7 @@ def submit_on_threads(run: CudaReplay) -> None:
 class _Threads:
     """The threads that submit one run."""
 
-    def __init__(self, run: CudaReplay, count: int) -> None:
+    def __init__(self, run: CudaRun, count: int) -> None:
         assert run.command_list is not None
         self._run = run
         self._command_list = run.command_list
@@ -254,7 +254,7 @@ class _Threads:
             action.a(run.buffers, run.device_of_lane(action.lane), raw)
 
 
-def _end_lanes(run: CudaReplay, lanes: Sequence[int]) -> None:
+def _end_lanes(run: CudaRun, lanes: Sequence[int]) -> None:
     """Record an event at the end of each of these lanes."""
     for lane in lanes:
         number, event = run.ends[lane]

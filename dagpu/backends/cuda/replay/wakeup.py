@@ -13,7 +13,7 @@ from dagpu.common.errors import DeviceError
 
 
 class WakingRun(Protocol):
-    """The part of a run that wakes the task sleeping on it. Its fields are those of `CudaReplay`."""
+    """The part of a run that wakes the task sleeping on it. Its fields are those of `CudaRun`."""
 
     lock: Lock
     wakeup_fd: int | None

@@ -177,9 +177,9 @@ def run_alone(program: Program, machine: Machine) -> list[object]:
             if place is not None:
                 words = np.arange(buffer.nbytes // 8, dtype=u64) + u64(number)
                 place[0].block[place[1] : place[1] + words.nbytes] = words.view(np.uint8)
-    replay = backend("cuda").prepare(schedule(program)).submit(bindings)
-    assert replay.wait()
-    assert not replay.failures()
+    run = backend("cuda").prepare(schedule(program)).submit(bindings)
+    assert run.wait()
+    assert not run.failures()
     return bindings.memory
 
 

@@ -20,7 +20,7 @@ from dagpu.testing import (
     Program,
     Record,
     Release,
-    Replay,
+    Run,
     Search,
     Step,
     Wait,
@@ -274,7 +274,7 @@ def test_a_trial_leaves_written_inputs_as_they_were() -> None:
 # ---- the end of a run, seen from outside
 
 
-def submitted() -> Replay:
+def submitted() -> Run:
     """A run of a random DAG."""
     plan, inputs = planned(random_dag(0, 12), RoundRobin(3))
     bindings = Bindings([None] * len(plan.buffers))
@@ -286,11 +286,11 @@ def submitted() -> Replay:
 def late_looks(**order: Any) -> int:
     """Return the number of polls that see a finished run as in progress, if no caller waits for it."""
     with exploring(**order) as found:
-        replay, late = submitted(), 0
-        while not replay.done():
+        run, late = submitted(), 0
+        while not run.done():
             late += not found.under_way
-        assert replay.done()
-        assert not replay.failures()
+        assert run.done()
+        assert not run.failures()
     return late
 
 
@@ -309,6 +309,6 @@ def test_who_waits_sees_the_end_of_a_run() -> None:
     """Whatever the seed, a run that was waited for is done at the first look."""
     for seed in range(30):
         with exploring(seed=seed):
-            replay = submitted()
-            assert replay.wait()
-            assert replay.done()
+            run = submitted()
+            assert run.wait()
+            assert run.done()

@@ -31,8 +31,8 @@ from dagpu.testing import (
     Plan,
     Record,
     Release,
-    Replay,
     Role,
+    Run,
     Step,
     Tiles,
     View,
@@ -145,27 +145,27 @@ class Builder:
             bindings.memory[buffer] = value
         return bindings
 
-    def start(self, backend: HostBackend) -> tuple[Replay, Bindings]:
+    def start(self, backend: HostBackend) -> tuple[Run, Bindings]:
         bindings = self.bindings()
         return backend.prepare(self.plan()).submit(bindings), bindings
 
     def run(self, backend: HostBackend) -> list[object]:
         """Run it without failures; gives what the buffers are bound to."""
-        replay, bindings = self.start(backend)
-        finish(replay)
-        assert [f.error for f in replay.failures()] == []
+        run, bindings = self.start(backend)
+        finish(run)
+        assert [f.error for f in run.failures()] == []
         return bindings.memory
 
     def fail(self, backend: HostBackend) -> BaseException:
         """Run it; gives the one error."""
-        replay, _ = self.start(backend)
-        finish(replay)
-        (failure,) = replay.failures()
+        run, _ = self.start(backend)
+        finish(run)
+        (failure,) = run.failures()
         return failure.error
 
 
-def finish(replay: Replay) -> None:
-    assert replay.wait(PATIENCE), "hangs"
+def finish(run: Run) -> None:
+    assert run.wait(PATIENCE), "hangs"
 
 
 def bytes_of(memory: object, dtype: Any = np.float32) -> "np.ndarray[Any, Any]":

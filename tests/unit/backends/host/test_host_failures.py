@@ -84,9 +84,9 @@ def test_failures_follow_the_data(backend: HostBackend) -> None:
     build.launch(note("e"), e, d, lane=1)
     build.launch(note("g"), g, c, d, lane=1)
     build.launch(note("again"), a)
-    replay, _ = build.start(backend)
-    finish(replay)
-    assert [failure.instruction for failure in replay.failures()] == [last, first]
+    run, _ = build.start(backend)
+    finish(run)
+    assert [failure.instruction for failure in run.failures()] == [last, first]
     assert sorted(ran) == ["d", "e"]
 
 

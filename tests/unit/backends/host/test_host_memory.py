@@ -85,7 +85,7 @@ def test_memory_is_aligned_and_counted(backend: HostBackend) -> None:
     assert used(backend) == 0
 
 
-def test_a_finished_replay_holds_nothing(backend: HostBackend) -> None:
+def test_a_finished_run_holds_nothing(backend: HostBackend) -> None:
     """Once it is done, neither it nor the idle workers keep the bindings, the plan, its functions or its
     arrays."""
 
@@ -100,12 +100,12 @@ def test_a_finished_replay_holds_nothing(backend: HostBackend) -> None:
     build.put(CopyHtoD(View(device, contiguous_layout((16,), F32)), Cell(source), (source,), (device,), 0, None))
     build.after(0, 1)
     build.call(function, Cell(source), out, source, lane=1)
-    replay, bindings = build.start(backend)
-    finish(replay)
+    run, bindings = build.start(backend)
+    finish(run)
     del array, function, build, bindings, source
     assert [ref() for ref in watched] == [None, None]
     assert backend.device(0).memory_used() == 0
-    assert replay.done()
+    assert run.done()
 
 
 def test_an_error_of_ours_keeps_no_memory(backend: HostBackend) -> None:
@@ -232,16 +232,16 @@ def test_many_plans_at_once(backend: HostBackend, seed: int) -> None:
             running = []
             for _ in range(50):
                 build, value, failing = random_plan(rng, fails=rng.random() < 0.5)
-                replay, bindings = build.start(backend)
+                run, bindings = build.start(backend)
                 cancelled = rng.random() < 0.3
                 if cancelled:
-                    replay.cancel()
-                running.append((replay, bindings, value, failing, cancelled))
+                    run.cancel()
+                running.append((run, bindings, value, failing, cancelled))
                 if rng.random() < 0.3:
-                    finish(replay)
-            for replay, bindings, value, failing, cancelled in running:
-                finish(replay)
-                failed = [failure.instruction for failure in replay.failures()]
+                    finish(run)
+            for run, bindings, value, failing, cancelled in running:
+                finish(run)
+                failed = [failure.instruction for failure in run.failures()]
                 if cancelled:
                     assert [one for one in failing if one in failed] == failed
                     continue

@@ -53,25 +53,25 @@ def test_a_wait_holds_until_the_record(backend: HostBackend) -> None:
     build.launch(first, a)
     build.after(0, 1)
     build.launch(lambda y, x: log.append("second"), b, a, lane=1)
-    replay, _ = build.start(backend)
-    assert not replay.wait(0.0)
-    assert not replay.done()
+    run, _ = build.start(backend)
+    assert not run.wait(0.0)
+    assert not run.done()
     go.set()
-    finish(replay)
+    finish(run)
     assert log == ["first", "second"]
 
 
 def test_a_record_wakes_all_that_wait_for_it(backend: HostBackend) -> None:
     """Three lanes that are blocked at one event go on, all of them."""
     started = threading.Event()
-    replays: list[Any] = []
+    runs: list[Any] = []
     build = Builder(0, 1, 2, 3)
     outs = [build.buffer(lane=lane) for lane in range(4)]
 
     def hold(y: Tile[Any]) -> None:
         assert started.wait(PATIENCE)
         end = time.monotonic() + PATIENCE
-        while len(replays[0]._blocked.get(0, ())) < 3:  # noqa: SLF001  # reason: nothing else tells who is blocked
+        while len(runs[0]._blocked.get(0, ())) < 3:  # noqa: SLF001  # reason: nothing else tells who is blocked
             assert time.monotonic() < end
             time.sleep(0)  # lets the other lanes run
         y[...] = 1
@@ -81,10 +81,10 @@ def test_a_record_wakes_all_that_wait_for_it(backend: HostBackend) -> None:
     build.events = 1
     for lane in (1, 2, 3):
         build.launch(adding(lane), outs[lane], outs[0], lane=lane)
-    replay, bindings = build.start(backend)
-    replays.append(replay)
+    run, bindings = build.start(backend)
+    runs.append(run)
     started.set()
-    finish(replay)
+    finish(run)
     assert [bytes_of(bindings.memory[out])[0] for out in outs] == [1, 2, 3, 4]
 
 
@@ -103,10 +103,10 @@ def test_lanes_that_are_one_stream(backend: HostBackend) -> None:
 
 def test_a_plan_of_no_steps_is_done_at_once(backend: HostBackend) -> None:
     """Nothing to do takes no thread."""
-    replay, _ = Builder(0, 1).start(backend)
+    run, _ = Builder(0, 1).start(backend)
     called: list[int] = []
-    replay.when_done(lambda: called.append(1))
-    assert (replay.done(), replay.wait(), replay.failures(), called) == (True, True, [], [1])
+    run.when_done(lambda: called.append(1))
+    assert (run.done(), run.wait(), run.failures(), called) == (True, True, [], [1])
 
 
 def test_when_done_calls_back_once(backend: HostBackend) -> None:
@@ -118,20 +118,20 @@ def test_when_done_calls_back_once(backend: HostBackend) -> None:
 
     build = Builder()
     build.launch(hold, build.buffer())
-    replay, _ = build.start(backend)
+    run, _ = build.start(backend)
     states: list[bool] = []
 
     def wake() -> None:
-        states.append(replay.done())
+        states.append(run.done())
         woken.release()
 
     for _ in range(2):
-        replay.when_done(wake)
+        run.when_done(wake)
     assert states == []
     go.set()
     assert woken.acquire(timeout=PATIENCE)
     assert woken.acquire(timeout=PATIENCE)
-    replay.when_done(lambda: states.append(True))
+    run.when_done(lambda: states.append(True))
     assert states == [True] * 3
 
 
@@ -139,7 +139,7 @@ def test_when_done_calls_back_once(backend: HostBackend) -> None:
 
 
 def test_cancelling_skips_what_has_not_begun(backend: HostBackend) -> None:
-    """After `cancel`, an instruction that runs goes on to its end, and only then is the replay done.
+    """After `cancel`, an instruction that runs goes on to its end, and only then is the run done.
 
     Lanes that wait for it do not hang.
     """
@@ -156,13 +156,13 @@ def test_cancelling_skips_what_has_not_begun(backend: HostBackend) -> None:
     build.launch(slow, a)
     build.after(0, 1)
     build.launch(lambda y, x: ran.append("next"), b, a, lane=1)
-    replay, _ = build.start(backend)
+    run, _ = build.start(backend)
     assert began.wait(PATIENCE)
-    replay.cancel()
-    assert not replay.done()
+    run.cancel()
+    assert not run.done()
     go.set()
-    finish(replay)
-    assert (ran, replay.failures()) == (["slow"], [])
+    finish(run)
+    assert (ran, run.failures()) == (["slow"], [])
     after = Builder(0, 1)
     after.launch(lambda y: ran.append("after"), after.buffer(lane=1), lane=1)
     after.run(backend)

@@ -39,10 +39,10 @@ class Seen:
     def run(self, backend: HostBackend, spin: float) -> bool:
         """Run it. True if it was over when the submission returned, on this thread alone."""
         bindings = self.build.bindings()
-        replay = backend.prepare(self.build.plan()).submit(bindings, spin)
-        over = replay.done()
-        finish(replay)
-        assert not replay.failures()
+        run = backend.prepare(self.build.plan()).submit(bindings, spin)
+        over = run.done()
+        finish(run)
+        assert not run.failures()
         for out in self.outs:
             assert bytes_of(bindings.memory[out])[:16].tolist() == [2] * 16
         return over and set(self.threads) == {threading.current_thread()}
@@ -74,15 +74,15 @@ def test_all_other_runs_are_for_workers(backend: HostBackend, kind: str) -> None
 
 
 def test_an_error_in_place_fails_the_run(backend: HostBackend) -> None:
-    """As it does on a worker: the submission returns, and the replay has the failure. Other branches are done."""
+    """As it does on a worker: the submission returns, and the run has the failure. Other branches are done."""
     seen = Seen(lanes=(0, 1))
     calls = iter([divide, seen.body])
     step: Any = seen.build.steps[-1]
     step.instruction.kernel.host.generated = lambda y: next(calls)(y)
     bindings = seen.build.bindings()
-    replay = backend.prepare(seen.build.plan()).submit(bindings, 1e-6)
-    assert replay.done()
-    (failure,) = replay.failures()
+    run = backend.prepare(seen.build.plan()).submit(bindings, 1e-6)
+    assert run.done()
+    (failure,) = run.failures()
     assert type(failure.error) is ZeroDivisionError
     assert failure.instruction.writes == (seen.outs[0],)
     assert bytes_of(bindings.memory[seen.outs[1]])[:16].tolist() == [2] * 16
@@ -101,9 +101,9 @@ def test_floating_point_errors_are_ignored_in_generated_bodies_alone(backend: Ho
     bindings = seen.build.bindings()
     with np.errstate(all="raise"):
         for spin in (1e-6, 0.0):
-            replay = backend.prepare(seen.build.plan()).submit(bindings, spin)
-            finish(replay)
-            assert not replay.failures()
+            run = backend.prepare(seen.build.plan()).submit(bindings, spin)
+            finish(run)
+            assert not run.failures()
         with pytest.raises(FloatingPointError):
             np.multiply(half, half)
 

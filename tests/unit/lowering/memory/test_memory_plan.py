@@ -277,9 +277,9 @@ def test_the_host_runs_in_the_arena() -> None:
         for number, buffer in enumerate(plan.buffers):
             if buffer.role is Role.INPUT:
                 bindings.memory[number] = next(arrays)
-        replay = backend.prepare(plan).submit(bindings)
-        assert replay.wait(30)
-        assert not replay.failures()
+        run = backend.prepare(plan).submit(bindings)
+        assert run.wait(30)
+        assert not run.failures()
         (result,) = [bindings.memory[n] for n, b in enumerate(plan.buffers) if b.role is Role.OUTPUT]
         return result
 

@@ -49,10 +49,10 @@ def with_if(program: Program, at: int) -> tuple[Program, int]:
 def launched(plan: Executable, inputs: dict[int, Any]) -> list[bytes]:
     """Run a plan as a graph, and return the bytes of its results on the host."""
     bindings = bound(plan, inputs)
-    replay = plan.launch_again(bindings.memory, 0.0, True)
-    assert replay is not None
-    assert replay.wait()
-    assert replay.failures() == []
+    run = plan.launch_again(bindings.memory, 0.0, True)
+    assert run is not None
+    assert run.wait()
+    assert run.failures() == []
     return texts(results(plan, bindings))
 
 

@@ -174,12 +174,12 @@ def test_a_cancelled_run_is_drained(machine: Machine) -> None:
     program, inputs = program_of(chain(3, 1))
     plan = prepared(program)
     with machine.hold():
-        replay = plan.submit(bound(plan, inputs), graph=True)
-        replay.cancel()
-        assert not replay.done()
+        started = plan.submit(bound(plan, inputs), graph=True)
+        started.cancel()
+        assert not started.done()
         assert driver().memory.used > 0
-    assert replay.wait()
-    assert not replay.failures()
+    assert started.wait()
+    assert not started.failures()
     assert driver().memory.used == 0
     run(plan, inputs)
     assert graph_calls(machine)[:2] == (1, 2)
@@ -214,9 +214,9 @@ def test_a_run_behind_a_full_stream_is_submitted_by_another_thread(
         assert first.cancellable is False
         assert second.cancellable is True
         assert graph_calls(machine)[1] == 1
-    for replay in (first, second):
-        assert replay.wait()
-        assert not replay.failures()
+    for started in (first, second):
+        assert started.wait()
+        assert not started.failures()
     with driver().gpu.current():
         own.stream.drain()
 
@@ -264,12 +264,12 @@ def test_a_frozen_plan_keeps_what_it_refers_to(machine: Machine) -> None:
     token = block(np.zeros(1), machine)
     gc.collect()
     with machine.hold():
-        replay = outer.submit(bound(outer, {0: token}))
+        started = outer.submit(bound(outer, {0: token}))
         del outer
         gc.collect()
-    assert replay.wait()
-    assert not replay.failures()
-    del replay, token
+    assert started.wait()
+    assert not started.failures()
+    del started, token
     gc.collect()
     assert driver().memory.used == 0
 

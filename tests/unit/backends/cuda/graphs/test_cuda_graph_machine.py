@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dagpu import DeviceError, RoundRobin, f32
 from dagpu.backends.cuda.graphs.instances import INSTANCES
-from dagpu.testing import Bindings, Replay
+from dagpu.testing import Bindings, Run
 from tests.programs.graph_trials import (
     bound,
     mixture,
@@ -36,7 +36,7 @@ class Runs(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.installed: Any = None
-        self.under_way: list[tuple[Replay, Bindings, list[bytes], bool]] = []
+        self.under_way: list[tuple[Run, Bindings, list[bytes], bool]] = []
         self.kept: list[tuple[list[Any], list[bytes]]] = []
         self.faulty = False
 
@@ -56,18 +56,18 @@ class Runs(RuleBasedStateMachine):
         array = np.arange(40, dtype=f32).reshape(2, 20) + f32(number)
         bindings = bound(self.plan, {**self.inputs, self.source: array, **dict.fromkeys(self.cells, factor)})
         try:
-            replay = self.plan.submit(bindings, graph=graph)
+            run = self.plan.submit(bindings, graph=graph)
         except DeviceError:
             assert self.faulty
             return
-        self.under_way.append((replay, bindings, texts(mixture_in_numpy(array, factor)), False))
+        self.under_way.append((run, bindings, texts(mixture_in_numpy(array, factor)), False))
 
     @precondition(lambda self: self.under_way)
     @rule(which=st.integers(0, 99), keep=st.booleans())
     def finish(self, which: int, keep: bool) -> None:
-        replay, bindings, wanted, cancelled = self.under_way.pop(which % len(self.under_way))
-        assert replay.wait()
-        failures = replay.failures()
+        run, bindings, wanted, cancelled = self.under_way.pop(which % len(self.under_way))
+        assert run.wait()
+        failures = run.failures()
         if failures:
             assert self.faulty
             assert all(isinstance(failure.error, DeviceError) for failure in failures)
@@ -81,9 +81,9 @@ class Runs(RuleBasedStateMachine):
     @rule(which=st.integers(0, 99))
     def cancel(self, which: int) -> None:
         number = which % len(self.under_way)
-        replay, bindings, wanted, _ = self.under_way[number]
-        replay.cancel()
-        self.under_way[number] = replay, bindings, wanted, True
+        run, bindings, wanted, _ = self.under_way[number]
+        run.cancel()
+        self.under_way[number] = run, bindings, wanted, True
 
     @precondition(lambda self: self.kept)
     @rule(which=st.integers(0, 99))

@@ -103,15 +103,15 @@ def test_any_plan_gives_what_running_it_in_order_gives(drawn: Program, seed: int
             bindings = bound(plan, inputs)
             under_way.append((plan.submit(bindings, graph=graph), bindings))
             while under_way and not at_once:
-                replay, before = under_way.pop()
-                assert replay.wait()
-                assert not replay.failures()
+                started, before = under_way.pop()
+                assert started.wait()
+                assert not started.failures()
                 kept.append([(n, held) for n, held in enumerate(before.memory) if isinstance(held, MemoryBlock)])
             for n, held in (pair for each in kept for pair in each):
                 if program.buffers[n].role is Role.INPUT or n in written:
                     assert contents(held, machine)[: len(wanted[n])] == wanted[n]
-        for replay, _ in under_way:
-            assert replay.wait()
+        for started, _ in under_way:
+            assert started.wait()
         assert plan.graphs.refused is None
 
 
@@ -216,9 +216,9 @@ def test_the_nearest_idle_graph_is_taken(machine: Machine, monkeypatch: pytest.M
     plan, blocks = prepared(program), [block(np.full((2, 2), n, f32), machine) for n in range(2)]
     with machine.hold():
         under_way = [(plan.submit(b := bound(plan, {source: each}), graph=True), b) for each in blocks]
-    for replay, _ in under_way:
-        assert replay.wait()
-    del under_way, replay, _, b
+    for started, _ in under_way:
+        assert started.wait()
+    del under_way, started, _, b
     changes = []
     for number in (0, 1, 1, 0, 0, 1, 0):
         (array,) = run(plan, {source: blocks[number]})
@@ -286,9 +286,9 @@ def test_more_runs_at_once_than_graphs(machine: Machine) -> None:
     plan, arrays = prepared(program), [np.full((2, 20), n, f32) for n in range(INSTANCES + 4)]
     with machine.hold():
         under_way = [(plan.submit(b := bound(plan, {**inputs, source: a}), graph=True), b) for a in arrays]
-    for array, (replay, bindings) in zip(arrays, under_way, strict=True):
-        assert replay.wait()
-        assert not replay.failures()
+    for array, (started, bindings) in zip(arrays, under_way, strict=True):
+        assert started.wait()
+        assert not started.failures()
         assert texts(results(plan, bindings)) == texts(mixture_in_numpy(array, 2.0))
     assert graph_calls(machine)[:2] == (INSTANCES, INSTANCES)
     run(plan, {**inputs, source: arrays[0]})
@@ -390,10 +390,10 @@ def test_a_graph_is_launched_in_the_stream_that_was_asked_for(machine: Machine) 
     program, inputs = program_of(zip_ops(chain(3), chain(3).on(stream)))
     plan = prepared(program)
     with machine.hold():
-        replay = plan.submit(bound(plan, inputs), graph=True)
+        started = plan.submit(bound(plan, inputs), graph=True)
         (busy,) = [each for each in machine.streams if each.pending]
         assert busy.handle == stream.handle
-    assert replay.wait()
+    assert started.wait()
 
 
 def test_a_large_graph_is_instantiated_ahead(machine: Machine) -> None:

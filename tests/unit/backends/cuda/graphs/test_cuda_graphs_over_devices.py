@@ -131,11 +131,11 @@ def test_a_device_that_is_lost_fails_the_graph(lost: int) -> None:
             plan = prepared(program)
             run(plan, inputs)
             with machine.hold():
-                replay = plan.submit(bound(plan, inputs), graph=graph)
+                started = plan.submit(bound(plan, inputs), graph=graph)
                 machine.gpus[lost].lose()
-            assert replay.wait()
-            assert {type(failure.error) for failure in replay.failures()} == {DeviceLostError}
-            del replay
+            assert started.wait()
+            assert {type(failure.error) for failure in started.failures()} == {DeviceLostError}
+            del started
             with pytest.raises(DeviceLostError, match=rf"cuda:{lost}"):
                 plan.submit(bound(plan, inputs), graph=graph)
             del plan

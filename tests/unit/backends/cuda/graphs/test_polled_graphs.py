@@ -17,8 +17,8 @@ from dagpu.backends.cuda.graphs import instances
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.replay import graph_launches
-from dagpu.backends.cuda.replay.graph_replay import GraphReplay
-from dagpu.testing import Replay
+from dagpu.backends.cuda.replay.graph_run import GraphRun
+from dagpu.testing import Run
 from tests.programs.arithmetic import axpy
 from tests.programs.graph_trials import bound, prepared, program_of
 from tests.simulated.cuda import driver, installed
@@ -37,16 +37,16 @@ def in_place(machine: Machine) -> tuple[Executable, dict[int, Any]]:
     return prepared(program), inputs
 
 
-def submitted(plan: Executable, inputs: dict[int, Any], spin: float = 0.0) -> Replay:
+def submitted(plan: Executable, inputs: dict[int, Any], spin: float = 0.0) -> Run:
     return plan.submit(bound(plan, inputs), spin, graph=True)
 
 
 def finished(plan: Executable, inputs: dict[int, Any]) -> None:
-    replay = submitted(plan, inputs)
-    replay.done()
-    while not replay.done():
+    run = submitted(plan, inputs)
+    run.done()
+    while not run.done():
         pass
-    assert not replay.failures()
+    assert not run.failures()
 
 
 def executables_of(f: Any) -> list[Executable]:
@@ -110,17 +110,17 @@ def test_a_run_whose_end_is_interrupted_is_over(machine: Machine) -> None:
     the pool twice."""
     plan, inputs = in_place(machine)
     hit = 0
-    for code, line in lines_to_try(GraphReplay._finish):  # noqa: SLF001  # no other way
+    for code, line in lines_to_try(GraphRun._finish):  # noqa: SLF001  # no other way
         if linecache.getline(code.co_filename, line).strip() == "self.finished = True":
             continue  # the end itself
         finished(plan, inputs)
-        replay = submitted(plan, inputs)
+        run = submitted(plan, inputs)
         with RaisingAt(code, line) as raising, suppress(TimeoutError):
-            while not replay.done():
+            while not run.done():
                 pass
         hit += raising.raised
-        assert replay.wait()
-        assert replay.done()
+        assert run.wait()
+        assert run.done()
         assert len(set(map(id, plan.graphs.idle))) == len(plan.graphs.idle)
     assert hit > 5
 

@@ -35,7 +35,7 @@ from dagpu import (
 )
 from dagpu.backends.cuda.commands import bounds_reports
 from dagpu.backends.cuda.replay import submit
-from dagpu.backends.cuda.replay.cuda_replay import CudaReplay
+from dagpu.backends.cuda.replay.cuda_run import CudaRun
 from dagpu.backends.cuda.resources import streams
 from dagpu.backends.cuda.resources.watchdog import Watchdog, identity
 from dagpu.testing import Bindings, backend
@@ -84,20 +84,20 @@ def test_memory_of_a_run_that_is_just_ending_is_waited_for(monkeypatch: pytest.M
         plan = plan_of(op)
         prepared = backend("cuda").prepare(plan)
         ending, go_on = threading.Event(), threading.Event()
-        look_at_reports, synchronize = CudaReplay._read_reports, CudaReplay._synchronize  # noqa: SLF001  # the test stops a thread there
+        look_at_reports, synchronize = CudaRun._read_reports, CudaRun._synchronize  # noqa: SLF001  # the test stops a thread there
 
-        def slowly(run: CudaReplay) -> None:
+        def slowly(run: CudaRun) -> None:
             if threading.current_thread() is watch:
                 ending.set()
                 assert go_on.wait(PATIENCE)
             look_at_reports(run)
 
-        def waits(run: CudaReplay) -> None:
+        def waits(run: CudaRun) -> None:
             go_on.set()
             synchronize(run)
 
-        monkeypatch.setattr(CudaReplay, "_read_reports", slowly)
-        monkeypatch.setattr(CudaReplay, "_synchronize", waits)
+        monkeypatch.setattr(CudaRun, "_read_reports", slowly)
+        monkeypatch.setattr(CudaRun, "_synchronize", waits)
         first = prepared.submit(Bindings([None] * len(plan.buffers)))
         watch = threading.Thread(target=first.wait)
         watch.start()
@@ -402,7 +402,7 @@ def test_a_descriptor_that_was_closed_hides_no_other() -> None:
     """Its number may belong to another run's pipe by now: that one is still watched."""
     watch = Watchdog()
     read, write = os.pipe()
-    mine, other = cast(CudaReplay, Waited()), cast(CudaReplay, Waited())
+    mine, other = cast(CudaRun, Waited()), cast(CudaRun, Waited())
     try:
         pipe = identity(write)
         assert pipe is not None

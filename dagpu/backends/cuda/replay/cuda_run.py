@@ -35,8 +35,8 @@ PROMPT: Final = 1e-3
 
 
 @final
-class CudaReplay:
-    """One run of a prepared plan. Implements `dagpu.backends.protocol.Replay`; the other methods are for submission.
+class CudaRun:
+    """One run of a prepared plan. Implements `dagpu.backends.protocol.Run`; the other methods are for submission.
 
     Invariants, under `lock` where more than one thread may write:
         submitted    =>  everything is submitted, and each lane ends with its event in `ends`
@@ -102,7 +102,7 @@ class CudaReplay:
                 return True
         return False
 
-    def submit_elsewhere(self, begin: "Callable[[CudaReplay], None]") -> None:
+    def submit_elsewhere(self, begin: "Callable[[CudaRun], None]") -> None:
         """Call `begin` to have worker threads submit the run. If they cannot be started, end the run; nothing was
         submitted."""
         try:

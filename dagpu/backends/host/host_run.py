@@ -2,7 +2,7 @@
 
 Invariants. State that several threads may write is written under `_lock`.
     _happened[e]                =>  all steps before the Record of event e in its lane are done or skipped
-    _done                       =>  neither a worker nor the replay refers to the plan or its bindings any more
+    _done                       =>  neither a worker nor the run refers to the plan or its bindings any more
 """
 
 import threading
@@ -24,8 +24,8 @@ from dagpu.lowering.program import Instruction
 
 
 @final
-class HostReplay:
-    """Implements `dagpu.backends.protocol.Replay`. Its other methods are called by the workers."""
+class HostRun:
+    """Implements `dagpu.backends.protocol.Run`. Its other methods are called by the workers."""
 
     __slots__ = (
         "_arenas", "_bindings", "_blocked", "_done", "_gate", "_happened", "_lock", "_outcome", "_plan",
@@ -66,7 +66,7 @@ class HostReplay:
         return self._done
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Block until the replay is done, for at most `timeout` seconds. Return `done()`."""
+        """Block until the run is done, for at most `timeout` seconds. Return `done()`."""
         with self._lock:
             if self._done:
                 return True
@@ -89,6 +89,10 @@ class HostReplay:
             time.sleep(0)
         return True
 
+    def succeeds(self, seconds: float) -> bool:
+        """Poll as `poll` does. Return True if all instructions are finished, without a failure."""
+        return self.poll(seconds) and not self._outcome.abnormal
+
     @property
     def cancellable(self) -> bool:
         """True until the run is done: a cancelled launch stops between two tiles."""
@@ -102,7 +106,7 @@ class HostReplay:
         """Do nothing."""
 
     def when_done(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once when done: on the last worker to finish, or in this call if the replay is done already."""
+        """Call `wake` once when done: on the last worker to finish, or in this call if the run is done already."""
         with self._lock:
             if not self._done:
                 self._wakes.append(wake)
@@ -114,11 +118,11 @@ class HostReplay:
         self._outcome.cancel()
 
     def failures(self) -> list[Failure]:
-        """Return the failures in the order of the plan's steps, and drop them. Valid once the replay is done."""
+        """Return the failures in the order of the plan's steps, and drop them. Valid once the run is done."""
         return self._outcome.failures()
 
     def spoilt(self) -> frozenset[int] | None:
-        """Return the buffers that were not completed. Valid once the replay is done."""
+        """Return the buffers that were not completed. Valid once the run is done."""
         return self._outcome.spoilt()
 
     # ---- for the workers
@@ -164,7 +168,7 @@ class HostReplay:
         self._outcome.fail(instruction, without_our_frames(error))
 
     def batch_ended(self) -> None:
-        """Count an ended batch, and finish the replay with the last one. A batch calls it after dropping its steps."""
+        """Count an ended batch, and finish the run with the last one. A batch calls it after dropping its steps."""
         with self._lock:
             self._remaining -= 1
             if self._remaining:
@@ -206,19 +210,19 @@ class HostReplay:
 
 @final
 class Batch:
-    """The steps of a replay in one stream, as one piece of work."""
+    """The steps of a run in one stream, as one piece of work."""
 
-    __slots__ = ("_replay", "_steps")
+    __slots__ = ("_run", "_steps")
 
-    def __init__(self, replay: HostReplay, steps: Sequence[Step]) -> None:
-        self._replay = replay
+    def __init__(self, run: HostRun, steps: Sequence[Step]) -> None:
+        self._run = run
         self._steps = steps
 
     def run(self) -> None:
         """Execute the steps, drop them, and then count this batch as ended."""
         steps, self._steps = self._steps, ()
         try:
-            self._replay.run_steps(steps)
+            self._run.run_steps(steps)
         finally:
             del steps
-            self._replay.batch_ended()
+            self._run.batch_ended()

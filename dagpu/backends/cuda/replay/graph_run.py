@@ -1,7 +1,7 @@
 """One run of a plan that is one CUDA graph, in a stream that no other run uses.
 
 Such a run is over when its stream is idle. So it has no events and no lanes, and while its caller polls it, it consists
-of one small object. A run that is waited for in any other way, or that fails, goes on as a `CudaReplay`.
+of one small object. A run that is waited for in any other way, or that fails, goes on as a `CudaRun`.
 """
 
 import time
@@ -15,7 +15,7 @@ from dagpu.backends.cuda.driver.driver_protocol import RawEvent
 from dagpu.backends.cuda.driver.exit_guard import EXIT_GUARD
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances
-from dagpu.backends.cuda.replay.cuda_replay import NAP, CudaReplay
+from dagpu.backends.cuda.replay.cuda_run import NAP, CudaRun
 from dagpu.backends.cuda.replay.submit import follow_launch
 from dagpu.backends.cuda.replay.wakeup import open_pipe_after
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
@@ -25,11 +25,11 @@ from dagpu.common.errors import DeviceError, DeviceLostError
 
 
 @final
-class GraphReplay:
-    """A run that is one graph launch in a stream of its own. Implements `dagpu.backends.protocol.Replay`.
+class GraphRun:
+    """A run that is one graph launch in a stream of its own. Implements `dagpu.backends.protocol.Run`.
 
     It cannot be cancelled: the graph has been launched as a whole. From its launch it is in `device.live`, until one
-    thread *claims* it: the thread that finishes it, or makes it go on as a `CudaReplay`.
+    thread *claims* it: the thread that finishes it, or makes it go on as a `CudaRun`.
     """
 
     __slots__ = (
@@ -61,8 +61,8 @@ class GraphReplay:
         self._arenas = arenas
         self._buffers = buffers
         self._stream = stream
-        self._followed: CudaReplay | None = None
-        """The run as a `CudaReplay`; None while it is polled by its stream."""
+        self._followed: CudaRun | None = None
+        """The run as a `CudaRun`; None while it is polled by its stream."""
         self._end: RawEvent | None = None
         """The event after the launch, once a task sleeps on the run. The driver closes a pipe after it."""
         self._cancelled = False
@@ -185,7 +185,7 @@ class GraphReplay:
         return True
 
     def readable(self) -> int | None:
-        """Return a descriptor that becomes readable when the run is over; see `CudaReplay.readable`."""
+        """Return a descriptor that becomes readable when the run is over; see `CudaRun.readable`."""
         if self._followed is None and not self.finished:
             with self._device.gpu.current():
                 if self._claim():
@@ -212,7 +212,7 @@ class GraphReplay:
                 end.record(stream.raw)
                 self._end = end
             readable = open_pipe_after(self, device, stream.raw)
-        except DeviceError:  # a `CudaReplay` records its own event, and reports what the driver says
+        except DeviceError:  # a `CudaRun` records its own event, and reports what the driver says
             return self.follow().readable()
         except BaseException:
             device.live.add(self)
@@ -223,7 +223,7 @@ class GraphReplay:
         return readable
 
     def when_done(self, wake: Callable[[], None]) -> None:
-        """Call `wake` when the run is over; see `CudaReplay.when_done`."""
+        """Call `wake` when the run is over; see `CudaRun.when_done`."""
         followed = self._follow_now()
         if followed is None:
             wake()
@@ -267,38 +267,38 @@ class GraphReplay:
         if followed is not None:
             followed.lose(error)
 
-    # ---- as a CudaReplay ------------------------------------------------------------------------------------------
+    # ---- as a CudaRun ------------------------------------------------------------------------------------------
 
     def _claim(self) -> bool:
-        """Return True for the one thread that may finish the run, or make it go on as a `CudaReplay`."""
+        """Return True for the one thread that may finish the run, or make it go on as a `CudaRun`."""
         try:
             self._device.live.remove(self)  # atomic
         except KeyError:
             return False
         return True
 
-    def _follow_now(self) -> CudaReplay | None:
-        """Return the run as a `CudaReplay`; None if it is over. Any context may be current."""
+    def _follow_now(self) -> CudaRun | None:
+        """Return the run as a `CudaRun`; None if it is over. Any context may be current."""
         if self._followed is None and not self.finished:
             with self._device.gpu.current():
                 return self._follow()
         return self._followed
 
-    def _follow(self) -> CudaReplay | None:
-        """Make the run go on as a `CudaReplay` and return that; None if it is over. The context must be current."""
+    def _follow(self) -> CudaRun | None:
+        """Make the run go on as a `CudaRun` and return that; None if it is over. The context must be current."""
         while not self._claim():
             if self._followed is not None or self.finished:
                 return self._followed
             time.sleep(NAP)  # another thread has claimed the run, and is about to set one of these or to give it back
         return self.follow()
 
-    def follow(self, error: BaseException | None = None) -> CudaReplay:
-        """Go on as a `CudaReplay`, which fails with `error` if the launch raised it. Another thread must not have
+    def follow(self, error: BaseException | None = None) -> CudaRun:
+        """Go on as a `CudaRun`, which fails with `error` if the launch raised it. Another thread must not have
         claimed the run. The context must be current."""
         buffers = self._buffers or RunMemory(self._compiled, self._memory)
         buffers.kept_alive += self._arenas or ()
         self._memory, self._arenas = [], None
-        run = CudaReplay(self._compiled, buffers, self._command_lists.give_back, self.graphs.give_back)
+        run = CudaRun(self._compiled, buffers, self._command_lists.give_back, self.graphs.give_back)
         if self._cancelled:
             run.cancel()
         run.graph = self._graph

@@ -19,8 +19,8 @@ from dagpu.common.tracebacks import without_our_frames
 
 
 @final
-class ExploreReplay:
-    """Implements `dagpu.backends.protocol.Replay`, and `UnderWay`.
+class ExploreRun:
+    """Implements `dagpu.backends.protocol.Run`, and `UnderWay`.
 
     Invariants:
         _machine is None  <=>  over; then nothing refers to the bindings any more
@@ -73,6 +73,10 @@ class ExploreReplay:
         if seconds > 0:
             self._run()
         return self._report_done()
+
+    def succeeds(self, seconds: float) -> bool:
+        """Poll as `poll` does. Return True if all instructions are finished, without a failure."""
+        return self.poll(seconds) and not self._outcome.abnormal
 
     def _report_done(self) -> bool:
         if self._machine is None and self._unseen:
