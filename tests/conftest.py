@@ -7,7 +7,9 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from inspect import isfunction
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pytest
@@ -58,6 +60,18 @@ def _small_heap() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage(request: pytest.FixtureRequest) -> None:
+    """Free what earlier tests left in cycles before a test that may compare how much memory is in use."""
+    if "memory_used" in _text_of(request.path):
+        gc.collect()
+
+
+@cache
+def _text_of(file: Path) -> str:
+    return file.read_text()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -205,7 +205,9 @@ def test_a_stage_that_does_not_end_well_is_not_remembered(how: str, taken: int) 
     else:
         trio.run(cancelled)
     assert [number_of(parts[index].sync()) for index in (taken, 1 - taken)] == [1.0 + taken, 2.0 - taken]
-    assert Counter(MARKS.seen()) == Counter({1: 2, 2: 2})
+    marks = Counter(MARKS.seen())
+    assert marks[1] == 2
+    assert marks[2] == 2 or (how, marks[2]) == ("is cancelled", 1)  # a kernel that had not begun by then never begins
 
 
 def test_a_component_that_nobody_can_take_runs_all_the_same() -> None:
