@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from benchmarks.support.table import Span, Table, load_average, machine, now, save, show
 from dagpu import Cluster, In, Out, Tile, empty, from_host, i32, kernel, plan_of, use_interpreter, value, zip_ops
-from dagpu.cluster.parts.cutting import cut
-from dagpu.cluster.parts.part_times import CLUSTER_COSTS
+from dagpu.cluster.cutting import cut
+from dagpu.cluster.report import CLUSTER_COSTS
 from tests.support.paths import ROOT
 
 SIZE, PARTS, LONG = 256, 60, 0.1

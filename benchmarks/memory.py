@@ -22,10 +22,10 @@ from typing import Any
 
 from benchmarks.support.table import Grid, load_average, machine, save, show
 from dagpu import ListSchedule, RoundRobin, SingleStream, StreamInterpreter, plan_of, use_interpreter
-from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import HOST, Role
-from dagpu.lowering.report.memory_bound import least_bytes
-from dagpu.lowering.schedule.scheduler import schedule
+from dagpu.plans.plan import Execute, Plan
+from dagpu.plans.prediction import least_bytes
+from dagpu.plans.program import HOST, Role
+from dagpu.plans.scheduler import schedule
 from tests.programs.alive import most_alive
 from tests.programs.named_dags import NAMED
 from tests.programs.plain_programs import layers, scattered, sized

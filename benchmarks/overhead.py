@@ -27,11 +27,11 @@ from benchmarks.support.table import Span, Table, load_average, machine, measure
 from benchmarks.support.workloads import BUILDS, HAND, PEERS, WORKERS, Op
 from dagpu import RoundRobin, current_device, device, value
 from dagpu.backends.protocol import Bindings
-from dagpu.lowering.schedule.scheduler import schedule
-from dagpu.lowering.tracing.tracer import Tracer
-from dagpu.lowering.verify.verifier import verify
+from dagpu.plans.scheduler import schedule
+from dagpu.plans.verifier import verify
 from dagpu.runtime.device_lookup import backend
 from dagpu.runtime.waiting.waits import BlockingWaits
+from dagpu.tracing.tracer import Tracer
 
 TOTAL, BUILD, AWAIT, IMPORT = 40.0, 6.0, 30.0, 0.3
 """Targets: us a launch in total, us a launch for the construction, us for an await, s for the import."""

@@ -16,10 +16,9 @@ from typing import Any
 from benchmarks.support.table import Grid, load_average, machine, pin_to_one_core, save, show
 from dagpu import CostModel, Device, Mesh, Spread
 from dagpu.handles.device_handles import driver_of
-from dagpu.lowering.program import Buffer, Launch, Program, Role
-from dagpu.lowering.schedule.mesh_placement.owner_placement import OwnerPlacement
-from dagpu.lowering.schedule.mesh_placement.placing import place
-from dagpu.lowering.schedule.policies import SingleStream
+from dagpu.plans.placing import OwnerPlacement, place
+from dagpu.plans.policies import SingleStream
+from dagpu.plans.program import Buffer, Launch, Program, Role
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import quiet_collector
 from tests.programs.plain_programs import kernel

@@ -24,13 +24,13 @@ from benchmarks.support.plan_times import simulate
 from benchmarks.support.table import Grid, Span, load_average, machine, now, pin_to_one_core, save, show
 from benchmarks.support.workloads import BUILDS
 from dagpu import CostModel, DeviceOp, ListSchedule, RoundRobin, SchedulingPolicy, SingleStream, current_device, device
-from dagpu.lowering.plan import Execute, Wait
-from dagpu.lowering.program import Program
-from dagpu.lowering.schedule.policies import place_program
-from dagpu.lowering.schedule.scheduler import schedule
-from dagpu.lowering.tracing.tracer import Tracer
-from dagpu.lowering.verify.verifier import verify
+from dagpu.plans.plan import Execute, Wait
+from dagpu.plans.policies import place_program
+from dagpu.plans.program import Program
+from dagpu.plans.scheduler import schedule
+from dagpu.plans.verifier import verify
 from dagpu.runtime.execute import quiet_collector
+from dagpu.tracing.tracer import Tracer
 from tests.programs.named_dags import NAMED  # the tests' DAGs, which are not installed
 
 ROOT = Path(__file__).resolve().parents[1]

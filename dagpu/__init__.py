@@ -25,7 +25,7 @@ else:
             for each in ("__all__", *public.__all__, *public.BY_NAME_ONLY):
                 setattr(self, each, getattr(public, each))
             if name not in vars(self):
-                names = import_module("dagpu.kernels.arrays.numpy_names")
+                names = import_module("dagpu.arrays.numpy_names")
                 names.refuse_name_of_package(name, public.array.__all__)
             return vars(self)[name]
 

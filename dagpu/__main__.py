@@ -24,7 +24,7 @@ def _check(commands: _Commands) -> None:
     parser.add_argument("--no-config", action="store_true", help="ignore a mypy configuration that is found here")
 
     def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
-        from dagpu.entry.check import check
+        from dagpu.entry.commands import check
 
         return check(arguments.paths, passed_on, use_configuration=not arguments.no_config)
 
@@ -40,7 +40,7 @@ def _info(commands: _Commands) -> None:
     )
 
     def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
-        from dagpu.entry.info import info
+        from dagpu.entry.commands import info
 
         return info()
 
@@ -58,7 +58,7 @@ def _explain(commands: _Commands) -> None:
     parser.add_argument("script")
 
     def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
-        from dagpu.entry.scripts import explain
+        from dagpu.entry.commands import explain
 
         return explain(arguments.script, passed_on)
 
@@ -79,7 +79,7 @@ def _trace(commands: _Commands) -> None:
     )
 
     def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
-        from dagpu.entry.scripts import trace
+        from dagpu.entry.commands import trace
 
         return trace(arguments.script, passed_on, arguments.out)
 
@@ -104,7 +104,7 @@ def _compile(commands: _Commands) -> None:
     )
 
     def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
-        from dagpu.entry.compile_files import compile_files
+        from dagpu.entry.commands import compile_files
 
         return compile_files(arguments.files, arguments.arch, nvrtc_only=arguments.nvrtc)
 

@@ -33,8 +33,13 @@ from dagpu.handles import live_state
 from dagpu.handles.device_handles import driver_of
 from dagpu.handles.handle_trees import handles_in, storage_of
 from dagpu.handles.storage import Locks
-from dagpu.lowering.plan import ALIGNMENT, Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
-from dagpu.lowering.program import (
+from dagpu.meshes.values import parts_of
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import nodes_of
+from dagpu.ops.initializers import Arange, Constant, Normal, Uniform
+from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param
+from dagpu.plans.plan import ALIGNMENT, Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
+from dagpu.plans.program import (
     HOST,
     Buffer,
     Cell,
@@ -52,16 +57,11 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
-from dagpu.lowering.schedule.scheduler import schedule
-from dagpu.lowering.verify.verifier import verify
-from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import nodes_of
-from dagpu.ops.initializers import Arange, Constant, Normal, Uniform
-from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param
+from dagpu.plans.scheduler import schedule
+from dagpu.plans.verifier import verify
 from dagpu.runtime.device_lookup import backend, replaced_backend
 from dagpu.runtime.interpreter import plan_of
 from dagpu.runtime.plan_cache import plans
-from dagpu.sharding.spread_values import parts_of
 
 __all__ = [
     "ALIGNMENT", "HOST", "LAUNCH", "Allocate", "Arange", "Bindings", "Buffer", "CapturedNode", "Cell", "Constant",

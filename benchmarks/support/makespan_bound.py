@@ -20,9 +20,9 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.lowering.program import Program
-from dagpu.lowering.schedule.cost_model import CostModel
-from dagpu.lowering.schedule.dependences import Dependences, streams_of
+from dagpu.plans.cost_model import CostModel
+from dagpu.plans.dependences import Dependences, streams_of
+from dagpu.plans.program import Program
 
 _Seconds: TypeAlias = NDArray[np.float64]
 

@@ -1,14 +1,13 @@
 """The times of a plan in a cost model, by a simulation of its steps; benchmarks and tests compare schedules with it.
 
-`dagpu.lowering.report.prediction` reports the same times, with the dependences of each instruction.
+`dagpu.plans.prediction` reports the same times, with the dependences of each instruction.
 """
 
 from dataclasses import dataclass
 from typing import final
 
-from dagpu.lowering.plan import Execute, Plan, Record, Wait
-from dagpu.lowering.schedule.cost_model import CostModel
-from dagpu.lowering.schedule.engines import COMPUTE, EngineTimes, engine_of, engines_of, peer_of, without_engines
+from dagpu.plans.cost_model import COMPUTE, CostModel, EngineTimes, engine_of, engines_of, peer_of, without_engines
+from dagpu.plans.plan import Execute, Plan, Record, Wait
 
 
 @final

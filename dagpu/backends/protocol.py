@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol, final
 
 from dagpu.handles.device_handles import Device
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.program import Instruction
+from dagpu.plans.plan import Plan
+from dagpu.plans.program import Instruction
 
 
 @final

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Final, NoReturn
 
 from dagpu.common.errors import OwnershipError
-from dagpu.common.origin import describe, here
+from dagpu.common.places import describe, here
 
 
 class Composite:

@@ -7,8 +7,7 @@ from pickle import PicklingError
 from types import ModuleType
 from typing import Any, Final, Self
 
-from dagpu.common.origin import describe, here_outside
-from dagpu.common.tracebacks import leaves_run
+from dagpu.common.places import describe, here_outside, leaves_run
 
 COPIERS: Final = ("copy", "copyreg", "pickle")
 """The modules that call `__reduce_ex__`."""

@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeGuard, TypeVar
 import numpy as np
 
 from dagpu.common.errors import DagpuError, NotReadyError
-from dagpu.common.origin import Origin, describe
+from dagpu.common.places import Origin, describe
 
 _E = TypeVar("_E", bound=DagpuError)
 

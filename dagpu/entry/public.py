@@ -2,15 +2,12 @@
 
 from typing import Final
 
-from dagpu.cluster.checkpoints import checkpoint
-from dagpu.cluster.cluster_interpreter import Cluster
-from dagpu.cluster.connection.members import WorkerInfo
-from dagpu.cluster.connection.security import Tls
-from dagpu.cluster.engine.run_progress import Progress
-from dagpu.cluster.parts.cutting import cut as cut
-from dagpu.cluster.parts.part import Part
-from dagpu.cluster.parts.part_checks import verify_parts
-from dagpu.common.dtypes import Shape, bf16, bool_, c64, c128, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from dagpu import arrays as array
+from dagpu.cluster.cluster import Cluster, Progress, checkpoint
+from dagpu.cluster.connection import Tls, WorkerInfo
+from dagpu.cluster.cutting import Part
+from dagpu.cluster.cutting import cut as cut
+from dagpu.cluster.part_checks import verify_parts
 from dagpu.common.errors import (
     BorrowError,
     CaptureError,
@@ -42,35 +39,40 @@ from dagpu.common.errors import (
     UpdateError,
     VersionMismatchError,
 )
-from dagpu.common.origin import record_origins
+from dagpu.common.layout import Shape, bf16, bool_, c64, c128, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from dagpu.common.places import record_origins
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.handles.device_handles import Device, Stream
-from dagpu.interop.foreign_arrays import stream_of
-from dagpu.interop.foreign_ops.foreign_calls import Foreign, ForeignFunction
-from dagpu.interop.foreign_ops.foreign_declaration import foreign
-from dagpu.interop.incoming import adopt, from_array, lend, lend_mut, share_array
-from dagpu.interop.lent_arrays import Lent, lent_out, unversioned
-from dagpu.interop.python_kernels.cutile_kernels import cutile_kernel
-from dagpu.interop.python_kernels.numba_kernels import numba_kernel
-from dagpu.interop.python_kernels.triton_kernels import triton_kernel
-from dagpu.kernels import arrays as array
+from dagpu.interop.arrays import stream_of
+from dagpu.interop.cutile_kernels import cutile_kernel
+from dagpu.interop.foreign_ops import Foreign, ForeignFunction, foreign
+from dagpu.interop.incoming import Lent, adopt, from_array, lend, lend_mut, lent_out, share_array, unversioned
+from dagpu.interop.numba_kernels import numba_kernel
+from dagpu.interop.triton_kernels import triton_kernel
 from dagpu.kernels.decorator import In, Kernel, Lazy, NewOutput, Out, kernel  # noqa: F401  # reason: a fact names it
-from dagpu.kernels.expressions.element import Elem
-from dagpu.kernels.expressions.expr_decorator import Expr1, Expr2, Expr3, Expr4, Expr5, Expr6, Expr7, Expr8, expr
-from dagpu.kernels.expressions.expression import Expression
-from dagpu.kernels.expressions.reduced_expression import ReducedExpression  # noqa: F401  # reason: a fact names it
+from dagpu.kernels.element import Elem
+from dagpu.kernels.expression import (
+    Expr1,
+    Expr2,
+    Expr3,
+    Expr4,
+    Expr5,
+    Expr6,
+    Expr7,
+    Expr8,
+    Expression,
+    ReducedExpression,  # noqa: F401  # reason: a fact names it
+    expr,
+)
 from dagpu.kernels.sees import Along, Around, Columns, Here, Rows
 from dagpu.kernels.tile import Tile
-from dagpu.lowering.plan import Plan, peak_bytes_on
-from dagpu.lowering.program import Program
-from dagpu.lowering.schedule.cost_model import CostModel
-from dagpu.lowering.schedule.links import Link, Links
-from dagpu.lowering.schedule.list_schedule import ListSchedule
-from dagpu.lowering.schedule.mesh import Mesh, use_mesh
-from dagpu.lowering.schedule.mesh_placement.placing import DevicePolicy, place
-from dagpu.lowering.schedule.policies import RoundRobin, SchedulingPolicy, SingleStream
-from dagpu.lowering.schedule.spread import Spread
-from dagpu.lowering.verify.placed_values import verify_placement
+from dagpu.meshes.collectives import Reduction, all_gather, all_reduce, broadcast, halo, reduce_scatter
+from dagpu.meshes.layouts import Blocks, Cyclic
+from dagpu.meshes.layouts import DeviceLayout as Layout
+from dagpu.meshes.moving import gather, reshard, shard, shard_host, sharded_empty
+from dagpu.meshes.per_device import as_partials, as_shards, each, unzip_each
+from dagpu.meshes.values import Each, Haloed, Partials, PerDevice, Rank, Replicated, Sharded, ShardedRef
+from dagpu.ops.array_parts import Region
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
 from dagpu.ops.compose import value, zip_ops
 from dagpu.ops.creation import (
@@ -91,10 +93,18 @@ from dagpu.ops.creation import (
 )
 from dagpu.ops.graph import CudaGraph, Module, Scope
 from dagpu.ops.launch import KernelOp
-from dagpu.ops.live.changes import batch
-from dagpu.ops.live.parts import Region
-from dagpu.ops.live.source_op import Source, cutoff, source
 from dagpu.ops.seeds import fold_in
+from dagpu.ops.source_op import Source, cutoff, source
+from dagpu.ops.versions import batch
+from dagpu.plans.cost_model import CostModel
+from dagpu.plans.list_schedule import ListSchedule
+from dagpu.plans.mesh import Link, Links, Mesh, use_mesh
+from dagpu.plans.placed_values import verify_placement
+from dagpu.plans.placing import DevicePolicy, place
+from dagpu.plans.plan import Plan, peak_bytes_on
+from dagpu.plans.policies import RoundRobin, SchedulingPolicy, SingleStream
+from dagpu.plans.program import Program
+from dagpu.plans.spread import Spread
 from dagpu.reactive import put_part as _put_part  # noqa: F401  # reason: it sets the slot of `Source.write`
 from dagpu.reactive.asyncio_guest import in_trio
 from dagpu.reactive.flows.asking import Ask, batching
@@ -109,15 +119,6 @@ from dagpu.runtime.interpreter import Interpreter, StreamInterpreter, plan_of, u
 from dagpu.runtime.pipelines.pipeline_class import Pipeline, pipeline
 from dagpu.runtime.spawning import Pending, spawn
 from dagpu.runtime.timeline import Trace, trace
-from dagpu.sharding.collectives import all_gather, all_reduce, broadcast, reduce_scatter
-from dagpu.sharding.device_boxes import Blocks, Cyclic
-from dagpu.sharding.device_boxes import DeviceLayout as Layout
-from dagpu.sharding.each_results import as_partials, as_shards, unzip_each
-from dagpu.sharding.halos import halo
-from dagpu.sharding.laying_out import gather, reshard, shard, shard_host, sharded_empty
-from dagpu.sharding.per_device import each
-from dagpu.sharding.reducing import Reduction
-from dagpu.sharding.spread_values import Each, Haloed, Partials, PerDevice, Rank, Replicated, Sharded, ShardedRef
 
 __all__ = [
     "Along", "Around", "Ask", "Blocks", "BorrowError", "Borrowed", "CaptureError", "Cluster", "ClusterError",

@@ -7,30 +7,24 @@ it uses until its end (dagpu.runtime).
 Other modules read the internal state of a handle through `state_of`, `live_state` and `find_live_state`.
 """
 
-from dagpu.handles.array_handle import EXPORTS, DLPackExport, ExportRequest
-from dagpu.handles.handle_errors import (
+from dagpu.handles.array_handle import (
     ARITHMETIC,
     ARRAY_NAMES,
     CONTENTS,
+    EXPORTS,
     OP_NAMES,
     READING,
+    DLPackExport,
+    ExportRequest,
     copy_error,
     device_call,
-)
-from dagpu.handles.handle_moves import (
-    HANDLES,
-    OWNING,
-    Handle,
-    Owning,
-    move_handle,
-    partition_handle,
-    unpartition_handle,
 )
 from dagpu.handles.handle_state import (
     END_OF_LOAN,
     HANDLE_NAMES,
     HandleBase,
     HandleState,
+    Holders,
     Lender,
     LenderAlias,
     Loan,
@@ -42,17 +36,23 @@ from dagpu.handles.handle_state import (
     state_of,
     take_state,
 )
-from dagpu.handles.holders import Holders
 from dagpu.handles.partitions import Cut, Partition, cut_of
 from dagpu.handles.tensors import (
+    HANDLES,
+    OWNING,
     TO_HOST,
+    Handle,
+    Owning,
     SharedTensor,
     Tensor,
     TensorMut,
     TensorRef,
     clone_shared,
+    move_handle,
+    partition_handle,
     reshape_handle,
     share_tensor,
+    unpartition_handle,
 )
 
 __all__ = [

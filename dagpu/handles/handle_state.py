@@ -1,21 +1,69 @@
-"""The internal state of a handle, and the functions that read, move and restore it.
-
-A live handle has one `HandleState`, which is immutable. A move passes this object to another handle, and stores a
-`Moved` record in the old handle. So a move allocates no state, and a moved handle does not keep memory alive.
-
-Modules outside this package read the state through `state_of`, `live_state` and `find_live_state`, not through slots.
-"""
+"""The internal state of a handle, and the count of those that share a storage."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
+from sys import getrefcount
 from typing import Final, TypeAlias, final
 
 from dagpu.common.errors import MovedError
 from dagpu.common.layout import Layout
-from dagpu.common.origin import Origin, describe
-from dagpu.handles.holders import Holders
+from dagpu.common.places import Origin, describe
 from dagpu.handles.storage import Storage
+
+
+@final
+class Holders:
+    """The live `SharedTensor`s of one storage.
+
+    Each of them refers to one common object, the *token*, and the references to it are their count. Weak references to
+    the handles would not do: the garbage collector clears those of a cycle before it calls finalizers, and a finalizer
+    may bring a handle back. The collector does not track the token, so it is released with the handle itself.
+
+    Invariant, under `BOOKKEEPING`: the storage has an owner  =>  no holder of it is alive.
+
+    So code that clones a holder, and code that makes the last holder an owner, must hold that lock. The death of a
+    holder does not need the lock, because it only decreases the count.
+    """
+
+    __slots__ = ("_token",)
+
+    def __init__(self, *, held_elsewhere: bool = False) -> None:
+        """With `held_elsewhere` something counts that no one can give up."""
+        token = object()
+        self._token = [token, token] if held_elsewhere else [token]
+        """The token, in a list that all aliases have. A second reference in it counts for ever."""
+
+    def add(self) -> object:
+        """Count a holder as long as it refers to the object that this returns."""
+        return self._token[0]
+
+    @property
+    def count(self) -> int:
+        """The number of live holders."""
+        return getrefcount(self._token[0]) - _OF_NONE
+
+    def alias(self) -> "Holders":
+        """Return another object that shares the same set of holders."""
+        other = Holders()
+        other._token = self._token
+        return other
+
+
+_NO_HOLDER: Final = [object()]
+
+_OF_NONE: Final = getrefcount(_NO_HOLDER[0])
+"""What `getrefcount` gives for a token that only its list refers to. It differs between versions of Python."""
+
+
+# ---- handle state
+#
+# The internal state of a handle, and the functions that read, move and restore it.
+#
+# A live handle has one `HandleState`, which is immutable. A move passes this object to another handle, and stores a
+# `Moved` record in the old handle. So a move allocates no state, and a moved handle does not keep memory alive.
+#
+# Modules outside this package read the state through `state_of`, `live_state` and `find_live_state`, not through slots.
 
 Moved: TypeAlias = tuple[str, Origin, Layout, Origin]
 """The record of a move: how the handle was moved, the place of the move, its layout, and the place that made it."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from dagpu.common.containers import is_container, map_values, own_containers, values_in
-from dagpu.common.origin import Origin
+from dagpu.common.places import Origin
 from dagpu.handles import HANDLES, OWNING, Handle, live_state, move_handle, restore_state, state_of
 from dagpu.handles.storage import Storage
 

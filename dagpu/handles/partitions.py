@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeA
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.common.dtypes import Shape
 from dagpu.common.errors import NotReadyError, PartitionError
-from dagpu.common.layout import check_tiling
-from dagpu.common.origin import Origin, describe, here
-from dagpu.common.tracebacks import leaves_run
-from dagpu.handles.array_handle import ArrayHandle
-from dagpu.handles.handle_errors import (
+from dagpu.common.layout import Shape, check_tiling
+from dagpu.common.places import Origin, describe, here, leaves_run
+from dagpu.handles.array_handle import (
     ARITHMETIC,
     READING,
+    ArrayHandle,
     contents_cure,
     refuse_await,
     refuse_copy,

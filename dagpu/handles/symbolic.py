@@ -17,7 +17,7 @@ import numpy as np
 
 from dagpu.common.containers import map_values
 from dagpu.common.errors import NotReadyError
-from dagpu.common.origin import describe, here_outside
+from dagpu.common.places import describe, here_outside
 
 
 @final

@@ -1,27 +1,23 @@
-"""The four kinds of tensor handles: `Tensor`, `SharedTensor`, `TensorRef` and `TensorMut`."""
+"""The four kinds of tensor handles, and the functions that move handles of any kind."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, cast, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, TypeAlias, cast, final
 
 from dagpu.common.critical import Bookkeeping
-from dagpu.common.dtypes import NewShape, Shape
 from dagpu.common.errors import OwnershipError, ShapeError
-from dagpu.common.layout import Layout, reshape_layout, slice_layout
-from dagpu.common.origin import Origin, describe, here
-from dagpu.common.slot import Slot
-from dagpu.common.tracebacks import leaves_run, without_our_frames
-from dagpu.handles.array_handle import EXPORTS, ArrayHandle, D_co, DLPackExport, S_co
+from dagpu.common.frozen import Slot
+from dagpu.common.layout import Layout, NewShape, Shape, reshape_layout, slice_layout
+from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
+from dagpu.handles.array_handle import EXPORTS, ArrayHandle, D_co, DLPackExport, S_co, wrong_kind
 from dagpu.handles.device_handles import driver_of, is_remote
-from dagpu.handles.handle_errors import wrong_kind
-from dagpu.handles.handle_state import HandleState, Loan, live_state, origin_of, restore_state, take_state
-from dagpu.handles.holders import Holders
-from dagpu.handles.partitions import Partition, partition_tensor
+from dagpu.handles.handle_state import HandleState, Holders, Loan, live_state, origin_of, restore_state, take_state
+from dagpu.handles.partitions import Partition, cut_of, partition_tensor, unpartition_tensor
 from dagpu.handles.storage import release_returned_loans
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dagpu.ops.base import Borrowed, DeviceOp  # the result type of to_host; imported by no running code
+    from dagpu.ops.base import Borrowed, DeviceOp
 
 
 @final
@@ -347,3 +343,56 @@ def _slice_layout(layout: Layout, ranges: tuple[slice, ...], where: Origin) -> L
 
 TO_HOST: Final = Slot[Callable[[Any], object]]("dagpu.ops.creation")
 """Builds the op of `handle.to_host()`. It is a slot, because handles cannot import ops."""
+
+
+# ---- handle moves
+#
+# Functions that move handles of any kind, and refuse values that are not handles of the right kind.
+
+Handle: TypeAlias = (
+    Tensor[Any, Any] | SharedTensor[Any, Any] | TensorRef[Any, Any] | TensorMut[Any, Any] | Partition[Any, Any]
+)
+"""A handle of any kind."""
+
+Owning: TypeAlias = Tensor[Any, Any] | TensorMut[Any, Any] | Partition[Any, Any]
+"""A handle of a kind that moves when it is passed on."""
+
+HANDLES: Final = frozenset((Tensor, SharedTensor, TensorRef, TensorMut, Partition))
+"""The classes of handles."""
+OWNING: Final = frozenset((Tensor, TensorMut, Partition))
+"""The classes of handles that move when they are passed on."""
+
+
+def partition_handle(handle: Any, tile: object, partial: bool, where: Origin) -> Partition[Any, Any]:
+    """Partition a handle of any kind: `handle.partition(tile)`. `where` is the place of the call in the user's code."""
+    if type(handle) is not Tensor and type(handle) is not TensorMut:
+        raise wrong_kind(handle, "partition()", where)
+    return partition_tensor(handle, tile, partial, where)
+
+
+def unpartition_handle(partition: Partition[Any, Any], where: Origin) -> Any:
+    """Unpartition a handle: `partition.unpartition()`. `where` is the place of the call in the user's code."""
+    if type(partition) is not Partition:
+        raise wrong_kind(partition, "unpartition()", where)
+    return unpartition_tensor(partition, where)
+
+
+def move_handle(handle: Any, how: str, where: Origin) -> Any:
+    """Move a handle, and return a new handle of the same kind to the same memory.
+
+    A value that does not move (a `SharedTensor`, a `TensorRef`, a value that is not a handle) is returned itself.
+
+    Raises:
+        MovedError: the handle or its lender has been moved before.
+    """
+    kind = type(handle)
+    if kind is Tensor:
+        return Tensor(take_state(handle, how, where))
+    if kind is Partition:
+        return Partition(take_state(handle, how, where), cut_of(handle))
+    if kind is TensorMut:
+        live_state(handle)
+        return TensorMut(take_state(handle, how, where))
+    if kind is SharedTensor or kind is TensorRef:
+        live_state(handle)
+    return handle

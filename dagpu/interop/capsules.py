@@ -20,9 +20,8 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 
 from dagpu.backends.host.arrays import array_at
-from dagpu.common.dtypes import Shape, bf16, element_type, strides_of
 from dagpu.common.frozen import frozen
-from dagpu.common.layout import MOST_AXES, MOST_ELEMENTS, Layout
+from dagpu.common.layout import MOST_AXES, MOST_ELEMENTS, Layout, Shape, bf16, element_type, strides_of
 
 CPU: Final = 1
 CUDA: Final = 2

@@ -1,4 +1,4 @@
-"""The Python signature of a kernel, read from the annotations of the decorated function.
+"""The Python signature of a kernel, and the arguments of a call in its order.
 
 The decorator reads the annotations once, and refuses those without a meaning. The error names the parameter and the
 file and line of the declaration. So a call checks values only.
@@ -14,13 +14,15 @@ from typing import Annotated, Any, TypeAlias, Union, final, get_args, get_origin
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.common.dtypes import FLOATING, scalar_dtype
 from dagpu.common.errors import KernelArgumentError
-from dagpu.common.origin import describe
+from dagpu.common.layout import FLOATING, scalar_dtype
 from dagpu.common.param_form import Form
+from dagpu.common.places import Origin, describe
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
-from dagpu.kernels.cuda_source.cuda_scalars import ScalarKind
+from dagpu.kernels.call_arguments import refuse_call
+from dagpu.kernels.cuda_signature import ScalarKind
 from dagpu.ops.base import Borrowed, DeviceOp
+from dagpu.ops.kernel_spec import KernelSpec
 
 _T = TypeVar("_T")
 _D = TypeVar("_D", bound=np.generic)
@@ -237,3 +239,37 @@ def takes_by_position(parameters: Sequence[inspect.Parameter], names: Sequence[s
                 return False
             rest.pop(0)
     return not rest
+
+
+# ---- argument binding
+#
+# The arguments of a call in the order of a kernel's parameters.
+
+
+def bind_arguments(
+    spec: KernelSpec, signature: PySignature, args: Sequence[object], kwargs: dict[str, Any], origin: Origin
+) -> list[Any]:
+    """Return the arguments of a call in the order of the parameters, with defaults.
+
+    Raises:
+        KernelArgumentError: the arguments do not match the parameters.
+    """
+    names = signature.names
+    takes = f"it takes ({', '.join(names)})"
+    if len(args) > signature.positional:
+        many = f"{len(args)} arguments by position, but at most {signature.positional} are wanted: {takes}"
+        refuse_call(spec, origin, many, "Leave the rest out, or pass it by name")
+    bound = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name not in signature.keywords:
+            how = "by name, but it goes by position" if name in names else "which it does not have"
+            refuse_call(spec, origin, f"got argument {name!r} {how}: {takes}", "Match the call to the declaration")
+        if name in bound:
+            refuse_call(spec, origin, f"got argument {name!r} twice, by position and by name", "Pass it once")
+        bound[name] = value
+    missing = [repr(name) for name in names if name not in bound and name not in signature.defaults]
+    if missing:
+        plural = "s" * (len(missing) > 1)
+        what = f"lacks argument{plural} {', '.join(missing)}: {takes}"
+        refuse_call(spec, origin, what, "Pass an argument for every parameter without a default")
+    return [bound[name] if name in bound else signature.defaults[name] for name in names]

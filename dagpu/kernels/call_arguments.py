@@ -10,11 +10,10 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 
-from dagpu.common.dtypes import Shape
 from dagpu.common.errors import KernelArgumentError
-from dagpu.common.layout import Layout
-from dagpu.common.origin import Origin, describe, is_ours_at
+from dagpu.common.layout import Layout, Shape
 from dagpu.common.param_form import Form
+from dagpu.common.places import Origin, describe, is_ours_at
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, cut_of, live_state
 from dagpu.handles.storage import Storage

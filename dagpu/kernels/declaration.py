@@ -1,4 +1,4 @@
-"""The declaration of a kernel: its CUDA source, the parameters that Python and CUDA agree on, and its settings."""
+"""The declaration of a kernel, and its compilation ahead of a first launch."""
 
 import inspect
 import linecache
@@ -6,20 +6,21 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast, final
+from typing import Any, Final, Literal, cast, final
 
 import numpy as np
 
-from dagpu.common.dtypes import FLOATING, Shape
-from dagpu.common.errors import KernelArgumentError, NotReadyError, PartitionError, ShapeError
-from dagpu.common.layout import as_shape, check_tiling
-from dagpu.common.origin import Origin, describe
+from dagpu.common.critical import Section
+from dagpu.common.errors import KernelArgumentError, NoDeviceError, NotReadyError, PartitionError, ShapeError
+from dagpu.common.frozen import Slot
+from dagpu.common.layout import FLOATING, Shape, as_shape, check_tiling
+from dagpu.common.places import Origin, describe
 from dagpu.common.wrong_arguments import add_call_place, as_whole_number, format_value, suspended_result
+from dagpu.handles.device_handles import INSTALL_CUDA
 from dagpu.handles.symbolic import SymbolicNumber
 from dagpu.kernels.annotations import Annotation, PySignature, declaration_error, declared_at, takes_by_position
-from dagpu.kernels.cuda_source.cuda_scalars import CudaParam, check_scalar
-from dagpu.kernels.cuda_source.cuda_signature import PyParam, check_signature, parse_cuda_signature
-from dagpu.kernels.cuda_source.module_variables import ModuleUse, read_module_use
+from dagpu.kernels.cuda_signature import CudaParam, PyParam, check_scalar, check_signature, parse_cuda_signature
+from dagpu.kernels.module_variables import ModuleUse, read_module_use
 from dagpu.ops.kernel_spec import KernelSpec, Param
 
 _PATH = re.compile(r"[^\s(){};]+\.\w{1,4}")
@@ -318,3 +319,29 @@ def checked_output(
     except PartitionError as error:
         raise PartitionError(f"new() at {describe(origin)}: {error}") from None
     return extents, tiles
+
+
+# ---- compiling
+#
+# Compiles kernels ahead of their first launch, by the compiler of a backend that sets it.
+
+COMPILER: Final = Slot[Callable[[KernelSpec], None] | None]("dagpu.backends.cuda.backend")
+"""Compiles a kernel ahead of its first launch, for `kernel.compile()`; None until a backend that compiles is loaded."""
+COMPILER.set(None)
+ARCH_COMPILER: Final = Slot[Callable[[KernelSpec, str], object]]("dagpu.runtime.device_lookup")
+"""Compiles a kernel for an architecture by its name, for `kernel.compile(arch=)`."""
+
+
+def compile_ahead(spec: KernelSpec, arch: str | None, origin: Origin) -> None:
+    """Compile a kernel for an architecture, or for the GPU that is here. See `Kernel.compile`."""
+    if arch is None and COMPILER.value is None:
+        raise NoDeviceError(
+            f"kernel {spec.name!r}, declared at {describe(spec.origin)}: it cannot be compiled at {describe(origin)}, "
+            "because no CUDA backend is loaded here. Leave compile() out on the host, which compiles nothing; for "
+            f"CUDA, on a machine with a GPU: {INSTALL_CUDA}."
+        )
+    with Section("compile() was called"):
+        if arch is not None:
+            ARCH_COMPILER.value(spec, arch)
+        elif COMPILER.value is not None:
+            COMPILER.value(spec)

@@ -15,28 +15,26 @@ from weakref import WeakSet
 
 import numpy as np
 
-from dagpu.common.dtypes import Shape
 from dagpu.common.env_vars import CHECKED
 from dagpu.common.errors import KernelArgumentError
-from dagpu.common.origin import Origin, describe, here
+from dagpu.common.layout import Shape
 from dagpu.common.pickling import PickledByName
-from dagpu.common.tracebacks import leaves_run, scope_of_caller, without_our_frames
+from dagpu.common.places import Origin, describe, here, leaves_run, scope_of_caller, without_our_frames
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
 from dagpu.handles.handle_trees import move_handles
-from dagpu.handles.module_state import module_state
+from dagpu.handles.storage import module_state
 from dagpu.kernels.annotations import In as In
 from dagpu.kernels.annotations import Lazy as Lazy
 from dagpu.kernels.annotations import Out as Out
 from dagpu.kernels.annotations import (
     PySignature,
+    bind_arguments,
     declaration_error,
     declared_at,
     read_signature,
 )
-from dagpu.kernels.argument_binding import bind_arguments
 from dagpu.kernels.call_arguments import check_arguments, check_launchable, format_param, is_launchable
-from dagpu.kernels.compiling import compile_ahead
 from dagpu.kernels.declaration import (
     ScalarCheck,
     check_body,
@@ -44,17 +42,17 @@ from dagpu.kernels.declaration import (
     check_module,
     check_settings,
     checked_output,
+    compile_ahead,
     early_inputs,
     params_of,
     read_source,
 )
 from dagpu.kernels.sees import Sees, sights_of
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Map
+from dagpu.ops.compose import FIRST, UNCUT, Cut, Map
 from dagpu.ops.creation import Alloc
 from dagpu.ops.kernel_spec import HostBody, KernelSpec
 from dagpu.ops.launch import KernelOp, Launch
-from dagpu.ops.node_functions import FIRST, UNCUT, Cut
 
 _P = ParamSpec("_P")
 _Q = ParamSpec("_Q")

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, final
 from dagpu.common.frozen import plain
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.kernels.annotations import declaration_error
-from dagpu.kernels.cuda_source.preprocessing import preprocess
+from dagpu.kernels.preprocessing import preprocess
 from dagpu.ops.kernel_spec import AxisSight, Param, Sight
 
 

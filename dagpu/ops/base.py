@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.common.dtypes import NewShape, Shape
 from dagpu.common.errors import NotReadyError
-from dagpu.common.origin import Origin, describe, here
-from dagpu.common.slot import Slot
-from dagpu.common.tracebacks import leaves_run, without_our_frames
+from dagpu.common.frozen import Slot
+from dagpu.common.layout import NewShape, Shape
+from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import check_function, check_path, no_attribute, wrong_argument
 from dagpu.handles import (
     ARITHMETIC,
@@ -80,7 +79,7 @@ _G_co = TypeVar("_G_co", bound=MayAlloc, covariant=True, default=MayAlloc)
 
 
 class Policy(Protocol):
-    """The part of a scheduling policy that ops check for; dagpu.lowering.schedule.policies has the whole protocol."""
+    """The part of a scheduling policy that ops check for; dagpu.plans.policies has the whole protocol."""
 
     def place(self, program: Any) -> Any: ...
 
@@ -475,7 +474,7 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         return self.to_svg()
 
     def _repr_html_(self) -> str:
-        from dagpu.ops.drawing.svg import in_page
+        from dagpu.ops.svg import in_page
 
         return in_page(self.to_svg())
 

@@ -1,22 +1,22 @@
-"""The nodes that compose ops, and `Value`, the node for a value that exists already."""
+"""The nodes that compose ops, and the functions that they apply."""
 
+import itertools
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, final, overload
+from typing import Any, Final, Protocol, final, overload
 
 from typing_extensions import TypeVar
 
 from dagpu.common.containers import values_in
 from dagpu.common.errors import ShapeError
-from dagpu.common.frozen import frozen
-from dagpu.common.origin import Origin, describe, here
-from dagpu.common.tracebacks import leaves_run, without_our_frames
+from dagpu.common.frozen import frozen, plain
+from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import as_whole_number, format_value, wrong_argument
+from dagpu.handles import HANDLES, partition_handle, reshape_handle, share_tensor, unpartition_handle
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.handle_trees import move_handles
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static, cure_by_await
 from dagpu.ops.launch import Launch
-from dagpu.ops.node_functions import Builtin, Components, Cut, Inspect, Outputs, Reshape, Share, Uncut
 from dagpu.ops.single_flight import Once
 
 _T = TypeVar("_T")
@@ -419,3 +419,138 @@ def nodes_of(root: DeviceOp[Any, Any, Any]) -> list[DeviceOp[Any, Any, Any]]:
                     found[source] = None
                     frontier.append(source)
     return list(found)
+
+
+# ---- node functions
+#
+# The functions that `Map` and `Then` apply for fluent methods and pipelines: data, so that a plan can be found by the
+# structure of an op.
+
+
+class Builtin(Protocol):
+    """A built-in function on handles. Its errors name `where`, the place of the user's call."""
+
+    def apply(self, x: Any, where: Origin, /) -> Any: ...
+
+
+@final
+@plain
+class Cut:
+    """The function `t.partition(tile)`."""
+
+    tile: Any
+    partial: bool
+
+    def apply(self, t: Any, where: Origin) -> Any:
+        return partition_handle(t, self.tile, self.partial, where)
+
+
+@final
+@plain
+class Reshape:
+    """The function `t.reshape(shape)`."""
+
+    shape: Any
+
+    def apply(self, t: Any, where: Origin) -> Any:
+        return reshape_handle(t, self.shape, where)
+
+
+@final
+@plain
+class Uncut:
+    """The function `p.unpartition()`."""
+
+    def apply(self, p: Any, where: Origin) -> Any:
+        return unpartition_handle(p, where)
+
+
+@final
+@plain
+class Share:
+    """The function `t.share()`."""
+
+    def apply(self, t: Any, where: Origin) -> Any:
+        return share_tensor(t, where)
+
+
+@final
+@plain
+class Item:
+    """The function that returns one component of a tuple."""
+
+    index: int
+
+    def apply(self, x: Any, where: Origin) -> Any:
+        call = "last()" if self.index else "first()"
+        if type(x) in HANDLES:
+            raise ShapeError(
+                f"{call} at {describe(where)}: the result of the op is one {type(x).__name__}, not a tuple. Leave "
+                f"{call} out."
+            )
+        try:
+            return x[self.index]
+        except (TypeError, LookupError):
+            raise ShapeError(
+                f"{call} at {describe(where)}: the result of the op is {format_value(x)}, which has no components. "
+                f"Leave {call} out, or let the op return a tuple that has some."
+            ) from None
+
+
+@final
+@plain
+class Outputs:
+    """The function that returns the outputs of a launch, its arguments from number `first` on, as whole tensors."""
+
+    first: int
+
+    def apply(self, x: Any, where: Origin) -> Any:
+        return tuple([unpartition_handle(each, where) for each in x[self.first :]])
+
+
+@final
+@plain
+class Components:
+    """The function that returns a tuple itself. The structure of the op shows the number of its components."""
+
+    count: int
+
+    def apply(self, x: Any, where: Origin) -> Any:
+        return x
+
+
+@final
+@plain
+class Inspect:
+    """The function that calls the user's `f` with a value, and returns that value."""
+
+    f: Callable[[Any], object]
+
+
+@final
+@frozen
+class Pure:
+    """The function of a pipeline. The user promises that its result depends on its arguments alone.
+
+    A trace of the function may be used again for other arguments. A pipeline has one `Pure`, which all its calls share.
+    """
+
+    f: Callable[..., DeviceOp[Any, Any, Any]]
+    number: int
+    """The number of the pipeline. No other pipeline in the process has it."""
+    name: str
+    """The pipeline in messages: its name and the place of its declaration."""
+    plans: Any
+    """The plans of the pipeline: a `PlanCache` of dagpu.runtime.plan_cache."""
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __call__(self, arguments: tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]) -> DeviceOp[Any, Any, Any]:
+        return self.f(*arguments[0], **dict(arguments[1]))
+
+
+pipeline_numbers: Final = itertools.count()
+
+FIRST, LAST, UNCUT, SHARE = Item(0), Item(-1), Uncut(), Share()
+BUILT_IN = frozenset((Cut, Reshape, Uncut, Share, Item, Outputs, Components))

@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.common.dtypes import Shape, bf16, conversion_cure, element_type
 from dagpu.common.errors import BorrowError, NotReadyError, ShapeError
 from dagpu.common.frozen import frozen
-from dagpu.common.layout import as_shape
-from dagpu.common.origin import Origin, describe, here
-from dagpu.common.tracebacks import leaves_run, without_our_frames
+from dagpu.common.layout import Shape, as_shape, bf16, conversion_cure, element_type
+from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import add_call_place, format_value, wrong_argument
 from dagpu.handles import (
     HANDLES,

@@ -13,15 +13,14 @@ from typing_extensions import TypeVar
 from dagpu.common.critical import Section
 from dagpu.common.errors import CaptureError, MovedError
 from dagpu.common.frozen import frozen
-from dagpu.common.origin import Origin, describe, here
-from dagpu.common.tracebacks import leaves_run
+from dagpu.common.places import Origin, describe, here, leaves_run
 from dagpu.handles import HandleState, Lender, copy_error, last_move, state_of
 from dagpu.handles.device_handles import Stream
 from dagpu.handles.storage import Storage
 from dagpu.ops.base import RUNNER, Borrowed, DeviceOp, MayAlloc, NoAlloc, check_op, check_stream
 
 if TYPE_CHECKING:
-    from dagpu.lowering.plan import Plan  # the type of `CudaGraph.plan`; imported by no running code
+    from dagpu.plans.plan import Plan  # the type of `CudaGraph.plan`; imported by no running code
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")

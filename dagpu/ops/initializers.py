@@ -29,8 +29,8 @@ from typing import Any, Final, TypeAlias, assert_never, final
 
 import numpy as np
 
-from dagpu.common.dtypes import FLOATING, Shape
 from dagpu.common.errors import ShapeError
+from dagpu.common.layout import FLOATING, Shape
 
 # For a type checker `complex` includes the others, but narrowing by `isinstance` needs all members.
 Number: TypeAlias = complex | float | int | bool
@@ -106,7 +106,7 @@ class Uniform:
 
     The number of bits taken is that of the significand, so every product is exact and below 1, on every device.
 
-    `seed` is None if each run has its own seed (`dagpu.lowering.program.Fill.seed`). `stream` is one of the streams
+    `seed` is None if each run has its own seed (`dagpu.plans.program.Fill.seed`). `stream` is one of the streams
     below: recipes of two streams share no bits, also with one seed.
     """
 

@@ -11,13 +11,12 @@ from typing import Any, Final, Literal, TypeAlias, final
 
 import numpy as np
 
-from dagpu.common.dtypes import Shape
 from dagpu.common.frozen import plain
-from dagpu.common.layout import Layout
-from dagpu.common.origin import Origin, describe
+from dagpu.common.layout import Layout, Shape
 from dagpu.common.param_form import Form
-from dagpu.handles.library_bodies import LibraryBody
-from dagpu.handles.module_state import ModuleState
+from dagpu.common.places import Origin, describe
+from dagpu.handles.device_handles import LibraryBody
+from dagpu.handles.storage import ModuleState
 
 AxisSight: TypeAlias = tuple[int, int, int]
 """What a tile sees along an axis of an input: an axis of the first output, and the elements that it also sees before

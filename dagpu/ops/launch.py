@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, final
 
 from dagpu.common.frozen import frozen
-from dagpu.common.origin import Origin
+from dagpu.common.places import Origin
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.kernel_spec import KernelSpec
 

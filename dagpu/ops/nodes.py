@@ -4,10 +4,17 @@ from typing import Any, TypeAlias
 
 from dagpu.ops import base
 from dagpu.ops.compose import (
+    FIRST,
+    LAST,
+    SHARE,
+    UNCUT,
+    Cut,
     Cutoff,
     HostCall,
+    Inspect,
     Map,
     On,
+    Reshape,
     Shared,
     Then,
     ToHost,
@@ -21,13 +28,10 @@ from dagpu.ops.compose import (
     unzip,
 )
 from dagpu.ops.creation import Alloc, Copy, FromHost
-from dagpu.ops.drawing.dot_text import to_dot
-from dagpu.ops.drawing.op_drawing import picture
-from dagpu.ops.drawing.op_names import name_of_call
+from dagpu.ops.drawing import name_of_call, picture, to_dot
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
-from dagpu.ops.live.source_op import Source
-from dagpu.ops.node_functions import FIRST, LAST, SHARE, UNCUT, Cut, Inspect, Reshape
+from dagpu.ops.source_op import Source
 
 Node: TypeAlias = (
     Value[Any]

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias, cast, overload
 
 from dagpu.common.errors import ShapeError
-from dagpu.common.origin import Origin, here
-from dagpu.common.tracebacks import leaves_run
+from dagpu.common.places import Origin, here, leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, wrong_argument
 from dagpu.handles.symbolic import SymbolicNumber, read_value
 from dagpu.ops.base import DeviceOp

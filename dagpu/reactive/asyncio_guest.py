@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, TypeVarTuple
 
 import trio
 
-from dagpu.common.origin import describe, here_outside
-from dagpu.common.tracebacks import without_our_frames
+from dagpu.common.places import describe, here_outside, without_our_frames
 from dagpu.common.wrong_arguments import wrong_argument
 
 if TYPE_CHECKING:

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from dagpu.common.origin import Origin, StartedAt, describe
+from dagpu.common.places import Origin, StartedAt, describe
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.drawing.op_names import name_of_call
-from dagpu.ops.live.versions import Snapshot
+from dagpu.ops.drawing import name_of_call
+from dagpu.ops.versions import Snapshot
 from dagpu.reactive.incremental import IncrementalRun
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.pipelines.checked_runs import CheckedRuns

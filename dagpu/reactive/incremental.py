@@ -10,21 +10,18 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, final
 
-from dagpu.common.origin import Origin, StartedAt
+from dagpu.common.places import Origin, StartedAt
 from dagpu.handles import SharedTensor, live_state
-from dagpu.lowering.tracing.deferred import ends_on_host
-from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.lowering.updates.claims import Change
 from dagpu.lowering.updates.comparing.compare_values import same_kind
 from dagpu.lowering.updates.host_layer import HostLayer, NewTraceNeeded
 from dagpu.lowering.updates.live_inputs import Bound, LetThrough, LiveInput, LiveInputs
 from dagpu.lowering.updates.live_result import Build, Made, TargetMemory, result_builder
 from dagpu.lowering.updates.value_numbers import ValueNumbers
+from dagpu.ops.array_parts import Box
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.live.parts import Box
-from dagpu.ops.live.source_cell import PLAIN
-from dagpu.ops.live.source_op import Source
-from dagpu.ops.live.versions import Snapshot, Version
+from dagpu.ops.source_op import Source
+from dagpu.ops.versions import PLAIN, Snapshot, Version
 from dagpu.reactive.latest_update import LatestUpdate, latest_update
 from dagpu.reactive.plans.conditional_plans import ConditionalPlan
 from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
@@ -38,6 +35,8 @@ from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import next_stage
 from dagpu.runtime.waiting.waits import Waits
+from dagpu.tracing.run_memo import ends_on_host
+from dagpu.tracing.tracer import Tracer
 
 AnyOp = DeviceOp[Any, Any, Any]
 

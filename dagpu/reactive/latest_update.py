@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from dagpu.lowering.updates.live_inputs import LiveInput
-from dagpu.ops.live.source_cell import PLAIN
-from dagpu.ops.live.source_op import Source
-from dagpu.ops.live.versions import CLOCK, Version
+from dagpu.ops.source_op import Source
+from dagpu.ops.versions import CLOCK, PLAIN, Version
 from dagpu.reactive.plans.conditional_plans import ConditionalPlan
 from dagpu.reactive.plans.prepared_tiles import TiledPlan
 from dagpu.reactive.plans.update_plans import UpdatePlan

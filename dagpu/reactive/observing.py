@@ -11,13 +11,12 @@ import trio
 from dagpu.common.containers import own_containers
 from dagpu.common.critical import CURRENT_THREAD, OUTSIDE
 from dagpu.common.errors import BorrowError
-from dagpu.common.origin import Origin, describe, here
-from dagpu.common.tracebacks import leaves_run
+from dagpu.common.places import Origin, describe, here, leaves_run
 from dagpu.common.wrong_arguments import check_count, check_flag
 from dagpu.handles import SharedTensor, Tensor
 from dagpu.ops.base import DeviceOp, Static, check_op
-from dagpu.ops.live.source_op import Source
-from dagpu.ops.live.versions import Snapshot, Version
+from dagpu.ops.source_op import Source
+from dagpu.ops.versions import Snapshot, Version
 from dagpu.reactive.checked_updates import check_update
 from dagpu.reactive.flows.flow_class import Flow
 from dagpu.reactive.flows.stage import End, FlowStage, Opening

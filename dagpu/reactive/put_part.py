@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dagpu.common.layout import Layout, contiguous_layout, slice_layout
-from dagpu.common.origin import Origin
+from dagpu.common.places import Origin
 from dagpu.handles import HandleState, SharedTensor, Tensor, TensorMut, live_state
 from dagpu.handles.device_handles import driver_of
 from dagpu.handles.handle_state import Loan
 from dagpu.handles.storage import Storage
 from dagpu.handles.tensors import share_tensor
+from dagpu.ops.array_parts import Box, slices_of
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.creation import dup, from_host, memcpy
-from dagpu.ops.live.parts import Box, slices_of
-from dagpu.ops.live.source_op import KEEP_PART, PUT_PART
+from dagpu.ops.source_op import KEEP_PART, PUT_PART
 from dagpu.runtime import execute
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.interpreter import current_settings

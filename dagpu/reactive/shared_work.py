@@ -18,7 +18,7 @@ from typing import Any, final
 
 from dagpu.common.containers import values_in
 from dagpu.common.critical import Bookkeeping
-from dagpu.common.origin import Origin
+from dagpu.common.places import Origin
 from dagpu.handles import HANDLES, SharedTensor
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.lowering.updates.claims import Change
@@ -27,11 +27,10 @@ from dagpu.lowering.updates.live_inputs import Call
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Map, Shared, Zip, nodes_of
-from dagpu.ops.live.source_op import Source
-from dagpu.ops.live.versions import Snapshot, Version
-from dagpu.ops.node_functions import BUILT_IN
+from dagpu.ops.compose import BUILT_IN, Map, Shared, Zip, nodes_of
 from dagpu.ops.single_flight import NOTHING, Once
+from dagpu.ops.source_op import Source
+from dagpu.ops.versions import Snapshot, Version
 from dagpu.reactive.plans.prepared_tiles import ChangedParts
 from dagpu.reactive.stages.live_stage import Lenders, LiveStage
 from dagpu.runtime.waiting.waits import Waits

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from dagpu.common.errors import DagpuError
-from dagpu.common.origin import describe, here
-from dagpu.common.tracebacks import leaves_run
+from dagpu.common.places import describe, here, leaves_run
 from dagpu.common.wrong_arguments import check_count, wrong_argument
-from dagpu.lowering.report.explanation import duration
+from dagpu.plans.report import duration
 from dagpu.reactive.flows.feed import Feed
 from dagpu.reactive.flows.stats import Stats
 

@@ -7,18 +7,17 @@ function of `.then` returns is run in the same way, if it is such a chain too.
 from typing import Any, Final
 
 from dagpu.common.containers import own_containers, values_in
-from dagpu.common.origin import Origin
+from dagpu.common.places import Origin
 from dagpu.handles import HANDLES
-from dagpu.lowering.tracing.run_memo import BoundClaims, RunMemo
-from dagpu.lowering.tracing.user_code import apply_map, call_closure, not_an_op_error
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Map, Shared, Then, Value
-from dagpu.ops.node_functions import BUILT_IN
+from dagpu.ops.compose import BUILT_IN, Map, Shared, Then, Value
 from dagpu.runtime.calls.direct_call import MISS
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.found_plan import run_by_a_plan
 from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call
 from dagpu.runtime.waiting.waits import BlockingWaits, Waits
+from dagpu.tracing.run_memo import BoundClaims, RunMemo
+from dagpu.tracing.user_code import apply_map, call_closure, not_an_op_error
 
 AnyOp = DeviceOp[Any, Any, Any]
 

@@ -11,11 +11,10 @@ from typing import Final, Protocol, cast, runtime_checkable
 from dagpu.backends.protocol import Backend
 from dagpu.common.env_vars import DEVICE
 from dagpu.common.errors import NoDeviceError
-from dagpu.common.origin import here
-from dagpu.common.tracebacks import leaves_run
+from dagpu.common.places import here, leaves_run
 from dagpu.common.wrong_arguments import add_call_place, replace_message, wrong_argument
 from dagpu.handles.device_handles import FIND_DEVICE, Device
-from dagpu.kernels.compiling import ARCH_COMPILER
+from dagpu.kernels.declaration import ARCH_COMPILER
 from dagpu.ops.kernel_spec import KernelSpec
 
 GROUP = "dagpu.backends"

@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from dagpu.common.origin import Origin
+from dagpu.common.places import Origin
 from dagpu.handles.storage import Locks
-from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.runtime.calls.direct_call import MISS
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import run_bound
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.plan_lookup import PlanLookup
 from dagpu.runtime.waiting.waits import BlockingWaits, Waits
+from dagpu.tracing.signature import BoundArguments
 
 
 async def run_by_a_plan(

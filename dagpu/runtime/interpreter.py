@@ -12,20 +12,19 @@ from sniffio import thread_local as async_library
 from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, Section, begin_section, end_section
 from dagpu.common.env_vars import DEVICE, DIRECT, SPIN_US, VERIFY, raw_value
 from dagpu.common.errors import NoDeviceError
-from dagpu.common.origin import Origin, describe, here, start_of_run
-from dagpu.common.tracebacks import leaves_run, without_our_frames
+from dagpu.common.places import Origin, describe, here, leaves_run, start_of_run, without_our_frames
 from dagpu.common.wrong_arguments import add_call_place, check_count, check_flag, check_function, wrong_argument
 from dagpu.handles.device_handles import Device, Stream
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.report.explanation import explain
-from dagpu.lowering.schedule.cost_model import CostModel
-from dagpu.lowering.schedule.list_schedule import ListSchedule
-from dagpu.lowering.schedule.mesh import chosen_mesh
-from dagpu.lowering.schedule.policies import SchedulingPolicy
-from dagpu.lowering.schedule.spread import over_mesh, spreads
 from dagpu.ops.base import RUNNER, DeviceOp, check_op, check_stream
 from dagpu.ops.compose import On
 from dagpu.ops.graph import Captured, CudaGraph, Scope
+from dagpu.plans.cost_model import CostModel
+from dagpu.plans.list_schedule import ListSchedule
+from dagpu.plans.mesh import chosen_mesh
+from dagpu.plans.plan import Plan
+from dagpu.plans.policies import SchedulingPolicy
+from dagpu.plans.report import explain
+from dagpu.plans.spread import over_mesh, spreads
 from dagpu.runtime import device_lookup, execute
 from dagpu.runtime.calls.direct_call import MISS
 from dagpu.runtime.calls.settings import Settings

@@ -11,7 +11,7 @@ import trio
 from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, in_user_code
 from dagpu.common.critical import refuse_nested as refuse_in_section
 from dagpu.common.errors import NestedRunError
-from dagpu.common.origin import Origin, describe, here, place_of
+from dagpu.common.places import Origin, describe, here, place_of
 from dagpu.ops.base import DeviceOp
 
 

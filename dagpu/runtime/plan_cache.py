@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from types import EllipsisType
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
-from dagpu.common.critical import BOOKKEEPING, Bookkeeping
-from dagpu.common.origin import Origin
-from dagpu.common.reference_queue import ReferenceQueue
+from dagpu.common.critical import BOOKKEEPING, Bookkeeping, ReferenceQueue
+from dagpu.common.places import Origin
 from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.graph import GraphLaunch

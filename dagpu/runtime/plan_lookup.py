@@ -5,21 +5,18 @@ from collections.abc import Sequence
 from types import CodeType
 from typing import Any, Final, TypeAlias, final
 
-from dagpu.common.origin import Origin, describe, place_of
-from dagpu.common.tracebacks import passes_on
+from dagpu.common.places import Origin, describe, passes_on, place_of
 from dagpu.lowering.arguments.cache_key import MOST_NODES, flatten_op
 from dagpu.lowering.arguments.flattened import Flattened
-from dagpu.lowering.reuse.bound_arguments import BoundArguments
-from dagpu.lowering.reuse.signature import Signature
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
-from dagpu.ops.compose import Then, Value
+from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
-from dagpu.ops.live.versions import Snapshot
-from dagpu.ops.node_functions import Pure
+from dagpu.ops.versions import Snapshot
 from dagpu.runtime.calls.direct_call import OFTEN, make_call_again
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.plan_cache import KEPT_PER_OP, PlanCache, plans
+from dagpu.tracing.signature import BoundArguments, Signature
 
 _FEW_NODES: Final = 64
 """The most nodes of an op that is looked up although no op from its place in the code has run yet."""

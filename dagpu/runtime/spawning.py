@@ -8,8 +8,7 @@ from typing_extensions import TypeVar
 
 from dagpu.common.containers import own_containers
 from dagpu.common.errors import BorrowError, MovedError, OperationCancelled
-from dagpu.common.origin import Origin, StartedAt, describe, here
-from dagpu.common.tracebacks import leaves_run, without_our_frames
+from dagpu.common.places import Origin, StartedAt, describe, here, leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import no_attribute, wrong_argument
 from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, OP_NAMES, TensorMut, copy_error, origin_of, state_of
 from dagpu.handles.handle_trees import handles_in, has_owning_handle, make_unwritable

@@ -11,16 +11,14 @@ from typing import Any, Final, final
 
 from dagpu.backends.common.measuring import FEEDS, Mark, MeasuredRun, SpanTrack, reset_recorder, set_recorder
 from dagpu.backends.common.profiler import nvtx_ranges
-from dagpu.common.origin import describe, here
-from dagpu.common.tracebacks import leaves_run
+from dagpu.common.places import describe, here, leaves_run
 from dagpu.common.wrong_arguments import check_flag, check_path, is_real_number, wrong_argument
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.report.explanation import duration
-from dagpu.lowering.report.missed_overlap import branches_apart
-from dagpu.lowering.report.prediction import PredictedStep, forecast, overlap_of
-from dagpu.lowering.schedule.cost_model import CostModel
-from dagpu.lowering.text import counted, table
-from dagpu.ops.drawing.svg import text_in_page
+from dagpu.ops.svg import text_in_page
+from dagpu.plans.cost_model import CostModel
+from dagpu.plans.plan import Plan
+from dagpu.plans.prediction import PredictedStep, forecast, overlap_of
+from dagpu.plans.report import branches_apart, duration
+from dagpu.plans.text import counted, table
 
 _MOST_NAMED: Final = 5
 _MOST_ROWS: Final = 40

@@ -26,9 +26,9 @@ from sphinx.util import typing as sphinx_typing
 import dagpu
 from dagpu import DeviceOp, Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu import interop as dagpu_interop
-from dagpu.common.dtypes import Shape
+from dagpu.common.layout import Shape
 from dagpu.kernels.annotations import In, Out
-from dagpu.lowering.plan import Plan
+from dagpu.plans.plan import Plan
 
 NAMES = {In.__metadata__[0]: "In", Out.__metadata__[0]: "Out"}
 """The marks in the two aliases, and the names of these."""
@@ -87,7 +87,7 @@ _whole = sphinx_typing.stringify_annotation
 
 def _public_names() -> dict[type[Any], str]:
     """Return the full names under which users import our classes."""
-    found = {Plan: "dagpu.lowering.plan.Plan"}
+    found = {Plan: "dagpu.plans.plan.Plan"}
     for module, where in ((dagpu_interop, "dagpu.interop"), (dagpu, "dagpu")):
         for name in module.__all__:
             cls = getattr(module, name)

@@ -42,7 +42,7 @@ from dagpu import (
     plan_of,
     zip_ops,
 )
-from dagpu.lowering.report.plan_drawing import picture
+from dagpu.plans.drawing import picture
 from examples.cholesky.kernels import factor, solve, update
 
 Matrix: TypeAlias = NDArray[np.float64]

@@ -6,7 +6,7 @@ from PIL import Image, ImageDraw, ImageFont
 from rich.table import Table
 
 from dagpu import current_device
-from dagpu.lowering.report.prediction import forecast
+from dagpu.plans.prediction import forecast
 from dagpu.testing import Execute, Launch, Plan, Record, Wait
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 import pytest
 
-import dagpu.entry.check
+import dagpu.entry.commands
 from dagpu.__main__ import main
 from tests.support.mypy_checks import CONFIGURATION, dependencies
 from tests.support.paths import ROOT
@@ -181,7 +181,7 @@ def test_a_missing_or_old_mypy(
             raise PackageNotFoundError(package)
         return installed
 
-    monkeypatch.setattr(dagpu.entry.check, "version", version)
+    monkeypatch.setattr(dagpu.entry.commands, "version", version)
     assert main(["check", "a.py"]) == 2
     printed = capsys.readouterr()
     assert words in printed.err

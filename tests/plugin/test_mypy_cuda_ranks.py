@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagpu.kernels.cuda_source.cuda_signature import parse_cuda_signature
+from dagpu.kernels.cuda_signature import parse_cuda_signature
 from dagpu.mypy_plugin.typing.kernel_facts import kernel_ranks
 
 

@@ -24,7 +24,6 @@ from dagpu import (
 )
 from dagpu.backends.cuda.executable import Executable
 from dagpu.backends.cuda.resources.pools import MemoryBlock, array_over
-from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.runtime.device_lookup import device
 from dagpu.testing import (
     HOST,
@@ -42,6 +41,7 @@ from dagpu.testing import (
     schedule,
     verify,
 )
+from dagpu.tracing.tracer import Tracer
 from tests.programs.arithmetic import scale
 from tests.simulated.cuda import driver
 from tests.simulated.machine import Machine

@@ -8,7 +8,7 @@ from typing import final
 from hypothesis import strategies as st
 
 from dagpu import CostModel, Device, Link, Links, Mesh
-from dagpu.lowering.schedule.policies import SingleStream
+from dagpu.plans.policies import SingleStream
 from dagpu.runtime.device_lookup import find_device
 from dagpu.testing import HOST, Buffer, Instruction, Launch, Program, Role, driver_of
 from tests.programs.plain_programs import kernel

@@ -7,8 +7,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from dagpu.common.layout import Layout
-from dagpu.lowering.program import Items
-from dagpu.lowering.schedule.policies import RoundRobin
+from dagpu.plans.policies import RoundRobin
+from dagpu.plans.program import Items
 from dagpu.testing import (
     HOST,
     Buffer,

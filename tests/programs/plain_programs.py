@@ -7,8 +7,8 @@ from typing import Any, final
 
 from hypothesis import strategies as st
 
-from dagpu.common.origin import Origin
-from dagpu.lowering.schedule.policies import RoundRobin, SingleStream
+from dagpu.common.places import Origin
+from dagpu.plans.policies import RoundRobin, SingleStream
 from dagpu.testing import HOST, Buffer, Cell, HostBody, HostCall, Instruction, KernelSpec, Launch, Program, Role
 
 

@@ -7,10 +7,10 @@ import numpy as np
 
 from dagpu import DeviceOp, SchedulingPolicy, arange, dup, empty, from_host, full, i32, value, zip_ops
 from dagpu.backends.explore.trial import Trial
-from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.runtime.calls.loaded_plan import plan_program
 from dagpu.runtime.device_lookup import device
 from dagpu.testing import Plan
+from dagpu.tracing.tracer import Tracer
 from tests.programs.named_dags import Op
 from tests.programs.named_kernels import affine, gather, step, step_by, twist
 

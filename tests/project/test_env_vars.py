@@ -10,10 +10,10 @@ import pytest
 from dagpu import CostModel, NoDeviceError, Out, current_device, f32, kernel, ones, plan_of, use_device, value
 from dagpu.backends.cuda.compile.disk_cache import default_cache_dir
 from dagpu.backends.cuda.resources.cuda_device import pinned_room
-from dagpu.cluster.cluster_backend import ClusterBackend
+from dagpu.cluster.backend import ClusterBackend
 from dagpu.common import env_vars
 from dagpu.common.env_vars import VARIABLES
-from dagpu.interop.foreign_ops.bodies import BodyList
+from dagpu.interop.foreign_bodies import BodyList
 from dagpu.testing import HostBackend
 from tests.support.paths import ROOT
 

@@ -27,9 +27,11 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"handles.device_handles", "handles.library_bodies", "handles.symbolic"}),
     frozenset({"handles"}),
     frozenset({"ops"}),
+    frozenset({"plans"}),
     frozenset({"kernels"}),
-    frozenset({"lowering"}),
-    frozenset({"sharding"}),
+    frozenset({"arrays"}),
+    frozenset({"lowering", "tracing"}),
+    frozenset({"meshes"}),
     frozenset({"backends"}),
     frozenset({"runtime"}),
     frozenset({"interop"}),
@@ -45,7 +47,7 @@ APART = frozenset({"mypy_plugin"})
 # Names of types from a higher layer, for annotations alone, where the public contract has them.
 TYPING_ONLY: dict[tuple[str, str], str] = {
     ("dagpu.handles.tensors", "dagpu.ops.base"): "`to_host()` of a handle is an op",
-    ("dagpu.ops.graph", "dagpu.lowering.plan"): "`plan` of a CudaGraph is a Plan",
+    ("dagpu.ops.graph", "dagpu.plans.plan"): "`plan` of a CudaGraph is a Plan",
 }
 
 # The one circle of imports, typing-only ones included: `to_host()` of a handle is an op, `graph()` of an op is a
@@ -53,7 +55,7 @@ TYPING_ONLY: dict[tuple[str, str], str] = {
 HANDLE_AND_OP = ("dagpu.handles", "dagpu.ops.base", "dagpu.ops.graph")
 
 # Folders whose rooms (modules and packages in them) import each other one way only.
-ONE_WAY_FOLDERS = ("dagpu.runtime", "dagpu.backends", "dagpu.backends.cuda", "dagpu.lowering.schedule")
+ONE_WAY_FOLDERS = ("dagpu.runtime", "dagpu.backends", "dagpu.backends.cuda", "dagpu.plans")
 
 # Who alone may import what; an empty tuple says nobody. Trio has two places: `runtime` waits for one run; `reactive`
 # keeps tasks that start many runs, one after another, and stop with the block that opened them. In `cluster`, trio
@@ -308,14 +310,14 @@ def test_errors_imports_nothing_of_ours() -> None:
             "higher layer",
         ),
         ("ops/base.py", "def f():\n    from ..runtime import run", "higher layer"),
-        ("lowering/tracing/tracer.py", "from dagpu import Tensor", "higher layer"),
+        ("tracing/tracer.py", "from dagpu import Tensor", "higher layer"),
         ("handles/tensors.py", "import importlib\nimportlib.import_module('dagpu.runtime')", "higher layer"),
         ("handles/tensors.py", "from dagpu.ops.base import DeviceOp", "higher layer"),
         ("handles/tensors.py", "from ..misc import thing", "no layer"),
         ("misc.py", "", "no layer"),
         ("backends/common/worker_threads.py", "import trio", "only dagpu.runtime, dagpu.reactive, dagpu.cluster may"),
         ("runtime/execute.py", "import pycuda.driver", "only dagpu.backends.cuda may"),
-        ("lowering/plan.py", "from cuda.bindings import driver", "only dagpu.backends.cuda may"),
+        ("plans/plan.py", "from cuda.bindings import driver", "only dagpu.backends.cuda may"),
         ("ops/base.py", "import mypy.nodes", "only dagpu.mypy_plugin may"),
         ("runtime/execute.py", "from dagpu.mypy_plugin import codes", "which stands apart"),
         ("mypy_plugin/plugin.py", "from dagpu.common.errors import MovedError", "higher layer"),

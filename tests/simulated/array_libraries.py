@@ -18,7 +18,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dagpu.backends.host.arrays import bytes_at
-from dagpu.common.dtypes import Shape, strides_of
+from dagpu.common.layout import Shape, strides_of
 from dagpu.interop.capsules import CPU, form_of, read_capsule
 from dagpu.testing import EnqueuedWork
 from tests.simulated.gpu import CAPTURING, SimulatedGpu

@@ -25,10 +25,10 @@ from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
 from dagpu.backends.cuda.kernels.launch_params import PackedLaunch
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import Pool
+from dagpu.common.critical import Reference, ReferenceQueue
 from dagpu.common.errors import CompileError
 from dagpu.common.layout import Layout
-from dagpu.common.reference_queue import Reference, ReferenceQueue
-from dagpu.kernels.compiling import COMPILER
+from dagpu.kernels.declaration import COMPILER
 from dagpu.ops.initializers import with_seed
 from dagpu.testing import KernelSpec, Launch, Limits, backend, plans, replaced_backend
 from tests.simulated.gpu import LIMITS, SimulatedGpu

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from dagpu.backends.host.arrays import array_at
-from dagpu.common.dtypes import Shape, strides_of
-from dagpu.common.reference_queue import Reference
+from dagpu.common.critical import Reference
+from dagpu.common.layout import Shape, strides_of
 from dagpu.interop.capsules import CUDA, ArrayMemory, form_of, make_capsule, read_capsule
 from tests.simulated.gpu import SimulatedGpu
 from tests.simulated.machine import Machine, SimulatedStream

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dagpu.kernels.arrays.libraries import cublaslt, cufft
+from dagpu.arrays import fourier_transforms, matrix_products
 from tests.simulated.gpu import SimulatedGpu
 from tests.simulated.machine import Machine
 
@@ -303,6 +303,6 @@ def libraries(machine: Machine) -> Iterator[SimulatedCublasLt]:
         simulated.transforms = transforms = SimulatedCufft(machine, calls)
         patch.setitem(sys.modules, "nvmath.bindings.cublasLt", simulated)
         patch.setitem(sys.modules, "nvmath.bindings.cufft", transforms)
-        patch.setattr(cublaslt, "PRODUCTS", cublaslt.Products())
-        patch.setattr(cufft, "PLANS", cufft.TransformPlans())
+        patch.setattr(matrix_products, "PRODUCTS", matrix_products.Products())
+        patch.setattr(fourier_transforms, "PLANS", fourier_transforms.TransformPlans())
         yield simulated

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dagpu.common.errors import DeviceError
-from dagpu.sharding import nccl
-from dagpu.sharding.nccl import ELEMENTS, OPERATIONS, RankCall
+from dagpu.meshes import nccl
+from dagpu.meshes.nccl import ELEMENTS, OPERATIONS, RankCall
 from tests.simulated.machine import Machine, Record
 
 TYPES: Final = {number: name for name, number in ELEMENTS.items() if name != "bfloat16"}

@@ -5,8 +5,7 @@ from typing import Literal
 import pytest
 
 from dagpu.common.errors import KernelArgumentError
-from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
-from dagpu.kernels.cuda_source.cuda_signature import CudaSignature, parse_cuda_signature
+from dagpu.kernels.cuda_signature import CudaParam, CudaSignature, parse_cuda_signature
 
 Abi = Literal["views", "pointers"]
 

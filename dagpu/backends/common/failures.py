@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import final
 
 from dagpu.backends.protocol import Failure
-from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import Instruction
+from dagpu.plans.plan import Execute, Plan
+from dagpu.plans.program import Instruction
 
 
 @final

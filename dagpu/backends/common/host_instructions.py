@@ -6,11 +6,10 @@ import numpy as np
 
 from dagpu.common.containers import own_containers
 from dagpu.common.errors import ShapeError
-from dagpu.common.origin import describe
-from dagpu.common.tracebacks import passes_on
+from dagpu.common.places import describe, passes_on
 from dagpu.common.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
-from dagpu.lowering.program import Cell, CopyHtoD, HostCall, Items
 from dagpu.ops.base import has_op, refuse_op
+from dagpu.plans.program import Cell, CopyHtoD, HostCall, Items
 
 
 @passes_on

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TypeVar
 
 from dagpu.common.errors import PlanError
-from dagpu.lowering.plan import Lane
+from dagpu.plans.plan import Lane
 
 _S = TypeVar("_S")
 

@@ -10,11 +10,11 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import Final, Protocol, TypeAlias, final
 
-from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import Instruction, Launch
-from dagpu.lowering.report.prediction import Prediction
-from dagpu.lowering.schedule.cost_model import CostModel
-from dagpu.lowering.schedule.measured_costs import MEASURED
+from dagpu.plans.cost_model import CostModel
+from dagpu.plans.measured_costs import MEASURED
+from dagpu.plans.plan import Execute, Plan
+from dagpu.plans.prediction import Prediction
+from dagpu.plans.program import Instruction, Launch
 
 Perform: TypeAlias = Callable[[Instruction, list[object]], None]
 """Executes an instruction on the memory of the plan's buffers."""

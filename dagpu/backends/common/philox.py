@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.common.dtypes import bf16
+from dagpu.common.layout import bf16
 from dagpu.ops.initializers import NORMAL_STREAM, UNIFORM_STREAM
 
 CHUNK: Final = 16384

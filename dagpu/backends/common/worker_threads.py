@@ -18,7 +18,7 @@ from typing import Protocol, final
 
 from dagpu.common.critical import enter_user_code
 from dagpu.common.errors import DeviceError
-from dagpu.common.origin import describe, start_of_run
+from dagpu.common.places import describe, start_of_run
 
 EXIT_SECONDS = 1.0
 """Seconds that the interpreter waits at exit for unfinished work, for all streams together."""
@@ -42,7 +42,7 @@ class _Queue:
         self.waiting: SimpleQueue[tuple[Context, Work] | weakref.ref[WorkerStream] | None] = SimpleQueue()
         self.busy = False
         # The thread ends once the stream is freed. `SimpleQueue.put` is C code: no interrupt occurs inside it (see
-        # dagpu.common.reference_queue), and it may be called while the thread holds any lock.
+        # dagpu.common.critical), and it may be called while the thread holds any lock.
         self._stream = weakref.ref(stream, self.waiting.put)
 
     def put(self, work: Work | None) -> None:

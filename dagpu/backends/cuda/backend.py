@@ -16,9 +16,9 @@ from dagpu.backends.cuda.kernels.launch_factories import LAUNCH_FACTORIES, Launc
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import Device
-from dagpu.kernels.compiling import COMPILER
-from dagpu.lowering.plan import Plan
+from dagpu.kernels.declaration import COMPILER
 from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.plans.plan import Plan
 
 SPIN_SECONDS: Final = 20e-6
 

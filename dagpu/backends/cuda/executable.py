@@ -16,7 +16,7 @@ from dagpu.backends.cuda.replay.lane_launches import launch_lane
 from dagpu.backends.cuda.replay.start import start, start_graph
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.protocol import Bindings, Run
-from dagpu.lowering.plan import Plan
+from dagpu.plans.plan import Plan
 
 MOST_KEPT: Final = 64 << 10
 """The most bytes of temporaries that a graph of a plan that keeps memory has between its launches. To take a block from

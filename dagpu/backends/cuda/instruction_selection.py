@@ -16,9 +16,9 @@ from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
 from dagpu.backends.cuda.libraries.library_calls import LibraryCall
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.common.layout import Layout, contiguous_layout
-from dagpu.handles.library_bodies import LibraryBody, UserBody
-from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import (
+from dagpu.handles.device_handles import LibraryBody, UserBody
+from dagpu.plans.plan import Execute, Plan
+from dagpu.plans.program import (
     HOST,
     CopyDtoD,
     CopyDtoH,

@@ -16,7 +16,7 @@ from dagpu.backends.host.memory_driver import HostMemoryDriver
 from dagpu.backends.protocol import Bindings
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import NO_GRAPHS, Device
-from dagpu.lowering.plan import Plan
+from dagpu.plans.plan import Plan
 
 DEVICES = 8
 """Number of devices, enough for any test."""

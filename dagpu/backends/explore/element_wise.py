@@ -18,9 +18,9 @@ from dagpu.backends.host.arrays import Account, ArenaRange, HostMemory
 from dagpu.backends.host.numpy_execution import execute
 from dagpu.common.errors import DagpuError
 from dagpu.common.layout import Layout
-from dagpu.common.origin import describe
-from dagpu.lowering.plan import may_write_over
-from dagpu.lowering.program import Launch
+from dagpu.common.places import describe
+from dagpu.plans.plan import may_write_over
+from dagpu.plans.program import Launch
 
 POISON: Final = 0xFB
 """Value of every byte of a poisoned element. An element of type bool is negated instead."""

@@ -15,7 +15,7 @@ from dagpu.backends.explore.machine import Machine
 from dagpu.backends.explore.script import Script
 from dagpu.backends.explore.store import PoisonedStore
 from dagpu.backends.protocol import Bindings, Failure
-from dagpu.common.tracebacks import without_our_frames
+from dagpu.common.places import without_our_frames
 
 
 @final

@@ -13,9 +13,9 @@ from dagpu.backends.common.failures import Outcome
 from dagpu.backends.explore.choice import Choice
 from dagpu.backends.explore.script import ALLOCATE, BEGIN, PUBLISH, RECORD, WAIT, Action, Script
 from dagpu.common.errors import PlanError
-from dagpu.common.origin import describe
-from dagpu.lowering.plan import Execute
-from dagpu.lowering.program import Instruction, label
+from dagpu.common.places import describe
+from dagpu.plans.plan import Execute
+from dagpu.plans.program import Instruction, label
 
 
 class Store(Protocol):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple, final
 
-from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Wait, may_write_over
-from dagpu.lowering.program import HOST, Instruction, Launch, Role
+from dagpu.plans.plan import Allocate, Execute, Plan, Record, Release, Wait, may_write_over
+from dagpu.plans.program import HOST, Instruction, Launch, Role
 
 ALLOCATE: Final = 0
 RELEASE: Final = 1

@@ -28,7 +28,7 @@ from dagpu.backends.explore.script import (
     places_of,
     script_of,
 )
-from dagpu.lowering.plan import Plan
+from dagpu.plans.plan import Plan
 
 _State = tuple[int, ...]
 """For each lane, the number of steps done so far; a step is an action that touches memory."""

@@ -16,7 +16,7 @@ from dagpu.backends.explore.script import Script
 from dagpu.backends.host.arrays import Account, ArenaRange, HostMemory
 from dagpu.backends.host.numpy_execution import check_declared_sight, execute
 from dagpu.common.critical import enter_user_code, restore_section
-from dagpu.lowering.program import HOST, GraphLaunch, Instruction, Launch, Role
+from dagpu.plans.program import HOST, GraphLaunch, Instruction, Launch, Role
 
 FREED: Final = 0xFD
 """Pattern of bytes that belong to no buffer: before the first allocation, and after a release."""

@@ -11,8 +11,8 @@ from dagpu.backends.explore.machine import Machine
 from dagpu.backends.explore.script import RECORD, script_of
 from dagpu.backends.explore.store import PoisonedStore
 from dagpu.backends.host.arrays import Account, HostMemory
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.program import Role
+from dagpu.plans.plan import Plan
+from dagpu.plans.program import Role
 
 Bits: TypeAlias = tuple[object, ...]
 """The result of an execution: the bytes or the value of each output, and of each input that is written."""

@@ -8,11 +8,9 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dagpu.common.critical import BOOKKEEPING, Bookkeeping
-from dagpu.common.dtypes import Shape
+from dagpu.common.critical import BOOKKEEPING, Bookkeeping, ReferenceQueue
 from dagpu.common.errors import KernelBoundsError
-from dagpu.common.layout import Layout
-from dagpu.common.reference_queue import ReferenceQueue
+from dagpu.common.layout import Layout, Shape
 from dagpu.ops.kernel_spec import KernelSpec
 
 ALIGNMENT: Final = 64

@@ -18,10 +18,10 @@ from dagpu.backends.protocol import Bindings, Run
 from dagpu.common.env_vars import HOST_DEVICES, MEASURE
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import NO_GRAPHS, Device
-from dagpu.lowering.memory.planner import describe_peak
-from dagpu.lowering.plan import Plan, Step
-from dagpu.lowering.program import HOST, Role
-from dagpu.lowering.schedule.cost_model import CostModel
+from dagpu.plans.cost_model import CostModel
+from dagpu.plans.memory import describe_peak
+from dagpu.plans.plan import Plan, Step
+from dagpu.plans.program import HOST, Role
 
 SPREAD: Final = 8
 """Number of pooled streams over which concurrent runs are spread. A plan with more lanes uses more."""

@@ -12,7 +12,7 @@ from dagpu.backends.common.checks.checked_bodies import (
     layout_of,
     refuse_changed_input,
 )
-from dagpu.lowering.program import Launch
+from dagpu.plans.program import Launch
 
 
 def call_checked(launch: Launch, arguments: list[Any], call: Callable[[list[Any]], None]) -> None:

@@ -9,8 +9,8 @@ from dagpu.backends.common.worker_threads import WorkerStream, enqueue
 from dagpu.backends.host.arrays import HostMemory
 from dagpu.backends.host.host_run import Batch, HostRun
 from dagpu.backends.protocol import Bindings
-from dagpu.lowering.plan import Plan, Step
 from dagpu.ops.initializers import fresh_seed
+from dagpu.plans.plan import Plan, Step
 
 
 @final

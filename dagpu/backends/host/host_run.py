@@ -18,9 +18,9 @@ from dagpu.backends.host.arrays import ArenaRange, HostMemory
 from dagpu.backends.host.numpy_execution import execute
 from dagpu.backends.protocol import Bindings, Failure
 from dagpu.common.critical import SIGNALS_SECONDS
-from dagpu.common.tracebacks import without_our_frames
-from dagpu.lowering.plan import Allocate, Execute, Plan, Record, Release, Step, Wait
-from dagpu.lowering.program import Instruction
+from dagpu.common.places import without_our_frames
+from dagpu.plans.plan import Allocate, Execute, Plan, Record, Release, Step, Wait
+from dagpu.plans.program import Instruction
 
 
 @final

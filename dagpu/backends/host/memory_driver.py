@@ -9,8 +9,7 @@ from dagpu.backends.common.machine_memory import machine_memory
 from dagpu.backends.host.arrays import Account, HostMemory, writable_array
 from dagpu.backends.host.host_exchange import HOST_EXCHANGE, HostExchange
 from dagpu.common.layout import Layout, contiguous_layout
-from dagpu.handles.device_handles import NO_GRAPHS, MappedMemory
-from dagpu.handles.library_bodies import LibraryBody
+from dagpu.handles.device_handles import NO_GRAPHS, LibraryBody, MappedMemory
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

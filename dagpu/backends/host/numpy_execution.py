@@ -17,13 +17,13 @@ from dagpu.backends.host.arrays import input_array, readonly_array, writable_arr
 from dagpu.backends.host.body_checks import call_checked
 from dagpu.backends.host.sight_check import check_sight
 from dagpu.backends.host.tiles import TilePlace, cut_out, listed, places, whole
-from dagpu.common.dtypes import as_truth
 from dagpu.common.errors import DagpuError
-from dagpu.common.layout import Layout
-from dagpu.common.origin import describe
-from dagpu.common.tracebacks import passes_on
-from dagpu.kernels.generated.cancelled_parts import cancelled_by
-from dagpu.lowering.program import (
+from dagpu.common.layout import Layout, as_truth
+from dagpu.common.places import describe, passes_on
+from dagpu.kernels.twin_blocks import cancelled_by
+from dagpu.ops.initializers import with_seed
+from dagpu.ops.kernel_spec import IndexBeyond, KernelSpec
+from dagpu.plans.program import (
     Cell,
     CopyDtoD,
     CopyDtoH,
@@ -37,8 +37,6 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
-from dagpu.ops.initializers import with_seed
-from dagpu.ops.kernel_spec import IndexBeyond, KernelSpec
 
 
 class Launchable(Protocol):

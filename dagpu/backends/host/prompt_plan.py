@@ -16,8 +16,8 @@ from dagpu.backends.host.arrays import ArenaRange, HostMemory
 from dagpu.backends.host.host_run import Batch, HostRun
 from dagpu.backends.host.numpy_execution import execute, generated_call
 from dagpu.backends.protocol import COMPLETED, Bindings, Run
-from dagpu.lowering.plan import Allocate, Execute, Plan, Release
-from dagpu.lowering.program import GraphLaunch, HostCall, Instruction, Launch
+from dagpu.plans.plan import Allocate, Execute, Plan, Release
+from dagpu.plans.program import GraphLaunch, HostCall, Instruction, Launch
 
 PROMPT_BYTES: Final = 1 << 24
 """The bytes that all instructions of a run read and write, up to which the thread that waits for it executes it: a few

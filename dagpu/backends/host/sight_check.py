@@ -16,8 +16,8 @@ from dagpu.backends.common.checks.tile_sight import index_of_tile, sight_error
 from dagpu.backends.host.arrays import Account, ArenaRange, HostMemory, writable_array
 from dagpu.backends.host.tiles import listed
 from dagpu.common.layout import Layout
-from dagpu.lowering.program import Launch, View
 from dagpu.ops.kernel_spec import Sight
+from dagpu.plans.program import Launch, View
 
 RunTiles: TypeAlias = Callable[[list[object], list[int]], None]
 """Calls the host body of a launch for the tiles with these numbers, on this memory."""

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 
 from dagpu.backends.common.checks.tile_sight import index_of_tile
 from dagpu.backends.host.arrays import ArenaRange, HostMemory
-from dagpu.common.dtypes import Shape
-from dagpu.common.layout import Layout
+from dagpu.common.layout import Layout, Shape
 from dagpu.kernels.tile import Tile
-from dagpu.lowering.program import Tiles
+from dagpu.plans.program import Tiles
 
 _TABLE = 256
 """Largest number of tiles of a grid that is cached as a table, because a program may launch one shape many times."""

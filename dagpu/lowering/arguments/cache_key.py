@@ -31,22 +31,38 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from dagpu.common.origin import Origin
+from dagpu.common.places import Origin
 from dagpu.handles import OWNING
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.symbolic import SymbolicArray
 from dagpu.lowering.arguments.flattened import SEED_PLACE, AnyOp, CacheKey, Flattened, RememberedValue
 from dagpu.lowering.arguments.value_tokens import NUMBERS, ValueReader
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Cutoff, Map, On, Shared, Taken, Then, ToHost, Unzip, Value, Zip
+from dagpu.ops.compose import (
+    BUILT_IN,
+    FIRST,
+    LAST,
+    SHARE,
+    UNCUT,
+    Cutoff,
+    Map,
+    On,
+    Pure,
+    Shared,
+    Taken,
+    Then,
+    ToHost,
+    Unzip,
+    Value,
+    Zip,
+)
 from dagpu.ops.creation import Alloc, Copy, FromHost, from_host
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.initializers import Constant, Normal, Recipe, Uniform
 from dagpu.ops.launch import Launch
-from dagpu.ops.live.source_op import Source
-from dagpu.ops.live.versions import Snapshot
-from dagpu.ops.node_functions import BUILT_IN, FIRST, LAST, SHARE, UNCUT, Pure
 from dagpu.ops.single_flight import NOTHING, Once
+from dagpu.ops.source_op import Source
+from dagpu.ops.versions import Snapshot
 
 CONSTANTS: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
 """The ids of the functions that `Map` applies in most DAGs. These objects live as long as the process, so their ids are

@@ -15,10 +15,9 @@ from typing import Any, Final, Protocol, TypeAlias, final
 import numpy as np
 
 from dagpu.common.containers import Composite, about_of, items_of
-from dagpu.common.dtypes import element_type
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.frozen import plain
-from dagpu.common.layout import Layout
+from dagpu.common.layout import Layout, element_type
 from dagpu.handles import HANDLES, Cut, HandleState, Partition, SharedTensor, Tensor, cut_of, live_state, state_of
 from dagpu.handles.device_handles import Device
 from dagpu.handles.storage import Lock, Storage, no_graph

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 
 from dagpu.common.frozen import plain
-from dagpu.common.origin import Origin
+from dagpu.common.places import Origin
 from dagpu.handles import HANDLES
 from dagpu.handles.device_handles import Device
 from dagpu.lowering.arguments.cache_key import CONSTANTS
@@ -29,12 +29,11 @@ from dagpu.lowering.arguments.call_guard import (
 )
 from dagpu.lowering.arguments.exact_tokens import DEEPEST, PLAIN, field_token
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Map, On, ToHost, Value, Zip
+from dagpu.ops.compose import BUILT_IN, Map, On, ToHost, Value, Zip
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.initializers import Constant, Normal, Uniform
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
-from dagpu.ops.node_functions import BUILT_IN
 
 Fields: TypeAlias = tuple[tuple[str, Structure], ...]
 """The names of attributes, with the structures of their values."""

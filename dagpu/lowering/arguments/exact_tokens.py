@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dagpu.common.dtypes import COMPLEX, SUPPORTED
+from dagpu.common.layout import COMPLEX, SUPPORTED
 from dagpu.handles.device_handles import Device
 
 PLAIN: Final = frozenset(

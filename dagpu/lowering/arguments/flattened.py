@@ -5,8 +5,8 @@ from typing import Any, Final, TypeAlias, final
 
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.graph import Captured
-from dagpu.ops.live.versions import Snapshot
 from dagpu.ops.single_flight import Once
+from dagpu.ops.versions import Snapshot
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 

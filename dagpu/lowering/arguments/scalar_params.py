@@ -6,7 +6,7 @@ from typing import Final, Protocol, final
 
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.frozen import plain
-from dagpu.common.origin import Origin
+from dagpu.common.places import Origin
 from dagpu.kernels.call_arguments import check_scalar_argument
 from dagpu.ops.initializers import SEED_COUNT
 from dagpu.ops.kernel_spec import KernelSpec, Param

@@ -36,8 +36,8 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Unzip
 from dagpu.ops.creation import Alloc
 from dagpu.ops.graph import Captured
-from dagpu.ops.live.source_op import Source
 from dagpu.ops.single_flight import Once
+from dagpu.ops.source_op import Source
 
 FixedHandle: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
 """The handles that do not move when an op uses them."""

@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from dagpu.common.containers import Composite, items_of, tokens_of
-from dagpu.common.dtypes import element_type
+from dagpu.common.layout import element_type
 from dagpu.handles import HANDLES, Partition, SharedTensor, cut_of, find_live_state
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
@@ -14,8 +14,8 @@ from dagpu.lowering.arguments.exact_tokens import DEEPEST, PLAIN, exact_token, f
 from dagpu.lowering.arguments.fixed_tokens import describe_unreadable, fixed_token
 from dagpu.lowering.arguments.flattened import AnyOp, Flattened
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.live.source_op import Source
-from dagpu.ops.live.versions import Snapshot
+from dagpu.ops.source_op import Source
+from dagpu.ops.versions import Snapshot
 
 NUMBERS: Final = frozenset((int, float, SymbolicNumber))
 """The types of numbers that may differ between runs. A stand-in among them is left over from another trace, and counts

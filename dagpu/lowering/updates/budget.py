@@ -1,7 +1,7 @@
 """A limit for the memory that a feed keeps: which kept buffers are dropped, and made again when they are needed."""
 
 from dagpu.common.errors import PlanError
-from dagpu.common.origin import Origin, describe
+from dagpu.common.places import Origin, describe
 from dagpu.lowering.updates.staleness import Staleness
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
 
 from dagpu.common.frozen import frozen, plain
 from dagpu.common.layout import Layout
-from dagpu.lowering.program import Program, Tiles, Value
-from dagpu.ops.live.parts import Box
+from dagpu.ops.array_parts import Box
+from dagpu.plans.program import Program, Tiles, Value
 
 if TYPE_CHECKING:
     import numpy as np

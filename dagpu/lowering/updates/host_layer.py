@@ -27,12 +27,11 @@ from dagpu.common.wrong_arguments import refuse_stop_iteration
 from dagpu.handles import HANDLES
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.lowering.arguments.exact_tokens import PLAIN
-from dagpu.lowering.tracing.user_code import describe_closure
 from dagpu.lowering.updates.comparing.compare_values import host_values_equal, same_kind
 from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Map
-from dagpu.ops.node_functions import BUILT_IN, Inspect
+from dagpu.ops.compose import BUILT_IN, Inspect, Map
+from dagpu.tracing.user_code import describe_closure
 
 Mark = Callable[[int], None]
 """Records that the bit of a cutoff is stale."""

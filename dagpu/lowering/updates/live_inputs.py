@@ -20,18 +20,18 @@ import numpy as np
 from dagpu.common.containers import map_values, own_containers, values_in
 from dagpu.common.errors import NotReadyError
 from dagpu.common.layout import Layout
-from dagpu.common.origin import Origin, describe
+from dagpu.common.places import Origin, describe
 from dagpu.handles import HANDLES, HandleState, Holders, SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
-from dagpu.lowering.tracing.deferred import Deferred
 from dagpu.lowering.updates.comparing.compare_values import host_values_equal, same_objects
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Cutoff, Map, Shared
-from dagpu.ops.live.source_op import Source
-from dagpu.ops.live.versions import Snapshot, Version
+from dagpu.ops.source_op import Source
+from dagpu.ops.versions import Snapshot, Version
+from dagpu.tracing.run_memo import Deferred
 
 Call: TypeAlias = Callable[[Any], Any]
 

@@ -13,17 +13,17 @@ from typing import Any, TypeAlias, final
 from dagpu.common.containers import is_container, map_values, own_containers, values_in
 from dagpu.common.errors import OwnershipError
 from dagpu.common.layout import Layout
-from dagpu.common.origin import Origin, describe
+from dagpu.common.places import Origin, describe
 from dagpu.handles import OWNING, HandleState, Holders, SharedTensor, Tensor, clone_shared, live_state
 from dagpu.handles.device_handles import Device, driver_of
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
-from dagpu.lowering.tracing.deferred import Deferred, FromCell, FromItems, SuspendedOp, resolve
-from dagpu.lowering.tracing.user_code import apply_map
 from dagpu.lowering.updates.comparing.compare_values import same_objects
 from dagpu.lowering.updates.live_inputs import NOT_CALLED, LiveInputs
 from dagpu.ops.compose import Map
-from dagpu.ops.live.source_op import as_read
+from dagpu.ops.source_op import as_read
+from dagpu.tracing.run_memo import Deferred, FromCell, FromItems, SuspendedOp, resolve
+from dagpu.tracing.user_code import apply_map
 
 Build: TypeAlias = Callable[[], Any]
 """A function that builds a part of the result after an update."""

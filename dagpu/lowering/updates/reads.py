@@ -9,8 +9,8 @@ from typing import Any, TypeAlias, final
 
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Cutoff, Shared, Then, Unzip, sources_of
-from dagpu.ops.live.source_op import Source
 from dagpu.ops.single_flight import Once
+from dagpu.ops.source_op import Source
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 Remembering: TypeAlias = Shared[Any] | Unzip[Any]

@@ -9,22 +9,21 @@ from dagpu.common.errors import NotReadyError
 from dagpu.handles import HANDLES
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.lowering.arguments.traced_arguments import TracedArguments
-from dagpu.lowering.program import Cell, Items
-from dagpu.lowering.tracing.deferred import NOT_YET, Deferred
-from dagpu.lowering.tracing.program_builder import ProgramBuilder
-from dagpu.lowering.tracing.user_code import Closures, call_closure, describe_closure
 from dagpu.lowering.updates.live_inputs import NOT_CALLED, LiveInputs, LiveValue
 from dagpu.lowering.updates.reads import AnyOp, Reads, Remembering
 from dagpu.lowering.updates.shared_buffers import shared_buffer
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
-from dagpu.ops.compose import Cutoff, HostCall, Map, Shared, Unzip, Value, Zip, nodes_of
+from dagpu.ops.compose import BUILT_IN, Cutoff, HostCall, Inspect, Map, Shared, Unzip, Value, Zip, nodes_of
 from dagpu.ops.creation import Copy
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
-from dagpu.ops.live.source_op import Source, as_read
-from dagpu.ops.live.versions import Snapshot
-from dagpu.ops.node_functions import BUILT_IN, Inspect
 from dagpu.ops.single_flight import NOTHING, Once
+from dagpu.ops.source_op import Source, as_read
+from dagpu.ops.versions import Snapshot
+from dagpu.plans.program import Cell, Items
+from dagpu.tracing.program_builder import ProgramBuilder
+from dagpu.tracing.run_memo import NOT_YET, Deferred
+from dagpu.tracing.user_code import Closures, call_closure, describe_closure
 
 
 class RunSources(Protocol):

@@ -5,14 +5,13 @@ from typing import Any, final
 
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout
-from dagpu.common.origin import Origin
+from dagpu.common.places import Origin
 from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.device_handles import Device
-from dagpu.lowering.tracing.program_builder import ProgramBuilder
-from dagpu.lowering.tracing.traced_storage import TracedStorage
 from dagpu.ops.compose import Cutoff, Shared
-from dagpu.ops.live.source_op import Source
-from dagpu.ops.live.versions import Snapshot
+from dagpu.ops.source_op import Source
+from dagpu.ops.versions import Snapshot
+from dagpu.tracing.program_builder import ProgramBuilder, TracedStorage
 
 
 @final

@@ -10,8 +10,8 @@ alone, and with nothing dropped they are exactly those whose bits meet `mask`, a
 from collections.abc import Container, Iterable
 from typing import Final, final
 
-from dagpu.lowering.program import Program, Role, Value
 from dagpu.lowering.updates.claims import Change
+from dagpu.plans.program import Program, Role, Value
 
 _MOST_MASKS: Final = 64
 """The most sets of bits whose instructions are remembered."""

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from dagpu.lowering.program import Buffer, Instruction, Program, Role, operands
-from dagpu.lowering.renumbering import Renumbering
 from dagpu.lowering.updates.claims import Subprogram
+from dagpu.plans.program import Buffer, Instruction, Program, Role, operands
+from dagpu.plans.renumbering import Renumbering
 
 
 def extract(whole: Program, chosen: tuple[int, ...], targets: set[int]) -> Subprogram:

@@ -9,7 +9,9 @@ from collections.abc import Callable, Hashable
 from typing import Any, final, get_args
 
 from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token
-from dagpu.lowering.program import (
+from dagpu.ops.initializers import Recipe
+from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.plans.program import (
     Cell,
     GraphLaunch,
     If,
@@ -22,8 +24,6 @@ from dagpu.lowering.program import (
     operand_values,
     operands_in,
 )
-from dagpu.ops.initializers import Recipe
-from dagpu.ops.kernel_spec import KernelSpec
 
 
 @final

@@ -12,7 +12,8 @@ from dataclasses import fields
 from typing import Any, Final, Protocol, TypeAlias, final, get_args
 
 from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token
-from dagpu.lowering.program import (
+from dagpu.lowering.updates.claims import Comparison
+from dagpu.plans.program import (
     Buffer,
     Cell,
     CopyDtoD,
@@ -27,7 +28,6 @@ from dagpu.lowering.program import (
     Tiles,
     View,
 )
-from dagpu.lowering.updates.claims import Comparison
 
 Value: TypeAlias = int
 """The number of a value; see the module."""

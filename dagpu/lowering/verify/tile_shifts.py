@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from math import inf, lcm
 from typing import NamedTuple, final
 
-from dagpu.lowering.program import Launch, Tiles
 from dagpu.lowering.updates.claims import Change, Dirt, LeafDirt, TileUpdate
 from dagpu.lowering.verify.data_flow import DataFlow, Value
 from dagpu.lowering.verify.verify_tiles import Seen, TileVerifier, is_before, is_behind, only_these_see, seen_by
-from dagpu.ops.live.parts import Box
+from dagpu.ops.array_parts import Box
+from dagpu.plans.program import Launch, Tiles
 
 
 @final

@@ -6,11 +6,11 @@ The program of such an update is executed as its `If`s say, for every set of cut
 from dataclasses import replace
 
 from dagpu.common.errors import PlanError
-from dagpu.lowering.program import If, bodies_of
 from dagpu.lowering.updates.claims import Change, ConditionalUpdate, Subprogram, runs
 from dagpu.lowering.verify.data_flow import Compared, comparisons_of
-from dagpu.lowering.verify.step_names import CURE
 from dagpu.lowering.verify.verify_update import UpdateVerifier
+from dagpu.plans.program import If, bodies_of
+from dagpu.plans.verifier import CURE
 
 
 def verify_conditional(verifier: UpdateVerifier, comparisons: Compared, update: ConditionalUpdate) -> None:

@@ -15,12 +15,12 @@ import numpy as np
 
 from dagpu.common.errors import PlanError
 from dagpu.common.layout import Layout
-from dagpu.lowering.program import Cell, CopyDtoD, CopyHtoD, Instruction, Launch, Tiles, View, label
 from dagpu.lowering.updates.claims import Change, Dirt, Dirty, LeafDirt, TileUpdate
 from dagpu.lowering.verify.data_flow import Analysed, DataFlow, Value
-from dagpu.lowering.verify.step_names import CURE
+from dagpu.ops.array_parts import Box, slices_of
 from dagpu.ops.kernel_spec import Sight
-from dagpu.ops.live.parts import Box, slices_of
+from dagpu.plans.program import Cell, CopyDtoD, CopyHtoD, Instruction, Launch, Tiles, View, label
+from dagpu.plans.verifier import CURE
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Final, TypeAlias, final
 
 from dagpu.common.errors import PlanError
-from dagpu.lowering.program import Program, Role, label
 from dagpu.lowering.updates.claims import Change, Subprogram
 from dagpu.lowering.verify.data_flow import Analysed, Compared, DataFlow, Value, buffers_used, comparisons_of, operation
-from dagpu.lowering.verify.step_names import CURE
+from dagpu.plans.program import Program, Role, label
+from dagpu.plans.verifier import CURE
 
 _Number: TypeAlias = int
 """The number of a term. Equal numbers mean contents that are equal by construction."""

@@ -5,7 +5,7 @@ import math
 import sys
 from typing import Any
 
-from dagpu.common.origin import Origin, describe
+from dagpu.common.places import Origin, describe
 from dagpu.common.wrong_arguments import check_function, is_real_number, wrong_argument
 
 

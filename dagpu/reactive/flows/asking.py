@@ -8,8 +8,7 @@ from typing import Any, Generic, NoReturn, TypeVar, final
 
 import trio
 
-from dagpu.common.origin import Origin, describe, here
-from dagpu.common.tracebacks import without_our_frames
+from dagpu.common.places import Origin, describe, here, without_our_frames
 from dagpu.common.wrong_arguments import check_count, check_function
 from dagpu.handles import copy_error
 from dagpu.ops.base import DeviceOp, Static

@@ -9,10 +9,9 @@ from typing import Generic, NoReturn, Self, TypeVar, final
 import trio
 
 from dagpu.backends.common.measuring import SpanTrack, track_maker
-from dagpu.common.origin import Origin, describe
-from dagpu.common.tracebacks import without_our_frames
+from dagpu.common.places import Origin, describe, without_our_frames
 from dagpu.handles import copy_error
-from dagpu.ops.drawing.svg import text_in_page
+from dagpu.ops.svg import text_in_page
 from dagpu.reactive.flows.stage import Begin, End, FlowStage, Opening
 from dagpu.reactive.flows.stats import Stats
 

@@ -8,9 +8,8 @@ import trio
 from typing_extensions import TypeVar
 
 from dagpu.common.critical import run_user_code
-from dagpu.common.origin import Origin, describe, here
 from dagpu.common.pickling import PickledByName
-from dagpu.common.tracebacks import leaves_run
+from dagpu.common.places import Origin, describe, here, leaves_run
 from dagpu.common.wrong_arguments import check_count, check_flag, check_function, no_attribute, wrong_argument
 from dagpu.ops.base import DeviceOp, Static, check_op
 from dagpu.reactive.flows.arguments import check_seconds, check_step, check_target

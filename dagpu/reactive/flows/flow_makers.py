@@ -4,8 +4,7 @@ from collections.abc import AsyncIterable, Iterable
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from dagpu.common.origin import Origin, describe, here
-from dagpu.common.tracebacks import leaves_run
+from dagpu.common.places import Origin, describe, here, leaves_run
 from dagpu.common.wrong_arguments import wrong_argument
 from dagpu.handles import HANDLES
 from dagpu.ops.base import DeviceOp

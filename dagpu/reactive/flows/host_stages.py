@@ -9,8 +9,7 @@ import trio
 
 from dagpu.common.containers import own_containers
 from dagpu.common.critical import run_user_code
-from dagpu.common.origin import Origin, describe
-from dagpu.common.tracebacks import passes_on
+from dagpu.common.places import Origin, describe, passes_on
 from dagpu.common.wrong_arguments import refuse_stop_iteration
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.ops.base import DeviceOp

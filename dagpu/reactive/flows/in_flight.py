@@ -9,8 +9,7 @@ from typing import Any, Generic, TypeVar, final
 import trio
 
 from dagpu.backends.common.measuring import SpanTrack
-from dagpu.common.origin import Origin, StartedAt, describe
-from dagpu.common.tracebacks import passes_on
+from dagpu.common.places import Origin, StartedAt, describe, passes_on
 from dagpu.reactive.flows.stage import Asker, Begin, End, FlowStage, ItemOutcome, Opening, failure
 
 _T = TypeVar("_T")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, final
 
 import trio
 
-from dagpu.common.tracebacks import passes_on
+from dagpu.common.places import passes_on
 from dagpu.reactive.flows.stage import Asker, Begin, End, FlowStage, ItemOutcome, Opening, ask, failure
 
 _T = TypeVar("_T")

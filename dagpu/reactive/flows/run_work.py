@@ -7,8 +7,7 @@ from typing import Any, Final, TypeVar
 
 from dagpu.common.containers import own_containers
 from dagpu.common.critical import run_user_code
-from dagpu.common.origin import Origin, describe
-from dagpu.common.tracebacks import passes_on
+from dagpu.common.places import Origin, describe, passes_on
 from dagpu.common.wrong_arguments import format_value, refuse_stop_iteration
 from dagpu.ops.base import DeviceOp, Static
 from dagpu.reactive.flows.in_flight import ItemWork

@@ -18,8 +18,7 @@ import trio
 from typing_extensions import TypeVar
 
 from dagpu.backends.common.measuring import SpanTrack
-from dagpu.common.origin import Origin, describe
-from dagpu.common.tracebacks import without_our_frames
+from dagpu.common.places import Origin, describe, without_our_frames
 from dagpu.reactive.flows.stats import Stats
 
 _T = TypeVar("_T")

@@ -3,8 +3,7 @@
 from collections import deque
 from typing import Final, final
 
-from dagpu.common.origin import here
-from dagpu.common.tracebacks import leaves_run
+from dagpu.common.places import here, leaves_run
 from dagpu.reactive.flows.arguments import check_quantile
 
 _LATEST: Final = 1024

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from typing import final
 
 from dagpu.backends.protocol import Run
-from dagpu.common.origin import Origin
+from dagpu.common.places import Origin
 from dagpu.handles.device_handles import driver_of
 from dagpu.handles.storage import Storage, lock_all, unlock_all
 from dagpu.lowering.updates.claims import ConditionalUpdate

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from typing import final
 
-from dagpu.lowering.plan import Plan
 from dagpu.lowering.updates.claims import Change, ConditionalUpdate, Subprogram
 from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
 from dagpu.lowering.updates.staleness import Staleness
 from dagpu.lowering.verify.verify_conditional import verify_conditional
 from dagpu.lowering.verify.verify_update import UpdateVerifier
+from dagpu.plans.plan import Plan
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.settings import Settings
 

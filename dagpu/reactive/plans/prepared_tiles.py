@@ -12,7 +12,7 @@ from dagpu.lowering.updates.claims import Change, LeafDirt, Subprogram, TileUpda
 from dagpu.lowering.updates.dirty.tile_lists import TiledProgram, shifted_lists
 from dagpu.lowering.verify.tile_shifts import Shifts, find_shifts
 from dagpu.lowering.verify.verify_tiles import TileVerifier
-from dagpu.ops.live.parts import Box
+from dagpu.ops.array_parts import Box
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.device_lookup import find_device
 

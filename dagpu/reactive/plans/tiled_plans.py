@@ -11,7 +11,7 @@ from dagpu.lowering.updates.dirty.tile_updates import COPIED_WHOLE_FROM, WHOLE_F
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.verify.verify_tiles import TileVerifier
-from dagpu.ops.live.parts import Box
+from dagpu.ops.array_parts import Box
 from dagpu.reactive.plans.plan_maker import PlanMaker
 from dagpu.reactive.plans.prepared_tiles import ChangedParts, PreparedTiles, ProvedShapes, TiledPlan
 

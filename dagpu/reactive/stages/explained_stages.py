@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Final
 
-from dagpu.common.origin import describe
-from dagpu.lowering.program import label
+from dagpu.common.places import describe
 from dagpu.lowering.updates.live_inputs import LiveInputs
-from dagpu.ops.drawing.op_names import name_of
-from dagpu.ops.live.source_op import Source
+from dagpu.ops.drawing import name_of
+from dagpu.ops.source_op import Source
+from dagpu.plans.program import label
 from dagpu.reactive.stages.live_stage import LiveStage
 
 _SHOWN: Final = (int, float, str)

@@ -5,14 +5,11 @@ from typing import Any, TypeAlias, final
 
 from dagpu.backends.protocol import Bindings, Run
 from dagpu.common.errors import KernelArgumentError
-from dagpu.common.origin import Origin
+from dagpu.common.places import Origin
 from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Locks, lock_all, unlock_all
 from dagpu.lowering.arguments.call_guard import Reading
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.program import HOST
-from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.lowering.updates.claims import ALWAYS, Change, runs
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
@@ -21,6 +18,8 @@ from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Staleness
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
+from dagpu.plans.plan import Plan
+from dagpu.plans.program import HOST
 from dagpu.reactive.plans.conditional_plans import ConditionalPlan, ConditionalPlans
 from dagpu.reactive.plans.plan_maker import PlanMaker
 from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
@@ -32,6 +31,7 @@ from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import run_call, settle
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting.waits import Waits
+from dagpu.tracing.signature import BoundArguments
 
 AnyOp = DeviceOp[Any, Any, Any]
 

@@ -4,10 +4,7 @@ from functools import partial
 from typing import Any, final
 
 from dagpu.common.errors import BorrowError, KernelArgumentError, MovedError, PlanError
-from dagpu.common.origin import Origin, describe
-from dagpu.lowering.program import Instruction, Launch, Program
-from dagpu.lowering.tracing.program_builder import ProgramBuilder
-from dagpu.lowering.tracing.tracer import Tracer
+from dagpu.common.places import Origin, describe
 from dagpu.lowering.updates.budget import fit_into
 from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
 from dagpu.lowering.updates.leaf_values import LeafValues, written_from_outside
@@ -16,11 +13,14 @@ from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Staleness
 from dagpu.ops.base import DeviceOp
+from dagpu.plans.program import Instruction, Launch, Program
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stages.live_stage import LiveStage
 from dagpu.reactive.stages.stage_cutoffs import compared_buffer
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.execute import call_on_plan
+from dagpu.tracing.program_builder import ProgramBuilder
+from dagpu.tracing.tracer import Tracer
 
 AnyOp = DeviceOp[Any, Any, Any]
 

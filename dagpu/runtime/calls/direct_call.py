@@ -18,21 +18,21 @@ from trio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
 from dagpu.backends.protocol import COMPLETED, Bindings, Run
 from dagpu.common.critical import BOOKKEEPING, INTERRUPT
-from dagpu.common.origin import Origin
+from dagpu.common.places import Origin
 from dagpu.handles import Partition, cut_of
 from dagpu.handles.handle_state import restore_state, take_known_state
 from dagpu.lowering.arguments.call_guard import CallGuard, Moved, Reading, guard_call
 from dagpu.lowering.arguments.dag_guard import DagGuard, guard_dag
 from dagpu.lowering.arguments.exact_tokens import exact_token
 from dagpu.lowering.arguments.flattened import Flattened
-from dagpu.lowering.reuse.signature import Signature
-from dagpu.lowering.tracing.undo_log import TAKEN
 from dagpu.ops.base import DeviceOp, attach_plans
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import settle
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting.trio_waits import TrioWaits
 from dagpu.runtime.waiting.waits import BlockingWaits, drive
+from dagpu.tracing.signature import Signature
+from dagpu.tracing.undo_log import TAKEN
 
 MISS: Final = object()
 """Returned for a call that a direct call refuses. The call has had no effect; the general way runs it."""

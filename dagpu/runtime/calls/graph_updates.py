@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import final
 
 from dagpu.backends.protocol import Failure, Run
-from dagpu.common.origin import Origin
+from dagpu.common.places import Origin
 from dagpu.handles.storage import Locks, Storage
 
 

@@ -6,23 +6,22 @@ from typing import Any, Final, final
 
 from dagpu.backends.protocol import Bindings, Run
 from dagpu.common.errors import DeviceError
-from dagpu.common.origin import Origin
+from dagpu.common.places import Origin
 from dagpu.lowering.arguments.exact_tokens import exact_token
 from dagpu.lowering.arguments.flattened import Flattened
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.program import Program
-from dagpu.lowering.reuse.bound_arguments import BoundArguments
-from dagpu.lowering.reuse.signature import Signature
-from dagpu.lowering.schedule.list_schedule import ListSchedule
-from dagpu.lowering.schedule.policies import RoundRobin, SingleStream
-from dagpu.lowering.schedule.scheduler import schedule
-from dagpu.lowering.schedule.spread import Spread
-from dagpu.lowering.tracing.tracer import Stage
-from dagpu.lowering.verify.placed_values import verify_placement
-from dagpu.lowering.verify.verifier import verify
+from dagpu.plans.list_schedule import ListSchedule
+from dagpu.plans.placed_values import verify_placement
+from dagpu.plans.plan import Plan
+from dagpu.plans.policies import RoundRobin, SingleStream
+from dagpu.plans.program import Program
+from dagpu.plans.scheduler import schedule
+from dagpu.plans.spread import Spread
+from dagpu.plans.verifier import verify
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import backend
 from dagpu.runtime.waiting.pace import Pace
+from dagpu.tracing.signature import BoundArguments, Signature
+from dagpu.tracing.tracer import Stage
 
 _UPDATE_GRAPH_FROM: Final = 2
 """The update by one plan, counted from 1, from which on it is launched as one CUDA graph."""

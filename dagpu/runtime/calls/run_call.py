@@ -4,15 +4,14 @@ from collections.abc import Callable
 from typing import Any
 
 from dagpu.backends.protocol import Bindings, Failure, Run
-from dagpu.common.origin import Origin
-from dagpu.common.tracebacks import passes_on
+from dagpu.common.places import Origin, passes_on
 from dagpu.handles.storage import Locks
-from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.runtime.calls.graph_updates import EnqueuedUpdate
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting.pace import Pace
 from dagpu.runtime.waiting.waits import Waits
+from dagpu.tracing.signature import BoundArguments
 
 
 async def run_bound(

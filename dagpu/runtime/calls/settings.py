@@ -5,8 +5,8 @@ from typing import Any, final
 
 from dagpu.common.frozen import frozen
 from dagpu.handles.device_handles import Device
-from dagpu.lowering.plan import Plan
 from dagpu.ops.base import DeviceOp
+from dagpu.plans.plan import Plan
 
 
 @final

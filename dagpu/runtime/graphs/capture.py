@@ -7,19 +7,18 @@ from typing import Any, final
 
 from dagpu.common.critical import pause_section, restore_section
 from dagpu.common.errors import CaptureError
-from dagpu.common.origin import Origin, describe, start_of_run
+from dagpu.common.places import Origin, describe, start_of_run
 from dagpu.handles import HandleState, Lender, SharedTensor, live_state
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.handle_trees import map_handles
 from dagpu.handles.storage import Locks, Storage
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.program import GraphLaunch, HostCall, Program, Role
-from dagpu.lowering.schedule.spread import on_one_device
-from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Unzip, zip_ops
 from dagpu.ops.creation import dup
 from dagpu.ops.graph import Captured
+from dagpu.plans.plan import Plan
+from dagpu.plans.program import GraphLaunch, HostCall, Program, Role
+from dagpu.plans.spread import on_one_device
 from dagpu.runtime.calls.graph_updates import GraphUpdates
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
 from dagpu.runtime.calls.run_call import run_call
@@ -28,6 +27,7 @@ from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import call_on_plan, execute_now, quiet_collector
 from dagpu.runtime.plan_cache import PlanCache
 from dagpu.runtime.waiting.waits import BlockingWaits, drive
+from dagpu.tracing.tracer import Tracer
 
 _LAUNCHERS = 16
 """The most structures of updates, and of ops that launch it, for which a graph keeps plans."""

@@ -14,10 +14,8 @@ from typing import Any, final
 from typing_extensions import TypeVar
 
 from dagpu.common.critical import Section
-from dagpu.common.origin import Origin, here
+from dagpu.common.places import Origin, here
 from dagpu.handles.device_handles import Stream
-from dagpu.lowering.reuse.bound_arguments import BoundArguments
-from dagpu.lowering.tracing.tracer import Tracer
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import On
 from dagpu.ops.graph import Captured, CudaGraph, Scope, ScopeState
@@ -27,6 +25,8 @@ from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.graphs.capture import ScopeRecording, capture
 from dagpu.runtime.nesting import RecordingBlock, enter_recording, leave_recording, refuse_nested
 from dagpu.runtime.plan_lookup import PlanLookup
+from dagpu.tracing.signature import BoundArguments
+from dagpu.tracing.tracer import Tracer
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")

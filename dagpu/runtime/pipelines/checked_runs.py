@@ -6,15 +6,14 @@ from typing import Any, Final, cast, final
 from dagpu.common.containers import values_in
 from dagpu.common.errors import UpdateError
 from dagpu.common.frozen import frozen
-from dagpu.common.origin import Origin, describe
+from dagpu.common.places import Origin, describe
 from dagpu.handles import HandleState, Partition, SharedTensor, TensorMut, TensorRef, cut_of, live_state
 from dagpu.handles.handle_trees import handles_in, map_handles
 from dagpu.lowering.updates.comparing.compare_values import same_contents
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Then, ToHost, Value, Zip
+from dagpu.ops.compose import Pure, Then, ToHost, Value, Zip, pipeline_numbers
 from dagpu.ops.creation import Copy
-from dagpu.ops.live.source_op import Source
-from dagpu.ops.node_functions import Pure, pipeline_numbers
+from dagpu.ops.source_op import Source
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.execute import execute, run_unchecked
 from dagpu.runtime.plan_cache import PlanCache

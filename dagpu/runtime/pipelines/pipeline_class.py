@@ -6,14 +6,12 @@ from typing import Any, Generic, ParamSpec, final, overload
 
 from typing_extensions import TypeVar
 
-from dagpu.common.origin import Origin, describe, here
 from dagpu.common.pickling import PickledByName
-from dagpu.common.tracebacks import leaves_run, without_our_frames
+from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import check_count, check_flag, format_value, suspended_result, wrong_argument
 from dagpu.handles.handle_trees import move_handles
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Then, Value
-from dagpu.ops.node_functions import Pure, pipeline_numbers
+from dagpu.ops.compose import Pure, Then, Value, pipeline_numbers
 from dagpu.runtime.pipelines.checked_runs import check_call
 from dagpu.runtime.plan_cache import CacheInfo, PlanCache
 

@@ -17,8 +17,8 @@ import trio
 from dagpu.backends.common.worker_threads import no_thread
 from dagpu.backends.protocol import Run
 from dagpu.common.critical import counting_interrupts
-from dagpu.ops.live.open_batches import FIND_TASK
 from dagpu.ops.single_flight import Once
+from dagpu.ops.versions import FIND_TASK
 from dagpu.runtime.waiting.pace import Pace
 from dagpu.runtime.waiting.waits import block_until_done
 

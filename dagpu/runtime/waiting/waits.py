@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, final
 from dagpu.backends.protocol import Run
 from dagpu.common.critical import CURRENT_THREAD, SIGNALS_SECONDS, deferred_interrupt
 from dagpu.common.errors import NestedRunError
-from dagpu.common.origin import describe, here
+from dagpu.common.places import describe, here
 from dagpu.ops.single_flight import Once
 from dagpu.runtime.waiting.pace import Pace
 

@@ -28,7 +28,7 @@ from dagpu import (
     u8,
     zeros,
 )
-from dagpu.kernels.arrays.numpy_names import NUMPY_NAMES, PACKAGE_NAMES
+from dagpu.arrays.numpy_names import NUMPY_NAMES, PACKAGE_NAMES
 
 anyhow: Any = array
 anypackage: Any = dagpu

@@ -16,7 +16,7 @@ import pytest
 
 import dagpu
 from dagpu import use_device
-from dagpu.common.origin import is_ours
+from dagpu.common.places import is_ours
 from tests.behaviour.errors.cures import CASES, KEPT, LEFT_OUT, LEFT_OUT_ROOMS, Case, Program
 from tests.simulated.cuda import installed
 from tests.support.message_pieces import Piece, pieces
@@ -49,14 +49,13 @@ SHOWN = {
     "<string>",
     "__init__",
     "exploration",
-    "checkpoints",
-    "cluster_interpreter",
+    "cluster",
     "frozen",
-    "origin",
+    "places",
     "array_handle",
-    "bodies",
-    "lane_views",
-    "imported_handles",
+    "foreign_bodies",
+    "array_libraries",
+    "memory",
     "spread",
     "graph",
     "asking",
@@ -130,5 +129,5 @@ def test_every_text_of_a_message_is_met() -> None:
 
 def reasons_for(piece: Piece) -> set[str]:
     """The rooms and the words by which a piece is excused from being met by a program."""
-    rooms = LEFT_OUT_ROOMS.keys() & set(piece.module.split("/")[:-1])
+    rooms = LEFT_OUT_ROOMS.keys() & set(piece.module.removesuffix(".py").split("/"))
     return rooms | {words for words in LEFT_OUT if not rooms and words in piece.text}

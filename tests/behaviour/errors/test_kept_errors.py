@@ -41,7 +41,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.common.origin import is_ours
+from dagpu.common.places import is_ours
 from tests.simulated.cuda import installed
 from tests.simulated.kernels import Violation
 

@@ -12,9 +12,9 @@ from numpy.testing import assert_array_equal
 
 from dagpu import InteropError, adopt, expr, f32, lend, lend_mut, lent_out, share_array, use_device, zeros
 from dagpu.backends.host.arrays import array_at
-from dagpu.interop import known_memory
+from dagpu.interop import memory as known_memory
 from dagpu.interop.capsules import CPU, CUDA
-from dagpu.interop.known_memory import FEW, MANY, tables
+from dagpu.interop.memory import FEW, MANY, tables
 from tests.simulated.cuda import installed
 from tests.simulated.foreign_arrays import Library
 

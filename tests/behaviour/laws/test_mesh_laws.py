@@ -44,8 +44,8 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.lowering.plan import peak_bytes_on
-from dagpu.lowering.schedule.engines import peer_of
+from dagpu.plans.cost_model import peer_of
+from dagpu.plans.plan import peak_bytes_on
 from dagpu.testing import Execute, Launch, Plan, Program, exploring
 from tests.behaviour.laws.laws import (  # noqa: F401  # a law of several stages, for the policy of this module
     equal,

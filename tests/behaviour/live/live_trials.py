@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from dagpu import DagpuError, SchedulingPolicy, StreamInterpreter, from_host, use_device, zip_ops
 from dagpu.common.critical import Section
-from dagpu.common.origin import here
-from dagpu.lowering.program import label
-from dagpu.ops.live.source_op import Source, cutoff, source
-from dagpu.ops.live.versions import Snapshot
+from dagpu.common.places import here
+from dagpu.ops.source_op import Source, cutoff, source
+from dagpu.ops.versions import Snapshot
+from dagpu.plans.program import label
 from dagpu.reactive.incremental import IncrementalRun
 from dagpu.runtime.waiting.waits import BlockingWaits, drive
 from dagpu.testing import Plan, Program, exploring

@@ -14,7 +14,7 @@ from dagpu import DeviceError, PlanError, SharedTensor, current_device, from_hos
 from dagpu.lowering.updates.claims import Change
 from dagpu.lowering.updates.subprogram import extract
 from dagpu.lowering.verify.verify_update import UpdateVerifier
-from dagpu.ops.live.source_op import cutoff, source
+from dagpu.ops.source_op import cutoff, source
 from dagpu.testing import CopyDtoH, Execute, Plan, live_state
 from tests.behaviour.live.live_kernels import array, blended, flipped, gathered
 from tests.behaviour.live.live_trials import (

@@ -28,10 +28,10 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.handles import move_handle, restore_state
-from dagpu.lowering.reuse.bound_arguments import BoundArguments
 from dagpu.runtime.calls import direct_call
 from dagpu.runtime.execute import execute_now
 from dagpu.testing import Locks, exploring, live_state, storage_of
+from dagpu.tracing.signature import BoundArguments
 from tests.behaviour.pipelines.pipeline_calls import Calls, S, added, number_in, scaled, shared, tensor, unlocked
 from tests.behaviour.pipelines.pipeline_calls import no_plans_yet as no_plans_yet
 from tests.behaviour.promises.interrupting import Finger, interrupt

@@ -11,7 +11,7 @@ import trio
 from trio._core import _run as trio_loop
 
 from dagpu import DeviceOp, Flow, batching, flow, merge, value
-from dagpu.common.origin import is_ours
+from dagpu.common.places import is_ours
 from tests.behaviour.promises.interrupting import PATIENCE
 
 STARTS = trio_loop.Runner.spawn_impl.__code__

@@ -21,8 +21,8 @@ from dagpu import (
     use_device,
     zeros,
 )
-from dagpu.ops.live import changes
-from dagpu.ops.live.open_batches import Put
+from dagpu.ops import versions
+from dagpu.ops.versions import Put
 from tests.simulated.cuda import installed
 
 
@@ -88,7 +88,7 @@ def test_a_ctrl_c_amid_the_writes_is_raised_after_them(
     """A write is made once more if a Ctrl-C ends its run."""
     presses = list[int]()
 
-    def interrupted(announced: "changes._Announced") -> None:
+    def interrupted(announced: "versions._Announced") -> None:
         def pressed(put: Put) -> Put:
             def once(value: object, in_place: bool) -> object:
                 if not presses:
@@ -106,8 +106,8 @@ def test_a_ctrl_c_amid_the_writes_is_raised_after_them(
         ]
         write(made)
 
-    write = changes._write_announced  # noqa: SLF001  # the place of the Ctrl-C
-    monkeypatch.setattr(changes, "_write_announced", interrupted)
+    write = versions._write_announced  # noqa: SLF001  # the place of the Ctrl-C
+    monkeypatch.setattr(versions, "_write_announced", interrupted)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with use_device("host"):

@@ -28,11 +28,11 @@ from dagpu import (
     value,
     zip_ops,
 )
-from dagpu.lowering.reuse.bound_arguments import BoundArguments
-from dagpu.lowering.tracing.run_memo import BoundClaims
 from dagpu.runtime import execute
 from dagpu.runtime.calls import run_call
 from dagpu.testing import Locks, storage_of
+from dagpu.tracing.run_memo import BoundClaims
+from dagpu.tracing.signature import BoundArguments
 from tests.behaviour.laws.marked_ops import Op, awaiting
 from tests.behaviour.reuse.acting_kernels import ACTIONS, CALLED, acting, forked, lists
 from tests.behaviour.reuse.acting_kernels import gate_of_kernel_one as gate_of_kernel_one

@@ -23,8 +23,8 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.common.critical import Section
-from dagpu.common.origin import here
-from dagpu.ops.live.versions import Snapshot
+from dagpu.common.places import here
+from dagpu.ops.versions import Snapshot
 from dagpu.reactive.incremental import IncrementalRun
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.runtime.waiting.waits import BlockingWaits, Waits, drive

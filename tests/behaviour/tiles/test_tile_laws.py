@@ -12,7 +12,7 @@ from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
 from dagpu.lowering.updates.subprogram import extract
 from dagpu.lowering.verify.verify_tiles import TileVerifier
 from dagpu.lowering.verify.verify_update import UpdateVerifier
-from dagpu.ops.live.parts import Box
+from dagpu.ops.array_parts import Box
 from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
 from tests.behaviour.tiles.tile_trials import (
     TileRecipe,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagpu import DeviceError, SharedTensor, Source, batch, cutoff, from_host, observe, source, zip_ops
-from dagpu.ops.live.parts import MOST_PARTS, Parts
-from dagpu.ops.live.versions import Snapshot
+from dagpu.ops.array_parts import MOST_PARTS, Parts
+from dagpu.ops.versions import Snapshot
 from dagpu.testing import live_state
 from tests.behaviour.live.live_trials import MACHINES, Trial, explored, machine
 from tests.behaviour.tiles.tile_kernels import N, joined, negated, smoothed

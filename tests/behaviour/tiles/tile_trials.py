@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from dagpu import cutoff, from_host, source, zip_ops
 from dagpu.lowering.updates.dirty.carried_dirt import sight_of
-from dagpu.ops.live.source_op import Source
+from dagpu.ops.source_op import Source
 from dagpu.testing import CopyHtoD, Launch, Tiles, View
 from tests.behaviour.live.live_trials import Trial, same
 from tests.behaviour.tiles.tile_kernels import (

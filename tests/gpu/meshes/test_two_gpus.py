@@ -50,7 +50,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.sharding import assembling
+from dagpu.meshes import moving
 from dagpu.testing import parts_of
 from tests.gpu.support.gpu_kernels import add
 from tests.gpu.support.several import several_gpus
@@ -216,7 +216,7 @@ def test_collectives_have_the_bits_of_the_host(
     """Odd sizes, in one step and in two, through pipelines whose memory moves; strided parts also where a device is
     taken for one that does not read the other's memory."""
     if not peers:
-        monkeypatch.setattr(assembling, "reaches", lambda one, other: False)
+        monkeypatch.setattr(moving, "reaches", lambda one, other: False)
     array = np.random.default_rng(extent).normal(size=(extent, 3)).astype(f32)
     columns = Blocks(1, partial=True)
 

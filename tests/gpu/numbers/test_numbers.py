@@ -29,7 +29,7 @@ from dagpu import (
     use_device,
     zeros,
 )  # fmt: skip
-from dagpu.common.dtypes import SUPPORTED
+from dagpu.common.layout import SUPPORTED
 
 DTYPES: list[Any] = sorted((dtype.type for dtype in SUPPORTED), key=str)
 FLOATS: list[Any] = [f16, bf16, f32, f64]

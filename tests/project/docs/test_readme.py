@@ -6,9 +6,9 @@ import tomllib
 import pytest
 
 import dagpu
+from dagpu.arrays.libraries import INSTALL as INSTALL_MATH
 from dagpu.backends.cuda.driver.pycuda_driver import _missing
 from dagpu.handles.device_handles import INSTALL_CUDA, INSTALL_NVRTC
-from dagpu.kernels.arrays.libraries.nvmath_bindings import INSTALL as INSTALL_MATH
 from tests.support.paths import ROOT
 
 README = ROOT / "README.md"

@@ -6,12 +6,11 @@ At each transition it asks for a choice. `every_choice` tries all of them, one r
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
-from dagpu.cluster.cluster_runs import ClusterRun
+from dagpu.cluster.backend import ClusterRun
 from dagpu.cluster.tasks import Group, Task, call_of
-from dagpu.cluster.worker.part_runs import PartCall, PartRunner
-from dagpu.cluster.worker.part_values import PartValue
+from dagpu.cluster.worker import PartCall, PartRunner, PartValue
 from dagpu.common.layout import Layout
-from dagpu.handles.library_bodies import LibraryBody
+from dagpu.handles.device_handles import LibraryBody
 from dagpu.testing import live_state
 
 Choose = Callable[[int], int]
@@ -28,7 +27,7 @@ class StandInHold:
 
 @final
 class Adversary:
-    """An engine whose workers are dicts. Implements `dagpu.cluster.cluster_runs.Engine`.
+    """An engine whose workers are dicts. Implements `dagpu.cluster.backend.Engine`.
 
     Args:
         workers: the names of the workers.

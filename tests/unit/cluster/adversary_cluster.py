@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from dagpu import CostModel, StreamInterpreter, use_interpreter
-from dagpu.cluster.cluster_backend import ClusterBackend
-from dagpu.cluster.worker.part_values import PartValue, read_value, write_value
+from dagpu.cluster.backend import ClusterBackend
+from dagpu.cluster.worker import PartValue, read_value, write_value
 from dagpu.runtime.device_lookup import add_nodes, remove_nodes
 from tests.programs.meshes import Scatter
 from tests.unit.cluster.adversary import Adversary

@@ -31,21 +31,17 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.cuda.kernels.launch_params import pack
-from dagpu.cluster import lineage, task_lists
-from dagpu.cluster.cluster_backend import ClusterBackend
-from dagpu.cluster.cluster_runs import ClusterRun
-from dagpu.cluster.parts.part_blobs import WriteCheckpoint
-from dagpu.cluster.parts.part_decoder import Decoder
-from dagpu.cluster.parts.part_encoder import Encoder
-from dagpu.cluster.remote_driver import RemoteDriver
+from dagpu.cluster import tasks as lineage
+from dagpu.cluster import tasks as task_lists
+from dagpu.cluster.backend import ClusterBackend, ClusterRun, RemoteDriver
+from dagpu.cluster.blobs import Decoder, Encoder, WriteCheckpoint
 from dagpu.cluster.tasks import RemoteMemory
-from dagpu.cluster.worker.part_runs import PartRunner, StoredArray
-from dagpu.cluster.worker.part_values import PartValue, Pickled, loaded
-from dagpu.handles.library_bodies import LibraryBody
-from dagpu.lowering.schedule.policies import SingleStream
-from dagpu.lowering.tracing.tracer import Tracer
+from dagpu.cluster.worker import PartRunner, PartValue, Pickled, StoredArray, loaded
+from dagpu.handles.device_handles import LibraryBody
+from dagpu.plans.policies import SingleStream
 from dagpu.runtime.device_lookup import add_nodes, find_device, remove_nodes
 from dagpu.testing import HOST, Buffer, Cell, HostCall, Launch, Program, Role, live_state
+from dagpu.tracing.tracer import Tracer
 from tests.conftest import DEEP
 from tests.programs.meshes import Scatter
 from tests.programs.named_kernels import affine, step

@@ -13,7 +13,7 @@ pytest.importorskip("cryptography", reason="certificates are made by it: pip ins
 from distributed import Security
 
 from dagpu import Cluster, ClusterError, ClusterSecurityError, Tls, full, use_interpreter
-from dagpu.cluster.connection.bridge import Bridge
+from dagpu.cluster.connection import Bridge
 from tests.conftest import only_deep
 from tests.unit.cluster.certificates import certificates
 from tests.unit.cluster.schedulers import start, stop

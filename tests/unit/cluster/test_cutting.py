@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import CostModel, PlanError, Spread
-from dagpu.cluster.parts.cutting import cut
-from dagpu.cluster.parts.part import Part, Version
-from dagpu.cluster.parts.part_checks import verify_parts
-from dagpu.lowering.schedule.mesh_placement.placing import place
-from dagpu.lowering.schedule.policies import SingleStream
+from dagpu.cluster.cutting import Part, Version, cut
+from dagpu.cluster.part_checks import verify_parts
+from dagpu.plans.placing import place
+from dagpu.plans.policies import SingleStream
 from dagpu.testing import (
     HOST,
     Buffer,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dagpu.cluster.connection.main_guard import is_guarded
+from dagpu.cluster.connection import is_guarded
 from tests.support.paths import ROOT, first_in
 
 PROGRAM = """import trio

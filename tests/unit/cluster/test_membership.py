@@ -12,9 +12,8 @@ import trio
 pytest.importorskip("distributed", reason="a cluster needs Dask: pip install 'dagpu[cluster]'")
 
 from dagpu import Cluster, ClusterLostError, VersionMismatchError, from_host, use_interpreter, value
-from dagpu.cluster.connection import opening
-from dagpu.cluster.connection.bridge import Bridge
-from dagpu.cluster.worker import dask_tasks
+from dagpu.cluster import dask_tasks, opening
+from dagpu.cluster.connection import Bridge
 from tests.unit.cluster.cluster_programs import Await
 from tests.unit.cluster.running_cluster import SECONDS, until
 from tests.unit.cluster.schedulers import join, start, stop

@@ -7,7 +7,7 @@ pytest.importorskip("distributed", reason="a cluster needs Dask: pip install 'da
 from distributed.core import clean_exception, error_message
 
 from dagpu import ClusterError, CompileError, OutOfMemoryError
-from dagpu.cluster.worker.part_errors import received_error, sent_error
+from dagpu.cluster.dask_tasks import received_error, sent_error
 
 
 class Unreadable(Exception):

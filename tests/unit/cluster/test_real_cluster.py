@@ -26,8 +26,8 @@ from dagpu import (
     value,
     zip_ops,
 )
-from dagpu.cluster.cluster_runs import ClusterRun
-from dagpu.cluster.worker import dask_tasks
+from dagpu.cluster import dask_tasks
+from dagpu.cluster.backend import ClusterRun
 from tests.conftest import DEEP, MARKS, only_deep
 from tests.programs.meshes import Scatter
 from tests.programs.named_kernels import step

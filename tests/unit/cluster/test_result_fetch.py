@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
-from dagpu.cluster.engine.result_fetch import ResultFetch
+from dagpu.cluster.run_state import ResultFetch
 
 
 class Client:

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from dagpu import CostModel, Spread, StreamInterpreter, from_host, plan_of, use_interpreter, zip_ops
-from dagpu.cluster.cluster_backend import ClusterBackend
-from dagpu.cluster.cluster_runs import ClusterRun
-from dagpu.cluster.engine.run_state import RunState
+from dagpu.cluster.backend import ClusterBackend, ClusterRun
+from dagpu.cluster.run_state import RunState
 from dagpu.runtime.device_lookup import add_nodes, remove_nodes
 from tests.unit.cluster.adversary import Adversary
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 pytest.importorskip("distributed", reason="a cluster needs Dask: pip install 'dagpu[cluster]'")
 
 from dagpu import In, Out, StreamInterpreter, empty, f32, from_host, kernel, plan_of, use_interpreter, value, zip_ops
-from dagpu.cluster.engine.task_graphs import GraphWriter
-from dagpu.cluster.parts.part_decoder import Decoder
+from dagpu.cluster.blobs import Decoder
+from dagpu.cluster.engine import GraphWriter
 from dagpu.cluster.tasks import Task, call_of
-from dagpu.cluster.worker.part_runs import PartRunner
+from dagpu.cluster.worker import PartRunner
 from dagpu.testing import Launch
 from tests.unit.cluster.adversary_cluster import cluster, interpreter
 

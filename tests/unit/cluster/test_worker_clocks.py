@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("distributed", reason="a cluster needs Dask: pip install 'dagpu[cluster]'")
 
-from dagpu.cluster.engine.worker_clocks import offset_of
+from dagpu.cluster.engine import offset_of
 
 ways = st.floats(0.0, 1.0)
 

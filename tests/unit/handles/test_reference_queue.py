@@ -8,7 +8,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-from dagpu.common.reference_queue import ReferenceQueue
+from dagpu.common.critical import ReferenceQueue
 
 
 class Owner:

@@ -7,10 +7,9 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from dagpu.common.dtypes import f32, strides_of
 from dagpu.common.errors import KernelArgumentError, MovedError
-from dagpu.common.layout import Layout
-from dagpu.common.origin import describe
+from dagpu.common.layout import Layout, f32, strides_of
+from dagpu.common.places import describe
 from dagpu.handles import HandleState, Tensor
 from dagpu.handles.device_handles import Device
 from dagpu.handles.handle_trees import storage_key

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagpu.common.layout import Layout
-from dagpu.kernels.generated.bit_comparison import FLAG, bits_of, differ_kernel, flag_count
+from dagpu.kernels.bit_comparison import FLAG, bits_of, differ_kernel, flag_count
 from dagpu.testing import contiguous_layout
 from tests.emulation.emulated_kernels import EmulatedKernels
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from dagpu.kernels.cuda_source.includes import included_files, read
+from dagpu.kernels.preprocessing import included_files, read
 from tests.unit.backends.cuda.compile.included_sources import NAMED
 
 NOT_NAMED = {

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.common.errors import KernelArgumentError
-from dagpu.kernels.cuda_source.cuda_scalars import CudaParam, check_scalar
+from dagpu.kernels.cuda_signature import CudaParam, check_scalar
 from dagpu.kernels.declaration import ScalarCheck
 from tests.support.cuda_text import only
 

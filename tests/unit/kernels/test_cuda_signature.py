@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.common.errors import DagpuError, KernelArgumentError
-from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
-from dagpu.kernels.cuda_source.cuda_signature import CudaSignature, PyParam, check_signature
+from dagpu.kernels.cuda_signature import CudaParam, CudaSignature, PyParam, check_signature
 from dagpu.testing import Form
 from tests.support.cuda_text import Abi, only, parse, refusal
 
@@ -235,7 +234,7 @@ def test_the_module_does_not_import_numpy() -> None:
     """The reader is light: it needs the standard library alone."""
     code = (
         "import sys, types; package = types.ModuleType('dagpu'); package.__path__ = ['dagpu'];"
-        "sys.modules['dagpu'] = package; import dagpu.kernels.cuda_source.cuda_signature;"
+        "sys.modules['dagpu'] = package; import dagpu.kernels.cuda_signature;"
         "sys.exit('numpy' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.common.errors import KernelArgumentError
-from dagpu.kernels.cuda_source.cuda_scalars import CudaParam
+from dagpu.kernels.cuda_signature import CudaParam
 from tests.support.cuda_text import Abi, only, parse, refusal
 
 

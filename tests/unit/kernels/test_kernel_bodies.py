@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from dagpu.common.dtypes import f32
 from dagpu.common.errors import NoDeviceError
-from dagpu.kernels.compiling import COMPILER
+from dagpu.common.layout import f32
+from dagpu.kernels.declaration import COMPILER
 from dagpu.kernels.decorator import In, Kernel, Out, kernel
 from dagpu.ops.launch import Launch
 from tests.unit.kernels import kernel_cases

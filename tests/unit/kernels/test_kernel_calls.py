@@ -6,8 +6,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from dagpu.common.dtypes import f32, f64
-from dagpu.common.origin import place_of
+from dagpu.common.layout import f32, f64
+from dagpu.common.places import place_of
 from dagpu.handles import Partition, Tensor
 from dagpu.kernels.decorator import In, Out, kernel
 from dagpu.ops.base import DeviceOp

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dagpu import Elem, Foreign, expr, foreign
-from dagpu.common.dtypes import f32, f64, i32, u8
 from dagpu.common.errors import KernelArgumentError
-from dagpu.common.origin import record_origins
+from dagpu.common.layout import f32, f64, i32, u8
+from dagpu.common.places import record_origins
 from dagpu.handles import Tensor
 from dagpu.kernels.decorator import In, Kernel, Lazy, Out, kernel
 from dagpu.ops.launch import Launch

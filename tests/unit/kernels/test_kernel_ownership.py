@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagpu.common.dtypes import f32, f64
 from dagpu.common.errors import MovedError
+from dagpu.common.layout import f32, f64
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernels.call_arguments import arguments_fit, check_arguments
 from dagpu.ops.compose import value

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dagpu.kernels.cuda_source.module_variables import read_module_use
+from dagpu.kernels.module_variables import read_module_use
 
 K = "__global__ void k(float* y) "
 CG = "namespace cg = cooperative_groups; "

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from dagpu.kernels.cuda_source.module_variables import read_module_use
-from dagpu.kernels.cuda_source.preprocessing import preprocess
+from dagpu.kernels.module_variables import read_module_use
+from dagpu.kernels.preprocessing import preprocess
 
 K = "__global__ void k(float* y) "
 COUNTS = K + "{ y[0] = ++n; }"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu.lowering.program import Accesses
+from dagpu.plans.program import Accesses
 from dagpu.testing import (
     Buffer,
     Cell,

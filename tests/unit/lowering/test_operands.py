@@ -6,8 +6,8 @@ from typing import Any, Final, get_args, get_type_hints
 import numpy as np
 import pytest
 
-from dagpu.lowering.program import Items, Operand, constant_values, map_operands, operand_values, operands
-from dagpu.lowering.renumbering import Renumbering
+from dagpu.plans.program import Items, Operand, constant_values, map_operands, operand_values, operands
+from dagpu.plans.renumbering import Renumbering
 from dagpu.testing import (
     HOST,
     Cell,

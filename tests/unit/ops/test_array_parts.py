@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from numpy.typing import NDArray
 
-from dagpu.ops.live.array_parts import LEAST, ArrayParts
-from dagpu.ops.live.parts import Box, slices_of
+from dagpu.ops.array_parts import LEAST, ArrayParts, Box, slices_of
 
 Array = NDArray[Any]
 SIDE = 128

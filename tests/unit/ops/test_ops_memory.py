@@ -41,7 +41,7 @@ from dagpu import (
     use_device,
     zeros,
 )
-from dagpu.common.dtypes import SUPPORTED
+from dagpu.common.layout import SUPPORTED
 from dagpu.testing import storage_of
 from tests.support.handle_cases import line
 from tests.support.places import place

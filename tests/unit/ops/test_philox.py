@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from dagpu.backends.common import philox
-from dagpu.common.dtypes import bf16
+from dagpu.common.layout import bf16
 
 DType: TypeAlias = np.dtype[Any]
 FLOATS = [np.dtype(t) for t in (np.float16, bf16, np.float32, np.float64)]

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import CostModel, In, Out, Stream, arange, device, f32, full, kernel, plan_of, zeros, zip_ops
-from dagpu.lowering.plan import lane_names
-from dagpu.lowering.report import memory_drawing as memory_picture
-from dagpu.lowering.report import plan_drawing as plan_picture
-from dagpu.lowering.report.prediction import forecast
-from dagpu.ops.drawing import op_drawing as dag_picture
-from dagpu.ops.drawing import svg
+from dagpu.ops import drawing as dag_picture
+from dagpu.ops import svg
+from dagpu.plans import drawing as memory_picture
+from dagpu.plans import drawing as plan_picture
+from dagpu.plans.plan import lane_names
+from dagpu.plans.prediction import forecast
 from dagpu.testing import Plan, Program, nodes_of, schedule
 from tests.programs.named_dags import NAMED
 from tests.programs.plain_programs import chain, fork_join, launch, output, program, programs

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import In, Out, f32, kernel, plan_of, zeros, zip_ops
-from dagpu.ops.drawing import op_drawing, svg
+from dagpu.ops import drawing, svg
 from dagpu.testing import Program, schedule
 from tests.programs.named_dags import NAMED
 from tests.programs.plain_programs import programs
@@ -169,4 +169,4 @@ def test_an_op_of_many_sources_is_wide_enough_for_them() -> None:
     root = ET.fromstring(zip_ops(*[zeros((4,)) for _ in range(40)]).to_svg())
     ends = sorted(trail[-1][0] for trail in trails(root))
     assert len(ends) == 40
-    assert all(right - left > op_drawing._PORT[0] for left, right in pairwise(ends))  # noqa: SLF001  # a port's width
+    assert all(right - left > drawing._PORT[0] for left, right in pairwise(ends))  # noqa: SLF001  # a port's width

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from dagpu.backends.common import numpy_initializers, philox
 from dagpu.backends.common.numpy_initializers import write
-from dagpu.common.dtypes import SUPPORTED, bf16
 from dagpu.common.errors import ShapeError
+from dagpu.common.layout import SUPPORTED, bf16
 from dagpu.ops.initializers import Eye, Linspace, Recipe, check_recipe
 from dagpu.testing import Arange, Constant, Normal, Uniform
 

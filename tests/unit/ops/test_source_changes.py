@@ -8,8 +8,8 @@ import pytest
 
 from dagpu import batch, source
 from dagpu.common.critical import Bookkeeping
-from dagpu.ops.live import changes
-from dagpu.ops.live.versions import CLOCK, Snapshot, Version
+from dagpu.ops import versions
+from dagpu.ops.versions import CLOCK, Snapshot, Version
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ def test_a_set_without_the_lock_is_made_only_where_nothing_is_in_the_way(
     locked: list[str] = []
     snapshots: list[Snapshot] = []
     done = threading.Event()
-    add = changes._add_version  # noqa: SLF001  # a seam
+    add = versions._add_version  # noqa: SLF001  # a seam
 
     def interfere(instant: int, revision: int, value: int) -> Version:
-        monkeypatch.setattr(changes, "Version", Version)
+        monkeypatch.setattr(versions, "Version", Version)
         if in_way == "another set":
             a.set(5)
         elif in_way == "another source":
@@ -105,10 +105,10 @@ def test_a_set_without_the_lock_is_made_only_where_nothing_is_in_the_way(
         done.set()
         return add(*arguments)  # type: ignore[arg-type]  # reason: handed on as they are
 
-    monkeypatch.setattr(changes, "Version", interfere)
-    monkeypatch.setattr(changes, "_add_version", noted)
+    monkeypatch.setattr(versions, "Version", interfere)
+    monkeypatch.setattr(versions, "_add_version", noted)
     if in_way == "a change with the lock":
-        with Bookkeeping(), changes._Changing():  # noqa: SLF001  # a seam
+        with Bookkeeping(), versions._Changing():  # noqa: SLF001  # a seam
             other = threading.Thread(target=a.set, args=(9,))
             other.start()
             assert done.wait(10)

@@ -1,4 +1,4 @@
-"""`python -m dagpu`: info, explain and trace. `check` has tests of its own."""
+"""`python -m dagpu`: commands, explain and trace. `check` has tests of its own."""
 
 import json
 import subprocess
@@ -12,8 +12,8 @@ import dagpu
 from dagpu import device
 from dagpu.__main__ import main
 from dagpu.common.env_vars import VARIABLES, Variable
-from dagpu.entry import info
-from dagpu.entry.info import SelfTestResult, examine
+from dagpu.entry import commands
+from dagpu.entry.commands import SelfTestResult, examine
 
 SCRIPT = """
 import sys
@@ -86,11 +86,11 @@ def test_a_device_with_wrong_results_is_found(monkeypatch: pytest.MonkeyPatch) -
     def wrong(*arguments: object) -> None:
         raise RuntimeError("the device is on fire")
 
-    monkeypatch.setattr(info.self_test.spec.host, "function", wrong)
+    monkeypatch.setattr(commands.self_test.spec.host, "function", wrong)
     found = examine(device("host:0"))
     assert (found.works, found.what) == (False, "RuntimeError: the device is on fire")
-    assert info.info() == 1
-    monkeypatch.setattr(info.self_test.spec.host, "function", lambda y, a, x: y.fill(7))
+    assert commands.info() == 1
+    monkeypatch.setattr(commands.self_test.spec.host, "function", lambda y, a, x: y.fill(7))
     assert not examine(device("host:0")).works
 
 

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from dagpu.common.errors import ForeignError
 from dagpu.common.layout import Layout
-from dagpu.common.origin import describe
-from dagpu.handles.library_bodies import UserBody
-from dagpu.lowering.program import Launch
+from dagpu.common.places import describe
+from dagpu.handles.device_handles import UserBody
 from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.plans.program import Launch
 
 CANARY: Final = 256
 """Bytes before and after an output or scratch memory that must not change. A multiple of any alignment of a body."""

@@ -1,9 +1,9 @@
 """Tiles by their numbers, and the errors of launches that looked where they may not."""
 
-from dagpu.common.dtypes import Shape
 from dagpu.common.errors import KernelBoundsError
-from dagpu.common.origin import describe
-from dagpu.lowering.program import Launch
+from dagpu.common.layout import Shape
+from dagpu.common.places import describe
+from dagpu.plans.program import Launch
 
 
 def sight_error(launch: Launch, position: int, index: tuple[int, ...], tile: tuple[int, ...]) -> KernelBoundsError:

@@ -11,9 +11,9 @@ from dagpu.backends.common.failures import Outcome
 from dagpu.backends.cuda.commands.error_context import instructions_of
 from dagpu.backends.cuda.kernels.launch_params import REPORT
 from dagpu.common.errors import KernelBoundsError
-from dagpu.common.origin import describe
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.program import Launch
+from dagpu.common.places import describe
+from dagpu.plans.plan import Plan
+from dagpu.plans.program import Launch
 
 LAYOUT: Final = np.dtype(
     [("state", "i4"), ("argument", "i4"), ("rank", "i4"), ("kind", "i4"), ("index", "i8", (8,)), ("extent", "i8", (8,))]

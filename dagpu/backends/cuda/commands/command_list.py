@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, final
 from dagpu.backends.cuda.commands.relocation import BaseOffset, LaunchParameters
 from dagpu.backends.cuda.driver.driver_protocol import LAUNCH, KernelLaunch, Launches, RawEvent
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.lowering.program import Instruction
+from dagpu.plans.program import Instruction
 
 
 class Reporting(Protocol):

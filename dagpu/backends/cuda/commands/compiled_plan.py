@@ -7,8 +7,8 @@ from typing import final
 from dagpu.backends.cuda.commands.relocation import BaseOffset
 from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.program import Launch
+from dagpu.plans.plan import Plan
+from dagpu.plans.program import Launch
 
 
 @final

@@ -18,8 +18,8 @@ from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, packed_seed
 from dagpu.backends.cuda.kernels.launch_limits import block_for, check_limits
 from dagpu.backends.cuda.kernels.launch_params import LIST, REPORT, PackedLaunch
 from dagpu.backends.cuda.resources.streams import MARK_EVERY
-from dagpu.lowering.plan import Execute, Record, Wait
-from dagpu.lowering.program import If, Instruction, Launch, View
+from dagpu.plans.plan import Execute, Record, Wait
+from dagpu.plans.program import If, Instruction, Launch, View
 
 
 @final

@@ -1,8 +1,8 @@
 """Instructions as the errors of a run name them: with the user's file and line."""
 
-from dagpu.common.origin import describe
-from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import Instruction, Launch
+from dagpu.common.places import describe
+from dagpu.plans.plan import Execute, Plan
+from dagpu.plans.program import Instruction, Launch
 
 
 def describe_instruction(instruction: Instruction) -> str:

@@ -26,8 +26,8 @@ from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import array_over
 from dagpu.common.errors import DeviceError, ShapeError
 from dagpu.common.layout import Layout, address_of
-from dagpu.common.origin import describe
-from dagpu.lowering.program import CopyDtoH, CopyHtoD, HostCall
+from dagpu.common.places import describe
+from dagpu.plans.program import CopyDtoH, CopyHtoD, HostCall
 
 PROMPT_OUT: Final = 8 << 20
 """Bytes: for a larger result, page-locking fresh memory may take milliseconds. A worker thread waits for that."""

@@ -22,8 +22,8 @@ from dagpu.backends.cuda.compile.nvrtc import Nvrtc, Refusal, Toolchain
 from dagpu.backends.cuda.compile.python_code import python_code
 from dagpu.common.errors import CompileError, DeviceError
 from dagpu.handles.device_handles import INSTALL_NVRTC
-from dagpu.kernels.cuda_source.cuda_lexer import scan_declarations, tokenize
-from dagpu.kernels.cuda_source.includes import included_files, read
+from dagpu.kernels.cuda_lexer import scan_declarations, tokenize
+from dagpu.kernels.preprocessing import included_files, read
 from dagpu.ops.kernel_spec import KernelSpec
 
 PRELUDE = Path(__file__).resolve().parents[1] / "kernels" / "prelude" / "dagpu.cuh"

@@ -11,9 +11,9 @@ from dagpu.backends.cuda.compile.nvcc import find_nvcc
 from dagpu.backends.cuda.compile.nvrtc import load_nvrtc
 from dagpu.backends.cuda.kernels.kernel_variants import macros, usual_variant
 from dagpu.common.errors import KernelArgumentError
-from dagpu.common.origin import describe
+from dagpu.common.places import describe
 from dagpu.kernels.decorator import DECLARED, Kernel
-from dagpu.kernels.expressions.expression import Expression
+from dagpu.kernels.expression import Expression
 from dagpu.ops.kernel_spec import KernelSpec
 
 Declared: TypeAlias = Kernel[Any] | Expression[..., Any]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dagpu.backends.cuda.compile.cubin import is_cubin, kernel_facts
 from dagpu.backends.cuda.compile.ptx_linker import link_ptx
 from dagpu.common.errors import CompileError
-from dagpu.common.origin import Origin, describe
+from dagpu.common.places import Origin, describe
 from dagpu.ops.kernel_spec import KernelSpec, MachineCode
 
 

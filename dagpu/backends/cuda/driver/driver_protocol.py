@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.common.errors import DeviceError
-from dagpu.handles.library_bodies import Enqueue
+from dagpu.handles.device_handles import Enqueue
 
 GridExtents: TypeAlias = tuple[int, int, int]
 """Extents of a grid or a block: x, y, z."""

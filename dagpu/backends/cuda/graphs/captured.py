@@ -22,10 +22,10 @@ from dagpu.backends.cuda.graphs.obstacles import cannot_capture
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import array_over
 from dagpu.common.errors import CaptureError
-from dagpu.common.origin import describe
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.program import GraphLaunch, Launch
+from dagpu.common.places import describe
 from dagpu.ops.initializers import fresh_seed
+from dagpu.plans.plan import Plan
+from dagpu.plans.program import GraphLaunch, Launch
 
 
 @final

@@ -24,9 +24,9 @@ from dagpu.backends.cuda.graphs.obstacles import body_of, cannot_capture, obstac
 from dagpu.backends.cuda.graphs.topology import GraphTopology, build_topology
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError
-from dagpu.handles.library_bodies import UserBody
-from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import Instruction, Launch
+from dagpu.handles.device_handles import UserBody
+from dagpu.plans.plan import Execute, Plan
+from dagpu.plans.program import Instruction, Launch
 
 INSTANCES: Final = 4
 """The most executable graphs of one plan. Further concurrent runs go through streams. A few graphs are enough to keep a

@@ -1,10 +1,10 @@
 """Why a plan cannot be one CUDA graph."""
 
 from dagpu.common.errors import CaptureError
-from dagpu.common.origin import describe
-from dagpu.handles.library_bodies import UserBody
-from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import GraphLaunch, HostCall, Instruction, Launch
+from dagpu.common.places import describe
+from dagpu.handles.device_handles import UserBody
+from dagpu.plans.plan import Execute, Plan
+from dagpu.plans.program import GraphLaunch, HostCall, Instruction, Launch
 
 
 def obstacle(plan: Plan) -> tuple[Instruction | None, str] | None:

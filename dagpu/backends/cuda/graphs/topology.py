@@ -19,8 +19,8 @@ from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
 from dagpu.backends.cuda.driver.driver_protocol import KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset, PlacedWork
 from dagpu.backends.cuda.libraries.library_calls import LibraryCall
-from dagpu.lowering.plan import Execute, Plan
-from dagpu.lowering.program import CopyDtoD, If, Instruction, bodies_of
+from dagpu.plans.plan import Execute, Plan
+from dagpu.plans.program import CopyDtoD, If, Instruction, bodies_of
 
 
 @final

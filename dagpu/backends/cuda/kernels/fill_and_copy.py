@@ -16,9 +16,8 @@ import numpy as np
 from dagpu.backends.common.numpy_initializers import write_constant
 from dagpu.backends.cuda.driver.driver_protocol import CopyNode, FillNode, Gpu, RawStream
 from dagpu.backends.cuda.kernels.strided_loop import Start, StridedLoop, choose_kernel, packed, reduce_loop
-from dagpu.common.dtypes import strides_of
 from dagpu.common.errors import ShapeError
-from dagpu.common.layout import Layout
+from dagpu.common.layout import Layout, strides_of
 from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check_recipe
 
 THREADS: Final = 256

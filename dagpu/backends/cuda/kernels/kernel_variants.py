@@ -5,9 +5,9 @@ from typing import Final
 
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout
-from dagpu.common.origin import describe
-from dagpu.lowering.program import Launch
+from dagpu.common.places import describe
 from dagpu.ops.kernel_spec import KernelSpec, PythonKernel
+from dagpu.plans.program import Launch
 
 NARROW: Final = 2**31 - 2048
 """Indices of this many elements or more need 64 bits. The limit is below 2**31 because a block steps up to 1,024 past

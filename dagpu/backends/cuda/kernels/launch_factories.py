@@ -10,8 +10,8 @@ from dagpu.backends.cuda.kernels import deciding, fill_and_copy, launch_params
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset
 from dagpu.backends.cuda.kernels.launch_params import PackedLaunch
 from dagpu.common.layout import Layout
-from dagpu.lowering.program import Launch
 from dagpu.ops.initializers import Recipe
+from dagpu.plans.program import Launch
 
 
 class CopyFactory(Protocol):

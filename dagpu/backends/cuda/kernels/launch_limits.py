@@ -6,8 +6,8 @@ from typing import Final
 from dagpu.backends.cuda.driver.driver_protocol import Function, GridExtents, Limits
 from dagpu.backends.cuda.kernels.launch_params import THREADS, LaunchForm
 from dagpu.common.errors import KernelArgumentError
-from dagpu.common.origin import describe
-from dagpu.lowering.program import Launch
+from dagpu.common.places import describe
+from dagpu.plans.program import Launch
 
 FEW_TILES: Final = 512
 """The most blocks with a list of tiles that have `FEW_TILES_THREADS` threads. Of 4,096 tiles of 64 KB, 40 took 8 us

@@ -24,14 +24,13 @@ from dagpu.backends.cuda.kernels.kernel_variants import (
     WIDE,
     variant_for,
 )
-from dagpu.common.dtypes import bf16
 from dagpu.common.errors import KernelArgumentError
-from dagpu.common.layout import Layout
-from dagpu.common.origin import describe
+from dagpu.common.layout import Layout, bf16
 from dagpu.common.param_form import Form
+from dagpu.common.places import describe
 from dagpu.kernels.declaration import ScalarCheck
-from dagpu.lowering.program import Cell, Launch, Tiles, View
 from dagpu.ops.kernel_spec import Field, Param
+from dagpu.plans.program import Cell, Launch, Tiles, View
 
 THREADS: Final = 256
 """The default number of threads in a block. A smaller tile has fewer."""

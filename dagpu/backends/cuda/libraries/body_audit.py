@@ -12,9 +12,9 @@ from dagpu.backends.cuda.driver.driver_protocol import CapturedNode, EnqueuedWor
 from dagpu.backends.cuda.resources.pools import Pool
 from dagpu.backends.cuda.resources.temporaries import Temporaries
 from dagpu.common.errors import DeviceLostError, ForeignError
-from dagpu.common.origin import describe
-from dagpu.handles.library_bodies import UserBody
-from dagpu.lowering.program import Launch
+from dagpu.common.places import describe
+from dagpu.handles.device_handles import UserBody
+from dagpu.plans.program import Launch
 
 
 @final

@@ -20,7 +20,7 @@ from dagpu.backends.cuda.libraries.body_audit import OperandSpan, operand_spans
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import MemoryBlock, array_over
 from dagpu.common.layout import contiguous_layout
-from dagpu.lowering.program import Launch
+from dagpu.plans.program import Launch
 
 _U8 = np.dtype(np.uint8)
 

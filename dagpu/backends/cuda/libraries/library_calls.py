@@ -17,9 +17,9 @@ from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.streams import Detour
 from dagpu.backends.cuda.resources.temporaries import Temporaries
 from dagpu.common.errors import CaptureError, DeviceLostError
-from dagpu.common.origin import describe
-from dagpu.handles.library_bodies import STAGED_BYTES, Capturing, Enqueue, UserBody, tuple_getter
-from dagpu.lowering.program import Cell, Launch
+from dagpu.common.places import describe
+from dagpu.handles.device_handles import STAGED_BYTES, Capturing, Enqueue, UserBody, tuple_getter
+from dagpu.plans.program import Cell, Launch
 
 
 @final

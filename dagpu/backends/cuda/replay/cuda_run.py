@@ -25,7 +25,7 @@ from dagpu.backends.cuda.resources.pools import array_over
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import Failure
 from dagpu.common.errors import DeviceError, DeviceLostError
-from dagpu.common.tracebacks import without_our_frames
+from dagpu.common.places import without_our_frames
 
 NAP: Final = 50e-6
 """Seconds between two polls while the run has no event to wait for."""

@@ -16,7 +16,7 @@ from dagpu.backends.cuda.driver.driver_protocol import RawStream, TimingEvent
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.streams import MARK_EVERY
 from dagpu.common.errors import DeviceError
-from dagpu.lowering.program import Instruction
+from dagpu.plans.program import Instruction
 
 ENTRIES = 3
 """The entries that a measured instruction adds to its stream: itself, and two events. They count towards a full

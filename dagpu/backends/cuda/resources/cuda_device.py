@@ -15,16 +15,15 @@ from dagpu.backends.cuda.resources.part_writes import PartWrites
 from dagpu.backends.cuda.resources.pools import ForeignOwner, MemoryBlock, Pool, Slabs, array_over
 from dagpu.backends.cuda.resources.streams import OwnedStream, Streams
 from dagpu.backends.cuda.resources.watchdog import Watchdog
+from dagpu.common.critical import ReferenceQueue
 from dagpu.common.env_vars import PINNED_BYTES
 from dagpu.common.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from dagpu.common.layout import Layout
-from dagpu.common.origin import describe
-from dagpu.common.reference_queue import ReferenceQueue
-from dagpu.handles.device_handles import MappedMemory
-from dagpu.handles.library_bodies import LibraryBody
-from dagpu.lowering.memory.planner import describe_peak
-from dagpu.lowering.plan import Plan
-from dagpu.lowering.program import CopyDtoD
+from dagpu.common.places import describe
+from dagpu.handles.device_handles import LibraryBody, MappedMemory
+from dagpu.plans.memory import describe_peak
+from dagpu.plans.plan import Plan
+from dagpu.plans.program import CopyDtoD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,9 +20,9 @@ from dagpu.backends.cuda.driver.driver_errors import CAPTURED_EVENT, INVALID_VAL
 from dagpu.backends.cuda.driver.driver_protocol import Gpu, RawEvent, RawGraph, RawStream
 from dagpu.backends.cuda.resources.pools import ForeignOwner, MemoryBlock, Pool
 from dagpu.backends.cuda.resources.streams import Streams
+from dagpu.common.critical import ReferenceQueue
 from dagpu.common.errors import DeviceError, InteropError
-from dagpu.common.origin import describe, start_of_run
-from dagpu.common.reference_queue import ReferenceQueue
+from dagpu.common.places import describe, start_of_run
 
 Arrival: TypeAlias = tuple[Callable[[], MemoryBlock | None], RawEvent | None]
 """A function that returns memory, or None when it is gone, and the event that has to happen before it is used; None

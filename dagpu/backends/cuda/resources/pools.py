@@ -5,7 +5,7 @@ complete, and a handle's memory is complete before a caller gets the handle. So 
 stream.
 
 A block may be dropped on any thread at any point, even while that thread holds the pool's lock. So a dropped block only
-enters a queue (dagpu.common.reference_queue), and the next call of the pool makes it idle.
+enters a queue (dagpu.common.critical), and the next call of the pool makes it idle.
 """
 
 import ctypes
@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dagpu.backends.cuda.driver.driver_errors import OUT_OF_MEMORY
+from dagpu.common.critical import ReferenceQueue
 from dagpu.common.errors import DeviceError
-from dagpu.common.reference_queue import ReferenceQueue
 
 GRAIN: Final = 512
 """Bytes: the sizes of small blocks are multiples of this. It exceeds any alignment that a kernel needs (cuMemAlloc:

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from dagpu.backends.common.lanes import streams_of_lanes
 from dagpu.backends.common.worker_threads import WorkerStream
 from dagpu.backends.cuda.driver.driver_protocol import Gpu, RawEvent, RawStream, TimingEvent
-from dagpu.common.reference_queue import ReferenceQueue
+from dagpu.common.critical import ReferenceQueue
 
 SPREAD: Final = 8
 """The number of streams over which concurrent runs are spread: the driver's number of hardware queues, unless

@@ -9,7 +9,7 @@ from dagpu.backends.cuda.resources.pools import MemoryBlock, Pool, rounded
 @final
 class Temporaries:
     """Memory out of dagpu's pool for the work of one stream, in order. Implements
-    `dagpu.handles.library_bodies.TemporaryMemory`.
+    `dagpu.handles.device_handles.TemporaryMemory`.
 
     A dropped temporary serves a later one: the stream comes to the earlier work first. All memory goes back to the pool
     when this object and its temporaries are gone. A run keeps the object until it is over, a graph until it is dropped.

@@ -8,7 +8,7 @@ import numpy as np
 
 from dagpu.common.containers import contents_of, is_container
 from dagpu.common.errors import UpdateError
-from dagpu.common.origin import describe
+from dagpu.common.places import describe
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import SharedTensor, live_state
 from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token

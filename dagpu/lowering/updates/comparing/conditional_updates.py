@@ -13,13 +13,13 @@ Not every update can be such a program; `conditional_update` says why not. The h
 from collections.abc import Sequence
 from typing import Final, final
 
-from dagpu.lowering.program import HOST, HostCall, If, Instruction, Role, View, label
 from dagpu.lowering.updates.claims import ALWAYS, Change, Comparison, ConditionalUpdate
 from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
 from dagpu.lowering.updates.comparing.guarded_steps import GuardedStep, predecessors, read_writers, set_levels
 from dagpu.lowering.updates.staleness import Staleness
 from dagpu.lowering.updates.subprogram import assemble
 from dagpu.lowering.updates.value_numbers import ValueNumbers
+from dagpu.plans.program import HOST, HostCall, If, Instruction, Role, View, label
 
 MOST_CUTOFFS: Final = 4
 """The most cutoffs that one program decides. It is proved for each outcome, and their number doubles with each

@@ -12,11 +12,11 @@ from typing import Final, final
 
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout, contiguous_layout
-from dagpu.common.origin import Origin
-from dagpu.kernels.generated.bit_comparison import FLAG, bits_of, differ_kernel, flag_count
-from dagpu.lowering.program import Buffer, Instruction, Launch, Program, Role, Tiles, View
+from dagpu.common.places import Origin
+from dagpu.kernels.bit_comparison import FLAG, bits_of, differ_kernel, flag_count
 from dagpu.lowering.updates.claims import Comparison, Subprogram
 from dagpu.lowering.updates.subprogram import extract
+from dagpu.plans.program import Buffer, Instruction, Launch, Program, Role, Tiles, View
 
 _FLAG_TILE: Final = (1,)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import final
 
-from dagpu.lowering.program import Instruction
+from dagpu.plans.program import Instruction
 
 
 @final

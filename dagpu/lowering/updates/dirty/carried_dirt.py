@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.layout import Layout
-from dagpu.lowering.program import Cell, CopyDtoD, CopyHtoD, Launch, Tiles, Value, View
 from dagpu.lowering.updates.claims import EVERYTHING, Dirt, Dirty, LeafDirt
 from dagpu.lowering.updates.dirty.dirt import Window, dirt_of_tiles, tiles_that_see
 from dagpu.lowering.updates.staleness import Staleness
+from dagpu.ops.array_parts import Box
 from dagpu.ops.kernel_spec import Sight
-from dagpu.ops.live.parts import Box
+from dagpu.plans.program import Cell, CopyDtoD, CopyHtoD, Launch, Tiles, Value, View
 
 _MOST_ROUTES: Final = 64
 """The most sets of changed sources whose dependents are remembered."""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final, final
 import numpy as np
 
 from dagpu.common.layout import Layout
-from dagpu.lowering.program import Tiles
 from dagpu.lowering.updates.claims import EVERYTHING, Dirt, Dirty
+from dagpu.ops.array_parts import Box, slices_of
 from dagpu.ops.kernel_spec import Sight
-from dagpu.ops.live.parts import Box, slices_of
+from dagpu.plans.program import Tiles
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

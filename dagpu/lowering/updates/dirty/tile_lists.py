@@ -15,9 +15,9 @@ import numpy as np
 
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout, contiguous_layout
-from dagpu.lowering.program import Buffer, CopyDtoD, Instruction, Launch, Program, Role, View
 from dagpu.lowering.updates.claims import Subprogram
 from dagpu.lowering.updates.dirty.tile_updates import WHOLE_FROM
+from dagpu.plans.program import Buffer, CopyDtoD, Instruction, Launch, Program, Role, View
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -224,9 +224,11 @@ LEFT_OUT_ROOMS: Final[dict[str, str]] = {
     "cluster": CLUSTER,
     "compile": COMPILER,
     "driver": NO_GPU,
+    "placed_values": AT_FAULT,
+    "verifier": AT_FAULT,
     "verify": AT_FAULT,
 }
-"""Folders of dagpu whose texts need no program here, and why."""
+"""Folders and modules of dagpu whose texts need no program here, and why."""
 
 LEFT_OUT: Final[dict[str, str]] = {
     "is not public": "the mypy plugin asks for names that are public, and no program does",

@@ -36,7 +36,7 @@ from dagpu import (
     value,
     zip_ops,
 )
-from dagpu.lowering.schedule.policies import Placement
+from dagpu.plans.policies import Placement
 from dagpu.runtime import plan_lookup
 from tests.behaviour.errors.cures.catalogue import (
     KEPT,

@@ -24,7 +24,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.interop import new
-from dagpu.lowering.program import label
+from dagpu.plans.program import label
 from dagpu.testing import Execute, storage_of
 from tests.behaviour.interop.foreign_ops.foreign_programs import affine
 from tests.simulated.array_libraries import FakeArray, array_libraries

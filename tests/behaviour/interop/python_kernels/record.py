@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from dagpu.backends.cuda.compile.compiler import Compiler
-from dagpu.common.dtypes import Shape
+from dagpu.common.layout import Shape
 from dagpu.testing import contiguous_layout
 
 RECORDED: Final = Path(__file__).with_name("recorded")
@@ -23,7 +23,7 @@ def record_triton() -> None:
     """Write `triton-<version>.json`: the first IR of each kernel, and one compiled kernel."""
     import triton
 
-    from dagpu.interop.python_kernels.triton_compiler import TritonCompiler
+    from dagpu.interop.triton_kernels import TritonCompiler
     from tests.behaviour.interop.python_kernels import triton_programs
 
     compiler = TritonCompiler(triton)

@@ -31,7 +31,7 @@ from dagpu import (
     zeros,
 )
 from dagpu.common.layout import Layout
-from dagpu.interop.python_kernels.python_stores import find_python_writes
+from dagpu.interop.python_kernels import find_python_writes
 from tests.behaviour.interop.python_kernels import stand_ins
 from tests.behaviour.interop.python_kernels.stand_ins import CUTILE, NUMBA, installed_cutile, installed_numba
 from tests.simulated.cuda import installed

@@ -24,8 +24,8 @@ from dagpu import (
     triton_kernel,
     zeros,
 )
-from dagpu.interop.python_kernels.triton_compiler import TritonCompiler
-from dagpu.interop.python_kernels.triton_stores import find_writes
+from dagpu.interop.triton_kernels import TritonCompiler
+from dagpu.interop.triton_stores import find_writes
 from tests.behaviour.interop.python_kernels.record import types_of
 from tests.behaviour.interop.python_kernels.stand_ins import need_cutile, need_numba
 from tests.simulated.cuda import installed

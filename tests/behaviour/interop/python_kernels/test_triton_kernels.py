@@ -31,7 +31,7 @@ from dagpu import (
     use_device,
     zeros,
 )
-from dagpu.interop.python_kernels.triton_stores import find_writes
+from dagpu.interop.triton_stores import find_writes
 from tests.behaviour.interop.python_kernels.stand_ins import AXPY, TRITON, FakeTriton, Jit, installed_triton
 from tests.simulated.cuda import installed
 from tests.simulated.each_device import where as where

@@ -31,8 +31,8 @@ from dagpu import (
     pipeline,
     shard_host,
 )
-from dagpu.sharding import nccl
-from dagpu.sharding.nccl import NcclLibrary, RankCall
+from dagpu.meshes import nccl
+from dagpu.meshes.nccl import NcclLibrary, RankCall
 from dagpu.testing import parts_of
 from tests.programs.meshes import mesh
 from tests.simulated.cuda import driver, installed

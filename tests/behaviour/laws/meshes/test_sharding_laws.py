@@ -41,8 +41,8 @@ from dagpu import (
     use_interpreter,
     zip_ops,
 )
-from dagpu.lowering.plan import peak_bytes_on
-from dagpu.sharding import collectives
+from dagpu.meshes import collectives
+from dagpu.plans.plan import peak_bytes_on
 from dagpu.testing import exploring, parts_of
 from tests.programs.layouts import Whole, wholes
 from tests.programs.meshes import EAGER, Scatter

@@ -9,7 +9,7 @@ import pytest
 
 from dagpu.backends.host import HostMemory
 from dagpu.common.layout import Layout
-from dagpu.common.origin import Origin, here
+from dagpu.common.places import Origin, here
 from dagpu.kernels.tile import Tile
 from dagpu.testing import (
     ALIGNMENT,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from dagpu.backends.host import HostMemory
-from dagpu.common.dtypes import bf16
 from dagpu.common.errors import DagpuError
+from dagpu.common.layout import bf16
 from dagpu.kernels.tile import Tile
 from dagpu.testing import HostBackend, Launch, Tiles, View, contiguous_layout, driver_of
 from tests.unit.backends.host import host_plans

@@ -13,9 +13,8 @@ import pytest
 from dagpu.backends.host import HostMemory
 from dagpu.backends.host.backend import SPREAD
 from dagpu.backends.protocol import Backend
-from dagpu.common.dtypes import bf16
 from dagpu.common.errors import NoDeviceError, PlanError
-from dagpu.common.layout import address_of
+from dagpu.common.layout import address_of, bf16
 from dagpu.handles.device_handles import Driver
 from dagpu.kernels.tile import Tile
 from dagpu.testing import Bindings, Cell, CopyHtoD, HostBackend, Instruction, View, contiguous_layout, driver_of

@@ -7,9 +7,9 @@ import pytest
 
 from dagpu.backends.common.host_instructions import resolve
 from dagpu.common.critical import in_user_code
-from dagpu.common.dtypes import bf16
 from dagpu.common.errors import ShapeError
-from dagpu.lowering.program import Items
+from dagpu.common.layout import bf16
+from dagpu.plans.program import Items
 from dagpu.testing import (
     Cell,
     Constant,

@@ -133,7 +133,7 @@ def running_sums(draw: st.DrawFn) -> Case:
 
 
 def cumsum_by_the_rule(x: Array, axis: int | None) -> Array:
-    """Running sums by the text of `dagpu.kernels.arrays.movement.running_sums`, one number after the other."""
+    """Running sums by the text of `dagpu.arrays.running_sums`, one number after the other."""
     x, axis = (x.ravel(), 0) if axis is None else (x, axis)
     rows = np.moveaxis(x.astype(f32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x, axis, -1)
     found = np.empty_like(rows)

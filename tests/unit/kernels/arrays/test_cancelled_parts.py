@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from dagpu import array, expr, f32, ones
+from dagpu.arrays import normalising, ordered_sums, reductions
 from dagpu.backends.common.failures import Outcome
 from dagpu.backends.host.arrays import Account, HostMemory, writable_array
 from dagpu.backends.host.numpy_execution import execute
-from dagpu.kernels.arrays.movement import softmax_twins
-from dagpu.kernels.arrays.reducing import ordered_sums, reduction_twins
-from dagpu.kernels.expressions import numpy_twin
-from dagpu.kernels.generated.cancelled_parts import until_cancelled
+from dagpu.kernels import numpy_twin
+from dagpu.kernels.twin_blocks import until_cancelled
 from dagpu.ops.launch import Launch as DagLaunch
 from dagpu.testing import Launch, Tiles, View, contiguous_layout, nodes_of
 
@@ -30,7 +29,7 @@ CASES: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...], float]] = {
 def test_a_cancelled_run_stops_between_two_parts(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The part at work, a quarter of the whole, is finished, and no other one is begun."""
     monkeypatch.setattr(numpy_twin, "PART", 100)
-    monkeypatch.setattr(softmax_twins, "PART", 100)
+    monkeypatch.setattr(normalising, "PART", 100)
     monkeypatch.setattr(ordered_sums, "SMALL", 0)
     monkeypatch.setattr(ordered_sums, "NBYTES", 400)
     outcome = Outcome()
@@ -40,8 +39,8 @@ def test_a_cancelled_run_stops_between_two_parts(monkeypatch: pytest.MonkeyPatch
             outcome.cancel()
             yield part
 
-    monkeypatch.setattr(reduction_twins, "LARGE", 100)
-    for module in (numpy_twin, softmax_twins, ordered_sums, reduction_twins):
+    monkeypatch.setattr(reductions, "LARGE", 100)
+    for module in (numpy_twin, normalising, ordered_sums, reductions):
         monkeypatch.setattr(module, "until_cancelled", cancelled_in_the_first)
     op, given, made, element = CASES[name]
     (kernel,) = [node.kernel for node in nodes_of(op) if isinstance(node, DagLaunch)]

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import array, expr, f16, f32, from_host, i32, zeros
-from dagpu.kernels.arrays.reducing import arg_reductions, ordered_sums, reduction_twins
-from dagpu.kernels.generated import element_blocks
-from dagpu.kernels.generated.element_blocks import ElementBlocks, GroupedBlocks, boxes_of
+from dagpu.arrays import arg_reductions, ordered_sums, reductions
+from dagpu.kernels import twin_blocks
+from dagpu.kernels.twin_blocks import ElementBlocks, GroupedBlocks, boxes_of
 
 shapes = st.lists(st.integers(1, 6), min_size=0, max_size=4).map(tuple)
 
@@ -54,8 +54,8 @@ product = expr(f32, f32)(lambda x, y: x * y)
 @pytest.fixture
 def in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bodies read blocks of some hundred elements, of arrays of any size."""
-    monkeypatch.setattr(element_blocks, "WHOLE", 0)
-    for module in (ordered_sums, reduction_twins, arg_reductions):
+    monkeypatch.setattr(twin_blocks, "WHOLE", 0)
+    for module in (ordered_sums, reductions, arg_reductions):
         monkeypatch.setattr(module, "NBYTES", 1024)
 
 

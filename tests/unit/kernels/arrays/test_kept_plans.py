@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu import DeviceError, c64
-from dagpu.kernels.arrays.libraries.cufft import Direction, TransformPlan
-from dagpu.kernels.arrays.libraries.kept_plans import KeptPlans
+from dagpu.arrays.fourier_transforms import Direction, TransformPlan
+from dagpu.arrays.libraries import KeptPlans
 from dagpu.testing import contiguous_layout
 
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagpu import array, bf16, bool_, f16, f32, f64, from_host, i8, i32, i64, u16
+from dagpu.arrays import ordered_sums, reductions
+from dagpu.arrays.reduction_order import ReducedAxes, ReductionOrder, merge_axes, reduction_order
 from dagpu.backends.cuda.kernels.kernel_variants import NARROW
-from dagpu.kernels.arrays.reducing import ordered_sums, reduction_twins
-from dagpu.kernels.arrays.reducing.reduction_order import ReducedAxes, ReductionOrder, merge_axes, reduction_order
 from dagpu.ops.launch import Launch
 from dagpu.testing import nodes_of
 from tests.behaviour.arrays.array_places import steps
@@ -165,7 +165,7 @@ def test_the_parts_in_which_the_host_works_change_nothing(case: Any, nbytes: int
         patch.setattr(ordered_sums, "SMALL", 0)
         patch.setattr(ordered_sums, "FEW", 0)
         patch.setattr(ordered_sums, "LOOPS", loops)
-        for module in (ordered_sums, reduction_twins):
+        for module in (ordered_sums, reductions):
             patch.setattr(module, "NBYTES", nbytes)
         assert same_bits(reduce(t, axis, keepdims=keepdims).to_host().sync(), expected)
 
@@ -210,7 +210,7 @@ def test_the_order_of_memory_changes_nothing(
     axes = ReducedAxes(shape, reduced)
     order = reduction_order(axes.length, axes.neighbours)
     assert axes.length <= order.span
-    body = reduction_twins.pass_twin("sum", np.dtype(f32), reduced, order, (True, True))
+    body = reductions.pass_twin("sum", np.dtype(f32), reduced, order, (True, True))
     for array_of in (x, np.asfortranarray(x), x[::-1][::-1], np.repeat(x, 2, 1)[:, ::2]):
         found = np.empty((axes.rows, 1), f32)
         body(found, array_of)

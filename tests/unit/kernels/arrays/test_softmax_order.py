@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from dagpu import bf16, f32, f64
-from dagpu.kernels.arrays.movement import softmax_twins
-from dagpu.kernels.arrays.movement.axis_groups import GroupPattern
-from dagpu.kernels.arrays.movement.softmax_kernels import softmax_kernel
-from dagpu.kernels.arrays.movement.softmax_twins import SoftmaxOrder, softmax_order
+from dagpu.arrays import normalising
+from dagpu.arrays.axis_groups import GroupPattern
+from dagpu.arrays.normalising import SoftmaxOrder, softmax_kernel, softmax_order
 from dagpu.testing import KernelSpec
 from tests.emulation import shared_folder
 from tests.emulation.emulated_kernels import EmulatedKernels
@@ -61,7 +60,7 @@ def test_the_cuda_text_adds_in_the_order_of_the_host_body(
     folder: Path, monkeypatch: pytest.MonkeyPatch, dtype: Any
 ) -> None:
     """Of short and long rows, along memory and across it, with neighbours that one instruction reads and others."""
-    monkeypatch.setattr(softmax_twins, "numpy_function", lambda *_: falling)
+    monkeypatch.setattr(normalising, "numpy_function", lambda *_: falling)
     shapes = (*SHAPES, *(LONG if dtype is f32 else ()))
     made = [(shape, launches(dtype, shape)) for shape in shapes]
     device = EmulatedKernels([spec for _, steps in made for spec, *_ in steps], folder, blocks=True)
@@ -81,7 +80,7 @@ def test_the_cuda_text_adds_in_the_order_of_the_host_body(
 
 def test_neighbours_are_read_and_written_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of rows whose length is a multiple of four: there a kernel is right without another way to read or to write."""
-    monkeypatch.setattr(softmax_twins, "numpy_function", lambda *_: falling)
+    monkeypatch.setattr(normalising, "numpy_function", lambda *_: falling)
     made = []
     for length, at_once in ((1024, True), (1022, False)):
         spec = kernel_of("whole", f32, softmax_order(length, 1))

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from dagpu import Elem, array, bf16, bool_, expr, f16, f32, f64, from_host, i32, u8
-from dagpu.kernels.arrays import element_functions
-from dagpu.kernels.cuda_source.cuda_signature import parse_cuda_signature
-from dagpu.kernels.expressions.element import operate
-from dagpu.kernels.expressions.expression import Expression
-from dagpu.kernels.expressions.operations.cuda_helpers import HELPERS, helper_texts
-from dagpu.kernels.expressions.operations.element_operations import OPERATIONS, TRANSCENDENTAL
+from dagpu.arrays import element_functions
+from dagpu.kernels.cuda_signature import parse_cuda_signature
+from dagpu.kernels.element import operate
+from dagpu.kernels.expression import Expression
+from dagpu.kernels.operations import HELPERS, OPERATIONS, TRANSCENDENTAL, helper_texts
 from dagpu.ops.launch import Launch
 from dagpu.testing import KernelSpec, nodes_of
 from tests.emulation import shared_folder

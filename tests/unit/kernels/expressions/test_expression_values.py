@@ -10,9 +10,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dagpu import expr, f32, from_host
-from dagpu.kernels.expressions import numpy_twin
-from dagpu.kernels.expressions.expression import Expression
-from dagpu.kernels.generated.scratch_arrays import SCRATCH
+from dagpu.kernels import numpy_twin
+from dagpu.kernels.expression import Expression
+from dagpu.kernels.twin_blocks import SCRATCH
 from dagpu.ops.compose import Map
 from dagpu.ops.launch import Launch
 from dagpu.testing import nodes_of

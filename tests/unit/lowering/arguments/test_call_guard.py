@@ -15,8 +15,7 @@ from dagpu import DeviceOp, empty, full, pipeline, use_device, value
 from dagpu.common.errors import DagpuError
 from dagpu.lowering.arguments.cache_key import flatten_op
 from dagpu.lowering.arguments.call_guard import CallGuard, ItemsRow, LeafBinding, TokenRow, guard_call
-from dagpu.ops.compose import Then, Value
-from dagpu.ops.node_functions import Pure
+from dagpu.ops.compose import Pure, Then, Value
 from dagpu.runtime.calls.direct_call import MISS
 from tests.programs.arithmetic import add, scale
 from tests.support.check_mutants import check_mutants

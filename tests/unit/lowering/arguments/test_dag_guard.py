@@ -18,8 +18,7 @@ from dagpu.handles import HANDLES
 from dagpu.lowering.arguments.cache_key import flatten_op
 from dagpu.lowering.arguments.call_guard import ItemsRow, LeafBinding, OneValue, Structure
 from dagpu.lowering.arguments.dag_guard import DagGuard, KernelRow, NodeRow, OneOp, RecordRow, guard_dag
-from dagpu.ops.compose import HostCall, ToHost, Value
-from dagpu.ops.node_functions import Cut, Item
+from dagpu.ops.compose import Cut, HostCall, Item, ToHost, Value
 from dagpu.runtime.calls.direct_call import MISS
 from dagpu.testing import Constant, KernelSpec, Uniform
 from tests.programs.arithmetic import add, axpy, scale

@@ -5,8 +5,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagpu.lowering.memory.arena import Arena, FreeList
-from dagpu.lowering.vector_clock import END, Clock
+from dagpu.plans.memory import Arena, FreeList
+from dagpu.plans.plan import END, Clock
 
 ALONE: Clock = [END, -1]
 """Of lane 0, which has waited for nobody."""

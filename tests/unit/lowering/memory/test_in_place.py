@@ -25,7 +25,7 @@ from dagpu import (
 )
 from dagpu.common.errors import PlanError
 from dagpu.common.layout import Layout
-from dagpu.lowering.plan import may_write_over
+from dagpu.plans.plan import may_write_over
 from dagpu.testing import (
     Execute,
     Lane,

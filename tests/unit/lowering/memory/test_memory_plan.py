@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from dagpu import RoundRobin, StreamInterpreter, f32, from_host, plan_of, use_interpreter, zeros, zip_ops
 from dagpu.common.errors import OutOfMemoryError, PlanError
-from dagpu.lowering.memory.planner import alive_at_peak
-from dagpu.lowering.schedule.memory_limit import fit
+from dagpu.plans.memory import alive_at_peak
+from dagpu.plans.scheduler import fit
 from dagpu.testing import (
     ALIGNMENT,
     HOST,

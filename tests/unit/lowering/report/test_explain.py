@@ -24,12 +24,10 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.common.origin import place_of
-from dagpu.lowering.report import missed_overlap
-from dagpu.lowering.report.explanation import duration, explain
-from dagpu.lowering.report.memory_bound import least_bytes
-from dagpu.lowering.report.missed_overlap import Serialized, branches_apart
-from dagpu.lowering.report.prediction import dependencies, forecast, overlap_of
+from dagpu.common.places import place_of
+from dagpu.plans import report as missed_overlap
+from dagpu.plans.prediction import dependencies, forecast, least_bytes, overlap_of
+from dagpu.plans.report import Serialized, branches_apart, duration, explain
 from dagpu.testing import (
     HOST,
     Buffer,
@@ -430,7 +428,7 @@ def test_a_long_path_is_told_by_its_two_ends() -> None:
 def test_how_many_branches_were_compared_is_said_where_not_all_were(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line tells of the longest branches only where there are more."""
     monkeypatch.setattr(missed_overlap, "MOST_BRANCHES", 3)
-    monkeypatch.setattr("dagpu.lowering.report.explanation.MOST_BRANCHES", 3)
+    monkeypatch.setattr("dagpu.plans.report.MOST_BRANCHES", 3)
     for count, said in ((3, "Branches: 3; independent pairs: 3"), (4, "Branches: 4; of them the 3 longest; ")):
         source = program([launch((), (b,)) for b in range(count)], [output()] * count, SingleStream())
         assert said in explain(schedule(source), EACH)

@@ -17,10 +17,10 @@ from benchmarks.support.plan_times import simulate
 from dagpu import CostModel, ListSchedule, RoundRobin, SingleStream, plan_of, zeros, zip_ops
 from dagpu.backends.cuda.commands.staging import PROMPT_IN
 from dagpu.common.errors import PlanError
-from dagpu.lowering.schedule.dependences import Dependences
-from dagpu.lowering.schedule.engines import COMPUTE, DOWNLOAD, UPLOAD, engine_of
-from dagpu.lowering.schedule.list_schedule import PROMPT, UPLOAD_STREAMS, ListSimulation
-from dagpu.lowering.schedule.policies import OnStream, Placement, SchedulingPolicy, place_program, reordered
+from dagpu.plans.cost_model import COMPUTE, DOWNLOAD, UPLOAD, engine_of
+from dagpu.plans.dependences import Dependences
+from dagpu.plans.list_schedule import PROMPT, UPLOAD_STREAMS, ListSimulation
+from dagpu.plans.policies import OnStream, Placement, SchedulingPolicy, place_program, reordered
 from dagpu.testing import (
     HOST,
     Buffer,

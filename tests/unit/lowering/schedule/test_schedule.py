@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.common.errors import DagpuError, PlanError
-from dagpu.common.origin import Origin, here
-from dagpu.lowering.schedule.list_schedule import ListSchedule
-from dagpu.lowering.schedule.policies import OnStream, RoundRobin, SchedulingPolicy, SingleStream
+from dagpu.common.places import Origin, here
+from dagpu.plans.list_schedule import ListSchedule
+from dagpu.plans.policies import OnStream, RoundRobin, SchedulingPolicy, SingleStream
 from dagpu.testing import (
     HOST,
     Allocate,

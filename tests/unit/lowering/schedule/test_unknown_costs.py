@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from benchmarks.support.makespan_bound import lower_bound
 from benchmarks.support.plan_times import simulate
 from dagpu import CostModel, ListSchedule, RoundRobin, Spread, expr, f32, from_host, plan_of, zeros, zip_ops
-from dagpu.lowering.schedule.mesh_placement.placing import place
-from dagpu.lowering.schedule.policies import SchedulingPolicy
+from dagpu.plans.placing import place
+from dagpu.plans.policies import SchedulingPolicy
 from dagpu.testing import (
     HOST,
     Buffer,

@@ -6,7 +6,7 @@ import pytest
 
 from dagpu import MovedError, ones
 from dagpu.handles import find_live_state, move_handle
-from dagpu.lowering.tracing.undo_log import UndoLog
+from dagpu.tracing.undo_log import UndoLog
 
 
 def taken() -> tuple[UndoLog, Any]:

@@ -15,20 +15,19 @@ from typing import Final, NoReturn
 import pytest
 
 import dagpu
-from dagpu.cluster.parts.cutting import cut
-from dagpu.cluster.parts.part import Part, Version
-from dagpu.cluster.parts.part_checks import verify_parts
+from dagpu.cluster.cutting import Part, Version, cut
+from dagpu.cluster.part_checks import verify_parts
 from dagpu.common.errors import PlanError
-from dagpu.lowering import program as programs
-from dagpu.lowering.program import Accesses
-from dagpu.lowering.schedule.mesh_placement import memory_versions
-from dagpu.lowering.schedule.mesh_placement.placing import place
-from dagpu.lowering.schedule.policies import RoundRobin
 from dagpu.lowering.updates.claims import Change, Subprogram
 from dagpu.lowering.updates.staleness import Staleness
 from dagpu.lowering.updates.subprogram import extract
-from dagpu.lowering.verify.placed_values import verify_placement
 from dagpu.lowering.verify.verify_update import UpdateVerifier
+from dagpu.plans import mesh_simulation
+from dagpu.plans import program as programs
+from dagpu.plans.placed_values import verify_placement
+from dagpu.plans.placing import place
+from dagpu.plans.policies import RoundRobin
+from dagpu.plans.program import Accesses
 from dagpu.testing import (
     Buffer,
     CopyDtoD,
@@ -49,9 +48,10 @@ from tests.programs.meshes import EAGER, Scatter, mesh, workers
 from tests.programs.mixed_programs import FLAT, HALVES
 from tests.programs.plain_programs import conflicts, kernel, program
 
+PACKAGE: Final = Path(dagpu.__file__).parent
 VERIFIERS: Final = [
-    *(Path(dagpu.__file__).parent / "lowering" / "verify").glob("*.py"),
-    Path(dagpu.__file__).parent / "cluster" / "parts" / "part_checks.py",
+    *(PACKAGE / "lowering" / "verify").glob("*.py"),
+    *[PACKAGE / f"{proof}.py" for proof in ("plans/verifier", "plans/placed_values", "cluster/part_checks")],
 ]
 SHARED: Final = {
     "accesses", "Accesses", "covers", "operands", "operands_in", "operand_values", "map_operands", "Renumbering",
@@ -355,7 +355,7 @@ def test_a_mistake_about_accesses_is_refused_or_does_no_harm(mistake: Mistake, m
             with monkeypatch.context() as patch:
                 if mistake in COVERS:
                     patch.setattr(programs, "covers", lambda *_: COVERS[mistake])
-                    patch.setattr(memory_versions, "covers", lambda *_: COVERS[mistake])
+                    patch.setattr(mesh_simulation, "covers", lambda *_: COVERS[mistake])
                 wrong = replace(whole)
                 accesses = wrong.accesses
                 for each in (accesses.buffer, accesses.maker, accesses.before, accesses.reads, accesses.uses):

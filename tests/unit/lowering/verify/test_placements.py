@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import Mesh, PlanError, Spread
-from dagpu.lowering.plan import peak_bytes_on
-from dagpu.lowering.schedule.mesh_placement.memory_versions import Versions
-from dagpu.lowering.schedule.mesh_placement.owner_placement import OwnerPlacement
-from dagpu.lowering.schedule.mesh_placement.placing import Assignment, DevicePolicy, place
-from dagpu.lowering.schedule.policies import SingleStream
-from dagpu.lowering.verify.placed_values import verify_placement
+from dagpu.plans.mesh_simulation import Versions
+from dagpu.plans.placed_values import verify_placement
+from dagpu.plans.placing import Assignment, DevicePolicy, OwnerPlacement, place
+from dagpu.plans.plan import peak_bytes_on
+from dagpu.plans.policies import SingleStream
 from dagpu.testing import (
     Buffer,
     Constant,

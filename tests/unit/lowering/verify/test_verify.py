@@ -7,9 +7,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from dagpu.common.errors import PlanError
-from dagpu.common.origin import Origin, describe, here
-from dagpu.lowering.schedule.policies import RoundRobin
-from dagpu.lowering.verify.step_names import name_of
+from dagpu.common.places import Origin, describe, here
+from dagpu.plans.policies import RoundRobin
+from dagpu.plans.verifier import name_of
 from dagpu.testing import (
     HOST,
     Allocate,

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.common.errors import PlanError
-from dagpu.lowering.program import bodies_of, show_program
-from dagpu.lowering.schedule.body_order import with_bodies_together
-from dagpu.lowering.schedule.list_schedule import ListSchedule
-from dagpu.lowering.schedule.policies import RoundRobin
+from dagpu.plans.list_schedule import ListSchedule
+from dagpu.plans.policies import RoundRobin
+from dagpu.plans.program import bodies_of, show_program
+from dagpu.plans.scheduler import with_bodies_together
 from dagpu.testing import Execute, If, Instruction, Plan, Program, View, contiguous_layout, schedule, verify
 from tests.programs.plain_programs import launch, output, program
 

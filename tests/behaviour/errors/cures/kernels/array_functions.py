@@ -9,7 +9,7 @@ import pytest
 
 import dagpu
 from dagpu import array, c64, convert, device, expr, f32, f64, from_host, full, i32, ones, zeros
-from dagpu.kernels.arrays.libraries.nvmath_bindings import INSTALL
+from dagpu.arrays.libraries import INSTALL
 from tests.behaviour.errors.cures.catalogue import Catalogue
 
 CATALOGUE = Catalogue()

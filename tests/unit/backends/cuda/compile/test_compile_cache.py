@@ -15,7 +15,7 @@ from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, Unit
 from dagpu.backends.cuda.compile.disk_cache import DiskCache, default_cache_dir, digest
 from dagpu.backends.cuda.compile.nvrtc import Refusal
 from dagpu.common.errors import CompileError
-from dagpu.kernels.cuda_source.includes import included_files
+from dagpu.kernels.preprocessing import included_files
 from tests.unit.backends.cuda.compile.compiler_fakes import SAXPY, SYMBOL, FakeNvrtc, unit
 from tests.unit.backends.cuda.compile.included_sources import NAMED
 

@@ -13,7 +13,7 @@ from dagpu.backends.cuda import declared_kernels, find_compiler
 from dagpu.backends.cuda.compile import offline
 from dagpu.backends.cuda.compile.compiler import Compiled, Compiler
 from dagpu.backends.cuda.compile.nvrtc import Refusal, load_nvrtc
-from dagpu.entry import compile_files
+from dagpu.entry import commands
 from dagpu.handles.device_handles import INSTALL_NVRTC
 from dagpu.testing import KernelSpec
 from tests.unit.backends.cuda.compile.compiler_fakes import FakeNvrtc, cubin
@@ -58,7 +58,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeNvrtc:
     """A compiler of everything."""
     compiler = FakeNvrtc(cubin("_Z5twicev"))
     monkeypatch.setattr(offline, "_compiler", lambda _: Compiler(compiler, "", tmp_path / "cache"))
-    monkeypatch.setattr(compile_files, "find_compiler", lambda **_: "NVRTC 13.0")
+    monkeypatch.setattr(commands, "find_compiler", lambda **_: "NVRTC 13.0")
     return compiler
 
 
@@ -129,7 +129,7 @@ def test_the_compilers_of_a_file_are_told(
         asked.append(nvrtc_only)
         return Compiled(b"", "", compiler="nvcc" if spec.name == "twice" else "NVRTC 13.0")
 
-    monkeypatch.setattr(compile_files, "compile_for", compiled)
+    monkeypatch.setattr(commands, "compile_for", compiled)
     assert main(["compile", str(script)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert said[0].endswith("twice: compiles for sm_90 with nvcc")
@@ -164,7 +164,7 @@ def test_what_cannot_be_compiled_at_all(
     script.write_text("import this_is_no_module", encoding="utf-8")
     assert main(["compile", str(script)]) == 2
     assert "cannot be imported: ModuleNotFoundError" in capsys.readouterr().err
-    monkeypatch.setattr(compile_files, "find_compiler", lambda **_: None)
+    monkeypatch.setattr(commands, "find_compiler", lambda **_: None)
     assert main(["compile", str(script)]) == 2
     assert INSTALL_NVRTC in capsys.readouterr().err
 

@@ -11,10 +11,10 @@ import pytest
 import trio
 
 from dagpu import DeviceError, DeviceLostError, array, f32, from_host, pipeline, zip_ops
+from dagpu.arrays import fourier_transforms, matrix_products
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import NoDeviceError
-from dagpu.kernels.arrays.libraries import cublaslt, cufft
-from dagpu.lowering.schedule.policies import RoundRobin
+from dagpu.plans.policies import RoundRobin
 from dagpu.runtime import plan_cache
 from dagpu.testing import Launch, Role
 from tests.programs.graph_trials import block, prepared, program_of, run
@@ -85,8 +85,8 @@ def test_plans_of_shapes_that_are_no_longer_used_are_freed(
     lt: SimulatedCublasLt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pipeline keeps the plans of its own calls, whichever shapes came after them."""
-    monkeypatch.setattr(cublaslt, "PRODUCTS", cublaslt.Products(2))
-    monkeypatch.setattr(cufft, "PLANS", cufft.TransformPlans(2))
+    monkeypatch.setattr(matrix_products, "PRODUCTS", matrix_products.Products(2))
+    monkeypatch.setattr(fourier_transforms, "PLANS", fourier_transforms.TransformPlans(2))
 
     @pipeline
     def smooth(x: Any) -> Any:

@@ -19,9 +19,8 @@ from dagpu.backends.common import philox
 from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.cuda.kernels import fill_and_copy
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset, copy, fill
-from dagpu.common.dtypes import COMPLEX, FLOATING, SUPPORTED, bf16
 from dagpu.common.errors import ShapeError
-from dagpu.common.layout import Layout
+from dagpu.common.layout import COMPLEX, FLOATING, SUPPORTED, Layout, bf16
 from dagpu.ops.initializers import Eye, Linspace, Recipe
 from dagpu.testing import Arange, Constant, Normal, Uniform, contiguous_layout, slice_layout
 from tests.emulation import Emulation, emulation, shared_folder

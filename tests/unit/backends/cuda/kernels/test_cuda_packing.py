@@ -15,8 +15,7 @@ from dagpu.backends.cuda.driver.driver_protocol import GridExtents
 from dagpu.backends.cuda.kernels.kernel_variants import CHECKED, LINEAR_GRID, NARROW, STRIDED, WIDE, macros
 from dagpu.backends.cuda.kernels.launch_limits import check_limits
 from dagpu.backends.cuda.kernels.launch_params import REPORT, PackedLaunch, pack
-from dagpu.common.dtypes import Shape
-from dagpu.common.layout import Layout
+from dagpu.common.layout import Layout, Shape
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.testing import (
     Cell,

@@ -1,1 +1,0 @@
-"""Opens and closes a Dask cluster: its event loop, its workers, and who may speak to it."""

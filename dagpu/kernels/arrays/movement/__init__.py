@@ -1,1 +1,0 @@
-"""Functions that move, gather or scan the elements of tensors along their axes, each with its own kernels."""

@@ -1,1 +1,0 @@
-"""Reductions over axes: their order, their kernels and the public functions."""

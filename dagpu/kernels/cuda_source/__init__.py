@@ -1,1 +1,0 @@
-"""What the CUDA text of a kernel declares: its parameters, with their types and ranks."""

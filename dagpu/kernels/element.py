@@ -1,0 +1,402 @@
+"""`Elem`, one element of a tensor, and the errors for what it cannot do."""
+
+import math
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, final
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from dagpu.common.errors import KernelArgumentError
+from dagpu.common.layout import FLOATING, bool_, scalar_dtype
+from dagpu.common.places import Origin, describe, here
+from dagpu.common.wrong_arguments import format_value, no_attribute
+from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES
+from dagpu.handles.symbolic import read_value
+from dagpu.kernels.operations import DOMAINS, OPERATIONS, type_name
+
+_REDUCTIONS: Final = frozenset(
+    ("all", "amax", "amin", "any", "argmax", "argmin", "cumsum", "max", "mean", "min", "norm", "prod", "softmax", "std",
+     "sum", "var")
+)  # fmt: skip
+
+REDUCE: Final = (
+    "Reduce the results of the expression, expr(f32)(lambda x: x * x).sum(axis), or reduce the tensor before and pass "
+    "the result as one more argument"
+)
+"""The cure for a function of a whole tensor in an expression."""
+
+_CHOICE: Final = "For a choice say where(condition, a, b); & | ~ stand for and, or, not; 0 < x < 1 is (0 < x) & (x < 1)"
+_NUMBER: Final = (
+    "The functions of math are in dagpu.array: array.sqrt(x), array.floor(x). Another element type is x.to(i32)"
+)
+_ITEM: Final = (
+    "It is one element of a tensor, and has no items: slice the tensor before the call, or write a kernel (@kernel), "
+    "which sees its neighbours"
+)
+
+
+def _no_value(cure: str) -> Callable[..., NoReturn]:
+    """Return a method that refuses to give the value of an element."""
+
+    def refuse(element: object, *_args: object) -> NoReturn:
+        kind = repr(element).removeprefix("<Elem of ").removesuffix(">")
+        raise TypeError(
+            f"an element of type {kind} was asked for its value at {describe(here())}, while its expression is traced. "
+            f"{cure}."
+        )
+
+    return refuse
+
+
+refuse_choice: Final = _no_value(_CHOICE)
+refuse_number: Final = _no_value(_NUMBER)
+refuse_item: Final = _no_value(_ITEM)
+
+
+def refuse_element_name(element: Any, name: str) -> NoReturn:
+    """Raise for an unknown attribute, with a cure if arrays or handles have it. It is the `__getattr__` of elements.
+
+    Raises:
+        AttributeError: always.
+    """
+    if name in ("astype", "type", "float", "int"):
+        cure = "Convert it: x.to(f32)"
+    elif name in _REDUCTIONS:
+        cure = f"It is one element. {REDUCE}"
+    elif name in OPERATIONS and OPERATIONS[name].shown.isidentifier():
+        cure = f"Use the function: array.{OPERATIONS[name].shown}(x)"
+    elif name in ARRAY_NAMES or name in HANDLE_NAMES:
+        cure = "It is one element: change the form of the tensor before the call"
+    else:
+        raise no_attribute(element, name)
+    raise AttributeError(f"{element!r} at {describe(here())} has no {name!r}. {cure}.")
+
+
+def refuse_call_in_expression(what: str, origin: Origin, cure: str) -> NoReturn:
+    """Raise for an element that is passed where a tensor is wanted. `what` names the call.
+
+    Raises:
+        KernelArgumentError: always.
+    """
+    raise KernelArgumentError(
+        f"{what} at {describe(origin)}: got an element of an expression, but it takes tensors. {cure}."
+    )
+
+
+# ---- element
+#
+# `Elem`: one element of a tensor, while the function of an expression is traced.
+
+_D = TypeVar("_D", bound=np.generic)
+_E = TypeVar("_E", bound=np.generic)
+_F = TypeVar("_F", bound="np.floating[Any]")
+_I = TypeVar("_I", bound="np.integer[Any]")
+_B = TypeVar("_B", bound="np.integer[Any] | np.bool_")
+
+
+@final
+class Elem(Generic[_D]):
+    """One element of a tensor, while the function of an expression is traced.
+
+    Operations on it build the expression and compute nothing. Both operands have one element type: it is not converted,
+    so write `x.to(f32)`. A number among the operands is a constant of the element type of the other one.
+
+    Integer `+ - *`, `<<` and `abs` wrap; `//` and `%` round down, and give 0 for a division by 0. `x ** 2` is `x * x`,
+    and `x ** 0.5` of a float is `sqrt(x)`, so that it is NaN for -inf and -0 for -0, as with NumPy's operator.
+    """
+
+    __slots__ = ("_dtype", "_operands", "_operation", "_value")
+
+    if TYPE_CHECKING:
+        __hash__: None  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]  # reason: as a list, it has no hash
+    else:
+        __hash__ = None
+
+    def __init__(
+        self, operation: str, dtype: "np.dtype[Any]", operands: "tuple[Elem[Any], ...]" = (), value: Any = None
+    ) -> None:
+        self._operation = operation
+        self._dtype = dtype
+        self._operands = operands
+        self._value = value
+
+    # ---- arithmetic
+
+    def __add__(self, other: "Elem[_D] | float", /) -> "Elem[_D]":
+        return operate("add", self, other)
+
+    def __radd__(self, other: float, /) -> "Elem[_D]":
+        return operate("add", other, self)
+
+    def __sub__(self, other: "Elem[_D] | float", /) -> "Elem[_D]":
+        return operate("subtract", self, other)
+
+    def __rsub__(self, other: float, /) -> "Elem[_D]":
+        return operate("subtract", other, self)
+
+    def __mul__(self, other: "Elem[_D] | float", /) -> "Elem[_D]":
+        return operate("multiply", self, other)
+
+    def __rmul__(self, other: float, /) -> "Elem[_D]":
+        return operate("multiply", other, self)
+
+    def __truediv__(self: "Elem[_F]", other: "Elem[_F] | float", /) -> "Elem[_F]":
+        return operate("divide", self, other)
+
+    def __rtruediv__(self: "Elem[_F]", other: float, /) -> "Elem[_F]":
+        return operate("divide", other, self)
+
+    def __floordiv__(self, other: "Elem[_D] | float", /) -> "Elem[_D]":
+        return operate("floor_divide", self, other)
+
+    def __rfloordiv__(self, other: float, /) -> "Elem[_D]":
+        return operate("floor_divide", other, self)
+
+    def __mod__(self, other: "Elem[_D] | float", /) -> "Elem[_D]":
+        return operate("remainder", self, other)
+
+    def __rmod__(self, other: float, /) -> "Elem[_D]":
+        return operate("remainder", other, self)
+
+    def __pow__(self, other: "Elem[_D] | float", /) -> "Elem[_D]":
+        return _power(self, other)
+
+    def __rpow__(self: "Elem[_F]", other: float, /) -> "Elem[_F]":
+        return operate("power", other, self)
+
+    def __neg__(self) -> "Elem[_D]":
+        return operate("negative", self)
+
+    def __pos__(self) -> "Elem[_D]":
+        return self
+
+    def __abs__(self) -> "Elem[_D]":
+        return operate("absolute", self)
+
+    # ---- comparisons
+
+    def __lt__(self, other: "Elem[_D] | float", /) -> "Elem[bool_]":
+        return operate("less", self, other)
+
+    def __le__(self, other: "Elem[_D] | float", /) -> "Elem[bool_]":
+        return operate("less_equal", self, other)
+
+    def __gt__(self, other: "Elem[_D] | float", /) -> "Elem[bool_]":
+        return operate("greater", self, other)
+
+    def __ge__(self, other: "Elem[_D] | float", /) -> "Elem[bool_]":
+        return operate("greater_equal", self, other)
+
+    def __eq__(self, other: "Elem[_D] | float", /) -> "Elem[bool_]":  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # reason: an expression, as for arrays of NumPy
+        return operate("equal", self, other)
+
+    def __ne__(self, other: "Elem[_D] | float", /) -> "Elem[bool_]":  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # reason: as for `==`
+        return operate("not_equal", self, other)
+
+    def equals(self, other: "Elem[_D] | float", /) -> "Elem[bool_]":
+        """Return `self == other`."""
+        return operate("equal", self, other)
+
+    # ---- bits
+
+    def __and__(self: "Elem[_B]", other: "Elem[_B] | int", /) -> "Elem[_B]":
+        return operate("bitwise_and", self, other)
+
+    def __rand__(self: "Elem[_B]", other: int, /) -> "Elem[_B]":
+        return operate("bitwise_and", other, self)
+
+    def __or__(self: "Elem[_B]", other: "Elem[_B] | int", /) -> "Elem[_B]":
+        return operate("bitwise_or", self, other)
+
+    def __ror__(self: "Elem[_B]", other: int, /) -> "Elem[_B]":
+        return operate("bitwise_or", other, self)
+
+    def __xor__(self: "Elem[_B]", other: "Elem[_B] | int", /) -> "Elem[_B]":
+        return operate("bitwise_xor", self, other)
+
+    def __rxor__(self: "Elem[_B]", other: int, /) -> "Elem[_B]":
+        return operate("bitwise_xor", other, self)
+
+    def __invert__(self: "Elem[_B]") -> "Elem[_B]":
+        return operate("invert", self)
+
+    def __lshift__(self: "Elem[_I]", other: "Elem[_I] | int", /) -> "Elem[_I]":
+        return operate("left_shift", self, other)
+
+    def __rlshift__(self: "Elem[_I]", other: int, /) -> "Elem[_I]":
+        return operate("left_shift", other, self)
+
+    def __rshift__(self: "Elem[_I]", other: "Elem[_I] | int", /) -> "Elem[_I]":
+        return operate("right_shift", self, other)
+
+    def __rrshift__(self: "Elem[_I]", other: int, /) -> "Elem[_I]":
+        return operate("right_shift", other, self)
+
+    # ---- element types
+
+    def to(self, dtype: type[_E], /) -> "Elem[_E]":
+        """Return the element converted to another type.
+
+        To a narrower float it is rounded once (bf16: by way of f32), to an integer its fraction is cut off, and an
+        integer that does not fit wraps. A float outside the range of an integer gives any number, as in NumPy and C.
+        `to(bool_)` is `x != 0`.
+
+        Raises:
+            TypeError: no tensor has elements of this type.
+        """
+        found = scalar_dtype(dtype)
+        if found is None:
+            raise TypeError(
+                f"to at {describe(here())}: {format_value(dtype)} is not an element type. Say x.to(f32), with "
+                "f32 from dagpu."
+            )
+        return Elem("cast", found, (self,))
+
+    def __repr__(self) -> str:
+        return f"<Elem of {type_name(self._dtype)}>"
+
+    if not TYPE_CHECKING:  # hidden from type checkers, which report these uses themselves
+        __getattr__ = refuse_element_name
+        __bool__ = refuse_choice
+        __float__ = __int__ = __index__ = __complex__ = __floor__ = __ceil__ = __trunc__ = __round__ = refuse_number
+        __getitem__ = __iter__ = __contains__ = __len__ = __array__ = refuse_item
+
+        def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_options: Any) -> Any:
+            """Accept an operator with a scalar of NumPy on the left; refuse functions of NumPy."""
+            name = ufunc.__name__.replace("true_divide", "divide")
+            if method == "__call__" and name in _OPERATORS and all(_is_operand(item) for item in inputs):
+                return operate(name, *inputs)
+            raise TypeError(
+                f"numpy.{ufunc.__name__} at {describe(here())} was given an element of an expression, which has no "
+                "contents. Use the function of that name from dagpu.array."
+            )
+
+
+operation_of: Final = Elem.__dict__["_operation"].__get__
+"""Return the name of an element's operation."""
+dtype_of: Final = Elem.__dict__["_dtype"].__get__
+"""Return the NumPy dtype of an element."""
+operands_of: Final = Elem.__dict__["_operands"].__get__
+"""Return the operands of an element's operation."""
+value_of: Final = Elem.__dict__["_value"].__get__
+"""Return the number of a constant, or the `Parameter` of a parameter; None for any other element."""
+
+_OPERATORS: Final = frozenset(name for name, entry in OPERATIONS.items() if not entry.shown.isidentifier())
+_NUMBERS: Final = (int, float, np.generic)
+
+
+def _is_operand(x: object) -> bool:
+    return isinstance(x, (Elem, *_NUMBERS))
+
+
+def operate(name: str, *operands: Any) -> Elem[Any]:
+    """Return the element that an operation of the table makes of elements and numbers.
+
+    Raises:
+        TypeError: the operation does not take elements of this type, the types differ, or a number does not fit.
+    """
+    shown = OPERATIONS[name].shown
+    elements = as_elements(operands, shown)
+    dtype = dtype_of(elements[0])
+    if dtype not in DOMAINS[OPERATIONS[name].domain]:
+        raise TypeError(
+            f"{shown} at {describe(here())}: it does not take elements of {type_name(dtype)}. {_cure(name)}."
+        )
+    return Elem(name, np.dtype(np.bool_) if OPERATIONS[name].is_test else dtype, elements)
+
+
+def as_elements(operands: tuple[Any, ...], shown: str) -> tuple[Elem[Any], ...]:
+    """Return the operands as elements of one type; a number becomes a constant. `shown` names the operation.
+
+    Raises:
+        TypeError: the element types differ, no operand is an element, or a number does not fit the type.
+    """
+    dtypes = [dtype_of(item) for item in operands if isinstance(item, Elem)]
+    others = [item for item in operands if not _is_operand(item)]
+    if not dtypes or others:
+        given = format_value(others[0]) if others else "numbers alone"
+        raise TypeError(f"{shown} at {describe(here())}: got {given}. Give it elements of one expression, and numbers.")
+    if any(dtype != dtypes[0] for dtype in dtypes):
+        names = " and ".join(dict.fromkeys(map(type_name, dtypes)))
+        raise TypeError(
+            f"{shown} at {describe(here())}: operands of {names}. Element types are not converted: "
+            f"say x.to({type_name(dtypes[0])})."
+        )
+    return tuple([item if isinstance(item, Elem) else constant(item, dtypes[0], shown) for item in operands])
+
+
+def constant(number: Any, dtype: "np.dtype[Any]", shown: str, *, alone: bool = False) -> Elem[Any]:
+    """Return a number as a constant element of this type: that of the element beside it, unless it is `alone`.
+
+    Raises:
+        TypeError: the type cannot hold the number.
+    """
+    plain = read_value(number)
+    plain = plain.item() if isinstance(plain, np.generic) else plain
+    if not isinstance(plain, int | float):
+        fits = False
+    elif dtype.kind == "b" or isinstance(plain, bool):
+        fits = dtype.kind == "b" and isinstance(plain, bool)
+    elif dtype in FLOATING:
+        with np.errstate(over="ignore"):
+            rounded = np.array(_as_float(plain)).astype(dtype).astype(np.float64)
+        fits = plain in (math.inf, -math.inf) or not np.isinf(rounded)
+    else:
+        bounds = np.iinfo(dtype)
+        fits = isinstance(plain, int) and bounds.min <= plain <= bounds.max
+    if not fits:
+        why = f"{shown} at {describe(here())}: the number {format_value(plain)} does not fit {type_name(dtype)}, the "
+        if alone:
+            raise TypeError(f"{why}type of two numbers. Scale smaller ones: where(c, 1.0, 0.0).to(f64) * x.")
+        raise TypeError(f"{why}type of the element beside it. Convert that element first: x.to(f32).")
+    with np.errstate(over="ignore"):
+        value = np.array(_as_float(plain) if dtype in FLOATING else plain).astype(dtype)[()]
+    return Elem("constant", dtype, (), value)
+
+
+def _as_float(number: float) -> float:
+    return float(number) if abs(number) <= sys.float_info.max or not isinstance(number, int) else math.inf
+
+
+def _power(base: Elem[Any], exponent: Any) -> Elem[Any]:
+    """Return `base ** exponent`: a whole power of an integer, and 2, 1, 0.5 and -1 of a float, without `pow`."""
+    plain, dtype = read_value(exponent), dtype_of(base)
+    plain = plain.item() if isinstance(plain, np.generic) else plain
+    if dtype.kind in "iu" and type(plain) is int and plain >= 0:
+        return _whole_power(base, plain)
+    if dtype in FLOATING and type(plain) in (int, float):
+        if plain == 2:
+            return operate("multiply", base, base)
+        if plain == 0.5:
+            return operate("sqrt", base)
+        if plain == -1:
+            return operate("divide", 1, base)
+        if plain == 1:
+            return base
+    return operate("power", base, exponent)
+
+
+def _whole_power(base: Elem[Any], exponent: int) -> Elem[Any]:
+    """Return an integer's power by repeated squaring; products wrap, so their order does not matter."""
+    found = constant(1, dtype_of(base), "**")
+    while exponent:
+        if exponent & 1:
+            found = base if operation_of(found) == "constant" else operate("multiply", found, base)
+        base = operate("multiply", base, base) if exponent > 1 else base
+        exponent >>= 1
+    return found
+
+
+def _cure(name: str) -> str:
+    """Return the cure for an operation on elements of a wrong type."""
+    if name == "divide":
+        return "Convert it, x.to(f32) / y.to(f32), or divide whole numbers by //"
+    return {
+        "number": "Convert it first: x.to(i32); for bools there are & | ^ ~",
+        "float": "Convert it first: x.to(f32)",
+        "int": "Convert it first: x.to(i32)",
+        "bits": "Compare it first, x > 0, or convert it: x.to(i32)",
+        "any": "",
+    }[OPERATIONS[name].domain]

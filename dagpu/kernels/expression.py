@@ -1,0 +1,639 @@
+"""`expr` and what it makes: `Expression`, an element-wise function of tensors, and its reductions."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import (
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    NamedTuple,
+    ParamSpec,
+    TypeAlias,
+    cast,
+    final,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
+
+import numpy as np
+from typing_extensions import TypeVar
+
+from dagpu.common.errors import KernelArgumentError
+from dagpu.common.frozen import Slot
+from dagpu.common.layout import (
+    Layout,
+    Shape,
+    bf16,
+    bool_,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    scalar_dtype,
+    u8,
+    u16,
+    u32,
+    u64,
+)
+from dagpu.common.param_form import Form
+from dagpu.common.pickling import PickledByName
+from dagpu.common.places import Origin, describe, here, leaves_run, scope_of_caller, without_our_frames
+from dagpu.common.wrong_arguments import check_flag, format_value
+from dagpu.handles import Tensor
+from dagpu.kernels.annotations import In, Lazy, Out
+from dagpu.kernels.declaration import compile_ahead
+from dagpu.kernels.decorator import DECLARED
+from dagpu.kernels.element import REDUCE, Elem, refuse_call_in_expression
+from dagpu.kernels.expression_text import (
+    ArgumentPattern,
+    argument_params,
+    arguments_by_position,
+    broadcast_arguments,
+    direct_walk,
+    input_params,
+    kernel_text,
+    passed_arguments,
+    patterns_of,
+    refuse_arguments,
+    safe_name,
+    tile_of,
+    walk_of_kinds,
+)
+from dagpu.kernels.generated_launch import (
+    AnyOp,
+    check_call,
+    first_output,
+    generated_kernel,
+    move_arguments,
+    new_output,
+    output,
+    reshaped,
+    with_layouts,
+)
+from dagpu.kernels.numpy_twin import numpy_twin
+from dagpu.kernels.operations import type_name
+from dagpu.kernels.traced_expression import TracedExpression, trace_expression
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.ops.launch import KernelOp, Launch
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R", bound=np.generic)
+
+
+ROW: Final = 1024
+"""The elements of a row in the kernel that `cuda` and `compile` of a reduced expression are about."""
+
+
+class FusedCall(NamedTuple):
+    """A reduction of an expression, or its softmax: the function of `dagpu.array` by its name, and its arguments."""
+
+    expression: Any
+    name: str
+    axis: object
+    keepdims: bool
+
+    @property
+    def label(self) -> str:
+        """The name in messages."""
+        return f"{self.name} of {self.expression.traced.title}"
+
+
+class FusedFunction(NamedTuple):
+    """A function of `dagpu.array` that takes the elements of an expression while they are computed.
+
+    `accepts(name, dtype)` is true if it takes elements of a type, `build(call, arguments, origin)` returns the op of a
+    call, and `kernel_of_rows(expression, name)` its kernel for contiguous matrices with rows of `ROW` elements.
+    """
+
+    accepts: Callable[[str, "np.dtype[Any]"], bool]
+    build: Callable[[FusedCall, tuple[Any, ...], Origin], Any]
+    kernel_of_rows: Callable[[Any, str], KernelSpec]
+
+
+FUSED: Final = Slot[Mapping[str, FusedFunction]]("dagpu.arrays.fused_reductions")
+"""The functions by their names."""
+
+
+@final
+class ReducedExpression(PickledByName, Generic[_P, _R]):
+    """An expression whose elements are reduced over some axes, from `expression.sum(axis)` and its like, or normalised
+    along one, from `expression.softmax(axis)`.
+
+    A call takes the arguments of the expression and builds an op. The kernel that computes the elements reduces them,
+    so they are never in memory. The bits are those of the function of the expression's result.
+    """
+
+    def __init__(self, expression: Any, name: str, axis: object, keepdims: object, origin: Origin) -> None:
+        self._call = FusedCall(expression, name, axis, check_flag(keepdims, name, origin, "keepdims"))
+        self.__signature__: Final = expression.traced.signature
+        dtype = expression.traced.dtype
+        if not FUSED.value[name].accepts(name, dtype):
+            raise KernelArgumentError(
+                f"{self._call.label} at {describe(origin)}: it does not take elements of {dtype.name}. Convert the "
+                "result of the expression: .to(f32), say."
+            )
+
+    @leaves_run
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[Tensor[_R], Any]:
+        """Return an op whose result is a new tensor. Owned tensors among the arguments move into it.
+
+        Raises:
+            KernelArgumentError: as for a call of the expression.
+            MovedError: a handle has been moved before.
+            ShapeError: the shapes do not broadcast, there is no such axis, or no element along it to choose.
+        """
+        call = self._call
+        given = call.expression.by_position(args, kwargs)
+        if any(isinstance(arg, Elem) for arg in given):
+            refuse_call_in_expression(call.label, here(), REDUCE)
+        op: DeviceOp[Tensor[_R], Any] = FUSED.value[call.name].build(call, given, here())
+        return op
+
+    @leaves_run
+    def compile(self, arch: str | None = None) -> None:
+        """Compile the kernel of `cuda` now, for the GPU that is here or for an architecture by its name, as
+        `Kernel.compile` does."""
+        compile_ahead(self._kernel_of_rows, arch, here())
+
+    @property
+    def cuda(self) -> str:
+        """The CUDA text of the first kernel for contiguous matrices of one shape, whose rows of 1,024 elements are
+        reduced.
+
+        The kernels for other shapes, axes and arguments differ from it in the order of their walk. The text of an
+        element is the same in all of them.
+        """
+        return self._kernel_of_rows.cuda
+
+    @property
+    def _kernel_of_rows(self) -> KernelSpec:
+        call = self._call
+        return FUSED.value[call.name].kernel_of_rows(call.expression, call.name)
+
+    def __repr__(self) -> str:
+        return f"<{self._call.name} over {self._call.axis} of {self._call.expression!r}>"
+
+
+# ---- expression
+#
+# `Expression`: an element-wise function of tensors and numbers, which builds ops. `expr` makes it.
+
+_Q = ParamSpec("_Q")
+# Constrained, as for `array.sum` and `array.mean`.
+_N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)
+_F = TypeVar("_F", f16, bf16, f32, f64)
+
+Argument: TypeAlias = In[_R] | Lazy[float]
+"""An argument of an expression: a tensor or an op of one, a number, or a source of numbers."""
+
+TILE: Final = 1024
+"""The number of elements of a block's tile: four for each of its 256 threads."""
+
+OUTPUT: Final = ArgumentPattern(Form.OUT)
+
+
+@final
+class Expression(PickledByName, Generic[_P, _R]):
+    """An element-wise function, from `expr`. A call builds an op, as a call of a kernel does.
+
+    Arguments are tensors of the declared element types, ops whose results are such tensors, and numbers or sources of
+    numbers; one of them at least is a tensor. They go by position or by name. A number is an argument of the kernel, so
+    calls of a pipeline may vary it without another plan, and a feed may set it without another trace.
+    Shapes broadcast by NumPy's rules. There is one kernel for each pattern of tensors, numbers and broadcasting.
+
+    All results are equal to the bit on every device, but for `exp expm1 log log1p tanh sin cos erf **`, which are
+    within 2 ulp, and for the sign and payload of a NaN.
+    """
+
+    def __init__(self, traced: TracedExpression, origin: Origin) -> None:
+        self.traced = traced
+        self.origin = origin
+        self.__signature__: Final = traced.signature
+        """For `inspect.signature`: a pipeline of an expression checks its arguments by it."""
+        self.__name__: Final = traced.name
+        self._kernels: dict[object, KernelSpec] = {}
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[Tensor[_R], Any]:
+        """Return an op whose result is a new tensor. Owned tensors among the arguments move into it.
+
+        The new tensor may be in the memory of such an argument, if nothing else needs it.
+
+        Raises:
+            KernelArgumentError: an argument is missing, has a wrong form, element type or range, or no argument is a
+                tensor. No handle has been moved.
+            MovedError: a handle has been moved before.
+            ShapeError: the shapes do not broadcast.
+        """
+        try:
+            return self.build(self.by_position(args, kwargs), here())
+        except BaseException as error:
+            without_our_frames(error)
+            raise
+
+    def build(self, args: tuple[Any, ...], origin: Origin) -> AnyOp:
+        """Return the op of a call, as `__call__` does. `origin` is the place of the call in the user's code."""
+        check = partial(self.check, origin=origin)
+        return with_layouts(self._name, args, check, lambda a, layouts: self._build_new(a, layouts, origin), origin)
+
+    def check(self, args: tuple[Any, ...], origin: Origin) -> tuple[Any, ...]:
+        """Check the arguments of a call, and return them with numbers as the kernel takes them. Moves nothing."""
+        params = argument_params(self.traced, args, origin, self.traced.names)
+        if not any(param.form.is_tensor for param in params):
+            refuse_arguments(
+                self.traced, "all arguments are numbers", "Make one of them a tensor: full((1,), x), say", origin
+            )
+        return check_call(self.traced.name, params, args, self.origin, origin, expression=self.label_of_lambda)
+
+    def into(self, out: Out[_R], /, *args: _P.args, **kwargs: _P.kwargs) -> KernelOp:
+        """Return an op that writes to a partition. Its result is the tuple of the partition and the arguments.
+
+        Raises:
+            KernelArgumentError: as for a call; or an argument is on the memory of the output: see `update`.
+            MovedError: a handle has been moved before.
+            ShapeError: the arguments do not broadcast to the shape of the output.
+        """
+        try:
+            return self._write(out, self.by_position(args, kwargs), (), here())
+        except BaseException as error:
+            without_our_frames(error)
+            raise
+
+    def update(
+        self: "Expression[Concatenate[Argument[_R], _Q], _R]",
+        out: Out[_R],
+        /,
+        *args: _Q.args,
+        **kwargs: _Q.kwargs,
+    ) -> KernelOp:
+        """Return an op that changes a partition in place: the first parameter is the old element of the output.
+
+        `step.update(w.partition(tile), g, 0.1)` is `w = step(w, g, 0.1)` without other memory. The result of the op is
+        the tuple of the partition and the arguments.
+
+        Raises:
+            KernelArgumentError: as for a call; or the result has another element type than the first parameter.
+            MovedError: a handle has been moved before.
+            ShapeError: the arguments do not broadcast to the shape of the output.
+        """
+        try:
+            origin, traced = here(), self.traced
+            if traced.dtypes[0] != traced.dtype:
+                what = (
+                    f"its result is of {type_name(traced.dtype)}, its first parameter of {type_name(traced.dtypes[0])}"
+                )
+                refuse_arguments(self.traced, what, "Write to memory of its own, .into(partition, ...)", origin)
+            return self._write(out, self.by_position(args, kwargs, 1), (OUTPUT,), origin)
+        except BaseException as error:
+            without_our_frames(error)
+            raise
+
+    # ---- reductions
+
+    @leaves_run
+    def sum(
+        self: "Expression[_P, _N]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, _N]:
+        """Return the function of the same arguments that adds the elements over some axes, as `array.sum` does.
+
+        `expr(f32)(lambda x: x * x).sum(1)(x)` has the bits of `array.sum(square(x), 1)`. The elements are computed in
+        the kernel that adds them, so no memory holds them.
+
+        Args:
+            axis: the axes of the broadcast arguments that are reduced; None for all.
+            keepdims: True keeps them, with extent 1.
+
+        Raises:
+            KernelArgumentError: the elements have no sum: they are bools.
+        """
+        return ReducedExpression(self, "sum", axis, keepdims, here())
+
+    @leaves_run
+    def prod(
+        self: "Expression[_P, _N]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, _N]:
+        """As `sum`: the products of the elements, as `array.prod`."""
+        return ReducedExpression(self, "prod", axis, keepdims, here())
+
+    @leaves_run
+    def mean(
+        self: "Expression[_P, _F]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, _F]:
+        """As `sum`: the means of the elements, which are floats, as `array.mean`."""
+        return ReducedExpression(self, "mean", axis, keepdims, here())
+
+    @leaves_run
+    def norm(
+        self: "Expression[_P, _F]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, _F]:
+        """As `sum`: the Euclidean norms of the elements, which are floats, as `array.norm`."""
+        return ReducedExpression(self, "norm", axis, keepdims, here())
+
+    @leaves_run
+    def amin(
+        self: "Expression[_P, _N]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, _N]:
+        """As `sum`: the smallest elements, as `array.amin`."""
+        return ReducedExpression(self, "amin", axis, keepdims, here())
+
+    @leaves_run
+    def amax(
+        self: "Expression[_P, _N]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, _N]:
+        """As `sum`: the largest elements, as `array.amax`."""
+        return ReducedExpression(self, "amax", axis, keepdims, here())
+
+    @leaves_run
+    def any(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> ReducedExpression[_P, bool_]:
+        """As `sum`: whether an element is not 0, as `array.any`."""
+        return ReducedExpression(self, "any", axis, keepdims, here())
+
+    @leaves_run
+    def all(self, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False) -> ReducedExpression[_P, bool_]:
+        """As `sum`: whether no element is 0, as `array.all`."""
+        return ReducedExpression(self, "all", axis, keepdims, here())
+
+    @leaves_run
+    def softmax(self: "Expression[_P, _F]", axis: int = -1) -> ReducedExpression[_P, _F]:
+        """Return the function of the same arguments that gives the softmax of the elements, as `array.softmax` does.
+
+        `expr(f32, f32)(lambda x, mask: x / 8 + mask).softmax()(x, mask)` has the bits of `array.softmax(f(x, mask))`.
+        The elements are computed in the kernel that normalises them, so no memory holds them. Rows of more than 16,384
+        elements take three launches, each of which computes the elements.
+
+        Args:
+            axis: one axis of the broadcast arguments; a negative number counts from the last one.
+
+        Raises:
+            KernelArgumentError: the elements are not floats.
+        """
+        return ReducedExpression(self, "softmax", axis, False, here())
+
+    @leaves_run
+    def compile(self, arch: str | None = None) -> None:
+        """Compile the kernel for contiguous tensors of one shape now, for the GPU that is here or for an architecture
+        by its name, as `Kernel.compile` does."""
+        compile_ahead(self.flat_kernel, arch, here())
+
+    @property
+    def flat_kernel(self) -> KernelSpec:
+        """The kernel for contiguous tensors of one shape."""
+        return self._kernel(1, (ArgumentPattern(Form.IN, (0,)),) * len(self.traced.names))
+
+    @property
+    def cuda(self) -> str:
+        """The CUDA text of the kernel for contiguous tensors of one shape. Kernels for other arguments differ from it
+        in their parameters and indices alone."""
+        return kernel_text(self.traced, 1, (ArgumentPattern(Form.IN, (0,)),) * len(self.traced.names))
+
+    def __repr__(self) -> str:
+        traced = self.traced
+        formals = ", ".join(f"{n}: {type_name(d)}" for n, d in zip(traced.names, traced.dtypes, strict=True))
+        name = "lambda" if traced.is_lambda else traced.name
+        return f"<expression {name}({formals}) -> {type_name(traced.dtype)} declared at {traced.place}>"
+
+    # ---- arguments
+
+    @property
+    def _name(self) -> str:
+        return self.traced.label
+
+    @property
+    def label_of_lambda(self) -> str:
+        """The name of the expression in tables and pictures, if it is a `lambda`; else empty."""
+        return self.traced.label if self.traced.is_lambda else ""
+
+    def by_position(self, args: tuple[Any, ...], kwargs: dict[str, Any], first: int = 0) -> tuple[Any, ...]:
+        """Return the arguments of a call in the order of the parameters, from number `first` on."""
+        return arguments_by_position(self.traced, args, kwargs, first) if kwargs else args
+
+    def broadcast(self, out: Shape | None, layouts: Sequence[Layout | None], origin: Origin) -> Shape:
+        """Return the shape of the output, as `broadcast_arguments` does."""
+        return broadcast_arguments(self.traced, out, layouts, origin)
+
+    # ---- launches
+
+    def _build_new(self, arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...], origin: Origin) -> AnyOp:
+        """Return the op of a call with known shapes. Moves the handles among the arguments."""
+        shape = self.broadcast(None, layouts, origin)
+        walk, _ = walk_of_kinds(layouts, shape, (False,) * len(shape))
+        spec = self._kernel(len(walk.shape), patterns_of(layouts, walk))
+        passed = passed_arguments(move_arguments(self._name, arguments, origin), layouts, walk, origin)
+        target = new_output(walk.shape, self.traced.dtype, tile_of(walk.shape, TILE), origin)
+        op = first_output(spec, (target, *passed), origin)
+        result: AnyOp = reshaped(op, Layout(self.traced.dtype, walk.shape, (), 0), shape, origin)
+        return result
+
+    def _write(self, out: Any, args: tuple[Any, ...], before: tuple[ArgumentPattern, ...], origin: Origin) -> KernelOp:
+        """Return the op that writes to `out`. `before` are the patterns of the parameters before those of `args`."""
+
+        def check(given: tuple[Any, ...]) -> tuple[Any, ...]:
+            inputs = argument_params(self.traced, given[1:], origin, self.traced.names[len(before) :])
+            params = [output("out", self.traced.dtype, None), *inputs]
+            return check_call(self.traced.name, params, given, self.origin, origin, expression=self.label_of_lambda)
+
+        def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
+            assert layouts[0] is not None
+            shape = self.broadcast(layouts[0].shape, layouts[1:], origin)
+            walk = direct_walk(shape, [layout.shape for layout in layouts[1:] if layout is not None])
+            spec = self._kernel(len(shape), (*before, *patterns_of(layouts[1:], walk)))
+            return Launch(spec, move_arguments(self._name, arguments, origin), origin)
+
+        return cast(KernelOp, with_layouts(self._name, (out, *args), check, build, origin))
+
+    def _kernel(self, rank: int, patterns: tuple[ArgumentPattern, ...]) -> KernelSpec:
+        """Return the kernel for an output of this rank and arguments of these patterns, made once."""
+        return self.kernel_for((rank, patterns), lambda: self._new_kernel(rank, patterns))
+
+    def kernel_for(self, key: object, make: Callable[[], KernelSpec]) -> KernelSpec:
+        """Return the kernel of this expression for a key, made once."""
+        found = self._kernels.get(key)
+        if found is None:
+            found = self._kernels.setdefault(key, make())
+        return found
+
+    def _new_kernel(self, rank: int, patterns: tuple[ArgumentPattern, ...]) -> KernelSpec:
+        traced, name = self.traced, safe_name(self.traced.name)
+        params = [output("out", traced.dtype, rank), *input_params(traced, patterns, name)]
+        twin: Callable[..., None] = numpy_twin(traced, patterns, rank)
+        return generated_kernel(
+            name,
+            params,
+            kernel_text(traced, rank, patterns),
+            twin,
+            self.origin,
+            in_place=True,
+            source_name=traced.place,
+            expression=self.label_of_lambda,
+        )
+
+
+# ---- expr decorator
+#
+# `expr`: makes an `Expression` of a typed Python function of elements.
+
+_A = TypeVar("_A", bound=np.generic)
+_B = TypeVar("_B", bound=np.generic)
+_C = TypeVar("_C", bound=np.generic)
+_D = TypeVar("_D", bound=np.generic)
+_E = TypeVar("_E", bound=np.generic)
+_X = TypeVar("_X", bound=np.generic)
+_G = TypeVar("_G", bound=np.generic)
+_H = TypeVar("_H", bound=np.generic)
+
+Expr1: TypeAlias = Expression[[Argument[_A]], _R]
+Expr2: TypeAlias = Expression[[Argument[_A], Argument[_B]], _R]
+Expr3: TypeAlias = Expression[[Argument[_A], Argument[_B], Argument[_C]], _R]
+Expr4: TypeAlias = Expression[[Argument[_A], Argument[_B], Argument[_C], Argument[_D]], _R]
+Expr5: TypeAlias = Expression[[Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E]], _R]
+Expr6: TypeAlias = Expression[[Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E], Argument[_X]], _R]
+Expr7: TypeAlias = Expression[
+    [Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E], Argument[_X], Argument[_G]], _R
+]
+Expr8: TypeAlias = Expression[
+    [Argument[_A], Argument[_B], Argument[_C], Argument[_D], Argument[_E], Argument[_X], Argument[_G], Argument[_H]], _R
+]
+"""Expressions of one to eight parameters: their element types, and that of the result."""
+
+
+# In quotes: `import dagpu` does not evaluate these types.
+@overload
+def expr(a: type[_A], /) -> Callable[[Callable[[Elem[_A]], Elem[_R]]], "Expr1[_A, _R]"]: ...
+@overload
+def expr(a: type[_A], b: type[_B], /) -> Callable[[Callable[[Elem[_A], Elem[_B]], Elem[_R]]], "Expr2[_A, _B, _R]"]: ...
+@overload
+def expr(
+    a: type[_A], b: type[_B], c: type[_C], /
+) -> Callable[[Callable[[Elem[_A], Elem[_B], Elem[_C]], Elem[_R]]], "Expr3[_A, _B, _C, _R]"]: ...
+@overload
+def expr(
+    a: type[_A], b: type[_B], c: type[_C], d: type[_D], /
+) -> Callable[[Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D]], Elem[_R]]], "Expr4[_A, _B, _C, _D, _R]"]: ...
+@overload
+def expr(
+    a: type[_A], b: type[_B], c: type[_C], d: type[_D], e: type[_E], /
+) -> Callable[
+    [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E]], Elem[_R]]], "Expr5[_A, _B, _C, _D, _E, _R]"
+]: ...
+@overload
+def expr(
+    a: type[_A], b: type[_B], c: type[_C], d: type[_D], e: type[_E], f: type[_X], /
+) -> Callable[
+    [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_X]], Elem[_R]]],
+    "Expr6[_A, _B, _C, _D, _E, _X, _R]",
+]: ...
+@overload
+def expr(
+    a: type[_A], b: type[_B], c: type[_C], d: type[_D], e: type[_E], f: type[_X], g: type[_G], /
+) -> Callable[
+    [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_X], Elem[_G]], Elem[_R]]],
+    "Expr7[_A, _B, _C, _D, _E, _X, _G, _R]",
+]: ...
+@overload
+def expr(
+    a: type[_A], b: type[_B], c: type[_C], d: type[_D], e: type[_E], f: type[_X], g: type[_G], h: type[_H], /
+) -> Callable[
+    [Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_X], Elem[_G], Elem[_H]], Elem[_R]]],
+    "Expr8[_A, _B, _C, _D, _E, _X, _G, _H, _R]",
+]: ...
+@overload
+def expr(function: Callable[[Elem[_A]], Elem[_R]], /) -> "Expr1[_A, _R]": ...
+@overload
+def expr(function: Callable[[Elem[_A], Elem[_B]], Elem[_R]], /) -> "Expr2[_A, _B, _R]": ...
+@overload
+def expr(function: Callable[[Elem[_A], Elem[_B], Elem[_C]], Elem[_R]], /) -> "Expr3[_A, _B, _C, _R]": ...
+@overload
+def expr(function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D]], Elem[_R]], /) -> "Expr4[_A, _B, _C, _D, _R]": ...
+@overload
+def expr(
+    function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E]], Elem[_R]], /
+) -> "Expr5[_A, _B, _C, _D, _E, _R]": ...
+@overload
+def expr(
+    function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_X]], Elem[_R]], /
+) -> "Expr6[_A, _B, _C, _D, _E, _X, _R]": ...
+@overload
+def expr(
+    function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_X], Elem[_G]], Elem[_R]], /
+) -> "Expr7[_A, _B, _C, _D, _E, _X, _G, _R]": ...
+@overload
+def expr(
+    function: Callable[[Elem[_A], Elem[_B], Elem[_C], Elem[_D], Elem[_E], Elem[_X], Elem[_G], Elem[_H]], Elem[_R]], /
+) -> "Expr8[_A, _B, _C, _D, _E, _X, _G, _H, _R]": ...
+@leaves_run
+def expr(*types_or_function: Any) -> Any:
+    """Make an element-wise function of tensors from a Python function of elements (`Elem`).
+
+    For example::
+
+        gelu = expr(f32)(lambda x: x / (1 + array.exp(-1.702 * x)))
+
+        @expr
+        def blend(x: Elem[f32], y: Elem[f32], a: Elem[f32]) -> Elem[f32]:
+            return array.where(x > y, a * x, y)
+
+    The function is called once, here, with an `Elem` for each parameter. What it computes becomes one CUDA kernel and
+    its NumPy twin; parts that are used twice are computed once. Numbers from outside the function are constants.
+
+    Args:
+        types_or_function: the element types of the parameters, or the function itself with annotations `Elem[...]`.
+
+    Raises:
+        KernelArgumentError: an argument is neither, or an annotation is no `Elem[...]`.
+        TypeError: an operation of the function has operands of different types, or of a type that it does not accept.
+    """
+    origin = here()
+    if len(types_or_function) == 1 and inspect.isfunction(types_or_function[0]):
+        function = types_or_function[0]
+        return _make(function, _annotated(function, scope_of_caller()))
+    dtypes = [scalar_dtype(t) for t in types_or_function]
+    if not dtypes or any(dtype is None for dtype in dtypes):  # numpy.dtype("float64") == None
+        given = ", ".join(map(format_value, types_or_function)) or "nothing"
+        raise KernelArgumentError(
+            f"expr at {describe(origin)}: got {given}, but an element type for each parameter is wanted. Write "
+            "expr(f32, f32), or @expr over a function with annotations such as x: Elem[f32]."
+        )
+
+    @leaves_run
+    def decorate(function: Any) -> Expression[..., Any]:
+        if not inspect.isfunction(function):
+            raise KernelArgumentError(
+                f"expr at {describe(here())} is applied to {format_value(function)}. Apply it to a plain function: def "
+                "or lambda."
+            )
+        return _make(function, dtypes)
+
+    return decorate
+
+
+def _make(function: Callable[..., Any], dtypes: list[Any]) -> Expression[..., Any]:
+    made: Expression[..., Any] = Expression(trace_expression(function, dtypes), (function.__code__, 0))
+    DECLARED.add(made)
+    return made
+
+
+def _annotated(function: Callable[..., Any], local_names: dict[str, Any]) -> list[Any]:
+    """Return the element types that the annotations of a function's parameters say."""
+    try:
+        hints = get_type_hints(function, None, local_names)
+    except Exception:  # a text annotation is code, and may raise anything
+        hints = {}
+    dtypes: list[Any] = []
+    for name in inspect.signature(function).parameters:
+        hint = hints.get(name)
+        element = get_args(hint)[0] if get_origin(hint) is Elem else None
+        dtype = scalar_dtype(element)
+        if dtype is None:
+            raise KernelArgumentError(
+                f"expr: parameter {name!r} of {function.__name__} at {describe((function.__code__, 0))} is not "
+                "annotated with an element type. Write x: Elem[f32], or name the types: expr(f32, f32)."
+            )
+        dtypes.append(dtype)
+    return dtypes

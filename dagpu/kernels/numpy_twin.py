@@ -1,0 +1,212 @@
+"""The NumPy twin of an expression's kernel, which is its host body: the same operations in the same order.
+
+It works on parts of about `PART` elements, so that what lies between two operations stays in the processor's cache,
+in arrays that the thread keeps.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache
+from itertools import product
+from math import prod
+from typing import Any, Final, final
+
+import numpy as np
+
+from dagpu.common.layout import Shape, as_truth
+from dagpu.kernels.expression_text import ArgumentPattern
+from dagpu.kernels.operations import (
+    Array,
+    NumpyFunction,
+    cast_function,
+    is_half,
+    numpy_function,
+    register_dtype,
+    where,
+    writes_result,
+)
+from dagpu.kernels.traced_expression import Step, TracedExpression
+from dagpu.kernels.twin_blocks import SCRATCH, shaped, until_cancelled
+
+PART: Final = 1 << 16
+"""The number of elements that are computed at a time."""
+FEW: Final = 1 << 12
+"""The number of elements up to which NumPy makes an array for each step: the C library has such memory at hand."""
+
+
+def numpy_twin(expression: TracedExpression, patterns: Sequence[ArgumentPattern], rank: int) -> Callable[..., None]:
+    """Return the host body of the kernel for arguments of these patterns, and an output of this rank:
+    `body(out, *arguments)`."""
+    indices = [_index(pattern.axes, rank) if pattern.form.is_input else None for pattern in patterns]
+    every = tuple(range(rank))
+    whole = [n for n, p in enumerate(patterns) if p.form.is_written or (p.form.is_input and p.axes == every)]
+    evaluate = evaluator(expression, whole if rank else ())  # NumPy makes scalars of arrays without axes
+    each = list(zip([pattern.form for pattern in patterns], expression.dtypes, indices, strict=True))
+
+    def body(out: Any, *arguments: Any) -> None:
+        operands: list[Any] = []
+        place = 0
+        for form, dtype, index in each:
+            if form.is_written:
+                operands.append(out)
+                continue
+            given = arguments[place]
+            place += 1
+            if form.is_tensor:
+                operands.append(given if index is None else given[index])
+            else:
+                operands.append(dtype.type(given))
+        if out.size <= PART:
+            evaluate(out, *operands)
+            return
+        for part in until_cancelled(parts(out.shape)):
+            evaluate(out[(*part, ...)], *[_cut(each, part) for each in operands])
+
+    return body
+
+
+def evaluator(expression: TracedExpression, whole: Collection[int]) -> Callable[..., None]:
+    """Return the function `f(out, *operands)` that computes an expression of arrays and numbers, and writes an array.
+
+    It is Python text with one call of NumPy for each step. `whole` are the operands that are arrays of the output's
+    shape. A step of one writes its result over that of an earlier step, which no later step needs, or into an array
+    that the thread keeps.
+    """
+    names: dict[str, Any] = {"copyto": np.copyto, "f32": np.float32, "truth": as_truth}
+    lines, texts = list[str](), list[str]()
+    steps, last = expression.steps, len(expression.steps) - 1
+    targets = _Targets(steps, whole)
+    for number, step in enumerate(steps):
+        function = _function(step, steps)
+        text = f"v{number}"
+        if step.operation == "parameter":
+            text = f"x{step.value}"
+            if is_half(step.dtype) or step.dtype.kind == "b":
+                lines.append(f"v{number} = " + (f"truth({text})" if step.dtype.kind == "b" else f"{text}.astype(f32)"))
+                text = f"v{number}"
+        elif function is None:
+            names[text] = register_dtype(step.dtype).type(step.value)
+        else:
+            names[f"f{number}"] = function
+            given = [texts[operand] for operand in step.operands]
+            if number == last and not is_half(expression.dtype):
+                lines.append(f"f{number}({', '.join([*given, 'out=out'])})")
+                break
+            target = targets.of_step(number, writes_result(function))
+            lines.append(f"{text} = f{number}({', '.join(given if target is None else [*given, f'out={target}'])})")
+        texts.append(text)
+    else:
+        lines.append(f"copyto(out, {texts[last]}, casting='unsafe')")
+    formals = ", ".join(["out", *[f"x{n}" for n in range(len(expression.dtypes))], *targets.names])
+    exec(f"def evaluate({formals}):\n" + "".join([f"    {line}\n" for line in lines]), names)
+    return _with_scratch(names["evaluate"], targets.dtypes) if targets.dtypes else names["evaluate"]
+
+
+@final
+class _Targets:
+    """The arrays into which the steps of an evaluator write: as few as possible, of these element types.
+
+    Those of the thread are `s0`, `s1`, ... in the evaluator's text.
+    """
+
+    def __init__(self, steps: Sequence[Step], whole: Collection[int]) -> None:
+        self.dtypes: list[np.dtype[Any]] = []
+        self._steps = steps
+        self._last_use = {operand: number for number, step in enumerate(steps) for operand in step.operands}
+        self._shaped = {n for n, step in enumerate(steps) if step.operation == "parameter" and step.value in whole}
+        """The steps whose results have the shape of the output."""
+        self._held: dict[int, int] = {}
+        """For the steps whose results are in an array of the thread, its number."""
+
+    @property
+    def names(self) -> list[str]:
+        return [f"s{number}" for number in range(len(self.dtypes))]
+
+    def of_step(self, number: int, writes: bool) -> str | None:
+        """Return the name of the array for the result of a step; None if NumPy has to make one, because the
+        function of the step `writes` into none. Steps come in order."""
+        step = self._steps[number]
+        if self._shaped.isdisjoint(step.operands):
+            return None
+        self._shaped.add(number)
+        if not writes:
+            return None
+        used = {held for before, held in self._held.items() if self._last_use[before] > number}
+        dtype = register_dtype(step.dtype)
+        free = [held for held, kept in enumerate(self.dtypes) if kept == dtype and held not in used]
+        if not free:
+            free = [len(self.dtypes)]
+            self.dtypes.append(dtype)
+        self._held[number] = free[0]
+        return f"s{free[0]}"
+
+
+def _with_scratch(evaluate: Callable[..., None], dtypes: "Sequence[np.dtype[Any]]") -> Callable[..., None]:
+    """Return an evaluator that passes arrays of the thread to another one, after its operands."""
+    nothing = (None,) * len(dtypes)
+
+    def evaluate_with_scratch(out: Array, *operands: Any) -> None:
+        if out.size <= FEW:
+            evaluate(out, *operands, *nothing)
+            return
+        taken = [SCRATCH.take() for _ in dtypes]
+        evaluate(out, *operands, *[shaped(each, out.shape, dtype) for each, dtype in zip(taken, dtypes, strict=True)])
+        for each in taken:
+            SCRATCH.give_back(each)
+
+    return evaluate_with_scratch
+
+
+def _function(step: Step, steps: Sequence[Step]) -> NumpyFunction | None:
+    """Return the function of a step; None for a parameter or a constant."""
+    match step.operation:
+        case "parameter" | "constant":
+            return None
+        case "where":
+            return where
+        case "cast":
+            return cast_function(steps[step.operands[0]].dtype, step.dtype)
+        case operation:
+            return numpy_function(operation, steps[step.operands[0]].dtype, step.dtype)
+
+
+# ---- parts of the output
+def parts(shape: Shape) -> Iterator[tuple[slice, ...]]:
+    """Yield the slices of parts that cover an array in C order, each of about `PART` elements or of one row."""
+    if prod(shape) <= PART:
+        yield (slice(None),) * len(shape)
+        return
+    axis = next(a for a in range(len(shape)) if prod(shape[a + 1 :]) <= PART)
+    step = max(1, PART // max(1, prod(shape[axis + 1 :])))
+    rest = (slice(None),) * (len(shape) - axis - 1)
+    for outer in product(*map(range, shape[:axis])):
+        for start in range(0, shape[axis], step):
+            yield (*(slice(at, at + 1) for at in outer), slice(start, start + step), *rest)
+
+
+@cache
+def _index(axes: tuple[int, ...], rank: int) -> tuple[Any, ...] | None:
+    """Return the index that puts the axes of an argument in the places of the output's; None if they are there.
+
+    `axes` ascend. An axis of -1 has the extent 1, and the output has none for it.
+    """
+    if axes == tuple(range(rank)):
+        return None
+    own: list[Any] = [0 if axis < 0 else slice(None) for axis in axes]
+    found: list[Any] = []
+    done = 0
+    for axis in range(rank):
+        if axis in axes:
+            until = axes.index(axis) + 1
+            found += own[done:until]
+            done = until
+        else:
+            found.append(None)
+    return (*found, *own[done:], ...)
+
+
+def _cut(x: Any, part: tuple[slice, ...]) -> Any:
+    """Return the part of an argument that the part of the output needs; a number is needed whole."""
+    if not isinstance(x, np.ndarray):
+        return x
+    cuts: list[Any] = [slice(None) if extent == 1 else cut for extent, cut in zip(x.shape, part, strict=True)]
+    return x[(*cuts, ...)]  # the ellipsis keeps an array without axes an array

@@ -1,0 +1,210 @@
+"""The elements that a generated kernel reads: of one array, or computed of several by an expression.
+
+A kernel sees its elements along axes of its own, each of which belongs to a group, such as the kept and the reduced
+axes of a reduction. It knows a place in each group, and this module makes the text of the element there.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from operator import itemgetter
+from typing import Any, NamedTuple, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dagpu.kernels import twin_blocks
+from dagpu.kernels.expression_text import ArgumentPattern, element_function, formal_text, input_params, safe_name
+from dagpu.kernels.numpy_twin import numpy_twin
+from dagpu.kernels.operations import load_text, memory_type
+from dagpu.kernels.traced_expression import TracedExpression
+from dagpu.ops.kernel_spec import Param
+
+
+@final
+class Operand(NamedTuple):
+    """An array that a kernel reads: its name in CUDA, its element type, and the axis of the kernel that each of its
+    axes follows.
+
+    An axis of -1 has extent 1 and follows none. `param` is the number of the array among the kernel's parameters.
+    """
+
+    name: str
+    dtype: "np.dtype[Any]"
+    axes: tuple[int, ...]
+    param: int = 1
+
+    def at(self, places: Sequence[str]) -> str:
+        """Return the text of an element in memory, of the coordinate along each axis of the kernel."""
+        return f"{self.name}({', '.join(['0' if axis < 0 else places[axis] for axis in self.axes])})"
+
+
+@final
+class Elements(NamedTuple):
+    """What a kernel reads: the type of an element, the arrays that it is computed from, the formal parameters for
+    these, the text of an element of those that it makes of values in registers, and the device functions that this
+    calls."""
+
+    dtype: "np.dtype[Any]"
+    operands: tuple[Operand, ...]
+    formals: str
+    value: Callable[[Sequence[str]], str] = itemgetter(0)
+    functions: str = ""
+    helpers: frozenset[str] = frozenset()
+
+    def extent(self, axis: int) -> str:
+        """Return the text of the kernel's extent along an axis: that of an operand which follows it."""
+        return extent_along(self.operands, axis)
+
+    def at(self, places: Sequence[str]) -> str:
+        """Return the text of an element in a register, of the coordinate along each axis of the kernel."""
+        return self.value([load_text(operand.dtype, operand.at(places)) for operand in self.operands])
+
+
+def _follower(operands: Sequence[Operand], axis: int) -> tuple[Operand, int]:
+    """Return the first operand that follows an axis of the kernel, and the place of the axis in it."""
+    found = next(operand for operand in operands if axis in operand.axes)
+    return found, found.axes.index(axis)
+
+
+def extent_along(operands: Sequence[Operand], axis: int) -> str:
+    """Return the text of an extent: that of the first operand which follows the axis."""
+    operand, place = _follower(operands, axis)
+    return f"{operand.name}.extent({place})"
+
+
+def walked_extents(operands: Sequence[Operand], groups: Sequence[int]) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Return `KernelSpec.walked` of a kernel that counts its places in each group of axes: the product of the extents
+    whose texts are `extent_along`. A group of one axis, or of axes of one operand, has a place for each of its elements
+    at most."""
+    products = []
+    for group in dict.fromkeys(groups):
+        found = [_follower(operands, axis) for axis, own in enumerate(groups) if own == group]
+        if len({operand.param for operand, _ in found}) > 1:
+            products.append(tuple([(operand.param, place) for operand, place in found]))
+    return tuple(products)
+
+
+def neighbour_reads(
+    operands: Sequence[Operand], places: Sequence[str], axis: int | None, count: int
+) -> tuple[list[str], list[str], list[str]]:
+    """Return how to read `count` neighbours at once, where they lie side by side in memory: the texts of what must be
+    true, the statements that read, and the text of each operand's element `n` in a register.
+
+    Args:
+        operands: the arrays that are read. One that does not follow the axis has one element for all neighbours.
+        places: the text of the first one's coordinate along each axis of the kernel.
+        axis: the axis of the kernel along which they are neighbours, from a multiple of `count` on; None if none is.
+        count: a power of two.
+    """
+    conditions: list[str] = []
+    reads: list[str] = []
+    registers: list[str] = []
+    for operand in operands:
+        name, dtype, follows, _ = operand
+        read, type_ = operand.at(places), memory_type(dtype)
+        if axis is None or axis not in follows:
+            reads.append(f"const {type_} {name}_side = {read};")
+            registers.append(load_text(dtype, f"{name}_side"))
+            continue
+        for place, followed in enumerate(follows):
+            if followed == axis:
+                conditions.append(f"{name}.stride({place}) == 1")
+            elif followed >= 0:
+                conditions.append(f"({name}.extent({place}) == 1 || {name}.stride({place}) % {count} == 0)")
+        side = f"dagpu::Side<{type_}, {count}>"
+        conditions.append(f"reinterpret_cast<unsigned long long>({name}.data()) % alignof({side}) == 0")
+        reads.append(f"const {side} {name}_side = *reinterpret_cast<const {side}*>(&{read});")
+        registers.append(load_text(dtype, f"{name}_side.at[n]"))
+    return conditions, reads, registers
+
+
+def coordinate_texts(groups: Sequence[int], places: Sequence[str], extent: Callable[[int], str]) -> list[str]:
+    """Return the text of the coordinate along each axis, of names of the places in the groups.
+
+    Args:
+        groups: the group of each axis.
+        places: for each group the name of the place in it, counted along its axes in C order.
+        extent: makes the text of the extent of an axis.
+    """
+    texts = [""] * len(groups)
+    for group, place in enumerate(places):
+        axes = [axis for axis, own in enumerate(groups) if own == group]
+        below = ""
+        for axis in reversed(axes):
+            divisor = f"({below})" if "*" in below else below
+            text = f"{place} / {divisor}" if below else place
+            texts[axis] = text if axis == axes[0] else f"{text} % {extent(axis)}"
+            below = f"{below} * {extent(axis)}" if below else extent(axis)
+    return texts
+
+
+def array_elements(name: str, dtype: "np.dtype[Any]", rank: int) -> Elements:
+    """Return the elements of an array of this rank."""
+    operand = Operand(name, dtype, tuple(range(rank)))
+    return Elements(dtype, (operand,), f", View<const {memory_type(dtype)}, {rank}> {name}")
+
+
+# ---- of an expression
+def expression_elements(
+    traced: TracedExpression, patterns: tuple[ArgumentPattern, ...], kernel: str
+) -> tuple[list[Param], Elements]:
+    """Return the elements that an expression computes of arguments of these patterns, and the parameters of these."""
+    operands: list[Operand] = []
+    formals, values = "", list[str]()
+    for index, (pattern, dtype) in enumerate(zip(patterns, traced.dtypes, strict=True)):
+        argument = f"x{index}"  # a name that the texts of kernels do not use
+        formals += f", {formal_text(pattern, dtype, argument)}"
+        if pattern.form.is_tensor:
+            values.append(f"@{len(operands)}")
+            operands.append(Operand(argument, dtype, pattern.axes, 1 + index))
+        else:
+            values.append(load_text(dtype, argument))
+
+    def value(read: Sequence[str]) -> str:
+        return f"element({', '.join([read[int(text[1:])] if text[0] == '@' else text for text in values])})"
+
+    functions, helpers = element_function(traced)
+    params = input_params(traced, patterns, kernel)
+    return params, Elements(traced.dtype, tuple(operands), formals, value, functions + "\n", frozenset(helpers))
+
+
+def with_elements(
+    traced: TracedExpression, patterns: tuple[ArgumentPattern, ...], rank: int, body: Callable[..., None]
+) -> Callable[..., None]:
+    """Return a NumPy twin that computes the elements of an expression, and calls `body(out, elements, *others)`.
+
+    A few elements are in an array; of many, `body` gets `ElementBlocks`, which computes those of a block.
+    """
+    compute = numpy_twin(traced, patterns, rank)
+
+    def read(given: Sequence[Any], box: tuple[slice, ...]) -> NDArray[Any]:
+        found: NDArray[Any] = np.empty([cut.stop - cut.start for cut in box], traced.dtype)
+        cut = [
+            argument[(*[box[axis] if axis >= 0 else slice(None) for axis in pattern.axes], ...)]
+            if pattern.form.is_input
+            else argument
+            for pattern, argument in zip(patterns, given, strict=True)
+        ]
+        compute(found, *cut)
+        return found
+
+    def with_computed(out: Any, *arguments: Any) -> None:
+        given = arguments[: len(patterns)]
+        shape = [0] * rank
+        for pattern, argument in zip(patterns, given, strict=True):
+            for axis, extent in zip(pattern.axes, getattr(argument, "shape", ()), strict=True):
+                if axis >= 0:
+                    shape[axis] = extent
+        if prod(shape) > twin_blocks.WHOLE:
+            elements = twin_blocks.ElementBlocks(tuple(shape), traced.dtype, partial(read, given))
+            body(out, elements, *arguments[len(patterns) :])
+        else:
+            body(out, read(given, tuple([slice(0, extent) for extent in shape])), *arguments[len(patterns) :])
+
+    return with_computed
+
+
+def fused_name(traced: TracedExpression, name: str) -> str:
+    """Return the name of the kernel of a function of an expression's elements."""
+    return safe_name(f"{traced.name}_{name}")

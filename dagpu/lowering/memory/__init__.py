@@ -1,1 +1,0 @@
-"""The memory plan: an offset in an arena for every buffer of a plan."""

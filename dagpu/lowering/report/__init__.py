@@ -1,1 +1,0 @@
-"""Reports about a plan: explanation, predicted times, missed overlap, memory bound, drawing."""

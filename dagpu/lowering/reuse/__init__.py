@@ -1,1 +1,0 @@
-"""What lets later runs skip a trace: the binding of their inputs, and the building of their results."""

@@ -1,1 +1,0 @@
-"""Where the instructions of a program run on a mesh: versions of memory, simulated runs, and placement by owner."""

@@ -1,1 +1,0 @@
-"""Drawings of ops and plans, as SVG and in Graphviz DOT."""

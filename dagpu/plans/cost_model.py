@@ -1,0 +1,514 @@
+"""The cost model: the engines of a device, and the time of each instruction on them.
+
+The model has bytes and bandwidths, and the kernel times that were declared or measured. It serves to choose between
+schedules and to compare them. It leaves out how kernels on several streams share a device, the host's time to submit
+them, and the cost of an event.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import prod
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, final
+
+from dagpu.common.errors import NotReadyError
+from dagpu.common.places import here, leaves_run
+from dagpu.common.wrong_arguments import as_whole_number, is_real_number, wrong_argument
+from dagpu.handles.device_handles import kind_of
+from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.plans.measured_costs import MEASURED, at_size, is_near
+from dagpu.plans.mesh import Links, node_of
+from dagpu.plans.plan import Execute, Plan
+from dagpu.plans.program import (
+    Buffer,
+    CopyDtoD,
+    CopyDtoH,
+    CopyHtoD,
+    Fill,
+    GraphLaunch,
+    HostCall,
+    Instruction,
+    Launch,
+    Program,
+    View,
+)
+
+_Learnt: TypeAlias = tuple[tuple[str, tuple[tuple[int, float, int], ...]], ...]
+"""For each kernel name: bytes, mean seconds and number of measurements, sorted by bytes."""
+
+
+@final
+class DeviceCosts(NamedTuple):
+    """What the work on a device costs."""
+
+    launch: float
+    """Seconds of overhead for each instruction."""
+    byte: float
+    """Seconds of each byte that is read or written on the device."""
+    host_byte: float
+    """Seconds of each byte that is copied from or to NumPy's memory."""
+    host_call: float
+    """Seconds of a `HostCall`."""
+
+
+_GPU: Final = {"launch": 2.4e-6, "bandwidth": 4.29e12, "host_bandwidth": 55e9, "host_call": 107e-6}
+"""The defaults: medians measured on one H200 (driver 580, CUDA 13.0, 21 November 2026)."""
+_HOST: Final = {"launch": 8e-6, "bandwidth": 20e9, "host_bandwidth": 14e9, "host_call": 14e-6}
+"""The defaults for devices of the host: medians measured with NumPy 2.4 on two cores of a server (Xeon, CPython 3.11,
+28 November 2026). Launches of a chain of 1,000; an addition of two arrays of 16 MiB; a copy of 16 MiB to new memory; a
+chain of 200 functions of the host."""
+
+BY_BYTES: Final = "by its bytes"
+"""The origin of the time of a kernel that reads and writes its bytes once."""
+_DECLARED: Final = "declared to the policy's CostModel"
+_DECLARED_WITH_OP: Final = "declared with the op, cost="
+_LEARNT: Final = "learnt by the policy's CostModel"
+_MEASURED: Final = "measured in earlier runs"
+
+
+class _Buffered(Protocol):
+    """A `Program` or a `Plan`."""
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]: ...
+    @property
+    def devices(self) -> tuple[str, ...]: ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Predicts the seconds of an instruction: `launch`, and its bytes at a bandwidth or a kernel's own time.
+
+    A kernel's time is the declared one: that of `declare`, else that of the kernel's own declaration. If none is
+    declared but the kernel was learnt, it is the mean at the same bytes. At other bytes, it is on a line between the
+    means of the next sizes; beyond these, on a line that starts at the overhead of four launches. If the kernel was not
+    learnt but has run before, it is the least time of earlier runs of this process, on such lines; DAGPU_MEASURE=0
+    turns this off. Else it is the kernel's bytes at `bandwidth`: the counted ones, or each view that is read or
+    written, whole and once. A time by bytes, or by measured sizes that are all more than four times larger or smaller,
+    is a guess, unless dagpu has written the kernel. A model is immutable and compared by value; `declare`, `count` and
+    `learn` return another model.
+
+    A copy between two devices takes the time of their link. The defaults are medians measured on one H200 (driver 580,
+    CUDA 13.0, 21 November 2026); `Links` has those between devices. A number that is left at its default is a host's on
+    devices of the host, where NumPy works: 8 us a launch, 20 GB/s, 14 GB/s for copies from and to NumPy's memory, and
+    14 us for a `HostCall`.
+    """
+
+    launch: float = _GPU["launch"]
+    """Seconds of overhead for each instruction on a device, measured in a chain of 1,000 tiny launches from C++."""
+    bandwidth: float = _GPU["bandwidth"]
+    """Bytes per second on a device, read plus written, measured for a copy within a device."""
+    host_bandwidth: float = _GPU["host_bandwidth"]
+    """Bytes per second between page-locked host memory and a device, in either direction. An array in ordinary memory
+    is staged first, at a quarter of this speed on one stream of an H200. A plan is made for either, with the shorter
+    time: if uploads take longer, kernels overlap less, and none waits for a kernel that it could run beside."""
+    host_call: float = _GPU["host_call"]
+    """Seconds of a `HostCall`, for handing work to a thread and back, without the time of the function itself."""
+    declared: tuple[tuple[str, float], ...] = ()
+    """Kernel names with declared seconds, sorted; `declare` adds to them."""
+    learnt: _Learnt = ()
+    """Measured kernel times; `learn` adds to them."""
+    counted: tuple[tuple[str, int], ...] = ()
+    """Kernel names with the bytes of a launch, sorted; `count` adds to them."""
+    links: Links = field(default_factory=Links)
+    """The links between devices."""
+
+    def __post_init__(self) -> None:
+        number: Any  # whatever the user gave
+        for name, number in (("bandwidth", self.bandwidth), ("host_bandwidth", self.host_bandwidth)):
+            if not is_real_number(number) or not number > 0:
+                wanted = "a number of bytes a second, more than 0,"
+                raise wrong_argument("CostModel", here(), name, number, wanted, "Write 4.29e12, say", ValueError)
+        for name, number in (("launch", self.launch), ("host_call", self.host_call), *self.declared):
+            _check_seconds("CostModel", name, number)
+        if not isinstance(self.links, Links):
+            raise wrong_argument("CostModel", here(), "links", self.links, "a Links", "Write links=Links(), say")
+
+    @leaves_run
+    def declare(self, kernels: Mapping[str, float]) -> "CostModel":
+        """Return a model with these seconds on the device for each launch of the kernels of these names.
+
+        Raises:
+            TypeError: `kernels` is not a mapping of names to numbers.
+            ValueError: a time is negative or not finite.
+        """
+        if not isinstance(kernels, Mapping):
+            cure = 'Write .declare({"gemm": 3e-5})'
+            raise wrong_argument("declare", here(), "kernels", kernels, "a mapping of kernels' names to seconds", cure)
+        for name, seconds in kernels.items():
+            _check_seconds("declare", name, seconds)
+        return replace(self, declared=tuple(sorted({**dict(self.declared), **kernels}.items())))
+
+    @leaves_run
+    def count(self, kernels: Mapping[str, int]) -> "CostModel":
+        """Return a model with these bytes, read plus written, for each launch of the kernels of these names.
+
+        It is for kernels that read or write only a part of their arguments, such as one layer of many.
+
+        Raises:
+            TypeError: `kernels` is not a mapping of names to whole numbers.
+            ValueError: a number is negative.
+        """
+        wanted, cure = "a mapping of kernels' names to bytes", 'Write .count({"gemm": 4096})'
+        if not isinstance(kernels, Mapping):
+            raise wrong_argument("count", here(), "kernels", kernels, wanted, cure)
+        found = dict(self.counted)
+        for name, nbytes in kernels.items():
+            number = as_whole_number(nbytes)
+            if number is None:
+                raise wrong_argument("count", here(), f"the bytes of {name}", nbytes, "a whole number", cure)
+            if number < 0:
+                raise wrong_argument("count", here(), f"the bytes of {name}", nbytes, "0 or more", cure, ValueError)
+            found[name] = number
+        return replace(self, counted=tuple(sorted(found.items())))
+
+    @leaves_run
+    def learn(self, measured: Iterable[tuple[str, int, float]]) -> "CostModel":
+        """Return a model with times of earlier runs: kernel name, bytes as `nbytes` counts them, seconds on the device.
+
+        Times of equal kernel and bytes are averaged, together with those learnt before.
+
+        Raises:
+            TypeError: `measured` is not a list of such triples.
+            ValueError: a time is negative or not finite.
+        """
+        try:
+            triples = [(name, nbytes, seconds) for name, nbytes, seconds in measured]
+        except (TypeError, ValueError, NotReadyError):
+            wanted, cure = "a list of (name, bytes, seconds)", "Take a trace's: .learn(trace.kernel_times())"
+            raise wrong_argument("learn", here(), "measured", measured, wanted, cure) from None
+        known = {name: {size: (mean, count) for size, mean, count in sizes} for name, sizes in self.learnt}
+        for name, nbytes, seconds in triples:
+            _check_seconds("learn", name, seconds)
+            sizes = known.setdefault(name, {})
+            mean, count = sizes.get(nbytes, (0.0, 0))
+            sizes[nbytes] = (mean + (seconds - mean) / (count + 1), count + 1)
+        found = [
+            (name, tuple([(size, mean, count) for size, (mean, count) in sorted(sizes.items())]))
+            for name, sizes in sorted(known.items())
+        ]
+        return replace(self, learnt=tuple(found))
+
+    def nbytes(self, instruction: Instruction, program: _Buffered) -> int:
+        """Return the bytes that an instruction reads and writes on a device; for a copy from or to the host, its bytes.
+
+        `program` is the program or the plan that the instruction belongs to.
+        """
+        return _Clock(self, program).nbytes(instruction)
+
+    def machine(self, device: str) -> DeviceCosts:
+        """Return what the work on the device of this name costs: the numbers of this model, and on a host those of a
+        host in place of each that is left at its default."""
+        return _device_costs(device, self.launch, self.bandwidth, self.host_bandwidth, self.host_call)
+
+    def basis(self, launch: Launch, program: _Buffered) -> str:
+        """Return the origin of the time of a launch, in words; `program` is the program or the plan that it belongs
+        to."""
+        return _Clock(self, program).basis(launch)
+
+    def bases(self, plan: Plan) -> dict[str, list[str]]:
+        """Return the labels of a plan's kernels by the origin of their times, in words."""
+        clock = _Clock(self, plan)
+        found: dict[str, dict[str, None]] = {}
+        for step in plan.steps:
+            if type(step) is Execute and type(launch := step.instruction) is Launch:
+                found.setdefault(clock.basis(launch), {})[launch.kernel.label] = None
+        return {basis: list(labels) for basis, labels in found.items()}
+
+    def seconds(self, instruction: Instruction, program: _Buffered) -> float:
+        """Return the seconds of an instruction; `program` is the program or the plan that it belongs to."""
+        return _Clock(self, program).seconds(instruction)
+
+    def estimates(self, program: Program) -> tuple[list[float], list[bool]]:
+        """Return the seconds of each instruction of a program, and whether they are a guess: so it is for functions of
+        the host, and for kernels that dagpu has not written, without a time that is declared, learnt, or measured near
+        their size."""
+        return _Clock(self, program).estimates(program.instructions)
+
+    def guesses(self, plan: Plan) -> bool:
+        """Return whether a plan has a kernel whose time is a guess."""
+        clock = _Clock(self, plan)
+        return any(type(each) is Execute and clock.is_unknown(each.instruction) for each in plan.steps)
+
+    def times(self, program: Program) -> list[float]:
+        """Return the seconds of each instruction of a program."""
+        return self.estimates(program)[0]
+
+
+@lru_cache(256)
+def _device_costs(device: str, *numbers: float) -> DeviceCosts:
+    """Return what the work on a device costs, from the numbers of a model."""
+    if kind_of(device) == "host":
+        numbers = tuple(
+            [own if own != gpu else _HOST[name] for own, (name, gpu) in zip(numbers, _GPU.items(), strict=True)]
+        )
+    launch, bandwidth, host_bandwidth, host_call = numbers
+    return DeviceCosts(launch, 1 / bandwidth, 1 / host_bandwidth, host_call)
+
+
+def _is_plain(kernel: KernelSpec) -> bool:
+    """Return whether a kernel reads and writes its bytes once, and does little with them, as those do that dagpu has
+    written. What a library does is not known."""
+    return kernel.host.generated is not None and kernel.library is None
+
+
+def _check_seconds(call: str, name: object, seconds: object) -> None:
+    if not is_real_number(seconds) or not 0 <= seconds < math.inf:
+        cure = "Write 3e-5, say"
+        wanted = "a number of seconds, 0 or more and finite,"
+        raise wrong_argument(call, here(), f"the time of {name}", seconds, wanted, cure, ValueError)
+
+
+@final
+class _Clock:
+    """A cost model with its tables as dicts, for the instructions of one program."""
+
+    __slots__ = (
+        "_buffers", "_counted", "_declared", "_devices", "_known", "_learnt", "_machines", "_model", "_sizes"
+    )  # fmt: skip
+
+    def __init__(self, model: CostModel, program: _Buffered) -> None:
+        self._model = model
+        self._buffers = program.buffers
+        self._devices = program.devices
+        self._machines = list(map(model.machine, program.devices))
+        self._declared = dict(model.declared)
+        self._learnt = dict(model.learnt)
+        self._counted = dict(model.counted)
+        self._known: dict[tuple[int, int], _Known] = {}
+        """What is known of each kernel on each device, by identity and number."""
+        self._sizes: dict[int, int] = {}
+        """The bytes of each layout, by its identity."""
+
+    def nbytes(self, instruction: Instruction) -> int:
+        if isinstance(instruction, Launch) and self._counted:
+            counted = self._counted.get(instruction.kernel.label)
+            if counted is not None:
+                return counted
+        return self._bytes_of_views(instruction)
+
+    def _bytes_of_views(self, instruction: Instruction) -> int:
+        if type(instruction) is Launch:
+            if not instruction.args:  # a program that is not from a trace may leave them out
+                return sum([self._buffers[buffer].nbytes for buffer in (*instruction.reads, *instruction.writes)])
+            total, sizes = 0, self._sizes
+            for index, param in instruction.kernel.tensors:  # `views` would take longer, for each launch of a schedule
+                argument = instruction.args[index]
+                layout = (argument.view if param.form.is_written else argument).layout
+                nbytes = sizes.get(id(layout))
+                if nbytes is None:
+                    nbytes = sizes[id(layout)] = prod(layout.shape) * layout.dtype.itemsize
+                total += nbytes
+            return total
+        total = 0
+        if isinstance(instruction, (CopyDtoH, CopyDtoD)):
+            layout = instruction.source.layout
+            total += prod(layout.shape) * layout.dtype.itemsize
+        if isinstance(instruction, (Fill, CopyHtoD, CopyDtoD)):
+            layout = instruction.out.layout
+            total += prod(layout.shape) * layout.dtype.itemsize
+        return total
+
+    def estimates(self, instructions: Sequence[Instruction]) -> tuple[list[float], list[bool]]:
+        """Return the seconds of each instruction, and whether they are a guess."""
+        seconds: list[float] = []
+        unknown: list[bool] = []
+        known_of, machines = self._known, self._machines
+        nbytes_of = self.nbytes if self._counted else self._bytes_of_views
+        for instruction in instructions:
+            if type(instruction) is not Launch:
+                seconds.append(self.seconds(instruction))
+                unknown.append(type(instruction) is HostCall)
+                continue
+            kernel = instruction.kernel
+            known = known_of.get((id(kernel), instruction.device)) or self._known_of(instruction)
+            if known.by_bytes:  # most are
+                machine = machines[instruction.device]
+                unknown.append(known.is_guess)
+                seconds.append(machine.launch + nbytes_of(instruction) * machine.byte)
+            elif known.seconds is not None:
+                unknown.append(False)
+                seconds.append(machines[instruction.device].launch + known.seconds)
+            else:
+                unknown.append(known.is_guess or self._is_far(instruction, known))
+                seconds.append(self.seconds(instruction))
+        return seconds, unknown
+
+    def seconds(self, instruction: Instruction) -> float:
+        kind = type(instruction)
+        machine = self._machines[instruction.device]
+        if kind is HostCall:
+            return machine.host_call
+        nbytes = (self.nbytes if self._counted else self._bytes_of_views)(instruction)
+        if kind is CopyHtoD or kind is CopyDtoH:
+            return machine.launch + nbytes * machine.host_byte
+        if isinstance(instruction, Launch):
+            known = self._known_of(instruction)
+            if known.seconds is not None:
+                return machine.launch + known.seconds
+            if known.learnt:
+                return machine.launch + at_size(known.learnt, nbytes, machine.launch, machine.byte)
+            if known.measured:
+                viewed = self._bytes_of_views(instruction)
+                return machine.launch + at_size(known.measured, viewed, machine.launch, machine.byte)
+            if instruction.kernel.peers:
+                return machine.launch + nbytes * machine.byte + self._from_peers(instruction)
+        elif isinstance(instruction, CopyDtoD):
+            peer = peer_of(instruction, self._buffers)
+            if peer >= 0:
+                here = self._buffers[instruction.out.buffer].device
+                near = node_of(self._devices[peer]) == node_of(self._devices[here])
+                return (self._model.links.peer if near else self._model.links.node).seconds(
+                    instruction.source.layout.nbytes
+                )
+        return machine.launch + nbytes * machine.byte
+
+    def basis(self, launch: Launch) -> str:
+        """Return the origin of the time of a launch, in words."""
+        known = self._known_of(launch)
+        return f"{known.basis} at other sizes" if self._is_far(launch, known) else known.basis
+
+    def is_unknown(self, instruction: Instruction) -> bool:
+        """Return whether the time of an instruction is a guess."""
+        if type(instruction) is Launch:
+            known = self._known_of(instruction)
+            return known.is_guess or self._is_far(instruction, known)
+        return type(instruction) is HostCall
+
+    def _is_far(self, launch: Launch, known: "_Known") -> bool:
+        """Return whether the time of a launch was measured, but at other sizes, which say little of its own."""
+        return known.basis == _MEASURED and not (
+            _is_plain(launch.kernel) or is_near(known.measured, self._bytes_of_views(launch))
+        )
+
+    def _from_peers(self, launch: Launch) -> float:
+        """Return the seconds in which a launch reads its inputs on other devices. They come over one port."""
+        inputs = [arg for arg in launch.args if type(arg) is View and self._buffers[arg.buffer].device != launch.device]
+        return sum([arg.layout.nbytes for arg in inputs]) / self._model.links.peer.bandwidth
+
+    def _known_of(self, launch: Launch) -> "_Known":
+        """Return what is known of the kernel of a launch on its device."""
+        kernel = launch.kernel
+        key = id(kernel), launch.device
+        found = self._known.get(key)
+        if found is None:
+            name = kernel.label
+            seconds = self._declared.get(name, kernel.seconds)
+            learnt = [(size, mean) for size, mean, _ in self._learnt[name]] if name in self._learnt else []
+            measured = MEASURED.sizes(self._devices[launch.device], kernel)
+            by_bytes = seconds is None and not learnt and not measured
+            guess = by_bytes and not _is_plain(kernel)
+            if seconds is not None:
+                basis = _DECLARED if name in self._declared else _DECLARED_WITH_OP
+            elif learnt or measured:
+                basis = _LEARNT if learnt else _MEASURED
+            else:
+                basis = f"unknown, so {BY_BYTES}" if guess else BY_BYTES
+            found = self._known[key] = _Known(seconds, learnt, measured, by_bytes and not kernel.peers, guess, basis)
+        return found
+
+
+@final
+class _Known(NamedTuple):
+    """What is known of a kernel."""
+
+    seconds: float | None
+    """The declared time."""
+    learnt: Sequence[tuple[int, float]]
+    """Bytes and seconds that the model has learnt, sorted."""
+    measured: Sequence[tuple[int, float]]
+    """Bytes and seconds of earlier runs, sorted."""
+    by_bytes: bool
+    """True if its time is that of its bytes, all on its device."""
+    is_guess: bool
+    """True if its bytes are all that is known, and dagpu has not written it."""
+    basis: str
+    """The origin of its time, in words."""
+
+
+# ---- engines
+#
+# The engines of a device, which instructions occupy: its compute units, and one for each way that copies go.
+
+COMPUTE: Final = 0
+"""Engine of kernels, fills, copies within a device, and host calls: they run concurrently."""
+UPLOAD: Final = 1
+"""Engine of copies from the host: each device has one, so they run one at a time."""
+DOWNLOAD: Final = 2
+"""Engine of copies to the host: each device has one, so they run one at a time."""
+PEER_IN: Final = 3
+"""Engine of copies from another device, on the device that they go to. It runs as many at once as its link has
+ports."""
+PEER_OUT: Final = 4
+"""Engine of copies to another device, on the device that they come from. The other device's lane runs the copy."""
+ENGINES: Final = 5
+"""Number of engines of a device."""
+
+ENGINE_OF: Final[dict[type[Any], int]] = {
+    Launch: COMPUTE, Fill: COMPUTE, HostCall: COMPUTE, GraphLaunch: COMPUTE, CopyHtoD: UPLOAD, CopyDtoH: DOWNLOAD,
+}  # fmt: skip
+"""The engine of every instruction on a GPU, except a `CopyDtoD`, whose engine depends on where its buffers are."""
+
+
+def peer_of(instruction: Instruction, buffers: Sequence[Buffer]) -> int:
+    """Return the device that a copy between two devices comes from; -1 for any other instruction."""
+    if type(instruction) is CopyDtoD:
+        source = buffers[instruction.source.buffer].device
+        if source != buffers[instruction.out.buffer].device:
+            return source
+    return -1
+
+
+@lru_cache(256)
+def without_engines(devices: tuple[str, ...]) -> list[bool]:
+    """Return for each device, by its name, whether its copies from and to the host are work of its streams, as on a
+    host: there a thread makes them, and several at once."""
+    return list(map("host".__eq__, map(kind_of, devices)))
+
+
+def engine_of(instruction: Instruction, buffers: Sequence[Buffer], without: Sequence[bool]) -> int:
+    """Return the engine of its device that an instruction occupies: `COMPUTE`, `UPLOAD`, `DOWNLOAD` or `PEER_IN`.
+    `without` is the result of `without_engines`."""
+    engine = ENGINE_OF.get(type(instruction))
+    if engine in (UPLOAD, DOWNLOAD) and without[instruction.device]:
+        return COMPUTE
+    if engine is None:
+        return COMPUTE if peer_of(instruction, buffers) < 0 else PEER_IN
+    return engine
+
+
+@final
+@dataclass(slots=True, eq=False)
+class EngineTimes:
+    """The times at which engines are free, while a schedule is simulated. `ports` is the number of copies between
+    devices that a device sends at once, and that it receives at once; any other copy engine runs one copy."""
+
+    _ports: int
+    _free: dict[tuple[int, int], list[float]] = field(default_factory=dict)
+
+    def claim(self, ready: float, seconds: float, places: Sequence[tuple[int, int]]) -> float:
+        """Occupy each of these engines, given by device and number, for the same `seconds`. Return the begin: the first
+        time from `ready` on at which all of them are free."""
+        slots, begin = [self.slots(place) for place in places], ready
+        for each in slots:
+            begin = max(begin, min(each))
+        for each in slots:
+            each[each.index(min(each))] = begin + seconds
+        return begin
+
+    def slots(self, place: tuple[int, int]) -> list[float]:
+        """Return the times at which the ports of an engine are free."""
+        found = self._free.get(place)
+        if found is None:
+            found = self._free[place] = [0.0] * (self._ports if place[1] >= PEER_IN else 1)
+        return found
+
+
+def engines_of(device: int, engine: int, peer: int) -> list[tuple[int, int]]:
+    """Return the copy engines that an instruction occupies: none for work on `COMPUTE`, both ends of a copy between
+    two devices."""
+    if engine == COMPUTE:
+        return []
+    return [(device, engine)] if peer < 0 else [(device, engine), (peer, PEER_OUT)]

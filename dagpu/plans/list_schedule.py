@@ -1,0 +1,366 @@
+"""`ListSchedule`: list scheduling, which simulates the program in a cost model on a given number of streams.
+
+Whenever a stream is free and an instruction is ready, an instruction starts. Ready instructions start by rank:
+
+1. The first attempt ranks by program order. A trace goes depth first, so this order finishes one branch before it
+   begins the next, and holds little memory. The attempt is taken if it comes within `_GOOD` of the lower bound.
+2. The second attempt ranks by the longest remaining path (critical path first). The faster of the two is taken.
+3. Both of these hold back each *leaf*, an instruction with no producer, such as the `zeros` of the next step of a loop.
+   A leaf waits until the other producers of its consumer have started, because until then it would only hold memory.
+   If the result is too slow, a third attempt holds back nothing, and is taken if it gains enough.
+
+In all attempts, an instruction whose only consumer has no other producer passes its stream on to that consumer. So a
+chain stays on one stream and needs no wait.
+
+A piece of unknown cost, a user's kernel or a function of the host, counts as long as its share of the known work. If
+it counted as short as its bytes, all such pieces would go where a short upload has ended while long ones last. If it
+counted as long as the longest piece, the known pieces would not be shared out: a stream would get two long uploads
+while the others seem busy. The share lies between two guesses that fail one way each. Over 1,000 random DAGs whose
+unknown kernels are alike, plans for a host took up to 2.10 times the bound with the length of an average known piece,
+and up to 2.33 times if all unknown pieces together counted as long as all known ones. With the geometric mean of the
+two they took up to 1.96 times, over 7,800 DAGs.
+
+Of the streams that are free in the simulation, those are taken first that are surely free. A stream that has run a
+kernel of unknown cost is free only if the cost model guessed right. It is taken when no other one is free, and then the
+one that was free first. So independent kernels of unknown cost go to all streams in turn, each behind its own upload
+too, and overlap however long they take.
+
+Copies from the host are simulated one at a time, as a GPU makes them from page-locked memory. Then large ones are dealt
+out to several streams. Each stream has a thread, which stages arrays of ordinary memory in page-locked memory, and that
+takes longer than the copy. A plan cannot know which arrays are page-locked. Those lose nothing, as they take turns on
+any streams.
+
+With chains taken as single tasks, list scheduling on m equal machines is within 2 - 1/m of max(critical path,
+work / m): R. L. Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969). His proof does not
+cover holding leaves back. So if a schedule exceeds his bound, the third attempt is taken if it is any faster.
+"""
+
+import math
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import compress, pairwise
+from typing import Final, final
+
+from dagpu.common.places import here
+from dagpu.common.wrong_arguments import wrong_argument
+from dagpu.plans.cost_model import COMPUTE, DOWNLOAD, ENGINES, PEER_OUT, UPLOAD, CostModel, EngineTimes
+from dagpu.plans.dependences import ANYWHERE, Dependences, streams_of
+from dagpu.plans.policies import Placement, check_settings, placed_by
+from dagpu.plans.program import CopyHtoD, Program
+
+_GOOD: Final = 1.05
+"""Factor of the lower bound within which a schedule needs no further attempt. Also the factor by which a schedule that
+holds more memory has to be faster."""
+
+UPLOAD_STREAMS: Final = 2
+"""Streams of a device for large copies from the host. While one stages an array of ordinary memory, the other copies.
+Measured on an H200: eight kernels of 2.5 ms, each behind 16 MiB, take 14.4 ms with one stream, 11.3 with two, 11.8 with
+three, 13.7 with four; sixteen of 1 ms behind 4 MiB take 17.8, 12.7, 11.7 and 13.0."""
+PROMPT: Final = 4 << 20
+"""Bytes of copies from the host up to which one stream has them all: on CUDA the thread that starts a run stages as
+many by itself."""
+_LARGE: Final = 2 << 20
+"""Bytes of a copy from which on it may take another stream than the one before it. Smaller ones are slower so: 64
+copies of 0.25 MiB took 15.4 ms over two streams, and 12.4 on one."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ListSchedule:
+    """List scheduling by critical path, on `streams` streams of each device; the default policy.
+
+    Kernels, fills and host calls run on streams 0 to `streams - 1`. If a program is more than one chain, copies to a
+    GPU and from it have streams of their own, so that they overlap with the rest: those from the host one, and four
+    if they are large, those to the host one, and those from other devices one for each port of a link. A host device
+    copies on its kernels' streams. An instruction runs on the stream of one of its producers if that is free.
+
+    `costs` gives the times of instructions. Declare the times that you know: `CostModel().declare({"gemm": 3e-5})`.
+    Kernels of which no time is known count as long as their share of the other work, and are dealt out to the streams
+    in turn.
+    """
+
+    streams: int = 4
+    """Streams of each device, besides those for copies."""
+    costs: CostModel = field(default_factory=CostModel)
+    """The cost model that predicts the time of each instruction."""
+    memory_limit: int | None = None
+    """Most bytes that a run may take beyond its inputs. Overlap is given up until the plan fits."""
+
+    def __post_init__(self) -> None:
+        check_settings("ListSchedule", self.streams, self.memory_limit)
+        if not isinstance(self.costs, CostModel):
+            cure = "Write costs=CostModel(), or leave it out"
+            raise wrong_argument("ListSchedule", here(), "costs", self.costs, "a CostModel", cure)
+
+    def place(self, program: Program) -> Placement:
+        """Return the stream of each instruction and the order in which the instructions start.
+
+        Time: O(n log n), with a small constant before the log.
+        """
+        if _is_chain(program):
+            return Placement((0,) * len(program.instructions))
+        return place_on_streams(program, self.streams, self.costs, placed_by(program, self))
+
+
+def place_on_streams(program: Program, streams: int, costs: CostModel, own: list[bool]) -> Placement:
+    """Return the stream of each instruction and the order in which the instructions start, as `ListSchedule` chooses
+    them. `own` says for each instruction whether the policy places it."""
+    times, unknown = costs.estimates(program)
+    _fill_in(times, unknown)
+    on = Dependences(program, times, own, ports=costs.links.peer.ports, unknown=unknown)
+    lower, graham = on.bounds(streams)
+    best = ListSimulation(on, streams, list(range(on.count)), hold_back=True)
+    if best.makespan > _GOOD * lower:
+        ranked = on.by_path()
+        other = ListSimulation(on, streams, ranked, hold_back=True, limit=best.makespan)
+        if other.makespan < best.makespan:
+            best = other
+        if on.gate and best.makespan > _GOOD * lower:
+            limit = best.makespan if best.makespan > graham else best.makespan / _GOOD
+            other = ListSimulation(on, streams, ranked, hold_back=False, limit=limit)
+            if other.makespan <= limit:
+                best = other
+    uploads: dict[int, list[int]] = {pool: [] for pool in on.work if pool % ENGINES == UPLOAD}
+    if uploads:
+        for index in best.order:
+            if on.pool[index] in uploads:
+                uploads[on.pool[index]].append(index)
+        for copies in uploads.values():
+            _deal_out(copies, program, best.keys)
+    return Placement(best.keys, best.order)
+
+
+def _deal_out(copies: list[int], program: Program, keys: list[int]) -> None:
+    """Deal out copies from the host, in the order of their starts, which are on the first of a device's streams for
+    them. A large one goes on the stream with the least."""
+    instructions = program.instructions
+    sizes = [each.out.layout.nbytes if type(each := instructions[at]) is CopyHtoD else 0 for at in copies]
+    if sum(sizes) <= PROMPT:
+        return
+    taken = [0] * UPLOAD_STREAMS
+    for index, nbytes in zip(copies, sizes, strict=True):
+        number = taken.index(min(taken)) if nbytes >= _LARGE else 0
+        taken[number] += nbytes
+        keys[index] += number
+
+
+def _fill_in(times: list[float], unknown: list[bool]) -> None:
+    """Take each piece of unknown work to be as long as its share of the known work, if its bytes take less."""
+    guesses = sum(unknown)
+    known = len(times) - guesses
+    if guesses and known:
+        share = (sum(times) - sum(compress(times, unknown))) / math.sqrt(known * guesses)
+        for index in compress(range(len(times)), unknown):
+            if times[index] < share:
+                times[index] = share
+
+
+def _is_chain(program: Program) -> bool:
+    """Return whether each instruction reads or writes a buffer that the one before has written, all on one device."""
+    if len(set(program.policy_of)) > 1:
+        return False
+    for before, instruction in pairwise(program.instructions):
+        if instruction.device != before.device:
+            return False
+        for buffer in before.writes:
+            if buffer in instruction.reads or buffer in instruction.writes:
+                break
+        else:
+            return False
+    return True
+
+
+# ---- one attempt: a simulation of the program in the cost model
+
+_LOOK: Final = 64
+"""Number of starts after which an attempt checks again whether it can still keep its limit."""
+
+
+@final
+class ListSimulation:
+    """A simulated run of the program. `ranked` holds the instructions, highest priority first.
+
+    The attempt stops with a makespan of `inf` once it is certain to take longer than `limit`. If streams are idle
+    because copies are late, that is certain within the first third.
+    """
+
+    __slots__ = (
+        "_counted",
+        "_doubted",
+        "_doubtful",
+        "_events",
+        "_feeds",
+        "_gate",
+        "_idle",
+        "_left",
+        "_limit",
+        "_missing",
+        "_on",
+        "_rank",
+        "_ranked",
+        "_ready",
+        "_senders",
+        "_streams",
+        "_toward",
+        "_unbound",
+        "keys",
+        "makespan",
+        "order",
+    )  # fmt: skip
+
+    def __init__(
+        self, on: Dependences, streams: int, ranked: list[int], *, hold_back: bool, limit: float = math.inf
+    ) -> None:
+        self._on = on
+        self._ranked = ranked
+        self._rank = [0] * on.count
+        for rank, index in enumerate(ranked):
+            self._rank[index] = rank
+        self._missing = on.producers.copy()
+        self._gate = on.gate.copy() if hold_back else {}
+        self._feeds = on.feeds if hold_back else {}
+        self._toward = [-1] * on.count
+        """For each instruction, the position in `order` of its latest producer in the same pool; -1 if none."""
+        self._events: list[tuple[float, int]] = []
+        """A heap of the running instructions: end time, and position in `order`."""
+        self._ready: dict[int, list[int]] = {}
+        """For each pool, a heap of the ranks of its ready instructions."""
+        self._idle: dict[int, list[int]] = {}
+        """For each pool, a stack of its free streams: the last freed is the first taken, so that few are used. A stream
+        of unknown work goes to the bottom: it may be busy still, and the one that was freed first is the likeliest to
+        be free by now."""
+        self._doubted: set[tuple[int, int]] = set()
+        """The pool and the key of each free stream that has run unknown work."""
+        self._doubtful = bytearray(on.unknown)
+        """For each instruction, whether it, or one before it that has passed its stream on to it, is unknown."""
+        for pool in on.work:
+            self._ready[pool] = []
+            self._idle[pool] = _keys_of(pool % ENGINES, streams, on.ports)
+        self._senders = EngineTimes(on.ports)
+        """The times at which devices can send another copy. The lane of the receiving device waits for that."""
+        self._unbound: list[int] = []
+        """Ready instructions that belong to no pool."""
+        self._streams = streams
+        self._limit = limit * (1 + 1e-9)  # sums in another order end in other last bits
+        self._left = on.work.copy()
+        """For each pool, the seconds of the instructions after the first `_counted` starts."""
+        self._counted = 0
+        self.keys = [0] * on.count
+        self.order: list[int] = []
+        self.makespan = self._run()
+
+    def _run(self) -> float:
+        """Simulate the run, and return its makespan in seconds; `inf` if it exceeds the limit."""
+        gated: set[int] = set()
+        for index in self._gate:
+            gated.update(self._on.leaves_of[index])
+        for index, producers in enumerate(self._missing):
+            if not producers and index not in gated:
+                self._offer(index)
+        events, ready, idle, now = self._events, self._ready, self._idle, 0.0
+        limited = self._limit < math.inf
+        while True:
+            if limited and len(self.order) >= self._counted + _LOOK and self._is_late(now):
+                return math.inf
+            while self._unbound:
+                self._start(self._unbound.pop(), 0, now)
+            for pool in self._on.work:
+                if ready[pool] and idle[pool]:
+                    self._dispatch(pool, now)
+            if not events:
+                return now
+            now = events[0][0]
+            while events and events[0][0] <= now:
+                self._finish(heappop(events)[1], now)
+
+    def _is_late(self, now: float) -> bool:
+        """Return whether some pool has more work left than its streams can do within the limit."""
+        left, pool_of, times = self._left, self._on.pool, self._on.times
+        for index in self.order[self._counted :]:
+            if pool_of[index] != ANYWHERE:
+                left[pool_of[index]] -= times[index]
+        self._counted = len(self.order)
+        return any(
+            now + seconds / streams_of(pool, self._streams, self._on.ports) > self._limit
+            for pool, seconds in left.items()
+        )
+
+    def _offer(self, index: int) -> None:
+        """Add an instruction to the ready instructions of its pool."""
+        pool = self._on.pool[index]
+        if pool == ANYWHERE:
+            self._unbound.append(index)
+        else:
+            heappush(self._ready[pool], self._rank[index])
+
+    def _start(self, index: int, key: int, now: float) -> None:
+        """Start an instruction on a stream, and offer the leaves that were held back for its start."""
+        on = self._on
+        if index in on.sender:
+            now = self._senders.claim(now, on.times[index], [(on.sender[index], PEER_OUT)])
+        heappush(self._events, (now + on.times[index], len(self.order)))
+        self.order.append(index)
+        self.keys[index] = key
+        if index in self._feeds:
+            for fed in self._feeds[index]:
+                self._gate[fed] -= 1
+                if not self._gate[fed]:
+                    for leaf in on.leaves_of[fed]:
+                        self._offer(leaf)
+
+    def _finish(self, position: int, now: float) -> None:
+        """End the instruction at `position` in `order`. Pass its stream on to its only consumer, or free the stream."""
+        on, missing, toward = self._on, self._missing, self._toward
+        index, pools = self.order[position], on.pool
+        pool, followers = pools[index], on.after[index]
+        for later in followers:
+            missing[later] -= 1
+            if pools[later] == pool:
+                if toward[later] < position:
+                    toward[later] = position
+                if on.producers[later] == 1 == len(followers):
+                    if self._doubtful[index]:
+                        self._doubtful[later] = 1
+                    self._start(later, self.keys[index], now)
+                    return
+            if not missing[later]:
+                self._offer(later)
+        if pool != ANYWHERE:
+            key = self.keys[index]
+            if self._doubtful[index]:
+                self._doubted.add((pool, key))
+                self._idle[pool].insert(0, key)
+            elif self._doubted and (pool, key) in self._doubted:
+                self._idle[pool].insert(0, key)
+            else:
+                self._idle[pool].append(key)
+
+    def _dispatch(self, pool: int, now: float) -> None:
+        """Start ready instructions by rank while streams are free, each on its producer's stream if that is free."""
+        ready, idle = self._ready[pool], self._idle[pool]
+        ranked, toward, order, keys = self._ranked, self._toward, self.order, self.keys
+        while ready and idle:
+            if len(idle) == 1:  # the usual case; there is no choice
+                self._start(ranked[heappop(ready)], idle.pop(), now)
+                continue
+            elsewhere: list[int] = []
+            for _ in range(min(len(ready), len(idle))):
+                index = ranked[heappop(ready)]
+                producer = toward[index]
+                if producer >= 0 and (key := keys[order[producer]]) in idle:
+                    idle.remove(key)
+                    self._start(index, key, now)
+                else:
+                    elsewhere.append(index)
+            for index in elsewhere:
+                self._start(index, idle.pop(), now)
+
+
+def _keys_of(engine: int, streams: int, ports: int) -> list[int]:
+    """Return the keys of the streams of a pool, as a stack: the last is used first."""
+    if engine == COMPUTE:
+        return list(range(streams - 1, -1, -1))
+    if engine == UPLOAD:
+        return [streams]
+    first = streams + UPLOAD_STREAMS
+    return [first] if engine == DOWNLOAD else list(range(first + ports, first, -1))

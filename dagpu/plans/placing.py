@@ -1,0 +1,469 @@
+"""Placement on a mesh: where the instructions of a program run.
+
+The result is an ordinary `Program` of several devices. Its copies between devices are instructions of it, and so the
+scheduler, the memory plan, the verifier and the backends need no mesh. The buffers of the program keep their numbers:
+memory that a run hands out, cells and inputs are found where they were. Replicas get buffers of their own behind these.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, final, overload
+
+import numpy as np
+
+from dagpu.common.errors import PlanError
+from dagpu.common.layout import Layout, contiguous_layout
+from dagpu.common.places import Origin
+from dagpu.handles.device_handles import is_automatic
+from dagpu.plans.cost_model import CostModel
+from dagpu.plans.list_schedule import place_on_streams
+from dagpu.plans.mesh import Mesh, node_of
+from dagpu.plans.mesh_simulation import MeshSimulation, Move, SimulatedRun, Versions, link_table
+from dagpu.plans.policies import Placement, placed_by
+from dagpu.plans.program import HOST, Buffer, CopyDtoD, GraphLaunch, Instruction, Program, Role, View
+from dagpu.plans.renumbering import Renumbering
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class DevicePolicy(Protocol):
+    """Chooses a device for each instruction that has none. No choice changes a result: see `verify_placement`."""
+
+    def assign(self, program: Program, mesh: Mesh, /) -> Sequence[int]:
+        """Return for each instruction the index of its device in `mesh.devices`.
+
+        The index of an instruction that has to run on a certain device is not looked at: one that an op placed there,
+        or that writes memory that is there.
+        """
+        ...
+
+
+def place(program: Program, policy: DevicePolicy, mesh: Mesh) -> Program:
+    """Return the program with a device of the mesh for each instruction and buffer on `host:auto` (`cuda:auto`), and
+    with the copies between devices that this needs. A program without such places is returned itself.
+
+    Each copy comes from the replica from which it is there first, in the cost model of the policy's `costs`.
+
+    Raises:
+        PlanError: the policy does not choose a device of the mesh for each instruction; a kernel writes memory of
+            several devices.
+    """
+    if not any(map(is_automatic, program.devices)):
+        return program
+    chosen = policy.assign(program, mesh)
+    if isinstance(chosen, Assignment):
+        versions, run = chosen.versions, chosen.run
+    else:
+        count = len(program.instructions)
+        if len(chosen) != count or not all(type(n) is int and 0 <= n < len(mesh) for n in chosen):
+            raise PlanError(
+                f"the policy {policy} did not choose one of the {len(mesh)} devices of the mesh for each of {count} "
+                "instructions. Return a list of indices of mesh.devices."
+            )
+        costs = getattr(policy, "costs", None)
+        simulation = MeshSimulation(program, mesh, costs if isinstance(costs, CostModel) else CostModel())
+        versions = simulation.versions
+        given = [choice if fixed < 0 else fixed for choice, fixed in zip(chosen, versions.fixed, strict=True)]
+        run = simulation.run(range(count), given)
+    placing = _Placing(program, versions)
+    for index in run.order:
+        placing.put(index, run.devices[index], run.moves.get(index, ()), run.sources.get(index, {}))
+    return placing.finish()
+
+
+@final
+class Assignment(Sequence[int]):
+    """Devices for the instructions of a program, as indices in the mesh, with the simulated run that has chosen them.
+    `place` takes the order of the run and its copies."""
+
+    __slots__ = ("run", "versions")
+
+    def __init__(self, versions: Versions, run: SimulatedRun) -> None:
+        self.versions = versions
+        self.run = run
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        found = [place if place < self.versions.free else 0 for place in self.run.devices]
+        return found[index]
+
+    def __len__(self) -> int:
+        return len(self.run.devices)
+
+
+@final
+class _Numbers(dict[int, int]):
+    """New numbers of buffers. A buffer that is not in it keeps its number."""
+
+    def __missing__(self, buffer: int) -> int:
+        return buffer
+
+
+@final
+class _Placing:
+    """A placed program under construction.
+
+    A *replica* is one of the buffers that have contents of one buffer of the program before, on one place.
+    """
+
+    def __init__(self, program: Program, versions: Versions) -> None:
+        self._program = program
+        self._versions = versions
+        self._next = len(program.buffers)
+        self._newest: list[dict[int, int]] = [{place: b} if place >= 0 else {} for b, place in enumerate(versions.home)]
+        """For each buffer, the replicas of its newest version, by place."""
+        self._last = [b if place >= 0 else -1 for b, place in enumerate(versions.home)]
+        """For each buffer, the replica in which its newest version was made; -1 while there is none."""
+        self._made: list[tuple[int, int]] = []
+        """For each replica that is no buffer of the program, its buffer there and its place."""
+        self._steps: list[tuple[Instruction | _Copy, dict[int, int], int, int]] = []
+        """The instructions and copies, each with its replicas by buffer, its place and its policy."""
+        self._renumbering = Renumbering()
+
+    def put(self, index: int, place: int, moves: Sequence[Move], sources: Mapping[int, int]) -> None:
+        """Add an instruction on a place, after these copies. `sources` are the places from which it reads buffers, if
+        those are other ones."""
+        program, newest = self._program, self._newest
+        instruction, policy = program.instructions[index], program.policy_of[index]
+        for move in moves:
+            buffer = self._versions.buffer[move.version]
+            nbytes = program.buffers[buffer].nbytes
+            copy = _Copy(newest[buffer][move.source], self._replica(buffer, place), nbytes, instruction.origin)
+            self._steps.append((copy, {}, place, policy))
+        replicas = _Numbers()
+        if isinstance(instruction, GraphLaunch):
+            for buffer in instruction.writes:
+                newest[buffer] = {self._versions.home[buffer]: buffer}
+                self._last[buffer] = buffer
+            self._steps.append((instruction, replicas, place, policy))  # it uses the buffers themselves
+            return
+        for buffer in instruction.reads:
+            there = newest[buffer]
+            if there:
+                found = there.get(sources.get(buffer, place))
+                replicas[buffer] = self._last[buffer] if found is None else found
+        for buffer in instruction.writes:
+            if program.buffers[buffer].device != HOST:
+                found = newest[buffer].get(place)
+                found = self._replica(buffer, place) if found is None else found
+                newest[buffer] = {place: found}
+                self._last[buffer] = replicas[buffer] = found
+        self._steps.append((instruction, replicas, place, policy))
+
+    def _replica(self, buffer: int, place: int) -> int:
+        """Return a new replica of the newest version of a buffer."""
+        replica = self._next + len(self._made)
+        self._made.append((buffer, place))
+        self._newest[buffer][place] = replica
+        return replica
+
+    def finish(self) -> Program:
+        """Return the placed program."""
+        number, device = self._number_replicas(), self._number_devices()
+        buffers = self._buffers(number, device)
+        instructions: list[Instruction] = []
+        policy_of: list[int] = []
+        whole = _WholeViews()
+        for step, replicas, place, policy in self._steps:
+            policy_of.append(policy)
+            if isinstance(step, _Copy):
+                instructions.append(step.instruction(number, device[place], whole))
+                continue
+            for buffer, replica in replicas.items():
+                replicas[buffer] = number[replica]
+            instructions.append(self._renumbering.instruction(step, replicas, device[place]))
+        devices = tuple(sorted(device, key=device.__getitem__))
+        names_of = tuple([self._versions.places[place] for place in devices])
+        return Program(names_of, tuple(buffers), tuple(instructions), self._program.policies, tuple(policy_of))
+
+    def _number_replicas(self) -> list[int]:
+        """Return the new number of each replica. A buffer of the program keeps its number, and the last replica of one
+        that is on no device before gets that buffer's number."""
+        number = list(range(self._next))
+        last, home, following = self._last, self._versions.home, self._next
+        for replica, (buffer, _) in enumerate(self._made, self._next):
+            if last[buffer] == replica and home[buffer] < 0:
+                number.append(buffer)
+            else:
+                number.append(following)
+                following += 1
+        return number
+
+    def _number_devices(self) -> dict[int, int]:
+        """Return the number of each place's device in the placed program: the devices that the program has named
+        come first."""
+        versions = self._versions
+        used = [place for place in versions.place_of if place >= 0]
+        used += sorted({place for _, _, place, _ in self._steps} | {place for _, place in self._made})
+        return {place: number for number, place in enumerate(dict.fromkeys(used or [0]))}
+
+    def _buffers(self, number: Sequence[int], device: dict[int, int]) -> list[Buffer]:
+        """Return the buffers of the placed program."""
+        program, first = self._program, next(iter(device.values()))
+        found: list[Any] = [
+            buffer if buffer.device == HOST else Buffer(buffer.nbytes, device.get(home, first), buffer.role)
+            for buffer, home in zip(program.buffers, self._versions.home, strict=True)
+        ]
+        found += [None] * (max(number, default=-1) + 1 - len(found))
+        for at, (buffer, place) in enumerate(self._made):
+            old, new = program.buffers[buffer], number[self._next + at]
+            role = old.role if new == buffer else Role.TEMPORARY
+            found[new] = Buffer(old.nbytes, device[place], role)
+        return found
+
+
+@final
+class _Copy(NamedTuple):
+    """A copy of all bytes of a version from one replica to another."""
+
+    source: int
+    into: int
+    nbytes: int
+    origin: Origin
+
+    def instruction(self, number: Sequence[int], device: int, whole: "_WholeViews") -> Instruction:
+        """Return the copy with the new numbers of the replicas, as an instruction of the device that it goes to."""
+        source, into = number[self.source], number[self.into]
+        views = whole[into, self.nbytes], whole[source, self.nbytes]
+        return CopyDtoD(*views, (source,), (into,), device, self.origin)
+
+
+@final
+class _WholeViews(dict[tuple[int, int], View]):
+    """Views of all bytes of buffers, by number and size."""
+
+    def __missing__(self, key: tuple[int, int]) -> View:
+        view = self[key] = View(key[0], _bytes_layout(key[1]))
+        return view
+
+
+@lru_cache(maxsize=256)
+def _bytes_layout(nbytes: int) -> Layout:
+    return contiguous_layout((nbytes,), np.dtype(np.uint8))
+
+
+# ---- owner placement
+#
+# Placement by owner: each instruction runs where the memory that it writes lies, as layouts say.
+#
+# Nothing is searched, so a program of a million instructions on ten thousand devices is planned in seconds. The tables
+# are arrays, and one pass simulates the whole. A version that several devices read goes to them along a binary tree, in
+# the order in which they need it: each device passes it on at most twice.
+
+Numbers: TypeAlias = "NDArray[np.int64]"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OwnerPlan:
+    """Where each instruction of a program runs, what is copied from where to where, and the predicted times."""
+
+    devices: list[int]
+    """For each instruction, the index of its device in the mesh."""
+    first: Numbers
+    """For each copy, the instruction before which it is made. Copies are in this order."""
+    version: Numbers
+    """For each copy, the version that is copied; see `Versions`."""
+    source: Numbers
+    """For each copy, the device that it comes from."""
+    target: Numbers
+    """For each copy, the device that it goes to."""
+    makespan: float
+    """Seconds until everything is done, in a simulation in which each device works in the program's order."""
+    work: "NDArray[np.float64]"
+    """For each device, the seconds of its instructions."""
+    sent: Numbers
+    """For each device, the bytes that it sends."""
+    received: Numbers
+    """For each device, the bytes that it receives."""
+
+    def run(self) -> SimulatedRun:
+        """Return the plan in the form of which `place` makes a program."""
+        moves: dict[int, list[Move]] = {}
+        for index, version, source in zip(
+            self.first.tolist(), self.version.tolist(), self.source.tolist(), strict=True
+        ):
+            moves.setdefault(index, []).append(Move(version, source))
+        return SimulatedRun(range(len(self.devices)), self.makespan, self.devices, moves, {})
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnerPlacement:
+    """A policy by which each instruction runs on the device that owns the first buffer that it writes. Implements
+    `DevicePolicy`; it chooses streams as `ListSchedule` does."""
+
+    mesh: Mesh
+    owners: Sequence[int]
+    """For each buffer of the program, the index of its device in the mesh."""
+    costs: CostModel = field(default_factory=CostModel)
+    streams: int = 4
+
+    def assign(self, program: Program, mesh: Mesh, /) -> Assignment:
+        """Return the device of each instruction, with the copies between devices."""
+        versions = Versions(program, mesh)
+        return Assignment(versions, self.plan(program, versions).run())
+
+    def plan(self, program: Program, versions: Versions | None = None) -> OwnerPlan:
+        """Return the plan of a program, whose automatic device is on the mesh.
+
+        Raises:
+            PlanError: a buffer has no owner in the mesh; an instruction writes nothing that has one.
+        """
+        known = Versions(program, self.mesh) if versions is None else versions
+        if len(self.owners) != len(program.buffers) or not all(0 <= at < known.free for at in self.owners):
+            raise PlanError(
+                f"{len(self.owners)} owners are given for {len(program.buffers)} buffers on {known.free} devices. Give "
+                "each buffer the index of its device in the mesh."
+            )
+        return _planned(program, known, self._devices(program, known), self.costs)
+
+    def _devices(self, program: Program, versions: Versions) -> list[int]:
+        """Return the place of each instruction."""
+        owners, buffer_of = self.owners, versions.buffer
+        found: list[int] = []
+        for fixed, makes, uses, instruction in zip(
+            versions.fixed, versions.makes, versions.uses, program.instructions, strict=True
+        ):
+            if fixed >= 0:
+                found.append(fixed)
+            elif makes or uses:
+                found.append(owners[buffer_of[(makes or uses)[0]]])
+            else:
+                found.append(owners[(*instruction.writes, *instruction.reads, 0)[0]])
+        return found
+
+    def place(self, program: Program) -> Placement:
+        """Return the stream of each instruction, and the order in which the instructions start."""
+        return place_on_streams(program, self.streams, self.costs, placed_by(program, self))
+
+
+def _planned(program: Program, versions: Versions, devices: list[int], costs: CostModel) -> OwnerPlan:
+    """Return the plan for instructions on these devices."""
+    count, places = len(devices), len(versions.places)
+    on = np.array(devices, np.int64)
+    lengths = np.fromiter(map(len, versions.uses), np.int64, count)
+    used = np.fromiter(chain.from_iterable(versions.uses), np.int64, int(lengths.sum()))
+    user = np.repeat(np.arange(count, dtype=np.int64), lengths)
+    maker, start = np.array(versions.maker, np.int64), np.array(versions.start, np.int64)
+    home = np.where(maker >= 0, on[maker] if count else start, start)
+    # A version is copied to a device once, before its first use there.
+    away = np.flatnonzero(on[user] != home[used])
+    keys, at_first, of_use = np.unique(used[away] * places + on[user[away]], return_index=True, return_inverse=True)
+    first = user[away][at_first]
+    order = np.argsort(first, kind="stable")
+    number = np.empty_like(order)
+    number[order] = np.arange(len(order))
+    copy_of = np.full(len(used), -1, np.int64)
+    copy_of[away] = number[of_use]
+    version, target, first = (keys // places)[order], (keys % places)[order], first[order]
+    parent = _parents(version)
+    source = np.where(parent >= 0, target[parent] if len(parent) else parent, home[version])
+    nbytes = np.array(versions.nbytes, np.int64)[version]
+    latency, seconds = _link_seconds(versions.places, source, target, nbytes, costs)
+    times = costs.times(program)
+    ends = _Timeline(versions, devices, times, costs.links.peer.ports)
+    makespan = ends.simulate(used, lengths, copy_of, parent, source, latency, seconds)
+    return OwnerPlan(
+        devices,
+        first,
+        version,
+        source,
+        target,
+        makespan,
+        np.bincount(on, weights=np.array(times, np.float64), minlength=places).astype(np.float64),
+        np.bincount(source, nbytes, places).astype(np.int64),
+        np.bincount(target, nbytes, places).astype(np.int64),
+    )
+
+
+def _parents(version: Numbers) -> Numbers:
+    """Return for each copy the earlier copy of the same version from whose device it comes; -1 for the first two, which
+    come from where the version was made."""
+    by_version = np.argsort(version, kind="stable")
+    ordered = version[by_version]
+    begin = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]]) if len(ordered) else by_version
+    within = np.arange(len(ordered)) - np.repeat(begin, np.diff(np.r_[begin, len(ordered)]))
+    node = (within // 2) - 1  # of a binary tree whose root is the home
+    found = np.full(len(version), -1, np.int64)
+    inner = np.flatnonzero(node >= 0)
+    found[by_version[inner]] = by_version[inner - within[inner] + node[inner]]
+    return found
+
+
+def _link_seconds(
+    places: Sequence[str], source: Numbers, target: Numbers, nbytes: Numbers, costs: CostModel
+) -> tuple[list[float], list[float]]:
+    """Return for each copy the seconds before its first byte, and those of its bytes."""
+    links, nodes = costs.links, [node_of(place) for place in places]
+    if all(nodes):
+        number = {name: at for at, name in enumerate(dict.fromkeys(nodes))}
+        node = np.array([number[name] for name in nodes], np.int64)
+        near = node[source] == node[target]
+        latency = np.where(near, links.peer.latency, links.node.latency)
+        byte = np.where(near, 1 / links.peer.bandwidth, 1 / links.node.bandwidth)
+    else:
+        table: Any = np.array([[(each[0], each[1]) for each in row] for row in link_table(places, costs)])
+        latency, byte = table[source, target].T if len(source) else (np.zeros(0), np.zeros(0))
+    return latency.tolist(), (nbytes * byte).tolist()
+
+
+@final
+class _Timeline:
+    """A simulation in which each device works in the program's order, and copies take the ports at both ends."""
+
+    def __init__(self, versions: Versions, devices: list[int], times: list[float], ports: int) -> None:
+        self._versions = versions
+        self._devices = devices
+        self._times = times
+        self._ports = ports
+
+    def simulate(
+        self,
+        used: Numbers,
+        lengths: Numbers,
+        copy_of: Numbers,
+        parent: Numbers,
+        source: Numbers,
+        latency: list[float],
+        seconds: list[float],
+    ) -> float:
+        """Return the seconds until everything is done."""
+        versions, places = self._versions, len(self._versions.places)
+        free, sends, receives = [0.0] * places, [0.0] * places, [0.0] * places
+        done = [0.0] * len(versions.buffer)
+        arrival = [-1.0] * len(latency)
+        uses, copies = iter(used.tolist()), iter(copy_of.tolist())
+        parents, sources, share = parent.tolist(), source.tolist(), 1 / self._ports
+        for place, count, makes, took in zip(self._devices, lengths.tolist(), versions.makes, self._times, strict=True):
+            begin = free[place]
+            for _ in range(count):
+                version, copy = next(uses), next(copies)
+                if copy < 0:
+                    ready = done[version]
+                else:
+                    ready = arrival[copy]
+                    if ready < 0:
+                        before, sender = parents[copy], sources[copy]
+                        ready = done[version] if before < 0 else arrival[before]
+                        sent, received = sends[sender], receives[place]
+                        if sent > ready:
+                            ready = sent
+                        if received > ready:
+                            ready = received
+                        whole = latency[copy] + seconds[copy]
+                        sends[sender] = receives[place] = ready + whole * share
+                        ready += whole
+                        arrival[copy] = ready
+                if ready > begin:
+                    begin = ready
+            end = free[place] = begin + took
+            for version in makes:
+                done[version] = end
+        return max(free, default=0.0)

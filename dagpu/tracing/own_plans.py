@@ -1,0 +1,107 @@
+"""The parts of an op that run by plans of their own, since no plan can serve the whole.
+
+A function of the user's beside a call of a pipeline (`model(x).map(f)`) may do another thing in each run, so the op has
+no key. The call of the pipeline has one. So a run of such an op first runs the largest parts that no function of the
+user's comes before, all of them together, each by the plan that its key finds. Then it calls the functions with what
+these parts have made.
+
+All parts that are visible run together, so what they share is theirs: the components of one `unzip()` come from one
+run of its source. A component that only a closure asks for stays in the `Once`, as after any run.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from dagpu.common.containers import values_in
+from dagpu.handles import HANDLES
+from dagpu.lowering.arguments.exact_tokens import PLAIN
+from dagpu.lowering.arguments.flattened import Flattened
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import BUILT_IN, HostCall, Map, Pure, Shared, Then, Unzip, Value, sources_of
+from dagpu.ops.creation import from_host
+from dagpu.ops.single_flight import NOTHING
+from dagpu.ops.source_op import Source
+
+AnyOp = DeviceOp[Any, Any, Any]
+
+_KEPT: Final = PLAIN | frozenset(HANDLES)
+"""The types of what an op may hold and hand on by a plan."""
+
+
+def parts_with_plans(root: AnyOp) -> set[AnyOp]:
+    """Return the largest parts of a DAG that contain no function of the user's but those of pipelines. There are none
+    if none of them calls a pipeline, or if that is the whole DAG."""
+    waits: dict[AnyOp, bool] = {}
+    """The nodes so far: true for those that a function of the user's comes before, or that call one."""
+    calls = False
+    parts: set[AnyOp] = set()
+    todo = [root]
+    while todo:
+        op = todo[-1]
+        if op in waits:
+            todo.pop()
+            continue
+        sources = () if _is_made(op) else _inputs_of(op)
+        known = len(todo)
+        todo += [source for source in sources if source not in waits]
+        if len(todo) > known:
+            continue
+        todo.pop()
+        around = [source for source in sources if not waits[source]]
+        if len(around) == len(sources) and not _has_no_key(op):
+            waits[op] = False
+            calls = calls or (type(op) is Then and type(op.f) is Pure)
+        else:
+            waits[op] = True
+            parts.update(around)
+    if not calls:
+        return set()
+    return {part for part in parts if type(part) is not Value and type(part) is not Source and not _is_made(part)}
+
+
+def sources_of_part(part: AnyOp, inputs: Flattened) -> Mapping[AnyOp, int]:
+    """Return the sources on which a part of an op depends, with their revisions. A plan has made its value, so there
+    are none that only a function knows. `inputs` are those of the plan."""
+    revisions = inputs.revisions()
+    found: dict[AnyOp, int] = {}
+    seen, todo = {part}, [part] if revisions else []
+    while todo:
+        op = todo.pop()
+        if op in revisions:
+            found[op] = revisions[op]
+        elif (type(op) is Shared or type(op) is Unzip) and op.once in inputs.remembered:
+            found |= inputs.remembered[op.once].made_for
+        more = [source for source in _inputs_of(op) if source not in seen]
+        seen.update(more)
+        todo += more
+    return found
+
+
+def _inputs_of(op: AnyOp) -> Sequence[AnyOp]:
+    """Return the sources of an op; of the call of a pipeline the ops that it is called with."""
+    if type(op) is Then and type(op.source) is Value and type(op.f) is Pure:
+        return [each for each in values_in(op.source.content) if isinstance(each, DeviceOp)]
+    return (op.source,) if type(op) is Map else tuple(sources_of(op))
+
+
+def _is_made(op: AnyOp) -> bool:
+    """Return true for an op whose value a run is making, or has made for all times: nobody looks at what is below."""
+    return (type(op) is Shared or type(op) is Unzip) and (
+        not op.once.settled() or (op.once.remembers() and not op.once.made_for)
+    )
+
+
+def _has_no_key(op: AnyOp) -> bool:
+    """Return true for an op that calls a function of the user's, or that holds a value with which no plan is kept: an
+    object, an array of the host, or what a run is making."""
+    if type(op) is Then:
+        f, source = op.f, op.source
+        return not ((type(f) is Pure and type(source) is Value) or (f is from_host and type(source) is Source))
+    if type(op) is Shared or type(op) is Unzip:
+        value, made_for = op.once.remembered()
+        if made_for or value is NOTHING:
+            return not op.once.settled()
+        return not _KEPT.issuperset(map(type, values_in(value[op.index] if type(op) is Unzip else value)))
+    if type(op) is Value:
+        return not _KEPT.issuperset(map(type, values_in(op.content)))
+    return type(op) is HostCall or (type(op) is Map and type(op.f) not in BUILT_IN)
