@@ -64,8 +64,8 @@ from dagpu.ops.creation import Alloc
 from dagpu.ops.kernel_spec import KernelSpec, Param
 from dagpu.ops.launch import Launch
 
-_I32: Final = np.dtype(np.int32)
 _I64: Final = np.dtype(np.int64)
+_I32: Final = np.dtype(np.int32)
 
 
 # Constrained, not bounded: handles are covariant, and these types have an order.

@@ -83,7 +83,7 @@ def full_name(name: str) -> str:
     """
     first, *rest = name.split(".")
     home, found = _imports(PUBLIC).get(first, ("dagpu", first))
-    while (inner := _imports(home).get(found)) is not None and _is_package(home):
+    while _is_package(home) and (inner := _imports(home).get(found)) is not None:
         home, found = inner
     whole = f"{home}.{found}"
     if _file(whole) is None:

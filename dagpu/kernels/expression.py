@@ -84,8 +84,8 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import KernelOp, Launch
 
-_P = ParamSpec("_P")
 _R = TypeVar("_R", bound=np.generic)
+_P = ParamSpec("_P")
 
 
 ROW: Final = 1024

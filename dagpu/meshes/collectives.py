@@ -59,8 +59,8 @@ from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.launch import Launch
 from dagpu.plans.mesh import Mesh
 
-_N = TypeVar("_N", bound=np.generic)
 _L = TypeVar("_L", bound=Borrowed)
+_N = TypeVar("_N", bound=np.generic)
 
 
 Reduction: TypeAlias = Literal["sum", "max", "min", "prod", "mean"]

@@ -31,16 +31,16 @@ from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, Static
 from dagpu.ops.compose import Map, On, Then, Zip, unzip
 from dagpu.plans.mesh import Mesh
 
-_H = TypeVar("_H")
-_G = TypeVar("_G", bound=MayAlloc)
-_C = TypeVar("_C")
-_I = TypeVar("_I")
-_A = TypeVar("_A")
-_E = TypeVar("_E")
 _B = TypeVar("_B")
-_F = TypeVar("_F")
 _D = TypeVar("_D")
+_I = TypeVar("_I")
+_F = TypeVar("_F")
 _L = TypeVar("_L", bound=Borrowed)
+_G = TypeVar("_G", bound=MayAlloc)
+_E = TypeVar("_E")
+_A = TypeVar("_A")
+_H = TypeVar("_H")
+_C = TypeVar("_C")
 
 
 _T = TypeVar("_T")

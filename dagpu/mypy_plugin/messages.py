@@ -1,12 +1,32 @@
-"""Error messages, in the words of the run-time errors: the mistake, the line of the move or borrow, and the cure."""
+"""The error codes and their messages.
+
+A message has the words of the run-time error: the mistake, the line of the move or borrow, and the cure. Creating a
+code registers it with mypy, for `type: ignore[...]` and for per-module settings. The codes have no common parent: with
+one, `mypy --strict` would ask for the narrower code in every ignore of the parent.
+"""
 
 from collections.abc import Iterable
+from typing import Final
 
+from mypy.errorcodes import ErrorCode
 from mypy.nodes import Context
 from mypy.types import Instance, Type, UnionType, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.control_flow import ANY_FORM, LOAN, SHARES
+from dagpu.mypy_plugin.analysis.graph import ANY_FORM, LOAN, SHARES
+
+NOT_READY: Final = ErrorCode("dagpu-not-ready", "A handle or an op is read as if it were an array of the host", "dagpu")
+USE_AFTER_MOVE: Final = ErrorCode("dagpu-use-after-move", "A handle is used after it may have been moved", "dagpu")
+CONFLICTING_BORROW: Final = ErrorCode("dagpu-conflicting-borrow", "A borrow conflicts with one that is alive", "dagpu")
+BORROW_ESCAPE: Final = ErrorCode("dagpu-borrow-escape", "A borrow outlives the tensor it was lent from", "dagpu")
+FEED_ESCAPE: Final = ErrorCode("dagpu-feed-escape", "A feed outlives the block in which its flow is open", "dagpu")
+OUTPUT_PARTITION: Final = ErrorCode("dagpu-output-partition", "A kernel's output is not a fitting partition", "dagpu")
+INPUT_RANK: Final = ErrorCode("dagpu-input-rank", "A kernel's input has another rank than CUDA declares", "dagpu")
+UNUSED_OP: Final = ErrorCode("dagpu-unused-op", "An op or a flow is built and never run", "dagpu")
+SEES: Final = ErrorCode("dagpu-sees", "What a kernel declares to see does not fit its parameters", "dagpu")
+SOURCE_PART: Final = ErrorCode("dagpu-source-part", "A part that is written does not lie in its source", "dagpu")
+SOURCE_VALUE: Final = ErrorCode("dagpu-source-value", "A source is to hold a tuple with a handle in it", "dagpu")
+GRAPH_NODE: Final = ErrorCode("dagpu-graph-node", "An op that cannot be recorded into a CUDA graph", "dagpu")
 
 
 def _format_lines(nodes: Iterable[Context]) -> str:
@@ -177,11 +197,14 @@ def taken_as_condition(is_op: bool) -> str:
     )
 
 
-UNUSED_OP = "this op is built and never run. Run it with await op, op.sync() or spawn(nursery, op), or leave it out."
-UNUSED_FLOW = (
-    "this flow is built and never opened. Open it with async with flow as feed, "
-    "send its values to a source with await flow.into(source), or leave it out."
-)
+def unused(is_op: bool) -> str:
+    """Message: an op or a flow is built and dropped."""
+    if is_op:
+        return "this op is built and never run. Run it with await op, op.sync() or spawn(nursery, op), or leave it out."
+    return (
+        "this flow is built and never opened. Open it with async with flow as feed, "
+        "send its values to a source with await flow.into(source), or leave it out."
+    )
 
 
 def two_element_types(one: str, other: str) -> str:
@@ -210,7 +233,9 @@ def crashed(error: Exception) -> str:
     )
 
 
-GRAPH_NODE = (
-    "this op may allocate device memory, and cannot be recorded into a CUDA graph. Allocate before the capture, "
-    "and record ops that write to what is there: a kernel on t.borrow_mut().partition(tile), memcpy or fill."
-)
+def may_allocate() -> str:
+    """Message: an op that allocates is recorded into a CUDA graph."""
+    return (
+        "this op may allocate device memory, and cannot be recorded into a CUDA graph. Allocate before the capture, "
+        "and record ops that write to what is there: a kernel on t.borrow_mut().partition(tile), memcpy or fill."
+    )

@@ -1,6 +1,6 @@
 """The plugin class: the entry points that mypy calls, and the time at which the flow rules run.
 
-Typing rules are hooks (`hooks.py`): mypy calls them while it infers types, once or twenty times for an expression, and
+Typing rules are hooks (`typing/`): mypy calls them while it infers types, once or twenty times for an expression, and
 for some functions never. The flow rules need all types of a function. They run once per module, after mypy has checked
 it, when mypy asks the plugin for further dependencies. The types are complete then, and the errors are not yet
 flushed. So `type: ignore`, per-module options and the cache treat the plugin's errors as mypy's own.
@@ -10,11 +10,14 @@ mypy's daemon checks single functions again without asking for dependencies; see
 
 from __future__ import annotations  # the rules are imported late, their types only for type checking
 
+import hashlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mypy import checker_state
 from mypy.checker import TypeChecker
@@ -30,19 +33,30 @@ from mypy.plugin import (
 )
 from mypy.types import FunctionLike, Instance, Type
 
-from dagpu.mypy_plugin import codes as codes  # configurations may name them before anything is checked
+from dagpu.common import facts
 from dagpu.mypy_plugin import messages, names
 from dagpu.mypy_plugin.daemon import Daemon, create_checks
-from dagpu.mypy_plugin.sources import fingerprint
 
 if TYPE_CHECKING:
+    from dagpu.mypy_plugin.analysis.reporting import Finding
     from dagpu.mypy_plugin.checks import Checks, Target
-    from dagpu.mypy_plugin.ownership.reporting import Finding
 
+ROOT: Final = Path(__file__).resolve().parent
 _STATE = checker_state.checker_state
 """mypy's holder of the active checker. Each request for a hook looks there: there are several for each expression."""
 _Context = TypeVar("_Context", FunctionContext, MethodContext)
 _SigContext = TypeVar("_SigContext", FunctionSigContext, MethodSigContext)
+
+
+@cache
+def fingerprint(root: Path = ROOT) -> str:
+    """Return a hash of all sources of the plugin, of their file names, and of the facts that they read. mypy discards
+    its cache when it changes."""
+    digest = hashlib.sha256(Path(facts.__file__).read_bytes())
+    for path in sorted(root.rglob("*.py")):
+        digest.update(str(path.relative_to(root)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 class DagpuPlugin(Plugin):
@@ -98,19 +112,34 @@ class DagpuPlugin(Plugin):
             self._notice_checker()
 
     def _load_hooks(self) -> None:
-        """Import the rules and wrap their hooks. A run that takes all modules from the cache does not import them."""
-        from dagpu.mypy_plugin import hooks
+        """Import the rules and take their hooks. A run that takes all modules from the cache does not import them.
 
-        self._array_function = self._guarded(hooks.ARRAY_FUNCTION_HOOK)
-        self._functions = {name: self._guarded(hook) for name, hook in hooks.FUNCTION_HOOKS.items()}
-        self._methods = {name: self._guarded(hook) for name, hook in hooks.METHOD_HOOKS.items()}
+        Hooks of several modules for one name run in the order of `rules`, and each gets the type that the previous one
+        inferred.
+        """
+        from dagpu.mypy_plugin.typing import argument_checks, kernel_calls, literal_shapes, op_types
+
+        self._array_function = self._guarded(op_types.type_new_output)
+        rules = (kernel_calls, op_types, literal_shapes, argument_checks)
+        for rule in rules:
+            for name, hook in rule.FUNCTION_HOOKS.items():
+                self._functions[name] = self._guarded(hook, self._functions.get(name))
+            for name, method_hook in rule.METHOD_HOOKS.items():
+                self._methods[name] = self._guarded(method_hook, self._methods.get(name))
+        for rule in (kernel_calls, argument_checks):
+            self._signatures |= {name: self._guarded_signature(hook) for name, hook in rule.SIGNATURE_HOOKS.items()}
         self._function_signatures = {
-            name: self._guarded_signature(hook) for name, hook in hooks.FUNCTION_SIGNATURE_HOOKS.items()
+            name: self._guarded_signature(hook) for name, hook in argument_checks.FUNCTION_SIGNATURE_HOOKS.items()
         }
-        self._signatures = {name: self._guarded_signature(hook) for name, hook in hooks.SIGNATURE_HOOKS.items()}
 
-    def _guarded(self, hook: Callable[[_Context], Type]) -> Callable[[_Context], Type]:
+    def _guarded(
+        self, hook: Callable[[_Context], Type], before: Callable[[_Context], Type] | None = None
+    ) -> Callable[[_Context], Type]:
+        """Return a hook that an internal error does not end, behind another hook for the same name."""
+
         def guarded(context: _Context) -> Type:
+            if before is not None:
+                context = context._replace(default_return_type=before(context))
             try:
                 return hook(context)
             except Exception as error:

@@ -25,6 +25,15 @@ from mypy.nodes import (
     WhileStmt,
     WithStmt,
 )
+from mypy.patterns import (
+    AsPattern,
+    ClassPattern,
+    MappingPattern,
+    OrPattern,
+    Pattern,
+    SequencePattern,
+    StarredPattern,
+)
 
 # ---- conditions whose truth is written out: `while True`, `assert False`, `assert 0`
 
@@ -103,3 +112,29 @@ def targets(target: Expression) -> Iterator[Expression]:
             yield from targets(target.expr)
         case _:
             yield target
+
+
+def captures(pattern: Pattern) -> Iterator[NameExpr]:
+    """Iterate over the variables that a pattern binds."""
+    match pattern:
+        case AsPattern():
+            if pattern.pattern is not None:
+                yield from captures(pattern.pattern)
+            if pattern.name is not None:
+                yield pattern.name
+        case OrPattern() | SequencePattern():
+            for inner in pattern.patterns:
+                yield from captures(inner)
+        case StarredPattern():
+            if pattern.capture is not None:
+                yield pattern.capture
+        case MappingPattern():
+            for inner in pattern.values:
+                yield from captures(inner)
+            if pattern.rest is not None:
+                yield pattern.rest
+        case ClassPattern():
+            for inner in (*pattern.positionals, *pattern.keyword_values):
+                yield from captures(inner)
+        case _:
+            pass

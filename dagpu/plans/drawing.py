@@ -18,8 +18,8 @@ from dagpu.plans.program import Instruction, Launch, label
 from dagpu.plans.report import duration
 from dagpu.plans.text import counted
 
-_LEFT: Final = 96.0
 _RIGHT: Final = 32.0
+_LEFT: Final = 96.0
 
 
 MOST_PIECES: Final = 400

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.kernels.cuda_signature import parse_cuda_signature
-from dagpu.mypy_plugin.typing.kernel_facts import kernel_ranks
+from dagpu.mypy_plugin.typing.kernel_calls import kernel_ranks
 
 
 @st.composite

@@ -15,7 +15,7 @@ import pytest
 from dagpu import Mesh, MovedError, TensorMut, gather, shard_host, zeros
 from dagpu.common import facts
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.shapes import shape_values
+from dagpu.mypy_plugin.analysis import values
 
 
 def strings(value: object) -> Iterator[str]:
@@ -35,7 +35,7 @@ def strings(value: object) -> Iterator[str]:
 NAMED = sorted(
     {
         name
-        for table in (names, shape_values)
+        for table in (names, values)
         for value in vars(table).values()
         for name in strings(value)
         if name.startswith("dagpu.")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from mypy.nodes import Context, MypyFile
 
 from dagpu import MovedError, Tensor, f32, fill, zeros
-from dagpu.mypy_plugin import messages
-from dagpu.mypy_plugin.ownership.control_flow import (
+from dagpu.mypy_plugin import checks, messages
+from dagpu.mypy_plugin.analysis.graph import (
     EVERYTHING,
     SHARED,
     BasicBlock,
@@ -28,10 +28,9 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Store,
     reverse_postorder,
 )
-from dagpu.mypy_plugin.ownership.dataflow import Dataflow, WholeBody, entry_states
-from dagpu.mypy_plugin.ownership.liveness import live_after_each, live_before, liveness
-from dagpu.mypy_plugin.shapes import shape_checks
-from dagpu.mypy_plugin.sources import fingerprint
+from dagpu.mypy_plugin.analysis.ownership import Dataflow, WholeBody, entry_states
+from dagpu.mypy_plugin.analysis.solver import live_after_each, live_before, liveness
+from dagpu.mypy_plugin.plugin import fingerprint
 from tests.support.mypy_checks import Checker, dependencies
 
 VARIABLES, SLOTS = 3, 6
@@ -104,6 +103,18 @@ def test_blocks_are_in_the_order_that_control_comes_to_them(body: Body) -> None:
         for follower in block.next:
             if follower.index <= block.index:  # then there is a way from the one to the other: a loop
                 assert any(path[-1] is block for path in paths_from(follower))
+
+
+def test_the_blocks_of_a_loop_are_in_sequence() -> None:
+    """What is behind a loop comes after all of its blocks, also if only its middle leads there."""
+    entry, head, middle, end, behind = (BasicBlock() for _ in range(5))
+    entry.next, head.next, middle.next, end.next = [head], [middle], [behind, end], [head]
+    head.behind = behind
+    assert reverse_postorder(entry) == [entry, head, middle, end, behind]
+    middle.next = [end]  # nothing leads there
+    behind.index = -1
+    assert reverse_postorder(entry) == [entry, head, middle, end]
+    assert behind.index == -1
 
 
 def paths_from(entry: BasicBlock) -> Iterator[list[BasicBlock]]:
@@ -246,7 +257,7 @@ def test_a_defect_of_the_plugin_is_a_note(
     def broken(*_: object) -> None:
         raise KeyError("lost")
 
-    monkeypatch.setattr(shape_checks, "check", broken)
+    monkeypatch.setattr(checks, "check_values", broken)
     checker = Checker(tmp_path, dependencies(tmp_path_factory))
     checker.write({"moved.py": "from dagpu import zeros\n\nt = zeros((4,)).sync()\nt.share()\nt.shape\nx: int = ''\n"})
     note, error = checker.check("moved.py")

@@ -204,6 +204,45 @@ def loops(n: int) -> None:
     y.partition((3,))  # E
 
 
+def left_in_the_middle_of_a_round(t: Tensor[f32], n: int, done: bool) -> None:
+    y = zeros((10,)).sync()
+    z = zeros((10,)).sync()
+    while True:
+        y.partition((4,))  # E
+        if done:
+            break
+        for _ in range(n):
+            if n > 2:
+                continue
+            y = t
+        y.partition((4,))
+        z.partition((4,))  # E
+    y.partition((4,))
+    z.partition((4,))  # E
+
+
+def counted(n: int) -> None:
+    size = 2
+    while (size := size + 1) < n:
+        zeros((size,)).partition((2,))
+    zeros((size,)).partition((2,))
+
+
+def ends_of_a_loop(t: Tensor[f32], n: int) -> None:
+    y = zeros((10,)).sync()
+    z = zeros((10,)).sync()
+    for _ in range(n):
+        y = zeros((10,)).sync()
+        if n > 4:
+            z = t
+            break
+    else:
+        z.partition((4,))  # E
+    y.partition((4,))  # E
+    z.partition((4,))
+
+
+
 def expected_to_fail(t: Tensor[f32]) -> None:
     with pytest.raises(PartitionError):
         zeros((10,)).partition((4,)).sync()

@@ -319,7 +319,7 @@ def test_errors_imports_nothing_of_ours() -> None:
         ("runtime/execute.py", "import pycuda.driver", "only dagpu.backends.cuda may"),
         ("plans/plan.py", "from cuda.bindings import driver", "only dagpu.backends.cuda may"),
         ("ops/base.py", "import mypy.nodes", "only dagpu.mypy_plugin may"),
-        ("runtime/execute.py", "from dagpu.mypy_plugin import codes", "which stands apart"),
+        ("runtime/execute.py", "from dagpu.mypy_plugin import messages", "which stands apart"),
         ("mypy_plugin/plugin.py", "from dagpu.common.errors import MovedError", "higher layer"),
     ],
 )
@@ -327,7 +327,7 @@ def test_a_breach_is_reported(tmp_path: Path, file: str, source: str, complaint:
     """The check itself sees absolute, relative, local, typing-only and dynamic imports, and stray files."""
     package = tmp_path / "dagpu"
     packages = [f"{room}/__init__.py" for room in ("common", "handles", "ops", "runtime", "mypy_plugin")]
-    sources = dict.fromkeys(["__init__.py", "common/errors.py", "mypy_plugin/codes.py", *packages], "")
+    sources = dict.fromkeys(["__init__.py", "common/errors.py", "mypy_plugin/messages.py", *packages], "")
     for name, text in {**sources, file: source}.items():
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text(text, encoding="utf-8")

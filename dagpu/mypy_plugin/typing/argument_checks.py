@@ -29,8 +29,8 @@ from mypy.types import (
     get_proper_type,
 )
 
-from dagpu.mypy_plugin import codes, messages, names
-from dagpu.mypy_plugin.typing import argument_forms, op_parameters
+from dagpu.mypy_plugin import messages, names
+from dagpu.mypy_plugin.typing import op_types
 
 # ---- ops that are recorded into a CUDA graph
 
@@ -61,7 +61,7 @@ def _check_op(context: MethodContext) -> Type:
             if _may_allocate(get_proper_type(given)) and _may_allocate(
                 get_proper_type(context.api.get_expression_type(expression))
             ):
-                context.api.fail(messages.GRAPH_NODE, expression, code=codes.GRAPH_NODE)
+                context.api.fail(messages.may_allocate(), expression, code=messages.GRAPH_NODE)
     return context.default_return_type
 
 
@@ -117,7 +117,7 @@ def _check_value(context: FunctionContext | MethodContext) -> Type:
             if found:
                 handle = next((each for each in found if each.type.fullname in _LENT), found[0]).type
                 message = messages.held_in_source(handle.name, lent=handle.fullname in _LENT)
-                context.api.fail(message, expression, code=codes.SOURCE_VALUE)
+                context.api.fail(message, expression, code=messages.SOURCE_VALUE)
     return context.default_return_type
 
 
@@ -136,7 +136,7 @@ def _or_source(formal: Type, api: CheckerPluginInterface) -> Type:
     values = list(proper.items) if isinstance(proper, UnionType) else [proper]
     if any(isinstance(one, Instance) and one.type.fullname == "builtins.float" for one in map(get_proper_type, values)):
         values.append(api.named_generic_type("builtins.int", []))
-    sources = [op_parameters.dagpu_type(names.SOURCE, [value], api) for value in (formal, *values)]
+    sources = [op_types.dagpu_type(names.SOURCE, [value], api) for value in (formal, *values)]
     return make_simplified_union([formal, *sources])
 
 
@@ -158,11 +158,11 @@ def part_operands(context: FunctionSigContext) -> FunctionLike:
 def _check_operands(context: FunctionContext) -> Type:
     """Report operands of two element types, in the words of the run."""
     given = [types[0] for types in context.arg_types[:2] if types]
-    found = [argument_forms.short_name(argument_forms.element_of(each)) for each in given]
+    found = [op_types.short_name(op_types.element_of(each)) for each in given]
     if len(found) == 2 and all(found) and found[0] != found[1]:
         where = context.args[1][0]
         context.api.fail(messages.two_element_types(*found), where, code=TYPE_VAR)
-    return op_parameters.type_new_output(context)
+    return op_types.type_new_output(context)
 
 
 FUNCTION_HOOKS: Final[dict[str, Callable[[FunctionContext], Type]]] = {

@@ -1,13 +1,32 @@
-"""Kernel calls: the exact type of the op that a call builds, and checks of its inputs and outputs.
+"""Kernel calls: the exact type of the op that a call builds, checks of its inputs and outputs, and declared ranks.
 
 Without the plugin, the type of a call is `KernelOp`, whose parts are `Any`. With it, the type is
 `DeviceOp[tuple[...], L, G]`, with each argument in the form in which it was passed.
+
+The ranks of a kernel's parameters are parsed from its CUDA source and stored in the kernel's type: as extra attributes,
+under names that a user cannot write. mypy keeps these in its cache, so a module that imports a kernel has them without
+reading the declaring file again. mypy ignores them in subtype checks: a parameter `k: Kernel[[Out[f32]]]` takes kernels
+of every rank.
 """
 
+import re
 from collections.abc import Callable
+from typing import TypeAlias
 
 from mypy.errorcodes import ARG_TYPE
-from mypy.nodes import ARG_STAR, ARG_STAR2, CallExpr
+from mypy.nodes import (
+    ARG_STAR,
+    ARG_STAR2,
+    AssignmentStmt,
+    CallExpr,
+    Decorator,
+    Expression,
+    MypyFile,
+    NameExpr,
+    RefExpr,
+    StrExpr,
+    Var,
+)
 from mypy.plugin import CheckerPluginInterface, FunctionContext, MethodContext, MethodSigContext
 from mypy.subtypes import is_subtype
 from mypy.typeops import make_simplified_union
@@ -16,6 +35,7 @@ from mypy.types import (
     CallableType,
     FunctionLike,
     Instance,
+    LiteralType,
     TupleType,
     Type,
     TypeOfAny,
@@ -23,8 +43,137 @@ from mypy.types import (
     get_proper_type,
 )
 
-from dagpu.mypy_plugin import codes, names
-from dagpu.mypy_plugin.typing import argument_forms, kernel_facts, op_parameters
+from dagpu.mypy_plugin import messages, names
+from dagpu.mypy_plugin.typing import op_types
+
+# ---- ranks in a CUDA text
+
+Ranks: TypeAlias = tuple[int | None, ...]
+"""The rank of each parameter in order; None for a scalar and for an unknown rank."""
+
+_SKIPPED = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+_MACRO = re.compile(r"^\s*#\s*define\s+(\w+)", re.MULTILINE)
+_KERNEL = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^()]*\)\s*)?(\w+)\s*\(([^()#]*)\)\s*[{;]")
+_TENSOR = re.compile(r"(?:const\s+)?(?:(?:::\s*)?dagpu\s*::\s*)?(?:Tile|View)\s*<[^<>]*,\s*([1-9]\d*)\s*>\s*\w*")
+
+
+def kernel_ranks(source: str) -> dict[str, Ranks]:
+    """Return the parameter ranks of each kernel by name. Kernels declared more than once are left out."""
+    code = _SKIPPED.sub(" ", source)
+    macros = frozenset(_MACRO.findall(code))
+    found: list[tuple[str, str]] = _KERNEL.findall(code)
+    kernels = [name for name, _ in found]
+    return {
+        name: tuple(map(_rank, _parameters(inside)))
+        for name, inside in found
+        if kernels.count(name) == 1 and macros.isdisjoint(re.findall(r"\w+", inside))
+    }
+
+
+def _parameters(inside: str) -> list[str]:
+    """Split a parameter list at the commas outside `<...>`."""
+    parts = [part.strip() for part in re.split(r",(?![^<>]*>)", inside)]
+    return [] if parts in ([""], ["void"]) else parts
+
+
+def _rank(parameter: str) -> int | None:
+    whole = _TENSOR.fullmatch(parameter)
+    return None if whole is None else int(whole[1])
+
+
+_PREFIX = "CUDA ranks of "
+
+
+def attach_ranks(context: FunctionContext) -> Type:
+    """Type `kernel(cuda=...)`: the kernel that this decorator makes has the ranks of all kernels in the source.
+
+    The decorated function, and with it the one kernel that is meant, is not known yet.
+    """
+    decorator = get_proper_type(context.default_return_type)
+    source = _source(context)
+    if source is None or not isinstance(decorator, CallableType):
+        return context.default_return_type
+    kernel = get_proper_type(decorator.ret_type)
+    if not isinstance(kernel, Instance):
+        return context.default_return_type
+    text = context.api.named_generic_type("builtins.str", [])
+    for name, ranks in kernel_ranks(source).items():
+        shown = ",".join("" if rank is None else str(rank) for rank in ranks)
+        kernel = kernel.copy_with_extra_attr(_PREFIX + name, LiteralType(shown, text))
+    return decorator.copy_modified(ret_type=kernel)
+
+
+def copy_ranks(context: MethodContext) -> Type:
+    """Type `kernel.grid(...)` and similar methods: the result has the ranks of the kernel."""
+    before, after = context.type, get_proper_type(context.default_return_type)
+    if isinstance(before, Instance) and before.extra_attrs and isinstance(after, Instance):
+        for name, fact in before.extra_attrs.attrs.items():
+            after = after.copy_with_extra_attr(name, fact)
+    return after
+
+
+def ranks_of(callee: Expression, kernel: Type) -> Ranks:
+    """Return the ranks that the CUDA source of a called kernel declares; empty if they are unknown.
+
+    They are known only for a kernel that is called by the name of its `def`. A variable may hold different kernels at
+    different times.
+    """
+    base = op_types.base_kernel(callee)
+    node = base.node if isinstance(base, RefExpr) else None
+    return ranks_named(node.name, kernel) if isinstance(node, Decorator) else ()
+
+
+def ranks_named(name: str, kernel: Type) -> Ranks:
+    """Return the ranks that the CUDA source declares for the kernel of this name; empty if they are unknown."""
+    proper = get_proper_type(kernel)
+    if not isinstance(proper, Instance) or not proper.extra_attrs:
+        return ()
+    fact = proper.extra_attrs.attrs.get(_PREFIX + name)
+    if not isinstance(fact, LiteralType) or not isinstance(fact.value, str):
+        return ()
+    return tuple([int(rank) if rank else None for rank in fact.value.split(",")])
+
+
+def _source(context: FunctionContext) -> str | None:
+    """Return the CUDA source of a kernel that takes tiles and views, if it is a literal or a constant of this file."""
+    given = {
+        name: (types[0], places[0])
+        for name, types, places in zip(context.callee_arg_names, context.arg_types, context.args, strict=True)
+        if types and name is not None
+    }
+    if "abi" in given and _string_of(given["abi"][0]) != "views":
+        return None
+    if "cuda" not in given:
+        return None
+    type_, place = given["cuda"]
+    text = _string_of(type_)
+    if text is None and isinstance(place, NameExpr) and isinstance(place.node, Var):
+        text = _string_of_constant(place.node, context)
+    return text
+
+
+def _string_of(type_: Type) -> str | None:
+    """Return the string of a literal type or a `Final`; None for other types."""
+    proper = get_proper_type(type_)
+    if isinstance(proper, Instance) and proper.last_known_value is not None:
+        proper = proper.last_known_value
+    return proper.value if isinstance(proper, LiteralType) and isinstance(proper.value, str) else None
+
+
+def _string_of_constant(variable: Var, context: FunctionContext) -> str | None:
+    """Return the string of a variable that this file assigns exactly once, at its top level; None for others."""
+    file = getattr(context.api, "tree", None)
+    if not isinstance(file, MypyFile):
+        return None
+    values = [
+        statement.rvalue
+        for statement in file.defs
+        if isinstance(statement, AssignmentStmt)
+        for place in statement.lvalues
+        if isinstance(place, NameExpr) and place.node is variable
+    ]
+    return values[0].value if len(values) == 1 and isinstance(values[0], StrExpr) else None
+
 
 _NUMBERS = {"numpy.inexact": "float", "numpy.integer": "int", "numpy.bool": "bool", "numpy.bool_": "bool"}
 """Base classes of NumPy's scalar types, each with the Python type that a kernel call converts such a number to."""
@@ -39,7 +188,7 @@ def _widen_signature(context: MethodSigContext) -> FunctionLike:
     """
     signature = context.default_signature
     anything = context.api.named_generic_type("builtins.object", [])
-    formals = [anything if argument_forms.is_checked_here(formal) else formal for formal in signature.arg_types]
+    formals = [anything if op_types.is_checked_here(formal) else formal for formal in signature.arg_types]
     return signature.copy_modified(arg_types=formals)
 
 
@@ -49,11 +198,7 @@ def _type_call(context: MethodContext) -> Type:
     if formals is None:
         return context.default_return_type
     for index, (formal, given) in enumerate(zip(formals, context.arg_types, strict=True)):
-        if (
-            given
-            and argument_forms.is_checked_here(formal)
-            and not is_subtype(given[0], argument_forms.expand_alias(formal))
-        ):
+        if given and op_types.is_checked_here(formal) and not is_subtype(given[0], op_types.expand_alias(formal)):
             _refuse(context, index, formal, given[0])
     return _op_type(context, formals)
 
@@ -77,7 +222,7 @@ def _name_parameters(context: FunctionContext) -> Type:
     """Return the type of `@expr` over a function, whose parameters keep their names: a call may use them."""
     made, given = get_proper_type(context.default_return_type), context.arg_types[0]
     function = get_proper_type(given[0]) if given else None
-    parameters = argument_forms.parameters_of(made, names.EXPRESSION)
+    parameters = op_types.parameters_of(made, names.EXPRESSION)
     if (
         parameters is None
         or not isinstance(made, Instance)
@@ -94,7 +239,7 @@ def _formals(context: MethodContext, owner: str) -> list[Type] | None:
 
     Those of a method of an expression are the last ones of the expression, after the output.
     """
-    parameters = argument_forms.parameters_of(context.type, owner)
+    parameters = op_types.parameters_of(context.type, owner)
     if (
         parameters is None
         or parameters.is_ellipsis_args
@@ -110,7 +255,7 @@ def _formals(context: MethodContext, owner: str) -> list[Type] | None:
 def _any_output(api: CheckerPluginInterface) -> UnionType:
     """Return the type of a parameter for an output of any elements."""
     anything = AnyType(TypeOfAny.special_form)
-    partition = op_parameters.dagpu_type(names.PARTITION, [anything, anything], api)
+    partition = op_types.dagpu_type(names.PARTITION, [anything, anything], api)
     return UnionType([partition])
 
 
@@ -122,13 +267,13 @@ def _op_type(context: MethodContext, formals: list[Type]) -> Type:
             parts.append(_number_type(formal, context.api))
             continue
         parts.append(_part_type(formal, given[0], context.api))
-        if argument_forms.form_of(formal) != "number":
-            lifetimes.append(op_parameters.lifetime(given[0], context.api))
-            allocations.append(op_parameters.allocation(given[0]))
-    whole = argument_forms.tuple_of(parts, context.api)
-    borrows = op_parameters.join(lifetimes) or op_parameters.dagpu_type(names.STATIC, [], context.api)
-    allocates = op_parameters.join(allocations) or op_parameters.dagpu_type(names.NO_ALLOC, [], context.api)
-    return op_parameters.dagpu_type(names.DEVICE_OP, [whole, borrows, allocates], context.api)
+        if op_types.form_of(formal) != "number":
+            lifetimes.append(op_types.lifetime(given[0], context.api))
+            allocations.append(op_types.allocation(given[0]))
+    whole = op_types.tuple_of(parts, context.api)
+    borrows = op_types.join(lifetimes) or op_types.dagpu_type(names.STATIC, [], context.api)
+    allocates = op_types.join(allocations) or op_types.dagpu_type(names.NO_ALLOC, [], context.api)
+    return op_types.dagpu_type(names.DEVICE_OP, [whole, borrows, allocates], context.api)
 
 
 def _part_type(formal: Type, actual: Type, api: CheckerPluginInterface) -> Type:
@@ -136,18 +281,18 @@ def _part_type(formal: Type, actual: Type, api: CheckerPluginInterface) -> Type:
     proper = get_proper_type(actual)
     if isinstance(proper, UnionType):
         return make_simplified_union([_part_type(formal, item, api) for item in proper.items])
-    if (op := op_parameters.as_op(proper)) is not None:
+    if (op := op_types.as_op(proper)) is not None:
         return op.args[0]
-    if argument_forms.is_handle(proper):
+    if op_types.is_handle(proper):
         return actual
-    return _number_type(formal, api) if argument_forms.accepts_numbers(formal) else actual
+    return _number_type(formal, api) if op_types.accepts_numbers(formal) else actual
 
 
 def _number_type(formal: Type, api: CheckerPluginInterface) -> Type:
     """Return the Python type of the result for a number, which the call converts to the type that CUDA declares."""
     proper = get_proper_type(formal)
     if isinstance(proper, UnionType):  # Lazy[float], or a number beside the tensors of an expression
-        plain = argument_forms.numbers_in(proper)
+        plain = op_types.numbers_in(proper)
         return make_simplified_union([_number_type(item, api) for item in plain])
     if isinstance(proper, Instance):
         for base, number in _NUMBERS.items():
@@ -160,27 +305,27 @@ def _refuse(context: MethodContext, index: int, formal: Type, actual: Type) -> N
     """Report a wrong tensor argument, in the words of `dagpu.kernels.call_arguments`."""
     place = context.args[index][0]
     callee = context.context.callee if isinstance(context.context, CallExpr) else place
-    where = f"{argument_forms.kernel_name(callee)}, argument {context.callee_arg_names[index]!r}"
+    where = f"{op_types.kernel_name(callee)}, argument {context.callee_arg_names[index]!r}"
     form, element, got = (
-        argument_forms.form_of(formal),
-        argument_forms.element_of(formal),
-        argument_forms.describe(actual),
+        op_types.form_of(formal),
+        op_types.element_of(formal),
+        op_types.describe(actual),
     )
-    if argument_forms.is_fitting(actual, form):
-        name, cut = argument_forms.short_name(element), " before it is cut" if form == "out" else ""
+    if op_types.is_fitting(actual, form):
+        name, cut = op_types.short_name(element), " before it is cut" if form == "out" else ""
         cure = f"Convert it{cut}: convert(t, {name})"
         context.api.fail(f"{where}: got {got}, but elements of {element} are wanted. {cure}.", place, code=ARG_TYPE)
         return
     wanted = "a Partition" if form == "out" else "a Tensor, SharedTensor, TensorRef or TensorMut"
     what = f"got {got}, but {wanted} of {element}, or an op whose result is one, is wanted"
-    code = codes.OUTPUT_PARTITION if form == "out" else ARG_TYPE
+    code = messages.OUTPUT_PARTITION if form == "out" else ARG_TYPE
     context.api.fail(f"{where}: {what}. {_cure(actual, form, element)}.", place, code=code)
 
 
-def _cure(actual: Type, form: argument_forms.Form, element: str) -> str:
+def _cure(actual: Type, form: op_types.Form, element: str) -> str:
     """Return the cure: a way to convert the argument to the wanted form."""
     proper = get_proper_type(actual)
-    if (op := op_parameters.as_op(proper)) is not None:
+    if (op := op_types.as_op(proper)) is not None:
         proper = get_proper_type(op.args[0])
     if isinstance(proper, TupleType):
         return "Pick one of a kernel's results with .first() or .unzip()"
@@ -197,21 +342,19 @@ def _cure(actual: Type, form: argument_forms.Form, element: str) -> str:
         case "numpy.ndarray":
             return f"Bring it to the device: from_host(array){cut}"
         case _:
-            made = f"from_host(np.asarray(..., {argument_forms.short_name(element)})){cut}"
+            made = f"from_host(np.asarray(..., {op_types.short_name(element)})){cut}"
             return f"Make a tensor of it, {made}, or check the order of the arguments"
 
 
 FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {
-    **argument_forms.FUNCTION_HOOKS,
-    names.KERNEL_DECORATOR: kernel_facts.attach_ranks,
+    names.KERNEL_DECORATOR: attach_ranks,
     names.EXPRESSION_DECORATOR: _name_parameters,
 }
 METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
-    **argument_forms.METHOD_HOOKS,
     names.KERNEL_CALL: _type_call,
     names.FOREIGN_CALL: _type_foreign_call,
     names.EXPRESSION_INTO: _type_expression_write,
     names.EXPRESSION_UPDATE: _type_expression_write,
-    **dict.fromkeys((f"{names.KERNEL}.{name}" for name in ("grid", "block", "shared_memory")), kernel_facts.copy_ranks),
+    **dict.fromkeys((f"{names.KERNEL}.{name}" for name in ("grid", "block", "shared_memory")), copy_ranks),
 }
 SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {names.KERNEL_CALL: _widen_signature}

@@ -27,7 +27,7 @@ from mypy.types import (
 )
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.control_flow import (
+from dagpu.mypy_plugin.analysis.graph import (
     ANY_FORM,
     EVERYTHING,
     EXCLUSIVE,

@@ -67,7 +67,7 @@ def test_the_page_is_true(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def test_every_code_is_on_the_page() -> None:
     """Each error code of the plugin has a section, with a program that is refused with it."""
-    codes = (ROOT / "dagpu" / "mypy_plugin" / "codes.py").read_text(encoding="utf-8")
+    codes = (ROOT / "dagpu" / "mypy_plugin" / "messages.py").read_text(encoding="utf-8")
     wanted = re.findall(r'ErrorCode\("([\w-]+)"', codes)
     assert len(wanted) == 12
     for code in wanted:

@@ -5,9 +5,10 @@ is the slot of `self` and `(".weights",)`. Instructions are compared by identity
 analysis: a `Move` is the move in "was moved here", a `Lend` is the loan.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from mypy.nodes import Block as Suite
 from mypy.nodes import Context, Expression, FuncDef, FuncItem, LambdaExpr, MypyFile, Var
@@ -303,14 +304,93 @@ Instruction: TypeAlias = (
 )
 
 
+def _masks_of_place(i: Read | Move | Lend) -> tuple[int, int]:
+    return 0 if i.into is None else 1 << i.into, 1 << i.place.slot
+
+
+def _masks_of_build(i: Build) -> tuple[int, int]:
+    return 0 if i.into is None else 1 << i.into, _slots(i.parts)
+
+
+def _masks_of_store(i: Store) -> tuple[int, int]:
+    return 0 if i.place.path else 1 << i.place.slot, 0 if i.part is None else 1 << i.part
+
+
+def _slots(parts: tuple[Slot, ...]) -> int:
+    live = 0
+    for part in parts:
+        live |= 1 << part
+    return live
+
+
+MASKS: Final[dict[type[Instruction], Callable[[Any], tuple[int, int]]]] = {
+    Read: _masks_of_place,
+    Move: _masks_of_place,
+    Lend: _masks_of_place,
+    BlockLoan: _masks_of_place,
+    OpenFeed: _masks_of_place,
+    Build: _masks_of_build,
+    Store: _masks_of_store,
+    Share: lambda i: (0, 1 << i.other.slot),
+    Touch: lambda i: (0, 1 << i.place.slot),
+    AskFeed: lambda i: (0, 1 << i.place.slot),
+    Keep: lambda i: (0, _slots(i.parts)),
+    Escape: lambda i: (0, 1 << i.part),
+    Run: lambda i: (0, 1 << i.part),
+}
+"""For each class of instructions: the slots that it fills, and those that it reads. The others have neither."""
+
+
+# ---- what the values of expressions depend on
+
+
+@dataclass(eq=False, slots=True)
+class Evaluate:
+    """Evaluate expressions, and bind targets to the value of the last one. None is an expression of unknown value."""
+
+    node: Context
+    values: tuple[Expression | None, ...]
+    targets: tuple[Expression, ...] = ()
+
+
+@dataclass(eq=False, slots=True)
+class Test:
+    """Choose between suites. One of them may be dead code, if the choice depends on a known value."""
+
+    node: Context
+    conditions: tuple[Expression | None, ...]
+    suites: list[Suite]
+
+
+@dataclass(eq=False, slots=True)
+class Meet:
+    """The ways through the suites of a statement meet again."""
+
+    node: Context
+    tests: list[Test]
+    ends: list["BasicBlock"]
+    """The block at the end of each suite."""
+
+
+Evaluation: TypeAlias = Evaluate | Test | Meet
+
+
+# ---- the graph
+
+
 @dataclass(eq=False, slots=True)
 class BasicBlock:
-    """A basic block: instructions that run one after the other."""
+    """A basic block: instructions that run one after the other, for each of the two lattices those that it is about."""
 
     index: int = -1
-    """Position among the blocks of a finished body; -1 before that."""
+    """Position among the blocks of a finished body; -1 before that, and for a block that nothing leads to."""
     instructions: list[Instruction] = field(default_factory=list)
+    """What has an effect on handles."""
+    evaluations: list[Evaluation] = field(default_factory=list)
+    """What has one on the values that are known."""
     next: list["BasicBlock"] = field(default_factory=list)
+    behind: "BasicBlock | None" = None
+    """The block behind a loop that begins here. It comes after those of the loop, whichever of them leads to it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -356,24 +436,30 @@ class Body:
 def reverse_postorder(entry: BasicBlock) -> list[BasicBlock]:
     """Return the reachable blocks in reverse postorder, and number them in that order.
 
-    Each block follows its predecessors, except along the back edges of loops.
+    Each block follows its predecessors, except along the back edges of loops. The blocks of a loop are in sequence.
     """
+    reached = set(_postorder(entry, lambda block: block.next))
+    found = _postorder(entry, lambda block: block.next if block.behind is None else [block.behind, *block.next])
+    ordered = [block for block in reversed(found) if block in reached]
+    for index, block in enumerate(ordered):
+        block.index = index
+    return ordered
+
+
+def _postorder(entry: BasicBlock, followers: Callable[[BasicBlock], list[BasicBlock]]) -> list[BasicBlock]:
     found: list[BasicBlock] = []
     seen = {entry}
-    path = [(entry, iter(entry.next))]
+    path = [(entry, iter(followers(entry)))]
     while path:
-        block, followers = path[-1]
-        for follower in followers:
+        block, rest = path[-1]
+        for follower in rest:
             if follower not in seen:
                 seen.add(follower)
-                path.append((follower, iter(follower.next)))
+                path.append((follower, iter(followers(follower))))
                 break
         else:
             path.pop()
             found.append(block)
-    found.reverse()
-    for index, block in enumerate(found):
-        block.index = index
     return found
 
 

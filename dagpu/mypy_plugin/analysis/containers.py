@@ -27,10 +27,11 @@ from mypy.nodes import (
 from mypy.types import Instance, TupleType, Type, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, Place
-from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.lower_functions import effect_of, function_named, method_effect
-from dagpu.mypy_plugin.ownership.lower.origins import (
+from dagpu.mypy_plugin.analysis.builder import GraphBuilder
+from dagpu.mypy_plugin.analysis.callees import effect_of, function_named, method_effect
+from dagpu.mypy_plugin.analysis.graph import ANY_ITEM, Place
+from dagpu.mypy_plugin.analysis.module_facts import Part
+from dagpu.mypy_plugin.analysis.origins import (
     Choice,
     Components,
     Items,
@@ -44,8 +45,7 @@ from dagpu.mypy_plugin.ownership.lower.origins import (
     origin_of_place,
     part_of,
 )
-from dagpu.mypy_plugin.ownership.lower.places import integer_of, place_of, step_of
-from dagpu.mypy_plugin.ownership.module_facts import Part
+from dagpu.mypy_plugin.analysis.places import integer_of, place_of, step_of
 from dagpu.mypy_plugin.typing.type_facts import method_name
 
 # ---- the items over which a loop, a comprehension or a function goes

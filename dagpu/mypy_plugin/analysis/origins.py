@@ -24,9 +24,9 @@ from mypy.nodes import (
 from mypy.patterns import AsPattern, ClassPattern, MappingPattern, OrPattern, Pattern, SequencePattern, StarredPattern
 from mypy.types import Instance, ProperType, TupleType, Type, get_proper_type
 
-from dagpu.mypy_plugin.ownership.control_flow import ANY_ITEM, ONE_ITEM, SAME_ITEM, Place, Share
-from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder
-from dagpu.mypy_plugin.ownership.lower.places import item_step, match_arguments, place_of, step_of
+from dagpu.mypy_plugin.analysis.builder import GraphBuilder
+from dagpu.mypy_plugin.analysis.graph import ANY_ITEM, ONE_ITEM, SAME_ITEM, Place, Share
+from dagpu.mypy_plugin.analysis.places import item_step, match_arguments, place_of, step_of
 from dagpu.mypy_plugin.typing.type_facts import MOVES, attribute_type
 
 # ---- the kinds of origins

@@ -32,7 +32,12 @@ from mypy.nodes import (
 from mypy.operators import unary_op_methods
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.control_flow import (
+from dagpu.mypy_plugin.analysis.assignments import assign, declare
+from dagpu.mypy_plugin.analysis.builder import GraphBuilder, expression
+from dagpu.mypy_plugin.analysis.callees import closure_of, function_of, property_effect
+from dagpu.mypy_plugin.analysis.containers import element_of
+from dagpu.mypy_plugin.analysis.effects import pass_closure_on
+from dagpu.mypy_plugin.analysis.graph import (
     EVERYTHING,
     FEED,
     LOANS,
@@ -46,13 +51,9 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Slot,
     Yield,
 )
-from dagpu.mypy_plugin.ownership.effects import pass_closure_on
-from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.ownership.lower.container_calls import Arguments
-from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare
-from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, property_effect
-from dagpu.mypy_plugin.ownership.lower.new_containers import element_of
-from dagpu.mypy_plugin.ownership.lower.operators import (
+from dagpu.mypy_plugin.analysis.module_facts import Closure, Effect
+from dagpu.mypy_plugin.analysis.operands import (
+    Arguments,
     Operands,
     lower_binary,
     lower_condition,
@@ -60,9 +61,8 @@ from dagpu.mypy_plugin.ownership.lower.operators import (
     lower_operator,
     lower_truth,
 )
-from dagpu.mypy_plugin.ownership.lower.origins import Known, origin_of, remember, share, share_element
-from dagpu.mypy_plugin.ownership.lower.places import BINDS, function_of, place_of
-from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect
+from dagpu.mypy_plugin.analysis.origins import Known, origin_of, remember, share, share_element
+from dagpu.mypy_plugin.analysis.places import BINDS, place_of
 from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, OP, method_name
 
 # ---- names, attributes and items

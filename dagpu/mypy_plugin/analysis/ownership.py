@@ -9,12 +9,11 @@ are a pair if the items of `ts` are among those of `us`: all that moves out of `
 out of `ts` is one of `us`.
 """
 
-import heapq
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from dagpu.mypy_plugin.ownership.control_flow import (
+from dagpu.mypy_plugin.analysis.graph import (
     ANY_ITEM,
     EVERYTHING,
     EXCLUSIVE,
@@ -45,6 +44,7 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Store,
     covers,
 )
+from dagpu.mypy_plugin.analysis.solver import at_entry_of, is_cyclic, visits
 
 # ---- places that share a value
 
@@ -193,6 +193,10 @@ class Dataflow:
             kept = NOTHING.union(*state.held.values())
             state.spent = {op: runs for op, runs in self.spent.items() if op in kept}
         return state
+
+    def copy(self) -> "Dataflow":
+        """Return a copy."""
+        return self.pruned(-1)
 
     def join(self, other: "Dataflow") -> bool:
         """Add the facts of another path. Return True if one of them was new."""
@@ -421,59 +425,31 @@ def derived_moves(body: Body) -> Iterable[Move]:
     if not any(isinstance(i, Share) for block in body.blocks for i in block.instructions):
         return ()
     derived: dict[tuple[Move, Place], Move] = {}
-    for block, state in entry_states(body, [-1] * len(body.blocks)):
+    for block, state in entry_states(body):
         for i in block.instructions:
             state.step(i)
         derived = state.whole.derived
     return derived.values()
 
 
-def entry_states(body: Body, live: list[int]) -> Iterator[tuple[BasicBlock, Dataflow]]:
-    """Iterate over the blocks, each with the state at its entry, which the caller must `step` through the block."""
+def entry_states(body: Body, live: list[int] | None = None) -> Iterator[tuple[BasicBlock, Dataflow]]:
+    """Iterate over the blocks, each with the state at its entry, which the caller must `step` through the block.
+
+    `live`: the slots that are live at the beginning of each block, about which facts are kept; None for all.
+    """
     lent = 0
     for block in body.blocks:
         for i in block.instructions:
             if isinstance(i, Lend):
                 lent |= 1 << i.place.slot
-    states: list[Dataflow | None] = [None] * len(body.blocks)
-    states[0] = Dataflow(WholeBody(lent))
-    if any(follower.index <= block.index for block in body.blocks for follower in block.next):
-        _solve(body, live, states)
-        for block in body.blocks:
-            state = states[block.index]
-            assert state is not None, "every block is reachable"
-            yield block, state
+    states = at_entry_of(body, Dataflow(WholeBody(lent)))
+    found = visits(body.blocks, states, lambda state, to: state.pruned(-1 if live is None else live[to.index]))
+    if not is_cyclic(body.blocks):  # one visit to each is enough
+        yield from found
         return
-    for block in body.blocks:
-        state = states[block.index]
-        assert state is not None, "a predecessor has been visited"
-        yield block, state
-        for follower in block.next:
-            _join_into(state, follower, live, states)
-
-
-def _join_into(state: Dataflow, to: BasicBlock, live: list[int], states: list[Dataflow | None]) -> bool:
-    """Join the state at the end of a block into the entry state of a successor. Return True if that one changed."""
-    coming = state.pruned(live[to.index])
-    known = states[to.index]
-    if known is None:
-        states[to.index] = coming
-        return True
-    return known.join(coming)
-
-
-def _solve(body: Body, live: list[int], states: list[Dataflow | None]) -> None:
-    """Compute the least fixed point of the entry states; needed for bodies with loops."""
-    todo, waiting = [0], {0}
-    while todo:
-        index = heapq.heappop(todo)
-        waiting.discard(index)
-        block, begin = body.blocks[index], states[index]
-        assert begin is not None
-        state = begin.pruned(-1)
+    for block, state in found:
         for i in block.instructions:
             state.step(i)
-        for follower in block.next:
-            if _join_into(state, follower, live, states) and follower.index not in waiting:
-                waiting.add(follower.index)
-                heapq.heappush(todo, follower.index)
+    for block, begin in zip(body.blocks, states, strict=True):
+        assert begin is not None, "every block is reachable"
+        yield block, begin

@@ -1,12 +1,19 @@
-"""Forms of kernel arguments (input, output, lazy, number), derived from types, and their names in messages."""
+"""What types say of ops and of arguments: the parameters of `DeviceOp[T, L, G]`, and the form of an argument.
+
+`L` says that an op borrows, `G` that it allocates. A form is input, output, lazy or number.
+"""
 
 import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from mypy.nodes import ARG_POS, CallExpr, Expression, MemberExpr, NameExpr
+from mypy.checker import TypeChecker
+from mypy.maptype import map_instance_to_supertype
+from mypy.nodes import ARG_POS, CallExpr, Expression, ListExpr, MemberExpr, NameExpr, TypeInfo
 from mypy.plugin import CheckerPluginInterface, FunctionContext, MethodContext
+from mypy.subtypes import is_same_type
+from mypy.typeops import make_simplified_union
 from mypy.types import (
     AnyType,
     Instance,
@@ -14,13 +21,159 @@ from mypy.types import (
     ProperType,
     TupleType,
     Type,
+    TypeOfAny,
     UnionType,
     get_proper_type,
     has_type_vars,
 )
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.typing import op_parameters
+
+_LENT = frozenset((names.TENSOR_REF, names.TENSOR_MUT))
+_HANDLES = frozenset((names.TENSOR, names.SHARED_TENSOR, names.PARTITION)) | _LENT
+
+
+def dagpu_type(name: str, args: list[Type], api: CheckerPluginInterface) -> Instance:
+    """Return a type of dagpu by its full name.
+
+    `api.named_generic_type` cannot find all of them: it walks from package to module by attributes. Not every module is
+    an attribute of its package, and `dagpu.kernel` is a function.
+    """
+    assert isinstance(api, TypeChecker)
+    module, _, last = name.rpartition(".")
+    info = api.modules[module].names[last].node
+    assert isinstance(info, TypeInfo)
+    return Instance(info, args)
+
+
+def as_op(type_: ProperType) -> Instance | None:
+    """Return an op's type as `DeviceOp[T, L, G]`; None for a type that is not an op's."""
+    if not isinstance(type_, Instance):
+        return None
+    info = type_.type
+    if info.fullname == names.DEVICE_OP:
+        return type_
+    if info.fullname in _HANDLES or not info.has_base(names.DEVICE_OP):
+        return None
+    return map_instance_to_supertype(type_, next(base for base in info.mro if base.fullname == names.DEVICE_OP))
+
+
+def lifetime(type_: Type, api: CheckerPluginInterface) -> Type | None:
+    """Return the join of the `L` of all ops and borrows in a value of this type; None if it has none.
+
+    Containers are searched, results of ops are not: a run may borrow its own tensors, which borrows none from outside.
+    """
+    proper = get_proper_type(type_)
+    if isinstance(proper, Instance):
+        name = proper.type.fullname
+        if name in _LENT:
+            return dagpu_type(names.BORROWED, [], api)
+        if name == names.PARTITION:
+            return lifetime(proper.args[0], api)
+        if name in _HANDLES:
+            return None
+        if (op := as_op(proper)) is not None:
+            return op.args[1]
+        return join([lifetime(part, api) for part in proper.args]) if proper.args else None
+    if isinstance(proper, UnionType):
+        return _combine_union([lifetime(item, api) for item in proper.items], names.STATIC)
+    if isinstance(proper, TupleType):
+        return join([lifetime(item, api) for item in proper.items])
+    return proper if isinstance(proper, AnyType) else None
+
+
+def allocation(type_: Type) -> Type | None:
+    """Return the `G` of an op, which says that running it may allocate; None for a handle, which exists already."""
+    proper = get_proper_type(type_)
+    if isinstance(proper, UnionType):
+        return _combine_union([allocation(item) for item in proper.items], names.NO_ALLOC)
+    if (op := as_op(proper)) is not None:
+        return op.args[2]
+    return proper if isinstance(proper, AnyType) else None
+
+
+def _combine_union(found: list[Type | None], least: str) -> Type | None:
+    """Combine the `L` or `G` of the members of a union: `Any` if they differ, as for a parameter `x: In[f32]`.
+
+    The join would be safe too. But with it, a function that passes any input to a kernel and returns the op as a
+    `DeviceOp[Tensor[f32]]` would be a type error.
+    """
+    bare = [None if _is_named(one, least) else one for one in found]
+    first = bare[0]
+    if all(one is None if first is None else one is not None and is_same_type(first, one) for one in bare):
+        return first
+    return AnyType(TypeOfAny.special_form)
+
+
+def join(found: list[Type | None]) -> Type | None:
+    """Return the join `L1 | L2 | ...` or `G1 | G2 | ...`; None is the least element, `Static` or `NoAlloc`.
+
+    The greatest element, `Borrowed` or `MayAlloc`, absorbs all others. `Any` absorbs type variables.
+    """
+    above = [
+        one
+        for one in found
+        if one is not None and not _is_named(one, names.STATIC) and not _is_named(one, names.NO_ALLOC)
+    ]
+    if len(above) < 2:
+        return above[0] if above else None
+    for kind in (Instance, AnyType):
+        for one in above:
+            if isinstance(get_proper_type(one), kind):
+                return one
+    return make_simplified_union(above)
+
+
+def _is_named(type_: Type | None, name: str) -> bool:
+    proper = get_proper_type(type_)
+    return isinstance(proper, Instance) and proper.type.fullname == name
+
+
+def _type_value(context: FunctionContext) -> Type:
+    """Return the type of `value(x)`, which borrows if `x` does."""
+    op = get_proper_type(context.default_return_type)
+    if not isinstance(op, Instance) or len(op.args) != 3:
+        return context.default_return_type
+    borrows = lifetime(op.args[0], context.api)
+    if borrows is None or isinstance(borrows, AnyType):  # an Any is unknown, so the declared type is kept
+        return op
+    return op.copy_modified(args=[op.args[0], borrows, op.args[2]])
+
+
+def _type_pipeline_call(context: MethodContext) -> Type:
+    """Return the type of a pipeline call. It borrows if an argument does, because the op holds its arguments."""
+    op = get_proper_type(context.default_return_type)
+    borrows = join([lifetime(given, context.api) for types in context.arg_types for given in types])
+    if not isinstance(op, Instance) or len(op.args) != 3 or borrows is None or isinstance(borrows, AnyType):
+        return context.default_return_type
+    return op.copy_modified(args=[op.args[0], join([op.args[1], borrows]) or op.args[1], op.args[2]])
+
+
+def type_new_output(context: FunctionContext | MethodContext) -> Type:
+    """Return the type of a call that writes to a new tensor. The op allocates, and borrows if an argument does."""
+    op = get_proper_type(context.default_return_type)
+    if not isinstance(op, Instance) or len(op.args) != 3:
+        return context.default_return_type
+    borrows = join(
+        [
+            _lifetime_of_argument(given, expression, context.api)
+            for types, expressions in zip(context.arg_types, context.args, strict=True)
+            for given, expression in zip(types, expressions, strict=True)
+        ]
+    )
+    return op.copy_modified(args=[op.args[0], borrows or dagpu_type(names.STATIC, [], context.api), op.args[2]])
+
+
+def _lifetime_of_argument(given: Type, expression: Expression, api: CheckerPluginInterface) -> Type | None:
+    """Return the `lifetime` of an argument. For a list that is written out it is the join over the items, because mypy
+    types the list as `list[In[f32]]`, which does not tell.
+    """
+    found = lifetime(given, api)
+    if isinstance(found, AnyType) and isinstance(expression, ListExpr) and isinstance(api, TypeChecker):
+        items = [api.lookup_type_or_none(item) for item in expression.items]
+        return join([found if item is None else lifetime(item, api) for item in items])
+    return found
+
 
 Form: TypeAlias = Literal["in", "out", "lazy", "number"]
 _INPUTS = frozenset((names.TENSOR, names.SHARED_TENSOR, names.TENSOR_REF, names.TENSOR_MUT))
@@ -40,7 +193,7 @@ def is_handle(type_: Type) -> bool:
 def is_partition(type_: Type) -> bool:
     """Return True for a `Partition`, or an op whose result is one."""
     proper = get_proper_type(type_)
-    if (op := op_parameters.as_op(proper)) is not None:
+    if (op := as_op(proper)) is not None:
         proper = get_proper_type(op.args[0])
     return isinstance(proper, Instance) and proper.type.fullname == names.PARTITION
 
@@ -66,7 +219,7 @@ def form_of(formal: Type) -> Form:
 
 def numbers_in(formal: UnionType) -> list[Type]:
     """Return the members of a parameter's union that are neither handles nor ops: `float` of a `Lazy[float]`."""
-    return [item for item in formal.items if not is_handle(item) and op_parameters.as_op(get_proper_type(item)) is None]
+    return [item for item in formal.items if not is_handle(item) and as_op(get_proper_type(item)) is None]
 
 
 @lru_cache(maxsize=256)
@@ -89,7 +242,7 @@ def is_fitting(type_: Type, form: Form) -> bool:
     proper = get_proper_type(type_)
     if isinstance(proper, UnionType):
         return all(is_fitting(item, form) for item in proper.items)
-    if (op := op_parameters.as_op(proper)) is not None:
+    if (op := as_op(proper)) is not None:
         return is_fitting(op.args[0], form)
     if isinstance(proper, AnyType):
         return True
@@ -125,7 +278,7 @@ def kernel_name(callee: Expression) -> str:
 def describe_handle(type_: Type | None) -> str:
     """Return the class of a handle, or of the handle that an op has as result, for messages: `a Tensor`."""
     proper = get_proper_type(type_)
-    if proper is not None and (op := op_parameters.as_op(proper)) is not None:
+    if proper is not None and (op := as_op(proper)) is not None:
         proper = get_proper_type(op.args[0])
     return f"a {proper.type.name}" if isinstance(proper, Instance) else "a tensor"
 
@@ -139,7 +292,7 @@ def element_of(type_: Type) -> str:
     if isinstance(proper, UnionType):
         found = {element_of(item) for item in proper.items}
         return found.pop() if len(found) == 1 else ""
-    if (op := op_parameters.as_op(proper)) is not None:
+    if (op := as_op(proper)) is not None:
         return element_of(op.args[0])
     if isinstance(proper, Instance) and proper.type.fullname == names.PARTITION:
         return element_of(proper.args[0])
@@ -170,7 +323,7 @@ def short_name(dtype: str) -> str:
 def describe(type_: Type) -> str:
     """Describe an argument's type in the words of the run time: `a Tensor of float32`."""
     proper = get_proper_type(type_)
-    if (op := op_parameters.as_op(proper)) is not None:
+    if (op := as_op(proper)) is not None:
         return f"an op that yields {describe(op.args[0])}"
     if isinstance(proper, UnionType):
         return " or ".join(dict.fromkeys(map(describe, proper.items)))
@@ -199,7 +352,7 @@ def _type_zip_ops(context: FunctionContext) -> Type:
     op = get_proper_type(context.default_return_type)
     given = [type_ for types in context.arg_types for type_ in types]
     kinds = {kind for kinds in context.arg_kinds for kind in kinds}
-    parts = [op_parameters.as_op(get_proper_type(type_)) for type_ in given]
+    parts = [as_op(get_proper_type(type_)) for type_ in given]
     if len(given) <= _OVERLOADS or kinds != {ARG_POS} or not isinstance(op, Instance):
         return context.default_return_type
     results = [part.args[0] for part in parts if part is not None]
@@ -210,7 +363,7 @@ def _type_zip_ops(context: FunctionContext) -> Type:
 
 def _part_types(context: MethodContext) -> list[Type]:
     """Return the op types for the parts of an op whose result is a long tuple; empty for other ops."""
-    op = op_parameters.as_op(get_proper_type(context.type))
+    op = as_op(get_proper_type(context.type))
     whole = get_proper_type(op.args[0]) if op is not None else None
     if op is None or not isinstance(whole, TupleType) or len(whole.items) <= _OVERLOADS:
         return []
@@ -232,8 +385,13 @@ def _type_last(context: MethodContext) -> Type:
     return parts[-1] if parts else context.default_return_type
 
 
-FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {names.ZIP_OPS: _type_zip_ops}
+FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {names.VALUE: _type_value, names.ZIP_OPS: _type_zip_ops}
 METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
+    f"{names.PIPELINE}.__call__": _type_pipeline_call,
+    names.NEW_OUTPUT_CALL: type_new_output,
+    names.EXPRESSION_CALL: type_new_output,
+    names.REDUCED_EXPRESSION_CALL: type_new_output,
+    names.FOREIGN_FUNCTION_CALL: type_new_output,
     f"{names.DEVICE_OP}.unzip": _type_unzip,
     f"{names.DEVICE_OP}.first": _type_first,
     f"{names.DEVICE_OP}.last": _type_last,

@@ -20,7 +20,20 @@ from mypy.nodes import (
 from mypy.types import TupleType, UninhabitedType, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership.control_flow import (
+from dagpu.mypy_plugin.analysis.builder import GraphBuilder, expression
+from dagpu.mypy_plugin.analysis.callees import (
+    Callee,
+    by_value_flags,
+    callee_of,
+    describe_call,
+    function_of,
+    give_away,
+    is_untyped,
+    iterables_emptied,
+)
+from dagpu.mypy_plugin.analysis.effects import call_closure
+from dagpu.mypy_plugin.analysis.expressions import ask_feed, build_part
+from dagpu.mypy_plugin.analysis.graph import (
     ANY_FORM,
     ANY_GLOBAL,
     EVERYTHING,
@@ -40,26 +53,17 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Slot,
     Store,
 )
-from dagpu.mypy_plugin.ownership.effects import call_closure
-from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, expression
-from dagpu.mypy_plugin.ownership.lower.callee import (
-    Callee,
-    by_value_flags,
-    callee_of,
-    describe_call,
-    give_away,
-    is_untyped,
-    iterables_emptied,
-)
-from dagpu.mypy_plugin.ownership.lower.container_calls import (
+from dagpu.mypy_plugin.analysis.operands import (
+    ASKS,
     Arguments,
+    Operands,
+    asked_items,
     is_own_container,
     lower_container_call,
+    lower_operator,
     share_added,
 )
-from dagpu.mypy_plugin.ownership.lower.lower_expressions import ask_feed, build_part
-from dagpu.mypy_plugin.ownership.lower.operators import ASKS, Operands, asked_items, lower_operator
-from dagpu.mypy_plugin.ownership.lower.places import function_of, place_of
+from dagpu.mypy_plugin.analysis.places import place_of
 from dagpu.mypy_plugin.typing.type_facts import FREE, HANDLE, MOVES, OP, method_name, signatures
 
 # ---- the result

@@ -3,19 +3,26 @@
 `None` is the unknown value. An unknown extent is `None` as well: `(8, None)` has rank 2.
 """
 
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import TypeAlias as Alias
 from typing import final
 
-from mypy.nodes import CallExpr, Expression, RefExpr, TypeAlias, TypeInfo
+from mypy.nodes import (
+    CallExpr,
+    Expression,
+    RefExpr,
+    TypeAlias,
+    TypeInfo,
+)
 from mypy.types import Instance, LiteralType, TupleType, Type, get_proper_type
 
 from dagpu.common import facts
 from dagpu.common.facts import full_name
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.typing import op_parameters
+from dagpu.mypy_plugin.typing import op_types
 
 Extents: Alias = tuple[int | None, ...]
 
@@ -103,16 +110,26 @@ class Table:
     items: "tuple[tuple[str, Value], ...]"
 
 
-Value: Alias = Number | Array | Cut | Several | Op | NewOutput | Nothing | Made | Table | None
+@final
+class Unread:
+    """A value of which nothing is known, but that a variable has it: two reads of that are of one object."""
+
+
+Value: Alias = Number | Array | Cut | Several | Op | NewOutput | Nothing | Made | Table | Unread | None
 
 
 def joined(one: Value, other: Value) -> Value:
-    """Join two alternatives: return the facts that hold for both values."""
+    """Join two alternatives: return what holds for both values, which is `one` itself if nothing is lost."""
     if one != other:
         return None
-    if isinstance(one, Op) and isinstance(other, Op) and one.source != other.source:
-        return Op(one.result)
-    return one
+    match one, other:
+        case Op(), Op() if one.source is not None and one.source != other.source:
+            return Op(joined(one.result, other.result))
+        case Several(), Several():
+            items = tuple(map(joined, one.items, other.items))
+            return one if all(map(operator.is_, items, one.items)) else Several(items)
+        case _:
+            return one
 
 
 def as_extents(value: Value) -> Extents | None:
@@ -147,7 +164,7 @@ def value_of_type(type_: Type | None) -> Value:
         if proper.type.fullname == names.PARTITION:
             whole = value_of_type(proper.args[0])
             return Cut(whole.shape, _declared(proper.args[1])) if isinstance(whole, Array) else None
-        op = op_parameters.as_op(proper)
+        op = op_types.as_op(proper)
         found = None if op is None else value_of_type(op.args[0])
         return None if found is None else Op(found)
     if isinstance(proper, LiteralType):

@@ -1,8 +1,11 @@
-"""The checks of literal shapes, parts and declarations in one target: they need the values of variables."""
+"""The checks of literal shapes, parts and declarations. They need the values of variables.
+
+`kernel_calls` checks that an output is a partition, while mypy types the call. The messages about tiles, ranks and
+aliases use the words of `dagpu.common.layout.check_tiling` and `dagpu.kernels.call_arguments`.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import TypeAlias, final
+from typing import final
 
 from mypy.errorcodes import ErrorCode
 from mypy.nodes import (
@@ -11,29 +14,28 @@ from mypy.nodes import (
     Decorator,
     DictExpr,
     Expression,
-    FuncDef,
     MemberExpr,
-    MypyFile,
     NameExpr,
-    SymbolNode,
 )
 from mypy.types import AnyType, CallableType, Instance, Type, get_proper_type
 
-from dagpu.mypy_plugin import codes, names
-from dagpu.mypy_plugin.shapes import shape_flow
-from dagpu.mypy_plugin.shapes.output_partition import OutputChecker
-from dagpu.mypy_plugin.shapes.shape_values import (
+from dagpu.mypy_plugin import messages, names
+from dagpu.mypy_plugin.analysis.values import (
     Array,
+    Cut,
     Extents,
     Made,
     Nothing,
     Number,
+    Op,
     Several,
     Table,
     Value,
+    as_extents,
     format_extents,
+    result_of,
 )
-from dagpu.mypy_plugin.typing import argument_forms, kernel_facts
+from dagpu.mypy_plugin.typing import kernel_calls, op_types
 
 # ---- what a kernel declares to see
 
@@ -50,10 +52,10 @@ def problems_of_declaration(
         return
     if any(isinstance(get_proper_type(formal), AnyType) for formal in function.arg_types):
         return
-    forms = list(map(argument_forms.form_of, function.arg_types))
+    forms = list(map(op_types.form_of, function.arg_types))
     parameters = [name or "" for name in function.arg_names]
     inputs = [name for name, form in zip(parameters, forms, strict=True) if form == "in"]
-    found = kernel_facts.ranks_named(declared.name, made.ret_type)
+    found = kernel_calls.ranks_named(declared.name, made.ret_type)
     ranks = dict(zip(parameters, found, strict=True)) if len(found) == len(parameters) else {}
     out_rank = next((ranks.get(name) for name, form in zip(parameters, forms, strict=True) if form == "out"), None)
     for index, (name, value) in enumerate(sees.items):
@@ -178,44 +180,145 @@ def _part_text(ends: tuple[Value, ...]) -> str:
     return ":".join([*shown, str(ends[2].value)] if isinstance(ends[2], Number) else shown)
 
 
-# ---- the checks of a function
-
-Report: TypeAlias = Callable[[str, Context, ErrorCode], None]
-
-
-def check(
-    target: FuncDef | MypyFile, types: Mapping[Expression, Type], constants: Mapping[SymbolNode, Value], report: Report
-) -> None:
-    """Report the mistakes in a function with its nested functions, or in a module outside its functions."""
-    shape_flow.follow(target, types, _ShapeChecks(types, report), constants)
+# ---- the checks of calls and declarations
 
 
 @final
-class _ShapeChecks:
-    """Passes each call and each declaration to the check that it is for."""
+class ValueChecks:
+    """Checks the calls and the declarations of kernels that an evaluation comes across."""
 
-    def __init__(self, types: Mapping[Expression, Type], report: Report) -> None:
+    def __init__(self, types: Mapping[Expression, Type], report: Callable[[str, Context, ErrorCode], None]) -> None:
         self._types = types
         self._report = report
-        outputs = OutputChecker(
-            types, partial(_report_as, report, codes.OUTPUT_PARTITION), partial(_report_as, report, codes.INPUT_RANK)
-        )
-        self.check_partition = outputs.check_partition
-        self.check_kernel = outputs.check_kernel
-        self.check_new = outputs.check_new
-        self.check_new_inputs = outputs.check_new_inputs
+
+    def check_partition(self, call: CallExpr, receiver: Value, tile: Value, partial: Expression | None) -> None:
+        """Report a tile that does not divide the shape."""
+        cut = as_extents(tile)
+        if not isinstance(receiver, Array) or cut is None:
+            return
+        # An expression other than the literal False may be true.
+        exact = partial is None or (isinstance(partial, NameExpr) and partial.fullname == "builtins.False")
+        problem = _tiling_problem(receiver.shape, cut, exact=exact)
+        if problem:
+            self._report(problem, call, messages.OUTPUT_PARTITION)
+
+    def check_kernel(self, call: CallExpr, kernel: Type, arguments: list[Value]) -> None:
+        """Report arguments of another rank than CUDA declares, and outputs on the memory of another argument."""
+        parameters = op_types.parameters_of(kernel)
+        if parameters is None:
+            return
+        places = _arguments_in_order(call, [name or "" for name in parameters.arg_names])
+        names = list(parameters.arg_names)
+        outputs = [op_types.form_of(formal) == "out" for formal in parameters.arg_types]
+        ranks = kernel_calls.ranks_of(call.callee, kernel)
+        seen: dict[object, int] = {}
+        for index, value in enumerate(arguments):
+            place = places[index]
+            if place is None:
+                continue
+            if len(ranks) == len(arguments):
+                given = result_of(value) if isinstance(value, Op) else value
+                if isinstance(given, Cut if outputs[index] else Array):
+                    self._check_rank(call.callee, names[index], given, ranks[index], place)
+            source = value.source if isinstance(value, Op) else None
+            if source is None:
+                continue
+            first = seen.setdefault(source, index)
+            if first != index and (outputs[first] or outputs[index]):
+                self._report(
+                    f"{_describe_place(call.callee, names[index])}: {_describe_alias(names, outputs, first, index)}",
+                    place,
+                    messages.OUTPUT_PARTITION,
+                )
+
+    def check_new(self, call: CallExpr, callee: Expression, kernel: Type, shape: Extents) -> None:
+        """Report a shape with another rank than CUDA declares for the output."""
+        rank = next(iter(kernel_calls.ranks_of(callee, kernel)), None)
+        if rank is not None and len(shape) != rank:
+            what = f"new() has the shape {format_extents(shape)}, so a rank of {len(shape)}"
+            cure = "Give that many extents, or declare that rank in CUDA"
+            name = op_types.kernel_name(callee)
+            message = f"{name}: {what}, but the CUDA declaration has rank {rank}. {cure}."
+            self._report(message, call, messages.OUTPUT_PARTITION)
+
+    def check_new_inputs(self, call: CallExpr, callee: Expression, kernel: Type, inputs: list[Value]) -> None:
+        """Report inputs of another rank than CUDA declares, in a call of what `kernel.new` returned."""
+        parameters = op_types.parameters_of(kernel)
+        ranks = kernel_calls.ranks_of(callee, kernel)[1:]
+        if parameters is None or len(ranks) != len(inputs):
+            return
+        names = parameters.arg_names[1:]
+        places = _arguments_in_order(call, [name or "" for name in names])
+        for name, value, rank, place in zip(names, inputs, ranks, places, strict=True):
+            given = result_of(value) if isinstance(value, Op) else value
+            if place is not None and isinstance(given, Array):
+                self._check_rank(callee, name, given, rank, place)
+
+    def _check_rank(
+        self, callee: Expression, name: str | None, given: Array | Cut, rank: int | None, place: Expression
+    ) -> None:
+        if rank is None or len(given.shape) == rank:
+            return
+        type_ = self._types.get(place)
+        element = op_types.element_of(type_) if type_ is not None else ""
+        elements = f" of {element}," if element else " of"
+        form, code, cut = "a Partition", messages.OUTPUT_PARTITION, " before it is cut"
+        if isinstance(given, Array):
+            form, code, cut = op_types.describe_handle(type_), messages.INPUT_RANK, ""
+        what = f"got {form}{elements} shape {format_extents(given.shape)}, so of rank {len(given.shape)}"
+        cure = f"Reshape it{cut} with .reshape(shape), or declare that rank in CUDA"
+        message = f"{_describe_place(callee, name)}: {what}, but the CUDA declaration has rank {rank}. {cure}."
+        self._report(message, place, code)
 
     def check_write(self, call: CallExpr, callee: MemberExpr, at: Value, data: Value) -> None:
         """Report a part that does not lie in its source, and data of another shape."""
         problem = problem_of_part(callee, self._types.get(callee.expr), at, data)
         if problem:
-            self._report(problem, call, codes.SOURCE_PART)
+            self._report(problem, call, messages.SOURCE_PART)
 
     def check_declaration(self, declared: Decorator, place: Expression, sees: Value) -> None:
         """Report the declarations of a kernel that do not fit its parameters."""
         for problem, where in problems_of_declaration(declared, place, self._types.get(place), sees):
-            self._report(problem, where, codes.SEES)
+            self._report(problem, where, messages.SEES)
 
 
-def _report_as(report: Report, code: ErrorCode, message: str, node: Context) -> None:
-    report(message, node, code)
+def _describe_place(callee: Expression, name: str | None) -> str:
+    return f"{op_types.kernel_name(callee)}, argument {name!r}"
+
+
+def _arguments_in_order(call: CallExpr, order: list[str]) -> list[Expression | None]:
+    """Return the argument expression for each parameter, in order; None for one that the call leaves out."""
+    given: dict[str, Expression] = {}
+    for index, (argument, name) in enumerate(zip(call.args, call.arg_names, strict=True)):
+        given[name if name is not None else order[index] if index < len(order) else ""] = argument
+    return [given.get(name) for name in order]
+
+
+def _describe_alias(names: list[str | None], outputs: list[bool], first: int, second: int) -> str:
+    if outputs[first] and outputs[second]:
+        what = f"two outputs, {names[first]!r} and this one, are on the same memory"
+        return f"{what}. Write each to memory of its own, empty(shape).partition(tile)."
+    output, read = (first, second) if outputs[first] else (second, first)
+    what = f"output {names[output]!r} is on the same memory as input {names[read]!r}"
+    cure = "Write to memory of its own, empty(shape).partition(tile), or read a copy that was made before: "
+    return f"{what}. {cure}dup(t.borrow()).sync()."
+
+
+def _tiling_problem(shape: Extents, tile: Extents, *, exact: bool) -> str:
+    """Return the message that `dagpu.common.layout.check_tiling` would raise; empty if no error is certain."""
+    if len(tile) != len(shape):
+        problem = (
+            f"tile {format_extents(tile)} has {len(tile)} axes, the tensor {format_extents(shape)} has {len(shape)}"
+        )
+        return f"{problem}. Give one tile extent for each axis."
+    for axis, (extent, step) in enumerate(zip(shape, tile, strict=True)):
+        if step is not None and step < 1:
+            problem = (
+                f"tile {format_extents(tile)} has extent {step} along axis {axis} of shape {format_extents(shape)}"
+            )
+            return f"{problem}. A tile has at least 1."
+        if exact and step is not None and extent is not None and extent % step:
+            cuts = f"tile {format_extents(tile)} does not cut shape {format_extents(shape)}"
+            cure = "Choose a tile that divides it, or say partial=True to allow smaller tiles at the edge"
+            return f"{cuts}: axis {axis} has {extent} elements, which is not a multiple of {step}. {cure}."
+    return ""

@@ -10,7 +10,8 @@ from typing import Final
 
 from mypy.nodes import Context, FuncItem, NameExpr, Var
 
-from dagpu.mypy_plugin.ownership.control_flow import (
+from dagpu.mypy_plugin.analysis.builder import GraphBuilder, is_global
+from dagpu.mypy_plugin.analysis.graph import (
     EVERYTHING,
     SPENDABLE,
     BasicBlock,
@@ -30,9 +31,9 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Touch,
     Yield,
 )
-from dagpu.mypy_plugin.ownership.dataflow import derived_moves, entry_states
-from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, is_global
-from dagpu.mypy_plugin.ownership.module_facts import Closure, Effect, ModuleFacts, Outside, Part
+from dagpu.mypy_plugin.analysis.module_facts import Closure, Effect, ModuleFacts, Outside, Part
+from dagpu.mypy_plugin.analysis.ownership import derived_moves, entry_states
+from dagpu.mypy_plugin.analysis.solver import FactSet, at_entry_of, visits
 from dagpu.mypy_plugin.typing.type_facts import MOVES, TypeFacts
 
 # ---- closures
@@ -99,8 +100,7 @@ def moved_at_end(body: Body) -> Iterator[tuple[Outside, str, bool]]:
 
     The flag is true for a move that only gives the handle another name.
     """
-    all_live = [-1] * len(body.blocks)
-    for block, state in entry_states(body, all_live):
+    for block, state in entry_states(body):
         for i in block.instructions:
             state.step(i)
         if not block.next:
@@ -238,8 +238,8 @@ class _Derivation:
         """The parameters that move into the result."""
         self.consumed: set[str] = set()
         """Those that move elsewhere."""
-        self.calls: dict[str, list[BasicBlock]] = {}
-        """The blocks that call a parameter, one for each call."""
+        self.calls: dict[int, list[str]] = {}
+        """The parameters that blocks call, by the index of the block."""
         self.made_of: dict[Slot, set[str]] = {slot: {name} for slot, name in self.named.items()}
         """The parameters of which the value in a slot is made."""
 
@@ -269,7 +269,7 @@ class _Derivation:
             frozenset(self.named.values()) - self.assigned,
             tuple(sorted((part, exclusive) for part, exclusive in self.lent if not self._is_stored(part))),
             frozenset(name for name in self._moved_untyped() if not self._is_stored(Part(name, ()))),
-            frozenset(name for name, blocks in self.calls.items() if _may_run_twice(blocks)),
+            self._called_again(),
             bool(self.shared),
             frozenset(self.result - self.consumed),
         )
@@ -296,7 +296,7 @@ class _Derivation:
             case Run():
                 self.runs |= made_of.get(i.part, set())
                 for name in made_of.get(i.part, ()) if i.calls else ():
-                    self.calls.setdefault(name, []).append(block)
+                    self.calls.setdefault(block.index, []).append(name)
             case Lend():
                 self.lends = self.lends or self._is_part(i.place)
                 part = self._part(i.place)
@@ -312,6 +312,16 @@ class _Derivation:
             (self.result if move.how == _INTO_RESULT and not move.place.path else self.consumed).add(name)
             if not move.place.path and not move.binds:
                 self.moved.add(self.named[move.place.slot])
+
+    def _called_again(self) -> frozenset[str]:
+        """Return the parameters that one way through the body calls twice."""
+        again: set[str] = set()
+        start = at_entry_of(self.body, FactSet[str]())
+        for block, called in visits(self.body.blocks, start) if self.calls else ():
+            for name in self.calls.get(block.index, ()):
+                again.update([name] if name in called.items else [])
+                called.items |= {name}
+        return frozenset(again)
 
     def _is_stored(self, part: Part) -> bool:
         """Return True for a part of a parameter that the body assigns: what it does there, it does to another value."""
@@ -350,7 +360,7 @@ class _Derivation:
             return ()
         before: set[Place] = set()
         yields = False
-        for block, state in entry_states(self.body, [-1] * len(self.body.blocks)):
+        for block, state in entry_states(self.body):
             for i in block.instructions:
                 if isinstance(i, Yield):
                     yields = True
@@ -382,7 +392,7 @@ class _Derivation:
     def _lent_parts(self) -> set[tuple[Part, bool]]:
         """Return the attributes of parameters that the result of a body borrows."""
         found: set[tuple[Part, bool]] = set()
-        for block, state in entry_states(self.body, [-1] * len(self.body.blocks)):
+        for block, state in entry_states(self.body):
             for i in block.instructions:
                 if isinstance(i, Escape) and i.how == _RETURNED:
                     loans = [fact for fact in state.held.get(i.part, ()) if type(fact) is Lend and not fact.captured]
@@ -399,18 +409,3 @@ class _Derivation:
     def _part_in(self, places: set[Place | None]) -> Part | None:
         place = next(iter(places)) if len(places) == 1 else None
         return None if place is None else self._part(place)
-
-
-def _may_run_twice(blocks: list[BasicBlock]) -> bool:
-    """Return True if one path runs two of these blocks, or one of them twice."""
-    wanted = set(blocks)
-    todo = [follower for block in wanted for follower in block.next]
-    seen: set[int] = set()
-    while todo and len(wanted) == len(blocks):
-        block = todo.pop()
-        if block in wanted:
-            return True
-        if id(block) not in seen:
-            seen.add(id(block))
-            todo += block.next
-    return len(wanted) < len(blocks)

@@ -1,35 +1,46 @@
 """Reports the errors in a body: one walk over its instructions, with the state before and the liveness after each."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from mypy.errorcodes import ErrorCode
-from mypy.nodes import Context, Expression, MemberExpr, NameExpr, Var
+from mypy.nodes import (
+    Context,
+    Expression,
+    MemberExpr,
+    MypyFile,
+    NameExpr,
+    Var,
+)
 from mypy.types import Type
 
-from dagpu.mypy_plugin import codes, messages
-from dagpu.mypy_plugin.ownership.control_flow import (
+from dagpu.mypy_plugin import messages
+from dagpu.mypy_plugin.analysis.graph import (
+    SPENDABLE,
     AskFeed,
+    BasicBlock,
     BlockLoan,
     Body,
     Build,
     Escape,
+    Forget,
+    Instruction,
     Lend,
     Move,
     OpenFeed,
     Place,
     Read,
+    Root,
     Run,
     Slot,
     Store,
     Touch,
     covers,
 )
-from dagpu.mypy_plugin.ownership.dataflow import Dataflow, entry_states
-from dagpu.mypy_plugin.ownership.liveness import live_after_each, liveness
-from dagpu.mypy_plugin.ownership.lower.own_objects import is_own_object
-from dagpu.mypy_plugin.ownership.module_facts import ModuleFacts
-from dagpu.mypy_plugin.ownership.op_uses import unused_stores, used_twice
+from dagpu.mypy_plugin.analysis.module_facts import ModuleFacts
+from dagpu.mypy_plugin.analysis.ownership import Dataflow, entry_states
+from dagpu.mypy_plugin.analysis.places import is_own_object
+from dagpu.mypy_plugin.analysis.solver import BitSet, FactSet, at_entry_of, live_after_each, liveness, visits
 from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, HANDLE, OP
 
 
@@ -49,17 +60,17 @@ class Finding(NamedTuple):
 
 def check_body(body: Body, module: ModuleFacts) -> list[Finding]:
     """Return the findings in a body, without those in the functions nested in it."""
-    found = [Finding(e, codes.UNUSED_OP, _unused(module, e)) for e in body.dropped]
-    found += [Finding(e, codes.NOT_READY, _read_on_host(module, e)) for e in body.read_on_host]
-    found += [Finding(e, codes.NOT_READY, messages.taken_as_condition(_is_op(module, e))) for e in body.conditions]
+    found = [Finding(e, messages.UNUSED_OP, _unused(module, e)) for e in body.dropped]
+    found += [Finding(e, messages.NOT_READY, _read_on_host(module, e)) for e in body.read_on_host]
+    found += [Finding(e, messages.NOT_READY, messages.taken_as_condition(_is_op(module, e))) for e in body.conditions]
     kinds = {type(i) for block in body.blocks for i in block.instructions}
     if not kinds.isdisjoint((Move, Lend, BlockLoan, OpenFeed, Run, Store)):
         live = liveness(body)
-        found += [Finding(e, codes.UNUSED_OP, _unused(module, e)) for e in unused_stores(body, live)]
+        found += [Finding(e, messages.UNUSED_OP, _unused(module, e)) for e in unused_stores(body, live)]
         if not kinds.isdisjoint((Move, Lend, BlockLoan, OpenFeed, Run)):
             found += _BodyChecker(body, module, live, BlockLoan in kinds).findings()
         found += [
-            Finding(twice.node, codes.USE_AFTER_MOVE, messages.used_twice(op.node), codes.OUTPUT_PARTITION)
+            Finding(twice.node, messages.USE_AFTER_MOVE, messages.used_twice(op.node), messages.OUTPUT_PARTITION)
             for twice, op in used_twice(body)
         ]
     return found
@@ -67,7 +78,7 @@ def check_body(body: Body, module: ModuleFacts) -> list[Finding]:
 
 def _unused(module: ModuleFacts, dropped: Expression) -> str:
     kind = module.kinds.kind_of(module.types.get(dropped))
-    return messages.UNUSED_OP if kind & (OP | CONTAINS_OPS) else messages.UNUSED_FLOW
+    return messages.unused(bool(kind & (OP | CONTAINS_OPS)))
 
 
 def _read_on_host(module: ModuleFacts, e: Expression) -> str:
@@ -158,7 +169,7 @@ class _BodyChecker:
             again,
             min((m.accepts for m in sites), key=int.bit_count),
         )
-        finding = Finding(node, codes.USE_AFTER_MOVE, message)
+        finding = Finding(node, messages.USE_AFTER_MOVE, message)
         key = i.place.slot, sites
         known = self.moved.get(key)
         if known is None or finding.order < known.order:
@@ -176,7 +187,7 @@ class _BodyChecker:
             if isinstance(op, Build) and (op.function or not i.calls) and (runs := state.spent.get(op)):
                 said = messages.called_twice if i.calls else messages.run_twice
                 message = said((run.node for run in runs), again=runs == {i})
-                self._report(Finding(i.node, codes.USE_AFTER_MOVE, message))
+                self._report(Finding(i.node, messages.USE_AFTER_MOVE, message))
 
     # ---- loans
 
@@ -202,7 +213,7 @@ class _BodyChecker:
         loans = sorted((x for p in places for x in self._live_loans(p, state, live, i.into)), key=_position_of)
         if loans:
             message = messages.moved_while_lent(self._name_of(i.place), i.how, loans[0].node, loans[0].captured)
-            self._report(Finding(i.node, codes.CONFLICTING_BORROW, message))
+            self._report(Finding(i.node, messages.CONFLICTING_BORROW, message))
 
     def _check_borrow(self, i: Lend, state: Dataflow, live: int) -> None:
         places = self._places_of_value(i.place, state)
@@ -212,7 +223,7 @@ class _BodyChecker:
                 message = messages.conflicting_borrow(
                     self._name_of(i.place), i.exclusive, loan.node, loan.exclusive, loan.captured
                 )
-                self._report(Finding(i.node, codes.CONFLICTING_BORROW, message))
+                self._report(Finding(i.node, messages.CONFLICTING_BORROW, message))
                 return
 
     def _check_escape(self, i: Escape, state: Dataflow) -> None:
@@ -222,10 +233,10 @@ class _BodyChecker:
             if isinstance(loan, BlockLoan):
                 if isinstance(loan, OpenFeed) and not loan.closed:
                     message = messages.feed_escapes(_feed_name(loan), i.how, loan.node)
-                    self._report(Finding(i.node, codes.FEED_ESCAPE, message))
+                    self._report(Finding(i.node, messages.FEED_ESCAPE, message))
                 elif not loan.closed and not i.feeds_only:
                     message = messages.loan_escapes(loan.exclusive, i.how, loan.node)
-                    self._report(Finding(i.node, codes.BORROW_ESCAPE, message))
+                    self._report(Finding(i.node, messages.BORROW_ESCAPE, message))
                 continue
             if i.feeds_only or loan.captured or slot not in self.body.local:
                 continue
@@ -241,7 +252,7 @@ class _BodyChecker:
                 continue  # what a lambda makes for its one result lives as long as the borrow of it
             reported.add(slot)
             message = messages.escapes(self._name_of(loan.place), i.how, loan.node)
-            self._report(Finding(i.node, codes.BORROW_ESCAPE, message))
+            self._report(Finding(i.node, messages.BORROW_ESCAPE, message))
 
     def _ends_here(self, slot: Slot) -> bool:
         """Return True if the object in a slot, and with it each part that it owns, ends with this body."""
@@ -253,7 +264,7 @@ class _BodyChecker:
         for loan in state.held.get(i.place.slot, ()):
             if isinstance(loan, OpenFeed) and loan.closed:
                 message = messages.feed_after_block(self._holder_of(i.place, loan), _feed_name(loan), loan.node)
-                self._report_first(loan.place.slot, Finding(i.node, codes.FEED_ESCAPE, message))
+                self._report_first(loan.place.slot, Finding(i.node, messages.FEED_ESCAPE, message))
 
     def _check_loan(self, i: Read | Move | Lend | Touch, state: Dataflow) -> None:
         """Report the first time that a handle or an op is used which holds what was lent for a block that has ended."""
@@ -263,7 +274,7 @@ class _BodyChecker:
         for loan in state.held.get(i.place.slot, ()):
             if type(loan) is BlockLoan and loan.closed:
                 message = messages.used_after_loan(loan.exclusive, loan.node)
-                self._report_first(loan.place.slot, Finding(i.node, codes.USE_AFTER_MOVE, message))
+                self._report_first(loan.place.slot, Finding(i.node, messages.USE_AFTER_MOVE, message))
 
     def _report_first(self, loan: Slot, finding: Finding) -> None:
         known = self.closed.get(loan)
@@ -296,3 +307,173 @@ def _position_of(loan: Lend) -> tuple[int, int]:
 
 def _is_before(node: Context, other: Context) -> bool:
     return (node.line, node.column) < (other.line, other.column)
+
+
+# ---- ops that are used twice
+
+_Holders = frozenset[Slot]
+_MOST_STATES: Final = 64
+"""Sets of holders that are followed at one point. Beyond that, the op is not checked."""
+
+
+def used_twice(body: Body) -> Iterator[tuple[Build, Build]]:
+    """Iterate over the ops that use another op twice, each with that op."""
+    builds = [i for block in body.blocks for i in block.instructions if isinstance(i, Build) and i.single]
+    if not any(len(build.parts) > 1 for build in builds):
+        return
+    named = {
+        i.part: i.place.slot
+        for block in body.blocks
+        for i in block.instructions
+        if isinstance(i, Store) and not i.place.path
+    }
+    often = _read_often(body)
+    reported: set[Build] = set()
+    for op in builds:
+        if named.get(op.into) in often:
+            for user in _users_of(body, op):
+                if user not in reported:
+                    reported.add(user)
+                    yield user, op
+
+
+def _read_often(body: Body) -> set[Slot]:
+    """Return the variables that are read twice, or where a loop may come by several times."""
+    loops = [
+        range(follower.index, block.index + 1)
+        for block in body.blocks
+        for follower in block.next
+        if follower.index <= block.index
+    ]
+    once: set[Slot] = set()
+    often: set[Slot] = set()
+    for block in body.blocks:
+        repeated = any(block.index in loop for loop in loops)
+        for i in block.instructions:
+            if isinstance(i, Read):
+                (often if repeated or i.place.slot in once else once).add(i.place.slot)
+    return often
+
+
+def _users_of(body: Body, op: Build) -> set[Build]:
+    """Return the ops that may use an op twice."""
+    users: set[Build] = set()
+    for block, state in visits(body.blocks, at_entry_of(body, FactSet(frozenset((_Holders(),))))):
+        if len(state.items) > _MOST_STATES:
+            return set()
+        for i in block.instructions:
+            if isinstance(i, Build) and i.single:
+                users.update([i] if any(len(holders.intersection(i.parts)) > 1 for holders in state.items) else [])
+            state.items = frozenset(_after(i, op, holders) for holders in state.items)
+    return users
+
+
+def _after(i: Instruction, op: Build, holders: _Holders) -> _Holders:
+    match i:
+        case Build() if i is op:
+            return frozenset() if i.into is None else frozenset((i.into,))
+        case Build():
+            holds, into = i.single and not holders.isdisjoint(i.parts), i.into
+        case Read():
+            holds, into = i.place.slot in holders and not i.place.path and bool(i.keeps & SPENDABLE), i.into
+        case Store() if not i.place.path:
+            holds, into = i.part in holders, i.place.slot
+        case _:
+            return holders
+    if into is None or holds == (into in holders):
+        return holders
+    return holders | {into} if holds else holders - {into}
+
+
+# ---- ops that are never run
+
+
+def unused_stores(body: Body, live_at_entry: list[int]) -> list[Expression]:
+    """Return the expressions whose ops are assigned to local variables that nothing reads afterwards."""
+    if isinstance(body.node, MypyFile):
+        return []
+    read: dict[Expression, bool] = {}
+    closures = _Closures(body)
+    for block in body.blocks:
+        if not any(isinstance(i, Store) and i.built is not None for i in block.instructions):
+            continue
+        for i, live in zip(block.instructions, live_after_each(block, live_at_entry), strict=True):
+            if isinstance(i, Store) and i.built is not None:
+                used = bool(live >> i.place.slot & 1) or not _is_private(body, i)
+                if not used and not _is_overwritten_next(i, block):
+                    used = closures.may_use(i, block)
+                read[i.built] = read.get(i.built, False) or used
+    return [e for e, used in read.items() if not used]
+
+
+def _is_overwritten_next(stored: Store, block: BasicBlock) -> bool:
+    """Return True if the variable gets another op before anything runs that could use this one."""
+    after = block.instructions[block.instructions.index(stored) + 1 :]
+    for i in after:
+        match i:
+            case Store() if i.place == stored.place:
+                return i.built is not None
+            case Build(single=True):
+                pass
+            case _:
+                return False
+    return False
+
+
+def _is_private(body: Body, i: Store) -> bool:
+    """Return True if the variable is the function's own, and its name does not say that it is unused."""
+    root = body.roots[i.place.slot]
+    if not isinstance(root, Var) or i.place.path or i.place.slot not in body.local:
+        return False
+    return root.fullname == root.name and not root.name.startswith("_")
+
+
+class _Closures:
+    """The uses of variables that liveness does not show: those of closures that run at any time, and of other types."""
+
+    def __init__(self, body: Body) -> None:
+        self._body = body
+        self._kept: list[int] | None = None
+
+    def may_use(self, i: Store, block: BasicBlock) -> bool:
+        """Return True if an assigned variable may be used although no later instruction reads it."""
+        body, root = self._body, self._body.roots[i.place.slot]
+        assert root is not None, "an assigned variable has a name"
+        if root in body.unfollowed or root in body.opaque or any(_changes(child, root) for child in body.children):
+            return True
+        if not body.children:
+            return False
+        if self._kept is None:
+            self._kept = _kept_by_closures(body)
+        return bool(_kept_before(i, block, self._kept[block.index]) >> i.place.slot & 1)
+
+
+def _changes(child: Body, root: Root) -> bool:
+    """Return True if a closure assigns a variable, or uses it where its calls do not show the use."""
+    if root in child.unfollowed or root in child.opaque:
+        return True
+    slot = child.slots.get(root)
+    if slot is not None:
+        for block in child.blocks:
+            if any(isinstance(i, Store | Forget) and i.place.slot == slot for i in block.instructions):
+                return True
+    return any(_changes(inner, root) for inner in child.children)
+
+
+def _kept_by_closures(body: Body) -> list[int]:
+    """Return for each block the variables that a closure may use at any time, because it was passed on before."""
+    kept = [0] * len(body.blocks)
+    for block, state in visits(body.blocks, at_entry_of(body, BitSet())):
+        kept[block.index] = state.bits
+        state.bits = _kept_before(None, block, state.bits)
+    return kept
+
+
+def _kept_before(stop: Store | None, block: BasicBlock, kept: int) -> int:
+    """Return the variables that a closure may use at any time before an instruction of a block, or at its end."""
+    for i in block.instructions:
+        if i is stop:
+            break
+        if isinstance(i, Touch) and i.later:
+            kept |= 1 << i.place.slot
+    return kept

@@ -10,18 +10,25 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeAlias, TypeVar
 
 from mypy.nodes import (
+    AssertStmt,
     AssignmentStmt,
     AwaitExpr,
     BreakStmt,
     CallExpr,
+    ClassDef,
     Context,
     ContinueStmt,
+    Decorator,
+    DelStmt,
     Expression,
     ExpressionStmt,
+    ForStmt,
+    FuncDef,
     FuncItem,
     LambdaExpr,
     MemberExpr,
     MypyFile,
+    OperatorAssignmentStmt,
     RaiseStmt,
     ReturnStmt,
     Statement,
@@ -29,11 +36,13 @@ from mypy.nodes import (
 )
 from mypy.nodes import Block as Suite
 
-from dagpu.mypy_plugin.ownership.control_flow import (
+from dagpu.mypy_plugin.analysis.graph import (
     ANY_GLOBAL,
     BasicBlock,
     Body,
     Escape,
+    Evaluate,
+    Evaluation,
     Finally,
     Forget,
     Instruction,
@@ -46,7 +55,7 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Slot,
     reverse_postorder,
 )
-from dagpu.mypy_plugin.ownership.module_facts import Closure, ModuleFacts
+from dagpu.mypy_plugin.analysis.module_facts import Closure, ModuleFacts
 
 
 class GraphBuilder:
@@ -135,6 +144,9 @@ class GraphBuilder:
 
     def emit(self, instruction: Instruction) -> None:
         self.current.instructions.append(instruction)
+
+    def evaluates(self, i: Evaluation) -> None:
+        self.current.evaluations.append(i)
 
     def jump(self, to: BasicBlock) -> None:
         """Add an edge from the current block. The caller sets `current` next."""
@@ -263,6 +275,8 @@ class GraphBuilder:
         if not self._is_checked(s):
             self.unreachable()
             return
+        if (evaluates := _EVALUATES.get(type(s))) is not None:
+            self.evaluates(evaluates(s))
         if lower := STATEMENTS.get(type(s)):
             lower(self, s)
 
@@ -290,6 +304,22 @@ def _spelt_out(i: Instruction, shared: list[Slot]) -> list[Instruction]:
         return [Forget(i.node, Place(slot), whole=True) for slot in shared] or [i]
     return [i]
 
+
+_EVALUATES: Final[dict[type[Statement], Callable[[Any], Evaluate]]] = {
+    ExpressionStmt: lambda s: Evaluate(s, (s.expr,)),
+    AssignmentStmt: lambda s: Evaluate(s, (s.rvalue,), tuple(s.lvalues)),
+    OperatorAssignmentStmt: lambda s: Evaluate(s, (s.rvalue, None), (s.lvalue,)),
+    DelStmt: lambda s: Evaluate(s, (None,), (s.expr,)),
+    ReturnStmt: lambda s: Evaluate(s, (s.expr,)),
+    RaiseStmt: lambda s: Evaluate(s, (s.expr, s.from_expr)),
+    AssertStmt: lambda s: Evaluate(s, (s.expr, s.msg)),
+    ForStmt: lambda s: Evaluate(s, (s.expr, None), (s.index,)),
+    FuncDef: lambda s: Evaluate(s, tuple(argument.initializer for argument in s.arguments)),
+    ClassDef: lambda s: Evaluate(s, tuple(s.decorators)),
+    Decorator: lambda s: Evaluate(s, tuple(s.decorators)),
+}
+"""What the simple statements evaluate, and the beginnings of others. An assignment is done where its value is
+evaluated: an exception leads on from before that, too."""
 
 _E = TypeVar("_E", bound=Expression)
 _S = TypeVar("_S", bound=Statement)

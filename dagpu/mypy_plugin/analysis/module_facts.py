@@ -1,6 +1,6 @@
 """State that the bodies of one module share, and summaries of closures and functions for their callers."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -13,8 +13,8 @@ from mypy.nodes import (
     FuncDef,
     FuncItem,
     MemberExpr,
-    NameExpr,
     RefExpr,
+    Statement,
     SymbolNode,
     SymbolTableNode,
     TupleExpr,
@@ -23,25 +23,38 @@ from mypy.nodes import (
 )
 from mypy.types import Type
 
-from dagpu.mypy_plugin import codes, names
-from dagpu.mypy_plugin.ownership.control_flow import Body, Path, Root, Slot
+from dagpu.mypy_plugin import messages, names
+from dagpu.mypy_plugin.analysis.graph import Body, Path, Root, Slot
 from dagpu.mypy_plugin.typing.type_facts import TypeFacts
 
 # ---- mistakes that are expected
 
 _NOTHING: Final[frozenset[str]] = frozenset()
-_BUILDING: Final = frozenset({codes.UNUSED_OP.code})
+_BUILDING: Final = frozenset({messages.UNUSED_OP.code})
 """The code that is deliberate wherever any error is expected, because building the op may raise that error."""
+_OF_VALUES: Final = frozenset(
+    code.code for code in (messages.OUTPUT_PARTITION, messages.INPUT_RANK, messages.SOURCE_PART, messages.SEES)
+)
+"""The codes of wrong tiles, ranks and parts."""
+_RAISED_FOR_VALUES: Final = frozenset(
+    (
+        *("PartitionError", "KernelArgumentError", "ShapeError", "OwnershipError", "SourceError"),
+        *("DagpuError", "ValueError", "TypeError"),
+    )
+)
+"""Exceptions raised for a wrong tile, argument or part. A program that handles one expects such a mistake."""
+_REQUIRES_ERROR: Final = frozenset(("raises", "assertRaises", "assertRaisesRegex"))
+"""Context managers that require their suite to raise."""
 
 
 class ExpectedErrors:
-    """The lines of a module on which mistakes are deliberate, with the codes of these mistakes."""
+    """The lines of a module on which mistakes are deliberate or never made, with the codes of these mistakes."""
 
     def __init__(self) -> None:
         self._spans: list[tuple[int, int, frozenset[str]]] = []
 
     def covers(self, line: int, code: ErrorCode) -> bool:
-        """Return True if a mistake of this code on this line is deliberate."""
+        """Return True if a mistake of this code on this line is not to be reported."""
         return any(first <= line <= last and code.code in meant for first, last, meant in self._spans)
 
     def record_with(self, managers: Iterable[Expression], suite: Block) -> None:
@@ -49,7 +62,11 @@ class ExpectedErrors:
         for e in managers:
             if isinstance(e, CallExpr):
                 meant = _NOTHING.union(*map(_codes_named_by, e.args))
-                self._record(suite, meant | _BUILDING if requires_error(e) else meant)
+                if requires_error(e):
+                    meant |= _BUILDING
+                if getattr(e.callee, "name", "") in _REQUIRES_ERROR | {"suppress", "RaisesGroup"}:
+                    meant |= _OF_VALUES
+                self._record(suite, meant)
 
     def record_call(self, e: CallExpr) -> None:
         """Record the errors that a call is told to expect: `raises(MovedError, lambda: t.shape)`."""
@@ -57,10 +74,19 @@ class ExpectedErrors:
         if meant:
             self._spans.append((e.line, e.end_line or e.line, meant))
 
-    def record_try(self, caught: Iterable[Expression | None], suite: Block) -> None:
+    def record_try(self, caught: Sequence[Expression | None], suite: Block) -> None:
         """Record the errors that the handlers of a `try` statement catch in its suite."""
         meant = _NOTHING.union(*map(_codes_named_by, caught))
-        self._record(suite, meant | _BUILDING if meant else meant)
+        if meant:
+            meant |= _BUILDING
+        if any(map(_may_catch_wrong_value, caught)):
+            meant |= _OF_VALUES
+        self._record(suite, meant)
+
+    def record_branches(self, suites: Iterable[Block]) -> None:
+        """Record suites of which one may be dead code: a wrong tile in it may never be made."""
+        for suite in suites:
+            self._record(suite, _OF_VALUES)
 
     def _record(self, suite: Block, meant: frozenset[str]) -> None:
         if meant and suite.body:
@@ -69,9 +95,14 @@ class ExpectedErrors:
 
 def requires_error(manager: Expression) -> bool:
     """Return True for a context manager that requires its suite to raise, such as `pytest.raises(ValueError)`."""
-    if not isinstance(manager, CallExpr) or not isinstance(manager.callee, NameExpr | MemberExpr):
-        return False
-    return manager.callee.name in ("raises", "assertRaises", "assertRaisesRegex")
+    return isinstance(manager, CallExpr) and getattr(manager.callee, "name", "") in _REQUIRES_ERROR
+
+
+def _may_catch_wrong_value(caught: Expression | None) -> bool:
+    """Return True if an `except` clause names an exception for a wrong tile or argument."""
+    if isinstance(caught, TupleExpr):
+        return any(map(_may_catch_wrong_value, caught.items))
+    return isinstance(caught, RefExpr) and getattr(caught, "name", "") in _RAISED_FOR_VALUES
 
 
 def _codes_named_by(e: Expression | None) -> frozenset[str]:
@@ -210,6 +241,8 @@ class ModuleFacts:
     """The module's functions and methods."""
     bodies: dict[FuncDef, list[Body]] = field(default_factory=dict)
     """The bodies of the functions lowered so far."""
+    statements: dict[FuncDef, list[Statement]] = field(default_factory=dict)
+    """The statements of the functions that have been searched for objects of one variable."""
     effects: dict[str, Effect] | None = None
     """Effects of the module's functions from an earlier check, by full name; None to derive them from the bodies.
     The daemon needs them: it checks one function again and has no types for the others."""

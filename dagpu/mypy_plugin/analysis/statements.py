@@ -1,7 +1,5 @@
 """Lowers statements: definitions, branches, loops, `try`, `with`, `match`, and those that leave a block."""
 
-from collections.abc import Iterator
-
 from mypy.nodes import (
     AssertStmt,
     Block,
@@ -36,20 +34,22 @@ from mypy.nodes import (
 from mypy.patterns import (
     AsPattern,
     ClassPattern,
-    MappingPattern,
     OrPattern,
     Pattern,
-    SequencePattern,
     SingletonPattern,
-    StarredPattern,
     ValuePattern,
 )
 from mypy.typeops import try_expanding_sum_type_to_union
 from mypy.types import AnyType, CallableType, Instance, LiteralType, NoneType, ProperType, UnionType, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.ownership import module_facts
-from dagpu.mypy_plugin.ownership.control_flow import (
+from dagpu.mypy_plugin.analysis import module_facts
+from dagpu.mypy_plugin.analysis.assignments import assign, declare, drops_op
+from dagpu.mypy_plugin.analysis.builder import GraphBuilder, statement
+from dagpu.mypy_plugin.analysis.callees import callee_of, closure_of, is_pipeline, method_effect
+from dagpu.mypy_plugin.analysis.containers import element_of
+from dagpu.mypy_plugin.analysis.expressions import ask_feed
+from dagpu.mypy_plugin.analysis.graph import (
     EVERYTHING,
     FEED,
     AskFeed,
@@ -58,27 +58,22 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Build,
     EndLoan,
     Escape,
+    Evaluate,
     Finally,
     LoanBlock,
     Loop,
+    Meet,
     Move,
     OpenFeed,
     Place,
     Read,
     Slot,
+    Test,
 )
-from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
-from dagpu.mypy_plugin.ownership.lower.callee import callee_of
-from dagpu.mypy_plugin.ownership.lower.container_calls import Arguments
-from dagpu.mypy_plugin.ownership.lower.lower_assignments import assign, declare
-from dagpu.mypy_plugin.ownership.lower.lower_expressions import ask_feed
-from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, is_pipeline, method_effect
-from dagpu.mypy_plugin.ownership.lower.new_containers import element_of
-from dagpu.mypy_plugin.ownership.lower.operators import lower_condition, lower_iteration
-from dagpu.mypy_plugin.ownership.lower.origins import Known, origin_of, remember, share_captures, share_element
-from dagpu.mypy_plugin.ownership.lower.places import place_of
-from dagpu.mypy_plugin.ownership.op_uses import drops_op
-from dagpu.mypy_plugin.syntax import is_always_false, is_always_true
+from dagpu.mypy_plugin.analysis.operands import Arguments, lower_condition, lower_iteration
+from dagpu.mypy_plugin.analysis.origins import Known, origin_of, remember, share_captures, share_element
+from dagpu.mypy_plugin.analysis.places import place_of
+from dagpu.mypy_plugin.syntax import captures, is_always_false, is_always_true
 from dagpu.mypy_plugin.typing.type_facts import FLOW, MOVES
 
 
@@ -213,22 +208,29 @@ def _branch(b: GraphBuilder, e: Expression, then: BasicBlock, otherwise: BasicBl
 
 @statement(IfStmt)
 def _if(b: GraphBuilder, s: IfStmt) -> None:
-    end = b.block()
+    end, ends = b.block(), list[BasicBlock]()
+    test = Test(s, tuple(s.expr), [*s.body, *([] if s.else_body is None else [s.else_body])])
+    b.evaluates(test)
     for condition, suite in zip(s.expr, s.body, strict=True):
         then, otherwise = b.block(), b.block()
         _branch(b, condition, then, otherwise)
         b.current = then
         b.suite(suite)
+        ends.append(b.current)
         b.jump(end)
         b.current = otherwise
     b.suite(s.else_body)
+    ends.append(b.current)
     b.fall_into(end)
+    b.evaluates(Meet(s, [test], ends))
 
 
 @statement(WhileStmt)
 def _while(b: GraphBuilder, s: WhileStmt) -> None:
     head, end = b.split(), b.block()
     then, otherwise = b.block(), b.block()
+    head.behind = otherwise
+    b.evaluates(Test(s, (s.expr,), [s.body]))
     if is_always_true(s.expr):
         b.read(s.expr)
         b.jump(then)
@@ -252,6 +254,7 @@ def _for(b: GraphBuilder, s: ForStmt) -> None:
         b.iterated[s.index.node] = origin.place
     before = remember(b, s, origin)
     head, end, otherwise = b.split(), b.block(), b.block()
+    head.behind = otherwise
     b.may_raise()
     b.jump(otherwise)
     b.split()
@@ -308,6 +311,7 @@ def _try(b: GraphBuilder, s: TryStmt) -> None:
             if caught is not None:
                 b.read(caught)
             if variable is not None:
+                b.evaluates(Evaluate(s, (None,), (variable,)))
                 declare(b, variable)
             b.suite(suite)
             ended.append(b.current)
@@ -330,6 +334,7 @@ def _with(b: GraphBuilder, s: WithStmt) -> None:
     swallows = any(_swallows(b, e, s.is_async) for e in s.expr)
     exits: list[Read | EndLoan | AskFeed | Move] = []
     for e, target in zip(s.expr, s.target, strict=True):
+        b.evaluates(Evaluate(s, (e, None), () if target is None else (target,)))
         b.how = "being entered"
         held = _enter(b, e, s.is_async, exits)
         if target is not None:
@@ -442,8 +447,11 @@ def _match(b: GraphBuilder, s: MatchStmt) -> None:
         subject = Place(b.temporary())  # of the value of a call, which each case names anew
         origin = Known(subject, b.types.get(s.subject))
     left = _alternatives(b, s)
-    for pattern, guard, suite in zip(s.patterns, s.guards, s.bodies, strict=True):
+    tests, ends = [Test(s, (s.subject,), s.bodies)], list[BasicBlock]()
+    b.evaluates(tests[0])
+    for number, (pattern, guard, suite) in enumerate(zip(s.patterns, s.guards, s.bodies, strict=True)):
         if suite.is_unreachable:
+            ends.append(b.block())
             continue
         arm, otherwise = b.block(), b.block()
         b.jump(arm)
@@ -453,12 +461,15 @@ def _match(b: GraphBuilder, s: MatchStmt) -> None:
             b.jump(otherwise)
         b.current = arm
         whole = pattern.name if isinstance(pattern, AsPattern) else None
+        b.evaluates(Evaluate(s, (None,), tuple(captures(pattern))))
         for variable in captures(pattern):
             declare(b, variable, element=variable is not whole)
             assign(b, variable, held, s)
         if whole is None or guard is not None or not b.kind(whole) & MOVES:
             share_captures(b, pattern, origin)
         if guard is not None:
+            tests.append(Test(s, (guard,), s.bodies[number:]))
+            b.evaluates(tests[-1])
             lower_condition(b, guard)
             b.jump(otherwise)
             b.split()
@@ -466,35 +477,11 @@ def _match(b: GraphBuilder, s: MatchStmt) -> None:
             how = f'being assigned to "{whole.name}"'
             b.emit(Move(whole, subject, b.temporary(), how, silent=guard is not None, binds=True))
         b.suite(suite)
+        ends.append(b.current)
         b.jump(end)
         b.current = otherwise
     b.fall_into(end)
-
-
-def captures(pattern: Pattern) -> Iterator[NameExpr]:
-    """Iterate over the variables that a pattern binds."""
-    match pattern:
-        case AsPattern():
-            if pattern.pattern is not None:
-                yield from captures(pattern.pattern)
-            if pattern.name is not None:
-                yield pattern.name
-        case OrPattern() | SequencePattern():
-            for inner in pattern.patterns:
-                yield from captures(inner)
-        case StarredPattern():
-            if pattern.capture is not None:
-                yield pattern.capture
-        case MappingPattern():
-            for inner in pattern.values:
-                yield from captures(inner)
-            if pattern.rest is not None:
-                yield pattern.rest
-        case ClassPattern():
-            for inner in (*pattern.positionals, *pattern.keyword_values):
-                yield from captures(inner)
-        case _:
-            pass
+    b.evaluates(Meet(s, tests, ends))
 
 
 # ---- exhaustive cases

@@ -12,13 +12,13 @@ from typing import TypeAlias
 
 from mypy.checker import TypeChecker
 from mypy.nodes import Expression
-from mypy.plugin import CheckerPluginInterface, FunctionContext, MethodContext, MethodSigContext
-from mypy.types import FunctionLike, Instance, LiteralType, ProperType, TupleType, Type, UnionType, get_proper_type
+from mypy.plugin import CheckerPluginInterface, FunctionContext, MethodContext
+from mypy.types import Instance, LiteralType, ProperType, TupleType, Type, UnionType, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.shapes.shape_evaluation import Evaluator
-from dagpu.mypy_plugin.shapes.shape_values import ARRAYS, FUNCTIONS, Array, Cut, Extents, Op, Several, Value
-from dagpu.mypy_plugin.typing import op_parameters
+from dagpu.mypy_plugin.analysis.known import Evaluator
+from dagpu.mypy_plugin.analysis.values import ARRAYS, FUNCTIONS, Array, Cut, Extents, Op, Several, Value
+from dagpu.mypy_plugin.typing import op_types
 
 _Context: TypeAlias = FunctionContext | MethodContext
 
@@ -54,7 +54,7 @@ def _with_shape(type_: ProperType, value: Value, api: CheckerPluginInterface) ->
         case TupleType(), Several() if len(type_.items) == len(value.items):
             pairs = zip(type_.items, value.items, strict=True)
             return type_.copy_modified(items=[_with_shape(get_proper_type(item), part, api) for item, part in pairs])
-        case Instance(), Op() if op_parameters.as_op(type_) is type_:
+        case Instance(), Op() if op_types.as_op(type_) is type_:
             return type_.copy_modified(
                 args=[_with_shape(get_proper_type(type_.args[0]), value.result, api), *type_.args[1:]]
             )
@@ -90,4 +90,3 @@ FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = dict.fromkeys(FUN
 METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
     f"{owner}.{method}": _narrow for owner, methods in _METHODS.items() for method in methods.split()
 }
-SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {}

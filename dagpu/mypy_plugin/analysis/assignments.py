@@ -2,17 +2,22 @@
 
 from mypy.nodes import (
     AssignmentStmt,
+    AwaitExpr,
     CallExpr,
+    ConditionalExpr,
     Context,
     DelStmt,
     DictExpr,
     Expression,
     IndexExpr,
     LambdaExpr,
+    ListComprehension,
     ListExpr,
     MemberExpr,
     NameExpr,
     OperatorAssignmentStmt,
+    OpExpr,
+    RefExpr,
     SetExpr,
     StarExpr,
     TempNode,
@@ -22,7 +27,10 @@ from mypy.nodes import (
 from mypy.operators import op_methods
 from mypy.types import Instance, get_proper_type
 
-from dagpu.mypy_plugin.ownership.control_flow import (
+from dagpu.mypy_plugin.analysis.builder import GraphBuilder, statement
+from dagpu.mypy_plugin.analysis.callees import closure_of, is_partial, method_of
+from dagpu.mypy_plugin.analysis.containers import items_of_value
+from dagpu.mypy_plugin.analysis.graph import (
     EVERYTHING,
     Build,
     Change,
@@ -33,17 +41,11 @@ from dagpu.mypy_plugin.ownership.control_flow import (
     Slot,
     Store,
 )
-from dagpu.mypy_plugin.ownership.graph_builder import GraphBuilder, statement
-from dagpu.mypy_plugin.ownership.lower.callee import is_partial
-from dagpu.mypy_plugin.ownership.lower.container_calls import is_own_container, share_added
-from dagpu.mypy_plugin.ownership.lower.lower_functions import closure_of, method_of
-from dagpu.mypy_plugin.ownership.lower.new_containers import items_of_value
-from dagpu.mypy_plugin.ownership.lower.operators import lower_iteration, lower_operator
-from dagpu.mypy_plugin.ownership.lower.origins import Relation, origin_of, origin_of_target, share, share_place
-from dagpu.mypy_plugin.ownership.lower.places import place_of
-from dagpu.mypy_plugin.ownership.op_uses import built_in
+from dagpu.mypy_plugin.analysis.operands import is_own_container, lower_iteration, lower_operator, share_added
+from dagpu.mypy_plugin.analysis.origins import Relation, origin_of, origin_of_target, share, share_place
+from dagpu.mypy_plugin.analysis.places import place_of
 from dagpu.mypy_plugin.syntax import targets
-from dagpu.mypy_plugin.typing.type_facts import MOVES
+from dagpu.mypy_plugin.typing.type_facts import CONTAINS_FLOWS, CONTAINS_OPS, FLOW, MOVES, OP, method_name
 
 
 def declare(b: GraphBuilder, target: Expression, *, element: bool = False) -> None:
@@ -285,3 +287,49 @@ def _delete(b: GraphBuilder, s: DelStmt) -> None:
 def _is_list(b: GraphBuilder, e: Expression) -> bool:
     t = get_proper_type(b.types.get(e))
     return isinstance(t, Instance) and t.type.fullname == "builtins.list"
+
+
+# ---- ops that are built and dropped
+
+
+def drops_op(b: GraphBuilder, e: Expression) -> bool:
+    """Return True if an expression statement builds an op or a flow and drops it, so that it can never run."""
+    if not b.kind(e) & (OP | CONTAINS_OPS | FLOW | CONTAINS_FLOWS):
+        return False
+    match e:
+        case NameExpr() | MemberExpr() | IndexExpr():
+            return bool(b.kind(e) & (OP | FLOW))
+        case CallExpr() | AwaitExpr():
+            return e in b.types and not _takes_out(b, e)
+        case ConditionalExpr():
+            return drops_op(b, e.if_expr) or drops_op(b, e.else_expr)
+        case OpExpr() if e.op in ("and", "or"):
+            return drops_op(b, e.right)
+        case ListComprehension():
+            return drops_op(b, e.generator.left_expr)
+        case TupleExpr() | ListExpr():
+            return any(drops_op(b, item) for item in e.items)
+        case DictExpr():
+            return any(drops_op(b, value) for _, value in e.items)
+        case _:
+            return False
+
+
+def built_in(b: GraphBuilder, e: Expression) -> Expression | None:
+    """Return an assigned expression if it builds an op or a flow, None if it only names one."""
+    match e:
+        case CallExpr() | AwaitExpr() | ListComprehension() | TupleExpr() | ListExpr() | DictExpr() | ConditionalExpr():
+            return e if drops_op(b, e) else None
+        case _:
+            return None
+
+
+def _takes_out(b: GraphBuilder, e: Expression) -> bool:
+    """Return True if a call takes an existing op out of a container: `ops.pop()`, `queue.get()`, `next(ops)`."""
+    if not isinstance(e, CallExpr):
+        return False
+    callee = e.callee
+    if isinstance(callee, MemberExpr) and callee.expr in b.types:
+        full = method_name(b.types.get(callee.expr), callee.name) or ""
+        return full.startswith(("builtins.", "typing.", "collections.", "queue.", "trio."))
+    return isinstance(callee, RefExpr) and (callee.fullname or "").startswith(("builtins.", "typing."))

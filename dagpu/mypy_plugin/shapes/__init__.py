@@ -1,1 +1,0 @@
-"""The rules on shapes: values of shapes in a function, and checks of partitions and output arguments."""
