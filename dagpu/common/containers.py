@@ -81,7 +81,7 @@ def map_values(
                 path.discard(id(container))
             if type(container) is dict and change_key is not None:
                 container = dict.fromkeys(map(change_key, container))
-            done = _rebuild(container, made)
+            done = rebuild(container, made)
             if not above:
                 return done
             container, rest, made = above.pop()
@@ -158,7 +158,7 @@ def _iterate_items(container: Any, path: set[int]) -> Iterator[Any]:
     return iter(items)
 
 
-def _rebuild(container: Any, items: list[Any]) -> Any:
+def rebuild(container: Any, items: list[Any]) -> Any:
     """Return a container of the same class with other items."""
     kind = type(container)
     if kind is list:

@@ -205,6 +205,12 @@ class SymbolicArray:
         __rmatmul__ = __iadd__ = __isub__ = __imul__ = __itruediv__ = _no_contents
 
 
+def standin_of(index: int, value: Any, reads: set[int]) -> Any:
+    """Return the stand-in for a number or an array that has this index among the arguments of a trace, which records
+    reads in this set."""
+    return (SymbolicArray if type(value) is np.ndarray else SymbolicNumber)(index, value, reads)
+
+
 def replace_standins(value: Any) -> Any:
     """Return a value with the arguments in place of their stand-ins, also in sets and in the keys of dicts.
 

@@ -31,18 +31,16 @@ from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, Static
 from dagpu.ops.compose import Map, On, Then, Zip, unzip
 from dagpu.plans.mesh import Mesh
 
-_B = TypeVar("_B")
-_D = TypeVar("_D")
-_I = TypeVar("_I")
-_F = TypeVar("_F")
-_L = TypeVar("_L", bound=Borrowed)
-_G = TypeVar("_G", bound=MayAlloc)
-_E = TypeVar("_E")
 _A = TypeVar("_A")
-_H = TypeVar("_H")
+_B = TypeVar("_B")
 _C = TypeVar("_C")
-
-
+_D = TypeVar("_D")
+_E = TypeVar("_E")
+_F = TypeVar("_F")
+_G = TypeVar("_G", bound=MayAlloc)
+_H = TypeVar("_H")
+_I = TypeVar("_I")
+_L = TypeVar("_L", bound=Borrowed)
 _T = TypeVar("_T")
 _L2 = TypeVar("_L2", bound=Borrowed, default=Static)
 

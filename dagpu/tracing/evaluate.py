@@ -583,9 +583,8 @@ class Evaluation(RememberingEvaluation):
         """Return the value that a `Value` holds: a pipeline's arguments as stand-ins, handles moved out of the op, and
         containers of its own."""
         value, leaves = node.content, self.leaves
-        if leaves.inputs is not None and id(node) in leaves.inputs.argument_starts:
-            start = leaves.inputs.argument_starts[id(node)]
-            return leaves.symbolic_arguments(value, start, lambda handle: self.taker.take_handles(handle, node))
+        if leaves.inputs is not None and id(node) in leaves.inputs.calls:
+            return leaves.symbolic_arguments(node, lambda handle: self.taker.take_handles(handle, node))
         if type(value) is SharedTensor or type(value) is TensorRef:
             value = self.taker.take_handles(value, node)
         elif is_fixed(value):

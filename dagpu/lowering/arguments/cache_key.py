@@ -1,16 +1,16 @@
 """The cache key of an op, which is equal for two ops exactly where a trace would give the same plan, and the inputs in
 which runs of one plan may differ.
 
-A key is a flat tuple of tokens, in the order of a walk that is the same for both DAGs. The walk also collects the
-*leaves*, which are the inputs of a run: handles, NumPy arrays and numbers. For a handle the key has everything except
-the memory, and also which leaves share that memory and whether a graph writes it. For an array it has the shape and
-element type, for a number its type, `int` or `float`. All other objects are in the key themselves. A stand-in that is
-left over from an earlier trace counts as its number or array.
+A key is a table: rows in the order of a walk that is the same for both DAGs (dagpu.lowering.arguments.value_kinds has
+those of values). The walk also collects the *leaves*, which are the inputs of a run: handles, NumPy arrays and numbers.
+For a handle the key has everything except the memory, and also which leaves share that memory and whether a graph
+writes it. For an array it has the shape and element type, for a number its type, `int` or `float`. All other objects
+are in the key themselves. A stand-in that is left over from an earlier trace counts as its number or array.
 
-A run that finds its plan by a key skips the checks of a trace, so tokens are exact: two are equal only where a trace
+A run that finds its plan by a key skips the checks of a trace, so rows are exact: two are equal only where a trace
 cannot distinguish their values. In Python `(2.0,)` equals `(2,)`, but only the second is a valid tile. So a plain value
 is in the key with its type and its bits (`exact_token`), and an immutable object with its identity. Any other object
-has no token. The walk calls no `__eq__` method of the user's.
+has no row. The walk calls no `__eq__` method of the user's.
 
 A `Shared` or `Unzip` that has run counts as a source: the parts of its value are leaves. One that has not run is a part
 of the DAG like any other node, but several nodes may use it. The `Once` that will remember its value is a leaf. One
@@ -26,7 +26,7 @@ traced in each run.
 
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from operator import attrgetter
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -35,8 +35,10 @@ from dagpu.common.places import Origin
 from dagpu.handles import OWNING
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.symbolic import SymbolicArray
-from dagpu.lowering.arguments.flattened import SEED_PLACE, AnyOp, CacheKey, Flattened, RememberedValue
-from dagpu.lowering.arguments.value_tokens import NUMBERS, ValueReader
+from dagpu.lowering.arguments.call_guard import Guard
+from dagpu.lowering.arguments.exact_tokens import field_token
+from dagpu.lowering.arguments.flattened import SEED_PLACE, AnyOp, CacheKey, Flattened, RememberedValue, Row
+from dagpu.lowering.arguments.value_kinds import ITEMS, NAMED, NUMBERS, PLAIN_VALUE, Kind, TableWalk, Values
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import (
     BUILT_IN,
@@ -58,22 +60,18 @@ from dagpu.ops.compose import (
 )
 from dagpu.ops.creation import Alloc, Copy, FromHost, from_host
 from dagpu.ops.graph import GraphLaunch
-from dagpu.ops.initializers import Constant, Normal, Recipe, Uniform
+from dagpu.ops.initializers import Constant, Normal, Uniform
 from dagpu.ops.launch import Launch
 from dagpu.ops.single_flight import NOTHING, Once
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import Snapshot
 
-CONSTANTS: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
+_CONSTANTS: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
 """The ids of the functions that `Map` applies in most DAGs. These objects live as long as the process, so their ids are
 exact."""
 
 _OFTEN_USED: Final = frozenset((Value, Shared, Source, Cutoff))
 """The nodes that a DAG may use any number of times."""
-
-_PLACELESS: Final = frozenset((Value, Source, Then))
-"""The nodes whose places are not in the key. Plans name the places of all other ops, so DAGs that other code built get
-plans of their own. A plan does not contain the places of values and of calls of pipelines."""
 
 _NOWHERE: Final = (None, -1)
 """The place of an op that has none."""
@@ -93,19 +91,118 @@ def flatten_op(
 ) -> Flattened | None:
     """Return the leaves and the key of a DAG; None if it has no key, or more than `most` nodes. The run reads sources
     at `instant`, if that is given."""
-    reader = _DagReader(most)
-    reader.snapshot = instant
-    if reader.add_dag(op):
-        reader.finish()
-        return reader
-    if refused is not None and reader.refused is not None:
-        refused(*reader.refused)
+    walk = _DagWalk(most)
+    walk.snapshot = instant
+    walk.places = 2  # a guard has the op at place 0, and the keyword arguments of a call at place 1
+    if walk.add_dag(op, 0):
+        walk.finish()
+        return walk
+    if refused is not None and walk.refused is not None:
+        refused(*walk.refused)
     return None
 
 
+# ---- rows of nodes and of what they hold
+
+
+class _Fields(Kind):
+    """A kind of objects with fields. A row has the place of the first field, and the type."""
+
+    opens = True
+
+    def open(self, row: Row, values: Values) -> None:
+        _, place, start, kind, *_ = row
+        values.update(enumerate(_getter(kind)(values[place]), start))
+
+    def _guard_fields(self, row: Row, guard: Guard, code: object, offset: int) -> None:
+        _, place, start, kind, *_ = row
+        end = guard.at(start) + len(_names_of(kind))
+        guard.inner.append((guard.at(place), kind, end, _getter(kind), code, offset))
+
+
+def _names_of(kind: Any) -> tuple[str, ...]:
+    """Return the names of the fields of a node or of a record. The place of a node in the code is in its own row."""
+    return tuple([name for name in kind.__slots__ if name != "origin"])
+
+
+def _getter(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """Return the function that returns the fields."""
+    names = _names_of(kind)
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda record: tuple([getattr(record, name) for name in names])
+
+
 @final
-class _DagReader(ValueReader):
-    """The walk over one DAG, which collects its tokens and its leaves."""
+class NodeKind(_Fields):
+    """A node: its type, and its place in the code. Equal code objects are not the same place. Plans name the places of
+    ops, so DAGs that other code built get plans of their own. A plan does not contain the places of values."""
+
+    def guard(self, row: Row, value: Any, guard: Guard) -> bool:
+        _, place, _, kind, code, offset = row
+        at = guard.at(place)
+        if kind is Value:
+            self._guard_fields(row, guard, ..., 0)
+        else:
+            self._guard_fields(row, guard, guard.named(code), offset)
+            guard.alike.setdefault((kind, code, offset), []).append(at)
+        return True
+
+
+@final
+class RecordKind(_Fields):
+    """One of dagpu's own dataclasses, which holds what the user gave: plain values, and tuples of these. A field with a
+    row of its own has an ellipsis."""
+
+    def guard(self, row: Row, value: Any, guard: Guard) -> bool:
+        _, _, start, _, *tokens = row
+        self._guard_fields(row, guard, ..., 0)
+        guard.checks += [(at, self, token) for at, token in enumerate(tokens, guard.at(start)) if token is not ...]
+        return True
+
+    def accepts(self, value: Any, token: Any) -> bool:
+        return bool(field_token(value) == token)
+
+
+@final
+class KernelKind(Kind):
+    """A declaration of a kernel: its body, grid, block and shared memory. Copies that `kernel.grid(...)` and similar
+    calls make share the body."""
+
+    def guard(self, row: Row, value: Any, guard: Guard) -> bool:
+        guard.checks.append((guard.at(row[1]), self, value))
+        return True
+
+    def accepts(self, value: Any, spec: Any) -> bool:
+        return value is spec or (
+            value.host is spec.host
+            and value.grid == spec.grid
+            and value.block == spec.block
+            and value.shared_bytes == spec.shared_bytes
+        )
+
+
+@final
+class EqualKind(Kind):
+    """A shape or an element type of dagpu's own making."""
+
+    def guard(self, row: Row, value: Any, guard: Guard) -> bool:
+        guard.checks.append((guard.at(row[1]), self, row[2]))
+        return True
+
+    def accepts(self, value: Any, wanted: Any) -> bool:
+        return bool(value == wanted)
+
+
+NODE, RECORD, KERNEL, EQUAL = NodeKind(), RecordKind(), KernelKind(), EqualKind()
+
+
+# ---- the walk
+
+
+@final
+class _DagWalk(TableWalk):
+    """The walk over one DAG, which collects its rows and its leaves."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -115,136 +212,219 @@ class _DagReader(ValueReader):
         value."""
         self._splits: dict[Once, int] = {}
         """The number of each source whose components every run takes itself."""
+        self._todo: list[tuple[AnyOp, int]] = []
+        """The ops that come next, the last one first, with their places."""
 
     def finish(self) -> None:
         """Make the key, and drop what only the walk needs. The run must not keep memory that it moves elsewhere."""
-        self.key = CacheKey(tuple(self._tokens))
-        self._tokens.clear()
-        self._storages.clear()
+        self.key = CacheKey(tuple(self.rows))
+        self.rows.clear()
+        self.storages.clear()
         self._splits.clear()
 
-    def add_dag(self, root: AnyOp) -> bool:
+    def add_dag(self, root: AnyOp, at: int) -> bool:
         """Add a DAG: each node, then its sources, the last one first. Return false if it cannot have a key."""
-        todo: list[AnyOp] = [root]
-        seen = self.nodes
-        while todo:
-            op = todo.pop()
-            if len(seen) == self._most or (op in seen and type(op) not in _OFTEN_USED):
+        todo, before, seen = self._todo, len(self._todo), self.nodes
+        todo.append((root, at))
+        while len(todo) > before:
+            op, place = todo.pop()
+            kind = type(op)
+            if len(seen) == self._most or (op in seen and kind not in _OFTEN_USED):
                 return False
             seen.add(op)
-            kind = type(op)
-            self._tokens.append(kind)
-            if kind not in _PLACELESS or (type(op) is Then and op.f is from_host):
-                code, at = op.origin or _NOWHERE
-                self.named[id(code)] = code
-                self._tokens += (id(code), at)
-            if (kind is Launch or kind is Map or not self._add_source(op)) and not self._add_inner_node(op, todo):
+            add = _NODES.get(kind)
+            if add is None or not add(self, op, place):
                 return False
         return True
 
-    def _add_op_argument(self, op: AnyOp) -> bool:
+    def add_op_argument(self, op: AnyOp, at: int) -> bool:
         before, known = len(self.leaves), set(self.remembered)
-        self._tokens.append("op")
-        self._unreadable = f"{op!r}, which holds a function or a tensor of its own"
-        if not self.add_dag(op) or any(type(leaf) in OWNING for leaf in self.leaves[before:]):
+        self.unreadable = f"{op!r}, which holds a function or a tensor of its own"
+        if not self.add_dag(op, at) or any(type(leaf) in OWNING for leaf in self.leaves[before:]):
             return False
-        self._unreadable = None
+        self.unreadable = None
         for once in self.remembered.keys() - known:
             self.remembered[once].uses = sys.maxsize  # the function may use it any number of times
-        self.op_arguments.setdefault(op, (before, len(self.leaves)))
         return True
 
-    def _add_source(self, op: AnyOp) -> bool:
-        """Add an op without sources. Return false for any other op, and for an op that cannot be inspected."""
-        match op:
-            case Source():
-                return self._add_source_value(op)
-            case Then(source=Source() as source, f=f) if f is from_host:
-                self._tokens.append("from_host")
-                self.nodes.add(source)
-                return self._add_source_value(source)
-            case Value(content=held):
-                return self._add_immutable(held)
-            case Then(source=Value(content=arguments) as source, f=Pure() as owner):
-                self.nodes.add(source)
-                self.owners.append(owner)
-                self._tokens.append(owner.number)
-                self.argument_starts[id(source)] = len(self.leaves)
-                found = self.add_value(arguments)
-                if self._unreadable is not None:
-                    self.refused = owner, op.origin, self._unreadable
-                return found
-            case GraphLaunch(captured=captured):
-                self.graphs.append(captured)
-                self._add_leaf(captured, captured.number)
-                return True
-            case Alloc(shape=shape, dtype=dtype, recipe=recipe):
-                self._tokens += (shape, dtype)
-                if isinstance(recipe, Uniform | Normal) and type(recipe.seed) in NUMBERS:
-                    self.number_leaves[id(op), SEED_PLACE] = len(self.leaves)
-                    self.add_value(recipe.seed)
-                    recipe = replace(recipe, seed=None)
-                return self._add_recipe(recipe)
-            case FromHost(array=given) if type(array := _unwrapped_array(given)) is np.ndarray:
-                self._add_array(array)
-                self.array_leaves[id(op)] = self._numbers[id(array)]
-                return True
-            case Copy(source=source, into=into, dtype=dtype):
-                self._tokens.append(dtype)
-                if type(source) is Constant:
-                    return self._add_recipe(source) and self.add_value(into)
-                return self.add_value(source) and (into is None or self.add_value(into))
-            case _:
-                return False
+    def _open_node(self, op: AnyOp, at: int, fields: int) -> int:
+        """Add a node with this number of fields. Return the place of the first."""
+        code, offset = op.origin or _NOWHERE
+        token = id(code)
+        self.named[token] = code
+        start = self.places
+        self.places = start + fields
+        self.rows.append((NODE, at, start, type(op), token, offset))
+        return start
 
-    def _add_inner_node(self, op: AnyOp, todo: list[AnyOp]) -> bool:
-        """Add an op with sources, and put the sources on `todo`. Return false if it cannot be added."""
-        match op:
-            case Launch():
-                return self._add_launch(op, todo)
-            case Map(source=source, f=f) if type(f) in BUILT_IN:
-                todo.append(source)
-                if id(f) not in CONSTANTS:
-                    return self._add_fields(f)
-                self._tokens.append(id(f))
-            case ToHost(source=source) | Cutoff(source=source):
-                todo.append(source)
-            case On(source=source, place=Stream() as stream):
-                self.streams = True
-                self._tokens += (self._identity_token(stream.device), stream.lane)
-                todo.append(source)
-            case On(source=source, place=Device() as place):
-                self._tokens += ("named", self._identity_token(place))
-                todo.append(source)
-            case On(source=source, place=place) if type(place) is str:  # a user-defined policy may change
-                self._tokens.append(place)
-                todo.append(source)
-            case Zip(sources=sources):
-                self._tokens.append(len(sources))
-                todo += sources
-            case Shared():
-                return self._add_remembered(op, op.source, todo)
-            case Unzip(split=split) if split.in_each_run:
-                if split.once not in self._splits:
-                    self._splits[split.once] = len(self._splits)
-                    todo.append(split.source)
-                self._tokens += (self._splits[split.once], op.index)
-            case Unzip():
-                return self._add_remembered(op, op.split.source, todo)
-            case _:
+    def _add_place(self, op: AnyOp, *facts: object) -> None:
+        """Add a node that only keys can compare."""
+        code, offset = op.origin or _NOWHERE
+        self.named[id(code)] = code
+        self.add_facts(type(op), id(code), offset, *facts)
+
+    def _add_record(self, record: Any, at: int, own: str | None = None) -> int | None:
+        """Add one of dagpu's own dataclasses, whose field `own` has a row of its own. Return the place of that, or of
+        the first field; None if it holds anything but plain values, and tuples of these: a trace raises the error for
+        it."""
+        names = record.__slots__
+        tokens = [... if name == own else field_token(getattr(record, name)) for name in names]
+        if None in tokens:
+            return None
+        start = self.places
+        self.places = start + len(names)
+        self.rows.append((RECORD, at, start, type(record), *tokens))
+        return start if own is None else start + names.index(own)
+
+    # ---- nodes that a guard can compare
+
+    def add_launch(self, launch: Launch, at: int) -> bool:
+        start = self._open_node(launch, at, 2)
+        spec, args = launch.kernel, launch.args
+        self.rows.append((KERNEL, start, spec.host, spec.grid, spec.block, spec.shared_bytes))
+        first = self.places
+        self.places = first + len(args)
+        self.rows.append((ITEMS, start + 1, first, len(args), tuple))
+        for number, argument in enumerate(args):
+            if isinstance(argument, DeviceOp):
+                self._todo.append((argument, first + number))
+                continue
+            if type(argument) in NUMBERS:
+                self.number_leaves[id(launch), number] = len(self.leaves)
+            if not self.add_value(argument, first + number):
                 return False
         return True
 
-    def _add_remembered(self, node: Shared[Any] | Unzip[Any], source: AnyOp, todo: list[AnyOp]) -> bool:
-        """Add an op that remembers its value: with the value if it has run, else with its source, which is put on
-        `todo` for the first use. Return false if it cannot be added."""
+    def add_map(self, op: Map[Any], at: int) -> bool:
+        f = op.f
+        if type(f) not in BUILT_IN:
+            return False
+        start = self._open_node(op, at, 2)
+        self._todo.append((op.source, start))
+        if id(f) in _CONSTANTS:
+            self.named[id(f)] = f
+            self.rows.append((NAMED, start + 1, id(f)))
+            return True
+        return self._add_record(f, start + 1) is not None
+
+    def add_to_host(self, op: ToHost[Any], at: int) -> bool:
+        self._todo.append((op.source, self._open_node(op, at, 1)))
+        return True
+
+    def add_on(self, op: On[Any], at: int) -> bool:
+        start, place = self._open_node(op, at, 2), op.place
+        self._todo.append((op.source, start))
+        if isinstance(place, Stream):
+            self.streams = True
+            self.add_facts(self.identity(place.device), place.lane)
+            return True
+        if isinstance(place, Device):
+            return NAMED.add(self, place, start + 1, 0)
+        return type(place) is str and PLAIN_VALUE.add(self, place, start + 1, 0)  # a user-defined policy may change
+
+    def add_zip(self, op: Zip[Any], at: int) -> bool:
+        first = self.add_tuple(op.sources, self._open_node(op, at, 1))
+        self._todo += [(source, place) for place, source in enumerate(op.sources, first)]
+        return True
+
+    def add_held(self, op: Value[Any], at: int) -> bool:
+        start = self.places
+        self.places += 1
+        self.rows.append((NODE, at, start, Value, None, -1))
+        return self.add_immutable(op.content, start)
+
+    def add_alloc(self, op: Alloc[Any], at: int) -> bool:
+        start, recipe = self._open_node(op, at, 3), op.recipe
+        self.rows += ((EQUAL, start, op.shape), (EQUAL, start + 1, op.dtype))
+        if recipe is None:
+            return PLAIN_VALUE.add(self, None, start + 2, 0)
+        if not isinstance(recipe, Uniform | Normal) or type(recipe.seed) not in NUMBERS:
+            return self._add_record(recipe, start + 2) is not None
+        seed = self._add_record(recipe, start + 2, "seed")
+        self.number_leaves[id(op), SEED_PLACE] = len(self.leaves)
+        return seed is not None and self.add_value(recipe.seed, seed)
+
+    def add_from_host(self, op: FromHost[Any], at: int) -> bool:
+        array: Any = op.array
+        if type(array) is SymbolicArray:  # left over from an earlier trace
+            array = array.source
+        if type(array) is not np.ndarray:
+            return False
+        self.array_leaves[id(op)] = self.add_array(array, self._open_node(op, at, 1))
+        return True
+
+    def add_copy(self, op: Copy[Any], at: int) -> bool:
+        start = self._open_node(op, at, 3)
+        self.rows.append((EQUAL, start + 2, op.dtype))
+        if type(op.source) is Constant:
+            added = self._add_record(op.source, start) is not None
+        else:
+            added = self.add_value(op.source, start)
+        return added and self.add_value(op.into, start + 1)
+
+    # ---- nodes that only keys can compare
+
+    def add_source(self, op: Source[Any], at: int) -> bool:
+        self.add_facts(Source)
+        return self.add_source_value(op)
+
+    def add_call(self, op: Then[Any], at: int) -> bool:
+        """Add the call of a pipeline, or the tensor of a source."""
+        source, f = op.source, op.f
+        if isinstance(source, Source) and f is from_host:
+            self._add_place(op)
+            self.nodes.add(source)
+            return self.add_source_value(source)
+        if not isinstance(source, Value) or not isinstance(f, Pure):
+            return False
+        self.nodes.add(source)
+        self.owners.append(f)
+        self.add_facts(Then, f.number)
+        first, place = len(self.rows), self.places
+        self.places += 1
+        found = self.add_value(source.content, place)
+        self.calls[id(source)] = slice(first, len(self.rows))
+        if self.unreadable is not None:
+            self.refused = f, op.origin, self.unreadable
+        return found
+
+    def add_graph(self, op: GraphLaunch, at: int) -> bool:
+        captured = op.captured
+        self._add_place(op, captured.number)
+        self.graphs.append(captured)
+        self.leaves.append(captured)
+        return True
+
+    def add_cutoff(self, op: Cutoff[Any], at: int) -> bool:
+        self._add_place(op)
+        self._todo.append((op.source, -1))
+        return True
+
+    def add_shared(self, op: Shared[Any], at: int) -> bool:
+        self._add_place(op)
+        return self._add_remembered(op, op.source)
+
+    def add_unzip(self, op: Unzip[Any], at: int) -> bool:
+        self._add_place(op)
+        split = op.split
+        if not split.in_each_run:
+            return self._add_remembered(op, split.source)
+        if split.once not in self._splits:
+            self._splits[split.once] = len(self._splits)
+            self._todo.append((split.source, -1))
+        self.add_facts(self._splits[split.once], op.index)
+        return True
+
+    def _add_remembered(self, node: Shared[Any] | Unzip[Any], source: AnyOp) -> bool:
+        """Add an op that remembers its value: with the value if it has run, else with its source, which comes next for
+        the first use. Return false if it cannot be added."""
         once = node.once
         found = self.remembered.get(once)
         if found is None:
             value, made_for = once.remembered()
             if value is not NOTHING and made_for:
                 self.changeable = True
-                if any(self._revision(each) != revision for each, revision in made_for.items()):
+                if any(self.revision(each) != revision for each, revision in made_for.items()):
                     once.expire(value)
                     value, made_for = NOTHING, {}
             if value is NOTHING:
@@ -254,54 +434,36 @@ class _DagReader(ValueReader):
             elif made_for:
                 if type(node) is Unzip:
                     return False  # a run that takes a component must find those of its own instant
-                self._tokens += ("made for", len(made_for))
+                self.add_facts("made for", len(made_for))
                 for each in made_for:
-                    self._add_revision(each)
+                    self.add_revision(each)
             found = self.remembered[once] = RememberedValue(value, len(self.leaves), made_for)
             if value is NOTHING:
                 self.changeable = True
                 if type(node) is Unzip:
                     found.alive = tuple([taker() is not None for taker in node.split.takers])
-                self._add_leaf(once, found.alive)
-                todo.append(source)
+                self.add_facts(found.alive)
+                self.leaves.append(once)
+                self._todo.append((source, -1))
         found.uses += 1
         if type(node) is Unzip:
             found.components.add(node.index)
-            self._tokens.append(node.index)
+            self.add_facts(node.index)
         if found.value is NOTHING:
-            self._tokens += ("computed", found.leaf)
+            self.add_facts("computed", found.leaf)
             return True
         if type(node) is not Unzip:
-            return self._add_immutable(found.value, arrays=True)
-        self._add_leaf(node, "taken")
+            return self.add_immutable(found.value, -1, arrays=True)
+        self.add_facts("taken")
+        self.leaves.append(node)
         component = found.value[node.index]
-        return type(component) is not Taken and self._add_immutable(component, arrays=True)
-
-    def _add_launch(self, launch: Launch, todo: list[AnyOp]) -> bool:
-        """Add a launch with its arguments, and put the ops among them on `todo`. Return false if an argument cannot be
-        added."""
-        spec = launch.kernel
-        # The host body identifies the kernel: copies that `kernel.grid(...)` and similar calls make share it.
-        self._tokens += (spec.host, spec.grid, spec.block, spec.shared_bytes)
-        for place, argument in enumerate(launch.args):
-            if isinstance(argument, DeviceOp):
-                self._tokens.append("op")
-                todo.append(argument)
-                continue
-            if type(argument) in NUMBERS:
-                self.number_leaves[id(launch), place] = len(self.leaves)
-            if not self.add_value(argument):
-                return False
-        return True
-
-    def _add_recipe(self, recipe: Recipe | None) -> bool:
-        """Add the contents that a creation op writes. Return false if they cannot be added."""
-        if recipe is None:
-            self._tokens.append(None)
-            return True
-        return self._add_fields(recipe)
+        return type(component) is not Taken and self.add_immutable(component, -1, arrays=True)
 
 
-def _unwrapped_array(array: Any) -> Any:
-    """Return the array itself, also for the stand-in of an earlier trace."""
-    return array.source if type(array) is SymbolicArray else array
+_NODES: Final[dict[type[Any], Callable[[_DagWalk, Any, int], bool]]] = {
+    Alloc: _DagWalk.add_alloc, Copy: _DagWalk.add_copy, Cutoff: _DagWalk.add_cutoff, FromHost: _DagWalk.add_from_host,
+    GraphLaunch: _DagWalk.add_graph, Launch: _DagWalk.add_launch, Map: _DagWalk.add_map, On: _DagWalk.add_on,
+    Shared: _DagWalk.add_shared, Source: _DagWalk.add_source, Then: _DagWalk.add_call, ToHost: _DagWalk.add_to_host,
+    Unzip: _DagWalk.add_unzip, Value: _DagWalk.add_held, Zip: _DagWalk.add_zip,
+}  # fmt: skip
+"""The method that adds a node, by the kind of the node. Other nodes have no key: they call functions of the user's."""

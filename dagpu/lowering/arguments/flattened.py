@@ -1,6 +1,6 @@
 """`Flattened`: an op as a key, by which plans are found, and leaves, which are the inputs of one run."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, TypeAlias, final
 
 from dagpu.ops.base import DeviceOp
@@ -10,26 +10,30 @@ from dagpu.ops.versions import Snapshot
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 
+Row: TypeAlias = tuple[Any, ...]
+"""One row of the table: the kind of a value (dagpu.lowering.arguments.value_kinds), its place, and all that a trace can
+tell of it. A leaf, and its index, is what a run may have another of."""
+
 SEED_PLACE: Final = 0
 """The argument position of the seed in `Flattened.number_leaves`. An op that takes a seed has no other number."""
 
 
 @final
 class CacheKey:
-    """The tokens of an op, with their hash computed once. A cache asks for the hash several times, and a long chain has
-    about ten tokens for each launch."""
+    """The table of an op, with its hash computed once. A cache asks for the hash several times, and a long chain has
+    about six rows for each launch."""
 
-    __slots__ = ("_hash", "_tokens")
+    __slots__ = ("_hash", "rows")
 
-    def __init__(self, tokens: tuple[Hashable, ...]) -> None:
-        self._tokens = tokens
-        self._hash = hash(tokens)
+    def __init__(self, rows: tuple[Row, ...]) -> None:
+        self.rows = rows
+        self._hash = hash(rows)
 
     def __hash__(self) -> int:
         return self._hash
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is CacheKey and self._tokens == other._tokens
+        return type(other) is CacheKey and self.rows == other.rows
 
 
 NO_KEY: Final = CacheKey(())
@@ -71,8 +75,8 @@ class Flattened:
         self.number_leaves: dict[tuple[int, int], int] = {}
         """The index of each number among the leaves. The key of an argument of a kernel is the id of the `Launch` and
         the argument's position, and that of a seed is the id of the `Alloc` and `SEED_PLACE`."""
-        self.argument_starts: dict[int, int] = {}
-        """The index of the first leaf of a pipeline's arguments, by the id of the `Value` that holds them."""
+        self.calls: dict[int, slice] = {}
+        """The rows of a pipeline's arguments, by the id of the `Value` that holds them."""
         self.named: dict[int, object] = {}
         """The objects whose ids are in the key, by their ids. The owner of the key keeps these objects alive, so that
         the ids stay unique."""
@@ -91,10 +95,6 @@ class Flattened:
         revision."""
         self.source_values: dict[AnyOp, int] = {}
         """The index of the value of each source of the DAG among the leaves; -1 for a value that is in the key."""
-        self.source_ends: dict[AnyOp, int] = {}
-        """For each source among a pipeline's arguments the number of leaves after it was added."""
-        self.op_arguments: dict[AnyOp, tuple[int, int]] = {}
-        """For each op among a pipeline's arguments the index of its first leaf, and the number of leaves after it."""
         self.streams = False
         """True if the op names a stream. A plan of such an op keeps that stream alive."""
         self.changeable = False

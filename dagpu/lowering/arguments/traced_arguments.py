@@ -10,9 +10,6 @@ shared tensors, the function gets stand-ins, and all handles that derive from a 
 from collections.abc import Callable
 from typing import Any, TypeAlias, final
 
-import numpy as np
-
-from dagpu.common.containers import map_values
 from dagpu.handles import (
     HANDLES,
     OWNING,
@@ -29,15 +26,14 @@ from dagpu.handles import (
 )
 from dagpu.handles.handle_trees import map_handles
 from dagpu.handles.storage import Storage
-from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
+from dagpu.handles.symbolic import SymbolicNumber, standin_of
 from dagpu.lowering.arguments.flattened import SEED_PLACE, AnyOp, Flattened, RememberedValue
 from dagpu.lowering.arguments.stateless_functions import closed_over_numbers, is_stateless
-from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Unzip
+from dagpu.lowering.arguments.value_kinds import Trace, with_standins
+from dagpu.ops.compose import Unzip, Value
 from dagpu.ops.creation import Alloc
 from dagpu.ops.graph import Captured
 from dagpu.ops.single_flight import Once
-from dagpu.ops.source_op import Source
 
 FixedHandle: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
 """The handles that do not move when an op uses them."""
@@ -129,7 +125,7 @@ class TracedArguments:
         found = self._standins.get(id(value))
         if found is not None:
             return found[1]
-        if self.inputs is None or self.inputs.argument_starts:
+        if self.inputs is None or self.inputs.calls:
             return None  # a function may have closed over this array
         return self._index_of.get(id(value))
 
@@ -192,10 +188,12 @@ class TracedArguments:
 
     # ---- stand-ins for arguments
 
-    def symbolic_arguments(self, arguments: Any, start: int, take: Callable[[Any], Any]) -> Any:
-        """Return a pipeline's arguments as its function receives them. `take` moves a handle into the run; `start` is
-        the index of the first leaf among the arguments."""
-        return map_values(_SymbolicArguments(self, start, take).replace, arguments)
+    def symbolic_arguments(self, node: Value[Any], take: Callable[[Any], Any]) -> Any:
+        """Return the arguments of a pipeline that a node holds, as its function receives them. `take` moves a handle
+        into the run."""
+        assert self.inputs is not None
+        rows = self.inputs.key.rows[self.inputs.calls[id(node)]]
+        return with_standins(rows, node.content, Trace(self.reads, self.inputs.leaves, take))
 
     def standin_of_handle(self, handle: Any, index: int) -> Any:
         """Return the stand-in for a handle that was taken for the leaf of this index."""
@@ -218,11 +216,8 @@ class TracedArguments:
         if index < 0:
             return value
         leaf = self.inputs.leaves[index]
-        kind = type(leaf)
-        if kind is int or kind is float:
-            return SymbolicNumber(index, leaf, self.reads)
-        if kind is np.ndarray:
-            return SymbolicArray(index, leaf, self.reads)
+        if type(leaf) not in HANDLES:
+            return standin_of(index, leaf, self.reads)
         before = self._source_handles.get(index)
         if before is None:
             before = self._source_handles[index] = self.standin_of_handle(leaf, index)
@@ -246,42 +241,6 @@ class TracedArguments:
             return handle
 
         return map_handles(change, result)
-
-
-@final
-class _SymbolicArguments:
-    """Makes the stand-in for each value among a pipeline's arguments. The values arrive in the order in which the
-    leaves are numbered."""
-
-    __slots__ = ("_leaves", "_next", "_take")
-
-    def __init__(self, leaves: TracedArguments, start: int, take: Callable[[Any], Any]) -> None:
-        self._leaves = leaves
-        self._next = start
-        """The index of the next leaf that has not occurred before."""
-        self._take = take
-
-    def replace(self, value: Any) -> Any:
-        """Return the stand-in for one value; the value itself if it needs none."""
-        kind = type(value)
-        if kind is int or kind is float:
-            self._next += 1
-            return SymbolicNumber(self._next - 1, value, self._leaves.reads)
-        if kind is np.ndarray or kind in HANDLES:
-            index = self._leaves.index_of(value)
-            assert index is not None
-            self._next += index == self._next
-            return SymbolicArray(index, value, self._leaves.reads) if kind is np.ndarray else self._take(value)
-        if kind is SymbolicNumber or kind is SymbolicArray:  # left over from an earlier trace
-            return self.replace(replace_standins(value))
-        inputs = self._leaves.inputs
-        if kind is Source and inputs is not None and inputs.source_leaves[value] == self._next:
-            self._next = inputs.source_ends[value]
-        elif isinstance(value, DeviceOp) and inputs is not None:
-            start, end = inputs.op_arguments.get(value, (-1, -1))
-            if start == self._next:
-                self._next = end
-        return value
 
 
 def storage_of_leaf(leaf: Any) -> Storage | None:

@@ -24,7 +24,7 @@ from dagpu.common.places import Origin, describe
 from dagpu.handles import HANDLES, HandleState, Holders, SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
-from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
+from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, standin_of
 from dagpu.lowering.updates.comparing.compare_values import host_values_equal, same_objects
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.ops.base import DeviceOp
@@ -308,10 +308,8 @@ class LiveInputs:
         made = self.inputs[index]
         value = made.value
         kind = type(value)
-        if kind is int or kind is float:
-            return SymbolicNumber(index, value, self.reads)
-        if kind is np.ndarray:
-            return SymbolicArray(index, value, self.reads)
+        if kind is int or kind is float or kind is np.ndarray:
+            return standin_of(index, value, self.reads)
         if kind is SharedTensor:
             state = live_state(value)
             # Memory of its own, so that two sources that hold one tensor stay two inputs. The source holds it too: no

@@ -21,8 +21,7 @@ from dagpu.common.critical import BOOKKEEPING, INTERRUPT
 from dagpu.common.places import Origin
 from dagpu.handles import Partition, cut_of
 from dagpu.handles.handle_state import restore_state, take_known_state
-from dagpu.lowering.arguments.call_guard import CallGuard, Moved, Reading, guard_call
-from dagpu.lowering.arguments.dag_guard import DagGuard, guard_dag
+from dagpu.lowering.arguments.call_guard import Guard, Moved, Reading, guard_call, guard_op
 from dagpu.lowering.arguments.exact_tokens import exact_token
 from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.ops.base import DeviceOp, attach_plans
@@ -112,7 +111,7 @@ class DirectCall:
         loaded: LoadedPlan,
         read: Read,
         build: Build,
-        table: CallGuard | DagGuard | None = None,
+        table: Guard | None = None,
         *,
         attaches: bool = False,
         is_update: bool = False,
@@ -254,9 +253,8 @@ def make_direct_call(loaded: LoadedPlan, arguments: Any, named: Any, inputs: Fla
     if loaded.direct_is_known or signature is None:
         return
     if not signature.needs_bind:
-        guard = guard_call(
-            arguments, named, inputs.leaves, signature.leaf_bindings(len(inputs.leaves)), signature.buffers
-        )
+        bindings = signature.leaf_bindings(len(inputs.leaves))
+        guard = guard_call(arguments, named, inputs, bindings, signature.buffers)
         if guard is not None:
             read, build = _reader(guard, signature, loaded.fixed), signature.result
             loaded.direct = DirectCall(loaded, read, build, guard)
@@ -271,8 +269,7 @@ def make_fresh_call(loaded: LoadedPlan, op: DeviceOp[Any, Any, Any], inputs: Fla
     if loaded.fresh_is_known or signature is None or (is_large and loaded.runs < VERY_OFTEN):
         return
     if not signature.needs_bind:
-        leaves = inputs.leaves
-        guard = guard_dag(op, leaves, signature.leaf_bindings(len(leaves)), signature.buffers)
+        guard = guard_op(op, inputs, signature.leaf_bindings(len(inputs.leaves)), signature.buffers)
         if guard is not None:
             attaches = not (inputs.changeable or signature.moves)
             read = _reader(guard, signature, loaded.fixed)
@@ -293,7 +290,7 @@ def make_call_again(loaded: LoadedPlan, leaves: Sequence[Any]) -> None:
     loaded.again_is_known = True
 
 
-def _reader(guard: CallGuard | DagGuard, signature: Signature, fixed: Sequence[tuple[int, Any]]) -> Read:
+def _reader(guard: Guard, signature: Signature, fixed: Sequence[tuple[int, Any]]) -> Read:
     """Return the function that reads calls by a guard. `fixed` has the leaves that the plan is specialised for."""
     if not fixed and not signature.has_rest:
         return guard.read

@@ -204,7 +204,7 @@ def test_a_pipeline_shows_the_table_of_its_direct_call() -> None:
     f(x).sync()
     assert f.source == ""
     f(x).sync()
-    assert "HandleRow(kind=<class 'dagpu.handles.tensors.SharedTensor'>" in f.source
+    assert "Handle(0, SharedTensor, Layout(dtype=dtype('float32'), shape=(2, 2)" in f.source
     f.cache_clear()
     assert f.source == ""
 
