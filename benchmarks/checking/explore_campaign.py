@@ -34,7 +34,7 @@ from dagpu import (
     use_interpreter,
 )
 from dagpu.backends.explore import exploring
-from dagpu.backends.explore.trial import Trial
+from dagpu.backends.explore.search import Trial
 from tests.programs.named_dags import EXPECTED, NAMED, Op
 from tests.programs.trials import random_dag, trial
 

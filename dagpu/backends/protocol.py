@@ -6,7 +6,7 @@ returns a `Backend`. The core imports no backend.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, final
+from typing import Any, Final, Literal, Protocol, final
 
 from dagpu.handles.device_handles import Device
 from dagpu.plans.plan import Plan
@@ -141,6 +141,19 @@ class CompletedRun:
 
 COMPLETED: Final = CompletedRun()
 """What each start returns whose run has ended without a failure, if the backend needs no other object."""
+
+
+class Strategy(Protocol):
+    """One way to start a run. A backend chooses the ways of a plan when it loads it, and tries them in their order."""
+
+    def __call__(self, memory: list[Any], spin: float, /) -> Run | None:
+        """Start a run on this memory, as `Prepared.submit` does with `spin`. Return None if the run must be started in
+        another way now; this has then at most given memory to outputs.
+
+        Raises:
+            DeviceError: the run could not be started. No part of it runs.
+        """
+        ...
 
 
 class Prepared(Protocol):

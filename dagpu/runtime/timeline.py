@@ -9,8 +9,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final, final
 
-from dagpu.backends.common.measuring import FEEDS, Mark, MeasuredRun, SpanTrack, reset_recorder, set_recorder
-from dagpu.backends.common.profiler import nvtx_ranges
+from dagpu.backends.common.measuring import (
+    FEEDS,
+    Mark,
+    MeasuredRun,
+    SpanTrack,
+    nvtx_ranges,
+    reset_recorder,
+    set_recorder,
+)
 from dagpu.common.places import describe, here, leaves_run
 from dagpu.common.wrong_arguments import check_flag, check_path, is_real_number, wrong_argument
 from dagpu.ops.svg import text_in_page

@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.backends.cuda.commands.bounds_reports import LAYOUT
+from dagpu.backends.cuda.commands.buffers import LAYOUT
 from dagpu.testing import KernelSpec, check_tiling
 from tests.emulation import HERE, Emulation, emulation
 from tests.unit.backends.cuda.kernels.emulated_prelude import in_namespace, packed

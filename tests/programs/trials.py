@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dagpu import DeviceOp, SchedulingPolicy, arange, dup, empty, from_host, full, i32, value, zip_ops
-from dagpu.backends.explore.trial import Trial
+from dagpu.backends.explore.search import Trial
 from dagpu.runtime.calls.loaded_plan import plan_program
 from dagpu.runtime.device_lookup import device
 from dagpu.testing import Plan

@@ -19,9 +19,9 @@ import pytest
 from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.cuda.backend import CudaBackend
 from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, Unit
-from dagpu.backends.cuda.kernels import deciding, fill_and_copy, launch_params
+from dagpu.backends.cuda.instruction_selection import LaunchFactories
+from dagpu.backends.cuda.kernels import fill_and_copy, launch_params
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
-from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
 from dagpu.backends.cuda.kernels.launch_params import PackedLaunch
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import Pool
@@ -117,7 +117,7 @@ def _decide(counts: Sequence[int]) -> BuiltinWork:
             gpu.machine.problem(f"{handle:#x} is the handle of no condition")
         gpu.machine.conditions[handle] = any(each is not None and each.any() for each in flags)
 
-    made: BuiltinWork = _numbered(deciding.decide(counts), act)
+    made: BuiltinWork = _numbered(fill_and_copy.decide(counts), act)
     return made
 
 

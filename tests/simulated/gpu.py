@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.compile.module_cache import BUILTIN_FILE
-from dagpu.backends.cuda.driver.driver_errors import STICKY, device_error
-from dagpu.backends.cuda.driver.driver_protocol import Launches, RawEvent, TimingEvent
+from dagpu.backends.cuda.driver.driver_protocol import STICKY, Launches, RawEvent, TimingEvent, device_error
 from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.common.errors import DeviceError
 from dagpu.testing import (

@@ -13,11 +13,11 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from dagpu.backends.cuda.commands.bounds_reports import OUT_OF_SIGHT
+from dagpu.backends.cuda.commands.buffers import OUT_OF_SIGHT
 from dagpu.backends.cuda.compile.compiler import Unit
 from dagpu.backends.cuda.driver.driver_protocol import GridExtents
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
-from dagpu.backends.cuda.kernels.kernel_variants import CHECKED, LINEAR_GRID, SEES, STRIDED, TILE_LIST, WIDE, macros
+from dagpu.backends.cuda.kernels.launch_params import CHECKED, LINEAR_GRID, SEES, STRIDED, TILE_LIST, WIDE, macros
 from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.backends.host.numpy_execution import execute
 from dagpu.common.errors import KernelBoundsError

@@ -14,7 +14,7 @@ from typing import Final
 import ml_dtypes
 import numpy as np
 
-from dagpu.backends.cuda.driver.driver_errors import NOT_READY
+from dagpu.backends.cuda.driver.driver_protocol import NOT_READY
 from dagpu.backends.cuda.driver.pycuda_driver import open_gpus
 from dagpu.common.errors import DeviceError
 from dagpu.testing import (

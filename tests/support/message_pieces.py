@@ -20,8 +20,7 @@ BUILDERS = {"refuse_call", "declaration_error", "wrong_argument", "_refuse", "re
 
 MESSAGE_MODULES = {
     "diagnostics",
-    "obstacles",
-    "launch_limits",
+    "topology",
     "launch_params",
     "cuda_scalars",
     "cuda_signature",

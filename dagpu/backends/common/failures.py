@@ -1,10 +1,12 @@
-"""The outcome of one run of a plan: failed instructions, and those skipped because of them. All backends share it."""
+"""The outcome of one run of a plan: failed instructions, those skipped because of them, and a run without memory. All
+backends share it."""
 
 import threading
 from collections.abc import Callable, Sequence
 from typing import final
 
 from dagpu.backends.protocol import Failure
+from dagpu.common.errors import OutOfMemoryError
 from dagpu.plans.plan import Execute, Plan
 from dagpu.plans.program import Instruction
 
@@ -103,3 +105,18 @@ class Outcome:
         if len(self._failures) > 1:
             number = {id(step.instruction): i for i, step in enumerate(plan.steps) if isinstance(step, Execute)}
             self._failures.sort(key=lambda failure: number[id(failure.instruction)])
+
+
+def out_of_memory(problem: str, code: int = 0) -> OutOfMemoryError:
+    """Return the error of a run for which there is too little memory.
+
+    `problem` is a sentence without its full stop. `code` is the driver's CUresult, 0 without one.
+    """
+    return OutOfMemoryError(
+        f"{problem}. Drop handles that are no longer needed, or cut the work into smaller pieces.", code
+    )
+
+
+def no_room(where: str, nbytes: int) -> str:
+    """Return the first part of the problem: the number of bytes that do not fit, and the memory that is too small."""
+    return f"{where}: no room for {nbytes:,} bytes ({nbytes / 2**30:.2f} GiB)"

@@ -4,12 +4,14 @@ A backend looks up the `RunRecorder` once for each run. If one is set, the backe
 when each instruction began and ended. Without one, nothing is measured.
 """
 
+import importlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import Final, Protocol, TypeAlias, final
+from typing import Any, Final, Protocol, TypeAlias, final
 
+from dagpu.common.errors import DagpuError
 from dagpu.plans.cost_model import CostModel
 from dagpu.plans.measured_costs import MEASURED
 from dagpu.plans.plan import Execute, Plan
@@ -188,3 +190,27 @@ def track_maker() -> TrackMaker | None:
     """Return the function that makes tracks of the recorder of this task; None if no recorder is set."""
     recorder = _recorder.get()
     return None if recorder is None else recorder.track
+
+
+# ---- NVTX ranges, which show the names of instructions in Nsight Systems ----------------------------------------
+
+
+def nvtx_ranges() -> Mark:
+    """Return a function that returns an NVTX range for a name, in the domain `dagpu`.
+
+    Raises:
+        DagpuError: the package nvtx is missing.
+    """
+    try:
+        nvtx: Any = importlib.import_module("nvtx")
+    except ImportError as error:
+        raise DagpuError(
+            f"trace(nvtx=True) needs NVIDIA's package nvtx, which cannot be imported ({error}). Install it with "
+            "'pip install nvtx', or leave nvtx=True out."
+        ) from None
+
+    def annotate(name: str) -> AbstractContextManager[object]:
+        found: AbstractContextManager[object] = nvtx.annotate(message=name, domain="dagpu")
+        return found
+
+    return annotate

@@ -11,8 +11,8 @@ from dagpu.backends.cuda.compile.nvrtc import load_nvrtc
 from dagpu.backends.cuda.driver.driver_protocol import Gpu
 from dagpu.backends.cuda.driver.pycuda_driver import open_gpus
 from dagpu.backends.cuda.executable import Executable
-from dagpu.backends.cuda.kernels.kernel_variants import usual_variant
-from dagpu.backends.cuda.kernels.launch_factories import LAUNCH_FACTORIES, LaunchFactories
+from dagpu.backends.cuda.instruction_selection import LAUNCH_FACTORIES, LaunchFactories
+from dagpu.backends.cuda.kernels.launch_params import usual_variant
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import Device

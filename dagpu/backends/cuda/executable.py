@@ -1,21 +1,25 @@
-"""A plan that is prepared for the driver once, for all its runs: kernels, command lists and graphs."""
+"""A plan that is prepared for the driver once, for all its runs: kernels, command lists, graphs and ways to start."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, final
 
+from dagpu.backends.cuda.commands.buffers import CompiledPlan
 from dagpu.backends.cuda.commands.command_list import CommandListPool, Encoded, Kind
-from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
 from dagpu.backends.cuda.commands.encoder import encode
-from dagpu.backends.cuda.graphs.captured import CapturedGraph, LaunchGraph, capture
-from dagpu.backends.cuda.graphs.instances import GraphInstances
-from dagpu.backends.cuda.graphs.obstacles import cannot_capture
-from dagpu.backends.cuda.instruction_selection import select
-from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
-from dagpu.backends.cuda.replay.graph_launches import LaunchIdleGraph, idle_graph_launch, launch_captured
-from dagpu.backends.cuda.replay.lane_launches import launch_lane
-from dagpu.backends.cuda.replay.start import start, start_graph
+from dagpu.backends.cuda.graphs.instances import CapturedGraph, GraphInstances, LaunchGraph, capture
+from dagpu.backends.cuda.graphs.topology import cannot_capture
+from dagpu.backends.cuda.instruction_selection import LaunchFactories, select
+from dagpu.backends.cuda.replay.starts import (
+    idle_graph_launch,
+    launch_any_graph,
+    launch_captured,
+    launch_graph,
+    launch_lane,
+    submit_run,
+)
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.protocol import Bindings, Run
+from dagpu.backends.protocol import Bindings, Run, Strategy
 from dagpu.plans.plan import Plan
 
 MOST_KEPT: Final = 64 << 10
@@ -36,19 +40,17 @@ class Executable:
         self.graphs = GraphInstances(plan, devices)
         self._command_lists: CommandListPool | None = None
         """The command lists; None until every kernel is compiled."""
-        compiled = self.compiled
-        self._is_simple = not (compiled.reports or len(devices) > 1 or self.graphs.own is not None)
+        self._is_simple = not (self.compiled.reports or len(devices) > 1 or self.graphs.own is not None)
         """True if an idle graph of the plan is launched in any stream: all is on one device, and nothing is read after
         the run."""
         self._keep_arenas(KEPT)
-        self._launch_idle: LaunchIdleGraph | None = None
-        """Launches an idle graph; None before the first such launch."""
-        self._captured: LaunchGraph | None = None
-        """The launch of a captured graph that is all of the plan; None for any other plan."""
-        self._is_one_lane = False
-        """True if a run for which a thread waits may go command by command to an idle stream."""
-        self._is_copy = False
-        """True if all commands are copies and fills, which a graph does not make quicker."""
+        self._again: tuple[Sequence[Strategy], Sequence[Strategy]] = (), ()
+        """The ways to start a short run, or what is launched as a whole, without a graph and with one; none until
+        every kernel is compiled."""
+        self._launch_graph: Strategy
+        self._submit_run: Callable[[list[object], float], Run]
+        """The ways that are left after these, in the context of the first device: one for runs with a graph, and one
+        for all runs."""
         if not self._wanted:
             self._encode()
 
@@ -73,39 +75,31 @@ class Executable:
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Run:
         """Start a run; see `Prepared.submit`."""
         assert not self.compiled.decides, "streams decide nothing"
-        for device in self.compiled.devices:
+        devices, memory = self.compiled.devices, bindings.memory
+        for device in devices:
             if device.exchange.arrivals or device.retired.gone:
                 device.settle()
                 graph = graph and not device.exchange.arrivals  # a graph waits for none of its inputs
-        if (graph and self.graphs.idle) or self._captured is not None or self._is_one_lane:
-            run = self.launch_again(bindings.memory, spin, graph)
+        for start in self._again[graph]:
+            run = start(memory, spin)
             if run is not None:
                 return run
-        return start(self.compiled, self._command_lists or self.command_lists, self.graphs, bindings, spin, graph)
+        if self._command_lists is None:
+            self._compile()
+        for device in devices:
+            if device.lost is not None:
+                device.refuse_if_lost()
+        with devices[0].gpu.current():
+            run = self._launch_graph(memory, spin) if graph else None
+            return self._submit_run(memory, spin) if run is None else run
 
     def launch_again(self, memory: list[object], spin: float, graph: bool) -> Run | None:
         """Launch an existing graph, or the commands of one lane; see `Prepared.launch_again`."""
-        command_lists = self._command_lists
-        if command_lists is None:
-            return None
-        if graph and self._is_simple and self.graphs.idle:
-            launch_idle = self._launch_idle or self._new_idle_launch(command_lists)
-            run = launch_idle(memory, spin)
+        for start in self._again[graph]:
+            run = start(memory, spin)
             if run is not None:
                 return run
-        if self.compiled.decides:
-            return start_graph(self.compiled, command_lists, self.graphs, memory, spin)
-        if self._captured is not None:
-            return launch_captured(self.compiled, command_lists, self._captured, memory, spin)
-        if spin and self._is_one_lane and (self._is_copy or not graph or self.graphs.are_left_out):
-            return launch_lane(self.compiled, command_lists, memory, spin)
         return None
-
-    def _new_idle_launch(self, command_lists: CommandListPool) -> LaunchIdleGraph:
-        """Return the function that launches an idle graph. It launches none if the driver needs a current context."""
-        made = idle_graph_launch(self.compiled, command_lists, self.graphs)
-        self._launch_idle = made
-        return made
 
     def keep_memory(self) -> None:
         """Let each graph keep larger temporaries between its launches; see `Prepared.keep_memory`."""
@@ -138,22 +132,48 @@ class Executable:
         self.graphs.prepare_first(self.compiled, self.command_lists.encoded)
 
     def _encode(self) -> None:
-        """Encode the command list. Every kernel must be compiled."""
+        """Encode the command list, and choose the ways to start a run. Every kernel must be compiled."""
         compiled = self.compiled
-        self._command_lists = CommandListPool(encode(compiled, self._selected), compiled.devices)
-        encoded = self._command_lists.encoded
-        actions = encoded.actions
-        self._is_one_lane = _is_one_lane(compiled, encoded)
-        self._is_copy = not (encoded.launches or compiled.calls_user)
-        if self._is_copy and compiled.copies_host:
+        command_lists = CommandListPool(encode(compiled, self._selected), compiled.devices)
+        encoded = command_lists.encoded
+        is_copy = not (encoded.launches or compiled.calls_user)
+        if is_copy and compiled.copies_host:
             self._is_simple = False  # it is left to `launch_lane`
-        if len(actions) == 1 and isinstance(actions[0].a, LaunchGraph) and not compiled.blocking:
-            starts_here = compiled.plan.lanes[actions[0].lane].device == 0
-            self._captured = actions[0].a if starts_here and actions[0].a.frozen.cannot_fail else None
+        self._choose(command_lists, is_copy)
+        self._command_lists = command_lists
         if compiled.calls_user:  # a captured body has the addresses of its temporaries
             self.keep_memory()
         self._wanted.clear()
         self._selected = ()
+
+    def _choose(self, command_lists: CommandListPool, is_copy: bool) -> None:
+        """Choose the ways to start a run. If the plan `is_copy`, a graph does not make it quicker: all of it is copies
+        and fills."""
+        compiled, graphs = self.compiled, self.graphs
+        captured = _captured_graph(compiled, command_lists.encoded)
+        plain: Sequence[Strategy] = ()
+        with_graph: Sequence[Strategy] = ()
+        if compiled.decides:
+            with_graph = (partial(launch_any_graph, compiled, command_lists, graphs),)
+        elif captured is not None:
+            plain = with_graph = (partial(launch_captured, compiled, command_lists, captured),)
+        elif _is_one_lane(compiled, command_lists.encoded):
+            plain = (partial(launch_lane, compiled, command_lists, None),)
+            with_graph = plain if is_copy else (partial(launch_lane, compiled, command_lists, graphs),)
+        if self._is_simple:
+            with_graph = (idle_graph_launch(compiled, command_lists, graphs), *with_graph)
+        self._again = plain, with_graph
+        self._launch_graph = partial(launch_graph, compiled, command_lists, graphs)
+        self._submit_run = partial(submit_run, compiled, command_lists, graphs)
+
+
+def _captured_graph(compiled: CompiledPlan, encoded: Encoded) -> LaunchGraph | None:
+    """Return the launch of a captured graph that is all of a plan; None for any other plan."""
+    actions = encoded.actions
+    if len(actions) != 1 or not isinstance(actions[0].a, LaunchGraph) or compiled.blocking:
+        return None
+    starts_here = compiled.plan.lanes[actions[0].lane].device == 0
+    return actions[0].a if starts_here and actions[0].a.frozen.cannot_fail else None
 
 
 def _is_one_lane(compiled: CompiledPlan, encoded: Encoded) -> bool:

@@ -1,22 +1,23 @@
 """Instruction selection: the kernel launch, driver call or host function that each instruction of a plan becomes."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias, assert_never, final
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeAlias, assert_never, final
 
-from dagpu.backends.cuda.commands.command_list import Kind
-from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
+from dagpu.backends.cuda.commands.buffers import CompiledPlan
+from dagpu.backends.cuda.commands.command_list import BaseOffset, Kind
 from dagpu.backends.cuda.commands.encoder import Selected, SelectedBuiltin, SelectedCommand, SelectedKernel
-from dagpu.backends.cuda.commands.relocation import BaseOffset
-from dagpu.backends.cuda.commands.staging import PROMPT_IN
-from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut, host_call
-from dagpu.backends.cuda.driver.driver_protocol import Function
-from dagpu.backends.cuda.graphs.captured import CapturedGraph, LaunchGraph
+from dagpu.backends.cuda.commands.transfers import PROMPT_IN, CopyIn, CopyOut, host_call
+from dagpu.backends.cuda.driver.driver_protocol import Function, Limits
+from dagpu.backends.cuda.graphs.instances import CapturedGraph, LaunchGraph
+from dagpu.backends.cuda.kernels import fill_and_copy, launch_params
 from dagpu.backends.cuda.kernels.fill_and_copy import LARGE_COPY, BuiltinWork, Memcpy, Memcpy2D, Memset
-from dagpu.backends.cuda.kernels.launch_factories import LaunchFactories
+from dagpu.backends.cuda.kernels.launch_params import PackedLaunch
 from dagpu.backends.cuda.libraries.library_calls import LibraryCall
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.handles.device_handles import LibraryBody, UserBody
+from dagpu.ops.initializers import Recipe
 from dagpu.plans.plan import Execute, Plan
 from dagpu.plans.program import (
     HOST,
@@ -31,6 +32,35 @@ from dagpu.plans.program import (
     Launch,
     Role,
 )
+
+# ---- the functions that choose a kernel launch or a driver call for an instruction, bundled as one argument of the
+# backend.
+
+
+class CopyFactory(Protocol):
+    """The type of `fill_and_copy.copy`."""
+
+    def __call__(self, out: Layout, source: Layout, *, by_kernel: bool = False) -> BuiltinWork | Memcpy | Memcpy2D: ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class LaunchFactories:
+    """One function for each kind of instruction. The defaults launch real kernels; a simulated GPU has its own."""
+
+    pack: Callable[[Launch, Limits], PackedLaunch | None] = launch_params.pack
+    """Packs the parameters of a user's kernel; returns None if its grid is empty."""
+    fill: Callable[[Recipe, Layout], BuiltinWork | Memset] = fill_and_copy.fill
+    """Chooses a kernel or a memset that initializes an array."""
+    copy: CopyFactory = fill_and_copy.copy
+    """Chooses a kernel or a memcpy that copies one array to another."""
+    decide: Callable[[Sequence[int]], BuiltinWork] = fill_and_copy.decide
+    """Returns the kernel that decides whether the body of a conditional node runs."""
+
+
+LAUNCH_FACTORIES: Final = LaunchFactories()
+"""The factories for real GPUs."""
+
 
 Wanted: TypeAlias = dict[object, Callable[[], Function]]
 """Kernels that are not compiled yet, each with the function that compiles it."""

@@ -8,7 +8,7 @@ The caller that waits for a run executes it, on its own thread; under trio, afte
 Runs of several tasks that are in progress at once within one `exploring` take turns, step by step. But no task goes on
 while a host function runs, so a host function that waits for another task waits forever here.
 
-The declaration `in_place` of a kernel is checked: see `dagpu.backends.explore.element_wise`.
+The declaration `in_place` of a kernel is checked: see `dagpu.backends.explore.store`.
 """
 
 from dagpu.backends.explore.backend import ExploreBackend as ExploreBackend

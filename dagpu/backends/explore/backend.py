@@ -4,15 +4,14 @@ from collections.abc import Hashable, Sequence
 from itertools import count
 from typing import ClassVar, Literal, final
 
+from dagpu.backends.common.bound_plan import BoundPlan
 from dagpu.backends.common.device_registry import DeviceRegistry
-from dagpu.backends.common.run_errors import out_of_memory
+from dagpu.backends.common.failures import out_of_memory
 from dagpu.backends.explore.exploration import current
-from dagpu.backends.explore.explored_graph import ExploredGraph
-from dagpu.backends.explore.explored_run import ExploreRun
-from dagpu.backends.explore.script import script_of
+from dagpu.backends.explore.explored_run import ExploreRun, RunWithinStep
+from dagpu.backends.explore.machine import script_of
 from dagpu.backends.explore.store import PoisonedStore
-from dagpu.backends.host.arrays import Account
-from dagpu.backends.host.memory_driver import HostMemoryDriver
+from dagpu.backends.host.arrays import Account, HostMemoryDriver
 from dagpu.backends.protocol import Bindings
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import NO_GRAPHS, Device
@@ -112,8 +111,8 @@ class PreparedExploration:
         Raises:
             OutOfMemoryError: there is too little memory; the run has not begun.
         """
-        exploration, store = current(), self._store(bindings.memory)
-        run = ExploreRun(self._script, bindings, store, exploration)
+        exploration = current()
+        run = ExploreRun(self._script, self._store(bindings.memory), exploration)
         if spin:
             run.poll(spin)
         return run
@@ -121,10 +120,16 @@ class PreparedExploration:
     def keep_memory(self) -> None:
         """Do nothing: no run is a launch of a graph. See `Prepared.keep_memory`."""
 
-    def freeze(self, bindings: Bindings) -> ExploredGraph:
-        """Copy the plan's bindings into a captured graph. See `Prepared.freeze`."""
-        memory = list(bindings.memory)
-        return ExploredGraph(self._script, self._store(memory), memory)
+    def freeze(self, bindings: Bindings) -> BoundPlan:
+        """Capture the plan with this memory as a graph. See `Prepared.freeze`."""
+        script, memory = self._script, bindings.memory.copy()
+        store = self._store(memory)
+
+        def start(memory: list[object]) -> RunWithinStep:
+            store.reset(memory)
+            return RunWithinStep(script, store)
+
+        return BoundPlan(script.plan, memory, start)
 
     def _store(self, memory: list[object]) -> PoisonedStore:
         try:

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from random import Random
 from typing import Final, Protocol, final
 
-from dagpu.backends.explore.choice import Choice, Listed, Seeded
+from dagpu.backends.explore.machine import Choice, Listed, Seeded
 from dagpu.common.env_vars import EXPLORE_SEED
 from dagpu.common.errors import DagpuError, DeviceError
 

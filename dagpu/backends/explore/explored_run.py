@@ -1,4 +1,4 @@
-"""One run of a plan on an `explore` device.
+"""One run of a plan on an `explore` device, and one of a captured graph within a step of such a run.
 
 A run makes no progress by itself. A call that waits for its end executes its steps on the calling thread, together with
 the steps of the thread's other runs in progress, in the order that the exploration chooses.
@@ -10,11 +10,10 @@ from collections.abc import Callable
 from typing import final
 
 from dagpu.backends.common.failures import Outcome
-from dagpu.backends.explore.exploration import Exploration
-from dagpu.backends.explore.machine import Machine
-from dagpu.backends.explore.script import Script
+from dagpu.backends.explore.exploration import Exploration, current
+from dagpu.backends.explore.machine import Machine, Script
 from dagpu.backends.explore.store import PoisonedStore
-from dagpu.backends.protocol import Bindings, Failure
+from dagpu.backends.protocol import Failure
 from dagpu.common.places import without_our_frames
 
 
@@ -23,7 +22,7 @@ class ExploreRun:
     """Implements `dagpu.backends.protocol.Run`, and `UnderWay`.
 
     Invariants:
-        _machine is None  <=>  over; then nothing refers to the bindings any more
+        _machine is None  <=>  over; then nothing refers to the run's memory any more
         done              =>   over; it follows `_unseen` polls later, or with the first wait
         held              =>   `cancel_at` has been reached; the run makes no progress until `cancel` or a wait
         in exploration.under_way  <=>  not done
@@ -34,7 +33,7 @@ class ExploreRun:
         "held", "lanes", "thread",
     )  # fmt: skip
 
-    def __init__(self, script: Script, bindings: Bindings, store: PoisonedStore, exploration: Exploration) -> None:
+    def __init__(self, script: Script, store: PoisonedStore, exploration: Exploration) -> None:
         self._script = script
         self._store: PoisonedStore | None = store
         self._exploration = exploration
@@ -183,3 +182,36 @@ class ExploreRun:
             wakes, self._wakes = self._wakes, []
             for wake in wakes:
                 wake()
+
+
+@final
+class RunWithinStep:
+    """One run of a captured graph, which is launched in one step of another run. It has its own order of steps.
+    Implements `dagpu.backends.common.bound_plan.Launched`."""
+
+    __slots__ = ("_machine", "_outcome", "_plan")
+
+    def __init__(self, script: Script, store: PoisonedStore) -> None:
+        self._plan = script.plan
+        self._outcome = Outcome()
+        self._machine = Machine(script, store, self._outcome, current().choose_within_step(len(script.lanes)))
+
+    def cancel(self) -> None:
+        """Skip instructions that have not begun."""
+        self._outcome.cancel()
+
+    def wait(self) -> None:
+        """Run to the end.
+
+        Raises:
+            PlanError: a lane waits forever.
+        """
+        self._machine.run()
+        stuck = self._machine.stuck()
+        if stuck is not None:
+            raise stuck
+        self._outcome.sort(self._plan)
+
+    def failures(self) -> list[Failure]:
+        """Return the failures in the order of the plan's steps. Valid after `wait`."""
+        return self._outcome.failures()

@@ -6,16 +6,221 @@ lets its lane go on only after its Record has been reached. A `Store` defines th
 orders.
 """
 
-from collections.abc import Iterable
-from typing import Protocol, final
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple, Protocol, final
 
 from dagpu.backends.common.failures import Outcome
-from dagpu.backends.explore.choice import Choice
-from dagpu.backends.explore.script import ALLOCATE, BEGIN, PUBLISH, RECORD, WAIT, Action, Script
 from dagpu.common.errors import PlanError
 from dagpu.common.places import describe
-from dagpu.plans.plan import Execute
-from dagpu.plans.program import Instruction, label
+from dagpu.plans.plan import Allocate, Execute, Plan, Record, Release, Wait, may_write_over
+from dagpu.plans.program import HOST, Instruction, Launch, Role, label
+
+# ---- scripts: a plan in the form that the machine executes, the actions of each lane in order -------------------
+# An instruction is two actions. It *begins* by reading all of its inputs (and the buffers that it overwrites), and is
+# *published* when its results become visible. Other lanes may go on between the two, as on a GPU: so of two unordered
+# updates of one buffer, one gets lost. If each update were one action, none would.
+
+
+ALLOCATE: Final = 0
+RELEASE: Final = 1
+BEGIN: Final = 2
+PUBLISH: Final = 3
+RECORD: Final = 4
+WAIT: Final = 5
+
+
+@final
+class Action(NamedTuple):
+    """One action of a lane; `number` is a buffer or an event, -1 for an action without one."""
+
+    kind: int
+    number: int
+    step: int
+    """Index of the step in the plan that the action belongs to."""
+    instruction: Instruction | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The actions of each lane of a plan."""
+
+    plan: Plan
+    lanes: tuple[tuple[Action, ...], ...]
+    steps: int
+    """Number of actions that touch memory: all but records and waits."""
+    successor: dict[int, int]
+    """Maps a buffer that is written over in place to the buffer that takes its bytes. The release of the first and the
+    allocation of the second poison no memory."""
+
+
+def script_of(plan: Plan) -> Script:
+    """Convert a plan to a script."""
+    lanes: list[list[Action]] = [[] for _ in plan.lanes]
+    successor: dict[int, int] = {}
+    steps = 0
+    for at, step in enumerate(plan.steps):
+        put = lanes[step.lane].append
+        match step:
+            case Execute(instruction, _):
+                put(Action(BEGIN, -1, at, instruction))
+                put(Action(PUBLISH, -1, at, instruction))
+                if isinstance(instruction, Launch):
+                    _find_successors(plan, instruction, successor)
+                steps += 2
+            case Allocate(buffer, _):
+                put(Action(ALLOCATE, buffer, at, None))
+                steps += 1
+            case Release(buffer, _):
+                put(Action(RELEASE, buffer, at, None))
+                steps += 1
+            case Record(event, _):
+                put(Action(RECORD, event, at, None))
+            case Wait(event, _):
+                put(Action(WAIT, event, at, None))
+    return Script(plan, tuple(map(tuple, lanes)), steps, successor)
+
+
+def _find_successors(plan: Plan, launch: Launch, successor: dict[int, int]) -> None:
+    """Record the outputs of a launch that are written in place, at the address of one of its inputs."""
+    for out in launch.writes:
+        for source in launch.reads:
+            if (
+                plan.offsets[out] >= 0
+                and plan.offsets[out] == plan.offsets[source]
+                and plan.buffers[out].device == plan.buffers[source].device
+                and may_write_over(launch, source, out)
+            ):
+                successor[source] = out
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Places:
+    """A division of memory into numbered places.
+
+    Arenas are cut wherever a buffer starts or ends. A buffer outside the arenas is one place. Two buffers overlap if
+    and only if they have a place in common.
+    """
+
+    of: tuple[tuple[int, ...], ...]
+    """The numbers of each buffer's places."""
+    count: int
+
+
+def places_of(plan: Plan) -> Places:
+    """Divide the memory of a plan into places."""
+    edges: list[set[int]] = [set() for _ in plan.devices]
+    for buffer, offset in zip(plan.buffers, plan.offsets, strict=True):
+        if buffer.device != HOST and offset >= 0 and buffer.role is Role.TEMPORARY:
+            edges[buffer.device].update((offset, offset + buffer.nbytes))
+    numbers: dict[tuple[int, int], int] = {}
+    cuts = [sorted(edge) for edge in edges]
+    for device, cut in enumerate(cuts):
+        for start, _ in pairwise(cut):
+            numbers[device, start] = len(numbers)
+    count = len(numbers)
+    found: list[tuple[int, ...]] = []
+    for buffer, offset in zip(plan.buffers, plan.offsets, strict=True):
+        if buffer.device != HOST and offset >= 0 and buffer.role is Role.TEMPORARY:
+            stop = offset + buffer.nbytes
+            found.append(tuple(numbers[buffer.device, at] for at in cuts[buffer.device] if offset <= at < stop))
+        else:
+            found.append((count,))
+            count += 1
+    return Places(tuple(found), count)
+
+
+# ---- choices among ready lanes: an exploration chooses the lane of each step by a seed or from a list -----------
+
+
+_FIXED: Final = 1 / 16
+"""Probability that a seed keeps its priorities for the whole run. It is small, as only lanes! such orders exist."""
+_SLOWEST: Final = 5
+"""Other priorities last for 1 to 2**_SLOWEST steps on average; the exponent is uniformly distributed."""
+_SLOW: Final = 1 / 2
+"""Probability that a device is held, whenever that is drawn."""
+_HELD: Final = 7
+"""A device is held for 1 to 2**_HELD steps; the exponent is uniformly distributed."""
+
+
+class Choice(Protocol):
+    """Chooses the lane of the next step among the ready lanes. At least one lane is ready."""
+
+    def __call__(self, ready: Sequence[int]) -> int: ...
+
+
+@final
+class Seeded:
+    """Chooses by random priorities of the lanes, which are redrawn from time to time.
+
+    A missing wait shows only if one lane runs far ahead of another. A fair choice at each step hardly ever does that.
+    So the seed also determines how long priorities last. This follows Burckhardt et al., A Randomized Scheduler with
+    Probabilistic Guarantees of Finding Bugs (ASPLOS 2010), where a race between two steps shows with a probability of
+    at least 1 / lanes in a run with fixed priorities.
+    """
+
+    __slots__ = ("_devices", "_left", "_number", "_priority", "_random", "_rate", "_slow")
+
+    def __init__(self, seed: int, lanes: int, devices: Sequence[int] = ()) -> None:
+        """`devices` has the device of each lane. If there are several, one of them is slow from time to time: all its
+        lanes are held for 1 to 2**_HELD steps, unless no other lane is ready."""
+        self._random = random.Random(seed).random
+        self._devices = devices
+        self._number = len({*devices})
+        self._slow, self._left = -1, 0
+        self._rate = 0.0 if self._random() < _FIXED else 2.0 ** (-_SLOWEST * self._random())
+        self._priority = [self._random() for _ in range(lanes)]
+
+    def __call__(self, ready: Sequence[int]) -> int:
+        if self._number > 1:
+            ready = self._without_slow(ready)
+        if len(ready) == 1:
+            return ready[0]
+        if self._random() < self._rate:
+            draw = self._random
+            self._priority = [draw() for _ in self._priority]
+        return max(ready, key=self._priority.__getitem__)
+
+    def _without_slow(self, ready: Sequence[int]) -> Sequence[int]:
+        """Return the ready lanes without those of the slow device; all of them if there are no others."""
+        if not self._left:
+            draw, found = self._random, sorted({*self._devices})
+            self._slow = found[int(draw() * len(found))] if draw() < _SLOW else -1
+            self._left = int(2.0 ** (_HELD * draw()))
+        self._left -= 1
+        return [lane for lane in ready if self._devices[lane] != self._slow] or ready
+
+
+@final
+class Listed:
+    """Chooses the lanes of a list, one for each step, and the lowest ready lane after the end of the list."""
+
+    __slots__ = ("_lanes", "_taken")
+
+    def __init__(self, lanes: Iterable[int]) -> None:
+        self._lanes = tuple(lanes)
+        self._taken = 0
+
+    @property
+    def coming(self) -> int:
+        """The lane of the next step; -1 at the end of the list."""
+        return self._lanes[self._taken] if self._taken < len(self._lanes) else -1
+
+    def __call__(self, ready: Sequence[int]) -> int:
+        lane = self.coming
+        if lane < 0:
+            return min(ready)
+        self._taken += 1
+        if lane not in ready:
+            raise PlanError(
+                f"choices[{self._taken - 1}] is lane {lane}, which may not go on there: it is at its end or waits for "
+                f"an event. Those that may: {sorted(ready)}. Choices belong to the plan they were made for."
+            )
+        return lane
 
 
 class Store(Protocol):

@@ -1,17 +1,25 @@
 """Memory of host devices, and NumPy arrays that view it."""
 
 import ctypes
+import os
 import sys
+from collections.abc import Sequence
 from operator import index
-from typing import Any, Final, final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping, ReferenceQueue
 from dagpu.common.errors import KernelBoundsError
-from dagpu.common.layout import Layout, Shape
+from dagpu.common.layout import Layout, Shape, address_of, contiguous_layout
+from dagpu.handles.device_handles import NO_GRAPHS, LibraryBody, MappedMemory
 from dagpu.ops.kernel_spec import KernelSpec
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 
 ALIGNMENT: Final = 64
 """Bytes: a cache line, and the widest vector register."""
@@ -204,3 +212,134 @@ def input_array(memory: object, layout: Layout, kernel: KernelSpec, position: in
     array = plain.view(Input)
     array._kernel, array._position, array._plain = kernel, position, plain  # noqa: SLF001  # NumPy makes views
     return array
+
+
+# ---- memory of the host, exchanged with other libraries. NumPy's rules hold: what an array contains is complete -
+
+
+@final
+class HostExchange:
+    """Implements `dagpu.handles.device_handles.Exchange`."""
+
+    __slots__ = ()
+    alignment = 1
+    """NumPy reads elements at any multiple of their size."""
+    dlpack_device = 1, 0
+    """The type of the host in DLPack's numbers, and 0."""
+
+    def wrap(self, address: int, nbytes: int, owner: object, stream: int | None) -> HostMemory:
+        """Return memory of another library as memory of a host device. It does not count as used by dagpu."""
+        return HostMemory.over(bytes_at(address, nbytes, owner))
+
+    def open_stream(self, stream: int, owner: object) -> NoReturn:
+        """Refuse: a host device has no CUDA streams."""
+        raise NotImplementedError("a host device has no CUDA streams")
+
+    def address_of(self, memory: object) -> int:
+        """Return the address of a block of host memory."""
+        assert isinstance(memory, HostMemory | ArenaRange), f"{memory!r} is not memory of the host"
+        return address_of(memory.block)
+
+    def device_of(self, address: int) -> int:
+        """Return 0: every host device has the whole memory."""
+        return 0
+
+    def arrival_stream(self) -> None:
+        """Return None: the host has no streams that other libraries know."""
+
+    def follow(self, stream: int) -> bool:
+        """Do nothing: the host has no streams."""
+        return True
+
+    def await_work(self, memory: object, stream: int | None) -> None:
+        """Do nothing: arrays of the host are complete."""
+
+    def give_out(self, memory: object, stream: int | None) -> None:
+        """Do nothing: arrays of the host are complete, and no work uses the memory of one that is gone."""
+
+    def await_visitors(self, memory: object) -> None:
+        """Do nothing: see `give_out`."""
+
+    def is_parked(self, memory: object) -> bool:
+        """Return False: see `give_out`."""
+        return False
+
+
+HOST_EXCHANGE: Final = HostExchange()
+
+
+# ---- the functions of a device whose memory is the machine's: what `host` and `explore` devices have in common --
+
+
+class HostMemoryDriver:
+    """Implements the part of `dagpu.handles.device_handles.Driver` that concerns memory."""
+
+    __slots__ = ("_index", "account")
+    arch = ""
+    """Kernels run by their host bodies: none is compiled."""
+    lacks_conditions = NO_GRAPHS
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self.account = Account()
+
+    @property
+    def exchange(self) -> HostExchange:
+        """The exchange of memory with other libraries."""
+        return HOST_EXCHANGE
+
+    def stream_handle(self, lane: object) -> int:
+        """Return 0: a lane has no CUstream."""
+        return 0
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return the free and total memory of the machine in bytes. Free memory can be allocated without swapping."""
+        return _machine_memory()
+
+    def memory_used(self) -> int:
+        """Return the number of bytes that dagpu's handles and runs hold on this device."""
+        return self.account.used
+
+    def mapped_memory(self, nbytes: int) -> MappedMemory:
+        """Return memory that no account counts."""
+        memory = HostMemory(Account(), nbytes)
+        return MappedMemory(memory, memory.block)
+
+    def write_part(self, memory: object, layout: Layout, array: "NDArray[Any]") -> bool:
+        """Write an array to the elements of `layout` in memory that no run uses."""
+        writable_array(memory, layout)[...] = array
+        return True
+
+    def copy_part(self, memory: object, layout: Layout, source: object) -> bool:
+        """Copy `source`, with the same elements in C order, to the elements of `layout` in memory that no run uses."""
+        writable_array(memory, layout)[...] = writable_array(source, contiguous_layout(layout.shape, layout.dtype))
+        return True
+
+    def copy_for_later(self, array: "NDArray[Any]") -> "NDArray[Any] | None":
+        """Return a copy of an array."""
+        return np.array(array)
+
+    def reaches(self, peer: int) -> bool:
+        """Return true: all devices of this kind are in the memory of one process."""
+        return True
+
+    def is_known(self, body: LibraryBody, operands: Sequence[Layout]) -> bool:
+        """Return True: see `scratch_bytes`."""
+        return True
+
+    def scratch_bytes(self, body: LibraryBody, operands: Sequence[Layout]) -> int:
+        """Return 0: here kernels run by their host bodies."""
+        return 0
+
+
+def _machine_memory() -> tuple[int, int]:
+    """Return the free and the total memory of the machine in bytes. Free memory can be allocated without swapping."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        known = {name: int(amount.split()[0]) * 1024 for name, amount in (line.split(":") for line in lines)}
+        return known["MemAvailable"], known["MemTotal"]
+    except (OSError, KeyError, ValueError):  # not Linux
+        page = os.sysconf("SC_PAGE_SIZE")
+        total = os.sysconf("SC_PHYS_PAGES") * page
+        free = os.sysconf("SC_AVPHYS_PAGES") * page if "SC_AVPHYS_PAGES" in os.sysconf_names else total
+        return free, total

@@ -2,35 +2,27 @@
 
 import itertools
 from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 from typing import ClassVar, Final, Literal, final
 
+from dagpu.backends.common.bound_plan import BoundPlan
 from dagpu.backends.common.device_registry import DeviceRegistry
-from dagpu.backends.common.lanes import streams_by_device, streams_of_lanes
-from dagpu.backends.common.measuring import KernelTimes, current_recorder
-from dagpu.backends.common.run_errors import no_room, out_of_memory
-from dagpu.backends.common.worker_threads import WorkerStream, enqueue, process
-from dagpu.backends.host.arrays import NO_MEMORY, HostMemory
-from dagpu.backends.host.host_graph import HostGraph
-from dagpu.backends.host.host_run import Batch, HostRun
-from dagpu.backends.host.memory_driver import HostMemoryDriver
-from dagpu.backends.host.prompt_plan import PromptPlan, is_prompt
+from dagpu.backends.common.lanes import streams_of_lanes
+from dagpu.backends.common.worker_threads import WorkerStream
+from dagpu.backends.host.arrays import HostMemoryDriver
+from dagpu.backends.host.host_plans import PromptPlan, RunRoom, ThreadedPlan, by_stream, is_prompt
+from dagpu.backends.host.host_run import run_batches
 from dagpu.backends.protocol import Bindings, Run
-from dagpu.common.env_vars import HOST_DEVICES, MEASURE
+from dagpu.common.env_vars import HOST_DEVICES
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import NO_GRAPHS, Device
-from dagpu.plans.cost_model import CostModel
-from dagpu.plans.memory import describe_peak
-from dagpu.plans.plan import Plan, Step
-from dagpu.plans.program import HOST, Role
+from dagpu.plans.plan import Plan
 
 SPREAD: Final = 8
 """Number of pooled streams over which concurrent runs are spread. A plan with more lanes uses more."""
 
 POOL: Final = 64
 """Largest number of streams in the pool of a device. Lanes of a plan with more lanes share streams."""
-
-MEASURED_RUNS: Final = 3
-"""Runs of a plan in which host bodies are measured. The first call of a body may do what no later one does."""
 
 SPIN_SECONDS: Final = 20e-6
 """Seconds to poll before sleeping: about the time that it takes to put a thread to sleep and wake it again."""
@@ -118,9 +110,9 @@ def _refuse(index: int) -> None:
 
 @final
 class PreparedHostPlan:
-    """A plan and the devices that it runs on. Implements `dagpu.backends.protocol.Prepared`."""
+    """A plan and the ways to start its runs. Implements `dagpu.backends.protocol.Prepared`."""
 
-    __slots__ = ("_drivers", "_is_prompt", "_outputs", "_plan", "_prompt", "_unmeasured")
+    __slots__ = ("_is_prompt", "_plan", "_prompt", "_room", "_threaded")
     before_first: ClassVar[None] = None
     """None, because host bodies need no compilation."""
     before_graph: ClassVar[None] = None
@@ -131,17 +123,11 @@ class PreparedHostPlan:
 
     def __init__(self, plan: Plan, drivers: Sequence[HostDriver]) -> None:
         self._plan = plan
-        self._drivers = drivers
-        self._outputs = [
-            (number, buffer.device, buffer.nbytes)
-            for number, buffer in enumerate(plan.buffers)
-            if buffer.role is Role.OUTPUT and buffer.device != HOST
-        ]
+        self._room = RunRoom(plan, [driver.account for driver in drivers])
+        self._threaded = ThreadedPlan(plan, drivers, self._room)
         self._is_prompt = is_prompt(plan)
         self._prompt: PromptPlan | None = None
         """The plan for threads that wait for a run, once there is one."""
-        self._unmeasured = MEASURED_RUNS if MEASURE.get() and CostModel().guesses(plan) else 0
-        """The number of runs to come whose bodies are measured."""
 
     def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Run:
         """Start a run; see `Prepared.submit`.
@@ -149,76 +135,24 @@ class PreparedHostPlan:
         Raises:
             OutOfMemoryError: there is too little memory; the run has not begun.
         """
-        plan, drivers = self._plan, self._drivers
-        arenas = self._take_arenas()
-        for number, device, nbytes in self._outputs:
-            if bindings.memory[number] is None:
-                bindings.memory[number] = self._take(device, nbytes)
-        recorder = current_recorder()
-        if spin and self._is_prompt and recorder is None and not process.over:
+        if spin and self._is_prompt:
             prompt = self._prompt
             if prompt is None:
-                prompt = self._prompt = PromptPlan(plan)
-            return prompt.run(bindings, arenas)
-        streams = _streams(plan, drivers)
-        work = _by_stream(plan.steps, streams)
-        measured = self._kernel_times() if recorder is None else recorder.begin(plan, streams)
-        run = HostRun(plan, bindings, arenas, len(work), measured)
-        del arenas
-        enqueue({stream: Batch(run, steps) for stream, steps in work.items()})
-        if spin:
-            run.poll(spin)
-        return run
-
-    def _kernel_times(self) -> KernelTimes | None:
-        """Return what measures the bodies of a run; None once enough runs were measured."""
-        if not self._unmeasured:
-            return None
-        self._unmeasured -= 1
-        return KernelTimes(self._plan)
+                prompt = self._prompt = PromptPlan(self._plan, self._room)
+            run = prompt.start(bindings.memory, spin)
+            if run is not None:
+                return run
+        return self._threaded.start(bindings.memory, spin)
 
     def keep_memory(self) -> None:
         """Do nothing: no run is a launch of a graph. See `Prepared.keep_memory`."""
 
-    def freeze(self, bindings: Bindings) -> HostGraph:
-        """Capture the plan with this memory as a graph; see `Prepared.freeze`."""
-        plan = self._plan
-        lanes = [WorkerStream(lane.device, f"host:{lane.device}/graph") for lane in plan.lanes]
-        return HostGraph(plan, bindings, self._take_arenas(), _by_stream(plan.steps, lanes))
+    def freeze(self, bindings: Bindings) -> BoundPlan:
+        """Capture the plan with this memory as a graph; see `Prepared.freeze`.
 
-    def _take_arenas(self) -> list[HostMemory]:
-        return [
-            self._take(device, nbytes) if nbytes else NO_MEMORY for device, nbytes in enumerate(self._plan.arena_bytes)
-        ]
-
-    def _take(self, device: int, nbytes: int) -> HostMemory:
-        try:
-            return HostMemory(self._drivers[device].account, nbytes)
-        except MemoryError:
-            plan = self._plan
-            raise out_of_memory(
-                f"{no_room(plan.devices[device], nbytes)}. A run takes {plan.peak_bytes:,} bytes; "
-                f"alive at the peak: {describe_peak(plan, device)}"
-            ) from None
-
-
-def _streams(plan: Plan, drivers: Sequence[HostDriver]) -> list[WorkerStream]:
-    """Return the stream of each lane."""
-    if len(drivers) == 1:
-        return drivers[0].streams([lane.key for lane in plan.lanes])
-    return streams_by_device(plan.lanes, len(drivers), lambda number, keys: drivers[number].streams(keys))
-
-
-def _by_stream(steps: Sequence[Step], streams: Sequence[WorkerStream]) -> dict[WorkerStream, Sequence[Step]]:
-    """Return the steps of each stream, in the plan's order. Streams without steps are left out.
-
-    Lanes that share a stream are merged. In the plan's order every Record comes before its Waits, so no stream can wait
-    for itself.
-    """
-    if len(streams) == 1:
-        return {streams[0]: steps} if steps else {}
-    parts: dict[WorkerStream, list[Step]] = {stream: [] for stream in streams}
-    put = [parts[stream].append for stream in streams]
-    for step in steps:
-        put[step.lane](step)
-    return {stream: part for stream, part in parts.items() if part}
+        The worker thread that executes a `GraphLaunch` launches the graph and waits for it. So the graph's lanes have
+        their own streams: in a stream of the device's pool, their work could be queued behind that waiting thread.
+        """
+        plan, memory = self._plan, bindings.memory.copy()
+        work = by_stream(plan.steps, [WorkerStream(lane.device, f"host:{lane.device}/graph") for lane in plan.lanes])
+        return BoundPlan(plan, memory, partial(run_batches, plan, self._room.take(memory), work))

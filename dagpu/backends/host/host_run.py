@@ -2,21 +2,21 @@
 
 Invariants. State that several threads may write is written under `_lock`.
     _happened[e]                =>  all steps before the Record of event e in its lane are done or skipped
-    _done                       =>  neither a worker nor the run refers to the plan or its bindings any more
+    _done                       =>  neither a worker nor the run refers to the plan or its memory any more
 """
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import assert_never, final
 
 from dagpu.backends.common.failures import Outcome
 from dagpu.backends.common.measuring import KernelTimes, MeasuredRun, Perform
-from dagpu.backends.common.worker_threads import report_lost
+from dagpu.backends.common.worker_threads import WorkerStream, enqueue, report_lost
 from dagpu.backends.host.arrays import ArenaRange, HostMemory
 from dagpu.backends.host.numpy_execution import execute
-from dagpu.backends.protocol import Bindings, Failure
+from dagpu.backends.protocol import Failure
 from dagpu.common.critical import SIGNALS_SECONDS
 from dagpu.common.places import without_our_frames
 from dagpu.plans.plan import Allocate, Execute, Plan, Record, Release, Step, Wait
@@ -28,20 +28,20 @@ class HostRun:
     """Implements `dagpu.backends.protocol.Run`. Its other methods are called by the workers."""
 
     __slots__ = (
-        "_arenas", "_bindings", "_blocked", "_done", "_gate", "_happened", "_lock", "_outcome", "_plan",
-        "_recording", "_remaining", "_wakes",
+        "_arenas", "_blocked", "_done", "_gate", "_happened", "_lock", "_memory", "_outcome", "_plan", "_recording",
+        "_remaining", "_wakes",
     )  # fmt: skip
 
     def __init__(
         self,
         plan: Plan,
-        bindings: Bindings,
+        memory: list[object],
         arenas: Sequence[HostMemory],
         batches: int,
         recording: MeasuredRun | KernelTimes | None = None,
     ) -> None:
         self._plan: Plan | None = plan
-        self._bindings: Bindings | None = bindings
+        self._memory: list[object] | None = memory
         self._arenas = arenas
         self._recording = recording
         self._lock = threading.Lock()
@@ -53,7 +53,7 @@ class HostRun:
         self._gate: threading.Event | None = None
         self._wakes: list[Callable[[], None]] = []
         if self._done:
-            self._plan = self._bindings = None
+            self._plan = self._memory = None
             self._arenas = ()
             if recording is not None:
                 recording.end()
@@ -130,10 +130,9 @@ class HostRun:
 
     def run_steps(self, steps: Sequence[Step]) -> None:
         """Execute the steps of one stream, in their order. Raises nothing."""
-        plan, bindings = self._plan, self._bindings
+        plan, memory, outcome, arenas = self._plan, self._memory, self._outcome, self._arenas
         assert plan is not None
-        assert bindings is not None
-        memory, outcome, arenas = bindings.memory, self._outcome, self._arenas
+        assert memory is not None
         buffers, offsets = plan.buffers, plan.offsets
         perform: Perform = partial(execute, outcome=outcome)
         if self._recording is not None:
@@ -178,7 +177,7 @@ class HostRun:
         if self._recording is not None and (type(self._recording) is MeasuredRun or not self._outcome.abnormal):
             self._recording.end()
         # Dropped before any waiter sees the end: a waiter that then drops its references frees the memory at once.
-        self._plan = self._bindings = None
+        self._plan = self._memory = None
         self._arenas = ()
         with self._lock:
             self._done = True
@@ -226,3 +225,16 @@ class Batch:
         finally:
             del steps
             self._run.batch_ended()
+
+
+def run_batches(
+    plan: Plan,
+    arenas: Sequence[HostMemory],
+    work: Mapping[WorkerStream, Sequence[Step]],
+    memory: list[object],
+    recording: MeasuredRun | KernelTimes | None = None,
+) -> HostRun:
+    """Start a run of a plan, whose steps are executed in these streams."""
+    run = HostRun(plan, memory, arenas, len(work), recording)
+    enqueue({stream: Batch(run, steps) for stream, steps in work.items()})
+    return run

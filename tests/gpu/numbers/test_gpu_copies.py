@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from dagpu import Device, from_host, i32, pipeline, use_device
-from dagpu.backends.cuda.commands.staging import CHUNK, PIECE, PROMPT_IN, RING, SMALL
+from dagpu.backends.cuda.commands.transfers import CHUNK, PIECE, PROMPT_IN, RING, SMALL
 
 SIZES: Final = sorted(
     {size + more for size in (SMALL, PIECE, 3 * PIECE, PROMPT_IN, RING * CHUNK) for more in (-4, 0, 4)}

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from dagpu import bf16, f32, from_host, use_device
-from dagpu.backends.cuda.kernels.kernel_variants import macros
-from dagpu.backends.cuda.kernels.launch_params import pack
+from dagpu.backends.cuda.kernels.launch_params import macros, pack
 from dagpu.backends.host import host_run
 from dagpu.backends.host.arrays import writable_array
 from dagpu.backends.host.numpy_execution import execute

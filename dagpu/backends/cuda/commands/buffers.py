@@ -1,22 +1,72 @@
 """The memory of one run of a plan: blocks of the pools, and the bases of the plan's addresses."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, final
 
+import numpy as np
 from numpy.typing import NDArray
 
+from dagpu.backends.common.checked_bodies import index_error, index_of_tile, sight_error
+from dagpu.backends.common.failures import Outcome
 from dagpu.backends.common.host_instructions import source_array
-from dagpu.backends.cuda.commands.command_list import Reporting
-from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.commands.relocation import BaseOffset
-from dagpu.backends.cuda.commands.staging import PROMPT_IN, StagedArrays, is_copied_in_place
-from dagpu.backends.cuda.commands.transfers import CopyIn
-from dagpu.backends.cuda.driver.driver_errors import OUT_OF_MEMORY
+from dagpu.backends.cuda.commands.command_list import BaseOffset, Reporting, instructions_of
+from dagpu.backends.cuda.commands.transfers import PROMPT_IN, CopyIn, CopyOut, StagedArrays, is_copied_in_place
+from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
 from dagpu.backends.cuda.kernels.launch_params import REPORT
-from dagpu.backends.cuda.resources.other_allocators import free_idle_memory_of_others
-from dagpu.backends.cuda.resources.pools import MemoryBlock, array_over
-from dagpu.common.errors import DeviceError
+from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.backends.cuda.resources.pools import MemoryBlock, array_over, free_idle_memory_of_others
+from dagpu.common.errors import DeviceError, KernelBoundsError
 from dagpu.common.layout import address_of
+from dagpu.common.places import describe
+from dagpu.plans.plan import Plan
+from dagpu.plans.program import Launch
+
+# ---- A plan compiled for its devices, as immutable data. All its runs and graphs read it; none changes it -------
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class CompiledPlan:
+    """A plan, its devices, and the base from which each of its addresses is counted."""
+
+    plan: Plan
+    devices: Sequence[CudaDevice]
+    keys: Sequence[Hashable]
+    """The key of each lane's stream."""
+    bases: int
+    """The number of bases."""
+    places: Sequence[BaseOffset | None]
+    """For each buffer the place where it begins; None for cells and for buffers that nothing allocates."""
+    outputs: Sequence[tuple[int, int, int, int]]
+    """For each result: buffer, base, number of the device, bytes."""
+    inputs: Sequence[tuple[int, int]]
+    """For each input, a buffer that the caller gives: buffer, base."""
+    arenas: Sequence[tuple[int, int]]
+    """For each arena: number of the device, bytes."""
+    gathers: Sequence[tuple[int, int, int]]
+    """For each copy out of a strided source: base of the memory in which it is gathered, number of the device,
+    bytes."""
+    report_base: int
+    """The base of the reports of bounds violations."""
+    reports: Sequence[Launch]
+    """The launches that report a violation of bounds, in the order of their reports."""
+    copies_in: Sequence[CopyIn]
+    bytes_in: int
+    """Bytes that all copies from the host copy together."""
+    copies_out: Sequence[CopyOut]
+    allocates: bool
+    """True if runs allocate memory: arenas, results, or what copies and reports need."""
+    copies_host: bool
+    """True if runs copy from or to the host."""
+    blocking: bool
+    """True if the submission of a run may take long for any inputs. Worker threads submit such a run."""
+    calls_user: bool = False
+    """True if the submission calls bodies of foreign ops. One thread that may wait submits such a run, in the plan's
+    order: the current stream of a library belongs to a thread."""
+    decides: bool = False
+    """True if the plan has an `If`. Then each run is one graph, which decides what runs."""
+
 
 _ARENA: Final = "the temporaries of a run"
 _RESULT: Final = "a result"
@@ -180,3 +230,56 @@ def _block(compiled: CompiledPlan, number: int, nbytes: int, wanted: int, purpos
                 if error.code != OUT_OF_MEMORY:
                     raise
         raise device.out_of_memory(compiled.plan, number, nbytes, purpose)
+
+
+# ---- bounds violations, read from the reports of kernels that are compiled with `checked=True` ------------------
+
+
+LAYOUT: Final = np.dtype(
+    [("state", "i4"), ("argument", "i4"), ("rank", "i4"), ("kind", "i4"), ("index", "i8", (8,)), ("extent", "i8", (8,))]
+)
+"""Layout of `Report` in kernels/prelude/dagpu.cuh. `state` is 2 once the report is complete."""
+assert LAYOUT.itemsize == REPORT
+
+OUT_OF_SIGHT: Final = 3
+"""The kind of a report of an input that a tile may not see there; `extent[0]` is the number of the tile."""
+
+_KINDS: Final = {
+    0: "outside its extents {extent}",
+    1: "outside the tensor, of shape {extent}",
+    2: "outside this block's tile, of extents {extent}",
+}
+
+
+def fail_violations(plan: Plan, launches: Sequence[Launch], reports: NDArray[np.uint8], outcome: Outcome) -> None:
+    """Fail the launches that went out of bounds. A launch that depends on a failed one is not blamed: its indices may
+    come from wrong results."""
+    found = {id(launch): error for launch, error in violations(launches, reports)}
+    if not found:
+        return
+    for instruction in instructions_of(plan):
+        if not (outcome.abnormal and outcome.skips(instruction)) and (error := found.get(id(instruction))):
+            outcome.fail(instruction, error)
+
+
+def violations(launches: Sequence[Launch], reports: NDArray[np.uint8]) -> Iterator[tuple[Launch, KernelBoundsError]]:
+    """Yield each launch that went out of bounds, with its error."""
+    for launch, report in zip(launches, reports.view(LAYOUT), strict=True):
+        if report["state"]:
+            yield launch, _error(launch, report)
+
+
+def _error(launch: Launch, report: Any) -> KernelBoundsError:
+    spec, rank = launch.kernel, int(report["rank"])
+    if int(report["kind"]) == OUT_OF_SIGHT:
+        seen = tuple(int(n) for n in report["index"][:rank])
+        return sight_error(launch, int(report["argument"]), seen, index_of_tile(int(report["extent"][0]), launch.grid))
+    name = spec.params[int(report["argument"])].name
+    index, extent = (tuple(int(n) for n in report[what][:rank]) for what in ("index", "extent"))
+    if spec.indexed is not None:
+        return index_error(launch, index[spec.indexed.axis], extent[spec.indexed.axis])
+    where = _KINDS[int(report["kind"])].format(extent=extent)
+    return KernelBoundsError(
+        f"kernel {spec.name!r}, launched at {describe(launch.origin)}: argument {name!r} was accessed at {index}, "
+        f"{where}. That access was not made. Correct the index in the kernel, declared at {describe(spec.origin)}."
+    )

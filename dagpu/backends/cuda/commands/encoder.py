@@ -10,13 +10,19 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final, NamedTuple, TypeAlias, assert_never, final
 
-from dagpu.backends.cuda.commands.command_list import Command, Do, Encoded, Kind
-from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.commands.relocation import BaseOffset, LaunchParameters, Relocations
+from dagpu.backends.cuda.commands.buffers import CompiledPlan
+from dagpu.backends.cuda.commands.command_list import (
+    BaseOffset,
+    Command,
+    Do,
+    Encoded,
+    Kind,
+    LaunchParameters,
+    Relocations,
+)
 from dagpu.backends.cuda.driver.driver_protocol import KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, packed_seed
-from dagpu.backends.cuda.kernels.launch_limits import block_for, check_limits
-from dagpu.backends.cuda.kernels.launch_params import LIST, REPORT, PackedLaunch
+from dagpu.backends.cuda.kernels.launch_params import LIST, REPORT, PackedLaunch, block_for, check_limits
 from dagpu.backends.cuda.resources.streams import MARK_EVERY
 from dagpu.plans.plan import Execute, Record, Wait
 from dagpu.plans.program import If, Instruction, Launch, View

@@ -7,7 +7,7 @@ from typing import Final, Protocol, final
 from dagpu.backends.cuda.compile.compiler import Compiled, Unit, kernel_unit
 from dagpu.backends.cuda.driver.driver_protocol import Function, Gpu
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
-from dagpu.backends.cuda.kernels.kernel_variants import kernel_key, macros
+from dagpu.backends.cuda.kernels.launch_params import kernel_key, macros
 from dagpu.ops.kernel_spec import KernelSpec
 
 BUILTIN_FILE: Final = "dagpu/builtin.cu"

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, kernel_unit
 from dagpu.backends.cuda.compile.nvcc import find_nvcc
 from dagpu.backends.cuda.compile.nvrtc import load_nvrtc
-from dagpu.backends.cuda.kernels.kernel_variants import macros, usual_variant
+from dagpu.backends.cuda.kernels.launch_params import macros, usual_variant
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.places import describe
 from dagpu.kernels.decorator import DECLARED, Kernel

@@ -9,6 +9,10 @@ GIL on a driver's thread. Otherwise a running kernel, or a host function behind 
 lists all calls.
 """
 
+import atexit
+import os
+import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,7 +21,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.common.errors import DeviceError
+from dagpu.common.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from dagpu.handles.device_handles import Enqueue
 
 GridExtents: TypeAlias = tuple[int, int, int]
@@ -386,3 +390,84 @@ class Gpu(Protocol):
     def is_pinned(self, array: np.ndarray[Any, Any]) -> bool:
         """Return True if the array is in page-locked memory, whichever library allocated it."""
         ...
+
+
+# ---- the results of driver calls (CUresult) that dagpu distinguishes, and the errors that users get for failed calls
+
+
+OUT_OF_MEMORY: Final = 2
+NOT_READY: Final = 600
+PEER_ACCESS_ALREADY_ENABLED: Final = 704
+NOT_SUPPORTED: Final = 801
+INVALID_VALUE: Final = 1
+CAPTURED_EVENT: Final = 907
+
+STICKY: Final = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
+"""CUresults after which a context cannot be used again: uncorrectable ECC and NVLink errors, illegal address, launch
+timeout, destroyed context, assert, hardware stack, illegal instruction, misaligned address, invalid address space,
+invalid program counter, launch failure, contained error, leak of tensor memory, unknown (cuda.h: the results whose text
+says that the process must be terminated and relaunched)."""
+
+CURES: Final = {
+    1: "It is a defect in dagpu, or in arguments that the driver alone can check",
+    200: "Compile for this device's architecture",
+    209: "The kernel's options name another architecture: leave -arch out",
+    218: "The kernel's options name another architecture, or the driver is older than the compiler: update the driver",
+    222: "The driver is older than the compiler: update the driver",
+    700: "Find the access with checked=True on the kernel (or DAGPU_CHECKED=1), or with compute-sanitizer",
+    701: "Use fewer threads or less shared memory for each block",
+    702: "A display's watchdog ended the kernel: make it shorter",
+    710: "An assert in the kernel failed: its message is in the program's output",
+    716: "A load or store is wider than its address is aligned; find it with compute-sanitizer",
+    719: "Find the cause with checked=True on the kernel (or DAGPU_CHECKED=1), or with compute-sanitizer",
+}
+
+
+def device_error(call: str, code: int, text: str) -> DeviceError:
+    """Return the error of a failed driver call: `DeviceLostError` if the context cannot be used again,
+    `OutOfMemoryError` if memory is short, else `DeviceError`."""
+    cure = CURES.get(code)
+    message = f"{call} failed: {text} (CUresult {code})"
+    if code in STICKY:
+        return DeviceLostError(f"{message}. {cure or 'The device cannot be used any more by this process'}.", code)
+    kind = OutOfMemoryError if code == OUT_OF_MEMORY else DeviceError
+    return kind(message + (f". {cure}." if cure else "."), code)
+
+
+# ---- keeps threads out of the driver while the interpreter exits ------------------------------------------------
+
+
+EXIT_SECONDS: Final = 2.0
+"""Seconds that the interpreter waits at exit for threads that are in the driver."""
+
+
+@final
+class ExitGuard:
+    """Counts the threads that are in the driver. The interpreter ends daemon threads at any point by unwinding their
+    stacks, and the process crashes if a thread is in the driver or in PyCUDA's C++ then. So threads are stopped
+    before they enter the driver."""
+
+    __slots__ = ("begun", "inside")
+
+    def __init__(self) -> None:
+        self.begun = False
+        """True once the interpreter exits. Then a thread must not enter the driver without `stop_other_threads`."""
+        self.inside: list[None] = []
+        """One element for each thread that is in the driver. A thread appends it before its calls, and pops one after
+        them. Both are atomic."""
+        atexit.register(self._begin)
+        os.register_at_fork(after_in_child=self.inside.clear)  # these threads exist in the parent only
+
+    def _begin(self) -> None:
+        self.begun = True
+        deadline = time.monotonic() + EXIT_SECONDS
+        while self.inside and time.monotonic() < deadline:
+            time.sleep(1e-3)
+
+    def stop_other_threads(self) -> None:
+        """Block the calling thread for ever, unless it is the main thread, which may still have work at exit."""
+        if threading.current_thread() is not threading.main_thread():
+            threading.Event().wait()
+
+
+EXIT_GUARD: Final = ExitGuard()

@@ -25,9 +25,10 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.backends.cuda.driver.driver_errors import NOT_SUPPORTED, PEER_ACCESS_ALREADY_ENABLED, device_error
 from dagpu.backends.cuda.driver.driver_protocol import (
     LAUNCH,
+    NOT_SUPPORTED,
+    PEER_ACCESS_ALREADY_ENABLED,
     CapturedNode,
     EnqueuedWork,
     Function,
@@ -40,12 +41,10 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     RawGraph,
     RawStream,
     TimingEvent,
+    device_error,
 )
-from dagpu.backends.cuda.driver.pycuda_capture import StreamCapture
-from dagpu.backends.cuda.driver.pycuda_context import Context
-from dagpu.backends.cuda.driver.pycuda_graphs import GraphSite, PyCudaGraph
-from dagpu.backends.cuda.driver.pycuda_launches import PyCudaLaunches
-from dagpu.backends.cuda.driver.pycuda_streams import PyCudaEvent, PyCudaStream
+from dagpu.backends.cuda.driver.pycuda_graphs import GraphSite, PyCudaGraph, StreamCapture
+from dagpu.backends.cuda.driver.pycuda_streams import Context, PyCudaEvent, PyCudaLaunches, PyCudaStream
 from dagpu.common.errors import DeviceError, NoDeviceError
 from dagpu.common.layout import address_of
 from dagpu.handles.device_handles import INSTALL_CUDA

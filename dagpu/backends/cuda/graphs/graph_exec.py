@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple, final
 
-from dagpu.backends.cuda.commands.relocation import NOWHERE
-from dagpu.backends.cuda.commands.staging import StagedArrays
-from dagpu.backends.cuda.driver.driver_errors import OUT_OF_MEMORY
+from dagpu.backends.cuda.commands.command_list import NOWHERE
+from dagpu.backends.cuda.commands.transfers import StagedArrays
 from dagpu.backends.cuda.driver.driver_protocol import (
+    OUT_OF_MEMORY,
     CapturedNode,
     CopyNode,
     FillNode,

@@ -7,6 +7,8 @@ element types, so that few modules are ever compiled; everything else is a param
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
+from operator import attrgetter
 from pathlib import Path
 from struct import pack
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, assert_never, final
@@ -15,10 +17,97 @@ import numpy as np
 
 from dagpu.backends.common.numpy_initializers import write_constant
 from dagpu.backends.cuda.driver.driver_protocol import CopyNode, FillNode, Gpu, RawStream
-from dagpu.backends.cuda.kernels.strided_loop import Start, StridedLoop, choose_kernel, packed, reduce_loop
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout, strides_of
 from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check_recipe
+
+# ---- strided loops over two arrays of one shape, in the form that the kernels of walk.cuh take ------------------
+# The arrays are the output and the source (of a fill: the elements' numbers). The host reduces the loop first: it drops
+# axes of extent 1, makes all strides in the output positive, sorts the axes in the order of the output's memory, and
+# merges neighbours that are contiguous in both arrays. Most loops have one or two axes then.
+
+
+FEW_AXES: Final = 4
+"""The most axes of a small loop. With fewer than 2**31 elements, its kernel computes indices by multiplication instead
+of division."""
+MAX_AXES: Final = 32
+
+
+@final
+class Start(NamedTuple):
+    """The start of a loop in both arrays, in bytes (of a fill's numbers: in elements)."""
+
+    out: int
+    source: int
+
+
+@final
+class Axis(NamedTuple):
+    """One axis of a loop: its extent, and its strides in the output and in the source."""
+
+    extent: int
+    out: int
+    source: int
+
+
+@final
+class StridedLoop(NamedTuple):
+    """A loop over two arrays: `Walk` in walk.cuh. The axis with the smallest stride in the output comes first."""
+
+    size: int
+    start: Start
+    axes: tuple[Axis, ...]
+
+    def dense(self, out_size: int, source_size: int) -> bool:
+        """Return True if both arrays are contiguous and in the same order."""
+        return not self.axes or (len(self.axes) == 1 and self.axes[0][1:] == (out_size, source_size))
+
+
+def reduce_loop(shape: Sequence[int], start: Start, out: Sequence[int], source: Sequence[int]) -> StridedLoop:
+    """Return the reduced loop over two arrays of this shape with these strides. No extent may be 0.
+
+    Raises:
+        ShapeError: more than `MAX_AXES` axes cannot be merged.
+    """
+    out_start, source_start = start
+    axes: list[Axis] = []
+    for extent, a, b in zip(shape, out, source, strict=True):
+        if extent == 1:
+            continue
+        if a < 0:
+            out_start, source_start = out_start + (extent - 1) * a, source_start + (extent - 1) * b
+        axes.append(Axis(extent, a, b) if a >= 0 else Axis(extent, -a, -b))
+    merged: list[Axis] = []
+    for axis in sorted(axes, key=attrgetter("out")):
+        inner = merged[-1] if merged else None
+        if inner is not None and axis[1:] == (inner.out * inner.extent, inner.source * inner.extent):
+            merged[-1] = inner._replace(extent=inner.extent * axis.extent)
+        else:
+            merged.append(axis)
+    if len(merged) > MAX_AXES:
+        raise ShapeError(
+            f"{len(merged)} axes of shape {tuple(shape)} cannot be merged, but a kernel takes at most {MAX_AXES}. Copy "
+            "or fill the array in parts."
+        )
+    return StridedLoop(prod(shape), Start(out_start, source_start), tuple(merged))
+
+
+def choose_kernel(walk: StridedLoop, name: str) -> tuple[int, str]:
+    """Return the number of axes that the kernel's parameter can hold, and the kernel's name."""
+    few = len(walk.axes) <= FEW_AXES and walk.size < 1 << 31
+    return (FEW_AXES, f"{name}_few") if few else (MAX_AXES, f"{name}_many")
+
+
+def packed(walk: StridedLoop, room: int) -> bytes:
+    """Pack a loop as the kernel's parameter, with room for `room` axes."""
+    parts = [pack("<QqqQ", walk.size, *walk.start, len(walk.axes))]
+    for axis in walk.axes:
+        # Granlund and Montgomery's multiplier for a 32-bit division, less its top bit; see walk.cuh.
+        shift = (axis.extent - 1).bit_length()
+        multiplier = ((1 << 32) * ((1 << shift) - axis.extent)) // axis.extent + 1 if shift < 32 else 0
+        parts.append(pack("<QqqII", *axis, multiplier, shift))
+    return b"".join(parts).ljust(32 + 32 * room, b"\0")
+
 
 THREADS: Final = 256
 MAX_BLOCKS: Final = 1 << 14
@@ -425,3 +514,40 @@ def _text(*parts: str) -> str:
     """Return these files of the prelude, concatenated. Each occurs once, so none includes another."""
     texts = ((_PRELUDE / f"{part}.cuh").read_text(encoding="utf-8") for part in parts)
     return "\n".join(text.replace("#pragma once\n", "") for text in texts)
+
+
+# ---- the kernel that sets the condition of a conditional node of a graph ----------------------------------------
+
+
+# A kernel calls `cudaGraphSetConditional` in CUDA C++. No device runtime is linked for that: ptxas leaves the function
+# undefined in the cubin, as it does `malloc`, and the driver provides it when it loads the module. NVRTC has no
+# declaration of it, and nvcc has the same one.
+_TEXT: Final = """\
+extern "C" __device__ void cudaGraphSetConditional(unsigned long long handle, unsigned int value);
+
+extern "C" __global__ void dagpu_decide(unsigned long long handle, {parameters}) {{
+    bool found = false;
+{loops}
+    const int any = __syncthreads_or(found);
+    if (threadIdx.x == 0) cudaGraphSetConditional(handle, any != 0);
+}}
+"""
+
+
+def decide(counts: Sequence[int]) -> BuiltinWork:
+    """Return the launch that sets a condition to 1 if one of the flags is not 0, else to 0.
+
+    The flags are 32-bit numbers in arrays of these lengths. The parameters are the handle of the condition, the
+    addresses of the arrays, and their lengths.
+    """
+    numbers = range(len(counts))
+    addresses = [f"const unsigned int* flags{n}" for n in numbers]
+    lengths = [f"unsigned int count{n}" for n in numbers]
+    loops = [
+        f"    for (unsigned int i = threadIdx.x; i < count{n}; i += blockDim.x) found |= flags{n}[i] != 0;"
+        for n in numbers
+    ]
+    text = _TEXT.format(parameters=", ".join([*addresses, *lengths]), loops="\n".join(loops))
+    arguments = pack(f"<Q{len(counts)}Q{len(counts)}I", 0, *[0] * len(counts), *counts)
+    pointers = tuple([8 + 8 * n for n in numbers])
+    return BuiltinWork(text, "dagpu_decide", (1, 1, 1), (THREADS, 1, 1), arguments, pointers)

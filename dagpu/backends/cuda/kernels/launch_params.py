@@ -15,21 +15,12 @@ from typing import Any, Final, final
 import numpy as np
 
 from dagpu.backends.cuda.driver.driver_protocol import Function, GridExtents, Limits
-from dagpu.backends.cuda.kernels.kernel_variants import (
-    CHECKED,
-    LINEAR_GRID,
-    SEES,
-    STRIDED,
-    TILE_LIST,
-    WIDE,
-    variant_for,
-)
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout, bf16
 from dagpu.common.param_form import Form
 from dagpu.common.places import describe
 from dagpu.kernels.declaration import ScalarCheck
-from dagpu.ops.kernel_spec import Field, Param
+from dagpu.ops.kernel_spec import Field, KernelSpec, Param, PythonKernel
 from dagpu.plans.program import Cell, Launch, Tiles, View
 
 THREADS: Final = 256
@@ -333,3 +324,164 @@ def _converter(dtype: "np.dtype[Any]") -> Callable[[Any], bytes]:
             return by_numpy(value)
 
     return by_struct
+
+
+# ---- the variants of a kernel, and the one that a launch needs: each is compiled with other macros of the prelude
+
+
+NARROW: Final = 2**31 - 2048
+"""Indices of this many elements or more need 64 bits. The limit is below 2**31 because a block steps up to 1,024 past
+the end of its tile."""
+
+STRIDED: Final = 1
+WIDE: Final = 2
+LINEAR_GRID: Final = 4
+CHECKED: Final = 8
+TILE_LIST: Final = 16
+SEES: Final = 32
+_MACROS: Final = {
+    STRIDED: "DAGPU_STRIDED", WIDE: "DAGPU_WIDE", LINEAR_GRID: "DAGPU_LINEAR_GRID", CHECKED: "DAGPU_CHECKED",
+    TILE_LIST: "DAGPU_TILE_LIST", SEES: "DAGPU_SEES",
+}  # fmt: skip
+
+
+def macros(variant: int) -> tuple[str, ...]:
+    """Return the prelude's macros for a variant, which is a sum of the flags above."""
+    return tuple([name for bit, name in _MACROS.items() if variant & bit])
+
+
+def variant_for(launch: Launch, linear: bool) -> int:
+    """Return the variant that a launch needs. `linear` is true if its grid is linear."""
+    spec = launch.kernel
+    if spec.python is not None:
+        return _python_variant(launch, spec.python)
+    if spec.abi == "pointers":
+        return 0
+    variant = CHECKED if spec.checked else 0
+    if linear:
+        variant |= LINEAR_GRID
+    if launch.tile_list is not None:
+        variant |= TILE_LIST
+    if spec.checked and spec.sees is not None and spec.grid is None:
+        variant |= SEES
+    for _, view in launch.views:
+        layout = view.layout
+        if not layout.contiguous:
+            variant |= STRIDED
+        if _reach(layout) >= NARROW:
+            variant |= WIDE
+    for extents in spec.walked:
+        if prod([launch.view(number).layout.shape[axis] for number, axis in extents]) >= NARROW:
+            variant |= WIDE
+    return variant
+
+
+def usual_variant(spec: KernelSpec) -> int:
+    """Return the variant that is compiled ahead of the first launch: that for contiguous tensors.
+
+    Raises:
+        KernelArgumentError: it depends on the arguments of a launch.
+    """
+    if spec.python is not None:
+        return spec.python.usual_variant()
+    return CHECKED if spec.checked and spec.abi == "views" else 0
+
+
+def _python_variant(launch: Launch, python: PythonKernel) -> int:
+    try:
+        return python.variant([view.layout for _, view in launch.views], launch.tile)
+    except KernelArgumentError as error:
+        raise KernelArgumentError(f"{error} It is launched at {describe(launch.origin)}.") from error.__cause__
+
+
+def _reach(layout: Layout) -> int:
+    """Return the largest number that is computed for an index of a layout, or is a field of its struct."""
+    itemsize = layout.dtype.itemsize
+    largest, elements, index = 0, 1, 0
+    for extent, stride in zip(layout.shape, layout.strides, strict=True):
+        step = abs(stride) // itemsize
+        largest = max(largest, extent, step)
+        elements *= extent
+        index += extent * step
+    return max(largest, elements, index)
+
+
+def kernel_key(spec: KernelSpec, variant: int) -> tuple[object, ...]:
+    """Return the key of a compiled kernel: everything in its spec that the compilation depends on, and the variant."""
+    if spec.python is not None:
+        return spec.python, variant
+    return spec.cuda, spec.name, spec.options, spec.abi, variant
+
+
+# ---- fits a packed launch to its compiled function and its device: the block's size, and errors about their limits
+
+
+FEW_TILES: Final = 512
+"""The most blocks with a list of tiles that have `FEW_TILES_THREADS` threads. Of 4,096 tiles of 64 KB, 40 took 8 us
+with 512 threads and 14 with 256 on an H200, 409 took 24 and 36, and 1,024 as long with both."""
+
+FEW_TILES_THREADS: Final = 512
+
+
+def block_for(launch: Launch, form: LaunchForm, function: Function) -> GridExtents:
+    """Return the block of a launch of this function. Where dagpu chooses it, it has no more threads than the function
+    allows. Where a few tiles run, it has more than by default: they leave most of a GPU idle, and a tile's time is that
+    of the elements of one thread, one after the other. A kernel with shared memory keeps the default, for which that
+    may be cut."""
+    block, spec = function.block or form.block, launch.kernel
+    if spec.block is not None or spec.python is not None:
+        return block
+    threads = prod(block)
+    shared = spec.shared_bytes or function.static_shared or function.dynamic_shared
+    if launch.tile_list is not None and form.grid[0] <= FEW_TILES and threads == THREADS and not shared:
+        tile = prod(launch.outputs[0].tile)
+        threads = min(FEW_TILES_THREADS, -(-tile // 32) * 32)
+    if threads == prod(block) and threads <= function.max_threads:
+        return block
+    return max(min(threads, function.max_threads) // 32, 1) * 32, 1, 1
+
+
+def check_limits(
+    launch: Launch, form: LaunchForm, block: GridExtents, function: Function, limits: Limits, device: str
+) -> None:
+    """Raise if the device cannot run a launch. Allow the kernel more dynamic shared memory if it needs that.
+
+    Raises:
+        KernelArgumentError: the block, the grid or the shared memory exceeds the device's limit.
+    """
+    if function in form.accepted:
+        return
+    spec = launch.kernel
+    threads = prod(block)
+    if threads > function.max_threads:
+        why = (
+            f"it takes {function.registers} registers for each thread" if function.max_threads < limits.threads else ""
+        )
+        raise _refusal(launch, f"a block of {threads} threads", f"at most {function.max_threads}", device, why, "block")
+    for axis, (count, most) in enumerate(zip(block, limits.block, strict=True)):
+        if count > most:
+            raise _refusal(launch, f"{count} threads along axis {'xyz'[axis]}", f"at most {most}", device, "", "block")
+    for axis, (blocks, most) in enumerate(zip(form.grid, limits.grid, strict=True)):
+        if blocks > most:
+            raise _refusal(launch, f"{blocks} blocks along axis {'xyz'[axis]}", f"at most {most}", device, "", "grid")
+    dynamic = spec.shared_bytes + function.dynamic_shared
+    shared = dynamic + function.static_shared
+    if shared > limits.shared:
+        why = f"{dynamic} dynamic and {function.static_shared} of its own"
+        what = f"{shared} bytes of shared memory for each block"
+        raise _refusal(launch, what, f"at most {limits.shared}", device, why, "shared_memory")
+    if shared > limits.default_shared:
+        function.allow_shared(limits.shared - function.static_shared)
+    form.accepted.add(function)
+
+
+def _refusal(launch: Launch, what: str, most: str, device: str, why: str, method: str) -> KernelArgumentError:
+    spec = launch.kernel
+    because = f" ({why})" if why else ""
+    cure = f"{spec.name}.{method}(...), or another tile"
+    if spec.python is not None and method != "grid":
+        cure = f"smaller tiles, num_warps or num_stages, as {spec.python.library} says"
+    return KernelArgumentError(
+        f"kernel {spec.name!r}, launched at {describe(launch.origin)}: {what}{because}, but {device} allows it {most}. "
+        f"Give fewer: {cure}."
+    )

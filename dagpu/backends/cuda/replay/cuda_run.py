@@ -8,24 +8,257 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, final
+from contextlib import nullcontext
+from threading import Lock
+from typing import Final, Protocol, final
 
 from dagpu.backends.common.failures import Outcome
-from dagpu.backends.cuda.commands.bounds_reports import fail_violations
-from dagpu.backends.cuda.commands.buffers import RunMemory
-from dagpu.backends.cuda.commands.command_list import Command, CommandList
-from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
-from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream
+from dagpu.backends.common.measuring import MeasuredRun
+from dagpu.backends.cuda.commands.buffers import CompiledPlan, RunMemory, fail_violations
+from dagpu.backends.cuda.commands.command_list import (
+    Command,
+    CommandList,
+    Do,
+    Kind,
+    RunBuffers,
+    describe_instruction,
+    instructions_of,
+)
+from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream, TimingEvent
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
-from dagpu.backends.cuda.replay.timing import EventTiming
-from dagpu.backends.cuda.replay.wakeup import open_wakeup_pipe, signal_when_done
-from dagpu.backends.cuda.resources.cuda_device import CudaDevice, lose_devices
+from dagpu.backends.cuda.resources.cuda_device import CudaDevice, SleptOn, identity, lose_devices
 from dagpu.backends.cuda.resources.pools import array_over
-from dagpu.backends.cuda.resources.streams import CudaStream
+from dagpu.backends.cuda.resources.streams import MARK_EVERY, CudaStream
 from dagpu.backends.protocol import Failure
 from dagpu.common.errors import DeviceError, DeviceLostError
 from dagpu.common.places import without_our_frames
+from dagpu.plans.program import Instruction
+
+# ---- measures a run on GPUs, with a timing event before and after each instruction in its stream ----------------
+# The run's commands are replaced by ones that record the events. The command list itself does not change, so other runs
+# are not measured. Times are relative to an event that is recorded in an idle stream before the run, when the host's
+# clock is read as well. A GPU's clock has a resolution of about half a microsecond (cuEventElapsedTime).
+
+
+ENTRIES = 3
+"""The entries that a measured instruction adds to its stream: itself, and two events. They count towards a full
+queue."""
+
+
+@final
+class EventTiming:
+    """The timing events of one run. The run's threads may add events at the same time."""
+
+    def __init__(self, recording: MeasuredRun, devices: Sequence[CudaDevice], device_of_lane: Sequence[int]) -> None:
+        self._recording = recording
+        self._devices = devices
+        self._device_of_lane = device_of_lane
+        self._taken: list[tuple[CudaDevice, TimingEvent]] = []
+        self._spans: list[tuple[Instruction, int, TimingEvent, TimingEvent]] = []
+        self._starts: list[tuple[TimingEvent, float]] = []
+        """For each device a complete event, and its time in seconds of `time.perf_counter`."""
+        try:
+            for device in devices:
+                self._starts.append(self._start(device))
+        except BaseException:
+            self._release_events()
+            raise
+        self.unmarked = [0] * len(device_of_lane)
+        """For each lane the number of entries after its last MARK."""
+
+    def _start(self, device: CudaDevice) -> tuple[TimingEvent, float]:
+        with device.gpu.current():
+            event = self._take(device)
+            idle = device.streams.take_exclusive()
+            try:
+                event.record(idle.raw)
+                event.synchronize()
+                return event, time.perf_counter()
+            finally:
+                device.streams.give_back_exclusive(idle)
+
+    def _take(self, device: CudaDevice) -> TimingEvent:
+        event = device.streams.take_timing_event()
+        self._taken.append((device, event))
+        return event
+
+    def actions(self, plain: Sequence[Command], launch: Callable[[int], None]) -> list[Command]:
+        """Return measuring versions of the commands, with a MARK after every `MARK_EVERY` entries of a lane. `launch`
+        submits the launch of a number."""
+        found: list[Command] = []
+        for action in plain:
+            if action.kind is Kind.MARK:
+                continue
+            if action.instruction is None:
+                found.append(action)
+                continue
+            kind = Kind.DO if action.kind is Kind.LAUNCH else action.kind
+            measured = self._measured(action, action.instruction, launch)
+            found.append(Command(kind, action.lane, action.instruction, measured))
+            self.unmarked[action.lane] += ENTRIES
+            if self.unmarked[action.lane] >= MARK_EVERY:
+                found.append(Command(Kind.MARK, action.lane, None, self.unmarked[action.lane]))
+                self.unmarked[action.lane] = 0
+        return found
+
+    def _measured(self, action: Command, instruction: Instruction, launch: Callable[[int], None]) -> Do:
+        """Return a function that submits a command between two timing events. The device's context must be current."""
+        do, number = action.a, self._device_of_lane[action.lane]
+        mark, name = self._recording.mark, self._recording.name_of(instruction)
+
+        def measured(buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
+            begin, end = self._take(device), self._take(device)
+            begin.record(stream)
+            with nullcontext() if mark is None else mark(name):
+                if action.kind is Kind.LAUNCH:
+                    launch(do)
+                else:
+                    do(buffers, device, stream)
+            end.record(stream)
+            self._spans.append((instruction, number, begin, end))
+
+        return measured
+
+    def collect(self) -> None:
+        """Pass the times to the recording, and return the events to the pool. The devices must have completed the run.
+        A lost device has no times."""
+        if all(device.lost is None for device in self._devices):
+            try:
+                for instruction, number, begin, end in self._spans:
+                    base, when = self._starts[number]
+                    with self._devices[number].gpu.current():
+                        times = begin.time_since(base), end.time_since(base)
+                    self._recording.add(instruction, when + times[0] * 1e-3, when + times[1] * 1e-3)
+            except DeviceError:
+                pass  # a driver error here has failed the run as well
+        self._release_events()
+
+    def _release_events(self) -> None:
+        """Return the events, except those of a lost device, and end the recording."""
+        for device, event in self._taken:
+            if device.lost is None:
+                device.streams.give_back_timing(event)
+        self._spans, self._taken = [], []
+        self._recording.end()
+
+
+# ---- wakes a task that sleeps until a run is over: the driver closes the write end of a pipe then ---------------
+
+
+class WakingRun(Protocol):
+    """The part of a run that wakes the task sleeping on it. Its fields are those of `CudaRun`."""
+
+    lock: Lock
+    wakeup_fd: int | None
+    notifier: CudaStream | None
+
+    @property
+    def devices(self) -> Sequence[CudaDevice]: ...
+    @property
+    def streams(self) -> Sequence[CudaStream]: ...
+    @property
+    def raw(self) -> Sequence[RawStream]: ...
+    @property
+    def ends(self) -> Sequence[tuple[int, RawEvent]]: ...
+    @property
+    def submitted(self) -> bool: ...
+    @property
+    def finishing(self) -> bool: ...
+    @property
+    def finished(self) -> bool: ...
+    def done(self) -> bool: ...
+    def mark_lost(self, error: BaseException) -> bool: ...
+
+
+def open_pipe_after(run: SleptOn, device: CudaDevice, stream: RawStream) -> int | None:
+    """Return the read end of a pipe whose write end the driver closes when all work in a stream is complete; None if
+    there are too many pipes. The run is over before, unless the device is lost. The context must be current.
+
+    Raises:
+        DeviceError: the driver refuses.
+    """
+    if device.watchdog.pipes_exhausted:
+        return None
+    try:
+        read, write = os.pipe()
+    except OSError:  # the process has too many files open
+        return None
+    try:
+        pipe = identity(write)
+        assert pipe is not None
+        try:
+            device.gpu.close_when_reached(stream, write)
+        except DeviceError:
+            os.close(write)
+            raise
+        device.watchdog.add(run, write, pipe)
+    except BaseException:
+        os.close(read)
+        raise
+    return read
+
+
+def open_wakeup_pipe(run: WakingRun) -> int | None:
+    """Return the read end of a pipe whose write end is closed when the run is over; None if there are too many
+    pipes."""
+    if run.devices[0].watchdog.pipes_exhausted:
+        return None
+    try:
+        read, write = os.pipe()
+    except OSError:  # the process has too many files open
+        return None
+    pipe = identity(write)
+    assert pipe is not None
+    with run.lock:
+        finishing, submitted = run.finishing, run.submitted
+        if not finishing:
+            run.wakeup_fd = write
+    if finishing:
+        os.close(write)
+        return read
+    try:
+        if submitted:
+            with run.devices[0].gpu.current():
+                signal_when_done(run)
+    except BaseException:
+        os.close(read)
+        raise
+    run.devices[0].watchdog.add(run, write, pipe)
+    return read
+
+
+def signal_when_done(run: WakingRun) -> None:
+    """Have the driver close the pipe when all lanes have ended. Everything must be submitted.
+
+    The driver closes it in the run's stream if the run alone uses one, else in a stream that waits for all ends.
+    """
+    device = run.devices[0]
+    with run.lock:  # either the driver or the run's end closes it
+        wakeup_fd, run.wakeup_fd = run.wakeup_fd, None
+        events = [event for _, event in run.ends]
+    if wakeup_fd is None:
+        return
+    try:
+        if len(run.streams) == 1 and len(run.streams[0].users) == 1:
+            device.gpu.close_when_reached(run.raw[0], wakeup_fd)
+            return
+        notifier = device.streams.take_exclusive()
+        for event in events:
+            notifier.raw.wait_for_event(event)
+        device.gpu.close_when_reached(notifier.raw, wakeup_fd)
+    except BaseException as error:
+        os.close(wakeup_fd)  # this wakes the task, which waits for the run itself
+        if not isinstance(error, DeviceError):
+            raise
+        run.mark_lost(error)
+        return
+    with run.lock:
+        late = run.finished
+        if not late:
+            run.notifier = notifier
+    if late:
+        device.streams.give_back_exclusive(notifier)
+
 
 NAP: Final = 50e-6
 """Seconds between two polls while the run has no event to wait for."""

@@ -8,16 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import final
 
-from dagpu.backends.cuda.commands.buffers import RunMemory
+from dagpu.backends.cuda.commands.buffers import CompiledPlan, RunMemory
 from dagpu.backends.cuda.commands.command_list import CommandListPool
-from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.driver.driver_protocol import RawEvent
-from dagpu.backends.cuda.driver.exit_guard import EXIT_GUARD
+from dagpu.backends.cuda.driver.driver_protocol import EXIT_GUARD, RawEvent
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances
-from dagpu.backends.cuda.replay.cuda_run import NAP, CudaRun
+from dagpu.backends.cuda.replay.cuda_run import NAP, CudaRun, open_pipe_after
 from dagpu.backends.cuda.replay.submit import follow_launch
-from dagpu.backends.cuda.replay.wakeup import open_pipe_after
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import Failure

@@ -16,8 +16,7 @@ from itertools import count
 from typing import Final, TypeAlias, final
 from weakref import WeakSet, ref
 
-from dagpu.backends.cuda.driver.driver_errors import CAPTURED_EVENT, INVALID_VALUE
-from dagpu.backends.cuda.driver.driver_protocol import Gpu, RawEvent, RawGraph, RawStream
+from dagpu.backends.cuda.driver.driver_protocol import CAPTURED_EVENT, INVALID_VALUE, Gpu, RawEvent, RawGraph, RawStream
 from dagpu.backends.cuda.resources.pools import ForeignOwner, MemoryBlock, Pool
 from dagpu.backends.cuda.resources.streams import Streams
 from dagpu.common.critical import ReferenceQueue

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from dagpu.backends.cuda.driver.driver_errors import OUT_OF_MEMORY
-from dagpu.backends.cuda.driver.driver_protocol import Gpu
+from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, Gpu
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, copy
 from dagpu.backends.cuda.resources.pools import LockedMemory, MemoryBlock, Pool, array_over
 from dagpu.backends.cuda.resources.streams import CudaStream, Streams

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from dagpu import ListSchedule, RoundRobin, SchedulingPolicy, arange, dup, i32, use_device, value, zeros
-from dagpu.backends.explore.trial import Bits, Trial
+from dagpu.backends.explore.search import Bits, Trial
 from dagpu.common.errors import PlanError
 from dagpu.testing import (
     Allocate,

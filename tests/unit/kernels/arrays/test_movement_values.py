@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from dagpu import array, bf16, bool_, expr, f16, f32, f64, from_host, i8, i32, ones, zeros
 from dagpu.arrays import scattering
-from dagpu.backends.cuda.commands.bounds_reports import LAYOUT
+from dagpu.backends.cuda.commands.buffers import LAYOUT
 from dagpu.ops.launch import Launch
 from dagpu.testing import KernelSpec, nodes_of
 from tests.emulation import shared_folder

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dagpu import array, bf16, bool_, f16, f32, f64, from_host, i8, i32, i64, u16
 from dagpu.arrays import ordered_sums, reductions
 from dagpu.arrays.reduction_order import ReducedAxes, ReductionOrder, merge_axes, reduction_order
-from dagpu.backends.cuda.kernels.kernel_variants import NARROW
+from dagpu.backends.cuda.kernels.launch_params import NARROW
 from dagpu.ops.launch import Launch
 from dagpu.testing import nodes_of
 from tests.behaviour.arrays.array_places import steps

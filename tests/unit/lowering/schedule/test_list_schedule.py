@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from benchmarks.support.makespan_bound import lower_bound
 from benchmarks.support.plan_times import simulate
 from dagpu import CostModel, ListSchedule, RoundRobin, SingleStream, plan_of, zeros, zip_ops
-from dagpu.backends.cuda.commands.staging import PROMPT_IN
+from dagpu.backends.cuda.commands.transfers import PROMPT_IN
 from dagpu.common.errors import PlanError
 from dagpu.plans.cost_model import COMPUTE, DOWNLOAD, UPLOAD, engine_of
 from dagpu.plans.dependences import Dependences

@@ -11,15 +11,7 @@ from typing import Any
 import pytest
 
 from dagpu import full, ones
-from dagpu.backends.cuda.driver import (
-    pycuda_capture,
-    pycuda_context,
-    pycuda_driver,
-    pycuda_enqueued,
-    pycuda_graphs,
-    pycuda_launches,
-    pycuda_streams,
-)
+from dagpu.backends.cuda.driver import pycuda_driver, pycuda_graphs, pycuda_streams
 from dagpu.backends.cuda.driver.driver_calls import DriverCall
 from dagpu.testing import LAUNCH
 from tests.programs.arithmetic import axpy
@@ -29,9 +21,7 @@ from tests.stand_in.build import StandIn, on_the_stand_in  # noqa: F401  # a fix
 from tests.support import driver_calls as listed
 from tests.support.driver_calls import driver_calls
 
-MODULES = (
-    pycuda_capture, pycuda_context, pycuda_driver, pycuda_enqueued, pycuda_graphs, pycuda_launches, pycuda_streams,
-)  # fmt: skip
+MODULES = (pycuda_driver, pycuda_graphs, pycuda_streams)
 NO_CALLS = frozenset({"cuda.device_attribute.names"})
 """What is used of PyCUDA and calls no driver."""
 

@@ -4,9 +4,9 @@ from typing import Any, Final, final
 
 import pytest
 
-from dagpu.backends.cuda.driver.exit_guard import EXIT_GUARD
-from dagpu.backends.cuda.driver.pycuda_context import Context
+from dagpu.backends.cuda.driver.driver_protocol import EXIT_GUARD
 from dagpu.backends.cuda.driver.pycuda_driver import PyCudaGpu
+from dagpu.backends.cuda.driver.pycuda_streams import Context
 
 OURS: Final = "our context"
 

@@ -5,7 +5,7 @@ from struct import Struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagpu.backends.cuda.commands.relocation import MANY, LaunchParameters, Relocations
+from dagpu.backends.cuda.commands.command_list import MANY, LaunchParameters, Relocations
 
 Place = tuple[int, int, int]
 

@@ -16,7 +16,7 @@ from dagpu.backends.cuda.executable import Executable
 from dagpu.backends.cuda.graphs import instances
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances
-from dagpu.backends.cuda.replay import graph_launches
+from dagpu.backends.cuda.replay import starts
 from dagpu.backends.cuda.replay.graph_run import GraphRun
 from dagpu.testing import Run
 from tests.programs.arithmetic import axpy
@@ -174,13 +174,13 @@ def axpy_pipeline(allocates: bool) -> Any:
 def _raise_at_each_line(launch: str) -> None:
     given, hit = ones(S).share().sync(), 0
     allocates = launch.endswith("results")
-    function: Any = graph_launches.launch_captured
+    function: Any = starts.launch_captured
     if launch != "launch_captured":
         first = axpy_pipeline(allocates)
         for _ in range(3):  # the third is the first launch of an idle graph
             first(zeros(S).sync(), 1.0, given).sync()
         (executable,) = executables_of(first)
-        function = executable._launch_idle  # noqa: SLF001  # the function that its plans call
+        function = executable._again[True][0]  # noqa: SLF001  # the function that its plans call
     for code, line in lines_to_try(function):
         f = axpy_pipeline(allocates)
         graph = axpy(zeros(S).sync().partition(S), 1.0, given).graph()

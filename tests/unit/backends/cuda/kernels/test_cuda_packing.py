@@ -9,12 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import KernelArgumentError, bf16
-from dagpu.backends.cuda.commands.bounds_reports import LAYOUT, violations
-from dagpu.backends.cuda.commands.relocation import LaunchParameters, Relocations
+from dagpu.backends.cuda.commands.buffers import LAYOUT, violations
+from dagpu.backends.cuda.commands.command_list import LaunchParameters, Relocations
 from dagpu.backends.cuda.driver.driver_protocol import GridExtents
-from dagpu.backends.cuda.kernels.kernel_variants import CHECKED, LINEAR_GRID, NARROW, STRIDED, WIDE, macros
-from dagpu.backends.cuda.kernels.launch_limits import check_limits
-from dagpu.backends.cuda.kernels.launch_params import REPORT, PackedLaunch, pack
+from dagpu.backends.cuda.kernels.launch_params import (
+    CHECKED,
+    LINEAR_GRID,
+    NARROW,
+    REPORT,
+    STRIDED,
+    WIDE,
+    PackedLaunch,
+    check_limits,
+    macros,
+    pack,
+)
 from dagpu.common.layout import Layout, Shape
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.testing import (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from dagpu.backends.host.tiles import TilePlace, places
+from dagpu.backends.host.body_checks import TilePlace, places
 from dagpu.testing import Tiles, View, check_tiling, contiguous_layout
 from tests.conftest import only_deep
 from tests.emulation import Emulation, emulation, shared_folder

@@ -11,11 +11,23 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from dagpu.backends.cuda.commands.bounds_reports import violations
-from dagpu.backends.cuda.kernels.kernel_variants import CHECKED, LINEAR_GRID, SEES, STRIDED, TILE_LIST, macros
-from dagpu.backends.cuda.kernels.launch_limits import FEW_TILES, FEW_TILES_THREADS, block_for
-from dagpu.backends.cuda.kernels.launch_params import LIST, REPORT, THREADS, pack
-from dagpu.backends.host.tiles import listed
+from dagpu.backends.cuda.commands.buffers import violations
+from dagpu.backends.cuda.kernels.launch_params import (
+    CHECKED,
+    FEW_TILES,
+    FEW_TILES_THREADS,
+    LINEAR_GRID,
+    LIST,
+    REPORT,
+    SEES,
+    STRIDED,
+    THREADS,
+    TILE_LIST,
+    block_for,
+    macros,
+    pack,
+)
+from dagpu.backends.host.body_checks import listed
 from dagpu.common.layout import Layout
 from dagpu.ops.kernel_spec import Sight
 from dagpu.testing import (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu.backends.cuda.kernels.deciding import decide
+from dagpu.backends.cuda.kernels.fill_and_copy import decide
 from tests.emulation import HERE, Emulation, emulation, shared_folder
 
 MOST = 3

@@ -33,11 +33,11 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.backends.cuda.commands import bounds_reports
+from dagpu.backends.cuda.commands import buffers
 from dagpu.backends.cuda.replay import submit
 from dagpu.backends.cuda.replay.cuda_run import CudaRun
 from dagpu.backends.cuda.resources import streams
-from dagpu.backends.cuda.resources.watchdog import Watchdog, identity
+from dagpu.backends.cuda.resources.cuda_device import Watchdog, identity
 from dagpu.testing import Bindings, backend
 from tests.programs.arithmetic import add, axpy, scale
 from tests.simulated.cuda import driver, installed
@@ -380,7 +380,7 @@ def test_an_error_at_the_end_of_a_run_is_raised_once(machine: Machine, monkeypat
     def broken(_launches: object, _reports: object) -> Any:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(bounds_reports, "violations", broken)
+    monkeypatch.setattr(buffers, "violations", broken)
     before = driver().memory_used()
     with pytest.raises(ZeroDivisionError):
         stray(empty((6, 4)).partition((2, 4)), 1).sync()

@@ -26,7 +26,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.backends.cuda.commands import buffers, staging, transfers
+from dagpu.backends.cuda.commands import buffers, transfers
 from dagpu.backends.cuda.executable import Executable
 from dagpu.backends.cuda.resources import streams
 from dagpu.testing import backend
@@ -220,8 +220,8 @@ def test_a_failing_host_map_leaves_the_other_branch(machine: Machine) -> None:
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lower the size from which copies count as large."""
     for module, name, nbytes in (
-        (staging, "CHUNK", 1000),
-        (staging, "SMALL", 8),
+        (transfers, "CHUNK", 1000),
+        (transfers, "SMALL", 8),
         (transfers, "PROMPT_IN", 64),
         (buffers, "PROMPT_IN", 64),
         (transfers, "PROMPT_OUT", 512),

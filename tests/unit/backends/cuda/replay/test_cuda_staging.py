@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import f32, from_host, pipeline, zip_ops
-from dagpu.backends.cuda.commands import buffers, staging, transfers
+from dagpu.backends.cuda.commands import buffers, transfers
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from tests.programs.graph_trials import graph_calls
 from tests.simulated.cuda import driver, installed
@@ -28,9 +28,9 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def small(monkeypatch: pytest.MonkeyPatch, prompt: int, piece: int, chunk: int) -> None:
     for module in (transfers, buffers):
         monkeypatch.setattr(module, "PROMPT_IN", prompt)
-    monkeypatch.setattr(staging, "SMALL", 16)
-    monkeypatch.setattr(staging, "PIECE", piece)
-    monkeypatch.setattr(staging, "CHUNK", chunk)
+    monkeypatch.setattr(transfers, "SMALL", 16)
+    monkeypatch.setattr(transfers, "PIECE", piece)
+    monkeypatch.setattr(transfers, "CHUNK", chunk)
 
 
 @given(
@@ -113,11 +113,11 @@ def test_an_array_knows_that_its_memory_is_page_locked(machine: Machine) -> None
 
     silent: Any = Silent()
     for view in (result, result[2:5], result.reshape(-1), result.view(np.int32)[1]):
-        assert staging.is_locked(view, silent)
+        assert transfers.is_locked(view, silent)
         assert gpu.is_pinned(view)
-    assert not staging.is_locked(result[:, 1:3], silent)  # not contiguous
+    assert not transfers.is_locked(result[:, 1:3], silent)  # not contiguous
     with driver().gpu.current():
-        assert not staging.is_locked(np.arange(5), gpu)
+        assert not transfers.is_locked(np.arange(5), gpu)
 
 
 @pytest.mark.parametrize(("large", "blocks"), [(1000, []), (50_000, [512 + 1024 + 200_192] * 2)])

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import DagpuError, DeviceError, DeviceLostError, from_host, ones, pipeline
-from dagpu.backends.cuda.commands import staging
+from dagpu.backends.cuda.commands import transfers
 from dagpu.backends.cuda.commands.command_list import CommandListPool
-from dagpu.backends.cuda.replay import lane_launches
+from dagpu.backends.cuda.replay import starts
 from dagpu.testing import LAUNCH
 from tests.programs.arithmetic import axpy
 from tests.simulated.cuda import driver, installed
@@ -55,7 +55,7 @@ def test_a_lane_has_a_stream_of_its_own_and_returns_it(machine: Machine) -> None
     assert not driver().live
 
 
-@pytest.mark.parametrize("nbytes", [64, staging.SMALL + 64, staging.PROMPT_IN + 64])
+@pytest.mark.parametrize("nbytes", [64, transfers.SMALL + 64, transfers.PROMPT_IN + 64])
 @pytest.mark.parametrize("strided", [False, True])
 def test_an_array_of_any_size_arrives_for_a_thread_that_waits(machine: Machine, nbytes: int, strided: bool) -> None:
     """The driver stages a contiguous array, dagpu all others; a change after the call changes no tensor."""
@@ -77,7 +77,7 @@ def test_an_exception_at_any_line_gives_nothing_back_twice(monkeypatch: pytest.M
     hit = 0
     with installed(5):
         axpy.compile()
-        for code, line in [*lines_to_try(lane_launches.launch_lane)]:
+        for code, line in [*lines_to_try(starts.launch_lane)]:
             f, y = lane_pipeline(), ones(S).share().sync()
             for _ in range(3):
                 f(2.0, ARRAY, y).sync()

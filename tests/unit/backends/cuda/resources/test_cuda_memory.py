@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from dagpu.backends.cuda.driver.driver_errors import OUT_OF_MEMORY
+from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
 from dagpu.backends.cuda.resources.pools import GRAIN, LARGE, SLAB, WASTE, MemoryBlock, Pool, Slabs, array_over, rounded
 from dagpu.common.errors import DeviceError
 from tests.simulated.cuda import driver, installed

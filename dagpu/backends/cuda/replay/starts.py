@@ -1,49 +1,51 @@
-"""Launches of whole plans as one graph: of an idle graph, of a captured graph, and of a graph that the run prepares.
+"""The ways to start a run of a plan. `dagpu.backends.cuda.executable` chooses those of a plan, and tries them in order.
 
-Each returns the run, or None where the run must be started in another way, by `dagpu.backends.cuda.replay.start`.
+Each takes the memory and the `spin` of a run last, and starts it and polls it for at most `spin` seconds, 0 for a
+caller that does not wait. It returns None, and has no effect but on outputs without memory, if the run must be started
+in another way now. Each raises:
+    OutOfMemoryError: there is too little memory; nothing has been submitted.
+    DeviceLostError: a device is lost.
 """
 
 import time
-from typing import Any, Protocol
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import Any
 
+from dagpu.backends.common.lanes import streams_by_device
 from dagpu.backends.common.measuring import current_recorder
-from dagpu.backends.cuda.commands.buffers import RunMemory, allocate_blocks
-from dagpu.backends.cuda.commands.command_list import CommandListPool
-from dagpu.backends.cuda.commands.compiled_plan import CompiledPlan
-from dagpu.backends.cuda.commands.error_context import describe_instruction, instructions_of
-from dagpu.backends.cuda.driver.driver_errors import OUT_OF_MEMORY
-from dagpu.backends.cuda.driver.driver_protocol import RawEvent, RawStream
-from dagpu.backends.cuda.driver.exit_guard import EXIT_GUARD
-from dagpu.backends.cuda.graphs.captured import LaunchGraph
+from dagpu.backends.cuda.commands.buffers import CompiledPlan, RunMemory, allocate_blocks
+from dagpu.backends.cuda.commands.command_list import (
+    CommandList,
+    CommandListPool,
+    Kind,
+    describe_instruction,
+    instructions_of,
+)
+from dagpu.backends.cuda.driver.driver_protocol import EXIT_GUARD, LAUNCH, OUT_OF_MEMORY, RawEvent, RawStream
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
-from dagpu.backends.cuda.graphs.instances import GraphInstances
-from dagpu.backends.cuda.replay.cuda_run import CudaRun
+from dagpu.backends.cuda.graphs.instances import GraphInstances, LaunchGraph
+from dagpu.backends.cuda.replay.cuda_run import CudaRun, EventTiming
 from dagpu.backends.cuda.replay.graph_run import GraphRun
-from dagpu.backends.cuda.replay.submit import follow_launch
+from dagpu.backends.cuda.replay.submit import (
+    follow_launch,
+    submit_commands,
+    submit_on_threads,
+    submit_rest_on_thread,
+)
 from dagpu.backends.cuda.resources.cuda_device import lose_devices
 from dagpu.backends.cuda.resources.streams import CudaStream
-from dagpu.backends.protocol import COMPLETED, Run
+from dagpu.backends.protocol import COMPLETED, Run, Strategy
 from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError
 
-
-class LaunchIdleGraph(Protocol):
-    """Launches an idle graph of a plan with this memory. Waits for its end if `spin` is not 0.
-
-    It does what `launch_graph` does, without an object for the run if that completes at once. Any context may be
-    current, or none. It returns None if the run must be started in another way; it has no effect then.
-
-    Raises:
-        OutOfMemoryError: there is too little memory; nothing has been submitted.
-        DeviceLostError: the device is lost.
-    """
-
-    def __call__(self, memory: list[Any], spin: float, /) -> Run | None: ...
+# ---- an idle graph ----------------------------------------------------------------------------------------------
 
 
 def idle_graph_launch(  # noqa: C901 - of its inner function
     compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances
-) -> LaunchIdleGraph:
-    """Return the function that launches an idle graph of a plan on one device.
+) -> Strategy:
+    """Return the function that launches an idle graph of a plan on one device, if there is one. Any context may be
+    current, or none. It makes no object for a run that completes at once.
 
     This function is most of what a call of a pipeline costs. So it makes no context current, whose two calls take as
     long as the launch: the driver needs none for calls that name a stream and a graph. What it reads of the plan is in
@@ -55,13 +57,19 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
     no_bases = [0] * compiled.bases
     copies_host = compiled.copies_host
     enter, leave = EXIT_GUARD.inside.append, EXIT_GUARD.inside.pop
-    if device.gpu.needs_context:
-        return lambda memory, spin: None
+    needs_context: bool | None = None
 
     def launch_idle_graph(  # noqa: C901 - its branches are cheap, and a call for each of them would not be
         memory: list[Any], spin: float
     ) -> Run | None:
-        """See `LaunchIdleGraph`."""
+        """Launch an idle graph, if there is one."""
+        nonlocal needs_context
+        if not graphs.idle:
+            return None
+        if needs_context is None:
+            needs_context = device.gpu.needs_context  # once there is a graph: to find that out takes a launch
+        if needs_context:
+            return None
         is_lost, must_stop = device.lost is not None, EXIT_GUARD.begun
         if is_lost or must_stop or retired.gone or exchange.arrivals or current_recorder() is not None:
             return None
@@ -182,13 +190,13 @@ def lose_device(compiled: CompiledPlan, error: BaseException) -> None:
         lose_devices(compiled.devices, error, [describe_instruction(each) for each in instructions_of(compiled.plan)])
 
 
+# ---- a captured graph -------------------------------------------------------------------------------------------
+
+
 def launch_captured(
     compiled: CompiledPlan, command_lists: CommandListPool, launch: LaunchGraph, memory: list[object], spin: float
 ) -> Run | None:
-    """Launch the captured graph that is all of a plan, in the user's stream. Wait for its end if `spin` is not 0.
-
-    Return None if the run must be started in another way; it has no effect then.
-    """
+    """Launch the captured graph that is all of a plan, in the user's stream. With `spin`, wait for its end."""
     device = compiled.devices[0]
     if device.retired.gone or current_recorder() is not None:
         return None
@@ -242,20 +250,119 @@ def wait_for_work(work: RawStream | RawEvent, seconds: float) -> None:
             return
 
 
+# ---- one stream -------------------------------------------------------------------------------------------------
+
+
+def launch_lane(
+    compiled: CompiledPlan,
+    command_lists: CommandListPool,
+    graphs: GraphInstances | None,
+    memory: list[object],
+    spin: float,
+) -> Run | None:
+    """Run a short plan command by command in an idle stream of dagpu's, for a caller that waits, and wait for its end:
+    poll for `spin` seconds, then block. With `graphs`, only where the run would be one of them and none can be lent.
+
+    Such a run is over when its stream is idle, so nothing but the stream is polled. A run that fails, or whose wait is
+    interrupted, goes on as a `CudaRun`.
+    """
+    if not spin or (graphs is not None and not graphs.are_left_out):
+        return None
+    device = compiled.devices[0]
+    if device.lost is not None or device.retired.gone or current_recorder() is not None or device.exchange.arrivals:
+        return None
+    buffers = RunMemory(compiled, memory)
+    if compiled.copies_host and not buffers.submits_quickly():
+        return None
+    buffers.may_wait = True
+    streams = device.streams
+    end: RawEvent | None = None
+    stream: CudaStream | None = None
+    commands = command_lists.borrow()
+    number = 0  # of the next command
+    complete = False
+    with device.gpu.current():
+        try:
+            if compiled.allocates:
+                buffers.allocate(commands.parameters.bases)
+            commands.parameters.relocate(buffers.bases, memory)
+            end = streams.take_event()
+            stream = streams.take_exclusive()
+            raw = stream.raw
+            launches = commands.launches
+            launches.set_streams([raw])
+            for kind, _, _, a in commands.encoded.actions:
+                if kind is not Kind.LAUNCH:
+                    a(buffers, device, raw)
+                elif code := launches.each[a]():
+                    raise device.gpu.refused(LAUNCH, code)
+                number += 1
+            wait_for_work(raw, spin)
+            complete = True
+        except BaseException as error:
+            if end is None or stream is None:
+                command_lists.give_back(commands)
+                if end is not None:
+                    streams.give_back(end)
+                lose_device(compiled, error)
+                raise
+            run = CudaRun(compiled, buffers, command_lists.give_back, no_graph_borrowed)
+            return _followed(run, commands, stream, end, number, error)
+    if complete:  # outside of the `try`: whatever interrupts this, nothing is given back twice
+        command_lists.give_back(commands)
+        streams.give_back(end)
+        streams.exclusive.append(stream)
+    return COMPLETED
+
+
+def _followed(
+    run: CudaRun, commands: CommandList, stream: CudaStream, end: RawEvent, number: int, error: BaseException
+) -> CudaRun:
+    """Return the run after an error of the command with this number, or of the wait after the last one. The commands
+    that do not depend on the failure are submitted. The context must be current."""
+    device, actions = run.devices[0], commands.encoded.actions
+    run.command_list, run.actions, run.unmarked = commands, actions, commands.encoded.unmarked
+    run.streams, run.raw, run.ends, run.exclusive = [stream], [stream.raw], [(0, end)], stream
+    stream.users.add(run)
+    device.live.add(run)
+    waited = number == len(actions)
+    if not waited:
+        number += not run.failed(actions[number], error)
+    submit_commands(run, number, may_block=True)
+    if waited and not run.mark_lost(error, needs=0):
+        run.wait()  # an interrupt: no caller has the run to wait for it
+        raise error
+    return run
+
+
+# ---- any graph --------------------------------------------------------------------------------------------------
+
+
+def launch_any_graph(
+    compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
+) -> Run | None:
+    """Launch a plan that can only be a graph, if a graph can be launched now. Any context may be current."""
+    device = compiled.devices[0]
+    device.refuse_if_lost()
+    if device.exchange.arrivals or device.retired.gone:
+        device.settle()
+    if len(compiled.devices) > 1 or device.exchange.arrivals or not (graphs.idle or graphs.can_lend):
+        return None
+    with device.gpu.current():
+        return launch_graph(compiled, command_lists, graphs, memory, spin)
+
+
 def launch_graph(
     compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
-) -> GraphRun | CudaRun | None:
-    """Launch a plan with this memory as one graph, and poll it for at most `spin` seconds. Return None if the run must
-    be submitted as a command list; it has no effect then.
+) -> Run | None:
+    """Launch a plan as one graph, an idle one or a new one. The first device's context must be current.
 
     A graph is not used if each instruction is measured, or if a copy from or to the host would delay the submitting
-    thread: with a command list, other work starts meanwhile. The context must be current.
-
-    Raises:
-        OutOfMemoryError: there is too little memory; nothing has been submitted.
-        DeviceLostError: the device is lost.
+    thread: with a command list, other work starts meanwhile.
     """
-    if current_recorder() is not None:
+    if graphs.bodies:
+        graphs.check_required()
+    if not (graphs.idle or graphs.can_lend) or current_recorder() is not None:
         return None
     buffers = RunMemory(compiled, memory)
     if compiled.copies_host and not buffers.submits_quickly():
@@ -313,3 +420,90 @@ def _is_ready(graph: GraphExec, graphs: GraphInstances, buffers: RunMemory) -> b
         raise
     except DagpuError:
         return False
+
+
+# ---- a command list ---------------------------------------------------------------------------------------------
+
+
+def submit_run(
+    compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
+) -> Run:
+    """Submit a run as a command list: the way that is left to every run. The first device's context must be current."""
+    run = CudaRun(compiled, RunMemory(compiled, memory), command_lists.give_back, graphs.give_back)
+    _submit(run, command_lists, may_wait=spin > 0)
+    if spin and run.submitted:
+        try:
+            run.poll_in_context(spin)
+        except BaseException:  # an interrupt: no caller has the run to wait for it
+            run.cancel()
+            run.wait()
+            raise
+    return run
+
+
+def _submit(run: CudaRun, command_lists: CommandListPool, may_wait: bool) -> None:
+    """Submit a run as a command list. With `may_wait`, this thread waits for the run anyway, and runs no event loop."""
+    try:
+        _take_streams(run)
+        _take_command_list(run, command_lists)
+        _take_ends(run)
+        congested = run.congested()  # it may find that the device is lost
+    except BaseException as error:
+        run.return_command_list()
+        if run.timing is not None:
+            run.timing.collect()  # no times, but the recording waits for this run
+        run.mark_lost(error)
+        raise
+    for stream in run.streams:  # from here on the run has to end
+        stream.users.add(run)
+    for device in run.devices:
+        device.live.add(run)
+    if run.compiled.blocking or not run.buffers.submits_quickly():
+        run.submit_elsewhere(submit_on_threads)
+    elif congested or (run.compiled.calls_user and not may_wait):
+        run.submit_elsewhere(partial(submit_rest_on_thread, begin=0))
+    else:
+        submit_commands(run, 0)
+
+
+def _take_streams(run: CudaRun) -> None:
+    """Take a stream for each lane. If the run is measured, take its timing events too."""
+    compiled, devices, lanes = run.compiled, run.devices, run.compiled.plan.lanes
+    if len(devices) == 1:
+        run.streams = devices[0].streams.take(compiled.keys)
+    else:
+
+        def take(number: int, keys: Sequence[Hashable]) -> Sequence[CudaStream]:
+            with devices[number].gpu.current():
+                return devices[number].streams.take(keys)
+
+        run.streams = streams_by_device(lanes, len(devices), take)
+    recorder = current_recorder()
+    measured = None if recorder is None else recorder.begin(compiled.plan, run.streams)
+    if measured is not None:
+        run.timing = EventTiming(measured, devices, [lane.device for lane in lanes])
+
+
+def _take_command_list(run: CudaRun, command_lists: CommandListPool) -> None:
+    """Take a command list and memory, and write this run's addresses into the command list."""
+    run.command_list = command_list = command_lists.borrow()
+    run.buffers.allocate(command_list.parameters.bases)
+    command_list.parameters.relocate(run.buffers.bases, run.buffers.bound)
+    run.actions, run.unmarked = command_list.encoded.actions, command_list.encoded.unmarked
+    if run.timing is not None:
+        run.actions, run.unmarked = run.timing.actions(run.actions, command_list.launch), run.timing.unmarked
+
+
+def _take_ends(run: CudaRun) -> None:
+    """Take an event for each lane's end, and pass the raw streams to the launches."""
+    run.raw = [stream.raw for stream in run.streams]
+    if run.command_list is not None:
+        run.command_list.launches.set_streams(run.raw)
+    for device in run.devices:
+        if device.exchange.arrivals:
+            device.exchange.delay_run(run.buffers.bound, run.raw)
+    if len(run.devices) == 1:
+        streams = run.devices[0].streams
+        run.ends = [(0, streams.take_event()) for _ in run.streams]
+    else:
+        run.ends = [(lane.device, run.devices[lane.device].new_event()) for lane in run.compiled.plan.lanes]

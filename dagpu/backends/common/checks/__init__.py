@@ -1,1 +1,0 @@
-"""Checks of the bodies of kernels and foreign ops, for all backends."""
