@@ -14,7 +14,7 @@ import numpy as np
 
 from dagpu.cluster.blobs import Blob, Encoder, WriteCheckpoint, refused_code
 from dagpu.cluster.cutting import Part, Version
-from dagpu.cluster.worker import PartCall, Pickled, StoredArray, loaded
+from dagpu.cluster.worker import PartCall, Pickled, StoredArray, load_cell
 from dagpu.common.frozen import plain
 from dagpu.common.places import describe, place_of
 from dagpu.plans.program import HOST, CopyDtoH, HostCall, Instruction, Launch, Program, Role
@@ -214,7 +214,7 @@ class TaskList:
         for buffer, cell in cells.items():
             if type(cell) is Pickled and not self._code:
                 raise refused_code("a result of the op, which a worker has sent as a pickle,")
-            memory[buffer] = loaded(cell)
+            memory[buffer] = load_cell(cell)
         before = max([memory[buffer].lineage for buffer in self.inputs], default=0)
         for buffer, (group, version) in self._outputs.items():
             lineage = before + self._length(group[0])

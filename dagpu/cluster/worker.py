@@ -14,7 +14,7 @@ import numpy as np
 
 from dagpu.backends.common.measuring import FEEDS, MeasuredRun, SpanTrack, reset_recorder, set_recorder
 from dagpu.backends.host.arrays import ALIGNMENT, Account, HostMemory
-from dagpu.backends.protocol import Bindings, Prepared
+from dagpu.backends.protocol import Bindings
 from dagpu.cluster.blobs import Decoder
 from dagpu.cluster.cutting import Version
 from dagpu.common.errors import OperationCancelled
@@ -26,9 +26,12 @@ from dagpu.plans.policies import SingleStream
 from dagpu.plans.prediction import forecast
 from dagpu.plans.program import HOST, Buffer, Cell, CopyDtoH, CopyHtoD, Instruction, Launch, Program, Role, View
 from dagpu.plans.scheduler import schedule
-from dagpu.runtime.calls.loaded_plan import device_kind_of, plan_program
-from dagpu.runtime.calls.run_call import raise_failures
-from dagpu.runtime.device_lookup import backend
+from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
+from dagpu.runtime.calls.run_call import raise_failures, start_call
+from dagpu.runtime.calls.settings import Settings
+from dagpu.runtime.device_lookup import backend, find_device
+from dagpu.runtime.waiting.waits import BlockingWaits, drive
+from dagpu.tracing.signature import BoundArguments
 
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"
 _U8: Final = np.dtype(np.uint8)
@@ -142,7 +145,7 @@ class Pickled:
         self.content = content
 
 
-def loaded(cell: Any) -> Any:
+def load_cell(cell: Any) -> Any:
     """Return a host value, which may have come from another process."""
     return pickle.loads(cell.content) if type(cell) is Pickled else cell
 
@@ -313,7 +316,7 @@ class PartCall:
 class _LoadedPart:
     """The plan of a part, prepared for its runs."""
 
-    __slots__ = ("lock", "plan", "prepared", "runs", "spin", "states")
+    __slots__ = ("loaded", "plan", "states")
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -321,21 +324,9 @@ class _LoadedPart:
         found = [each.kernel.state for each in launches if isinstance(each, Launch)]
         self.states = sorted({state for state in found if state is not None}, key=id)
         """What its launches share with those of other parts, in one order for all parts."""
-        driver = backend(device_kind_of(plan))
-        self.prepared: Prepared = driver.prepare(plan)
-        self.spin = driver.spin()
-        self.runs = 0
-        self.lock = threading.Lock()
-
-    def ready(self) -> bool:
-        """Do the slow work before a run, and return whether the run is one graph."""
-        with self.lock:
-            self.runs += 1
-            graph = self.runs >= GRAPH_FROM
-            slow = self.prepared.before_graph if graph else self.prepared.before_first
-            if slow is not None:
-                slow()
-            return graph
+        where = find_device(plan.devices[0])
+        self.loaded = LoadedPlan(plan, Settings(where, SingleStream(), True, GRAPH_FROM, None, False, None))
+        self.loaded.keep(None, GRAPH_FROM)
 
 
 @final
@@ -400,12 +391,13 @@ class PartRunner:
 
     def _run_plan(self, call: PartCall, codes: Mapping[str, bytes], values: Sequence[Any]) -> PartValue:
         part = self._load(call, codes)
-        graph = part.ready()
-        bindings = _bind(call, part.plan, values)
+        loaded, memory = part.loaded, _bind(call, part.plan, values)
         with ExitStack() as held:
             for lock in self._locks_of(part):
                 held.enter_context(lock)
-            run = part.prepared.submit(bindings, part.spin, graph=graph)
+            bound = BoundArguments(memory, {}, (), ())
+            run = drive(start_call(loaded, bound, None, BlockingWaits(), loaded.spin))
+            assert run is not None, "a part decides nothing"
             while not run.wait(FLAG_SECONDS):
                 if call.run in self._cancelled:
                     run.cancel()
@@ -414,7 +406,7 @@ class PartRunner:
             raise_failures(failures)
         if call.run in self._cancelled:
             raise OperationCancelled("the run of this part was cancelled")
-        return _value_of(call, part.plan, bindings.memory)
+        return _value_of(call, part.plan, memory)
 
     def _locks_of(self, part: _LoadedPart) -> list[threading.Lock]:
         """Return the locks of a part. Parts of two runs, and of two clients, may have a kernel in common, and one that
@@ -437,7 +429,7 @@ class PartRunner:
         return found
 
 
-def _bind(call: PartCall, plan: Plan, values: Sequence[Any]) -> Bindings:
+def _bind(call: PartCall, plan: Plan, values: Sequence[Any]) -> list[object]:
     """Return the memory of a part's run, with its inputs."""
     memory: list[object] = [None] * len(plan.buffers)
     for buffer, content in call.given.items():
@@ -447,10 +439,10 @@ def _bind(call: PartCall, plan: Plan, values: Sequence[Any]) -> Bindings:
         if version is None:
             memory[buffer] = found
         elif plan.buffers[buffer].device == HOST:
-            memory[buffer] = loaded(found.cells[version])
+            memory[buffer] = load_cell(found.cells[version])
         else:
             memory[buffer] = found.blocks[version].on(plan.devices[plan.buffers[buffer].device])
-    return Bindings(memory)
+    return memory
 
 
 def _value_of(call: PartCall, plan: Plan, memory: Sequence[Any]) -> PartValue:

@@ -7,19 +7,14 @@ program, the update runs in parts, and the host decides the cutoffs between them
 from collections import OrderedDict
 from typing import final
 
-from dagpu.backends.protocol import Run
-from dagpu.common.places import Origin
 from dagpu.handles.device_handles import driver_of
-from dagpu.handles.storage import Storage, lock_all, unlock_all
+from dagpu.handles.storage import Storage
 from dagpu.lowering.updates.claims import ConditionalUpdate
 from dagpu.lowering.updates.comparing.conditional_updates import NOTHING_AFTER, conditional_update
 from dagpu.reactive.plans.plan_maker import PlanMaker
 from dagpu.reactive.plans.update_plans import MOST_PLANS
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
-from dagpu.runtime.calls.run_call import settle
-from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.waiting.waits import Waits
 
 
 @final
@@ -50,7 +45,6 @@ class ConditionalPlan:
         self.cutoffs = update.cutoffs
         """The bits of the cutoffs that the plan may decide."""
         self.loaded = loaded
-        loaded.graph_from = 1
         self.locks = dict.fromkeys(locks, False)
         self.outcomes = Outcomes(update)
         self.guards = {buffer: guard for buffer, _, guard in update.made}
@@ -62,39 +56,6 @@ class ConditionalPlan:
     def ran(self) -> int:
         """The number of instructions of the op that the last run has run."""
         return self.outcomes.ran
-
-    async def launch(self, memory: list[object], settings: Settings, waits: Waits, origin: Origin) -> bool:
-        """Run the plan on this memory, and return true. Return false, with nothing run, if no graph can be launched, or
-        another run locks the memory.
-
-        Raises:
-            DeviceError: the run could not be started, or failed.
-        """
-        loaded = self.loaded
-        for graph in (False, True):  # what the graph is made of, and the graph
-            if not (loaded.graph_is_ready if graph else loaded.is_compiled):
-                slow = loaded.slow_work(graph)
-                if slow is not None:
-                    await waits.run_slow_work(slow)
-        if waits.must_end():
-            await waits.raise_reason()
-        if self.locks and not lock_all(self.locks, self, origin):
-            return False
-        try:
-            run = self._launched(memory)
-            if run is None:
-                return False
-            loaded.runs += 1
-            spin, pace = (loaded.spin, loaded.pace) if settings.spin is None else (settings.spin, None)
-            await settle(run, waits, spin, pace)
-        finally:
-            if self.locks:
-                unlock_all(self.locks)
-        return True
-
-    def _launched(self, memory: list[object]) -> Run | None:
-        launch = self.loaded.prepared.launch_again
-        return None if launch is None else launch(memory, 0.0, True)
 
 
 @final
@@ -132,9 +93,9 @@ class ConditionalPlans:
         self.why = found if type(found) is str else ""
         return found if type(found) is ConditionalPlan else None
 
-    def refuse(self, plan: ConditionalPlan) -> None:
+    def refuse(self, loaded: LoadedPlan) -> None:
         """Note that no graph of a plan could be launched."""
-        self.why = plan.loaded.prepared.lacks_graph or "no graph can be launched now"
+        self.why = loaded.prepared.lacks_graph or "no graph can be launched now"
 
     def _make(self, mask: int, wait: int) -> ConditionalPlan | str:
         maker = self._maker
@@ -147,7 +108,7 @@ class ConditionalPlans:
             return update
         assert type(update) is ConditionalUpdate
         maker.verify_conditional(update)
-        loaded = maker.prepare(update.subprogram)
+        loaded = maker.prepare(update.subprogram, decides=True)
         assert loaded is not None, "it runs comparisons at least"
         locks = [self._locks[b] for b, _ in update.subprogram.inputs if b in self._locks]
         return ConditionalPlan(update, loaded, locks)

@@ -53,12 +53,13 @@ class PlanMaker:
             self._verifier = UpdateVerifier(self.staleness, self.comparisons)
         return self._verifier
 
-    def prepare(self, update: Subprogram) -> LoadedPlan | None:
-        """Schedule an update and prepare its plan. Return None where nothing runs."""
+    def prepare(self, update: Subprogram, *, decides: bool = False) -> LoadedPlan | None:
+        """Schedule an update and prepare its plan. Return None where nothing runs. See
+        `LoadedPlan.keep_for_updates`."""
         if not update.chosen:
             return None
         plan = plan_program(update.program, self.settings.verify)
         self._on_plan(plan)
         loaded = LoadedPlan(plan, self.settings)
-        loaded.keep_for_updates(self._keeps_memory)
+        loaded.keep_for_updates(self._keeps_memory, decides=decides)
         return loaded

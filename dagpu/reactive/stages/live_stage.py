@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
-from dagpu.backends.protocol import Bindings, Run
+from dagpu.backends.protocol import Run
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.places import Origin
 from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
-from dagpu.handles.storage import Locks, lock_all, unlock_all
+from dagpu.handles.storage import Locks
 from dagpu.lowering.arguments.call_guard import Reading
-from dagpu.lowering.updates.claims import ALWAYS, Change, runs
+from dagpu.lowering.updates.claims import Change, runs
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.lowering.updates.live_result import TargetMemory
@@ -28,7 +28,7 @@ from dagpu.reactive.plans.update_plans import UpdatePlan, UpdatePlans
 from dagpu.reactive.stages.stage_cutoffs import StageCutoffs
 from dagpu.runtime.calls.direct_call import MISS, OFTEN, DirectCall
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
-from dagpu.runtime.calls.run_call import run_call, settle
+from dagpu.runtime.calls.run_call import run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting.waits import Waits
 from dagpu.tracing.signature import BoundArguments
@@ -241,22 +241,11 @@ class LiveStage:
         if value is not MISS:
             return value
         memory = self._bind(update, compare)
-        if type(update) is not ConditionalPlan:
-            await self._launch(update, loaded, memory, waits, origin)
-            self.fresh |= update.targets
-            return build()
-        try:
-            launched = await update.launch(memory, self._settings, waits, origin)
-        except BaseException:
-            self.lost |= update.targets
-            raise
-        if not launched:
-            self.conditional.refuse(update)
+        if not await self._launch(update, loaded, memory, waits, origin, compare):
+            self.conditional.refuse(loaded)
             return MISS
-        differing = self.cutoffs.find_differing(compare)
-        made = [(buffer, here) for buffer, here in update.subprogram.outputs if buffer in update.guards]
-        self._replace([each for each in made if runs(update.guards[each[0]], differing)], memory)
-        self.cutoffs.decide_all(update.outcomes.note(differing))
+        if not compare:
+            self.fresh |= update.targets
         return build()
 
     async def _call_directly(
@@ -316,56 +305,51 @@ class LiveStage:
             return build()
 
         def decide(memory: list[Any], _leaves: object) -> Any:
-            assert type(update) is ConditionalPlan
-            differing = self.cutoffs.find_differing(compare)
-            self._replace([each for each in made if runs(update.guards.get(each[0], ALWAYS), differing)], memory)
-            self.cutoffs.decide_all(update.outcomes.note(differing))
+            self._publish(update, memory, compare)
             return build()
 
-        decides = type(update) is ConditionalPlan
-        return DirectCall(loaded, read, decide if decides else publish, is_update=True, decides=decides)
+        return DirectCall(loaded, read, decide if loaded.decides else publish, is_update=True)
 
     async def _launch(
         self,
-        update: UpdatePlan | TiledPlan,
+        update: UpdatePlan | TiledPlan | ConditionalPlan,
         loaded: LoadedPlan,
         memory: list[object],
         waits: Waits,
         origin: Origin,
         compare: int = 0,
-    ) -> None:
+    ) -> bool:
         """Run the plan of an update on this memory, and take over what it makes, with the flags of the cutoffs
-        `compare`."""
-        wanted, settings = update.locks, self._settings
-        graph = loaded.runs + 1 >= loaded.graph_from
-        is_ready = loaded.graph_is_ready if graph else loaded.is_compiled
+        `compare`. Return false, with nothing run, if it decides cutoffs and no graph can be launched."""
+        locks = Locks(origin) if update.locks else None
         submitted: list[Run] = []
         try:
-            if is_ready and (not wanted or lock_all(wanted, self, origin)):
-                try:
-                    if waits.must_end():
-                        await waits.raise_reason()
-                    loaded.runs += 1
-                    run = loaded.prepared.submit(Bindings(memory), graph=graph)
-                    submitted.append(run)
-                    spin, pace = (loaded.spin, loaded.pace) if settings.spin is None else (settings.spin, None)
-                    await settle(run, waits, spin, pace)
-                finally:
-                    if wanted:
-                        unlock_all(wanted)
-            else:
-                locks = Locks(origin)
-                try:
-                    bound = BoundArguments(memory, wanted, (), ())
-                    await run_call(loaded, bound, locks, settings, waits, on_submit=submitted.append)
-                finally:
-                    locks.release()
+            bound = BoundArguments(memory, update.locks, (), ())
+            if not await run_call(loaded, bound, locks, self._settings, waits, on_submit=submitted.append):
+                return False
         except BaseException:
             self._end_failed(update, submitted[0] if submitted else None, memory)
             raise
-        self.cutoffs.find_differing(compare)
-        flags = self.cutoffs.flag_buffers(compare)
-        self._replace([each for each in update.subprogram.outputs if each[0] not in flags], memory)
+        finally:
+            if locks is not None:
+                locks.release()
+        if compare:
+            self._publish(update, memory, compare)
+        else:
+            self._replace(update.subprogram.outputs, memory)
+        return True
+
+    def _publish(
+        self, update: UpdatePlan | TiledPlan | ConditionalPlan, memory: Sequence[object], compare: int
+    ) -> None:
+        """Take over what an update has made in this memory, and decide the cutoffs that it decides."""
+        differing, flags = self.cutoffs.find_differing(compare), self.cutoffs.flag_buffers(compare)
+        made = [each for each in update.subprogram.outputs if each[0] not in flags]
+        if type(update) is not ConditionalPlan:
+            self._replace(made, memory)
+            return
+        self._replace([each for each in made if runs(update.guards[each[0]], differing)], memory)
+        self.cutoffs.decide_all(update.outcomes.note(differing))
 
     def end_failed_call(self, update: UpdatePlan | TiledPlan | ConditionalPlan, loaded: LoadedPlan) -> None:
         """Do what `_end_failed` does for the direct call of an update, whose plan is `loaded`."""

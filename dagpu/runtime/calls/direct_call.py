@@ -115,13 +115,12 @@ class DirectCall:
         *,
         attaches: bool = False,
         is_update: bool = False,
-        decides: bool = False,
     ) -> None:
         """A call that `attaches` leaves the plan and the leaves at its op, whose next run needs no guard. One that
         `is_update` leaves a `LoadedPlan.failed_run` if it fails.
 
         The result of a launch is built while the device works: a launch has given memory to all outputs. A failure
-        drops it. But a plan that `decides` what it runs is one graph. There `build` reads what has been decided, so it
+        drops it. But a plan that decides what it runs is one graph. There `build` reads what has been decided, so it
         is called at the end, and the general way runs the call if no graph can be launched.
         """
         self.read = read
@@ -129,7 +128,7 @@ class DirectCall:
         self._build = build
         self._attaches = attaches
         self._is_update = is_update
-        self._decides = decides
+        self._decides = loaded.decides
         self._launch = loaded.prepared.launch_again
         """Launches the plan as a graph, if it may run so, and returns None if it does not now."""
         self._submit = loaded.prepared.submit

@@ -6,7 +6,7 @@ from typing import final
 
 from dagpu.backends.protocol import Failure, Run
 from dagpu.common.places import Origin
-from dagpu.handles.storage import Locks, Storage
+from dagpu.handles.storage import Locks
 
 
 @final
@@ -41,8 +41,8 @@ class GraphUpdates:
         enqueued = self._enqueued
         return self._locks is None and not enqueued.runs and not enqueued.failures
 
-    def enqueue(self, wanted: dict[Storage, bool], origin: Origin, submit: Callable[[], Run]) -> None:
-        """Lock the `wanted` memory, and start an update by `submit()`.
+    def enqueue(self, origin: Origin, start: Callable[[Locks], Run]) -> None:
+        """Start an update by `start`, which adds what it locks to the locks of the updates.
 
         Raises:
             BorrowError: a run uses that memory.
@@ -51,9 +51,8 @@ class GraphUpdates:
             locks = self._locks
             if locks is None:
                 locks = Locks(origin)
-            locks.acquire(wanted)
             try:
-                run = submit()
+                run = start(locks)
             except BaseException:
                 if self._locks is None:
                     locks.release()

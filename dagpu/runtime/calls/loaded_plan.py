@@ -72,7 +72,7 @@ class LoadedPlan:
     """
 
     __slots__ = (
-        "again", "again_is_known", "built_at", "direct", "direct_is_known", "failed_run", "fixed", "fresh",
+        "again", "again_is_known", "built_at", "decides", "direct", "direct_is_known", "failed_run", "fixed", "fresh",
         "fresh_is_known", "graph_from", "graph_is_ready", "is_compiled", "launched_at", "pace", "prepared", "runs",
         "settings", "signature", "spin",
     )  # fmt: skip
@@ -113,6 +113,8 @@ class LoadedPlan:
         """True once it is known that a run as a graph has no slow work to do first."""
         self.signature: Signature | None = None
         """The record by which later runs bind their inputs; None if only the traced run can use the plan."""
+        self.decides = False
+        """True for a plan that decides by conditions what it runs: it runs as one graph or not at all."""
         self.graph_from: float = math.inf
         """The run, counted from 1, from which on the plan is a graph; infinity for never."""
         self.runs = 0
@@ -125,10 +127,11 @@ class LoadedPlan:
         self.signature = signature
         self.graph_from = math.inf if graph_from is None else graph_from
 
-    def keep_for_updates(self, keeps_memory: bool) -> None:
+    def keep_for_updates(self, keeps_memory: bool, *, decides: bool = False) -> None:
         """Make the plan ready for the updates of a feed, of which one ends before the next begins. With `keeps_memory`
-        it keeps a little memory between them."""
-        self.graph_from = _UPDATE_GRAPH_FROM
+        it keeps a little memory between them. One that `decides` what it runs is a graph from its first run on."""
+        self.decides = decides
+        self.graph_from = 1 if decides else _UPDATE_GRAPH_FROM
         if keeps_memory:
             self.prepared.keep_memory()
 
@@ -167,14 +170,6 @@ class LoadedPlan:
         """Bind the inputs of a later run; None if it needs a trace. See `Signature.bind`."""
         assert self.signature is not None
         return self.signature.bind(leaves)
-
-    def submit(self, bound: BoundArguments, spin: float = 0.0, *, graph: bool = False) -> Run:
-        """Start a run with these inputs, and poll it for at most `spin` seconds. From now on the handles among the
-        inputs cannot be put back."""
-        run = self.prepared.submit(Bindings(bound.memory), spin, graph=graph)
-        if bound.undo_log is not None:
-            bound.undo_log.discard()
-        return run
 
     def compile(self) -> None:
         """Compile the kernels at once, unless an earlier run has done so."""

@@ -44,41 +44,26 @@ async def run_call(
     waits: Waits,
     meanwhile: Callable[[], None] | None = None,
     on_submit: Callable[[Run], None] | None = None,
-) -> None:
-    """Run a plan once with bound inputs, and raise the failures. `on_submit` gets the run.
+) -> bool:
+    """Run a plan once with bound inputs, and raise the failures. `on_submit` gets the run. Return false, with nothing
+    run, for a plan that `decides` what it runs, if no graph can be launched now.
 
     When this ends, the work is complete, and `bound.memory` has the memory that the run made. If it fails before the
     submission, the handles are back in their op. The caller releases `locks`, which are None for a call that locks
     nothing and takes no handle. `meanwhile` is called while the device works.
     """
     updates = EnqueuedUpdate() if bound.graphs else None
+    if updates is not None and locks is not None:
+        for captured in bound.graphs:
+            captured.updates.transfer(locks, updates)
     try:
-        try:
-            if locks is not None:
-                if updates is not None:
-                    _take_over_updates(bound, locks, updates)
-                locks.acquire(bound.locks)
-                if bound.moves:
-                    bound.take_leaves(locks.origin)
-            graph = loaded.runs + 1 >= loaded.graph_from
-            loaded.runs += 1
-            if not (loaded.graph_is_ready if graph else loaded.is_compiled):
-                slow = loaded.slow_work(graph)
-                if slow is not None:
-                    await waits.run_slow_work(slow)
-            if waits.must_end():
-                await waits.raise_reason()
-            spin = loaded.spin if settings.spin is None else settings.spin
-            bindings = Bindings(bound.memory)
-            polls_now = meanwhile is None and waits.polls_at_submit
-            run = loaded.prepared.submit(bindings, spin if polls_now else 0.0, graph=graph)
-            if on_submit is not None:
-                on_submit(run)
-            if bound.undo_log is not None:
-                bound.undo_log.discard()
-        except BaseException:
-            bound.return_leaves()
-            raise
+        spin, pace = (loaded.spin, loaded.pace) if settings.spin is None else (settings.spin, None)
+        polls_now = meanwhile is None and waits.polls_at_submit
+        run = await start_call(loaded, bound, locks, waits, spin if polls_now else 0.0)
+        if run is None:
+            return False
+        if on_submit is not None:
+            on_submit(run)
         if meanwhile is not None:
             try:
                 meanwhile()
@@ -86,11 +71,51 @@ async def run_call(
                 run.cancel()
                 await waits.drain_run(run)
                 raise
-        pace = loaded.pace if settings.spin is None else None
         await settle(run, waits, 0.0 if polls_now else spin, pace)
     finally:
         if updates is not None:
             await _finish_updates(updates, waits)
+    return True
+
+
+async def start_call(
+    loaded: LoadedPlan, bound: BoundArguments, locks: Locks | None, waits: Waits, spin: float = 0.0
+) -> Run | None:
+    """Do the first part of `run_call`, and return the run, which was polled for at most `spin` seconds: lock the
+    memory, take the handles, do slow work that is due, and submit. From then on the handles cannot be put back. Return
+    None, with nothing run, for a plan that `decides` what it runs, if no graph can be launched now."""
+    try:
+        if locks is not None:
+            locks.acquire(bound.locks)
+            if bound.moves:
+                bound.take_leaves(locks.origin)
+        graph = loaded.runs + 1 >= loaded.graph_from
+        if not loaded.is_compiled and (loaded.decides or not graph):  # what decides has no way to run but the graph
+            await _do_slow_work(loaded, waits, graph=False)
+        if graph and not loaded.graph_is_ready:
+            await _do_slow_work(loaded, waits, graph=True)
+        if waits.must_end():
+            await waits.raise_reason()
+        run: Run | None = None
+        if not loaded.decides:
+            run = loaded.prepared.submit(Bindings(bound.memory), spin, graph=graph)
+        elif loaded.prepared.launch_again is not None:
+            run = loaded.prepared.launch_again(bound.memory, spin, graph)
+        if run is not None:
+            loaded.runs += 1
+            if bound.undo_log is not None:
+                bound.undo_log.discard()
+        return run
+    except BaseException:
+        bound.return_leaves()
+        raise
+
+
+async def _do_slow_work(loaded: LoadedPlan, waits: Waits, *, graph: bool) -> None:
+    """Do the slow work that is due before a run, as a graph or not, without blocking other tasks."""
+    slow = loaded.slow_work(graph)
+    if slow is not None:
+        await waits.run_slow_work(slow)
 
 
 async def settle(run: Run, waits: Waits, spin: float, pace: Pace | None = None) -> None:
@@ -102,12 +127,6 @@ async def settle(run: Run, waits: Waits, spin: float, pace: Pace | None = None) 
         failures = run.failures()
         if failures:
             raise_failures(failures)
-
-
-def _take_over_updates(bound: BoundArguments, locks: Locks, updates: EnqueuedUpdate) -> None:
-    """Take over the updates that are enqueued for the graphs of a call, and their locks."""
-    for captured in bound.graphs:
-        captured.updates.transfer(locks, updates)
 
 
 async def _finish_updates(updates: EnqueuedUpdate, waits: Waits) -> None:

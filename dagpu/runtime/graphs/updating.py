@@ -13,18 +13,22 @@ from typing import Any, final
 
 from typing_extensions import TypeVar
 
+from dagpu.backends.protocol import Run
 from dagpu.common.critical import Section
 from dagpu.common.places import Origin, here
 from dagpu.handles.device_handles import Stream
+from dagpu.handles.storage import Locks
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import On
 from dagpu.ops.graph import Captured, CudaGraph, Scope, ScopeState
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
+from dagpu.runtime.calls.run_call import start_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.graphs.capture import ScopeRecording, capture
 from dagpu.runtime.nesting import RecordingBlock, enter_recording, leave_recording, refuse_nested
 from dagpu.runtime.plan_lookup import PlanLookup
+from dagpu.runtime.waiting.waits import BlockingWaits, drive
 from dagpu.tracing.signature import BoundArguments
 from dagpu.tracing.tracer import Tracer
 
@@ -93,12 +97,13 @@ def _enqueue(op: DeviceOp[Any, Any, Any], captured: Captured, settings: Settings
 
 def _start_call(captured: Captured, loaded: LoadedPlan, bound: BoundArguments, origin: Origin) -> None:
     """Start a plan with bound inputs before the graph's next launch, which waits for it."""
-    try:
-        bound.take_leaves(origin)
-        captured.updates.enqueue(bound.locks, origin, lambda: loaded.submit(bound))
-    except BaseException:
-        bound.return_leaves()
-        raise
+
+    def start(locks: Locks) -> Run:
+        run = drive(start_call(loaded, bound, locks, BlockingWaits()))
+        assert run is not None, "an update decides nothing"
+        return run
+
+    captured.updates.enqueue(origin, start)
 
 
 def _enqueue_traced(placed: On[Any], lookup: PlanLookup, captured: Captured, settings: Settings, origin: Origin) -> Any:
@@ -109,7 +114,6 @@ def _enqueue_traced(placed: On[Any], lookup: PlanLookup, captured: Captured, set
         stage = tracer.stage()
         if stage.program.instructions:
             loaded = LoadedPlan(plan_stage(stage, settings.verify), settings)
-            loaded.compile()
             _start_call(captured, loaded, stage.bind(), origin)
             lookup.store(loaded, tracer.make_signature(), tracer.reads)
         return tracer.result

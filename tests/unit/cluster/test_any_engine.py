@@ -36,7 +36,7 @@ from dagpu.cluster import tasks as task_lists
 from dagpu.cluster.backend import ClusterBackend, ClusterRun, RemoteDriver
 from dagpu.cluster.blobs import Decoder, Encoder, WriteCheckpoint
 from dagpu.cluster.tasks import RemoteMemory
-from dagpu.cluster.worker import PartRunner, PartValue, Pickled, StoredArray, loaded
+from dagpu.cluster.worker import PartRunner, PartValue, Pickled, StoredArray, load_cell
 from dagpu.handles.device_handles import LibraryBody
 from dagpu.plans.policies import SingleStream
 from dagpu.runtime.device_lookup import add_nodes, find_device, remove_nodes
@@ -312,7 +312,7 @@ def test_values_run_no_code_until_they_are_used() -> None:
     assert found[0, 1].tolist() == [0, 1, 2]
     assert [found[at, 1] for at in (1, 2, 3)] == ["text", 7, None]
     assert [type(found[at, 1]) for at in (4, 5)] == [Pickled, Pickled]
-    assert [loaded(found[at, 1]) for at in (4, 5)] == [1 << 80, {1}]
+    assert [load_cell(found[at, 1]) for at in (4, 5)] == [1 << 80, {1}]
     with cluster(lambda n: 0, 1.0) as (backend, _), interpreter(backend, 1):
         assert value(1).host_map(lambda x: {x}).sync() == {1}
     with cluster(lambda n: 0, 1.0, code=False) as (backend, _), interpreter(backend, 1):

@@ -80,13 +80,23 @@ def refused(storage: Storage) -> bool:
     return False
 
 
+def starting(storage: Storage, submit: Callable[[], ManualRun]) -> Callable[[Locks], ManualRun]:
+    """The start of an update that writes a storage."""
+
+    def start(locks: Locks) -> ManualRun:
+        locks.acquire({storage: True})
+        return submit()
+
+    return start
+
+
 def test_locks_of_updates_go_back_when_the_last_is_done(where: Device) -> None:
     """The end of one update frees nothing while another is under way, in whatever order they end."""
     for first_to_end in (0, 1):
         updates, storages = GraphUpdates(), [Storage(where, 4), Storage(where, 4)]
         runs = [ManualRun(), ManualRun()]
         for storage, run in zip(storages, runs, strict=True):
-            updates.enqueue({storage: True}, None, run.itself)
+            updates.enqueue(None, starting(storage, run.itself))
         runs[first_to_end].finish()
         assert [refused(storage) for storage in storages] == [True, True]
         runs[1 - first_to_end].finish()
@@ -96,7 +106,7 @@ def test_locks_of_updates_go_back_when_the_last_is_done(where: Device) -> None:
 def test_locks_of_updates_go_over_to_a_launch(where: Device) -> None:
     """Nobody comes between: the storage stays locked until the launch gives it back, though the update has ended."""
     updates, storage, run = GraphUpdates(), Storage(where, 4), ManualRun()
-    updates.enqueue({storage: True}, None, lambda: run)
+    updates.enqueue(None, starting(storage, run.itself))
     launch, taken = Locks(None), EnqueuedUpdate()
     updates.transfer(launch, taken)
     assert taken.runs == [run]
@@ -114,12 +124,12 @@ def test_an_update_that_cannot_start_locks_nothing(where: Device) -> None:
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
-        updates.enqueue({storages[0]: True}, None, fail)
+        updates.enqueue(None, starting(storages[0], fail))
     assert not refused(storages[0])
     run = ManualRun()
-    updates.enqueue({storages[0]: True}, None, lambda: run)
+    updates.enqueue(None, starting(storages[0], run.itself))
     with pytest.raises(ArithmeticError):
-        updates.enqueue({storages[1]: True}, None, fail)
+        updates.enqueue(None, starting(storages[1], fail))
     assert refused(storages[0])
     run.finish()
     assert not refused(storages[0])
