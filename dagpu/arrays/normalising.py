@@ -296,7 +296,7 @@ def normalise(
 
 # ---- softmax kernels
 #
-# The generated kernels of `softmax`, as CUDA text. `softmax_twins` has the NumPy twins, and the order of additions.
+# The generated kernels of `softmax`, as CUDA text. Their NumPy twins, and the order of additions, are above.
 
 HEAD: Final = """\
 {helpers}\

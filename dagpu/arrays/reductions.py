@@ -262,7 +262,7 @@ def of_nothing(name: str, dtype: "np.dtype[Any]", shape: Shape, origin: Origin) 
 
 # ---- reduction kernels
 #
-# The generated kernels of reductions: one pass over rows, as CUDA text. `reduction_twins` has the NumPy twins.
+# The generated kernels of reductions: one pass over rows, as CUDA text.
 
 TEXT: Final = """\
 __global__ void {name}(Tile<{out}, 2> out{formals}) {{

@@ -106,39 +106,6 @@ def release_returned_loans() -> bool:
     return found
 
 
-def lock_all(wanted: dict[Storage, bool], owner: object, origin: Origin) -> bool:
-    """Lock each storage, exclusively if its value is true, for a run that holds no lock yet. `origin` is the place that
-    started the run.
-
-    Return False, and lock nothing, if another run holds a conflicting lock.
-    """
-    with BOOKKEEPING:
-        for storage, exclusive in wanted.items():
-            lock = storage.lock
-            if (lock.writer is not None or (exclusive and lock.readers)) and not (
-                release_returned_loans() and lock.writer is None and not (exclusive and lock.readers)
-            ):
-                return False
-        for storage, exclusive in wanted.items():
-            lock = storage.lock
-            if exclusive:
-                lock.writer = owner
-            else:
-                lock.readers += 1
-            lock.holder = origin
-    return True
-
-
-def unlock_all(held: dict[Storage, bool]) -> None:
-    """Release the lock of each storage, an exclusive one if its value is true."""
-    with BOOKKEEPING:
-        for storage, exclusive in held.items():
-            if exclusive:
-                storage.lock.writer = None
-            else:
-                storage.lock.readers -= 1
-
-
 @final
 class Locks:
     """The locks of one run: exclusive locks on memory that it owns or writes, read locks on memory that it only reads.
@@ -236,8 +203,11 @@ class Locks:
         """Release all locks, but those of these storages."""
         with BOOKKEEPING:
             released = {storage: exclusive for storage, exclusive in self.held.items() if storage not in but}
-            unlock_all(released)
-            for storage in released:
+            for storage, exclusive in released.items():
+                if exclusive:
+                    storage.lock.writer = None
+                else:
+                    storage.lock.readers -= 1
                 del self.held[storage]
 
 

@@ -211,7 +211,7 @@ def _refuse_scalar(value: object, param: CudaParam, kernel: str, cure: str) -> N
 #
 # The parser reads the parameters that a kernel launched by name can have: scalars, `Tile`, `View`, pointers. It refuses
 # all others, with the line and the cure, because a wrong guess would pass wrong bytes to the GPU. `cuda_lexer` reads
-# the text and expands aliases; `cuda_scalars` has the names of the C types.
+# the text and expands aliases; "cuda scalars" has the names of the C types.
 
 Abi: TypeAlias = Literal["views", "pointers"]
 """The form of tensor parameters in CUDA: `Tile` and `View`, or plain pointers."""

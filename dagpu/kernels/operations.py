@@ -1,6 +1,6 @@
 """The operations of an expression: their element types, their CUDA text and their NumPy functions.
 
-The CUDA text of an operation is in `cuda_operations`, its NumPy function in `numpy_operations`. Both follow this table.
+The table of the operations comes first. Their CUDA text, its device functions, and their NumPy functions follow it.
 
 f16 and bf16 are computed in f32, and each operation rounds its result once to the element type. For `+ - * /` and
 `sqrt` this is the exact result, rounded once (Figueroa, "When is double rounding innocuous?", 1995).
@@ -100,7 +100,7 @@ def type_name(dtype: "np.dtype[np.generic]") -> str:
 
 
 class CudaText(NamedTuple):
-    """The text of a value, and the names of the functions of `cuda_helpers` that it calls."""
+    """The text of a value, and the names of the device functions that it calls."""
 
     text: str
     helpers: tuple[str, ...] = ()

@@ -123,18 +123,20 @@ class Executable:
         return self._command_lists
 
     def _compile(self) -> None:
-        for make in self._wanted.values():
+        for make in self._wanted.values():  # another thread may give this plan another table meanwhile
             make()
-        if self._command_lists is None:
-            self._encode()
+        self._encode()
 
     def _prepare_graph(self) -> None:
         self.graphs.prepare_first(self.compiled, self.command_lists.encoded)
 
     def _encode(self) -> None:
-        """Encode the command list, and choose the ways to start a run. Every kernel must be compiled."""
-        compiled = self.compiled
-        command_lists = CommandListPool(encode(compiled, self._selected), compiled.devices)
+        """Encode the command list, and choose the ways to start a run, unless another thread has. Every kernel must be
+        compiled."""
+        compiled, selected = self.compiled, self._selected
+        if self._command_lists is not None:  # asked after the read above: it is set before `_selected` is dropped
+            return
+        command_lists = CommandListPool(encode(compiled, selected), compiled.devices)
         encoded = command_lists.encoded
         is_copy = not (encoded.launches or compiled.calls_user)
         if is_copy and compiled.copies_host:
@@ -143,8 +145,7 @@ class Executable:
         self._command_lists = command_lists
         if compiled.calls_user:  # a captured body has the addresses of its temporaries
             self.keep_memory()
-        self._wanted.clear()
-        self._selected = ()
+        self._wanted, self._selected = {}, ()
 
     def _choose(self, command_lists: CommandListPool, is_copy: bool) -> None:
         """Choose the ways to start a run. If the plan `is_copy`, a graph does not make it quicker: all of it is copies

@@ -3,7 +3,7 @@
 A literal shape is inferred where the context wants one: a declared variable, a parameter or a return type. Inferring
 it everywhere was tried and dropped. Types are checked without regard to order, so a variable would keep its first
 shape, and `y = y.reshape((64,))`, or an append to a list of tensors, would be errors. The checks of outputs use the
-shapes that `shape_flow` propagates through the statements instead.
+shapes that `analysis/known` propagates through the statements instead.
 """
 
 from collections.abc import Callable

@@ -53,10 +53,10 @@ async def run_call(
     nothing and takes no handle. `meanwhile` is called while the device works.
     """
     updates = EnqueuedUpdate() if bound.graphs else None
-    if updates is not None and locks is not None:
-        for captured in bound.graphs:
-            captured.updates.transfer(locks, updates)
     try:
+        if updates is not None and locks is not None:
+            for captured in bound.graphs:
+                captured.updates.transfer(locks, updates)
         spin, pace = (loaded.spin, loaded.pace) if settings.spin is None else (settings.spin, None)
         polls_now = meanwhile is None and waits.polls_at_submit
         run = await start_call(loaded, bound, locks, waits, spin if polls_now else 0.0)

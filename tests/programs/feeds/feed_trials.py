@@ -69,7 +69,9 @@ def maybe_run(recipe: Recipe) -> set[str]:
 class FeedTrial:
     """A program as ops, and its models: one of both feeds together, and one of each alone.
 
-    What depends on the change runs, and nothing else: of what is `shared()`, two feeds together run what one would.
+    What depends on the change runs, and nothing else. Two feeds together run at least what feeds run that share what is
+    `shared()`, and at most what feeds run that share nothing: below a `shared()` op, each may run for itself what goes
+    through the host or through closures.
     """
 
     def __init__(self, recipe: Recipe, feeds: int, place: str = "host") -> None:

@@ -53,7 +53,7 @@ class LaunchForm:
     reports: tuple[int, ...]
     """The places of the address of a launch's `Report`: bytes in the parameters."""
     accepted: set[Function] = field(default_factory=set)
-    """Functions for which `check_limits` (launch_limits) has accepted this form."""
+    """Functions for which `check_limits` has accepted this form."""
 
 
 @final

@@ -2,6 +2,8 @@
 
 import gc
 import threading
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,10 +28,12 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from dagpu.backends.cuda import executable
 from dagpu.backends.cuda.commands import buffers, transfers
 from dagpu.backends.cuda.executable import Executable
+from dagpu.backends.cuda.instruction_selection import Selection, select
 from dagpu.backends.cuda.resources import streams
-from dagpu.testing import backend
+from dagpu.testing import Function, backend
 from tests.programs.arithmetic import add, axpy, scale
 from tests.simulated.cuda import driver
 from tests.simulated.machine import Machine
@@ -86,6 +90,34 @@ def test_runs_from_many_threads(machine: Machine) -> None:
     for thread in threads:
         thread.join()
     assert found == [wanted] * 40
+
+
+def test_a_plan_that_two_threads_compile_is_encoded_whole(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread compiles and encodes all of a plan while this one waits for its first kernel: this one goes on
+    through the other kernels, and then finds the plan encoded."""
+    others: list[Callable[[], None]] = []
+
+    def select_and_wait(*args: Any) -> Selection:
+        found = select(*args)
+        for key, make in [*found.wanted.items()]:
+            found.wanted[key] = partial(make_after_others, make)
+        return found
+
+    def make_after_others(make: Callable[[], Function]) -> Function:
+        while others:
+            others.pop()()
+        return make()
+
+    monkeypatch.setattr(executable, "select", select_and_wait)
+    op = add(empty((4, 4)).partition((2, 2)), arange(16).reshape((4, 4)), ones((4, 4)))
+    prepared = backend("cuda").prepare(plan_of(op))
+    assert isinstance(prepared, Executable)
+    slow = prepared.before_first
+    assert slow is not None
+    others.append(slow)
+    slow()
+    assert prepared.before_first is None
+    assert len(prepared.command_lists.encoded.launches) == 2  # `arange` and `add`
 
 
 def test_runs_that_are_submitted_at_once_have_a_script_each(machine: Machine) -> None:
