@@ -208,7 +208,9 @@ class SymbolicArray:
 def standin_of(index: int, value: Any, reads: set[int]) -> Any:
     """Return the stand-in for a number or an array that has this index among the arguments of a trace, which records
     reads in this set."""
-    return (SymbolicArray if type(value) is np.ndarray else SymbolicNumber)(index, value, reads)
+    if type(value) is np.ndarray:
+        return SymbolicArray(index, value, reads)
+    return SymbolicNumber(index, value, reads)
 
 
 def replace_standins(value: Any) -> Any:
