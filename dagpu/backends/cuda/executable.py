@@ -5,7 +5,7 @@ from functools import partial
 from typing import Final, final
 
 from dagpu.backends.cuda.commands.buffers import CompiledPlan
-from dagpu.backends.cuda.commands.command_list import CommandListPool, Encoded, Kind
+from dagpu.backends.cuda.commands.command_list import Command, CommandListPool, Encoded, Kind
 from dagpu.backends.cuda.commands.encoder import encode
 from dagpu.backends.cuda.graphs.instances import CapturedGraph, GraphInstances, LaunchGraph, capture
 from dagpu.backends.cuda.graphs.topology import cannot_capture
@@ -150,8 +150,8 @@ class Executable:
     def _choose(self, command_lists: CommandListPool, is_copy: bool) -> None:
         """Choose the ways to start a run. If the plan `is_copy`, a graph does not make it quicker: all of it is copies
         and fills."""
-        compiled, graphs = self.compiled, self.graphs
-        captured = _captured_graph(compiled, command_lists.encoded)
+        compiled, graphs, actions = self.compiled, self.graphs, command_lists.encoded.actions
+        captured = _captured_graph(compiled, actions[0]) if len(actions) == 1 else None
         plain: Sequence[Strategy] = ()
         with_graph: Sequence[Strategy] = ()
         if compiled.decides:
@@ -168,13 +168,11 @@ class Executable:
         self._submit_run = partial(submit_run, compiled, command_lists, graphs)
 
 
-def _captured_graph(compiled: CompiledPlan, encoded: Encoded) -> LaunchGraph | None:
-    """Return the launch of a captured graph that is all of a plan; None for any other plan."""
-    actions = encoded.actions
-    if len(actions) != 1 or not isinstance(actions[0].a, LaunchGraph) or compiled.blocking:
+def _captured_graph(compiled: CompiledPlan, only: Command) -> LaunchGraph | None:
+    """Return the captured graph that the only command of a plan launches; None if the plan must be run as others."""
+    if not isinstance(only.a, LaunchGraph) or compiled.blocking or compiled.plan.lanes[only.lane].device != 0:
         return None
-    starts_here = compiled.plan.lanes[actions[0].lane].device == 0
-    return actions[0].a if starts_here and actions[0].a.frozen.cannot_fail else None
+    return only.a if only.a.frozen.cannot_fail else None
 
 
 def _is_one_lane(compiled: CompiledPlan, encoded: Encoded) -> bool:

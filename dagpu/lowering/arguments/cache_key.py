@@ -95,7 +95,9 @@ def flatten_op(
     walk.snapshot = instant
     walk.places = 2  # a guard has the op at place 0, and the keyword arguments of a call at place 1
     if walk.add_dag(op, 0):
-        walk.finish()
+        walk.key = CacheKey(tuple(walk.rows))
+        for what in (walk.rows, walk.storages, walk.splits):  # the run must not keep memory that it moves elsewhere
+            what.clear()
         return walk
     if refused is not None and walk.refused is not None:
         refused(*walk.refused)
@@ -210,17 +212,10 @@ class _DagWalk(TableWalk):
         self.refused: tuple[Any, Origin, str] | None = None
         """The pipeline with an argument that cannot be in a key, the place of its call, and a description of the
         value."""
-        self._splits: dict[Once, int] = {}
+        self.splits: dict[Once, int] = {}
         """The number of each source whose components every run takes itself."""
         self._todo: list[tuple[AnyOp, int]] = []
         """The ops that come next, the last one first, with their places."""
-
-    def finish(self) -> None:
-        """Make the key, and drop what only the walk needs. The run must not keep memory that it moves elsewhere."""
-        self.key = CacheKey(tuple(self.rows))
-        self.rows.clear()
-        self.storages.clear()
-        self._splits.clear()
 
     def add_dag(self, root: AnyOp, at: int) -> bool:
         """Add a DAG: each node, then its sources, the last one first. Return false if it cannot have a key."""
@@ -267,10 +262,12 @@ class _DagWalk(TableWalk):
         """Add one of dagpu's own dataclasses, whose field `own` has a row of its own. Return the place of that, or of
         the first field; None if it holds anything but plain values, and tuples of these: a trace raises the error for
         it."""
-        names = record.__slots__
-        tokens = [... if name == own else field_token(getattr(record, name)) for name in names]
-        if None in tokens:
-            return None
+        names, tokens = record.__slots__, list[object]()
+        for name in names:
+            token = ... if name == own else field_token(getattr(record, name))
+            if token is None:
+                return None
+            tokens.append(token)
         start = self.places
         self.places = start + len(names)
         self.rows.append((RECORD, at, start, type(record), *tokens))
@@ -409,10 +406,10 @@ class _DagWalk(TableWalk):
         split = op.split
         if not split.in_each_run:
             return self._add_remembered(op, split.source)
-        if split.once not in self._splits:
-            self._splits[split.once] = len(self._splits)
+        if split.once not in self.splits:
+            self.splits[split.once] = len(self.splits)
             self._todo.append((split.source, -1))
-        self.add_facts(self._splits[split.once], op.index)
+        self.add_facts(self.splits[split.once], op.index)
         return True
 
     def _add_remembered(self, node: Shared[Any] | Unzip[Any], source: AnyOp) -> bool:

@@ -90,10 +90,11 @@ async def start_call(
             if bound.moves:
                 bound.take_leaves(locks.origin)
         graph = loaded.runs + 1 >= loaded.graph_from
-        if not loaded.is_compiled and (loaded.decides or not graph):  # what decides has no way to run but the graph
-            await _do_slow_work(loaded, waits, graph=False)
-        if graph and not loaded.graph_is_ready:
-            await _do_slow_work(loaded, waits, graph=True)
+        for as_graph in (False, True) if loaded.decides else (graph,):  # what decides has no way to run but the graph
+            if not (loaded.graph_is_ready if as_graph else loaded.is_compiled):
+                slow = loaded.slow_work(as_graph)
+                if slow is not None:
+                    await waits.run_slow_work(slow)
         if waits.must_end():
             await waits.raise_reason()
         run: Run | None = None
@@ -109,13 +110,6 @@ async def start_call(
     except BaseException:
         bound.return_leaves()
         raise
-
-
-async def _do_slow_work(loaded: LoadedPlan, waits: Waits, *, graph: bool) -> None:
-    """Do the slow work that is due before a run, as a graph or not, without blocking other tasks."""
-    slow = loaded.slow_work(graph)
-    if slow is not None:
-        await waits.run_slow_work(slow)
 
 
 async def settle(run: Run, waits: Waits, spin: float, pace: Pace | None = None) -> None:
