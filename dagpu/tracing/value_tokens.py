@@ -15,6 +15,7 @@ from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
     CodeType,
+    EllipsisType,
     FunctionType,
     GetSetDescriptorType,
     MemberDescriptorType,
@@ -33,7 +34,8 @@ from dagpu.handles.device_handles import Device
 from dagpu.handles.symbolic import SymbolicNumber
 
 PLAIN: Final = frozenset(
-    {bool, int, float, complex, str, bytes, type(None)} | {np.dtype(element).type for element in SUPPORTED | COMPLEX}
+    {bool, int, float, complex, str, bytes, type(None), EllipsisType}
+    | {np.dtype(element).type for element in SUPPORTED | COMPLEX}
 )
 """The types of immutable values that refer to no other objects."""
 
@@ -78,11 +80,17 @@ def is_foreign(owner: "type[Any] | ModuleType") -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_installed(module: str) -> bool:
-    root = module.partition(".")[0]
-    if root in sys.stdlib_module_names or root in ("dagpu", "numpy"):
+    if _is_fixed(module):
         return True
+    root = module.partition(".")[0]
     file = getattr(sys.modules.get(root), "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file
+
+
+def _is_fixed(module: object) -> bool:
+    """Return true for the name of a module of Python, of dagpu or of NumPy."""
+    root = str(module).partition(".")[0]
+    return root in sys.stdlib_module_names or root in ("dagpu", "numpy")
 
 
 def is_tuple(value: Any) -> bool:
@@ -133,7 +141,7 @@ def field_token(value: Any) -> Hashable:
 Identity: TypeAlias = Callable[[object], int]
 """Returns the token of an object that does not change, which is equal to that of the same object alone."""
 
-_BY_IDENTITY: Final = (np.ufunc, PickledByName)
+_BY_IDENTITY: Final = (np.ufunc, PickledByName, CodeType)
 """The classes of objects that are compared by identity: kernels, expressions and pipelines among them."""
 
 _DESCRIPTORS: Final = (
@@ -187,6 +195,8 @@ class _Tokens:
             return self._named(value)
         if depth == DEEPEST:
             raise _NoTokenError
+        if _is_fixed(getattr(value, "__module__", None)) and is_found_by_name(value):
+            return kind, self._identity(value)
         if kind is range or kind is slice:
             return kind, self._all((value.start, value.stop, value.step), depth)
         if kind is frozenset or kind is set or kind is list or is_tuple(value):  # a trace may see the order of a set
@@ -277,6 +287,8 @@ class _Tokens:
             closed_over = [cell.cell_contents for cell in f.__closure__ or ()]
         except ValueError:  # a variable that is not assigned yet
             raise _NoTokenError from None
+        if _is_fixed(f.__globals__.get("__name__")):  # what it reads there is the same in each run
+            return FunctionType, self._identity(f.__code__), self._all((closed_over, f.__defaults__ or ()), depth)
         names, attributes, imported = names_of(f.__code__)
         if not _NAMESPACES.isdisjoint(names):
             raise _NoTokenError
