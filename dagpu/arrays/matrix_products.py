@@ -215,7 +215,10 @@ def _twin(flags: tuple[bool, bool]) -> Callable[..., None]:
         wide = np.float32 if y.dtype.itemsize == 2 else y.dtype
         turned = [x.swapaxes(-1, -2) if flag else x for x, flag in zip(operands, flags, strict=True)]
         a, b = [x.astype(wide, copy=False) for x in turned]
-        y[...] = np.matmul(a, b).astype(y.dtype, copy=False)
+        if wide == y.dtype:
+            np.matmul(a, b, out=y)
+        else:
+            y[...] = np.matmul(a, b)
 
     return body
 
