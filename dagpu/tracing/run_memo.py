@@ -146,7 +146,7 @@ def _work_of(node: Any) -> str:
     by the results of ops is a `Then` too. A public one is what the user gave to `.then`."""
     if type(node) is not Then:
         return repr(node)
-    if type(node.f) is ByResults:
+    if isinstance(node.f, ByResults):
         return f"{node.f.name} at {describe(node.origin)}"
     code = getattr(node.f, "__code__", None)
     ours = code is not None and is_ours(code.co_filename) and "<locals>" in node.f.__qualname__
