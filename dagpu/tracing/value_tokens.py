@@ -87,9 +87,10 @@ def _is_installed(module: str) -> bool:
     return "site-packages" in file or "dist-packages" in file
 
 
-def _is_fixed(module: object) -> bool:
+@lru_cache(maxsize=1024)
+def _is_fixed(module: str | None) -> bool:
     """Return true for the name of a module of Python, of dagpu or of NumPy."""
-    root = str(module).partition(".")[0]
+    root = (module or "").partition(".")[0]
     return root in sys.stdlib_module_names or root in ("dagpu", "numpy")
 
 
@@ -195,7 +196,8 @@ class _Tokens:
             return self._named(value)
         if depth == DEEPEST:
             raise _NoTokenError
-        if _is_fixed(getattr(value, "__module__", None)) and is_found_by_name(value):
+        module = getattr(value, "__module__", None)
+        if type(module) is str and _is_fixed(module) and is_found_by_name(value):
             return kind, self._identity(value)
         if kind is range or kind is slice:
             return kind, self._all((value.start, value.stop, value.step), depth)
