@@ -45,6 +45,8 @@ COMPARABLE: Final = frozenset((bool, int, str, bytes, type(None)))
 _NAMED: Final = (Device, np.dtype)
 """The classes of objects that are in a key by their identity."""
 
+_FIXED: Final = frozenset(("dagpu", "numpy"))
+
 _FIXED_TYPE: Final = 1 << 8
 """The flag of a class whose attributes cannot be set (`Py_TPFLAGS_IMMUTABLETYPE`)."""
 
@@ -80,18 +82,16 @@ def is_foreign(owner: "type[Any] | ModuleType") -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_installed(module: str) -> bool:
-    if _is_fixed(module):
-        return True
     root = module.partition(".")[0]
+    if root in sys.stdlib_module_names or root in _FIXED:
+        return True
     file = getattr(sys.modules.get(root), "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file
 
 
-@lru_cache(maxsize=1024)
-def _is_fixed(module: str | None) -> bool:
-    """Return true for the name of a module of Python, of dagpu or of NumPy."""
-    root = (module or "").partition(".")[0]
-    return root in sys.stdlib_module_names or root in ("dagpu", "numpy")
+def _is_fixed(module: object) -> bool:
+    """Return true for the name of a module of dagpu or of NumPy: what its functions read is the same in each run."""
+    return type(module) is str and module.partition(".")[0] in _FIXED
 
 
 def is_tuple(value: Any) -> bool:
@@ -196,8 +196,7 @@ class _Tokens:
             return self._named(value)
         if depth == DEEPEST:
             raise _NoTokenError
-        module = getattr(value, "__module__", None)
-        if type(module) is str and _is_fixed(module) and is_found_by_name(value):
+        if _is_fixed(getattr(value, "__module__", None)) and is_found_by_name(value):
             return kind, self._identity(value)
         if kind is range or kind is slice:
             return kind, self._all((value.start, value.stop, value.step), depth)
@@ -289,7 +288,7 @@ class _Tokens:
             closed_over = [cell.cell_contents for cell in f.__closure__ or ()]
         except ValueError:  # a variable that is not assigned yet
             raise _NoTokenError from None
-        if _is_fixed(f.__globals__.get("__name__")):  # what it reads there is the same in each run
+        if _is_fixed(f.__globals__.get("__name__")):
             return FunctionType, self._identity(f.__code__), self._all((closed_over, f.__defaults__ or ()), depth)
         names, attributes, imported = names_of(f.__code__)
         if not _NAMESPACES.isdisjoint(names):
