@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum, EnumMeta
 from functools import cached_property, lru_cache, partial
+from operator import attrgetter, itemgetter, methodcaller
 from struct import Struct
 from types import (
     BuiltinFunctionType,
@@ -145,6 +146,9 @@ Identity: TypeAlias = Callable[[object], int]
 _BY_IDENTITY: Final = (np.ufunc, PickledByName, CodeType)
 """The classes of objects that are compared by identity: kernels, expressions and pipelines among them."""
 
+_GETTERS: Final = frozenset((itemgetter, attrgetter, methodcaller))
+"""The classes of functions that Python's `operator` makes: what they hold does not change."""
+
 _DESCRIPTORS: Final = (
     GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType,
 )  # fmt: skip
@@ -213,6 +217,8 @@ class _Tokens:
         if kind is partial and not value.__dict__:
             names = tuple(value.keywords)
             return kind, self._all((value.func, *value.args), depth), names, self._all(value.keywords.values(), depth)
+        if kind in _GETTERS:
+            return kind, self._all(value.__reduce__(), depth)
         return kind, self._identity(kind), self._record(value, depth), self._class(kind)
 
     def _all(self, values: Iterable[object], depth: int) -> tuple[Hashable, ...]:
@@ -423,7 +429,7 @@ def is_stateless(f: object) -> bool:
     cannot reach itself, it gets none later. Its globals are those of a module, because `eval` and `exec` may make
     globals that differ in each run.
     """
-    if is_found_by_name(f):
+    if is_found_by_name(f) or type(f) is itemgetter or type(f) is attrgetter:
         return True
     if type(f) is not FunctionType or f.__dict__ or not _are_module_globals(f.__globals__):
         return False

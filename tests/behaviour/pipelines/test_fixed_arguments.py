@@ -262,6 +262,25 @@ def test_a_function_of_a_library(f: Any) -> None:
     assert len(traces) == 1
 
 
+@pytest.mark.parametrize("first", [operator.itemgetter(0), operator.methodcaller("pop", 0)], ids=["item", "method"])
+def test_a_getter_of_operator(first: Any) -> None:
+    """As an argument, and as the function of a map or host_map in a pipeline."""
+    traces: list[int] = []
+
+    @pipeline
+    def model(x: Any, get: Any) -> Op:
+        traces.append(1)
+        a = float(get([2.0, 3.0]))
+        found, other = (scaled(from_host(x), a).to_host() for _ in range(2))
+        return zip_ops(found.map(operator.itemgetter(1)), other.host_map(operator.itemgetter(2)))
+
+    for _ in range(4):
+        assert model(X, first).sync() == (2 * X[1], 2 * X[2])
+    assert len(traces) == 1
+    assert model(X, operator.itemgetter(1)).sync() == (3 * X[1], 3 * X[2])
+    assert len(traces) == 2
+
+
 def test_an_index() -> None:
     """Slices with an ellipsis are a constant, as slices alone are."""
     traces: list[int] = []
