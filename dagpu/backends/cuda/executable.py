@@ -165,7 +165,7 @@ class Executable:
             with_graph = (idle_graph_launch(compiled, command_lists, graphs), *with_graph)
         self._again = plain, with_graph
         self._launch_graph = partial(launch_graph, compiled, command_lists, graphs)
-        self._submit_run = partial(submit_run, compiled, command_lists, graphs)
+        self._submit_run = partial(submit_run, compiled, command_lists)
 
 
 def _captured_graph(compiled: CompiledPlan, only: Command) -> LaunchGraph | None:

@@ -1,6 +1,7 @@
 """Runs that are one graph and are polled by their own stream: refused calls, lost devices, other threads."""
 
 import linecache
+import os
 import sys
 from contextlib import suppress
 from types import FrameType
@@ -17,13 +18,13 @@ from dagpu.backends.cuda.graphs import instances
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.replay import starts
-from dagpu.backends.cuda.replay.graph_run import GraphRun
+from dagpu.backends.cuda.replay.cuda_run import CudaRun
 from dagpu.testing import Run
 from tests.programs.arithmetic import axpy
 from tests.programs.graph_trials import bound, prepared, program_of
 from tests.simulated.cuda import driver, installed
 from tests.simulated.machine import Machine
-from tests.simulated.raising import RaisingAt, lines_to_try
+from tests.simulated.raising import ActingAt, RaisingAt, lines_to_try
 from tests.simulated.runs import events_in_use, fresh_machine  # noqa: F401  # a fixture
 
 S: Final = (2, 2)
@@ -110,7 +111,7 @@ def test_a_run_whose_end_is_interrupted_is_over(machine: Machine) -> None:
     the pool twice."""
     plan, inputs = in_place(machine)
     hit = 0
-    for code, line in lines_to_try(GraphRun._finish):  # noqa: SLF001  # no other way
+    for code, line in lines_to_try(CudaRun._end_polled):  # noqa: SLF001  # no other way
         if linecache.getline(code.co_filename, line).strip() == "self.finished = True":
             continue  # the end itself
         finished(plan, inputs)
@@ -123,6 +124,38 @@ def test_a_run_whose_end_is_interrupted_is_over(machine: Machine) -> None:
         assert run.done()
         assert len(set(map(id, plan.graphs.idle))) == len(plan.graphs.idle)
     assert hit > 5
+
+
+def test_a_task_that_sleeps_while_another_thread_ends_the_run_leaves_nothing(machine: Machine) -> None:
+    """At whatever line of the look, and of the end, the event for that task is recorded: the run is over, and its
+    graph, stream and event are in the pools once."""
+    plan, inputs = in_place(machine)
+    finished(plan, inputs)
+    streams = driver().streams
+    slept = 0
+    for function in (CudaRun._look, CudaRun._end_polled):  # noqa: SLF001  # no other way
+        for code, line in lines_to_try(function):
+            run = submitted(plan, inputs)
+            descriptors: list[int | None] = []
+
+            def sleep(run: Run = run, descriptors: list[int | None] = descriptors) -> None:
+                if not descriptors:
+                    descriptors.append(None)
+                    descriptors[0] = run.readable()
+
+            with ActingAt(code, line, sleep):
+                while not run.done():
+                    pass
+            assert run.wait()
+            assert not run.failures()
+            for descriptor in filter(None, descriptors):
+                os.close(descriptor)
+                slept += 1
+            for pool in (plan.graphs.idle, streams.exclusive, streams._events):  # noqa: SLF001  # it counts what a backend keeps
+                assert len(set(map(id, pool))) == len(pool), line
+            assert events_in_use(driver()) == 0
+            assert not driver().live
+    assert slept > 5
 
 
 def test_a_thread_that_takes_the_idle_graph_first_does_no_harm(machine: Machine) -> None:
