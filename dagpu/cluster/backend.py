@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, final
 import numpy as np
 
 from dagpu.backends.common.measuring import SpanTrack, track_maker
-from dagpu.backends.protocol import Bindings, Failure
+from dagpu.backends.protocol import Failure
 from dagpu.cluster.blobs import Encoder, refused_code
 from dagpu.cluster.cutting import Part, cut
 from dagpu.cluster.part_checks import verify_parts
@@ -133,7 +133,7 @@ class ClusterRun:
 
     @property
     def cancellable(self) -> bool:
-        return not self._ended.is_set()
+        return not (self._ended.is_set() and self._settled)
 
     def readable(self) -> None:
         """Return None: the thread of the engine runs Python, so it calls the functions of `when_done`."""
@@ -196,20 +196,20 @@ class ClusterPlan:
             if self.tasks is None:
                 self.tasks = self._cut(self._plan.program)
 
-    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> ClusterRun:
+    def submit(self, memory: list[object], spin: float = 0.0, graph: bool = False) -> ClusterRun:
         """Start a run; see `Prepared.submit`."""
         self.cut()
         tasks = self.tasks
         assert tasks is not None
-        warn_of_long_lineages(tasks, bindings.memory)
-        run = ClusterRun(f"{next(_runs):x}-{self._tag}", tasks, bindings.memory, self._engine, track_maker())
+        warn_of_long_lineages(tasks, memory)
+        run = ClusterRun(f"{next(_runs):x}-{self._tag}", tasks, memory, self._engine, track_maker())
         self._engine.start(run)
         return run
 
     def keep_memory(self) -> None:
         """Do nothing: no run is a launch of a graph. See `Prepared.keep_memory`."""
 
-    def freeze(self, bindings: Bindings) -> NoReturn:
+    def freeze(self, memory: list[object]) -> NoReturn:
         """Refuse: the memory of a captured graph is that of one process.
 
         Raises:

@@ -186,12 +186,10 @@ class IncrementalRun:
         self._stale = made.own
 
     def end_again(self, latest: LatestUpdate, *, failed: bool) -> None:
-        """End what `begin_again` has begun. If it failed, the next update makes what it has not made."""
+        """End what `begin_again` has begun. If it `failed`, the next update makes what it has not made."""
         if self._shared is not None:
             self._shared.busy = False
-        if failed:
-            latest.stage.end_failed_call(latest.update, latest.loaded)
-        else:
+        if not failed:
             self._stale = 0
             self._count(latest.stage, latest.update.ran)
 

@@ -10,7 +10,7 @@ from dagpu.reactive.plans.conditional_plans import ConditionalPlan
 from dagpu.reactive.plans.prepared_tiles import TiledPlan
 from dagpu.reactive.plans.update_plans import UpdatePlan
 from dagpu.reactive.stages.live_stage import LiveStage
-from dagpu.runtime.calls.loaded_plan import LoadedPlan
+from dagpu.runtime.calls.loaded_plan import LEAVES, LoadedPlan
 
 
 @final
@@ -66,7 +66,7 @@ def latest_update(
 ) -> LatestUpdate | None:
     """Return the update that was made after these changes, if one number has changed and the update has a direct call;
     else None."""
-    if len(newer) != 1 or type(update) is TiledPlan or update.loaded is None or update.loaded.again is None:
+    if len(newer) != 1 or type(update) is TiledPlan or update.loaded is None or LEAVES not in update.loaded.direct:
         return None
     (node,) = newer
     is_number = type(inputs[node].value) in PLAIN

@@ -24,6 +24,7 @@ from dagpu.reactive.incremental import IncrementalRun
 from dagpu.reactive.latest_update import LatestUpdate
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.runtime.calls.direct_call import MISS
+from dagpu.runtime.calls.loaded_plan import LEAVES
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.interpreter import current_settings
 from dagpu.runtime.nesting import recording_block, refuse_nested
@@ -202,7 +203,7 @@ class Observed(FlowStage[Any]):
         It does what `_update` does, without a look at what cannot have changed.
         """
         run, stats = self._run, self._stats
-        loaded, again = latest.loaded, latest.loaded.again
+        loaded, again = latest.loaded, latest.loaded.direct[LEAVES]
         run.begin_again(latest, version)
         try:
             call = again.in_task(loaded, None, None, self._settings, self._where)

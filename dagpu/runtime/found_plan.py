@@ -5,7 +5,7 @@ from typing import Any
 from dagpu.common.places import Origin
 from dagpu.handles.storage import Locks
 from dagpu.runtime.calls.direct_call import MISS
-from dagpu.runtime.calls.loaded_plan import LoadedPlan
+from dagpu.runtime.calls.loaded_plan import LEAVES, LoadedPlan
 from dagpu.runtime.calls.run_call import run_bound
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.plan_lookup import PlanLookup
@@ -24,7 +24,7 @@ async def run_by_a_plan(
     loaded, bound = found
     if bound is None:
         assert lookup.inputs is not None
-        again, leaves = loaded.again, lookup.inputs.leaves
+        again, leaves = loaded.direct[LEAVES], lookup.inputs.leaves
         if type(waits) is BlockingWaits:
             result = again.now(loaded, leaves, (), settings, origin)
         else:

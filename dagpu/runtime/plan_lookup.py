@@ -12,8 +12,8 @@ from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.versions import Snapshot
-from dagpu.runtime.calls.direct_call import OFTEN, make_call_again
-from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
+from dagpu.runtime.calls.direct_call import OFTEN, make_leaves_call
+from dagpu.runtime.calls.loaded_plan import CALL, LEAVES, OP, VALUE_POLICIES, LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.plan_cache import KEPT_PER_OP, PlanCache, plans
 from dagpu.tracing.signature import BoundArguments, Signature
@@ -88,19 +88,20 @@ def direct_call(op: DeviceOp[Any, Any, Any]) -> DirectRun | None:
     if type(op) is Then and isinstance(f := op.f, Pure) and type(source := op.source) is Value:
         cache = f.plans
         loaded = cache.latest  # one read: another thread may clear the cache
-        return None if loaded is None else (loaded, loaded.direct, *source.content, cache)
+        return None if loaded is None else (loaded, loaded.direct[CALL], *source.content, cache)
     if type(op) is GraphLaunch:
         cache = op.captured.plans
         loaded = cache.latest
-        if loaded is None or loaded.launched_at != op.origin:
+        if loaded is None or loaded.place != op.origin:
             return None
-        return loaded, loaded.again, (op.captured,), (), cache
+        return loaded, loaded.direct[LEAVES], (op.captured,), (), cache
     attached = attached_plans(op)
     if attached is None:
         loaded = plans.latest_at(op.origin)
-        return None if loaded is None else (loaded, loaded.fresh, op, (), plans)
+        return None if loaded is None else (loaded, loaded.direct[OP], op, (), plans)
     loaded, leaves = attached[0]
-    return None if loaded.again is None else (loaded, loaded.again, leaves, (), None)
+    direct = loaded.direct.get(LEAVES)
+    return None if direct is None else (loaded, direct, leaves, (), None)
 
 
 @final
@@ -166,9 +167,8 @@ class PlanLookup:
             if settings.direct and found.runs >= OFTEN:
                 if cache is plans:
                     cache.remember_place(found, op, inputs)
-                if not found.again_is_known:
-                    make_call_again(found, inputs.leaves)
-            if settings.direct and found.again is not None:
+                make_leaves_call(found, inputs.leaves)
+            if settings.direct and found.direct.get(LEAVES) is not None:
                 return found, None
         bound = found.bind(inputs.leaves)
         return None if bound is None else (found, bound)
@@ -185,8 +185,8 @@ class PlanLookup:
                     break
                 if entry is not attached[0]:  # the first one may have a direct call
                     attach_plans(self._op, (entry, *(other for other in attached if other is not entry)))
-                if loaded.runs >= OFTEN and not loaded.again_is_known:
-                    make_call_again(loaded, leaves)
+                if loaded.runs >= OFTEN:
+                    make_leaves_call(loaded, leaves)
                 return loaded, bound
         return None
 

@@ -19,7 +19,7 @@ from dagpu.backends.cuda.replay.starts import (
     submit_run,
 )
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.protocol import Bindings, Run, Strategy
+from dagpu.backends.protocol import Run, Strategy
 from dagpu.plans.plan import Plan
 
 MOST_KEPT: Final = 64 << 10
@@ -72,10 +72,10 @@ class Executable:
         """Function that instantiates the first graph; None if that is quick or done."""
         return self._prepare_graph if self.graphs.first_is_slow else None
 
-    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Run:
+    def submit(self, memory: list[object], spin: float = 0.0, graph: bool = False) -> Run:
         """Start a run; see `Prepared.submit`."""
         assert not self.compiled.decides, "streams decide nothing"
-        devices, memory = self.compiled.devices, bindings.memory
+        devices = self.compiled.devices
         for device in devices:
             if device.exchange.arrivals or device.retired.gone:
                 device.settle()
@@ -110,9 +110,9 @@ class Executable:
         nbytes = sum([size for _, size in self.compiled.arenas])
         self.graphs.keeps_arenas = self._is_simple and 0 < nbytes <= most
 
-    def freeze(self, bindings: Bindings) -> CapturedGraph:
+    def freeze(self, memory: list[object]) -> CapturedGraph:
         """Return a graph that is bound to this memory permanently; see `Prepared.freeze`."""
-        return capture(self.compiled, self.command_lists.encoded, self.graphs, bindings.memory)
+        return capture(self.compiled, self.command_lists.encoded, self.graphs, memory)
 
     @property
     def command_lists(self) -> CommandListPool:

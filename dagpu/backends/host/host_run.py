@@ -95,8 +95,8 @@ class HostRun:
 
     @property
     def cancellable(self) -> bool:
-        """True until the run is done: a cancelled launch stops between two tiles."""
-        return not self._done
+        """True until the run is done, without a failure: a cancelled launch stops between two tiles."""
+        return not self._done or self._outcome.abnormal
 
     def readable(self) -> None:
         """Return None: the workers run Python, so they call the functions of `when_done`."""

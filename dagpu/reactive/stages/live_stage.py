@@ -1,6 +1,7 @@
 """`LiveStage`, a traced stage between updates: it runs the plan of each change, and has the memory that stays."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeAlias, final
 
 from dagpu.backends.protocol import Run
@@ -27,7 +28,7 @@ from dagpu.reactive.plans.tiled_plans import TiledPlans
 from dagpu.reactive.plans.update_plans import UpdatePlan, UpdatePlans
 from dagpu.reactive.stages.stage_cutoffs import StageCutoffs
 from dagpu.runtime.calls.direct_call import MISS, OFTEN, DirectCall
-from dagpu.runtime.calls.loaded_plan import LoadedPlan
+from dagpu.runtime.calls.loaded_plan import LEAVES, LoadedPlan
 from dagpu.runtime.calls.run_call import run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting.waits import Waits
@@ -262,18 +263,12 @@ class LiveStage:
         settings = self._settings
         if not settings.direct or loaded.runs < OFTEN:
             return MISS
-        if not loaded.again_is_known:
-            loaded.again, loaded.again_is_known = self._make_call(update, loaded, build, compare), True
-        again: DirectCall | None = loaded.again
-        if again is None:
-            return MISS
-        try:
-            if waits.polls_at_submit:
-                return again.now(loaded, None, None, settings, origin)
-            return await again.in_task(loaded, None, None, settings, origin)
-        except BaseException:
-            self.end_failed_call(update, loaded)
-            raise
+        direct: DirectCall | None = loaded.direct.get(LEAVES)
+        if direct is None:
+            direct = loaded.direct[LEAVES] = self._make_call(update, loaded, build, compare)
+        if waits.polls_at_submit:
+            return direct.now(loaded, None, None, settings, origin)
+        return await direct.in_task(loaded, None, None, settings, origin)
 
     def _make_call(
         self,
@@ -308,7 +303,7 @@ class LiveStage:
             self._publish(update, memory, compare)
             return build()
 
-        return DirectCall(loaded, read, decide if loaded.decides else publish, is_update=True)
+        return DirectCall(read, decide if loaded.decides else publish, on_failure=partial(self._end_failed, update))
 
     async def _launch(
         self,
@@ -350,11 +345,6 @@ class LiveStage:
             return
         self._replace([each for each in made if runs(update.guards[each[0]], differing)], memory)
         self.cutoffs.decide_all(update.outcomes.note(differing))
-
-    def end_failed_call(self, update: UpdatePlan | TiledPlan | ConditionalPlan, loaded: LoadedPlan) -> None:
-        """Do what `_end_failed` does for the direct call of an update, whose plan is `loaded`."""
-        left, loaded.failed_run = loaded.failed_run, None
-        self._end_failed(update, *((None, ()) if left is None else left))
 
     def _end_failed(
         self, update: UpdatePlan | TiledPlan | ConditionalPlan, run: Run | None, memory: Sequence[object]

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from dagpu.backends.protocol import Bindings, Failure, Run
+from dagpu.backends.protocol import Failure, Run
 from dagpu.common.places import Origin, passes_on
 from dagpu.handles.storage import Locks
 from dagpu.runtime.calls.graph_updates import EnqueuedUpdate
@@ -97,11 +97,7 @@ async def start_call(
                     await waits.run_slow_work(slow)
         if waits.must_end():
             await waits.raise_reason()
-        run: Run | None = None
-        if not loaded.decides:
-            run = loaded.prepared.submit(Bindings(bound.memory), spin, graph=graph)
-        elif loaded.prepared.launch_again is not None:
-            run = loaded.prepared.launch_again(bound.memory, spin, graph)
+        run = loaded.start(bound.memory, spin, graph)
         if run is not None:
             loaded.runs += 1
             if bound.undo_log is not None:

@@ -12,6 +12,7 @@ from dagpu.common.wrong_arguments import check_count, check_flag, format_value, 
 from dagpu.handles.handle_trees import move_handles
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Pure, Then, Value, pipeline_numbers
+from dagpu.runtime.calls.loaded_plan import CALL
 from dagpu.runtime.pipelines.checked_runs import check_call
 from dagpu.runtime.plan_cache import CacheInfo, PlanCache
 
@@ -104,7 +105,7 @@ class Pipeline(PickledByName, Generic[_P, _T_co]):
         what the argument has to be, and where the program uses it. Empty before the second call, and if only the cache
         can tell which plan serves a call."""
         latest = self.plans.latest
-        return "" if latest is None else str(latest.direct.table)
+        return "" if latest is None else str(latest.direct[CALL].table)
 
     def cache_clear(self) -> None:
         """Remove all plans from the cache. Runs under way are not affected."""

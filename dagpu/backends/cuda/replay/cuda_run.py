@@ -409,8 +409,8 @@ class CudaRun:
 
     @property
     def cancellable(self) -> bool:
-        """True until everything is submitted."""
-        return not self.submitted
+        """True until everything is submitted, and once something has failed."""
+        return not self.submitted or self.outcome.abnormal
 
     def readable(self) -> int | None:
         """Return the read end of a pipe whose write end the driver closes when the run is over; None if there are too

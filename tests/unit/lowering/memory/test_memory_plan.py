@@ -18,7 +18,6 @@ from dagpu.testing import (
     ALIGNMENT,
     HOST,
     Allocate,
-    Bindings,
     Buffer,
     Execute,
     HostBackend,
@@ -272,15 +271,15 @@ def test_the_host_runs_in_the_arena() -> None:
     plan = plan_of(op.first().unpartition().to_host())
 
     def run(plan: Plan) -> Any:
-        bindings = Bindings([None] * len(plan.buffers))
+        bindings: list[Any] = [None] * len(plan.buffers)
         arrays = iter([np.ones((4, 4), f32), np.full((4, 4), 2, f32)])
         for number, buffer in enumerate(plan.buffers):
             if buffer.role is Role.INPUT:
-                bindings.memory[number] = next(arrays)
+                bindings[number] = next(arrays)
         run = backend.prepare(plan).submit(bindings)
         assert run.wait(30)
         assert not run.failures()
-        (result,) = [bindings.memory[n] for n, b in enumerate(plan.buffers) if b.role is Role.OUTPUT]
+        (result,) = [bindings[n] for n, b in enumerate(plan.buffers) if b.role is Role.OUTPUT]
         return result
 
     assert (run(plan) == 3).all()
