@@ -193,7 +193,7 @@ class CudaRun:
     wakeup_fd: int | None = None
     """The write end of a pipe on which a task sleeps; None once the driver has been told to close it."""
     tells_its_end = False
-    """True once the driver is to close the pipe after the end of the only lane."""
+    """True once the driver is to close the pipe after the end of a stream that no other run uses."""
     notifier: CudaStream | None = None
     """The stream in which the driver closes the pipe, if it is not a stream of the run."""
 
@@ -497,7 +497,7 @@ class CudaRun:
                 own = self.streams[0]
             if own is not None:
                 device.gpu.close_when_reached(own.raw, wakeup_fd)
-                self.tells_its_end = len(self.devices) == 1
+                self.tells_its_end = own is self.exclusive and len(self.devices) == 1
                 return
             notifier = device.streams.take_exclusive()
             for event in events:
