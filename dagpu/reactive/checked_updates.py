@@ -8,7 +8,7 @@ from dagpu.ops.drawing import name_of_call
 from dagpu.ops.versions import Snapshot
 from dagpu.reactive.incremental import IncrementalRun
 from dagpu.runtime.calls.settings import Settings
-from dagpu.runtime.pipelines.checked_runs import CheckedRuns
+from dagpu.runtime.checked_runs import CheckedRuns
 from dagpu.runtime.waiting.trio_waits import TrioWaits
 
 AnyOp = DeviceOp[Any, Any, Any]

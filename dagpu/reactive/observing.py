@@ -29,8 +29,7 @@ from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.interpreter import current_settings
 from dagpu.runtime.nesting import recording_block, refuse_nested
 from dagpu.runtime.spawning import borrows_in
-from dagpu.runtime.waiting.protected import await_steps, protected
-from dagpu.runtime.waiting.trio_waits import TrioWaits
+from dagpu.runtime.waiting.trio_waits import TrioWaits, await_steps, protected
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", bound=np.generic)

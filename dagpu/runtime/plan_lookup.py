@@ -1,4 +1,5 @@
-"""The search for the plan that serves one run: by the op itself, by its place in the code, or by its cache key."""
+"""The search for the plan that serves one run: by the op itself, by its place in the code, or by its cache key; and the
+run by what is found."""
 
 import warnings
 from collections.abc import Sequence
@@ -6,16 +7,19 @@ from types import CodeType
 from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.places import Origin, describe, passes_on, place_of
+from dagpu.handles.storage import Locks
 from dagpu.lowering.arguments.cache_key import MOST_NODES, flatten_op
 from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.versions import Snapshot
-from dagpu.runtime.calls.direct_call import OFTEN, make_leaves_call
+from dagpu.runtime.calls.direct_call import MISS, OFTEN, make_leaves_call
 from dagpu.runtime.calls.loaded_plan import CALL, LEAVES, OP, VALUE_POLICIES, LoadedPlan
+from dagpu.runtime.calls.run_call import run_bound
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.plan_cache import KEPT_PER_OP, PlanCache, plans
+from dagpu.runtime.waiting.waits import BlockingWaits, Waits
 from dagpu.tracing.signature import BoundArguments, Signature
 
 _FEW_NODES: Final = 64
@@ -262,3 +266,43 @@ def _cache_of(inputs: Flattened, settings: Settings) -> PlanCache | None:
 def _others(inputs: Flattened) -> list[PlanCache]:
     """Return the caches of the pipelines that the op calls beside the first."""
     return [owner.plans for owner in dict.fromkeys(inputs.owners)][1:]
+
+
+# ---- the run by a plan of an earlier run ------------------------------------------------------------------------
+
+
+async def run_by_a_plan(
+    lookup: PlanLookup, settings: Settings, waits: Waits, origin: Origin, locks: Locks | None = None
+) -> Any:
+    """Run an op by the plan of an earlier run that its key finds. Return `MISS` if it needs a trace. The run of a part
+    of another op has the `locks` of that."""
+    found = lookup.bind()
+    if found is None:
+        return MISS
+    loaded, bound = found
+    if bound is None:
+        assert lookup.inputs is not None
+        again, leaves = loaded.direct[LEAVES], lookup.inputs.leaves
+        if type(waits) is BlockingWaits:
+            result = again.now(loaded, leaves, (), settings, origin)
+        else:
+            result = await again.in_task(loaded, leaves, (), settings, origin)
+        if result is not MISS:
+            return result
+        bound = lookup.bind_again(loaded)
+    if bound is not None and (bound.claims is None or bound.claims.claim()):
+        return await _run_found(loaded, bound, settings, waits, origin, locks)
+    return MISS
+
+
+async def _run_found(
+    loaded: LoadedPlan, bound: BoundArguments, settings: Settings, waits: Waits, origin: Origin, locks: Locks | None
+) -> Any:
+    """Run a plan of an earlier run. The run has claimed the values of `Shared` and `Unzip` that it computes."""
+    claims = bound.claims
+    if claims is None:
+        return await run_bound(loaded, bound, settings, waits, origin, locks)
+    try:
+        return claims.publish(await run_bound(loaded, bound, settings, waits, origin, locks))
+    finally:
+        claims.abandon()

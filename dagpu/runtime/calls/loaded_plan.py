@@ -19,7 +19,7 @@ from dagpu.plans.spread import Spread
 from dagpu.plans.verifier import verify
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import backend
-from dagpu.runtime.waiting.pace import Pace
+from dagpu.runtime.waiting.waits import Pace
 from dagpu.tracing.signature import BoundArguments, Signature
 from dagpu.tracing.tracer import Stage
 

@@ -25,7 +25,7 @@ from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
 from dagpu.runtime.calls.run_call import start_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.graphs.capture import ScopeRecording, capture
+from dagpu.runtime.graph_capture import ScopeRecording, capture
 from dagpu.runtime.nesting import RecordingBlock, enter_recording, leave_recording, refuse_nested
 from dagpu.runtime.plan_lookup import PlanLookup
 from dagpu.runtime.waiting.waits import BlockingWaits, drive

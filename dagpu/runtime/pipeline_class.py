@@ -13,7 +13,7 @@ from dagpu.handles.handle_trees import move_handles
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Pure, Then, Value, pipeline_numbers
 from dagpu.runtime.calls.loaded_plan import CALL
-from dagpu.runtime.pipelines.checked_runs import check_call
+from dagpu.runtime.checked_runs import check_call
 from dagpu.runtime.plan_cache import CacheInfo, PlanCache
 
 _P = ParamSpec("_P")
