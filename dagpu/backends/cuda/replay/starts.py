@@ -147,11 +147,22 @@ def _failed(
             run.graph_failed(graph, error)
             follow_launch(run, stream)
             return run
-        run.poll_stream(stream)
+        _follow_graph(run, stream)
         if not run.mark_lost(error, needs=0):
             run.wait()  # an interrupt: no caller has the run to wait for it
             raise error
         return run
+
+
+def _follow_graph(run: CudaRun, stream: CudaStream, buffers: RunMemory | None = None) -> None:
+    """Follow a run whose graph has been launched in this stream: by the stream if that is enough, else by an event.
+    `buffers` is its memory, if it has reports. The first device's context must be current."""
+    # Other work may follow in the stream, reports have to be read, or every device has to know the run.
+    if run.exclusive is None or run.compiled.reports or len(run.devices) > 1:
+        run.end_by_events(buffers)
+        follow_launch(run, stream)
+    else:
+        run.poll_stream(stream)
 
 
 def _take_memory(
@@ -246,11 +257,17 @@ def launch_captured(
 
 def wait_for_work(work: RawStream | RawEvent, seconds: float) -> None:
     """Wait until the work of a stream or an event is complete: poll it for this number of seconds, then block."""
+    if not is_idle_within(work, seconds):
+        work.synchronize()
+
+
+def is_idle_within(work: RawStream | RawEvent, seconds: float) -> bool:
+    """Poll the work of a stream or an event for this number of seconds. Return True if it is complete."""
     deadline = time.perf_counter() + seconds
     while not work.query():
         if time.perf_counter() >= deadline:
-            work.synchronize()
-            return
+            return False
+    return True
 
 
 # ---- one stream -------------------------------------------------------------------------------------------------
@@ -393,12 +410,16 @@ def launch_graph(
         graph.update_nodes(buffers.bases, memory).launch(stream.raw)
     except BaseException as error:
         return _failed(run, graph, stream, error, launched=False)
-    # Other work may follow in the stream, reports have to be read, or every device has to know the run.
-    if own is not None or compiled.reports or len(compiled.devices) > 1:
-        run.end_by_events(buffers)
-        follow_launch(run, stream)
-        return run
-    run.poll_stream(stream)
+    if spin and own is None and len(compiled.devices) > 1 and not compiled.reports:
+        try:
+            complete = is_idle_within(stream.raw, spin)
+        except BaseException as error:
+            return _failed(run, graph, stream, error, launched=True)
+        if complete:  # no other device has waited for the run, which takes as long as a short run
+            graphs.give_back(graph)
+            streams.give_back_exclusive(stream)
+            return COMPLETED
+    _follow_graph(run, stream, buffers)
     return _polled(run, spin)
 
 
