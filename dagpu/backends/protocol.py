@@ -195,14 +195,10 @@ class Prepared(Protocol):
         ...
 
     @property
-    def launch_again(self) -> "Callable[[list[object], float, bool], Run | None] | None":
-        """Function that starts a run with one launch of a graph that exists, or a short run for which a thread waits,
-        as `submit` does with this memory, this `spin` and this `graph`. It returns None if `submit` must start the run,
-        and has then at most given memory to outputs. None if the backend has no graphs.
-
-        A plan with an `If` is run by this function alone, with `graph`: if it returns None, no graph can be launched
-        now, and another plan must do its work.
-        """
+    def launch_whole(self) -> "Callable[[list[object], float, bool], Run | None] | None":
+        """Function that starts a run as one launch of a graph, as `submit` does with this memory, this `spin` and
+        `graph`, which is true. It returns None if no graph can be launched now, and has then at most given memory to
+        outputs. A plan with an `If` is run by this function alone. None if the backend has no graphs."""
         ...
 
     def keep_memory(self) -> None:

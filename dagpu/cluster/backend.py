@@ -168,7 +168,7 @@ class ClusterPlan:
     """A plan, cut into tasks. Implements `dagpu.backends.protocol.Prepared`."""
 
     __slots__ = ("_cut", "_engine", "_lock", "_plan", "_tag", "tasks")
-    launch_again: None = None
+    launch_whole: None = None
     lacks_graph: str = NO_GRAPHS
 
     def __init__(self, plan: Plan, cut: Callable[[Program], TaskList], engine: Engine, tag: str) -> None:

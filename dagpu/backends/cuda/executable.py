@@ -74,16 +74,19 @@ class Executable:
 
     def submit(self, memory: list[object], spin: float = 0.0, graph: bool = False) -> Run:
         """Start a run; see `Prepared.submit`."""
-        assert not self.compiled.decides, "streams decide nothing"
-        devices = self.compiled.devices
-        for device in devices:
-            if device.exchange.arrivals or device.retired.gone:
-                device.settle()
-                graph = graph and not device.exchange.arrivals  # a graph waits for none of its inputs
         for start in self._again[graph]:
             run = start(memory, spin)
             if run is not None:
                 return run
+        assert not self.compiled.decides, "streams decide nothing"
+        devices, settled = self.compiled.devices, False
+        for device in devices:
+            if device.exchange.arrivals or device.retired.gone:
+                device.settle()
+                settled = True
+                graph = graph and not device.exchange.arrivals  # a graph waits for none of its inputs
+        if settled and (run := self.launch_whole(memory, spin, graph)) is not None:
+            return run
         if self._command_lists is None:
             self._compile()
         for device in devices:
@@ -93,8 +96,8 @@ class Executable:
             run = self._launch_graph(memory, spin) if graph else None
             return self._submit_run(memory, spin) if run is None else run
 
-    def launch_again(self, memory: list[object], spin: float, graph: bool) -> Run | None:
-        """Launch an existing graph, or the commands of one lane; see `Prepared.launch_again`."""
+    def launch_whole(self, memory: list[object], spin: float, graph: bool) -> Run | None:
+        """Launch a graph, if one can be launched now; see `Prepared.launch_whole`."""
         for start in self._again[graph]:
             run = start(memory, spin)
             if run is not None:

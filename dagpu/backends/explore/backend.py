@@ -96,7 +96,7 @@ class PreparedExploration:
     """None, because plans need no compilation."""
     before_graph: ClassVar[None] = None
     """None, because plans are not launched as CUDA graphs."""
-    launch_again: ClassVar[None] = None
+    launch_whole: ClassVar[None] = None
     """None, because plans are not launched as CUDA graphs."""
     lacks_graph: ClassVar[str] = NO_GRAPHS
 

@@ -117,7 +117,7 @@ class PreparedHostPlan:
     """None, because host bodies need no compilation."""
     before_graph: ClassVar[None] = None
     """None, because plans are not launched as CUDA graphs."""
-    launch_again: ClassVar[None] = None
+    launch_whole: ClassVar[None] = None
     """None, because plans are not launched as CUDA graphs."""
     lacks_graph: ClassVar[str] = NO_GRAPHS
 

@@ -95,7 +95,7 @@ class LoadedPlan:
         self.spin = driver.spin()
         """Seconds for which a run polls before it sleeps, unless its settings say otherwise."""
         self.prepared = driver.prepare(plan)
-        self.pace = Pace() if self.prepared.launch_again is not None else None
+        self.pace = Pace() if self.prepared.launch_whole is not None else None
         """How long its awaited runs take; None if they need this processor, which a task that polls would take from
         them."""
         self.start: Callable[[list[Any], float, bool], Run | None] = self.prepared.submit
@@ -131,7 +131,7 @@ class LoadedPlan:
         """Make the plan ready for the updates of a feed, of which one ends before the next begins. With `keeps_memory`
         it keeps a little memory between them. One that `decides` what it runs is a graph from its first run on."""
         if decides:
-            self.decides, self.start = True, self.prepared.launch_again or _start_nothing
+            self.decides, self.start = True, self.prepared.launch_whole or _start_nothing
         self.graph_from = 1 if decides else _UPDATE_GRAPH_FROM
         if keeps_memory:
             self.prepared.keep_memory()
