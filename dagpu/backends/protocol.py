@@ -44,8 +44,12 @@ class Run(Protocol):
 
     @property
     def cancellable(self) -> bool:
-        """True if `cancel` may still skip a step, or a step has failed; false if everything is submitted to a device:
-        then all outputs have memory."""
+        """True if `cancel` may still skip a step; false if everything is submitted to a device."""
+        ...
+
+    @property
+    def is_launch(self) -> bool:
+        """True if the run is one launch of a graph, which has given memory to all outputs."""
         ...
 
     def readable(self) -> int | None:
@@ -92,6 +96,7 @@ class CompletedRun:
     """A run that is done, without a failure, when its start returns. Implements `Run`."""
 
     __slots__ = ()
+    is_launch: bool = False
 
     @property
     def cancellable(self) -> bool:

@@ -59,6 +59,8 @@ class Engine(Protocol):
 class ClusterRun:
     """One run of a plan on a cluster. Implements `dagpu.backends.protocol.Run`."""
 
+    is_launch: bool = False
+
     def __init__(
         self,
         name: str,
@@ -133,7 +135,7 @@ class ClusterRun:
 
     @property
     def cancellable(self) -> bool:
-        return not (self._ended.is_set() and self._settled)
+        return not self._ended.is_set()
 
     def readable(self) -> None:
         """Return None: the thread of the engine runs Python, so it calls the functions of `when_done`."""

@@ -31,6 +31,7 @@ class HostRun:
         "_arenas", "_blocked", "_done", "_gate", "_happened", "_lock", "_memory", "_outcome", "_plan", "_recording",
         "_remaining", "_wakes",
     )  # fmt: skip
+    is_launch: bool = False
 
     def __init__(
         self,
@@ -95,8 +96,8 @@ class HostRun:
 
     @property
     def cancellable(self) -> bool:
-        """True until the run is done, without a failure: a cancelled launch stops between two tiles."""
-        return not self._done or self._outcome.abnormal
+        """True until the run is done: a cancelled launch stops between two tiles."""
+        return not self._done
 
     def readable(self) -> None:
         """Return None: the workers run Python, so they call the functions of `when_done`."""

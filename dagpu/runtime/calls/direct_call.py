@@ -167,8 +167,7 @@ class DirectCall:
         """Make a call, and suspend the trio task until its result is complete; see `now`.
 
         The other tasks have their turn while the device works. So the call looks for its end only after that, and
-        builds its result before: all outputs have memory once everything is submitted. A failure drops it. But a plan
-        that decides what it runs is read at the end.
+        builds the result of a launch before, which a failure drops. But what a plan decides is read at the end.
         """
         call: Reading | None = None
         begun = False
@@ -187,7 +186,7 @@ class DirectCall:
             run = loaded.start(memory, 0.0, graph)
             if run is None:  # the plan decides what it runs, and moves no handle
                 return MISS
-            if run.cancellable:
+            if not run.is_launch:
                 await settle(run, TrioWaits(), spin, pace)
                 return self._build(memory, leaves)
             result = None if loaded.decides else self._build(memory, leaves)

@@ -15,6 +15,8 @@ from dagpu.testing import Failure, Locks
 class ManualRun:
     """A run that is done when the test says so. Implements `dagpu.backends.protocol.Run`."""
 
+    is_launch: bool = False
+
     def __init__(self) -> None:
         self._done = False
         self._wakes: list[Callable[[], None]] = []

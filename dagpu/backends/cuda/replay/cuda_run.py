@@ -184,6 +184,7 @@ class CudaRun:
     """For each lane the number of instructions after its last MARK."""
     streams: Sequence[CudaStream] = ()
     raw: Sequence[RawStream] = ()
+    is_launch: bool = False
     outcome = FLAWLESS
     """What has failed; see `FLAWLESS`."""
     submitted = False
@@ -282,7 +283,7 @@ class CudaRun:
 
     def poll_stream(self, stream: CudaStream) -> None:
         """Follow the run, which has been launched in this stream. No other run uses it, nor any other device."""
-        self.polled, self.submitted = stream.raw, True
+        self.polled, self.submitted, self.is_launch = stream.raw, True, True
         self.devices[0].live.add(self)
 
     def graph_failed(self, graph: GraphExec, error: BaseException) -> None:
@@ -409,8 +410,8 @@ class CudaRun:
 
     @property
     def cancellable(self) -> bool:
-        """True until everything is submitted, and once something has failed."""
-        return not self.submitted or self.outcome.abnormal
+        """True until everything is submitted."""
+        return not self.submitted
 
     def readable(self) -> int | None:
         """Return the read end of a pipe whose write end the driver closes when the run is over; None if there are too

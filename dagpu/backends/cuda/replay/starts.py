@@ -247,6 +247,7 @@ def launch_captured(
         run.end_by_events(RunMemory(compiled, memory))
         run.buffers.launched.append(launch)
         if failed is None:
+            run.is_launch = True
             follow_launch(run, stream, end)
             return run
         device.streams.give_back(end)
