@@ -284,7 +284,14 @@ class CudaRun:
     def poll_stream(self, stream: CudaStream) -> None:
         """Follow the run, which has been launched in this stream. No other run uses it, nor any other device."""
         self.polled, self.submitted, self.is_launch = stream.raw, True, True
-        self.devices[0].live.add(self)
+        self._become_live()
+
+    def _become_live(self) -> None:
+        """Have the loss of the device end a polled run, also if it was lost before."""
+        device = self.devices[0]
+        device.live.add(self)
+        if device.lost is not None:
+            self.lose(device.lost)
 
     def graph_failed(self, graph: GraphExec, error: BaseException) -> None:
         """Record the error that an update or a launch of the run's graph raised. The graph is not used again."""
@@ -462,15 +469,13 @@ class CudaRun:
             self.end_by_events()
             self.ends, self.polled = [(0, end)], None
         except DeviceError as error:
-            device.live.add(self)
+            self._become_live()
             self.mark_lost(error)
             return False
         except BaseException:
-            device.live.add(self)
+            self._become_live()
             raise
-        device.live.add(self)
-        if device.lost is not None:  # that was noticed meanwhile
-            self.lose(device.lost)
+        self._become_live()
         return True
 
     def _claim(self) -> bool:

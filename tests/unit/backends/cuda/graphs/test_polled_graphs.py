@@ -158,6 +158,32 @@ def test_a_task_that_sleeps_while_another_thread_ends_the_run_leaves_nothing(mac
     assert slept > 5
 
 
+def test_a_device_that_another_thread_loses_while_a_run_begins_to_sleep_ends_the_run() -> None:
+    """At whatever line of the launch's follow-up, and of the record of the event, another run notices the loss."""
+    for function in (CudaRun.poll_stream, CudaRun._record_end, CudaRun._become_live):  # noqa: SLF001  # no other way
+        for code, line in lines_to_try(function):
+            with installed(5, gpus=1) as machine:
+                plan, inputs = in_place(machine)
+                finished(plan, inputs)
+                with machine.hold():
+                    other = submitted(plan, inputs)
+
+                def lose(machine: Machine = machine, other: Run = other) -> None:
+                    machine.gpus[0].lose(700)
+                    other.done()
+
+                with machine.hold(), ActingAt(code, line, lose):
+                    run = submitted(plan, inputs)
+                    descriptor = run.readable()
+                lose()
+                assert run.done(), line
+                (failure,) = run.failures()
+                assert isinstance(failure.error, DeviceLostError)
+                assert not driver().live
+                if descriptor is not None:
+                    os.close(descriptor)
+
+
 def test_a_thread_that_takes_the_idle_graph_first_does_no_harm(machine: Machine) -> None:
     """Another thread takes the idle graph while one compares the idle graphs, at whatever line: that one has another
     graph."""
