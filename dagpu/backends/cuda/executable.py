@@ -74,11 +74,11 @@ class Executable:
 
     def submit(self, memory: list[object], spin: float = 0.0, graph: bool = False) -> Run:
         """Start a run; see `Prepared.submit`."""
+        assert not self.compiled.decides, "streams decide nothing"
         for start in self._again[graph]:
             run = start(memory, spin)
             if run is not None:
                 return run
-        assert not self.compiled.decides, "streams decide nothing"
         devices, settled = self.compiled.devices, False
         for device in devices:
             if device.exchange.arrivals or device.retired.gone:
