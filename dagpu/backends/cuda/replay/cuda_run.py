@@ -287,10 +287,12 @@ class CudaRun:
         self._become_live()
 
     def _become_live(self) -> None:
-        """Have the loss of the device end a polled run, also if it was lost before."""
+        """Have the loss of the device end the run, also if it was lost before, unless another thread has ended it."""
         device = self.devices[0]
         device.live.add(self)
-        if device.lost is not None:
+        if self.finished:
+            device.live.discard(self)
+        elif device.lost is not None:
             self.lose(device.lost)
 
     def graph_failed(self, graph: GraphExec, error: BaseException) -> None:

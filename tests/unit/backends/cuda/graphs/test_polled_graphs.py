@@ -158,6 +158,28 @@ def test_a_task_that_sleeps_while_another_thread_ends_the_run_leaves_nothing(mac
     assert slept > 5
 
 
+def test_a_thread_that_ends_a_run_while_a_task_begins_to_sleep_leaves_nothing(machine: Machine) -> None:
+    """At whatever line of the record of the event: no live run is left, and no event is in use."""
+    plan, inputs = in_place(machine)
+    finished(plan, inputs)
+    for function in (CudaRun._record_end, CudaRun._become_live):  # noqa: SLF001  # no other way
+        for code, line in lines_to_try(function):
+            run = submitted(plan, inputs)
+
+            def look(run: Run = run) -> None:
+                for _ in range(100):
+                    run.done()
+
+            with ActingAt(code, line, look):
+                descriptor = run.readable()
+            assert run.wait()
+            if descriptor is not None:
+                os.close(descriptor)
+            assert not driver().live, line
+            assert events_in_use(driver()) == 0, line
+            assert len(set(driver().streams.exclusive)) == len(driver().streams.exclusive), line
+
+
 def test_a_device_that_another_thread_loses_while_a_run_begins_to_sleep_ends_the_run() -> None:
     """At whatever line of the launch's follow-up, and of the record of the event, another run notices the loss."""
     for function in (CudaRun.poll_stream, CudaRun._record_end, CudaRun._become_live):  # noqa: SLF001  # no other way
