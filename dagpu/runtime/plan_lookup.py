@@ -8,8 +8,6 @@ from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.places import Origin, describe, passes_on, place_of
 from dagpu.handles.storage import Locks
-from dagpu.lowering.arguments.cache_key import MOST_NODES, flatten_op
-from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
@@ -20,6 +18,8 @@ from dagpu.runtime.calls.run_call import run_bound
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.plan_cache import KEPT_PER_OP, PlanCache, plans
 from dagpu.runtime.waiting.waits import BlockingWaits, Waits
+from dagpu.tracing.cache_key import MOST_NODES, flatten_op
+from dagpu.tracing.flattened import Flattened
 from dagpu.tracing.signature import BoundArguments, Signature
 
 _FEW_NODES: Final = 64
