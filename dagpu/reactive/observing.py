@@ -1,8 +1,6 @@
 """`observe`: the flow of the values that an op has as its sources change."""
 
 import time
-import types
-from collections.abc import Generator
 from typing import Any, Final, TypeVar, final, overload
 
 import numpy as np
@@ -21,9 +19,7 @@ from dagpu.reactive.checked_updates import check_update
 from dagpu.reactive.flows.flow_class import Flow
 from dagpu.reactive.flows.stage import End, FlowStage, Opening
 from dagpu.reactive.incremental import IncrementalRun
-from dagpu.reactive.latest_update import LatestUpdate
 from dagpu.reactive.shared_work import SharedWork
-from dagpu.runtime.calls.direct_call import MISS
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.interpreter import current_settings
 from dagpu.runtime.nesting import recording_block, refuse_nested
@@ -126,19 +122,6 @@ class Observed(FlowStage[Any]):
     async def next(self) -> Any:
         if CURRENT_THREAD.state.where != OUTSIDE or recording_block() is not None:
             refuse_nested(self._op)
-        latest = self._run.latest
-        if latest is not None and not (self._due or self._check):
-            held = (
-                Snapshot() if latest.reads_sources else None
-            )  # from here on no memory of a source is written in place
-            version = self._run.newer_number()
-            if version is not None:
-                self._due = True  # until the value is handed out: a cancelled call loses nothing
-                value = await self._update_again(latest, version)
-                if value is not MISS:
-                    self._due = False
-                    return own_containers(value)
-            del held
         snapshot = self._changed_snapshot() or await self._next_snapshot()
         self._due = True
         value = await await_steps(protected(self._update(snapshot), _UPDATE))
@@ -192,34 +175,6 @@ class Observed(FlowStage[Any]):
         if self._check or run.launched == launched:
             await trio.lowlevel.cancel_shielded_checkpoint()
         self._count(snapshot)
-        return value
-
-    @types.coroutine
-    def _update_again(self, latest: LatestUpdate, version: Version) -> Generator[Any, Any, Any]:
-        """Make the value by the update that was made last, with a newer version of the same number. Return `MISS` if
-        the general way must make it. A checkpoint, as `_update`.
-
-        It does what `_update` does, without a look at what cannot have changed.
-        """
-        run, stats = self._run, self._stats
-        loaded, again = latest.loaded, latest.loaded.again
-        run.begin_again(latest, version)
-        try:
-            call = again.in_task(loaded, None, None, self._settings, self._where)
-            value = yield from protected(call, _UPDATE)
-        except BaseException:
-            run.end_again(latest, failed=True)
-            raise
-        if value is MISS:
-            return MISS
-        launched, reused = run.launched, run.reused
-        run.end_again(latest, failed=False)
-        stats.launched += run.launched - launched
-        stats.reused += run.reused - reused
-        seen, node = self._seen, latest.node
-        stats.skipped += version.revision - seen[node].revision - 1
-        seen[node] = version
-        self.since = self._clock() - (time.perf_counter() - version.since)
         return value
 
     def _count(self, snapshot: Snapshot) -> None:
