@@ -102,67 +102,59 @@ class IncrementalRun:
         If it fails or is cancelled, the next update makes what it has not made. `newer` has the
         versions of all sources in the snapshot that may differ from those of the last update; None for any.
         """
-        shared = self._shared
-        if shared is None:
-            return await self._update(snapshot, waits, newer)
-        shared.begin()
+        shared, live = self._shared, self._live
+        if shared is not None:
+            shared.begin()
         try:
-            return await self._update(snapshot, waits, newer)
-        finally:
-            shared.end()
-
-    async def _update(self, snapshot: Snapshot, waits: Waits, newer: Mapping[Source[Any], Version] | None) -> Any:
-        """Do what `update` does."""
-        live = self._live
-        if live is not None and self._build is not None:
-            if self._shared is not None and self._shared.changes != self._shared_at:
-                self._follow_sharing(self._shared)
-            try:
-                self._read_inputs(live, snapshot, newer)
-            except NewTraceNeeded:
-                pass
-            else:
-                for handle in self._held:
-                    live_state(handle)  # raises a `MovedError` if it has moved since the trace
-                stage = self._stages[0]
-                parts = self._changed_parts() if self._parts else None
+            if live is None or self._build is None or not self._read_inputs(live, snapshot, newer):
                 with StartedAt(self._origin):
-                    whole = stage.find_whole(self._stale, parts)
-                value = MISS
-                if whole is not None:
-                    value = await stage.run_whole(whole, self._build, waits, self._origin)
-                if whole is not None and value is not MISS:
+                    return await self._trace(snapshot, waits)
+            for handle in self._held:
+                live_state(handle)  # raises a `MovedError` if it has moved since the trace
+            stage = self._stages[0]
+            parts = self._changed_parts() if self._parts else None
+            with StartedAt(self._origin):
+                whole = stage.find_whole(self._stale, parts)
+            if whole is not None:
+                value = await stage.run_whole(whole, self._build, waits, self._origin)
+                if value is not MISS:
                     self._count(stage, whole.ran)
                     self._end_update()
                     return value
-                with StartedAt(self._origin):
-                    await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
-                self._end_update()
-                return self._build()
-        with StartedAt(self._origin):
-            return await self._trace(snapshot, waits)
+            with StartedAt(self._origin):
+                await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
+            self._end_update()
+            return self._build()
+        finally:
+            if shared is not None:
+                shared.end()
 
     # ---- inputs
 
-    def _read_inputs(self, live: LiveInputs, snapshot: Snapshot, newer: Mapping[Source[Any], Version] | None) -> None:
+    def _read_inputs(self, live: LiveInputs, snapshot: Snapshot, newer: Mapping[Source[Any], Version] | None) -> bool:
         """Read the sources of a snapshot, and compute again the host values that depend on those that have changed.
 
-        Raises:
-            NewTraceNeeded: a closure that built the op has read what has changed, or it has another type or shape.
+        Return false if the op must be traced again: a closure that built it has read what has changed, or that has
+        another type or shape.
         """
+        shared = self._shared
+        if shared is not None and shared.changes != self._shared_at:
+            self._follow_sharing(shared)
         fits, changed = self._mark_changed(snapshot, newer)
         if not fits or (live.reads and self._stale & live.structural_bits()):
-            raise NewTraceNeeded
+            return False
         for made, version in changed:
             made.version, made.value = version, version.value
         if self._layer is None:
             self._layer = HostLayer(live, self._host_stale)
         since, self._host_newer = self._host_newer, 0
         if self._layer.computes:
-            self._layer.refresh(since, self._mark_cutoff)
+            try:
+                self._layer.refresh(since, self._mark_cutoff)
+            except NewTraceNeeded:
+                return False
         self._host_stale = 0
-        if live.reads and self._stale & live.structural_bits():
-            raise NewTraceNeeded
+        return not (live.reads and self._stale & live.structural_bits())
 
     def _mark(self, bits: int) -> None:
         """Note that the sources of these bits have changed."""

@@ -51,7 +51,7 @@ def observe(op: AnyOp, /, *, memory: int | None = None, check: bool = False) -> 
     the next call makes the update again, with the newest values.
 
     A plan is made for each set of sources that changes together, when it does so first: it runs exactly what depends on
-    them. Plans are kept for the 32 sets used last.
+    them. The 64 plans used last are kept.
 
     A device result is a `SharedTensor` that no later update writes. NumPy arrays are read-only, and each value has
     lists, dicts, sets and bytearrays of its own. An object of another class may be in several values: do not change it

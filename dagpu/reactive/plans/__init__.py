@@ -1,1 +1,1 @@
-"""The plans of the updates of one stage: by what has changed, and with lists of tiles."""
+"""The plans of the updates of one stage, and the tiles that they run."""

@@ -1,26 +1,32 @@
-"""What updates in tiles run, and its plans: analysed and proved once for parts of one shape, whole tiles apart."""
+"""`StageTiles`: the tiles that the updates of one stage run after changes of parts of sources.
+
+They are analysed and proved once for parts of one shape, whole tiles apart.
+"""
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
 
-import numpy as np
-
-from dagpu.handles.device_handles import driver_of
-from dagpu.handles.storage import Storage
-from dagpu.lowering.updates.claims import Change, LeafDirt, Subprogram, TileUpdate
-from dagpu.lowering.updates.dirty.tile_lists import TiledProgram, shifted_lists
+from dagpu.lowering.updates.claims import Change, LeafDirt, TileUpdate
+from dagpu.lowering.updates.dirty.tile_lists import lengths_of, list_array, shifted_lists
+from dagpu.lowering.updates.dirty.tile_updates import COPIED_WHOLE_FROM, WHOLE_FROM, TileCount, TileUpdates
+from dagpu.lowering.updates.leaf_values import LeafValues
+from dagpu.lowering.updates.live_result import TargetMemory
+from dagpu.lowering.updates.staleness import Staleness
 from dagpu.lowering.verify.tile_shifts import Shifts, find_shifts
 from dagpu.lowering.verify.verify_tiles import TileVerifier
 from dagpu.ops.array_parts import Box
-from dagpu.runtime.calls.loaded_plan import LoadedPlan
-from dagpu.runtime.device_lookup import find_device
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
 MOST_SHAPES: Final = 64
 """The most shapes of changed parts whose proof a feed remembers, those used last."""
+
+MOST_PREPARED: Final = 256
+"""The most sets of changed parts whose tiles a feed remembers, those used last."""
 
 _MOST_EXTENTS: Final = 256
 """The most extents of changed parts that a feed remembers."""
@@ -30,66 +36,10 @@ ChangedParts: TypeAlias = Mapping[int, tuple[Box, ...]]
 
 
 @final
-class TiledPlan:
-    """A plan with lists of tiles, which serves all lists that fit into its own."""
-
-    __slots__ = (
-        "_lists", "bound", "fresh", "held", "kept", "loaded", "locks", "proved", "ran", "subprogram", "targets",
-        "whole",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        whole: Subprogram,
-        tiled: TiledProgram,
-        targets: set[int],
-        listed: frozenset[int],
-        held: tuple[int, ...],
-        loaded: LoadedPlan | None,
-        locks: list[Storage],
-    ) -> None:
-        """`listed` has the buffers that launches with lists write, `held` those of them that begin as copies."""
-        self.whole = whole
-        """The same instructions without lists."""
-        self.proved: set[frozenset[int]] = set()
-        """The sets of instructions that leave what they left before, for which the plan is proved."""
-        self.subprogram: Subprogram = tiled.subprogram
-        self.ran = len(self.subprogram.chosen)
-        """The number of instructions that each run runs."""
-        self.targets = frozenset([buffer for buffer, _ in tiled.subprogram.outputs if buffer in targets])
-        """The targets that the plan makes."""
-        self.loaded = loaded
-        """None where nothing runs."""
-        self.locks = dict.fromkeys(locks, False)
-        self.held = held
-        """The buffers of which tiles are written in new memory, which begins as a copy."""
-        written = [(here, buffer) for buffer, here in tiled.subprogram.outputs if buffer in listed]
-        self.fresh = tuple([here for here, buffer in written if buffer in held])
-        """Their numbers here."""
-        old = [(here, buffer) for buffer, here in tiled.old]
-        self.kept = (*old, *[each for each in written if each[1] not in held])
-        """The memory of targets that the plan copies, or of which it writes tiles: the number here, and in the whole
-        program."""
-        devices = tiled.subprogram.program.devices
-        tables = [
-            (here, driver_of(find_device(devices[device])).mapped_memory(tiled.subprogram.program.buffers[here].nbytes))
-            for device, here in tiled.lists
-        ]
-        self.bound = tuple([(here, table.memory) for here, table in tables])
-        """The memory of the lists, which every run of the plan reads. One run of a feed ends before the next begins."""
-        self._lists = [table.content.view(np.int32) for _, table in tables]
-
-    def put_lists(self, array: "NDArray[np.int32]") -> None:
-        """Write the lists of the next run, where the kernels read them. No run of the plan may be under way."""
-        for table in self._lists:
-            table[:] = array
-
-
-@final
 class PreparedTiles:
     """What an update runs after a change of certain parts."""
 
-    __slots__ = ("array", "lengths", "plan", "runs_less", "unchanged", "update", "written")
+    __slots__ = ("array", "lengths", "runs_less", "unchanged", "update", "written")
 
     def __init__(
         self,
@@ -110,15 +60,20 @@ class PreparedTiles:
         """The lists, as kernels read them."""
         self.runs_less = runs_less
         """False if all runs that would run without knowing the parts."""
-        self.plan: TiledPlan | None = None
-        """The plan that ran this last, proved for it, as long as it is kept."""
 
     def shifted(self, by: dict[int, int]) -> "PreparedTiles":
         """Return the same with these numbers added to the tiles of each launch. Of its update the counts hold."""
         array = None if self.array is None else shifted_lists(self.array, self.lengths, self.update.lists, by)
-        made = PreparedTiles(self.update, self.unchanged, self.written, self.lengths, array, self.runs_less)
-        made.plan = self.plan
-        return made
+        return PreparedTiles(self.update, self.unchanged, self.written, self.lengths, array, self.runs_less)
+
+
+@final
+class ListedTiles(NamedTuple):
+    """The tiles that one update runs from lists."""
+
+    prepared: PreparedTiles
+    copied: tuple[int, ...]
+    """The targets of which tiles are written in new memory, which begins as a copy: something may read the old one."""
 
 
 @final
@@ -199,10 +154,6 @@ class ProvedShapes:
             self._proved.popitem(last=False)
             self._units = {each: self._units[each] for each in {shape.about for shape in self._proved}}
 
-    def prepared(self) -> list[PreparedTiles]:
-        """Return all that was added and is kept."""
-        return [proved.prepared for proved in self._proved.values()]
-
 
 def _anchored(
     about: tuple[Change, tuple[int, ...]], parts: ChangedParts, units: tuple[int, ...]
@@ -215,3 +166,91 @@ def _anchored(
         tuple([(begin - start, end - start) for (begin, end), start in zip(box, starts, strict=True)]) for box in every
     ]
     return anchor, _Shape(about, units, tuple(map(len, parts.values())), tuple(shifted))
+
+
+@final
+class StageTiles:
+    """The tiles of one stage. With `verify` they are proved."""
+
+    def __init__(self, staleness: Staleness, leaves: LeafValues, *, verify: bool) -> None:
+        self._staleness = staleness
+        self._leaves = leaves
+        self._verify = verify
+        self._tiles = TileUpdates(staleness)
+        self._totals = self._tiles.totals
+        self._tile_verifier = TileVerifier(staleness)
+        self._prepared: OrderedDict[tuple[Change, tuple[tuple[int, tuple[Box, ...]], ...]], PreparedTiles] = (
+            OrderedDict()
+        )
+        """By changes and the parts that have changed."""
+        self._shapes = ProvedShapes(self._tile_verifier)
+        self._latest: list[TileUpdate] = []
+        """The parts of the last update, if it may have run tiles: the later ones waited for cutoffs."""
+
+    @property
+    def counts(self) -> tuple[TileCount, ...]:
+        """The tiles that the last update ran, of each launch that may run in tiles; empty if it ran launches whole."""
+        found = dict.fromkeys(self._totals, 0) if self._latest else {}
+        for update in self._latest:
+            chosen = set(update.chosen)
+            found |= {
+                index: len(update.lists.get(index, range(total)))
+                for index, total in self._totals.items()
+                if index in chosen
+            }
+        return tuple([TileCount(index, count, self._totals[index]) for index, count in found.items()])
+
+    def whole_from(self, launch: int) -> int:
+        """Return the number of dirty tiles from which on a launch runs all of them, with no list."""
+        return ceil(WHOLE_FROM * self._totals[launch])
+
+    def find(self, change: Change, parts: ChangedParts | None, targets: TargetMemory) -> ListedTiles | None:
+        """Return the tiles that an update runs after a change of parts of sources. None if it would run no less than
+        after a change of all of them, and if more than parts has changed.
+
+        Parts that have changed before need neither an analysis nor a proof.
+        """
+        if not change.only:  # else it goes on with an update that waited for a cutoff
+            self._latest.clear()
+        if not parts or not self._totals:
+            return None
+        key = change, tuple(parts.items())
+        prepared = self._prepared.get(key)
+        if prepared is None:
+            if self._leaves.mostly_changed(parts, WHOLE_FROM):
+                return None
+            prepared = self._prepared[key] = self._prepare(change, parts)
+            if len(self._prepared) > MOST_PREPARED:
+                self._prepared.popitem(last=False)
+        else:
+            self._prepared.move_to_end(key)
+        self._latest.append(prepared.update)
+        if not prepared.runs_less:
+            return None
+        copied = tuple([buffer for buffer in prepared.written if targets.is_held(buffer)])
+        if copied and self._share(prepared.update) >= COPIED_WHOLE_FROM:
+            self._latest.clear()
+            return None
+        return ListedTiles(prepared, copied)
+
+    def _share(self, update: TileUpdate) -> float:
+        """Return the greatest part of the tiles of a launch that an update runs from a list."""
+        return max([len(numbers) / self._totals[index] for index, numbers in update.lists.items()], default=0.0)
+
+    def _prepare(self, change: Change, parts: ChangedParts) -> PreparedTiles:
+        """Return what an update runs after a change of these parts, proved for them or for parts of the same shape."""
+        shifted = self._shapes.find(change, parts)
+        if shifted is not None:
+            return shifted
+        dirt = self._leaves.dirt(parts)
+        update = self._tiles.update(change, dirt)
+        unchanged: frozenset[int] = frozenset()
+        if self._verify:
+            unchanged = self._tile_verifier.verify(change, dirt, update)
+        instructions = self._staleness.program.instructions
+        written = tuple(dict.fromkeys([buffer for index in update.lists for buffer in instructions[index].writes]))
+        lengths = lengths_of(update.lists, self._totals)
+        array = list_array(lengths, update.lists, self._totals) if lengths else None
+        made = PreparedTiles(update, unchanged, written, lengths, array, self._tiles.runs_less(change, update))
+        self._shapes.add(change, parts, dirt, made)
+        return made

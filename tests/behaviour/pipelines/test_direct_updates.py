@@ -26,7 +26,7 @@ from dagpu import (
 )
 from dagpu import value as shared_value
 from dagpu.reactive.observing import Observed
-from dagpu.reactive.plans.conditional_plans import ConditionalPlan
+from dagpu.reactive.plans.update_plans import UpdatePlan
 from dagpu.reactive.stages.live_stage import LiveStage
 from dagpu.runtime.calls.direct_call import OFTEN, DirectCall
 from dagpu.testing import Locks, storage_of
@@ -107,13 +107,17 @@ def stage_of(trial: Trial) -> LiveStage:
 
 
 def direct_call(stage: LiveStage) -> DirectCall:
-    """The direct call of the update that was repeated last."""
-    whole = stage.plans.latest
-    plan: Any = next(reversed(stage.tiles._used)) if stage.tiles._latest else whole and whole[1]  # noqa: SLF001
-    assert plan is not None
-    assert plan.loaded is not None
-    direct: DirectCall = plan.loaded.again
+    """The direct call of the update that was run last."""
+    loaded = plans_of(stage)[-1].loaded
+    assert loaded is not None
+    direct: DirectCall = loaded.again
     return direct
+
+
+def plans_of(stage: LiveStage) -> list[UpdatePlan]:
+    """The plans of a stage, the one used last at the end."""
+    found = stage.plans._plans.values()  # noqa: SLF001  # the plans are not public
+    return [plan for plan in found if type(plan) is UpdatePlan]
 
 
 def _leave_no_memory(machine: Any) -> None:
@@ -445,10 +449,8 @@ def cut_updates(changes: list[str], *, direct: bool, lacking: str) -> list[objec
             machine.gpus[0].heal()
         if direct and not changes:
             stage = stage_of(trial)
-            parts = [plan.loaded for plan in stage.plans._plans.values() if plan.loaded]  # noqa: SLF001
-            found = stage.conditional._plans.values()  # noqa: SLF001
-            wholes = [plan.loaded for plan in found if type(plan) is ConditionalPlan]
-            written = [len([each for each in loaded if each.again is not None]) for loaded in (parts, wholes)]
+            called = [plan.decides for plan in plans_of(stage) if plan.loaded and plan.loaded.again is not None]
+            written = [called.count(False), called.count(True)]
             assert written == ([3, 0] if lacking else [1, 1]), "compared, let through and level; or level, and the rest"
     return seen
 

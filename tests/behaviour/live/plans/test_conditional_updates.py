@@ -43,7 +43,7 @@ def stage_of(trial: Trial) -> Any:
 
 def why(trial: Trial) -> str | None:
     """Why the last update that had cutoffs to decide was run in parts; empty if it was one graph."""
-    reason: str | None = stage_of(trial).conditional.why
+    reason: str | None = stage_of(trial).cutoffs.in_parts
     return reason
 
 
