@@ -80,7 +80,19 @@ class TileMemory:
 class UpdatePlan:
     """The plan of one update: what runs, what it makes, and the memory of the op that each run locks."""
 
-    __slots__ = ("_made", "_outcomes", "compare", "loaded", "locks", "outputs", "ran", "subprogram", "targets", "tiles")
+    __slots__ = (
+        "_made",
+        "_outcomes",
+        "compare",
+        "flags",
+        "loaded",
+        "locks",
+        "outputs",
+        "ran",
+        "subprogram",
+        "targets",
+        "tiles",
+    )
 
     def __init__(
         self,
@@ -107,6 +119,9 @@ class UpdatePlan:
         self.outputs = [(buffer, here) for buffer, here, _ in made]
         """The targets that the plan may make, with their numbers here."""
         self.targets = frozenset([buffer for buffer, _ in self.outputs])
+        decided = () if decides is None else subprogram.outputs
+        self.flags = frozenset([here for buffer, here in decided if buffer not in self.targets])
+        """The numbers here of the flags by which the plan decides."""
         self.ran = len(subprogram.chosen) - compare.bit_count()
         """The number of instructions of the op that the last run has run."""
         self._outcomes: dict[int, tuple[int, int]] = {}

@@ -275,28 +275,32 @@ class LiveStage:
 
         return DirectCall(loaded, read, publish, is_update=True)
 
-    def _take_over(self, update: UpdatePlan, memory: Sequence[object]) -> None:
-        """Take over what an update has made in this memory, and decide the cutoffs that it decides."""
-        if not update.decides:
-            self._replace(update.outputs, memory)
-            self.lost -= update.targets
-            self.fresh |= update.targets
-            return
-        differing = self.cutoffs.find_differing(update.compare)
-        self._replace(update.outputs_of(differing), memory)
-        self.cutoffs.decide_all(update.note(differing))
+    def _take_over(self, update: UpdatePlan, memory: Sequence[object], spoilt: frozenset[int] = frozenset()) -> None:
+        """Take over what an update has made in this memory, and decide the cutoffs that it decides. What it has left in
+        the buffers `spoilt`, by its own numbers, is lost."""
+        outputs, differing = update.outputs, 0
+        if update.decides:
+            differing = self.cutoffs.find_differing(update.compare)
+            outputs = update.outputs_of(differing)
+        lost = frozenset([buffer for buffer, here in outputs if here in spoilt]) if spoilt else spoilt
+        self._replace([each for each in outputs if each[0] not in lost] if lost else outputs, memory)
+        if update.decides:
+            self.cutoffs.decide_all(update.note(differing))
+        made = frozenset([buffer for buffer, _ in outputs]) if update.decides else update.targets
+        self.lost = (self.lost - made) | lost
+        self.fresh = (self.fresh | made) - lost
 
     def _end_failed(self, update: UpdatePlan, run: Run | None, memory: Sequence[object]) -> None:
         """Take over what an update whose run has failed or was cancelled has completed in this memory, and count its
-        other targets as lost. `run` is None if the run could not be started."""
-        spoilt = run.spoilt() if run is not None and run.done() else None
-        made: list[tuple[int, int]] = []
-        if spoilt is not None and not update.decides:  # of such a one nobody knows what it decided
-            made = [each for each in update.outputs if each[1] not in spoilt]
-            self._replace(made, memory)
-        completed = {buffer for buffer, _ in made}
-        self.lost = (self.lost | update.targets) - completed
-        self.fresh = (self.fresh - update.targets) | completed
+        other targets as lost. `run` is None if nothing has run."""
+        if run is None:
+            return
+        spoilt = run.spoilt() if run.done() else None
+        if spoilt is not None and spoilt.isdisjoint(update.flags):
+            self._take_over(update, memory, spoilt)
+        else:
+            self.lost |= update.targets
+            self.fresh -= update.targets
 
     def _bind(self, update: UpdatePlan) -> list[object]:
         """Bind the buffers of an update: leaves, kept memory that it reads, kept memory that it writes in place, and
