@@ -3,11 +3,11 @@
 They are analysed and proved once for parts of one shape, whole tiles apart.
 """
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
 
+from dagpu.common.recent import Recent
 from dagpu.lowering.updates.claims import Change, LeafDirt, TileUpdate
 from dagpu.lowering.updates.dirty.tile_lists import lengths_of, list_array, shifted_lists
 from dagpu.lowering.updates.dirty.tile_updates import COPIED_WHOLE_FROM, WHOLE_FROM, TileCount, TileUpdates
@@ -106,7 +106,7 @@ class ProvedShapes:
 
     def __init__(self, verifier: TileVerifier) -> None:
         self._verifier = verifier
-        self._proved: OrderedDict[_Shape, _Proved] = OrderedDict()
+        self._proved: Recent[_Shape, _Proved] = Recent(MOST_SHAPES)
         self._units: dict[tuple[Change, tuple[int, ...]], tuple[int, ...]] = {}
         """By changes and the sources of which parts have changed, the units of the shifts that were found last."""
         self._extents: set[object] = set()
@@ -120,13 +120,12 @@ class ProvedShapes:
         if units is None:
             return None
         anchor, shape = _anchored(about, parts, units)
-        proved = self._proved.get(shape)
+        proved = self._proved.use(shape)
         if proved is None:
             return None
         shift = [new - old for new, old in zip(anchor, proved.anchor, strict=True)]
         if not proved.shifts.allow(shift):
             return None
-        self._proved.move_to_end(shape)
         by = {
             index: sum([number * stride for number, stride in zip(shift, strides, strict=True)])
             for index, strides in proved.shifts.strides.items()
@@ -149,9 +148,9 @@ class ProvedShapes:
             return
         anchor, shape = _anchored(about, parts, shifts.units)
         self._units[about] = shifts.units
-        self._proved[shape] = _Proved(prepared, anchor, shifts)
-        if len(self._proved) > MOST_SHAPES:
-            self._proved.popitem(last=False)
+        before = len(self._proved)
+        self._proved.keep(shape, _Proved(prepared, anchor, shifts))
+        if len(self._proved) == before:  # one was dropped
             self._units = {each: self._units[each] for each in {shape.about for shape in self._proved}}
 
 
@@ -179,8 +178,8 @@ class StageTiles:
         self._tiles = TileUpdates(staleness)
         self._totals = self._tiles.totals
         self._tile_verifier = TileVerifier(staleness)
-        self._prepared: OrderedDict[tuple[Change, tuple[tuple[int, tuple[Box, ...]], ...]], PreparedTiles] = (
-            OrderedDict()
+        self._prepared: Recent[tuple[Change, tuple[tuple[int, tuple[Box, ...]], ...]], PreparedTiles] = Recent(
+            MOST_PREPARED
         )
         """By changes and the parts that have changed."""
         self._shapes = ProvedShapes(self._tile_verifier)
@@ -215,15 +214,11 @@ class StageTiles:
         if not parts or not self._totals:
             return None
         key = change, tuple(parts.items())
-        prepared = self._prepared.get(key)
+        prepared = self._prepared.use(key)
         if prepared is None:
             if self._leaves.mostly_changed(parts, WHOLE_FROM):
                 return None
-            prepared = self._prepared[key] = self._prepare(change, parts)
-            if len(self._prepared) > MOST_PREPARED:
-                self._prepared.popitem(last=False)
-        else:
-            self._prepared.move_to_end(key)
+            prepared = self._prepared.keep(key, self._prepare(change, parts))
         self._latest.append(prepared.update)
         if not prepared.runs_less:
             return None

@@ -5,12 +5,12 @@ tiles: such a plan serves all lists that fit into its own. Others decide cutoffs
 or not at all. Where there can be no such plan, the update runs in parts, and the host decides the cutoffs in between.
 """
 
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
+from dagpu.common.recent import Recent
 from dagpu.handles.device_handles import driver_of
 from dagpu.handles.storage import Storage
 from dagpu.lowering.updates.claims import ALWAYS, Change, ConditionalUpdate, Subprogram, runs
@@ -166,7 +166,7 @@ class UpdatePlans:
         self._settings = settings
         self._on_plan = on_plan
         self._keeps_memory = keeps_memory
-        self._plans: OrderedDict[Hashable, UpdatePlan | str] = OrderedDict()
+        self._plans: Recent[Hashable, UpdatePlan | str] = Recent(MOST_PLANS)
         """By what has changed, and the lists of tiles: the plan, or the reason why there is none that decides."""
         self._verifier: UpdateVerifier | None = None
         """The checker of updates; None until the first proof."""
@@ -183,9 +183,9 @@ class UpdatePlans:
         key: Hashable = change
         if tiles is not None:
             key = change, tiles.prepared.update.chosen, tiles.prepared.lengths, tiles.copied
-        plan = self._kept(key)
+        plan = self._plans.use(key)
         if plan is None:
-            plan = self._keep(key, self._whole(change) if tiles is None else self._tiled(change, tiles))
+            plan = self._plans.keep(key, self._whole(change) if tiles is None else self._tiled(change, tiles))
         assert type(plan) is UpdatePlan
         if tiles is not None and plan.tiles is not None:
             prepared = tiles.prepared
@@ -200,21 +200,7 @@ class UpdatePlans:
         """Return the plan for a change of the bits `mask` that decides these cutoffs itself, or the reason why there
         can be none."""
         change = Change(mask, compare=cutoffs)  # which waits for none of them, so no part of an update is like it
-        return self._kept(change) or self._keep(change, self._deciding(change))
-
-    def _kept(self, key: Hashable) -> UpdatePlan | str | None:
-        """Return what is kept for a key, which has been used last from now on."""
-        found = self._plans.get(key)
-        if found is not None:
-            self._plans.move_to_end(key)
-        return found
-
-    def _keep(self, key: Hashable, made: UpdatePlan | str) -> UpdatePlan | str:
-        """Keep what was made for a key, and drop what was not used for the longest time."""
-        self._plans[key] = made
-        if len(self._plans) > MOST_PLANS:
-            self._plans.popitem(last=False)
-        return made
+        return self._plans.use(change) or self._plans.keep(change, self._deciding(change))
 
     # ---- making
 

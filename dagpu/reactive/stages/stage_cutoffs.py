@@ -144,10 +144,6 @@ class StageCutoffs:
         content = self._flags[comparison.flags].content
         return comparison.bit, content.tobytes, bytes(content.nbytes)
 
-    def flag_buffers(self, compare: int) -> set[int]:
-        """Return the buffers of the flags of these cutoffs."""
-        return {each.flags for each in self.comparisons.of(compare)} if compare else set()
-
     def _tensor(self, made: LiveInput) -> Any:
         """Return a handle to what the buffer of a cutoff on the device holds now."""
         buffer, storage = compared_buffer(made), made.storage

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, final
 
 from dagpu.common.layout import Layout
+from dagpu.common.recent import Recent
 from dagpu.lowering.updates.claims import EVERYTHING, Dirt, Dirty, LeafDirt
 from dagpu.lowering.updates.dirty.dirt import Window, dirt_of_tiles, tiles_that_see
 from dagpu.lowering.updates.staleness import Staleness
@@ -50,7 +51,7 @@ class CarriedDirt:
     def __init__(self, staleness: Staleness) -> None:
         self._staleness = staleness
         self._steps: dict[int, _Step] = {}
-        self._routes: dict[int, tuple[tuple[_Step, ...], tuple[int, ...]]] = {}
+        self._routes: Recent[int, tuple[tuple[_Step, ...], tuple[int, ...]]] = Recent(_MOST_ROUTES)
         """By bits that have changed: the instructions that depend on them, and the leaves that have them."""
 
     def of(self, mask: int, leaves: LeafDirt) -> dict[Value, Dirty]:
@@ -86,14 +87,12 @@ class CarriedDirt:
 
     def _route(self, mask: int) -> tuple[tuple[_Step, ...], tuple[int, ...]]:
         """Return the instructions that depend on the bits `mask`, in order, and the leaves that have one of them."""
-        found = self._routes.get(mask)
+        found = self._routes.use(mask)
         if found is None:
-            if len(self._routes) >= _MOST_ROUTES:
-                self._routes.clear()
-            found = self._routes[mask] = (
-                tuple([self._step(index) for index in self._staleness.dependents(mask)]),
-                tuple([buffer for buffer, bits in self._staleness.bits.items() if bits & mask]),
-            )
+            staleness = self._staleness
+            steps = [self._step(index) for index, deps in enumerate(staleness.deps) if deps & mask]
+            leaves = [buffer for buffer, bits in staleness.bits.items() if bits & mask]
+            found = self._routes.keep(mask, (tuple(steps), tuple(leaves)))
         return found
 
     def _step(self, index: int) -> _Step:

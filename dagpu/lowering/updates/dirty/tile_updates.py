@@ -30,9 +30,6 @@ from a list, and all of them 176 without one."""
 COPIED_WHOLE_FROM: Final = 0.5
 """The same where the outputs begin as copies, since something else holds what they held."""
 
-_MOST_REMEMBERED: Final = 64
-"""The most changes whose stale targets are remembered, and sets of targets whose instructions are."""
-
 
 class TileCount(NamedTuple):
     """How many tiles of a launch an update runs."""
@@ -62,10 +59,6 @@ class TileUpdates:
         self._every: dict[int, NDArray[np.int32]] = {}
         """The number of each tile of such a launch, in the shape of its grid."""
         self._carried = CarriedDirt(staleness)
-        self._stale: dict[Change, tuple[int, ...]] = {}
-        """The stale targets after changes of everything that sources hold."""
-        self._chosen: dict[frozenset[int], tuple[int, ...]] = {}
-        """The instructions that make targets, by sets of these."""
 
     def _may_run_in_tiles(self, index: int, launch: Launch) -> bool:
         """Return true for a launch that declares what its tiles see, and alone writes what it leaves."""
@@ -108,9 +101,9 @@ class TileUpdates:
         dirt = self._carried.of(change.mask, leaves)
         accesses = self.staleness.program.accesses
         stale = frozenset(
-            [b for b in self._stale_targets(change) if dirt.get(accesses.last[b]) is not None or b in lost]
+            [b for b in self.staleness.stale_targets(change) if dirt.get(accesses.last[b]) is not None or b in lost]
         )
-        chosen = self._instructions_for(stale)
+        chosen = self.staleness.instructions_for(stale)
         lists = {}
         for index in chosen:
             if index not in self._candidates:
@@ -131,25 +124,7 @@ class TileUpdates:
         """Return true if an update runs less than it would without knowing which parts have changed."""
         if update.lists:
             return True
-        return len(update.chosen) < len(self._instructions_for(frozenset(self._stale_targets(change))))
-
-    def _stale_targets(self, change: Change) -> tuple[int, ...]:
-        """Return what `Staleness.stale_targets` does. The same changes often come back."""
-        found = self._stale.get(change)
-        if found is None:
-            if len(self._stale) >= _MOST_REMEMBERED:
-                self._stale.clear()
-            found = self._stale[change] = tuple(self.staleness.stale_targets(change))
-        return found
-
-    def _instructions_for(self, targets: frozenset[int]) -> tuple[int, ...]:
-        """Return what `Staleness.instructions_for` does. The same targets are often made again."""
-        found = self._chosen.get(targets)
-        if found is None:
-            if len(self._chosen) >= _MOST_REMEMBERED:
-                self._chosen.clear()
-            found = self._chosen[targets] = self.staleness.instructions_for(set(targets))
-        return found
+        return len(update.chosen) < len(self.staleness.instructions_for(self.staleness.stale_targets(change)))
 
     def _stays(self, buffer: int, lost: frozenset[int]) -> bool:
         """Return true if a buffer holds what it held after the last update, or nothing reads it."""
