@@ -22,10 +22,10 @@ from dagpu.ops.array_parts import Box
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import PLAIN, Snapshot, Version
-from dagpu.reactive.plans.prepared_tiles import ChangedParts
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stages.explained_stages import explain_stages
 from dagpu.reactive.stages.live_stage import Contents, Lenders, LiveStage
+from dagpu.reactive.stages.prepared_tiles import ChangedParts
 from dagpu.reactive.stages.stage_maker import StageMaker
 from dagpu.runtime.calls.direct_call import MISS
 from dagpu.runtime.calls.settings import Settings

@@ -20,9 +20,9 @@ from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
 from dagpu.plans.plan import Plan
 from dagpu.plans.program import HOST
-from dagpu.reactive.plans.prepared_tiles import ChangedParts, StageTiles
-from dagpu.reactive.plans.update_plans import UpdatePlan, UpdatePlans
+from dagpu.reactive.stages.prepared_tiles import ChangedParts, StageTiles
 from dagpu.reactive.stages.stage_cutoffs import StageCutoffs
+from dagpu.reactive.stages.update_plans import UpdatePlan, UpdatePlans
 from dagpu.runtime.calls.direct_call import MISS, OFTEN, DirectCall
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import run_call

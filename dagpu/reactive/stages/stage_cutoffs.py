@@ -13,11 +13,11 @@ from dagpu.handles.device_handles import MappedMemory, driver_of
 from dagpu.handles.storage import Storage
 from dagpu.lowering.updates.claims import Change, Comparison, Subprogram
 from dagpu.lowering.updates.comparing.conditional_updates import NOTHING_AFTER
-from dagpu.lowering.updates.comparing.cutoff_comparisons import ComparedBuffer, CutoffComparisons
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.staleness import Staleness
+from dagpu.lowering.updates.subprogram import ComparedBuffer, CutoffComparisons
 from dagpu.runtime.device_lookup import find_device
 
 

@@ -26,8 +26,8 @@ from dagpu import (
 )
 from dagpu import value as shared_value
 from dagpu.reactive.observing import Observed
-from dagpu.reactive.plans.update_plans import UpdatePlan
 from dagpu.reactive.stages.live_stage import LiveStage
+from dagpu.reactive.stages.update_plans import UpdatePlan
 from dagpu.runtime.calls.direct_call import OFTEN, DirectCall
 from dagpu.testing import Locks, storage_of
 from tests.behaviour.live.live_kernels import array, blended, flipped

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 import numpy as np
 
 from dagpu.lowering.updates.claims import Change, Dirt, LeafDirt, TileUpdate
-from dagpu.lowering.updates.dirty.carried_dirt import CarriedDirt, sight_of
-from dagpu.lowering.updates.dirty.dirt import numbers_of, volume
+from dagpu.lowering.updates.dirty.carried_dirt import CarriedDirt, numbers_of, sight_of, volume
 from dagpu.lowering.updates.staleness import Staleness
 from dagpu.plans.program import HOST, Cell, CopyDtoD, CopyHtoD, Launch, Value, View
 

@@ -15,14 +15,14 @@ from dagpu.handles.device_handles import driver_of
 from dagpu.handles.storage import Storage
 from dagpu.lowering.updates.claims import ALWAYS, Change, ConditionalUpdate, Subprogram, runs
 from dagpu.lowering.updates.comparing.conditional_updates import conditional_update
-from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
 from dagpu.lowering.updates.dirty.tile_lists import TiledProgram, with_lists
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.staleness import Staleness
+from dagpu.lowering.updates.subprogram import CutoffComparisons
 from dagpu.lowering.verify.verify_conditional import verify_conditional
 from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.plans.plan import Plan
-from dagpu.reactive.plans.prepared_tiles import ListedTiles
+from dagpu.reactive.stages.prepared_tiles import ListedTiles
 from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device

@@ -1,1 +1,0 @@
-"""The plans of the updates of one stage, and the tiles that they run."""
