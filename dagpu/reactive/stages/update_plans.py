@@ -38,7 +38,7 @@ MOST_PLANS: Final = 64
 class TileMemory:
     """The memory of a plan with lists of tiles: that of the lists, and that of which tiles are written."""
 
-    __slots__ = ("_fresh", "_kept", "_tables", "proved", "whole")
+    __slots__ = ("_fresh", "_kept", "_lists", "_tables", "proved", "whole")
 
     def __init__(
         self, whole: Subprogram, tiled: TiledProgram, written: Collection[int], copied: Collection[int]
@@ -55,16 +55,18 @@ class TileMemory:
         self._kept = old + [each for each in outputs if each[1] not in copied]
         """The targets that the plan copies, or of which it writes tiles: the number here, and in the whole program."""
         program = tiled.subprogram.program
-        self._tables = [
+        tables = [
             (here, driver_of(find_device(program.devices[number])).mapped_memory(program.buffers[here].nbytes))
             for number, here in tiled.lists
         ]
-        """The lists, which every run of the plan reads. One run of a feed ends before the next begins."""
+        self._tables = [(here, table.memory) for here, table in tables]
+        """The memory of the lists, which every run of the plan reads. One run of a feed ends before the next begins."""
+        self._lists = [table.content.view(np.int32) for _, table in tables]
 
     def put_lists(self, array: "NDArray[np.int32]") -> None:
         """Write the lists of the next run, where the kernels read them. No run of the plan may be under way."""
-        for _, table in self._tables:
-            table.content.view(np.int32)[:] = array
+        for table in self._lists:
+            table[:] = array
 
     def bind(self, memory: list[object], targets: TargetMemory) -> None:
         """Bind the lists, and the targets of which tiles are written."""
@@ -73,7 +75,7 @@ class TileMemory:
         for here, buffer in self._kept:
             memory[here] = targets.memory[buffer]
         for here, table in self._tables:
-            memory[here] = table.memory
+            memory[here] = table
 
 
 @final
