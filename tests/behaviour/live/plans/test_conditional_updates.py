@@ -134,6 +134,38 @@ def test_an_update_that_fails_is_made_good(
             trial.check()
 
 
+@settings(max_examples=60)
+@given(
+    recipe=recipes(cutoffs=True),
+    steps=st.lists(st.tuples(st.sets(st.integers(0, 4), min_size=1, max_size=2), st.integers(0, 2), st.booleans())),
+    seed=st.integers(0, 9),
+)
+def test_an_update_whose_value_cannot_be_built_is_made_good(
+    recipe: Recipe, steps: list[tuple[set[int], int, bool]], seed: int
+) -> None:
+    """A function of the user's fails after the device's work, sometimes in two updates in a row: what is kept of these
+    is right."""
+    fails = False
+
+    def checked(value: Any) -> Any:
+        if fails:
+            raise ValueError("it fails")
+        return value
+
+    with installed(seed, gpus=1):
+        plain = trial_of(recipe)
+        trial = Trial(plain.op.map(checked), plain.sources)
+        trial.check()
+        for which, number, also_later in steps:
+            for step in (number, number + 1) if also_later else (number,):
+                change(trial, which, step)
+                fails = True
+                with suppress(ValueError):  # where nothing that it reads has changed, it is not called
+                    trial.update()
+                fails = False
+            trial.check()
+
+
 @settings(max_examples=40)
 @given(values=st.lists(st.tuples(st.integers(0, 1), st.booleans()), max_size=8), seed=st.integers(0, 9))
 def test_a_cancelled_update_is_made_good(values: list[tuple[int, bool]], seed: int) -> None:
