@@ -9,13 +9,13 @@ import trio
 from dagpu.common.containers import own_containers
 from dagpu.common.critical import CURRENT_THREAD, OUTSIDE
 from dagpu.common.errors import BorrowError
-from dagpu.common.places import Origin, describe, here, leaves_run
+from dagpu.common.places import Origin, StartedAt, describe, here, leaves_run
 from dagpu.common.wrong_arguments import check_count, check_flag
 from dagpu.handles import SharedTensor, Tensor
 from dagpu.ops.base import DeviceOp, Static, check_op
+from dagpu.ops.drawing import name_of_call
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import Snapshot, Version
-from dagpu.reactive.checked_updates import check_update
 from dagpu.reactive.flows.flow_class import Flow
 from dagpu.reactive.flows.stage import End, FlowStage, Opening
 from dagpu.reactive.incremental import IncrementalRun
@@ -23,6 +23,7 @@ from dagpu.reactive.shared_work import SharedWork
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.interpreter import current_settings
 from dagpu.runtime.nesting import recording_block, refuse_nested
+from dagpu.runtime.pipelines.checked_runs import CheckedRuns
 from dagpu.runtime.spawning import borrows_in
 from dagpu.runtime.waiting.protected import await_steps, protected
 from dagpu.runtime.waiting.trio_waits import TrioWaits
@@ -171,7 +172,7 @@ class Observed(FlowStage[Any]):
             if run.sources is not self._watched:
                 self._watch(run.sources)  # also if it failed: a change may be the cure
         if self._check:
-            await check_update(self._op, self._run, value, snapshot, self._settings, self._where)
+            await _check_update(self._op, self._run, value, snapshot, self._settings, self._where)
         if self._check or run.launched == launched:
             await trio.lowlevel.cancel_shielded_checkpoint()
         self._count(snapshot)
@@ -242,3 +243,29 @@ class Observed(FlowStage[Any]):
 
     def explain(self) -> list[str]:
         return [*super().explain(), *("  " + line for line in self._run.explain())]
+
+
+# ---- checks
+
+
+async def _check_update(
+    op: AnyOp, run: IncrementalRun, value: Any, snapshot: Snapshot, settings: Settings, where: Origin
+) -> None:
+    """Compare the value that an update of `run` has made with that of a run from scratch, bit for bit. Where a cutoff
+    has let an earlier value through, which it takes for equal, the run from scratch gets that value too. `where` is the
+    place of `observe`.
+
+    Raises:
+        UpdateError: they differ.
+    """
+    with StartedAt(where):
+        scratch = IncrementalRun(op, settings, None, where)
+        scratch.cutoffs = run.let_through()
+        wanted = await scratch.update(snapshot, TrioWaits())
+        newest = max(run.sources, key=lambda node: node.cell.history.at(snapshot).instant, default=None)
+        when = "of an op that reads no source"
+        if newest is not None:
+            when = f"at revision {newest.cell.history.at(snapshot).revision} of {newest!r}"
+        differs = f"{name_of_call(op)} at {describe(op.origin)} differs from a run from scratch {when}"
+        runs = CheckedRuns(settings, TrioWaits(), where)
+        await runs.compare(value, wanted, differs, "Make what it reads a source, and return values that cannot change")
