@@ -13,7 +13,7 @@ from dagpu.tracing import cache_key, value_kinds
 from dagpu.tracing.call_guard import Guard, LeafBinding, guard_call
 from dagpu.tracing.flattened import CacheKey, Row
 from tests.support.check_mutants import check_mutants
-from tests.unit.lowering.arguments.argument_trees import AGAIN, CONTAINERS, LEAVES, Call, Tree, table_of, trees
+from tests.unit.tracing.arguments.argument_trees import AGAIN, CONTAINERS, LEAVES, Call, Tree, table_of, trees
 
 
 @final

@@ -34,7 +34,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )  # fmt: skip
-from tests.unit.lowering.tracing.traced_ops import Op, bump, bumped, line, stop
+from tests.unit.tracing.traced_ops import Op, bump, bumped, line, stop
 
 
 @kernel(cuda="__global__ void copy(Tile<float, 1> y, View<const float, 1> x) { for (auto i : y) y[i] = x[i]; }")

@@ -23,7 +23,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )  # fmt: skip
-from tests.unit.lowering.tracing.traced_ops import Op, bump, bumped, line, stop
+from tests.unit.tracing.traced_ops import Op, bump, bumped, line, stop
 
 UNTYPED: Callable[[Any], Op] = value
 """`value`, for mistakes that a checker would see."""

@@ -13,7 +13,7 @@ from dagpu import arange, convert, eye, f32, fill, full, i32, linspace, pipeline
 from dagpu.handles.symbolic import SymbolicNumber
 from tests.programs.arithmetic import scale
 from tests.programs.expressions import Op
-from tests.unit.lowering.arguments.structure_keys import Colour, S, Text, out, shared, tensor, touch
+from tests.unit.tracing.arguments.structure_keys import Colour, S, Text, out, shared, tensor, touch
 
 
 class Same(type):

@@ -41,7 +41,7 @@ from dagpu.testing import (
     verify,
 )
 from tests.programs.plain_programs import launch
-from tests.unit.lowering.memory.in_place_kernels import SHAPE, N, double_beside, double_over, doubled_by, numbers
+from tests.unit.plans.memory.in_place_kernels import SHAPE, N, double_beside, double_over, doubled_by, numbers
 
 
 @kernel(

@@ -49,7 +49,7 @@ from tests.programs.plain_programs import (
     sized,
     temporary,
 )
-from tests.unit.lowering.memory.in_place_kernels import SHAPE, double_beside, double_over, doubled_by, numbers
+from tests.unit.plans.memory.in_place_kernels import SHAPE, double_beside, double_over, doubled_by, numbers
 
 MIB = 1 << 20
 

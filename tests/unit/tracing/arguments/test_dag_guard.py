@@ -25,8 +25,8 @@ from tests.programs.expressions import Building, Op, build
 from tests.programs.strategies import shapes
 from tests.support.check_mutants import check_mutants
 from tests.support.reused_ops import pure, renumbered
-from tests.unit.lowering.arguments.odd_values import FORMS, ODD
-from tests.unit.lowering.arguments.structure_keys import Pair, S, key, shared, tensor
+from tests.unit.tracing.arguments.odd_values import FORMS, ODD
+from tests.unit.tracing.arguments.structure_keys import Pair, S, key, shared, tensor
 
 Accept = Callable[[Op], Any]
 

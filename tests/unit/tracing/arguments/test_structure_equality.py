@@ -12,8 +12,8 @@ from dagpu.testing import plans
 from tests.programs.expressions import Building, Call, Change, Expr, Lent, Make, Op, bits, build
 from tests.programs.strategies import shapes
 from tests.support.reused_ops import pure, renumbered
-from tests.unit.lowering.arguments.odd_values import FORMS, ODD, spoken, telling
-from tests.unit.lowering.arguments.structure_keys import key
+from tests.unit.tracing.arguments.odd_values import FORMS, ODD, spoken, telling
+from tests.unit.tracing.arguments.structure_keys import key
 
 
 def outcome(op: Op) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dagpu import value, zeros, zip_ops
-from tests.unit.lowering.tracing.traced_ops import Op, bump, bumped
+from tests.unit.tracing.traced_ops import Op, bump, bumped
 
 LONG = 20_000
 

@@ -27,7 +27,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )  # fmt: skip
-from tests.unit.lowering.tracing.traced_ops import Op, bumped, line, stop
+from tests.unit.tracing.traced_ops import Op, bumped, line, stop
 
 # ---- stages
 

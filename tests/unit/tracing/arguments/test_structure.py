@@ -30,7 +30,7 @@ from dagpu import (
 from tests.programs.arithmetic import add, axpy, scale
 from tests.programs.expressions import Op
 from tests.support.places import elsewhere, place
-from tests.unit.lowering.arguments.structure_keys import Colour, Pair, S, key, named, out, shared, tensor, touch
+from tests.unit.tracing.arguments.structure_keys import Colour, Pair, S, key, named, out, shared, tensor, touch
 
 
 @pipeline

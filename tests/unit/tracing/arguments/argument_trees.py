@@ -24,7 +24,7 @@ from dagpu.tracing.cache_key import flatten_op
 from dagpu.tracing.flattened import Flattened, Row
 from dagpu.tracing.value_kinds import Trace, with_standins
 from tests.programs.arithmetic import axpy, scale
-from tests.unit.lowering.arguments.structure_keys import Colour, Pair, S, named, out, shared, tensor
+from tests.unit.tracing.arguments.structure_keys import Colour, Pair, S, named, out, shared, tensor
 
 Leaf: TypeAlias = str
 """The name of a leaf."""
