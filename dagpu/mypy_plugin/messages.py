@@ -13,7 +13,6 @@ from mypy.nodes import Context
 from mypy.types import Instance, Type, UnionType, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.analysis.graph import ANY_FORM, LOAN, SHARES
 
 NOT_READY: Final = ErrorCode("dagpu-not-ready", "A handle or an op is read as if it were an array of the host", "dagpu")
 USE_AFTER_MOVE: Final = ErrorCode("dagpu-use-after-move", "A handle is used after it may have been moved", "dagpu")
@@ -27,6 +26,12 @@ SEES: Final = ErrorCode("dagpu-sees", "What a kernel declares to see does not fi
 SOURCE_PART: Final = ErrorCode("dagpu-source-part", "A part that is written does not lie in its source", "dagpu")
 SOURCE_VALUE: Final = ErrorCode("dagpu-source-value", "A source is to hold a tuple with a handle in it", "dagpu")
 GRAPH_NODE: Final = ErrorCode("dagpu-graph-node", "An op that cannot be recorded into a CUDA graph", "dagpu")
+
+LOAN: Final = 1
+"""A parameter accepts what is lent for reading."""
+SHARES: Final = 2
+"""A parameter accepts a shared tensor."""
+ANY_FORM: Final = LOAN | SHARES
 
 
 def _format_lines(nodes: Iterable[Context]) -> str:

@@ -82,10 +82,14 @@ def _assign_name(b: GraphBuilder, target: NameExpr, held: Slot | None, built: Ex
     if target.name not in b.foreign:
         b.declare(root)
     b.closures.pop(root, None)
-    for variable in [v for v, made in b.partials.items() if v is root or _mentions(made, root)]:
-        del b.partials[variable]
-    for variable in [v for v, method in b.bound.items() if v is root or getattr(method.expr, "node", None) is root]:
-        del b.bound[variable]
+    if b.partials:
+        b.partials = {v: made for v, made in b.partials.items() if v is not root and not _mentions(made, root)}
+    if b.bound:
+        b.bound = {
+            v: method
+            for v, method in b.bound.items()
+            if v is not root and getattr(method.expr, "node", None) is not root
+        }
     kind = b.kind(target) or b.kinds.kind_of(root.type)
     place = place_of(b, target)
     known = kind or held is not None or root in b.module.adopted or b.kinds.may_own(root.type)

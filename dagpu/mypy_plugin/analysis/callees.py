@@ -24,6 +24,7 @@ from mypy.nodes import (
     StrExpr,
     SuperExpr,
     SymbolNode,
+    TupleExpr,
     TypeInfo,
     Var,
 )
@@ -229,7 +230,7 @@ def effect_in(module: ModuleFacts, function: FuncDef) -> Effect | None:
     return derive_effect(module, bodies_of(module, function)[0])
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Callee:
     """The callee of a call."""
 
@@ -350,12 +351,12 @@ def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
         _record_known(b, e, callee, known)
         return known
     flags = [False] * len(e.args)
-    given = e.args if callee.receiver is None else [callee.receiver, *e.args]
-    owns = any(b.kinds.may_own(b.types.get(argument)) for argument in given) or _has_own_object(b, e)
-    plain = not owns and not any(map(_may_hold_facts, repeat(b), e.args)) and not any(k.is_star() for k in e.arg_kinds)
     function = function_called(b, e, callee)
+    plain = not any(map(_may_hold_facts, repeat(b), e.args)) and not any(k.is_star() for k in e.arg_kinds)
     if plain and function not in b.module.own:
         return flags
+    given = e.args if callee.receiver is None else [callee.receiver, *e.args]
+    plain = plain and not any(b.kinds.may_own(b.types.get(one)) for one in given) and not _has_own_object(b, e)
     effect = None if function is None else effect_of(b, function)
     if function is None and callee.closure is not None:
         effect = derive_effect(b.module, callee.closure.body)  # of a lambda
@@ -527,6 +528,8 @@ def _may_hold_facts(b: GraphBuilder, e: Expression) -> bool:
     """Return True if evaluation by value may have another effect on this argument than a read."""
     if b.kind(e) or is_untyped(b, e):
         return True
+    if isinstance(e, TupleExpr):
+        return any(map(_may_hold_facts, repeat(b), e.items))
     return not isinstance(e, NameExpr | MemberExpr | IntExpr | StrExpr | FloatExpr | CallExpr)
 
 

@@ -34,7 +34,6 @@ from dagpu.mypy_plugin.analysis.callees import (
 from dagpu.mypy_plugin.analysis.effects import call_closure
 from dagpu.mypy_plugin.analysis.expressions import ask_feed, build_part
 from dagpu.mypy_plugin.analysis.graph import (
-    ANY_FORM,
     ANY_GLOBAL,
     EVERYTHING,
     FEED,
@@ -64,6 +63,7 @@ from dagpu.mypy_plugin.analysis.operands import (
     share_added,
 )
 from dagpu.mypy_plugin.analysis.places import place_of
+from dagpu.mypy_plugin.messages import ANY_FORM
 from dagpu.mypy_plugin.typing.type_facts import FREE, HANDLE, MOVES, OP, method_name, signatures
 
 # ---- the result
@@ -347,8 +347,9 @@ def _evaluate_arguments(
     which a named handle may still be used by its name."""
     outer, b.in_then = b.in_then, callee.name == names.THEN
     arguments: list[Slot | None] = []
+    how = describe_call(callee) if e.args else ""
     for i, taken in enumerate(by_value_flags(b, e, callee)):
-        b.how = describe_call(callee)
+        b.how = how
         if i in callee.borrows and not taken:
             arguments.append(_lend_for_later(b, e.args[i]))
             continue

@@ -349,13 +349,16 @@ class Evaluator:
         The result is empty for a call with `*args` or `**kwargs`.
         """
         given: dict[str, Value] = {}
+        plain = True
         for index, (argument, kind, name) in enumerate(zip(call.args, call.arg_kinds, call.arg_names, strict=True)):
             value = self.visit(argument)
-            if kind == ARG_NAMED and name is not None:
+            if name is not None:
                 given[name] = value
-            elif kind == ARG_POS and index < len(parameters):
+            elif kind != ARG_POS:
+                plain = False
+            elif index < len(parameters):
                 given[parameters[index]] = value
-        return given if _is_plain(call) else {}
+        return given if plain else {}
 
     def _made(self, call: CallExpr, name: str) -> Value:
         """Evaluate a call of a class; None for one with `*args` or `**kwargs`."""

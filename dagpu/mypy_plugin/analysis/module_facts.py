@@ -123,7 +123,7 @@ Outside: TypeAlias = tuple[Root, Path]
 """A place in a scope that encloses a closure. It names the variable, because each body numbers its own slots."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Closure:
     """A summary of a nested function or lambda: its effects on places of the enclosing scopes."""
 
@@ -218,7 +218,7 @@ class Uses(NamedTuple):
     """The method that an operator calls on an expression."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class ModuleFacts:
     """State that the bodies of one module share."""
 

@@ -31,7 +31,6 @@ from dagpu.mypy_plugin.analysis.builder import GraphBuilder
 from dagpu.mypy_plugin.analysis.callees import Callee, effect_in, function_of, method_of, picks_item, remembers
 from dagpu.mypy_plugin.analysis.containers import element_of, items_of_value
 from dagpu.mypy_plugin.analysis.graph import (
-    ANY_FORM,
     ANY_GLOBAL,
     ANY_ITEM,
     EVERYTHING,
@@ -59,6 +58,7 @@ from dagpu.mypy_plugin.analysis.places import (
     item_step,
     place_of,
 )
+from dagpu.mypy_plugin.messages import ANY_FORM
 from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, OP
 
 # ---- operands

@@ -35,7 +35,7 @@ SEQUENCES: Final = frozenset({"builtins.list", "builtins.tuple", "collections.de
 """Classes whose objects have an item at each index."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Known:
     """A value that lies in a place."""
 
@@ -47,7 +47,7 @@ class Known:
     """True for an item that several rounds of a loop may get."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Components:
     """A tuple of values."""
 
@@ -56,7 +56,7 @@ class Components:
     """False if further items follow, whose number is not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Choice:
     """One of several values, another one in each round of a loop."""
 
@@ -76,7 +76,7 @@ class Relation(Enum):
     """All of them, with others."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Items:
     """A new container of the items of another one."""
 
@@ -87,7 +87,7 @@ class Items:
     relation: Relation = Relation.SAME
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Parts:
     """A new object with parts that lie elsewhere: attributes of another object, or the values of a dictionary."""
 

@@ -158,7 +158,7 @@ Held: TypeAlias = frozenset[Lend | Build]
 NOTHING: Held = frozenset()
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class WholeBody:
     """Facts about a whole body, which all of its states use."""
 
@@ -422,7 +422,7 @@ def _join_facts(mine: dict[_K, frozenset[_V]], theirs: dict[_K, frozenset[_V]]) 
 
 def derived_moves(body: Body) -> Iterable[Move]:
     """Return the moves out of places that share a handle with the place of a move in this body."""
-    if not any(isinstance(i, Share) for block in body.blocks for i in block.instructions):
+    if Share not in body.classes():
         return ()
     derived: dict[tuple[Move, Place], Move] = {}
     for block, state in entry_states(body):
@@ -438,10 +438,8 @@ def entry_states(body: Body, live: list[int] | None = None) -> Iterator[tuple[Ba
     `live`: the slots that are live at the beginning of each block, about which facts are kept; None for all.
     """
     lent = 0
-    for block in body.blocks:
-        for i in block.instructions:
-            if isinstance(i, Lend):
-                lent |= 1 << i.place.slot
+    for loan in (*body.all_of(Lend), *body.all_of(BlockLoan), *body.all_of(OpenFeed)):
+        lent |= 1 << loan.place.slot
     states = at_entry_of(body, Dataflow(WholeBody(lent)))
     found = visits(body.blocks, states, lambda state, to: state.pruned(-1 if live is None else live[to.index]))
     if not is_cyclic(body.blocks):  # one visit to each is enough

@@ -63,7 +63,7 @@ def check_body(body: Body, module: ModuleFacts) -> list[Finding]:
     found = [Finding(e, messages.UNUSED_OP, _unused(module, e)) for e in body.dropped]
     found += [Finding(e, messages.NOT_READY, _read_on_host(module, e)) for e in body.read_on_host]
     found += [Finding(e, messages.NOT_READY, messages.taken_as_condition(_is_op(module, e))) for e in body.conditions]
-    kinds = {type(i) for block in body.blocks for i in block.instructions}
+    kinds = body.classes()
     if not kinds.isdisjoint((Move, Lend, BlockLoan, OpenFeed, Run, Store)):
         live = liveness(body)
         found += [Finding(e, messages.UNUSED_OP, _unused(module, e)) for e in unused_stores(body, live)]
@@ -318,15 +318,10 @@ _MOST_STATES: Final = 64
 
 def used_twice(body: Body) -> Iterator[tuple[Build, Build]]:
     """Iterate over the ops that use another op twice, each with that op."""
-    builds = [i for block in body.blocks for i in block.instructions if isinstance(i, Build) and i.single]
+    builds = [i for i in body.all_of(Build) if i.single]
     if not any(len(build.parts) > 1 for build in builds):
         return
-    named = {
-        i.part: i.place.slot
-        for block in body.blocks
-        for i in block.instructions
-        if isinstance(i, Store) and not i.place.path
-    }
+    named = {i.part: i.place.slot for i in body.all_of(Store) if not i.place.path}
     often = _read_often(body)
     reported: set[Build] = set()
     for op in builds:
@@ -393,6 +388,8 @@ def unused_stores(body: Body, live_at_entry: list[int]) -> list[Expression]:
     if isinstance(body.node, MypyFile):
         return []
     read: dict[Expression, bool] = {}
+    if not any(i.built is not None for i in body.all_of(Store)):
+        return []
     closures = _Closures(body)
     for block in body.blocks:
         if not any(isinstance(i, Store) and i.built is not None for i in block.instructions):

@@ -30,7 +30,7 @@ ARRAYS = frozenset((names.TENSOR, names.SHARED_TENSOR, names.TENSOR_REF, names.T
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Number:
     """A whole number."""
 
@@ -38,7 +38,7 @@ class Number:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Array:
     """A tensor or a borrow of one."""
 
@@ -46,7 +46,7 @@ class Array:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Cut:
     """A partition; `tile` is None if it is unknown."""
 
@@ -55,7 +55,7 @@ class Cut:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Several:
     """A tuple."""
 
@@ -63,7 +63,7 @@ class Several:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Op:
     """An op, its result, and the call that allocates the memory of the result.
 
@@ -75,7 +75,7 @@ class Op:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class NewOutput:
     """A kernel whose calls write to a new tensor."""
 
@@ -87,13 +87,13 @@ class NewOutput:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Nothing:
     """The object `None`, which is known; the unknown value is None itself."""
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Made:
     """What a call of a class makes, or the decorator `kernel`."""
 
@@ -103,7 +103,7 @@ class Made:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Table:
     """A dict display whose keys are literal texts."""
 

@@ -28,16 +28,14 @@ from mypy.types import (
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.analysis.graph import (
-    ANY_FORM,
     EVERYTHING,
     EXCLUSIVE,
     FEED,
-    LOAN,
     LOANS,
     SHARED,
-    SHARES,
     SPENDABLE,
 )
+from dagpu.mypy_plugin.messages import ANY_FORM, LOAN, SHARES
 
 MOVES: Final = 8
 """Passing the value on moves it."""
