@@ -25,7 +25,6 @@ from mypy.nodes import (
     Var,
 )
 from mypy.operators import op_methods
-from mypy.types import Instance, get_proper_type
 
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder, statement
 from dagpu.mypy_plugin.analysis.callees import closure_of, is_partial, method_of
@@ -45,7 +44,7 @@ from dagpu.mypy_plugin.analysis.operands import is_own_container, lower_iteratio
 from dagpu.mypy_plugin.analysis.origins import Relation, origin_of, origin_of_target, share, share_place
 from dagpu.mypy_plugin.analysis.places import place_of
 from dagpu.mypy_plugin.syntax import targets
-from dagpu.mypy_plugin.typing.type_facts import CONTAINS_FLOWS, CONTAINS_OPS, FLOW, MOVES, OP, method_name
+from dagpu.mypy_plugin.typing.type_facts import CONTAINS_FLOWS, CONTAINS_OPS, FLOW, MOVES, OP, class_name, method_name
 
 
 def declare(b: GraphBuilder, target: Expression, *, element: bool = False) -> None:
@@ -289,8 +288,7 @@ def _delete(b: GraphBuilder, s: DelStmt) -> None:
 
 
 def _is_list(b: GraphBuilder, e: Expression) -> bool:
-    t = get_proper_type(b.types.get(e))
-    return isinstance(t, Instance) and t.type.fullname == "builtins.list"
+    return class_name(b.types.get(e)) == "builtins.list"
 
 
 # ---- ops that are built and dropped

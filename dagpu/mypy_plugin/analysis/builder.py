@@ -5,7 +5,7 @@ the body, where no rule applies any more. Each point that may raise has an edge 
 moves made before that point.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -38,8 +38,10 @@ from mypy.nodes import Block as Suite
 
 from dagpu.mypy_plugin.analysis.graph import (
     ANY_GLOBAL,
+    EVERYTHING,
     BasicBlock,
     Body,
+    Build,
     Escape,
     Evaluate,
     Evaluation,
@@ -211,6 +213,14 @@ class GraphBuilder:
         self.frames, self.handler = frames, handler
         self.unreachable()
 
+    def build(
+        self, node: Context, parts: Iterable[Slot | None], keeps: int = EVERYTHING, *, owner: bool = False
+    ) -> Slot | None:
+        """Build a value of the parts that hold facts, and return its slot; None if it can hold none."""
+        into = self.temporary() if keeps else None
+        self.emit(Build(node, into, tuple([part for part in parts if part is not None]), keeps, owner))
+        return into
+
     @contextmanager
     def handled_by(self, handler: BasicBlock | None) -> Iterator[None]:
         """Send exceptions raised inside this context to `handler`."""
@@ -321,35 +331,35 @@ _EVALUATES: Final[dict[type[Statement], Callable[[Any], Evaluate]]] = {
 """What the simple statements evaluate, and the beginnings of others. An assignment is done where its value is
 evaluated: an exception leads on from before that, too."""
 
-_E = TypeVar("_E", bound=Expression)
-_S = TypeVar("_S", bound=Statement)
-LowerExpression: TypeAlias = Callable[[GraphBuilder, _E, bool], Slot | None]
-LowerStatement: TypeAlias = Callable[[GraphBuilder, _S], None]
+LowerExpression: TypeAlias = Callable[[GraphBuilder, Any, bool], Slot | None]
+LowerStatement: TypeAlias = Callable[[GraphBuilder, Any], None]
+_E = TypeVar("_E", bound=LowerExpression)
+_S = TypeVar("_S", bound=LowerStatement)
 
-EXPRESSIONS: Final[dict[type[Expression], Callable[[GraphBuilder, Any, bool], Slot | None]]] = {}
+EXPRESSIONS: Final[dict[type[Expression], LowerExpression]] = {}
 """The lowering function of each expression class. Classes that are missing have no effect on handles."""
-STATEMENTS: Final[dict[type[Statement], Callable[[GraphBuilder, Any], None]]] = {}
+STATEMENTS: Final[dict[type[Statement], LowerStatement]] = {}
 
 
-def expression(kind: type[_E]) -> Callable[[LowerExpression[_E]], LowerExpression[_E]]:
-    """Register the lowering function of an expression class.
+def expression(*kinds: type[Expression]) -> Callable[[_E], _E]:
+    """Register the lowering function of some expression classes.
 
     It returns the slot with the value's facts, or None if the value has none. Its flag is true for an evaluation by
     value, which moves a handle.
     """
 
-    def register(lower: LowerExpression[_E]) -> LowerExpression[_E]:
-        EXPRESSIONS[kind] = lower
+    def register(lower: _E) -> _E:
+        EXPRESSIONS.update(dict.fromkeys(kinds, lower))
         return lower
 
     return register
 
 
-def statement(kind: type[_S]) -> Callable[[LowerStatement[_S]], LowerStatement[_S]]:
-    """Register the lowering function of a statement class."""
+def statement(*kinds: type[Statement]) -> Callable[[_S], _S]:
+    """Register the lowering function of some statement classes."""
 
-    def register(lower: LowerStatement[_S]) -> LowerStatement[_S]:
-        STATEMENTS[kind] = lower
+    def register(lower: _S) -> _S:
+        STATEMENTS.update(dict.fromkeys(kinds, lower))
         return lower
 
     return register

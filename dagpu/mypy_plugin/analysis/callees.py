@@ -1,6 +1,6 @@
 """Lowers functions to bodies, finds the function that a call names, and the arguments that it takes by value."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TypeGuard
@@ -30,7 +30,7 @@ from mypy.nodes import (
 )
 from mypy.semanal import is_trivial_body
 from mypy.typeops import get_type_vars
-from mypy.types import AnyType, CallableType, Instance, TupleType, Type, TypeOfAny, TypeVarType, get_proper_type
+from mypy.types import AnyType, CallableType, Instance, Type, TypeOfAny, TypeVarType, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder
@@ -38,7 +38,7 @@ from dagpu.mypy_plugin.analysis.effects import derive_effect, summarise
 from dagpu.mypy_plugin.analysis.graph import Body, Escape, Path, Slot
 from dagpu.mypy_plugin.analysis.module_facts import Closure, Effect, ModuleFacts
 from dagpu.mypy_plugin.typing import op_types
-from dagpu.mypy_plugin.typing.type_facts import MOVES, method_name, signatures
+from dagpu.mypy_plugin.typing.type_facts import MOVES, class_name, instance_of, member_of, method_name, signatures
 
 
 def lower_function(b: GraphBuilder, node: FuncItem) -> Body:
@@ -101,11 +101,17 @@ def _lower_copies(module: ModuleFacts, function: FuncDef) -> list[Body]:
 
 def is_pipeline(s: Decorator) -> bool:
     """Return True for a function decorated with `@pipeline`. Its arguments become part of the op that it returns."""
-    for decorator in s.original_decorators:
-        named = decorator.callee if isinstance(decorator, CallExpr) else decorator
-        if isinstance(named, RefExpr) and named.fullname == names.PIPELINE_DECORATOR:
-            return True
-    return False
+    return _has_decorator(s, (names.PIPELINE_DECORATOR,))
+
+
+def remembers(s: Decorator) -> bool:
+    """Return True for a function that gives the same object each time: one under `cache` or `cached_property`."""
+    return _has_decorator(s, names.REMEMBERS_RESULT)
+
+
+def _has_decorator(s: Decorator, wanted: Container[str]) -> bool:
+    named = (one.callee if isinstance(one, CallExpr) else one for one in s.original_decorators)
+    return any(isinstance(one, RefExpr) and one.fullname in wanted for one in named)
 
 
 # ---- the functions that calls name, and their effects
@@ -131,8 +137,7 @@ def function_named(b: GraphBuilder, e: Expression) -> FuncDef | None:
                 node = symbol.node
                 break
     if isinstance(node, TypeInfo):
-        symbol = node.get("__post_init__" if "dataclass" in node.metadata else "__init__")
-        node = None if symbol is None else symbol.node
+        node = member_of(node, "__post_init__" if "dataclass" in node.metadata else "__init__")
     if isinstance(node, Decorator):
         return node.func if all(map(_passes_arguments, node.decorators)) else None
     return node if isinstance(node, FuncDef) else None
@@ -144,13 +149,10 @@ def _passes_arguments(decorator: Expression) -> bool:
 
 def method_of(b: GraphBuilder, t: Type | None, name: str) -> FuncDef | None:
     """Return the method of this name of a class of this module, for a value of this type; None for any other."""
-    proper = get_proper_type(t)
-    if isinstance(proper, TupleType):  # a named tuple
-        proper = proper.partial_fallback
-    if not isinstance(proper, Instance) or proper.type.module_name != b.module.name:
+    instance = instance_of(t)
+    if instance is None or instance.type.module_name != b.module.name:
         return None
-    symbol = proper.type.get(name)
-    node = None if symbol is None else symbol.node
+    node = member_of(instance.type, name)
     if isinstance(node, OverloadedFuncDef):
         node = node.items[0]  # the getter of a property with a setter
     if isinstance(node, Decorator):
@@ -179,30 +181,18 @@ def property_place(b: GraphBuilder, e: MemberExpr) -> Path | None:
 
     Return None for any other attribute.
     """
-    info = _class_of(b, e.expr)
-    symbol = None if info is None else info.get(e.name)
-    if symbol is not None and isinstance(symbol.node, Decorator) and remembers(symbol.node):
+    node = member_of(_class_of(b, e.expr), e.name)
+    if isinstance(node, Decorator) and remembers(node):
         return (f".{e.name}",)
     found = property_effect(b, e)
     return found[1].gives.path if found is not None and found[1].gives is not None else None
 
 
-def remembers(decorated: Decorator) -> bool:
-    """Return True for a function that gives the same object each time: one under `cache` or `cached_property`."""
-    for decorator in decorated.original_decorators:
-        named = decorator.callee if isinstance(decorator, CallExpr) else decorator
-        if isinstance(named, RefExpr) and named.fullname in names.REMEMBERS_RESULT:
-            return True
-    return False
-
-
 def _class_of(b: GraphBuilder, e: Expression) -> TypeInfo | None:
     if isinstance(e, RefExpr) and isinstance(e.node, TypeInfo):
         return e.node
-    t = get_proper_type(b.types.get(e))
-    if isinstance(t, TupleType):  # a named tuple
-        t = t.partial_fallback
-    return t.type if isinstance(t, Instance) else None
+    instance = instance_of(b.types.get(e))
+    return None if instance is None else instance.type
 
 
 def effect_of(b: GraphBuilder, function: FuncDef) -> Effect | None:
@@ -438,7 +428,7 @@ def is_untyped(b: GraphBuilder, e: Expression) -> bool:
     if not isinstance(e, NameExpr) or e.node not in b.parameters:
         return False
     t = get_proper_type(b.types.get(e))
-    return isinstance(t, AnyType | TypeVarType) or (isinstance(t, Instance) and t.type.fullname == "builtins.object")
+    return isinstance(t, AnyType | TypeVarType) or class_name(t) == "builtins.object"
 
 
 def give_away(b: GraphBuilder, e: Expression) -> None:

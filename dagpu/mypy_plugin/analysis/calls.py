@@ -14,6 +14,7 @@ from mypy.nodes import (
     MemberExpr,
     NameExpr,
     RefExpr,
+    StarExpr,
     TypeInfo,
     Var,
 )
@@ -403,11 +404,6 @@ def _await(b: GraphBuilder, e: AwaitExpr, by_value: bool) -> Slot | None:
     return build_part(b, e, held, b.kind(e) & ~FEED)  # the work that was given a feed has ended
 
 
-@expression(CastExpr)
-def _cast(b: GraphBuilder, e: CastExpr, by_value: bool) -> Slot | None:
-    return b.evaluate(e.expr, by_value)
-
-
-@expression(AssertTypeExpr)
-def _assert_type(b: GraphBuilder, e: AssertTypeExpr, by_value: bool) -> Slot | None:
+@expression(CastExpr, AssertTypeExpr, StarExpr)
+def _cast(b: GraphBuilder, e: CastExpr | AssertTypeExpr | StarExpr, by_value: bool) -> Slot | None:
     return b.evaluate(e.expr, by_value)

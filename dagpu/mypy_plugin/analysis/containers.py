@@ -46,7 +46,7 @@ from dagpu.mypy_plugin.analysis.origins import (
     part_of,
 )
 from dagpu.mypy_plugin.analysis.places import integer_of, place_of, step_of
-from dagpu.mypy_plugin.typing.type_facts import method_name
+from dagpu.mypy_plugin.typing.type_facts import instance_of, method_name
 
 # ---- the items over which a loop, a comprehension or a function goes
 
@@ -215,16 +215,7 @@ _REORDERS: Final = frozenset(f"builtins.{name}" for name in ("reversed", "sorted
 # ---- displays
 
 
-@origin_finder(TupleExpr)
-def _of_tuple(b: GraphBuilder, e: TupleExpr, moves: bool) -> Origin | None:
-    return _of_display(b, e, moves)
-
-
-@origin_finder(ListExpr)
-def _of_list(b: GraphBuilder, e: ListExpr, moves: bool) -> Origin | None:
-    return _of_display(b, e, moves)
-
-
+@origin_finder(TupleExpr, ListExpr)
 def _of_display(b: GraphBuilder, e: TupleExpr | ListExpr, moves: bool) -> Origin | None:
     starred = [item.expr for item in e.items if isinstance(item, StarExpr)]
     if len(starred) == len(e.items) == 1:
@@ -353,12 +344,8 @@ def _copy_by_function(b: GraphBuilder, e: CallExpr, name: str) -> Origin | None:
 
 def _copy_of_object(b: GraphBuilder, copied: Expression, e: CallExpr) -> Origin | None:
     """Return the origin of an object that has the attributes of another one, but for those that are given by name."""
-    origin, t = origin_of(b, copied, moves=False), get_proper_type(b.types.get(copied))
-    if not isinstance(origin, Known):
-        return None
-    if isinstance(t, TupleType):
-        t = t.partial_fallback
-    if not isinstance(t, Instance):
+    origin, t = origin_of(b, copied, moves=False), instance_of(b.types.get(copied))
+    if not isinstance(origin, Known) or t is None:
         return None
     if t.type.fullname in names.CONTAINERS:
         return items_of_value(b, copied)
@@ -373,13 +360,8 @@ def _copy_of_object(b: GraphBuilder, copied: Expression, e: CallExpr) -> Origin 
 # ---- comprehensions
 
 
-@origin_finder(ListComprehension)
-def _of_list_comprehension(b: GraphBuilder, e: ListComprehension, moves: bool) -> Origin | None:
-    return _copy_by_comprehension(b, e, e.generator, e.generator.left_expr)
-
-
-@origin_finder(SetComprehension)
-def _of_set_comprehension(b: GraphBuilder, e: SetComprehension, moves: bool) -> Origin | None:
+@origin_finder(ListComprehension, SetComprehension)
+def _of_comprehension(b: GraphBuilder, e: ListComprehension | SetComprehension, moves: bool) -> Origin | None:
     return _copy_by_comprehension(b, e, e.generator, e.generator.left_expr)
 
 

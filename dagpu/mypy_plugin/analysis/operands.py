@@ -35,7 +35,6 @@ from dagpu.mypy_plugin.analysis.graph import (
     ANY_ITEM,
     EVERYTHING,
     ONE_ITEM,
-    Build,
     Change,
     Forget,
     Lend,
@@ -198,9 +197,7 @@ def lower_operator(
         parts += known.move_parts()
     b.may_raise()
     keeps = b.kind(e) & EVERYTHING if isinstance(e, Expression) else EVERYTHING
-    into = b.temporary() if keeps else None
-    b.emit(Build(e, into, tuple(held for held in parts if held is not None), keeps))
-    return into
+    return b.build(e, parts, keeps)
 
 
 def _itself(function: FuncDef, place: Place | None) -> dict[str, Place]:

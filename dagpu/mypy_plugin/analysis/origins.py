@@ -143,18 +143,18 @@ def item_at(origin: Origin | None, index: int) -> Origin | None:
 
 # ---- the origin of an expression
 
-_E = TypeVar("_E", bound=Expression)
-FindOrigin: TypeAlias = Callable[[GraphBuilder, _E, bool], Origin | None]
+FindOrigin: TypeAlias = Callable[[GraphBuilder, Any, bool], "Origin | None"]
+_F = TypeVar("_F", bound=FindOrigin)
 
-ORIGINS: Final[dict[type[Expression], Callable[[GraphBuilder, Any, bool], Origin | None]]] = {}
+ORIGINS: Final[dict[type[Expression], FindOrigin]] = {}
 """The function that finds the origin of each expression class. Values of missing classes lie nowhere else."""
 
 
-def origin_finder(kind: type[_E]) -> Callable[[FindOrigin[_E]], FindOrigin[_E]]:
-    """Register the function that finds the origin of an expression class. Its flag is that of `origin_of`."""
+def origin_finder(*kinds: type[Expression]) -> Callable[[_F], _F]:
+    """Register the function that finds the origin of expressions of some classes. Its flag is that of `origin_of`."""
 
-    def register(find: FindOrigin[_E]) -> FindOrigin[_E]:
-        ORIGINS[kind] = find
+    def register(find: _F) -> _F:
+        ORIGINS.update(dict.fromkeys(kinds, find))
         return find
 
     return register
@@ -169,16 +169,6 @@ def origin_of(b: GraphBuilder, e: Expression, *, moves: bool) -> Origin | None:
     return None if find is None else find(b, e, moves)
 
 
-@origin_finder(NameExpr)
-def _of_name(b: GraphBuilder, e: NameExpr, moves: bool) -> Known | None:
-    return origin_of_place(b, e, moves)
-
-
-@origin_finder(MemberExpr)
-def _of_attribute(b: GraphBuilder, e: MemberExpr, moves: bool) -> Known | None:
-    return origin_of_place(b, e, moves)
-
-
 @origin_finder(AssignmentExpr)
 def _of_walrus(b: GraphBuilder, e: AssignmentExpr, moves: bool) -> Origin | None:
     return origin_of(b, e.target, moves=False)
@@ -189,6 +179,7 @@ def _of_cast(b: GraphBuilder, e: CastExpr, moves: bool) -> Origin | None:
     return origin_of(b, e.expr, moves=moves)
 
 
+@origin_finder(NameExpr, MemberExpr)
 def origin_of_place(b: GraphBuilder, e: Expression, moves: bool) -> Known | None:
     """Return the place that an expression names, if its value may own a handle."""
     t = b.types.get(e)
