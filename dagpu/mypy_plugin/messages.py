@@ -41,6 +41,11 @@ def _format_lines(nodes: Iterable[Context]) -> str:
     return f"lines {', '.join(lines[:-1])} and {lines[-1]}"
 
 
+def _format_rounds(sites: Iterable[Context], again: bool) -> str:
+    """`again`: by the same line, in an earlier round of a loop."""
+    return "in an earlier round of the loop" if again else f"on {_format_lines(sites)}"
+
+
 def _class_name(t: Type | None) -> str:
     """Return the full name of a handle's class, or of the first class in a union; empty for other types."""
     proper = get_proper_type(t) if t is not None else None
@@ -55,7 +60,7 @@ def used_after_move(
     """Message: a handle is used that may have been moved. `again`: by the same line, in an earlier round of a loop.
     `accepts`: what else could have been passed there, so that the cure type-checks."""
     how = " or ".join(sorted(set(hows)))
-    where = "in an earlier round of the loop" if again else f"on {_format_lines(sites)}"
+    where = _format_rounds(sites, again)
     cure = _cure(handle, how, accepts)
     return f'"{name}" may have been moved by {how} {where} and is used again. To use it twice: {cure}.'
 
@@ -90,7 +95,7 @@ def _cure(handle: Type | None, how: str, accepts: int) -> str:
 
 def run_twice(sites: Iterable[Context], again: bool) -> str:
     """Message: an op that owned handles have moved into is run again."""
-    where = "in an earlier round of the loop" if again else f"on {_format_lines(sites)}"
+    where = _format_rounds(sites, again)
     return (
         f"this op was run {where}, and used up what had been moved into it. "
         "Build it again for each run, or remember its result with .shared()."
@@ -99,7 +104,7 @@ def run_twice(sites: Iterable[Context], again: bool) -> str:
 
 def called_twice(sites: Iterable[Context], again: bool) -> str:
     """Message: a function is called again that takes a handle which has been bound to it."""
-    where = "in an earlier round of the loop" if again else f"on {_format_lines(sites)}"
+    where = _format_rounds(sites, again)
     return (
         f"this function was called {where}, and took the handle that is bound to it. "
         "Pass the handle at the call, or bind a shared tensor, which may be passed again: t.share()."
@@ -117,13 +122,7 @@ def used_twice(built: Context) -> str:
 def conflicting_borrow(name: str, exclusive: bool, loan: Context, held_exclusively: bool, captured: bool) -> str:
     """Message: a tensor is borrowed while a conflicting loan of it is alive."""
     what = "for writing" if exclusive else "for reading"
-    how = (
-        "captured by a closure or a task"
-        if captured
-        else "lent for writing"
-        if held_exclusively
-        else "lent for reading"
-    )
+    how = "captured by a closure or a task" if captured else f"lent for {'writing' if held_exclusively else 'reading'}"
     return (
         f'"{name}" is borrowed {what} while it is {how} on line {loan.line}, and that is used later. '
         "Drop the first borrow before the second; or lend it once, for writing: a kernel takes that as an input "

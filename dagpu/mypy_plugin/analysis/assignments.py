@@ -29,17 +29,7 @@ from mypy.operators import op_methods
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder, statement
 from dagpu.mypy_plugin.analysis.callees import closure_of, is_partial, method_of
 from dagpu.mypy_plugin.analysis.containers import items_of_value
-from dagpu.mypy_plugin.analysis.graph import (
-    EVERYTHING,
-    Build,
-    Change,
-    Escape,
-    Forget,
-    Place,
-    Rearrange,
-    Slot,
-    Store,
-)
+from dagpu.mypy_plugin.analysis.graph import EVERYTHING, Build, Change, Escape, Forget, Place, Rearrange, Slot, Store
 from dagpu.mypy_plugin.analysis.operands import is_own_container, lower_iteration, lower_operator, share_added
 from dagpu.mypy_plugin.analysis.origins import Relation, origin_of, origin_of_target, share, share_place
 from dagpu.mypy_plugin.analysis.places import place_of

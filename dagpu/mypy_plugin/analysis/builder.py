@@ -243,13 +243,11 @@ class GraphBuilder:
 
     def value(self, e: Expression) -> Slot | None:
         """Lower an expression by value: a handle moves. Return the slot with the value's facts; None if it has none."""
-        lower = EXPRESSIONS.get(type(e))
-        return None if lower is None else lower(self, e, True)
+        return self.evaluate(e, True)
 
     def read(self, e: Expression) -> Slot | None:
         """Lower an expression that is only read: a handle is not moved. Return the slot with the value's facts."""
-        lower = EXPRESSIONS.get(type(e))
-        return None if lower is None else lower(self, e, False)
+        return self.evaluate(e, False)
 
     def evaluate(self, e: Expression, by_value: bool) -> Slot | None:
         lower = EXPRESSIONS.get(type(e))

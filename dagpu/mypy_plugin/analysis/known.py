@@ -88,7 +88,7 @@ from dagpu.mypy_plugin.analysis.values import (
     result_of,
     value_of_type,
 )
-from dagpu.mypy_plugin.syntax import captures, statements_in, targets
+from dagpu.mypy_plugin.syntax import arguments_of, captures, statements_in, targets
 from dagpu.mypy_plugin.typing import op_types
 
 # ---- expressions
@@ -373,8 +373,7 @@ class Evaluator:
         given = self._arguments(call, PARAMETERS.get(callee.name, ()))
         if callee.name == "partition" and (checks := self._checks) is not None:
             whole = result_of(receiver) if isinstance(receiver, Op) else receiver
-            named = dict(zip(call.arg_names, call.args, strict=True))
-            checks.check_partition(call, whole, given.get("tile"), named.get("partial"))
+            checks.check_partition(call, whole, given.get("tile"), arguments_of(call, ()).get("partial"))
         if callee.name == "write" and (checks := self._checks) is not None:
             checks.check_write(call, callee, given.get("at"), given.get("data"))
         value = call_method(receiver, callee.name, given, call)
@@ -410,8 +409,7 @@ class Evaluator:
         given = self._arguments(call, PARAMETERS["new"])
         shape = as_extents(given.get("shape"))
         if shape is not None and (checks := self._checks) is not None:
-            named = dict(zip(call.arg_names, call.args, strict=True))
-            checks.check_partition(call, Array(shape), given.get("tile"), named.get("partial"))
+            checks.check_partition(call, Array(shape), given.get("tile"), arguments_of(call, ()).get("partial"))
             checks.check_new(call, callee, kernel, shape)
         return NewOutput(shape, kernel, callee)
 

@@ -49,14 +49,7 @@ from dagpu.mypy_plugin.analysis.graph import (
 )
 from dagpu.mypy_plugin.analysis.module_facts import Effect, Part
 from dagpu.mypy_plugin.analysis.origins import Choice, Known, Relation, share_place
-from dagpu.mypy_plugin.analysis.places import (
-    BINDS,
-    has_stable_items,
-    is_own_object,
-    item_place,
-    item_step,
-    place_of,
-)
+from dagpu.mypy_plugin.analysis.places import BINDS, has_stable_items, is_own_object, item_place, item_step, place_of
 from dagpu.mypy_plugin.messages import ANY_FORM
 from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, OP
 
@@ -136,15 +129,9 @@ class Operands:
 # ---- methods that operators call
 
 ASKS: Final = {
-    f"builtins.{name}": f"__{name}__"
-    for name in (
-        *("len", "bool", "abs", "iter", "next", "reversed"),
-        *("str", "repr", "int", "float", "complex", "hash", "round"),
-    )
-} | dict.fromkeys(
-    (f"builtins.{name}" for name in ("list", "tuple", "set", "frozenset", "sorted", "sum", "any", "all", "enumerate")),
-    "__iter__",
-)
+    **{name: f"__{name.rpartition('.')[2]}__" for name in names.ASKED},
+    **dict.fromkeys(names.ITERATES, "__iter__"),
+}
 """Functions that call a method of their first argument."""
 
 
@@ -254,14 +241,6 @@ def _item_types(b: GraphBuilder, e: Expression) -> Sequence[Type]:
     return t.args[:1] if isinstance(t, Instance) else ()
 
 
-_ADDS_BEHIND: Final = frozenset({"builtins.list.append", "builtins.list.extend"})
-"""Methods that add items behind the last one."""
-_REMOVES: Final = names.REMOVES | frozenset(
-    f"collections.deque.{name}" for name in ("append", "extend", "appendleft", "extendleft")
-)
-"""Methods that may take items out. A deque of a maximal length drops one for each that it gets."""
-
-
 def lower_container_call(b: GraphBuilder, e: CallExpr, callee: Callee) -> bool:
     """Lower the effect of a call on the items of its receiver or argument.
 
@@ -324,8 +303,8 @@ def share_added(
 
 def _rearrange(b: GraphBuilder, e: CallExpr, method: str, place: Place) -> bool:
     """Lower a method that adds or removes items, or changes their order. Return False for any other method."""
-    if method in _ADDS_BEHIND or method in _REMOVES:
-        b.emit(Rearrange(e, place, Change.BEHIND if method in _ADDS_BEHIND else Change.REMOVES))
+    if method in names.ADDS_BEHIND or method in names.REMOVES:
+        b.emit(Rearrange(e, place, Change.BEHIND if method in names.ADDS_BEHIND else Change.REMOVES))
         if method in names.ADDS_ITEMS_OF and e.args:
             share_place(b, place, items_of_value(b, e.args[0], Relation.WITH_OTHERS), e)
     elif method in names.UPDATES and e.args:

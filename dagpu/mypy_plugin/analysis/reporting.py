@@ -4,14 +4,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from mypy.errorcodes import ErrorCode
-from mypy.nodes import (
-    Context,
-    Expression,
-    MemberExpr,
-    MypyFile,
-    NameExpr,
-    Var,
-)
+from mypy.nodes import Context, Expression, MemberExpr, MypyFile, NameExpr, Var
 from mypy.types import Type
 
 from dagpu.mypy_plugin import messages
@@ -40,7 +33,7 @@ from dagpu.mypy_plugin.analysis.graph import (
 from dagpu.mypy_plugin.analysis.module_facts import ModuleFacts
 from dagpu.mypy_plugin.analysis.ownership import Dataflow, entry_states
 from dagpu.mypy_plugin.analysis.places import is_own_object
-from dagpu.mypy_plugin.analysis.solver import BitSet, FactSet, at_entry_of, live_after_each, liveness, visits
+from dagpu.mypy_plugin.analysis.solver import Union, at_entry_of, live_after_each, liveness, visits
 from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, HANDLE, OP
 
 
@@ -205,20 +198,20 @@ class _BodyChecker:
                         seen.add(loan)
                         yield loan
 
-    def _places_of_value(self, place: Place, state: Dataflow) -> list[Place]:
-        return [place, *state.sharing.others(place), *state.sharing.possible_others(place)]
+    def _loans_of(self, i: Move | Lend, state: Dataflow, live: int) -> list[Lend]:
+        """Return the live loans of the value that an instruction moves or lends, in the order of the lines."""
+        places = [i.place]
+        if not (isinstance(i, Move) and i.binds):
+            places += [*state.sharing.others(i.place), *state.sharing.possible_others(i.place)]
+        return sorted((x for p in places for x in self._live_loans(p, state, live, i.into)), key=_position_of)
 
     def _check_move(self, i: Move, state: Dataflow, live: int) -> None:
-        places = [i.place] if i.binds else self._places_of_value(i.place, state)
-        loans = sorted((x for p in places for x in self._live_loans(p, state, live, i.into)), key=_position_of)
-        if loans:
+        if loans := self._loans_of(i, state, live):
             message = messages.moved_while_lent(self._name_of(i.place), i.how, loans[0].node, loans[0].captured)
             self._report(Finding(i.node, messages.CONFLICTING_BORROW, message))
 
     def _check_borrow(self, i: Lend, state: Dataflow, live: int) -> None:
-        places = self._places_of_value(i.place, state)
-        loans = sorted((x for p in places for x in self._live_loans(p, state, live, i.into)), key=_position_of)
-        for loan in loans:
+        for loan in self._loans_of(i, state, live):
             if (i.exclusive or loan.exclusive) and not loan.reads_only:
                 message = messages.conflicting_borrow(
                     self._name_of(i.place), i.exclusive, loan.node, loan.exclusive, loan.captured
@@ -353,7 +346,7 @@ def _read_often(body: Body) -> set[Slot]:
 def _users_of(body: Body, op: Build) -> set[Build]:
     """Return the ops that may use an op twice."""
     users: set[Build] = set()
-    for block, state in visits(body.blocks, at_entry_of(body, FactSet(frozenset((_Holders(),))))):
+    for block, state in visits(body.blocks, at_entry_of(body, Union(frozenset((_Holders(),))))):
         if len(state.items) > _MOST_STATES:
             return set()
         for i in block.instructions:
@@ -460,9 +453,9 @@ def _changes(child: Body, root: Root) -> bool:
 def _kept_by_closures(body: Body) -> list[int]:
     """Return for each block the variables that a closure may use at any time, because it was passed on before."""
     kept = [0] * len(body.blocks)
-    for block, state in visits(body.blocks, at_entry_of(body, BitSet())):
-        kept[block.index] = state.bits
-        state.bits = _kept_before(None, block, state.bits)
+    for block, state in visits(body.blocks, at_entry_of(body, Union(0))):
+        kept[block.index] = state.items
+        state.items = _kept_before(None, block, state.items)
     return kept
 
 

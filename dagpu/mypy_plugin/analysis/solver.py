@@ -27,40 +27,27 @@ class Facts(Protocol):
 
 
 _F = TypeVar("_F", bound=Facts)
-_T = TypeVar("_T")
+_S = TypeVar("_S", bound="_Set")
 
 
-@dataclass(slots=True)
-class BitSet:
-    """A set that has what it has on one way: one bit for each."""
+class _Set(Protocol):
+    def __or__(self, other: Self, /) -> Self: ...
 
-    bits: int = 0
 
-    def copy(self) -> "BitSet":
+@dataclass(eq=False, repr=False, slots=True)
+class Union(Generic[_S]):
+    """What holds on one way at least: a set, or an integer with one bit for each."""
+
+    items: _S
+
+    def copy(self) -> "Union[_S]":
         """Return a copy."""
-        return BitSet(self.bits)
+        return Union(self.items)
 
-    def join(self, other: "BitSet") -> bool:
-        """Add what comes by another way. Return True if any of it was new."""
-        before = self.bits
-        self.bits |= other.bits
-        return self.bits != before
-
-
-@dataclass(slots=True)
-class FactSet(Generic[_T]):
-    """A set that has what it has on one way."""
-
-    items: frozenset[_T] = frozenset()
-
-    def copy(self) -> "FactSet[_T]":
-        """Return a copy."""
-        return FactSet(self.items)
-
-    def join(self, other: "FactSet[_T]") -> bool:
+    def join(self, other: "Union[_S]") -> bool:
         """Add what comes by another way. Return True if any of it was new."""
         before = self.items
-        self.items |= other.items
+        self.items = before | other.items
         return self.items != before
 
 
@@ -146,10 +133,10 @@ def liveness(body: Body) -> list[int]:
     """Return the live slots at the beginning of each block."""
     masks = [_masks_of_block(block) for block in body.blocks]
     at_entry = [0] * len(body.blocks)
-    at_exit: list[BitSet | None] = [BitSet() for _ in body.blocks]
+    at_exit: list[Union[int] | None] = [Union(0) for _ in body.blocks]
     for block, live in visits(body.blocks, at_exit, backwards=True):
         filled, read = masks[block.index]
-        live.bits = at_entry[block.index] = live.bits & ~filled | read
+        live.items = at_entry[block.index] = live.items & ~filled | read
     return at_entry
 
 

@@ -31,14 +31,7 @@ from mypy.nodes import (
     WhileStmt,
     WithStmt,
 )
-from mypy.patterns import (
-    AsPattern,
-    ClassPattern,
-    OrPattern,
-    Pattern,
-    SingletonPattern,
-    ValuePattern,
-)
+from mypy.patterns import AsPattern, ClassPattern, OrPattern, Pattern, SingletonPattern, ValuePattern
 from mypy.typeops import try_expanding_sum_type_to_union
 from mypy.types import CallableType, Instance, LiteralType, NoneType, ProperType, UnionType, get_proper_type
 

@@ -8,16 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import final
 
 from mypy.errorcodes import ErrorCode
-from mypy.nodes import (
-    CallExpr,
-    Context,
-    Decorator,
-    DictExpr,
-    Expression,
-    MemberExpr,
-    NameExpr,
-)
-from mypy.types import AnyType, CallableType, Instance, Type, get_proper_type
+from mypy.nodes import CallExpr, Context, Decorator, DictExpr, Expression, MemberExpr, NameExpr
+from mypy.types import AnyType, CallableType, Type, get_proper_type
 
 from dagpu.mypy_plugin import messages, names
 from dagpu.mypy_plugin.analysis.values import (
@@ -35,7 +27,9 @@ from dagpu.mypy_plugin.analysis.values import (
     format_extents,
     result_of,
 )
+from dagpu.mypy_plugin.syntax import arguments_of
 from dagpu.mypy_plugin.typing import kernel_calls, op_types
+from dagpu.mypy_plugin.typing.type_facts import class_name
 
 # ---- what a kernel declares to see
 
@@ -72,8 +66,7 @@ def problems_of_declaration(
 
 def _place(decorator: Expression, index: int) -> Expression:
     """Return the place of an item of `sees`; of the argument, if it is no dict display."""
-    given = dict(zip(decorator.arg_names, decorator.args, strict=True)) if isinstance(decorator, CallExpr) else {}
-    sees = given.get("sees", decorator)
+    sees = arguments_of(decorator, ()).get("sees", decorator) if isinstance(decorator, CallExpr) else decorator
     return sees.items[index][1] if isinstance(sees, DictExpr) else sees
 
 
@@ -130,8 +123,7 @@ def _text(declared: Value) -> str:
 
 def problem_of_part(callee: MemberExpr, source: Type | None, at: Value, data: Value) -> str:
     """Return the message about a call of `write` on a source; empty if nothing is certain to be wrong."""
-    proper = get_proper_type(source)
-    if not isinstance(proper, Instance) or proper.type.fullname != names.SOURCE:
+    if class_name(source) != names.SOURCE:
         return ""
     parts = at.items if isinstance(at, Several) else (at,)
     slices = [part.arguments if isinstance(part, Made) and part.name == names.SLICE else None for part in parts]
@@ -288,9 +280,7 @@ def _describe_place(callee: Expression, name: str | None) -> str:
 
 def _arguments_in_order(call: CallExpr, order: list[str]) -> list[Expression | None]:
     """Return the argument expression for each parameter, in order; None for one that the call leaves out."""
-    given: dict[str, Expression] = {}
-    for index, (argument, name) in enumerate(zip(call.args, call.arg_names, strict=True)):
-        given[name if name is not None else order[index] if index < len(order) else ""] = argument
+    given = arguments_of(call, order)
     return [given.get(name) for name in order]
 
 

@@ -10,13 +10,7 @@ from math import prod
 from typing import TypeAlias as Alias
 from typing import final
 
-from mypy.nodes import (
-    CallExpr,
-    Expression,
-    RefExpr,
-    TypeAlias,
-    TypeInfo,
-)
+from mypy.nodes import CallExpr, Expression, RefExpr, TypeAlias, TypeInfo
 from mypy.types import Instance, LiteralType, TupleType, Type, get_proper_type
 
 from dagpu.common import facts
@@ -25,8 +19,6 @@ from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.typing import op_types
 
 Extents: Alias = tuple[int | None, ...]
-
-ARRAYS = frozenset((names.TENSOR, names.SHARED_TENSOR, names.TENSOR_REF, names.TENSOR_MUT))
 
 
 @final
@@ -158,7 +150,7 @@ def value_of_type(type_: Type | None) -> Value:
             return value_of_type(proper.last_known_value)
         if not proper.args:
             return None
-        if proper.type.fullname in ARRAYS:
+        if proper.type.fullname in names.ARRAYS:
             shape = _declared(proper.args[1])
             return None if shape is None else Array(shape)
         if proper.type.fullname == names.PARTITION:

@@ -28,14 +28,7 @@ from mypy.types import (
 )
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.analysis.graph import (
-    EVERYTHING,
-    EXCLUSIVE,
-    FEED,
-    LOANS,
-    SHARED,
-    SPENDABLE,
-)
+from dagpu.mypy_plugin.analysis.graph import EVERYTHING, EXCLUSIVE, FEED, LOANS, SHARED, SPENDABLE
 from dagpu.mypy_plugin.messages import ANY_FORM, LOAN, SHARES
 
 MOVES: Final = 8
