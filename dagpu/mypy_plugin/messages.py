@@ -6,7 +6,7 @@ one, `mypy --strict` would ask for the narrower code in every ignore of the pare
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from mypy.errorcodes import ErrorCode
 from mypy.nodes import Context
@@ -26,6 +26,21 @@ SEES: Final = ErrorCode("dagpu-sees", "What a kernel declares to see does not fi
 SOURCE_PART: Final = ErrorCode("dagpu-source-part", "A part that is written does not lie in its source", "dagpu")
 SOURCE_VALUE: Final = ErrorCode("dagpu-source-value", "A source is to hold a tuple with a handle in it", "dagpu")
 GRAPH_NODE: Final = ErrorCode("dagpu-graph-node", "An op that cannot be recorded into a CUDA graph", "dagpu")
+
+
+class Finding(NamedTuple):
+    """One error: its code, its message and the node where it is reported."""
+
+    node: Context
+    code: ErrorCode
+    message: str
+    unless: ErrorCode | None = None
+    """The code of a more exact finding, with which this one is not reported for the same line."""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.node.line, self.node.column
+
 
 LOAN: Final = 1
 """A parameter accepts what is lent for reading."""
@@ -182,8 +197,9 @@ def feed_after_block(holder: str, name: str, opened: Context) -> str:
     )
 
 
-def read_on_host(what: str, is_op: bool) -> str:
+def read_on_host(is_op: bool) -> str:
     """Message: NumPy is asked to make an array of a handle or of an op."""
+    what = "this op" if is_op else "this handle"
     cure = "Run it and copy the result to the host: op.to_host().sync()" if is_op else "Get them with .to_host().sync()"
     return f"NumPy cannot read {what}: it never reveals its contents by itself; they are on the device. {cure}."
 

@@ -1,4 +1,4 @@
-"""The builder of one body: its blocks, slots, jumps and exceptional edges. The modules `lower_*` lower each node.
+"""The builder of one body: its blocks, slots, jumps and exceptional edges. Other modules lower each class of nodes.
 
 Exceptions have edges only inside `try` and inside `with` blocks that may swallow them. Elsewhere an exception leaves
 the body, where no rule applies any more. Each point that may raise has an edge of its own, so that a handler sees the
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias, TypeVar
 
+from mypy.errorcodes import ErrorCode
 from mypy.nodes import (
     AssertStmt,
     AssignmentStmt,
@@ -58,6 +59,8 @@ from dagpu.mypy_plugin.analysis.graph import (
     reverse_postorder,
 )
 from dagpu.mypy_plugin.analysis.module_facts import Closure, ModuleFacts
+from dagpu.mypy_plugin.messages import Finding
+from dagpu.mypy_plugin.typing.type_facts import HANDLE
 
 
 class GraphBuilder:
@@ -134,6 +137,14 @@ class GraphBuilder:
         if kind is None:
             kind = self.known_kinds[e] = self.kinds.kind_of(self.types.get(e))
         return kind
+
+    def refuse(self, e: Expression, code: ErrorCode, message: str) -> None:
+        """Report a mistake that is certain, whatever the way that leads here."""
+        self.body.mistakes.append(Finding(e, code, message))
+
+    def is_op(self, e: Expression) -> bool:
+        """Return True for a handle or an op that is an op."""
+        return not self.kind(e) & HANDLE
 
     # ---- blocks
 

@@ -20,7 +20,7 @@ from mypy.nodes import (
 )
 from mypy.types import TupleType, UninhabitedType, get_proper_type
 
-from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin import messages, names
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder, expression
 from dagpu.mypy_plugin.analysis.callees import (
     Callee,
@@ -276,13 +276,14 @@ def _record_uses(b: GraphBuilder, e: CallExpr, callee: Callee, passed: list[Pass
             b.emit(AskFeed(e, Place(one.held)))
     if e.args and (method := ASKS.get(callee.name)) is not None:
         lower_operator(b, e, e.args[0], method)
-    if e.args:
-        b.body.conditions += asked_items(b, callee.name, e.args)
+    asked = asked_items(b, callee.name, e.args) if e.args else []
     if e.args and b.kind(e.args[0]) & (HANDLE | OP):
         if callee.name in names.ASKS_TRUTH:
-            b.body.conditions.append(e.args[0])
+            asked.append(e.args[0])
         elif _makes_array(callee):
-            b.body.read_on_host.append(e.args[0])
+            b.refuse(e.args[0], messages.NOT_READY, messages.read_on_host(b.is_op(e.args[0])))
+    for argument in asked:
+        b.refuse(argument, messages.NOT_READY, messages.taken_as_condition(b.is_op(argument)))
 
 
 def _only_keeps(e: CallExpr, callee: Callee) -> bool:

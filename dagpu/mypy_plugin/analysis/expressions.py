@@ -291,9 +291,7 @@ def _operator(b: GraphBuilder, e: OpExpr, by_value: bool) -> Slot | None:
         right = b.evaluate(e.right, by_value)
         return None if left is None and right is None else b.build(e, (left, right), b.kind(e) & LOANS)
     how, into = b.how, b.temporary()
-    if b.kind(e.left) & (HANDLE | OP):
-        b.body.conditions.append(e.left)
-    elif isinstance(e.left, NameExpr | MemberExpr):
+    if b.kind(e.left) & (HANDLE | OP) or isinstance(e.left, NameExpr | MemberExpr):
         lower_truth(b, e.left)
     left = b.evaluate(e.left, by_value and b.kind(e) & MOVES != 0)
     holds = build_alternative(b, e, into, left)

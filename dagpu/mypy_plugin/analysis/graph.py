@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from mypy.nodes import Block as Suite
 from mypy.nodes import Context, Expression, FuncDef, FuncItem, LambdaExpr, MypyFile, Var
 
-from dagpu.mypy_plugin.messages import ANY_FORM
+from dagpu.mypy_plugin.messages import ANY_FORM, Finding
 
 Slot: TypeAlias = int
 Path: TypeAlias = tuple[str, ...]
@@ -408,8 +408,8 @@ class Body:
     """Slots of variables whose values another object keeps too, for example loop variables."""
     children: list["Body"]
     """The bodies of nested functions and lambdas."""
-    dropped: list[Expression]
-    """Expression statements that build an op or a flow and drop it."""
+    mistakes: list[Finding]
+    """The mistakes that are certain where the body is lowered, whatever the way that leads there."""
     unfollowed: set[Root] = field(default_factory=set)
     """Variables that are named where their type does not show a handle or an op, for example one declared `Any`."""
     opaque: set[Root] = field(default_factory=set)
@@ -418,14 +418,10 @@ class Body:
     """The places of the results, None for a result that has none."""
     yielded: set[Place | None] = field(default_factory=set)
     """The places of the items that the result of an iterator or a generator goes over, None for one that has none."""
-    read_on_host: list[Expression] = field(default_factory=list)
-    """Handles and ops of which NumPy is asked to make an array."""
     items: dict[Slot, Place] = field(default_factory=dict)
     """The variables of comprehensions, each with the place of the items that it goes over."""
     given_away: set[Root] = field(default_factory=set)
     """Parameters whose types say nothing of moves, and whose values the body passes on to what moves a handle."""
-    conditions: list[Expression] = field(default_factory=list)
-    """Handles and ops that are asked whether they are true."""
     _by_class: dict[type[object], list[Any]] = field(default_factory=dict)
 
     @property

@@ -26,7 +26,7 @@ from mypy.nodes import (
 from mypy.operators import op_methods, reverse_op_methods
 from mypy.types import CallableType, Instance, TupleType, Type, get_proper_type
 
-from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin import messages, names
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder
 from dagpu.mypy_plugin.analysis.callees import Callee, effect_in, function_of, method_of, picks_item, remembers
 from dagpu.mypy_plugin.analysis.containers import element_of, items_of_value
@@ -204,14 +204,14 @@ def lower_iteration(b: GraphBuilder, e: Expression) -> Slot | bool | None:
 
 def lower_condition(b: GraphBuilder, e: Expression) -> None:
     """Lower an expression that is asked whether it is true. A handle and an op have no answer."""
-    if b.kind(e) & (HANDLE | OP):
-        b.body.conditions.append(e)
     if not lower_truth(b, e):
         b.read(e)
 
 
 def lower_truth(b: GraphBuilder, e: Expression) -> bool:
     """Lower the method by which an object of the user's says whether it is true. Return False if it has none."""
+    if b.kind(e) & (HANDLE | OP):
+        b.refuse(e, messages.NOT_READY, messages.taken_as_condition(b.is_op(e)))
     return any(lower_operator(b, e, e, method) is not False for method in ("__bool__", "__len__"))
 
 

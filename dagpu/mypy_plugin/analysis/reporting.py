@@ -1,9 +1,8 @@
 """Reports the errors in a body: one walk over its instructions, with the state before and the liveness after each."""
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
-from mypy.errorcodes import ErrorCode
 from mypy.nodes import Context, Expression, MemberExpr, MypyFile, NameExpr, Var
 from mypy.types import Type
 
@@ -34,32 +33,19 @@ from dagpu.mypy_plugin.analysis.module_facts import ModuleFacts
 from dagpu.mypy_plugin.analysis.ownership import Dataflow, entry_states
 from dagpu.mypy_plugin.analysis.places import is_own_object
 from dagpu.mypy_plugin.analysis.solver import Union, at_entry_of, live_after_each, liveness, visits
+from dagpu.mypy_plugin.messages import Finding
 from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, HANDLE, OP
-
-
-class Finding(NamedTuple):
-    """One error: its code, its message and the node where it is reported."""
-
-    node: Context
-    code: ErrorCode
-    message: str
-    unless: ErrorCode | None = None
-    """The code of a more exact finding, with which this one is not reported for the same line."""
-
-    @property
-    def order(self) -> tuple[int, int]:
-        return self.node.line, self.node.column
 
 
 def check_body(body: Body, module: ModuleFacts) -> list[Finding]:
     """Return the findings in a body, without those in the functions nested in it."""
-    found = [Finding(e, messages.UNUSED_OP, _unused(module, e)) for e in body.dropped]
-    found += [Finding(e, messages.NOT_READY, _read_on_host(module, e)) for e in body.read_on_host]
-    found += [Finding(e, messages.NOT_READY, messages.taken_as_condition(_is_op(module, e))) for e in body.conditions]
+    found = list(body.mistakes)
     kinds = body.classes()
     if not kinds.isdisjoint((Move, Lend, BlockLoan, OpenFeed, Run, Store)):
         live = liveness(body)
-        found += [Finding(e, messages.UNUSED_OP, _unused(module, e)) for e in unused_stores(body, live)]
+        for e in unused_stores(body, live):
+            is_op = bool(module.kinds.kind_of(module.types.get(e)) & (OP | CONTAINS_OPS))
+            found.append(Finding(e, messages.UNUSED_OP, messages.unused(is_op)))
         if not kinds.isdisjoint((Move, Lend, BlockLoan, OpenFeed, Run)):
             found += _BodyChecker(body, module, live, BlockLoan in kinds).findings()
         found += [
@@ -67,20 +53,6 @@ def check_body(body: Body, module: ModuleFacts) -> list[Finding]:
             for twice, op in used_twice(body)
         ]
     return found
-
-
-def _unused(module: ModuleFacts, dropped: Expression) -> str:
-    kind = module.kinds.kind_of(module.types.get(dropped))
-    return messages.unused(bool(kind & (OP | CONTAINS_OPS)))
-
-
-def _read_on_host(module: ModuleFacts, e: Expression) -> str:
-    is_op = _is_op(module, e)
-    return messages.read_on_host("this op" if is_op else "this handle", is_op)
-
-
-def _is_op(module: ModuleFacts, e: Expression) -> bool:
-    return not module.kinds.kind_of(module.types.get(e)) & HANDLE
 
 
 class _BodyChecker:

@@ -35,7 +35,7 @@ from mypy.patterns import AsPattern, ClassPattern, OrPattern, Pattern, Singleton
 from mypy.typeops import try_expanding_sum_type_to_union
 from mypy.types import CallableType, Instance, LiteralType, NoneType, ProperType, UnionType, get_proper_type
 
-from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin import messages, names
 from dagpu.mypy_plugin.analysis import module_facts
 from dagpu.mypy_plugin.analysis.assignments import assign, declare, drops_op
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder, statement
@@ -65,13 +65,14 @@ from dagpu.mypy_plugin.analysis.operands import Arguments, lower_condition, lowe
 from dagpu.mypy_plugin.analysis.origins import Known, origin_of, remember, share_captures, share_element
 from dagpu.mypy_plugin.analysis.places import place_of
 from dagpu.mypy_plugin.syntax import captures, is_always_false, is_always_true
-from dagpu.mypy_plugin.typing.type_facts import FLOW, MOVES, class_name, literal_of
+from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, FLOW, MOVES, OP, class_name, literal_of
 
 
 @statement(ExpressionStmt)
 def _expression(b: GraphBuilder, s: ExpressionStmt) -> None:
     if drops_op(b, s.expr):
-        b.body.dropped.append(s.expr)
+        is_op = bool(b.kind(s.expr) & (OP | CONTAINS_OPS))
+        b.refuse(s.expr, messages.UNUSED_OP, messages.unused(is_op))
     b.discarded = s.expr
     b.read(s.expr)
 
