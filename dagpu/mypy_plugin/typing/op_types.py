@@ -243,6 +243,12 @@ def parameters_of(called: Type, owner: str = names.KERNEL) -> Parameters | None:
     return parameters if isinstance(parameters, Parameters) else None
 
 
+def parameter_names(kernel: Type) -> list[str]:
+    """Return the names of a kernel's parameters; empty if they are unknown. One without a name has its number."""
+    parameters = parameters_of(kernel)
+    return [] if parameters is None else [name or str(i) for i, name in enumerate(parameters.arg_names, start=1)]
+
+
 def base_kernel(callee: Expression) -> Expression:
     """Strip launch options: return `saxpy` for `saxpy.grid(2).block(32)`, and any other expression unchanged."""
     while (
