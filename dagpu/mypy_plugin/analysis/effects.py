@@ -35,7 +35,7 @@ from dagpu.mypy_plugin.analysis.graph import (
 )
 from dagpu.mypy_plugin.analysis.module_facts import Closure, Effect, ModuleFacts, Outside, Part
 from dagpu.mypy_plugin.analysis.ownership import derived_moves, entry_states
-from dagpu.mypy_plugin.analysis.solver import Union, at_entry_of, visits
+from dagpu.mypy_plugin.analysis.solver import OnAnyWay, at_entry_of, visits
 from dagpu.mypy_plugin.typing.type_facts import MOVES, TypeFacts
 
 # ---- closures
@@ -309,7 +309,7 @@ class _Derivation:
     def _called_again(self) -> frozenset[str]:
         """Return the parameters that one way through the body calls twice."""
         again: set[str] = set()
-        start = at_entry_of(self.body, Union(frozenset[str]()))
+        start = at_entry_of(self.body, OnAnyWay(frozenset[str]()))
         for block, called in visits(self.body.blocks, start) if self.calls else ():
             for name in self.calls.get(block.index, ()):
                 again.update([name] if name in called.items else [])

@@ -32,7 +32,7 @@ from dagpu.mypy_plugin.analysis.graph import (
 from dagpu.mypy_plugin.analysis.module_facts import ModuleFacts
 from dagpu.mypy_plugin.analysis.ownership import Dataflow, entry_states
 from dagpu.mypy_plugin.analysis.places import is_own_object
-from dagpu.mypy_plugin.analysis.solver import Union, at_entry_of, live_after_each, liveness, visits
+from dagpu.mypy_plugin.analysis.solver import OnAnyWay, at_entry_of, live_after_each, liveness, visits
 from dagpu.mypy_plugin.messages import Finding
 from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, HANDLE, OP
 
@@ -318,7 +318,7 @@ def _read_often(body: Body) -> set[Slot]:
 def _users_of(body: Body, op: Build) -> set[Build]:
     """Return the ops that may use an op twice."""
     users: set[Build] = set()
-    for block, state in visits(body.blocks, at_entry_of(body, Union(frozenset((_Holders(),))))):
+    for block, state in visits(body.blocks, at_entry_of(body, OnAnyWay(frozenset((_Holders(),))))):
         if len(state.items) > _MOST_STATES:
             return set()
         for i in block.instructions:
@@ -425,7 +425,7 @@ def _changes(child: Body, root: Root) -> bool:
 def _kept_by_closures(body: Body) -> list[int]:
     """Return for each block the variables that a closure may use at any time, because it was passed on before."""
     kept = [0] * len(body.blocks)
-    for block, state in visits(body.blocks, at_entry_of(body, Union(0))):
+    for block, state in visits(body.blocks, at_entry_of(body, OnAnyWay(0))):
         kept[block.index] = state.items
         state.items = _kept_before(None, block, state.items)
     return kept

@@ -7,6 +7,7 @@ recompute the set at every instruction. A loan counts only while a live slot hol
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import or_
 from typing import Generic, Protocol, Self, TypeVar
 
 from dagpu.mypy_plugin.analysis.graph import MASKS, BasicBlock, Body, Instruction
@@ -27,27 +28,23 @@ class Facts(Protocol):
 
 
 _F = TypeVar("_F", bound=Facts)
-_S = TypeVar("_S", bound="_Set")
-
-
-class _Set(Protocol):
-    def __or__(self, other: Self, /) -> Self: ...
+_S = TypeVar("_S")
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class Union(Generic[_S]):
+class OnAnyWay(Generic[_S]):
     """What holds on one way at least: a set, or an integer with one bit for each."""
 
     items: _S
 
-    def copy(self) -> "Union[_S]":
+    def copy(self) -> "OnAnyWay[_S]":
         """Return a copy."""
-        return Union(self.items)
+        return OnAnyWay(self.items)
 
-    def join(self, other: "Union[_S]") -> bool:
+    def join(self, other: "OnAnyWay[_S]") -> bool:
         """Add what comes by another way. Return True if any of it was new."""
         before = self.items
-        self.items = before | other.items
+        self.items = or_(before, other.items)
         return self.items != before
 
 
@@ -133,7 +130,7 @@ def liveness(body: Body) -> list[int]:
     """Return the live slots at the beginning of each block."""
     masks = [_masks_of_block(block) for block in body.blocks]
     at_entry = [0] * len(body.blocks)
-    at_exit: list[Union[int] | None] = [Union(0) for _ in body.blocks]
+    at_exit: list[OnAnyWay[int] | None] = [OnAnyWay(0) for _ in body.blocks]
     for block, live in visits(body.blocks, at_exit, backwards=True):
         filled, read = masks[block.index]
         live.items = at_entry[block.index] = live.items & ~filled | read
