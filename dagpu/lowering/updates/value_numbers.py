@@ -8,7 +8,6 @@ one after the other can be compared, and memory of the first one that is still r
 from collections.abc import Callable, Hashable
 from typing import Any, final, get_args
 
-from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token
 from dagpu.ops.initializers import Recipe
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.plans.program import (
@@ -24,6 +23,7 @@ from dagpu.plans.program import (
     operand_values,
     operands_in,
 )
+from dagpu.tracing.value_tokens import PLAIN, exact_token
 
 
 @final
