@@ -403,20 +403,6 @@ _TRANSPOSE: Final = 1
 class ChosenProduct:
     """A product with its algorithm."""
 
-    __slots__ = (
-        "__weakref__",
-        "_algorithm",
-        "_handle",
-        "_kept",
-        "_layouts",
-        "_multiply",
-        "_one",
-        "_product",
-        "_zero",
-        "release",
-        "scratch",
-    )
-
     def __init__(
         self, multiply: Callable[..., None], handle: int, parts: "Descriptions", found: NDArray[Any], factor: Any
     ) -> None:
