@@ -41,6 +41,7 @@ from dagpu.cluster.tasks import Group, Task, call_of, is_large, memory_of
 from dagpu.cluster.worker import register_frames
 from dagpu.common.errors import ClusterError
 from dagpu.common.layout import Layout
+from dagpu.common.places import add_note
 from dagpu.handles.device_handles import LibraryBody
 
 register_frames()
@@ -138,7 +139,7 @@ class DaskEngine:
         try:
             return (await self._client.run(function, *arguments, workers=[address]))[address]
         except Exception as error:
-            error.add_note(f"dagpu: on worker {worker}")
+            add_note(error, f"dagpu: on worker {worker}")
             raise
 
     # ---- in the loop

@@ -19,6 +19,7 @@ from dagpu.cluster.cutting import Version
 from dagpu.common.errors import OperationCancelled
 from dagpu.common.frozen import plain
 from dagpu.common.layout import contiguous_layout, element_type
+from dagpu.common.places import add_note
 from dagpu.handles.storage import ModuleState
 from dagpu.plans.plan import Execute, Plan
 from dagpu.plans.policies import SingleStream
@@ -358,7 +359,7 @@ class PartRunner:
             return self._run(call, codes, values)
         except Exception as error:
             if worker:
-                error.add_note(f"dagpu: on worker {worker}")
+                add_note(error, f"dagpu: on worker {worker}")
             raise
         finally:
             with self._lock:

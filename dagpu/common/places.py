@@ -192,11 +192,19 @@ def without_our_frames(error: BaseException) -> BaseException:
         ended = {id(frame) for entry in entries for frame in _cleared(entry.tb_frame)}
         defect = bool(entries) and not _is_refusal(found, entries[-1])
         kept = [e for e in entries if not _is_ours(e.tb_frame) or (defect and id(e.tb_frame) in ended)]
-        found.__traceback__ = _joined(kept)
+        BaseException.with_traceback(found, _joined(kept))  # an error that is a frozen dataclass takes no assignment
         todo += [other for other in (found.__cause__, found.__context__) if other is not None]
         if isinstance(found, BaseExceptionGroup):
             todo += found.exceptions
     return error
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an error of the user's, once, however often it is raised. An error that takes no notes gets none:
+    what comes out is the user's own error."""
+    with suppress(Exception):
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
 
 
 _NO_LINE: Final = -1
@@ -231,7 +239,7 @@ def _is_refusal(error: BaseException, innermost: TracebackType) -> bool:
         return True
     if code.co_code[innermost.tb_lasti] != _RAISE or isinstance(error, AssertionError):
         return False
-    with suppress(AttributeError):  # of a class with slots
+    with suppress(Exception):  # of a class that takes no attributes
         setattr(error, _REFUSAL, True)
     return True
 

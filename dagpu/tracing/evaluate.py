@@ -8,7 +8,7 @@ import numpy as np
 
 from dagpu.common.containers import own_containers
 from dagpu.common.errors import MovedError
-from dagpu.common.places import Origin
+from dagpu.common.places import Origin, add_note
 from dagpu.handles import HANDLES, SharedTensor, TensorRef
 from dagpu.handles.handle_trees import has_owning_handle
 from dagpu.handles.symbolic import SymbolicNumber, replace_standins
@@ -371,7 +371,7 @@ class Evaluation(RememberingEvaluation):
                 try:
                     value = f.apply(value, node.origin)
                 except Exception as error:
-                    error.add_note(f"dagpu: in {node!r}")
+                    add_note(error, f"dagpu: in {node!r}")
                     raise
         self.done.append(value)
 

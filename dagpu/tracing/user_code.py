@@ -6,7 +6,7 @@ from typing import Any, Final, final
 from dagpu.common.critical import call_user
 from dagpu.common.env_vars import MAX_CLOSURES
 from dagpu.common.errors import DagpuError
-from dagpu.common.places import Origin, describe
+from dagpu.common.places import Origin, add_note, describe
 from dagpu.common.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
 from dagpu.handles.symbolic import read_standins
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
@@ -99,7 +99,7 @@ def call_closure(node: DeviceOp[Any, Any, Any], f: Any, argument: Any) -> Any:
     except StopIteration as error:
         refuse_stop_iteration(error, describe_closure(node, f))
     except Exception as error:
-        error.add_note(f"dagpu: in {describe_closure(node, f)}")
+        add_note(error, f"dagpu: in {describe_closure(node, f)}")
         raise
     if type(result) in SUSPENDED:
         refuse_suspended(result, describe_closure(node, f), _method_name(node, f))
@@ -127,7 +127,7 @@ def apply_map(node: Map[Any], argument: Any) -> Any:
         try:
             return f.apply(argument, node.origin)
         except Exception as error:
-            error.add_note(f"dagpu: in {node!r}")
+            add_note(error, f"dagpu: in {node!r}")
             raise
     made = call_closure(node, f, argument)
     if has_op(made):

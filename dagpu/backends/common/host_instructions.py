@@ -6,7 +6,7 @@ import numpy as np
 
 from dagpu.common.containers import own_containers
 from dagpu.common.errors import ShapeError
-from dagpu.common.places import describe, passes_on
+from dagpu.common.places import add_note, describe, passes_on
 from dagpu.common.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
 from dagpu.ops.base import has_op, refuse_op
 from dagpu.plans.program import Cell, CopyHtoD, HostCall, Items
@@ -84,6 +84,4 @@ def blame(error: BaseException, whose: str) -> None:
     """
     if isinstance(error, StopIteration):
         refuse_stop_iteration(error, whose)
-    note = f"dagpu: in {whose}"
-    if note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
+    add_note(error, f"dagpu: in {whose}")

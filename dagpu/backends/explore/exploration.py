@@ -9,6 +9,7 @@ from typing import Final, Protocol, final
 from dagpu.backends.explore.machine import Choice, Listed, Seeded
 from dagpu.common.env_vars import EXPLORE_SEED
 from dagpu.common.errors import DagpuError, DeviceError
+from dagpu.common.places import add_note
 
 AT_ONCE: Final = 64
 """Number of runs that take turns, those submitted first. Later ones join when one of these is done."""
@@ -201,9 +202,7 @@ def exploring(
     try:
         yield found
     except BaseException as error:
-        note = found.replay_hint()
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
+        add_note(error, found.replay_hint())
         raise
     else:
         if not found.explored:

@@ -14,7 +14,7 @@ from dagpu.backends.explore.exploration import Exploration, current
 from dagpu.backends.explore.machine import Machine, Script
 from dagpu.backends.explore.store import PoisonedStore
 from dagpu.backends.protocol import Failure
-from dagpu.common.places import without_our_frames
+from dagpu.common.places import add_note, without_our_frames
 
 
 @final
@@ -164,8 +164,7 @@ class ExploreRun:
         note = self._exploration.replay_hint()
         for failed in self._outcome.errors():
             error = without_our_frames(failed)
-            if note not in getattr(error, "__notes__", ()):
-                error.add_note(note)
+            add_note(error, note)
         assert self._store is not None
         self._store.close()
         self._machine = self._store = None

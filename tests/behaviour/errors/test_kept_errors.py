@@ -7,6 +7,7 @@ import gc
 import re
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -273,6 +274,46 @@ def test_an_error_of_a_function_without_a_frame_shows_the_users_frames_alone(
     assert isinstance(error, TypeError | ValueError)
     assert not any(is_ours(frame.filename) for frame in traceback.extract_tb(error.__traceback__))
     assert re.search(rf"dagpu: in the (closure|function) of .* at {re.escape(__file__)}:\d+$", error.__notes__[0])
+
+
+class RefusesNotes(Exception):
+    def add_note(self, note: str) -> None:
+        raise RuntimeError("no notes")
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    code: int
+
+
+class NotesOfItsOwn(Exception):
+    __notes__ = 5  # type: ignore[assignment]  # reason: a class of a user's that gives the name another meaning
+
+
+@pytest.mark.parametrize("own", [RefusesNotes(), Frozen(3), NotesOfItsOwn()], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("way", [sync, awaited])
+def test_an_error_that_takes_no_note_comes_out_itself(way: Callable[[Make], object], own: Exception) -> None:
+    """Whatever the class of the user's error does with notes and assignments, the run raises that error, and the next
+    run finds the threads of the device alive."""
+
+    def raise_own(*_: object) -> Any:
+        raise own
+
+    @pipeline
+    def model(x: float) -> DeviceOp[Any]:
+        return value(x).then(raise_own)
+
+    for make in (
+        lambda: value(1).map(raise_own),
+        lambda: value(1).inspect(raise_own),
+        lambda: value(1).then(raise_own),
+        lambda: value(1).host_map(raise_own),
+        lambda: ones((4,)).to_host().map(raise_own),
+        lambda: ones((4,)).to_host().host_map(raise_own),
+        lambda: model(1.0),
+    ):
+        assert error_of(way, make) is own
+    assert ones((4,)).to_host().host_map(len).sync() == 4
 
 
 def test_an_error_of_dagpus_shows_where_the_op_was_run() -> None:
