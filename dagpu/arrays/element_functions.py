@@ -259,6 +259,9 @@ def clip(x: In[_N], low: In[_N] | float, high: In[_N] | float, /) -> DeviceOp[Te
 @leaves_run
 def clip(x: Any, low: Any, high: Any, /) -> Any:
     """Return `minimum(maximum(x, low), high)`: x, but not below `low` and not above `high`. A NaN wins."""
+    if low is None or high is None:
+        what = f"{'low' if low is None else 'high'} is None, but a number or a tensor is wanted"
+        raise refused_call("clip", here(), what, "For one bound say minimum(x, high), or maximum(x, low)")
     return _apply("clip", x, low, high)
 
 

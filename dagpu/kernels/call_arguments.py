@@ -235,6 +235,8 @@ def _form_cure(param: Param, arg: Any) -> str:
     tile = "tile" if param.rank is None else f"({', '.join(['...'] * param.rank)}{',' * (param.rank == 1)})"
     if type(arg) in _HANDLES:
         return f"Cut it into tiles: .partition({tile})" if is_output else "Put it together: .unpartition()"
+    if arg is None:
+        return "Pass the tensor itself: a function without return returns None. Or check the order of the arguments"
     cut = f".partition({tile})" if is_output else ""
     if isinstance(arg, np.ndarray):
         return f"Bring it to the device: from_host(array){cut}"

@@ -18,6 +18,11 @@ anyhow: Any = array
 package: Any = dagpu
 
 
+def bounded(x: Any, bound: Any) -> None:
+    array.maximum(x, bound).sync()
+    array.minimum(ones((4,)), 0.5).sync()
+
+
 # ---- products of matrices
 def without_cublaslt() -> object:
     with pytest.MonkeyPatch.context() as patch:
@@ -124,6 +129,21 @@ case(
 case(
     lambda: anyhow.square(ones((4,))),
     ("Write it in an expression: expr(f32)(lambda x: x * x)", lambda: expr(f32)(lambda x: x * x)(ones((4,))).sync()),
+)
+
+
+# ---- bounds
+case(
+    lambda: anyhow.clip(ones((4,)), None, 0.5),
+    ("For one bound say minimum(x, high)", lambda: array.minimum(ones((4,)), 0.5).sync()),
+)
+case(
+    lambda: anyhow.clip(ones((4,)), ones((4,)), None),
+    ("For one bound say minimum(x, high), or maximum(x, low)", lambda: bounded(ones((4,)), ones((4,)))),
+)
+case(
+    lambda: expr(f32)(lambda x: anyhow.clip(x, 0.5, None)),
+    ("maximum(x, low)", lambda: expr(f32)(lambda x: array.maximum(x, 0.5))),
 )
 
 

@@ -207,6 +207,10 @@ case(
     ),
 )
 case(
+    lambda: loose(out(), None),
+    ("Pass the tensor itself", lambda: add(out(), ones((N,))).sync()),
+)
+case(
     lambda: loose_scale(2.0, out()),
     ("check the order of the arguments", lambda: scale(out(), 2.0).sync()),
 )
