@@ -10,7 +10,7 @@ from dagpu.common.containers import own_containers
 from dagpu.common.errors import MovedError
 from dagpu.common.places import Origin, add_note
 from dagpu.handles import HANDLES, SharedTensor, TensorRef
-from dagpu.handles.handle_trees import has_owning_handle
+from dagpu.handles.handle_trees import has_owning_handle, make_unwritable
 from dagpu.handles.symbolic import SymbolicNumber, replace_standins
 from dagpu.lowering.updates.live_inputs import LiveValue
 from dagpu.lowering.updates.run_sources import RunSources
@@ -35,8 +35,9 @@ from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.launch import Launch
 from dagpu.ops.nodes import Node
-from dagpu.ops.single_flight import NOTHING, once_numbers
+from dagpu.ops.single_flight import NOTHING, Once, once_numbers
 from dagpu.ops.source_op import Source
+from dagpu.plans.program import Cell
 from dagpu.tracing.emit import (
     emit_alloc,
     emit_copy,
@@ -66,6 +67,7 @@ from dagpu.tracing.run_memo import (
     argument_template,
     check_components,
     copy_for_consumer,
+    is_plain_template,
     own_result_error,
     resolve,
     take_published,
@@ -121,6 +123,8 @@ class RememberingEvaluation:
         """How many of them have been resumed."""
         self.cells: list[Deferred] = []
         """The values that the cells of this stage will hold."""
+        self.shared_cells: dict[Once, Cell] = {}
+        """The cells of this stage with the values of `Shared` nodes, as functions of `host_map` see them."""
         self.memo = RunMemo()
         self.parts: set[AnyOp] = set()
         """The parts of the op that run by plans of their own."""
@@ -484,9 +488,33 @@ class Evaluation(RememberingEvaluation):
 
     def _call_on_host(self, node: HostCall[Any], value: Any) -> Deferred:
         """Emit the call of a function of `host_map`, and return its value."""
-        argument = self._closures.host_argument(node, argument_template(value))
+        argument = self._closures.host_argument(node, argument_template(value, self._shared_cell))
         argument = self._sources.host_argument(argument, self.builder)
         return emit_host_call(node, argument, self.builder, *self._places.current[:2])
+
+    def _shared_input(self, node: Shared[Any]) -> Any:
+        """Return what a `Shared` shares as soon as it exists; `PENDING` if another run makes it, or a feed."""
+        made = resolve(self.memo.claimed_value(node.once))
+        suspended = type(made) is Deferred and type(made.cause) is SuspendedOp and not self._sources.has_standins
+        return made.cause.inputs[0] if suspended else PENDING
+
+    def _shared_template(self, node: Shared[Any], depth: int = 0) -> Any:
+        """Return the value of a `Shared` as the argument of a `HostCall`; `NOT_YET` if it is made of more than cells of
+        this stage and plain values."""
+        given = self._shared_input(node)
+        template = NOT_YET if given is PENDING else argument_template(given, self._shared_template, depth)
+        return template if is_plain_template(template) else NOT_YET
+
+    def _shared_cell(self, node: Shared[Any], depth: int = 0) -> Cell:
+        """Return the cell with such a value, as each of its consumers has it: no function writes its arrays."""
+        if node.once not in self.shared_cells:
+            share = HostCall(Value(None, None), make_unwritable, node.origin)
+            template = self._closures.host_argument(
+                share, argument_template(self._shared_input(node), self._shared_cell, depth)
+            )
+            cell = emit_host_call(share, template, self.builder, *self._places.current[:2])
+            self.shared_cells[node.once] = argument_template(cell, self._shared_cell)
+        return self.shared_cells[node.once]
 
     def _apply_map(self, node: Map[Any], argument: Any) -> None:
         """Apply the function of a `Map`, which must return a value without ops in it."""
@@ -508,7 +536,7 @@ class Evaluation(RememberingEvaluation):
                 self.suspended.append(deferred)
                 self.done.append(deferred)
                 return True
-            case HostCall() if argument_template(inputs[0]) is not NOT_YET:
+            case HostCall() if argument_template(inputs[0], self._shared_template) is not NOT_YET:
                 return False
             case Unzip() if type(inputs[0].cause) is FromItems:
                 return False

@@ -282,9 +282,10 @@ class ResultTemplate:
     def builds_all(self, suspended: Iterable[Deferred]) -> bool:
         """Return true if the parts so far call all functions that wait for results of the device."""
         for each in suspended:
-            if type(each.cause) is SuspendedOp and id(each) not in self._computed:
+            cause = each.cause
+            if type(cause) is SuspendedOp and type(cause.node) is not Shared and id(each) not in self._computed:
                 self._traced.forbid_reuse(
-                    f"{each.cause.node!r} computes a value that the result does not contain. Return it, or leave it out"
+                    f"{cause.node!r} computes a value that the result does not contain. Return it, or leave it out"
                 )
                 return False
         return True

@@ -14,11 +14,13 @@ from dagpu.common.errors import MovedError, NestedRunError, OwnershipError, Shap
 from dagpu.common.places import Origin, describe, is_ours
 from dagpu.handles import OWNING, Handle, Partition, SharedTensor, Tensor, TensorMut, live_state
 from dagpu.handles.handle_trees import handles_in, has_owning_handle, make_unwritable, map_handles
+from dagpu.handles.symbolic import replace_standins
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import ByResults, Map, Shared, Split, Taken, Then, Unzip
 from dagpu.ops.nodes import Node
 from dagpu.ops.single_flight import Once, exchange_item
 from dagpu.plans.program import Cell, Items
+from dagpu.tracing.value_tokens import is_fixed
 
 _T = TypeVar("_T")
 
@@ -161,9 +163,13 @@ _DEEPEST = 20
 values."""
 
 
-def argument_template(value: Any, depth: int = 0) -> Any:
+OfShared: TypeAlias = Callable[[Shared[Any], int], Any]
+"""A function that does for the value of a `Shared` what `argument_template` does, at a depth."""
+
+
+def argument_template(value: Any, of_shared: OfShared, depth: int = 0) -> Any:
     """Return a value as the argument of a `HostCall`, or `NOT_YET` if the value depends on more than cells of this
-    program."""
+    program. `of_shared` does so for the value of a `Shared` that does not exist yet."""
     value = resolve(value)
     if type(value) is not Deferred:
         return value
@@ -171,10 +177,19 @@ def argument_template(value: Any, depth: int = 0) -> Any:
         case FromCell(buffer=buffer):
             return Cell(buffer)
         case FromItems(items=items) if depth < _DEEPEST:
-            parts = tuple(argument_template(item, depth + 1) for item in items)
+            parts = tuple(argument_template(item, of_shared, depth + 1) for item in items)
             return NOT_YET if any(part is NOT_YET for part in parts) else Items(parts)
+        case SuspendedOp(node=Shared() as node) | ForeignSuspension(node=Shared() as node) if depth < _DEEPEST:
+            return of_shared(node, depth + 1)
         case _:
             return NOT_YET
+
+
+def is_plain_template(template: Any) -> bool:
+    """Return true for a template of cells, and of values that cannot be changed and hold no handles."""
+    if type(template) is Items:
+        return all(map(is_plain_template, template.items))
+    return type(template) is Cell or is_fixed(replace_standins(template))
 
 
 # ---- run memo

@@ -360,6 +360,7 @@ class Tracer:
             if type(cause) is FromCell:
                 deferred.value = memory[cause.buffer]
         self._evaluation.cells.clear()
+        self._evaluation.shared_cells.clear()
         if not self._evaluation.builder.is_new():
             self._evaluation.builder = self._new_builder()
 

@@ -189,6 +189,14 @@ def thrice(h: Any) -> Op:
     return zip_ops(h, h.map(np.sum), h)
 
 
+def both_ways(h: Any) -> Op:
+    return zip_ops(h.host_map(len), h.map(len), h, h.host_map(str), h)
+
+
+def two_calls(h: Any) -> Op:
+    return zip_ops(h.host_map(np.sum), h.host_map(np.max))
+
+
 KEPT: Final[dict[str, Any]] = {
     "first of zip_ops": lambda x: zip_ops(x.to_host(), ones((3,)).to_host()).first(),
     "last of zip_ops": lambda x: zip_ops(x.to_host(), ones((3,)).to_host()).last(),
@@ -199,6 +207,13 @@ KEPT: Final[dict[str, Any]] = {
     "the first of host_map": lambda x: x.to_host().host_map(lambda a: (a + 1, 2)).first(),
     "components of host_map": lambda x: zip_ops(*x.to_host().host_map(lambda a: (a + 1, 2)).unzip(2)),
     "shared host values": lambda x: thrice(x.to_host().shared()),
+    "host_map of a shared host value": lambda x: both_ways(x.to_host().shared()),
+    "host_map of a shared host value alone": lambda x: x.to_host().shared().host_map(np.sum),
+    "two host_maps of a shared host value": lambda x: two_calls(x.to_host().shared()),
+    "host_map of shared host values": lambda x: zip_ops(x.to_host(), value(2)).shared().host_map(totals),
+    "host_map beside a shared host value": lambda x: zip_ops(x.to_host().shared(), value(2)).host_map(totals),
+    "host_map of what a host_map shares": lambda x: both_ways(x.to_host().host_map(listed).shared()),
+    "host_map of what is shared twice": lambda x: both_ways(x.to_host().shared().shared()),
     "a look at a host value": lambda x: x.to_host().inspect(id),
     "a list": lambda x: ones(S).share().map(listed),
     "topk": lambda x: array.topk(x, 1).first(),
@@ -218,6 +233,39 @@ def test_it_keeps_its_plan(name: str) -> None:
         for one, other in zip(found, expected, strict=True):
             assert told(one) == told(other)
     assert p.count == 1
+
+
+@pytest.mark.usefixtures("machine")
+def test_no_function_of_host_map_writes_what_others_share() -> None:
+    """An array that `shared()` hands on is read-only, in a run that is traced and in one by the plan; a list is each
+    consumer's own."""
+
+    def write(a: Any) -> bool:
+        a[...] = 0.0
+        return True
+
+    def extend(some: list[int]) -> int:
+        some.append(7)
+        return len(some)
+
+    def numbers(a: Any) -> list[int]:
+        return [int(a[0, 0])]
+
+    written = Calls(lambda x: x.to_host().shared().host_map(write))
+    for n in range(3):
+        with pytest.raises(ValueError, match="read-only"):
+            written(tensor(n)).sync()
+
+    def lists(x: Any) -> Op:
+        shared_list = x.to_host().host_map(numbers).shared()
+        return zip_ops(shared_list.host_map(extend), shared_list, shared_list.host_map(extend), shared_list)
+
+    extended = Calls(lists)
+    for n in range(3):
+        found = extended(tensor(n)).sync()
+        assert found == (2, [n], 2, [n])
+        assert found[1] is not found[3]
+    assert (written.count, extended.count) == (1, 1)
 
 
 def test_a_list_in_a_result_is_a_new_one_in_each_call() -> None:
