@@ -36,6 +36,11 @@ class PickledByName:
 
     __slots__ = ()
 
+    @property
+    def made_of(self) -> tuple[object, ...] | None:
+        """What the object is made of, if another object that is made of the same cannot be told from it; else None."""
+        return None
+
     def __copy__(self) -> Self:
         return self
 

@@ -178,6 +178,10 @@ class ReducedExpression(PickledByName, Generic[_P, _R]):
         call = self._call
         return FUSED.value[call.name].kernel_of_rows(call.expression, call.name)
 
+    @property
+    def made_of(self) -> FusedCall:
+        return self._call
+
     def __repr__(self) -> str:
         return f"<{self._call.name} over {self._call.axis} of {self._call.expression!r}>"
 

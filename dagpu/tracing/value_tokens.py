@@ -195,7 +195,7 @@ class _Tokens:
         if kind in PLAIN:
             return exact_token(value)
         if isinstance(value, _BY_IDENTITY) or is_named(value):
-            return kind, self._identity(value)
+            return kind, self._unchanging(value, depth)
         if isinstance(value, (ModuleType, type, Enum)):
             return self._named(value)
         if depth == DEEPEST:
@@ -220,6 +220,12 @@ class _Tokens:
         if kind in _GETTERS:
             return kind, self._all(value.__reduce__(), depth)
         return kind, self._identity(kind), self._record(value, depth), self._class(kind)
+
+    def _unchanging(self, value: object, depth: int) -> Hashable:
+        """Return the identity of an object that does not change; of one that a method makes anew in each call, what it
+        is made of."""
+        made_of = value.made_of if isinstance(value, PickledByName) else None
+        return self._identity(value) if made_of is None else self.of(made_of, depth + 1)
 
     def _all(self, values: Iterable[object], depth: int) -> tuple[Hashable, ...]:
         return tuple([self.of(each, depth + 1) for each in values])

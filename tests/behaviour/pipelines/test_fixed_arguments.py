@@ -281,6 +281,39 @@ def test_a_getter_of_operator(first: Any) -> None:
     assert len(traces) == 2
 
 
+REDUCED: dict[str, Callable[[], Any]] = {
+    "sum": scaled.sum,
+    "sum over 0": lambda: scaled.sum(0),
+    "sum over -1": lambda: scaled.sum(-1),
+    "sum over (0,)": lambda: scaled.sum((0,)),
+    "sum with its axis": lambda: scaled.sum(keepdims=True),
+    "amax": scaled.amax,
+    "softmax": scaled.softmax,
+}
+"""The functions that are made of an expression, each made anew."""
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_a_reduction_of_an_expression(name: str) -> None:
+    """One that is made anew in each call is that of the call before; of another axis, name or expression it has a plan
+    of its own."""
+    traces: list[int] = []
+
+    @pipeline
+    def reduced(x: Any, f: Any) -> Op:
+        traces.append(1)
+        return f(from_host(x), 2.0).to_host()
+
+    for _ in range(4):
+        expected = REDUCED[name]()(from_host(X), 2.0).to_host().sync()
+        np.testing.assert_array_equal(reduced(X, REDUCED[name]()).sync(), expected)
+    assert len(traces) == 1
+    for other in [*REDUCED.values(), lambda: expr(f32, f32)(lambda x, a: x * a).sum()]:
+        expected = other()(from_host(X), 2.0).to_host().sync()
+        np.testing.assert_array_equal(reduced(X, other()).sync(), expected)
+    assert len(traces) == len(REDUCED) + 1
+
+
 def test_an_index() -> None:
     """Slices with an ellipsis are a constant, as slices alone are."""
     traces: list[int] = []
