@@ -225,6 +225,26 @@ class Prepared(Protocol):
         ...
 
 
+@final
+class NoWork:
+    """A plan without instructions, which needs no backend. Implements `Prepared`."""
+
+    __slots__ = ()
+    before_first: None = None
+    before_graph: None = None
+    launch_whole: None = None
+    lacks_graph: str = "it has no work"
+
+    def submit(self, memory: list[Any], spin: float = 0.0, graph: bool = False) -> Run:
+        return COMPLETED
+
+    def keep_memory(self) -> None:
+        return
+
+    def freeze(self, memory: list[Any]) -> object:
+        raise AssertionError("an op without work is not captured")
+
+
 class Backend(Protocol):
     """A backend: it has devices of one kind and replays plans on them."""
 

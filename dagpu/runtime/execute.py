@@ -183,6 +183,7 @@ class _TracedRun:
             tracer.settle(bound.memory)
             moved = self._waited = True
         else:
+            self._keep_without_work(stage)
             tracer.settle([])
         if tracer.remembers:
             self.locks.hand_on(tracer.published_storages())
@@ -191,6 +192,12 @@ class _TracedRun:
             await self._run_parts(parts)
             moved = self._waited = True
         return moved or tracer.finished
+
+    def _keep_without_work(self, stage: Stage) -> None:
+        """Store the plan of a pipeline whose op does nothing on a device: later calls need not call its function."""
+        if pipeline_call(self._op) is not None and (signature := self.tracer.make_signature()) is not None:
+            loaded = LoadedPlan(plan_stage(stage, self._settings.verify), self._settings)
+            self._lookup.store(loaded, signature, self.tracer.reads)
 
     async def _wait_for_others(self) -> None:
         """Let the other runs of this op go on, or wait for a value that a run of another op is making."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, final
 
-from dagpu.backends.protocol import Run
+from dagpu.backends.protocol import NoWork, Prepared, Run
 from dagpu.common.errors import DeviceError
 from dagpu.common.places import Origin
 from dagpu.plans.list_schedule import ListSchedule
@@ -91,10 +91,10 @@ class LoadedPlan:
     def __init__(self, plan: Plan, settings: Settings) -> None:
         self.settings = settings
         """The settings of the run that made the plan."""
-        driver = backend(device_kind_of(plan))
-        self.spin = driver.spin()
+        driver = backend(device_kind_of(plan)) if plan.devices else None
+        self.spin = 0.0 if driver is None else driver.spin()
         """Seconds for which a run polls before it sleeps, unless its settings say otherwise."""
-        self.prepared = driver.prepare(plan)
+        self.prepared: Prepared = NoWork() if driver is None else driver.prepare(plan)
         self.pace = Pace() if self.prepared.launch_whole is not None else None
         """How long its awaited runs take; None if they need this processor, which a task that polls would take from
         them."""

@@ -12,7 +12,20 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import SharedTensor, Tensor, array, f32, from_host, ones, pipeline, source, use_device, value, zip_ops
+from dagpu import (
+    MovedError,
+    SharedTensor,
+    Tensor,
+    array,
+    f32,
+    from_host,
+    ones,
+    pipeline,
+    source,
+    use_device,
+    value,
+    zip_ops,
+)
 from dagpu.runtime import plan_lookup
 from tests.behaviour.pipelines.pipeline_calls import Calls, S, added, scaled, shared, tensor
 from tests.behaviour.pipelines.pipeline_calls import no_plans_yet as no_plans_yet
@@ -301,6 +314,50 @@ def test_an_error_of_a_kept_function_is_that_of_the_function() -> None:
         assert any("in the closure of .map at" in note for note in caught.value.__notes__)
     assert p(tensor(2)).sync() == 0.5
     assert p.count == 1
+
+
+# ---- ops without work
+
+NO_WORK: Final[dict[str, Any]] = {
+    "a constant": lambda x, h, k: value(3),
+    "a number": lambda x, h, k: value(k),
+    "an array": lambda x, h, k: value((h, 2)),
+    "a list": lambda x, h, k: value([h, k]),
+    "a shared value": lambda x, h, k: twice(value(h)),
+    "a tensor": lambda x, h, k: value(x),
+    "a part of a partition": lambda x, h, k: value(x).share().reshape((4,)),
+    "a tensor and a number": lambda x, h, k: zip_ops(value(x), value(k)).last(),
+    "of a function": lambda x, h, k: value(x).then(lambda t: value(t)),
+    "components": lambda x, h, k: zip_ops(*value((k, h)).unzip(2)),
+}
+"""Functions of a tensor, an array and a number, whose op does nothing on a device."""
+
+
+@pytest.mark.parametrize("name", NO_WORK)
+@pytest.mark.usefixtures("machine")
+def test_an_op_without_work_keeps_its_plan(name: str) -> None:
+    """Its function is called once; each call has the result of its own arguments, in threads and in tasks, also as a
+    part of another op. The arguments have moved."""
+    p = Calls(NO_WORK[name])
+
+    async def in_a_task(op: Any) -> Any:
+        return await op
+
+    for n in range(4):
+        for run in (lambda op: op.sync(), lambda op: trio.run(in_a_task, op), lambda op: op.map(same).sync()):
+            arguments = tensor(n), np.full(S, 5 + n, f32), 2.0 + n
+            expected = told(NO_WORK[name](tensor(n), *arguments[1:]).sync())
+            assert told(run(p(*arguments))) == expected
+            with pytest.raises(MovedError):
+                p(*arguments)
+    assert p.count == 1
+
+
+def test_an_op_without_work_whose_result_no_plan_makes_is_warned_of() -> None:
+    """As one with work is."""
+    p = pipeline(lambda: value(b"".join))
+    with pytest.warns(RuntimeWarning, match="no plan can make a part of its result"):
+        p().sync()
 
 
 # ---- where no plan can be kept

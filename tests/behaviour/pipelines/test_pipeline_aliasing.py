@@ -155,6 +155,7 @@ KINDS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Op]]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*no plan can make a part of its result, a Tensor(Ref|Mut)")
 @pytest.mark.parametrize("name", KINDS)
 def test_a_handle_that_comes_back(name: str) -> None:
     """It is of the kind, on the memory and from the place that the function alone would give, in each call."""
@@ -208,6 +209,7 @@ def test_a_result_says_where_it_was_made() -> None:
     assert len(places) == 1  # all on one line
 
 
+@pytest.mark.filterwarnings("ignore:.*no plan can make a part of its result, a TensorRef")
 def test_a_borrow_that_comes_back_ends_with_its_tensor() -> None:
     """The stand-in that the function saw is not what the caller gets."""
     p = pipeline(lambda r: value((r, r.slice(slice(0, 1)))))
