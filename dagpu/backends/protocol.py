@@ -242,7 +242,7 @@ class NoWork:
         return
 
     def freeze(self, memory: list[Any]) -> object:
-        raise AssertionError("an op without work is not captured")
+        raise AssertionError  # the capture of an op without work is refused before
 
 
 class Backend(Protocol):

@@ -495,8 +495,9 @@ class Evaluation(RememberingEvaluation):
     def _shared_input(self, node: Shared[Any]) -> Any:
         """Return what a `Shared` shares as soon as it exists; `PENDING` if another run makes it, or a feed."""
         made = resolve(self.memo.claimed_value(node.once))
-        suspended = type(made) is Deferred and type(made.cause) is SuspendedOp and not self._sources.has_standins
-        return made.cause.inputs[0] if suspended else PENDING
+        if self._sources.has_standins or type(made) is not Deferred or type(made.cause) is not SuspendedOp:
+            return PENDING
+        return made.cause.inputs[0]
 
     def _shared_template(self, node: Shared[Any], depth: int = 0) -> Any:
         """Return the value of a `Shared` as the argument of a `HostCall`; `NOT_YET` if it is made of more than cells of
@@ -508,7 +509,7 @@ class Evaluation(RememberingEvaluation):
     def _shared_cell(self, node: Shared[Any], depth: int = 0) -> Cell:
         """Return the cell with such a value, as each of its consumers has it: no function writes its arrays."""
         if node.once not in self.shared_cells:
-            share = HostCall(Value(None, None), make_unwritable, node.origin)
+            share: HostCall[Any] = HostCall(Value(None, None), make_unwritable, node.origin)
             template = self._closures.host_argument(
                 share, argument_template(self._shared_input(node), self._shared_cell, depth)
             )

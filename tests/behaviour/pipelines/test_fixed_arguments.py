@@ -281,7 +281,7 @@ def test_a_getter_of_operator(first: Any) -> None:
     assert len(traces) == 2
 
 
-REDUCED: dict[str, Callable[[], Any]] = {
+REDUCED: dict[str, Any] = {
     "sum": scaled.sum,
     "sum over 0": lambda: scaled.sum(0),
     "sum over -1": lambda: scaled.sum(-1),
@@ -302,13 +302,15 @@ def test_a_reduction_of_an_expression(name: str) -> None:
     @pipeline
     def reduced(x: Any, f: Any) -> Op:
         traces.append(1)
-        return f(from_host(x), 2.0).to_host()
+        reduction: Op = f(from_host(x), 2.0)
+        return reduction.to_host()
 
     for _ in range(4):
         expected = REDUCED[name]()(from_host(X), 2.0).to_host().sync()
         np.testing.assert_array_equal(reduced(X, REDUCED[name]()).sync(), expected)
     assert len(traces) == 1
-    for other in [*REDUCED.values(), lambda: expr(f32, f32)(lambda x, a: x * a).sum()]:
+    others: list[Any] = [*REDUCED.values(), lambda: expr(f32, f32)(lambda x, a: x * a).sum()]
+    for other in others:
         expected = other()(from_host(X), 2.0).to_host().sync()
         np.testing.assert_array_equal(reduced(X, other()).sync(), expected)
     assert len(traces) == len(REDUCED) + 1

@@ -325,7 +325,7 @@ NO_WORK: Final[dict[str, Any]] = {
     "a list": lambda x, h, k: value([h, k]),
     "a shared value": lambda x, h, k: twice(value(h)),
     "a tensor": lambda x, h, k: value(x),
-    "a part of a partition": lambda x, h, k: value(x).share().reshape((4,)),
+    "another shape": lambda x, h, k: value(x).reshape((4,)).share(),
     "a tensor and a number": lambda x, h, k: zip_ops(value(x), value(k)).last(),
     "of a function": lambda x, h, k: value(x).then(lambda t: value(t)),
     "components": lambda x, h, k: zip_ops(*value((k, h)).unzip(2)),
@@ -343,8 +343,9 @@ def test_an_op_without_work_keeps_its_plan(name: str) -> None:
     async def in_a_task(op: Any) -> Any:
         return await op
 
+    ways: list[Any] = [lambda op: op.sync(), lambda op: trio.run(in_a_task, op), lambda op: op.map(same).sync()]
     for n in range(4):
-        for run in (lambda op: op.sync(), lambda op: trio.run(in_a_task, op), lambda op: op.map(same).sync()):
+        for run in ways:
             arguments = tensor(n), np.full(S, 5 + n, f32), 2.0 + n
             expected = told(NO_WORK[name](tensor(n), *arguments[1:]).sync())
             assert told(run(p(*arguments))) == expected

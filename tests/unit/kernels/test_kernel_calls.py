@@ -127,7 +127,11 @@ def test_wrong_form_for_an_output(make: Callable[[], object], came: str, cure: s
             "Bring it to the device: from_host(array).",
         ),
         (lambda: [1, 2], "list [1, 2]", "from_host(np.asarray(..., f32))"),
-        (lambda: None, "NoneType None", "Pass the tensor itself: a function without return returns None. Or check the order"),
+        (
+            lambda: None,
+            "NoneType None",
+            "Pass the tensor itself: a function without return returns None. Or check the order",
+        ),
         (lambda: "x" * 99, "str 'xxx", "xxx..., but"),
     ],
 )
