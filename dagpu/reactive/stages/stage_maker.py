@@ -85,7 +85,7 @@ class StageMaker:
     def share(self, stage: LiveStage, shared: SharedWork) -> None:
         """Share the nodes of a stage that other feeds observe too. A feed with a limit of memory shares what fits."""
         common = [each for each in shared.common(stage.shared) if each.buffer in stage.staleness.last]
-        if common != stage.common:
+        if list(map(id, common)) != list(map(id, stage.common)):
             try:
                 self._restage(stage, common, stage.staleness.also_kept)
             except PlanError:

@@ -95,6 +95,42 @@ def test_each_feed_reads_another_output_of_one_kernel() -> None:
     trio.run(both, first.to_host(), zip_ops(first.to_host(), second.to_host()), steps)
 
 
+def test_a_feed_follows_when_it_shares_another_node() -> None:
+    """Of two other feeds one closes and one of another node opens between two updates of a feed: it shares that node
+    instead."""
+    tensors = [tensor(number) for number in range(6)]
+    a = source(tensors[0])
+    left, right = marked(1, a).shared(), marked(2, a).shared()
+
+    async def hold(task_status: trio.TaskStatus[None]) -> None:
+        async with observe(left.to_host()) as first:
+            await first.next()
+            task_status.started()
+            await closing.wait()
+        closed.set()
+
+    closing, closed = trio.Event(), trio.Event()
+
+    async def main() -> None:
+        async with observe(zip_ops(left.to_host(), right.to_host())) as feed, trio.open_nursery() as nursery:
+            await nursery.start(hold)
+            a.set(tensors[1])
+            await feed.next()
+            closing.set()
+            await closed.wait()
+            async with observe(right.to_host()) as second:
+                await second.next()
+                for number in range(2, 6):
+                    a.set(tensors[number])
+                    MARKS.clear()
+                    await feed.next()
+                    value = await second.next()
+                    assert sorted(MARKS.seen()) == [1, 2], number
+                    assert same(value, await right.to_host())
+
+    trio.run(main)
+
+
 def tensor(number: float) -> Any:
     """A tensor of two elements, shared."""
     return from_host(array(number)[:2]).sync().share()
