@@ -6,7 +6,7 @@ where a value has another type or shape, and, if it has several stages, in each 
 the same by construction stays in use, so the device still runs only what has changed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, final
 
@@ -209,7 +209,7 @@ class IncrementalRun:
         for made, version in changed:
             made.version, made.value = version, version.value
         if self._layer is None:
-            self._layer = HostLayer(live, self._host_stale)
+            self._layer = HostLayer(live, self._host_stale, self._shared)
         since, self._host_newer = self._host_newer, 0
         if self._layer.computes:
             self._layer.refresh(since, self._mark_cutoff)
@@ -289,7 +289,6 @@ class IncrementalRun:
         waits: Waits,
         reuse: "_Reuse | None" = None,
         parts: ChangedParts | None = None,
-        earlier: Sequence[LiveStage] = (),
     ) -> None:
         """Make the targets of a stage. What comes after cutoffs that are not decided is left for a later part."""
         ran, before = 0, 0
@@ -306,7 +305,8 @@ class IncrementalRun:
             compare = sum(cut.own for cut in ready if cutoffs.compares(cut, change))
             change = change._replace(compare=compare)
             if (stage.common or stage.opened) and self._shared is not None:
-                ran += await self._shared.run(stage, earlier, change, snapshot, waits, self._origin, parts)
+                table = ValueNumbers() if reuse is None else reuse[0]
+                ran += await self._shared.run(stage, table, change, snapshot, waits, self._origin, parts)
             else:
                 ran += await stage.run(change, waits, self._origin, parts)
             if not wait:
@@ -364,7 +364,7 @@ class IncrementalRun:
         live.bound_before, live.are_equal = bound, table.are_equal
         if self._shared is not None:
             self._shared_at = self._shared.changes
-            live.call_of = self._shared.call_of
+            live.sharing = None if self._shared.is_alone else self._shared
         stages: list[LiveStage] = []
         made: Made = {}
         build: Build | None = None
@@ -378,7 +378,7 @@ class IncrementalRun:
                 if not stages and all(map(ends_on_host, tracer.suspended)):
                     build = result_builder(tracer.root, live, stage.targets, made, where)
                 stages.append(stage)
-                await self._run_stage(stage, 0, snapshot, waits, (table, available), earlier=stages[:-1])
+                await self._run_stage(stage, 0, snapshot, waits, (table, available))
                 tracer.settle(stage.targets.memory)
                 published = [handle for handle in tracer.publish() if type(handle) is SharedTensor]
                 for handle in published:
@@ -410,7 +410,7 @@ class IncrementalRun:
         self._layer = None
         self._count_kept()
         if self._shared is not None:
-            self._shared.keep_met(live.met | {made.node for made in live.inputs if made.node is not None})
+            self._shared.keep_met(live.met, live.called())
         return result
 
     # ---- other feeds

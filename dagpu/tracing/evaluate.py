@@ -555,7 +555,7 @@ class Evaluation(RememberingEvaluation):
                 self._apply_node(node, replace_standins(inputs) if type(node) is Map else inputs)
             case ForeignSuspension(node=node, place=place):
                 once = node.once
-                if self.memo.is_deferred(once) or (not once.settled() and once.owner is not self):
+                if self.memo.is_deferred(once) or not (self.memo.is_claimed(once) or once.settled()):
                     return False
                 self._places.current = place
                 self.seen.discard(node)

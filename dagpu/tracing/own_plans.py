@@ -41,7 +41,7 @@ def parts_with_plans(root: AnyOp) -> set[AnyOp]:
         if op in waits:
             todo.pop()
             continue
-        sources = () if _is_made(op) else _inputs_of(op)
+        sources = () if _is_made(op) else inputs_of(op)
         known = len(todo)
         todo += [source for source in sources if source not in waits]
         if len(todo) > known:
@@ -71,13 +71,13 @@ def sources_of_part(part: AnyOp, inputs: Flattened) -> Mapping[AnyOp, int]:
             found[op] = revisions[op]
         elif (type(op) is Shared or type(op) is Unzip) and op.once in inputs.remembered:
             found |= inputs.remembered[op.once].made_for
-        more = [source for source in _inputs_of(op) if source not in seen]
+        more = [source for source in inputs_of(op) if source not in seen]
         seen.update(more)
         todo += more
     return found
 
 
-def _inputs_of(op: AnyOp) -> Sequence[AnyOp]:
+def inputs_of(op: AnyOp) -> Sequence[AnyOp]:
     """Return the sources of an op; of the call of a pipeline the ops that it is called with."""
     if type(op) is Then and type(op.source) is Value and type(op.f) is Pure:
         return [each for each in values_in(op.source.content) if isinstance(each, DeviceOp)]

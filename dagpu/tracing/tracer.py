@@ -395,7 +395,7 @@ class Tracer:
         """Return the values that other runs are making and that this run needs to continue."""
         causes = [deferred.cause for deferred in self._evaluation.suspended]
         onces = [cause.node.once for cause in causes if type(cause) is ForeignSuspension]
-        return [once for once in onces if once.owner is not self._evaluation]
+        return [once for once in onces if not self._evaluation.memo.is_claimed(once)]
 
     def stuck_error(self) -> NestedRunError:
         """Return the error for a run that has no result, nothing left to run and nothing to wait for."""

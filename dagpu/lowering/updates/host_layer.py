@@ -28,7 +28,7 @@ from dagpu.handles import HANDLES
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.lowering.arguments.exact_tokens import PLAIN
 from dagpu.lowering.updates.comparing.compare_values import host_values_equal, same_kind
-from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs
+from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs, Sharing
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import BUILT_IN, Inspect, Map
 from dagpu.tracing.user_code import describe_closure
@@ -61,8 +61,10 @@ class NewTraceNeeded(Exception):
 class HostLayer:
     """The compiled host layer of one trace. The values of inputs that depend on the bits `stale` are not the newest."""
 
-    def __init__(self, live: LiveInputs, stale: int) -> None:
+    def __init__(self, live: LiveInputs, stale: int, sharing: Sharing | None = None) -> None:
+        """With `sharing`, other feeds may share calls of its closures."""
         self._live = live
+        self._sharing = sharing
         self._names: dict[str, Any] = {}
         """The names in the code of the function that is being compiled."""
         self._computed: set[int] = set()
@@ -152,7 +154,8 @@ class HostLayer:
         call: Any = f if direct else made.call
         if not self._is_plain(made.argument):
             call = partial(_call_on_own, call)
-        self._names[f"f{index}"] = self._live.call_of(made.node, call)
+        last = None if self._sharing is None else self._sharing.last_call(made.node, below_shared=False)
+        self._names[f"f{index}"] = call if last is None else partial(last.value, call)
         self._names[f"k{index}"] = type(made.value) if type(made.value) in PLAIN else None
         return [
             f"  v{index} = f{index}({self._expression(index, made.argument)})",

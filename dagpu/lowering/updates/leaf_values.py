@@ -101,10 +101,10 @@ class LeafValues:
         except KernelArgumentError:
             return object()
 
-    def versions(self, mask: int) -> set[Version]:
-        """Return the versions of the sources of these bits."""
-        made = [made for made, _ in self._live.values() if made.own & mask]
-        return {each.version for each in made if each.version is not None}
+    def versions(self, mask: int) -> set[Version] | None:
+        """Return the versions of the sources of these bits; None if a leaf is computed of such a source."""
+        versions = {made.version for made, _ in self._live.values() if made.bits & mask}
+        return None if None in versions else {each for each in versions if each is not None}
 
     def bits_of_sources(self) -> dict[int, int]:
         """Return the bits of the leaves that are tensors or arrays of sources, by buffer."""

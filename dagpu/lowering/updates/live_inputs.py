@@ -33,14 +33,21 @@ from dagpu.ops.source_op import Source
 from dagpu.ops.versions import Snapshot, Version
 from dagpu.tracing.run_memo import Deferred
 
+AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 Call: TypeAlias = Callable[[Any], Any]
 
 
-class CallOf(Protocol):
-    """Returns the function that calls the closure of a node. With `below_shared` a trace has met it below a `shared()`
-    op."""
+class Sharing(Protocol):
+    """What a trace asks about other feeds."""
 
-    def __call__(self, node: Map[Any], call: Call, *, below_shared: bool = False) -> Call: ...
+    def meet(self, node: AnyOp) -> bool:
+        """Observe a node that the trace has found. Return true if another feed observes it too, or may do so."""
+        ...
+
+    def last_call(self, node: AnyOp, *, below_shared: bool) -> "LastCall | None":
+        """Return the last call of a node's closure by any feed; None if the feeds do not share it. With `below_shared`
+        a trace has met it below a `shared()` op that another feed observes too."""
+        ...
 
 
 @final
@@ -54,7 +61,6 @@ class LiveValue:
         self.value = value
 
 
-AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 Bound: TypeAlias = Mapping[AnyOp, tuple[Any, Any]]
 """For the node of a closure, an argument without stand-ins and what the closure has returned for it."""
 
@@ -66,6 +72,38 @@ NOT_CALLED: Final = object()
 
 _NO_VALUE: Final = object()
 _STANDINS: Final = frozenset((SymbolicNumber, SymbolicArray, LiveValue))
+
+
+@final
+class LastCall:
+    """The last argument and value of a closure that several feeds call. The value may be an op, as one without handles
+    of its own never changes."""
+
+    __slots__ = ("_last",)
+
+    def __init__(self) -> None:
+        self._last: tuple[Any, Any] | None = None
+
+    def find(self, argument: Any, are_equal: Callable[[object, object], bool] = is_) -> Any:
+        """Return the last value, if the argument is the same as then; else `NOT_CALLED`. `are_equal` may know that two
+        objects have equal contents."""
+        last = self._last  # one read: another thread may replace the pair
+        return last[1] if last is not None and same_objects(last[0], argument, are_equal) else NOT_CALLED
+
+    def put(self, argument: Any, value: Any) -> None:
+        """Keep what the closure has returned."""
+        self._last = argument, value
+
+    def value(self, call: Call, argument: Any) -> Any:
+        """Return what `call`, whose value is to be one of the host, gives for an argument; the last value, if the
+        argument is the same."""
+        value = self.find(argument)
+        if value is NOT_CALLED:
+            value = call(argument)
+            if not any(type(item) in HANDLES or isinstance(item, DeviceOp) for item in values_in(value)):
+                value = make_unwritable(value)
+                self.put(argument, value)
+        return value
 
 
 @final
@@ -125,11 +163,11 @@ class LiveInputs:
         self.shared: list[SharedBuffer] = []
         """The `shared()` nodes whose tensors the stage that is traced makes of sources."""
         self.open: dict[Shared[Any], None] = {}
-        """The `shared()` nodes that are evaluated, and whose values need a further stage."""
+        """The `shared()` nodes that are evaluated and that another feed observes too, or may do so."""
         self.met: set[AnyOp] = set()
         """All `shared()` nodes that the trace has evaluated."""
-        self.call_of: CallOf = _own_call
-        """Returns the function that calls the closure of a node, which several feeds may share."""
+        self.sharing: Sharing | None = None
+        """What other feeds observe too; None for a trace that shares nothing, and after the trace."""
         self._standins: dict[object, Any] = {}
         self.bound_before: Bound = MappingProxyType({})
         """What closures have returned in earlier traces."""
@@ -137,6 +175,8 @@ class LiveInputs:
         """Returns true for two objects whose contents are known to be equal; one may be of an earlier trace."""
         self._calls: dict[AnyOp, tuple[Any, Any, Any]] = {}
         """The calls of closures: what each was given, with stand-ins and without, and what it has returned."""
+        self._built: list[tuple[LastCall, Any, Any, AnyOp]] = []
+        """The ops that closures have built and that other feeds may not have yet, with their shared calls."""
         self._before = before or {}
 
     @property
@@ -151,7 +191,7 @@ class LiveInputs:
 
     def end_trace(self) -> None:
         """Let the versions of the snapshot go, and what is known of earlier traces: the trace is over."""
-        self._snapshot, self.bound_before, self.are_equal = None, MappingProxyType({}), is_
+        self._snapshot, self.bound_before, self.are_equal, self.sharing = None, MappingProxyType({}), is_, None
 
     def cutoff_values(self) -> LetThrough:
         """Return the values of the cutoffs, with which a later trace compares its own."""
@@ -160,14 +200,38 @@ class LiveInputs:
     # ---- calls of closures
 
     def bound_value(self, node: AnyOp, argument: Any) -> Any:
-        """Return what the closure of a node has returned for this argument in an earlier trace; `NOT_CALLED` if it was
-        not called with it."""
+        """Return what the closure of a node has returned for this argument in an earlier trace, or for another feed;
+        `NOT_CALLED` if it was not called with it."""
         given, value = self.bound_before.get(node, (None, NOT_CALLED))
-        return value if value is not NOT_CALLED and same_objects(given, argument, self.are_equal) else NOT_CALLED
+        if value is not NOT_CALLED and same_objects(given, argument, self.are_equal):
+            return value
+        last = None if self.sharing is None else self.sharing.last_call(node, below_shared=bool(self.open))
+        return NOT_CALLED if last is None else last.find(argument, self.are_equal)
+
+    def called(self) -> set[AnyOp]:
+        """Return the nodes whose closures were called, or whose values were found."""
+        return set(self._calls)
 
     def bind(self, node: AnyOp, argument: Any, concrete: Any, value: Any) -> None:
         """Record what a closure has returned. `concrete` is its argument without stand-ins."""
         self._calls[node] = argument, concrete, value
+        last = None if self.sharing is None else self.sharing.last_call(node, below_shared=bool(self.open))
+        if last is not None:
+            if isinstance(value, DeviceOp):
+                self._built.append((last, argument, concrete, value))
+            else:
+                last.put(concrete, value)
+
+    def share_built(self) -> None:
+        """Let other feeds have the ops that closures have built: those that hold no stand-in which serves later values,
+        as in `bound`."""
+        built, self._built = self._built, []
+        for each in built:
+            last, argument, concrete, op = each
+            if self.reads.issuperset(self._indices_in(argument)):
+                last.put(concrete, op)
+            else:
+                self._built.append(each)
 
     def bound(self, stale: int) -> dict[AnyOp, tuple[Any, Any]]:
         """Return for each closure its last argument and what it has returned for that, for a later trace. The bits
@@ -333,11 +397,6 @@ class LiveInputs:
 
 
 _OPAQUE: Final = frozenset((LiveValue,))
-
-
-def _own_call(node: Map[Any], call: Call, *, below_shared: bool = False) -> Call:
-    """Return the function by which a feed calls a closure that it shares with no other."""
-    return call
 
 
 def _same(value: Any) -> Any:

@@ -239,7 +239,7 @@ class LiveSources:
         concrete = self.live.concrete(argument)
         value = self.live.bound_value(node, concrete)
         if value is NOT_CALLED:
-            value = self.live.call_of(node, call, below_shared=bool(self.live.open))(concrete)
+            value = call(concrete)
         if has_op(value):
             refuse_op(value, describe_closure(node, f))
         made = self.live.derive(node, call, argument, value)
@@ -297,7 +297,8 @@ class LiveSources:
     def start(self, node: Remembering) -> None:
         self.reads.start(node)
         if type(node) is Shared:
-            self.live.open[node] = None
+            if self.live.sharing is not None and self.live.sharing.meet(node):
+                self.live.open[node] = None
             self.live.met.add(node)
 
     def built(self, node: AnyOp, op: AnyOp) -> None:

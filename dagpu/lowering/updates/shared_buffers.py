@@ -20,8 +20,9 @@ class SharedBuffer:
     """A `Shared`, and the buffer of its value in the program of a stage."""
 
     node: Shared[Any]
-    sources: tuple[Source[Any], ...]
-    """The sources on which the value depends; none for a constant."""
+    sources: tuple[Source[Any], ...] | None
+    """The sources on which the value depends; none for a constant. None if it depends on a cutoff with an `equal` too:
+    it may be that of an earlier snapshot, so no other run may take it for the value of these sources."""
     buffer: int
     device: Device
     nbytes: int
@@ -31,7 +32,7 @@ class SharedBuffer:
 
     def revisions(self, snapshot: Snapshot) -> Mapping[Any, int]:
         """Return the revisions of the sources in a snapshot."""
-        return {node: node.cell.history.at(snapshot).revision for node in self.sources}
+        return {node: node.cell.history.at(snapshot).revision for node in self.sources or ()}
 
     def holds(self, value: Any) -> bool:
         """Return true if a value of another run can be in this buffer: it is a tensor of the same place and layout."""
@@ -45,18 +46,14 @@ class SharedBuffer:
 def shared_buffer(
     node: Shared[Any], value: Any, read: Iterable[Source[Any] | Cutoff[Any, Any, Any]], builder: ProgramBuilder
 ) -> SharedBuffer | None:
-    """Return the buffer of a `Shared` for which the trace has read these sources and cutoffs.
-
-    None if its value is no tensor that the stage makes, or depends on a cutoff with an `equal`: such a value may be
-    that of an earlier snapshot.
-    """
+    """Return the buffer of a `Shared` for which the trace has read these sources and cutoffs; None if its value is no
+    tensor that the stage makes."""
     if type(value) is not SharedTensor:
         return None
     state, nodes = live_state(value), list(read)
     storage = state.storage
     if type(storage) is not TracedStorage or storage.builder is not builder:
         return None
-    if any(type(each) is Cutoff and each.equal is not None for each in nodes):
-        return None
-    sources = tuple([each for each in nodes if type(each) is Source])
+    old = any(type(each) is Cutoff and each.equal is not None for each in nodes)
+    sources = None if old else tuple([each for each in nodes if type(each) is Source])
     return SharedBuffer(node, sources, storage.buffer, storage.device, storage.nbytes, state.layout, state.origin)

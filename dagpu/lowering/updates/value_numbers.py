@@ -5,7 +5,8 @@ buffers, for the number of the output, and for the value numbers of all that it 
 one after the other can be compared, and memory of the first one that is still right for the second one stays in use.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
 from typing import Any, final, get_args
 
 from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token
@@ -19,6 +20,7 @@ from dagpu.plans.program import (
     Items,
     Program,
     Tiles,
+    Value,
     View,
     constant_values,
     operand_values,
@@ -61,9 +63,12 @@ class ValueNumbers:
         """Return true for one object, and for two that hold contents of one number."""
         return one is other or self._named.get(id(one), self) == self._named.get(id(other))
 
-    def of_program(self, program: Program, leaf: Callable[[int], Any]) -> dict[int, int]:
+    def of_program(
+        self, program: Program, leaf: Callable[[int], Any], made: Mapping[Value, object] = MappingProxyType({})
+    ) -> dict[int, int]:
         """Return the number of what a program leaves in each buffer that it uses. `leaf` returns the value that a
-        buffer holds before the program starts."""
+        buffer holds before the program starts, and `made` has the memory of values that other programs get as leaves;
+        None where it is not there yet."""
         accesses, numbers = program.accesses, [-1] * len(program.buffers)
         for instruction, uses in zip(program.instructions, accesses.uses, strict=True):
             for value in uses:
@@ -75,7 +80,9 @@ class ValueNumbers:
                 names.setdefault(buffer, len(names))
             does = self._operation(program, instruction), tuple([self._operand(each, names) for each in values])
             reads = tuple(sorted([(names[accesses.buffer[value]], numbers[value]) for value in uses]))
-            numbers += [self.number((does, names[buffer], reads)) for buffer in instruction.writes]
+            for buffer in instruction.writes:
+                held = made.get(len(numbers))
+                numbers.append(self.number((does, names[buffer], reads)) if held is None else self.of_leaf(held))
         return {buffer: numbers[value] for buffer, value in enumerate(accesses.last) if numbers[value] >= 0}
 
     def _operation(self, program: Program, instruction: Instruction) -> Hashable:
@@ -105,9 +112,4 @@ class ValueNumbers:
         return (Cell, names[operand.buffer]) if kind is Cell else self._constant(operand)
 
     def _constant(self, value: Any) -> Hashable:
-        if type(value) in PLAIN:
-            return exact_token(value)
-        if type(value) is tuple:
-            return tuple(map(self._constant, value))
-        self._alive.append(value)
-        return "object", id(value)
+        return tuple(map(self._constant, value)) if type(value) is tuple else self.of_leaf(value)

@@ -18,6 +18,7 @@ from dagpu.lowering.updates.shared_buffers import SharedBuffer
 from dagpu.lowering.updates.staleness import Staleness
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import Shared
 from dagpu.plans.plan import Plan
 from dagpu.plans.program import HOST
 from dagpu.reactive.plans.conditional_plans import ConditionalPlan, ConditionalPlans
@@ -75,7 +76,7 @@ class LiveStage:
         """Those that another feed observes too. Their tensors are results."""
         self.shares_updates = False
         """True if one of these depends on a source, so that an update may make it for other feeds."""
-        self.opened: list[AnyOp] = []
+        self.opened: list[Shared[Any]] = []
         """The nodes that another feed observes too, and that a later stage makes of what this one makes."""
         self._below: dict[frozenset[int], set[int]] = {}
         self._settings = settings
@@ -93,7 +94,7 @@ class LiveStage:
         nodes `common` are results. What was not kept before is lost."""
         before, targets = self.staleness.targets, staleness.targets
         self.staleness, self.common = staleness, common
-        self.shares_updates = any(each.sources for each in common)
+        self.shares_updates = any(each.sources != () for each in common)
         self._below.clear()
         self._targets_on_devices = _targets_on_devices(staleness)
         self.cutoffs.staleness = staleness
@@ -120,7 +121,7 @@ class LiveStage:
         """Take over memory of an earlier trace for lost targets whose contents are the same by construction."""
         if not available or not self.lost:
             return
-        numbers = table.of_program(self.staleness.program, self.leaves.identity)
+        numbers = self._numbers(table)
         for buffer in self.lost:
             found = available.get(numbers[buffer])
             if found is not None:
@@ -130,7 +131,7 @@ class LiveStage:
     def take_from(self, wanted: Iterable[int], table: ValueNumbers, lenders: Lenders) -> set[int]:
         """Take over memory of other feeds whose contents are, by construction, those of these targets. Return the
         targets that were found."""
-        numbers, found = table.of_program(self.staleness.program, self.leaves.identity), set[int]()
+        numbers, found = self._numbers(table), set[int]()
         for buffer in wanted:
             lender = lenders.get(numbers[buffer])
             if lender is not None:
@@ -143,8 +144,7 @@ class LiveStage:
     def lenders(self, table: ValueNumbers, stale: int) -> Lenders:
         """Return the targets that are right although the bits `stale` have changed, by value number, and name what they
         hold: a later stage may read it."""
-        numbers = table.of_program(self.staleness.program, self.leaves.identity)
-        found: Lenders = {}
+        numbers, found = self._numbers(table), Lenders()
         for buffer in self.staleness.targets - self.lost:
             memory = self.targets.memory[buffer]
             is_stale = self.staleness.bits_of(buffer) & stale and buffer not in self.fresh
@@ -157,6 +157,13 @@ class LiveStage:
         """Return the memory of the targets that are right although the bits `stale` have changed, by value number."""
         lenders = self.lenders(table, stale)
         return {number: (each.memory[b], each.handle_of(b)) for number, (each, b) in lenders.items()}
+
+    def _numbers(self, table: ValueNumbers) -> dict[int, int]:
+        """Return the value number of each buffer. A constant that was published has that of its memory, which is a leaf
+        to others."""
+        last, memory = self.staleness.program.accesses.last, self.targets.memory
+        made = {last[one.buffer]: memory[one.buffer] for one in self.common if one.sources == ()}
+        return table.of_program(self.staleness.program, self.leaves.identity, made)
 
     def take(self, buffer: int, tensor: SharedTensor[Any]) -> None:
         """Take over the memory of a tensor that another run has made for a target."""

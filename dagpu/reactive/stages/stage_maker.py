@@ -70,8 +70,8 @@ class StageMaker:
         on_plan = partial(call_on_plan, self._settings, self._op)
         stage = LiveStage(staleness, leaves, cutoffs, shared, memory, self._settings, on_plan, self._limit is None)
         if self._shared is not None:
-            self._shared.meet(live.met)
-            stage.opened = [node for node in live.open if self._shared.is_common(node)]
+            live.share_built()
+            stage.opened = list(live.open)
             self.share(stage, self._shared)
         return stage
 
