@@ -8,8 +8,6 @@ from typing import Any, Final, TypeVar, final
 from dagpu.common.critical import pause_section, restore_section
 from dagpu.common.places import Origin
 from dagpu.handles.storage import Locks
-from dagpu.lowering.arguments.cache_key import flatten_op
-from dagpu.lowering.arguments.exact_tokens import is_fixed
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, Shared, Then, Value
 from dagpu.plans.plan import Plan
@@ -22,9 +20,11 @@ from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.found_plan import run_by_a_plan
 from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call
 from dagpu.runtime.waiting.waits import BlockingWaits, Waits, drive
+from dagpu.tracing.cache_key import flatten_op
 from dagpu.tracing.own_plans import sources_of_part
 from dagpu.tracing.run_memo import PENDING, Deferred, part_of
 from dagpu.tracing.tracer import Stage, Tracer
+from dagpu.tracing.value_tokens import is_fixed
 
 _T = TypeVar("_T")
 _blocking: Final = BlockingWaits()

@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping, ReferenceQueue
 from dagpu.common.places import Origin
-from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.graph import GraphLaunch
 from dagpu.runtime.calls.direct_call import make_call_again, make_direct_call, make_fresh_call
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.settings import Settings
+from dagpu.tracing.flattened import Flattened
 
 KEPT_PER_OP: Final = 8
 """The most plans, for different devices and policies, that an op keeps, or a cache for one structure."""

@@ -6,8 +6,6 @@ from types import CodeType
 from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.places import Origin, describe, passes_on, place_of
-from dagpu.lowering.arguments.cache_key import MOST_NODES, flatten_op
-from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
@@ -16,6 +14,8 @@ from dagpu.runtime.calls.direct_call import OFTEN, make_call_again
 from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.plan_cache import KEPT_PER_OP, PlanCache, plans
+from dagpu.tracing.cache_key import MOST_NODES, flatten_op
+from dagpu.tracing.flattened import Flattened
 from dagpu.tracing.signature import BoundArguments, Signature
 
 _FEW_NODES: Final = 64

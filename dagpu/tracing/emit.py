@@ -27,7 +27,6 @@ from dagpu.handles.device_handles import Device, driver_of
 from dagpu.handles.handle_trees import handles_in, storage_of
 from dagpu.handles.symbolic import SymbolicNumber
 from dagpu.kernels.call_arguments import arguments_fit, check_arguments
-from dagpu.lowering.arguments.scalar_params import SEED, ScalarUse
 from dagpu.ops import creation, graph, launch
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import HostCall as HostCallNode
@@ -51,6 +50,7 @@ from dagpu.plans.program import (
 from dagpu.plans.spread import spreads
 from dagpu.tracing.program_builder import NO_DEVICE, ProgramBuilder, TracedStorage
 from dagpu.tracing.run_memo import Deferred, FromCell
+from dagpu.tracing.traced_arguments import SEED, ScalarUse
 
 
 def emit_alloc(

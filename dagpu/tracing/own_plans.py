@@ -14,13 +14,13 @@ from typing import Any, Final
 
 from dagpu.common.containers import values_in
 from dagpu.handles import HANDLES
-from dagpu.lowering.arguments.exact_tokens import PLAIN
-from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import BUILT_IN, HostCall, Map, Pure, Shared, Then, Unzip, Value, sources_of
 from dagpu.ops.creation import from_host
 from dagpu.ops.single_flight import NOTHING
 from dagpu.ops.source_op import Source
+from dagpu.tracing.flattened import Flattened
+from dagpu.tracing.value_tokens import PLAIN
 
 AnyOp = DeviceOp[Any, Any, Any]
 

@@ -20,10 +20,10 @@ from dagpu.handles import HandleBase, HandleState, Lender, Partition, Tensor, Te
 from dagpu.handles.device_handles import Device
 from dagpu.handles.storage import ModuleState, Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
-from dagpu.lowering.arguments.scalar_params import NumberUse
 from dagpu.ops.graph import Captured
 from dagpu.ops.initializers import Constant, fresh_seed
 from dagpu.plans.program import HOST, Buffer, Cell, CopyDtoD, Fill, Instruction, Program, Role, Tiles, View
+from dagpu.tracing.traced_arguments import NumberUse
 
 
 @final

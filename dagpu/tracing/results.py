@@ -26,11 +26,9 @@ from dagpu.handles import (
 from dagpu.handles.handle_trees import has_owning_handle, make_unwritable
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
-from dagpu.lowering.arguments.exact_tokens import PLAIN, is_tuple
-from dagpu.lowering.arguments.flattened import RememberedValue
-from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.ops.compose import BUILT_IN, Map, Shared, Taken, Value
 from dagpu.ops.single_flight import NOTHING
+from dagpu.tracing.flattened import RememberedValue
 from dagpu.tracing.program_builder import ProgramBuilder, TracedStorage
 from dagpu.tracing.run_memo import (
     PENDING,
@@ -46,7 +44,9 @@ from dagpu.tracing.run_memo import (
     copy_for_consumer,
     resolve,
 )
+from dagpu.tracing.traced_arguments import FixedHandle, TracedArguments
 from dagpu.tracing.user_code import MAY_DIFFER, apply_map, describe_closure, user_function
+from dagpu.tracing.value_tokens import PLAIN, is_tuple
 
 ResultBuilder: TypeAlias = Callable[[list[Any], Sequence[Any]], Any]
 """A function that builds (a part of) a run's result from the run's memory and from its leaves, which have moved into

@@ -8,15 +8,14 @@ from dagpu.common.errors import KernelArgumentError
 from dagpu.common.places import Origin
 from dagpu.handles import HANDLES, find_live_state, live_state, state_of
 from dagpu.handles.storage import Storage
-from dagpu.lowering.arguments.call_guard import LeafBinding, Reading
-from dagpu.lowering.arguments.scalar_params import NumberUse
-from dagpu.lowering.arguments.traced_arguments import FixedHandle, TracedArguments
 from dagpu.ops.graph import Captured
 from dagpu.ops.initializers import fresh_seed
 from dagpu.ops.single_flight import Once
+from dagpu.tracing.call_guard import LeafBinding, Reading
 from dagpu.tracing.program_builder import ProgramBuilder
 from dagpu.tracing.results import ResultBuilder, ResultTemplate, remembering_builder
 from dagpu.tracing.run_memo import BoundClaims, Deferred, RunMemo
+from dagpu.tracing.traced_arguments import FixedHandle, NumberUse, TracedArguments
 from dagpu.tracing.undo_log import UndoLog
 
 
@@ -73,7 +72,7 @@ class BoundArguments:
 #     holds an object that can be changed in place (a list in a `Value`);
 #     waits for host data in another way than by `map`, since there is more than one program then.
 #
-# Runs of different ops of one key (dagpu.lowering.arguments.cache_key) may also move leaves of the key, and differ in
+# Runs of different ops of one key (dagpu.tracing.cache_key) may also move leaves of the key, and differ in
 # their numbers. A pipeline's function may call functions: `@pipeline` states that its result depends on its arguments
 # alone.
 #

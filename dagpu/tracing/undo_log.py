@@ -16,13 +16,13 @@ from dagpu.handles import HANDLES, OWNING, Handle, Tensor, find_live_state, live
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.handle_state import HandleState, restore_state, take_state
 from dagpu.handles.handle_trees import handles_in, map_handles
-from dagpu.lowering.arguments.traced_arguments import TracedArguments
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import On, Unzip
 from dagpu.plans.policies import OnStream
 from dagpu.plans.spread import on_one_device, spreads
 from dagpu.tracing.program_builder import Loans
 from dagpu.tracing.run_memo import take_published
+from dagpu.tracing.traced_arguments import TracedArguments
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 

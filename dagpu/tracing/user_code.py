@@ -9,11 +9,11 @@ from dagpu.common.errors import DagpuError
 from dagpu.common.places import Origin, describe
 from dagpu.common.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
 from dagpu.handles.symbolic import read_standins
-from dagpu.lowering.arguments.exact_tokens import is_fixed
-from dagpu.lowering.arguments.traced_arguments import TracedArguments
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import BUILT_IN, HostCall, Inspect, Map, Pure, Then
 from dagpu.plans.program import Cell, Items
+from dagpu.tracing.traced_arguments import TracedArguments
+from dagpu.tracing.value_tokens import is_fixed
 
 
 @final

@@ -26,12 +26,12 @@ from dagpu.common.critical import call_user
 from dagpu.common.wrong_arguments import refuse_stop_iteration
 from dagpu.handles import HANDLES
 from dagpu.handles.handle_trees import make_unwritable
-from dagpu.lowering.arguments.exact_tokens import PLAIN
 from dagpu.lowering.updates.comparing.compare_values import host_values_equal, same_kind
 from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs, Sharing
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import BUILT_IN, Inspect, Map
 from dagpu.tracing.user_code import describe_closure
+from dagpu.tracing.value_tokens import PLAIN
 
 Mark = Callable[[int], None]
 """Records that the bit of a cutoff is stale."""

@@ -8,7 +8,6 @@ from dagpu.common.containers import own_containers, values_in
 from dagpu.common.errors import NotReadyError
 from dagpu.handles import HANDLES
 from dagpu.handles.handle_trees import make_unwritable
-from dagpu.lowering.arguments.traced_arguments import TracedArguments
 from dagpu.lowering.updates.live_inputs import NOT_CALLED, LiveInputs, LiveValue
 from dagpu.lowering.updates.reads import AnyOp, Reads, Remembering
 from dagpu.lowering.updates.shared_buffers import shared_buffer
@@ -23,6 +22,7 @@ from dagpu.ops.versions import Snapshot
 from dagpu.plans.program import Cell, Items
 from dagpu.tracing.program_builder import ProgramBuilder
 from dagpu.tracing.run_memo import NOT_YET, Deferred
+from dagpu.tracing.traced_arguments import TracedArguments
 from dagpu.tracing.user_code import Closures, call_closure, describe_closure
 
 

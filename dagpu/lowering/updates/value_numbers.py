@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable, Mapping
 from types import MappingProxyType
 from typing import Any, final, get_args
 
-from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token
 from dagpu.ops.initializers import Recipe
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.plans.program import (
@@ -26,6 +25,7 @@ from dagpu.plans.program import (
     operand_values,
     operands_in,
 )
+from dagpu.tracing.value_tokens import PLAIN, exact_token
 
 
 @final

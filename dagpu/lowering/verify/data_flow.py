@@ -11,7 +11,6 @@ from collections.abc import Hashable, Mapping
 from dataclasses import fields
 from typing import Any, Final, Protocol, TypeAlias, final, get_args
 
-from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token
 from dagpu.lowering.updates.claims import Comparison
 from dagpu.plans.program import (
     Buffer,
@@ -28,6 +27,7 @@ from dagpu.plans.program import (
     Tiles,
     View,
 )
+from dagpu.tracing.value_tokens import PLAIN, exact_token
 
 Value: TypeAlias = int
 """The number of a value; see the module."""

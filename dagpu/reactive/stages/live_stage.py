@@ -9,7 +9,6 @@ from dagpu.common.places import Origin
 from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Locks
-from dagpu.lowering.arguments.call_guard import Reading
 from dagpu.lowering.updates.claims import Change, runs
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
@@ -32,6 +31,7 @@ from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting.waits import Waits
+from dagpu.tracing.call_guard import Reading
 from dagpu.tracing.signature import BoundArguments
 
 AnyOp = DeviceOp[Any, Any, Any]

@@ -1,7 +1,7 @@
 """The direct call of a plan: from the inputs of a run to its result, by a table that was made for the plan.
 
 The general way makes a key, looks the plan up, binds, locks, moves and submits. A direct call reads its inputs by the
-rows of a table (dagpu.lowering.arguments.call_guard), which takes a tenth of the time of a key, and goes through the
+rows of a table (dagpu.tracing.call_guard), which takes a tenth of the time of a key, and goes through the
 same sequence in its short form, under two rules:
 
 - The table comes first. A call that it refuses has no effect; the general way runs it then.
@@ -21,17 +21,17 @@ from dagpu.common.critical import BOOKKEEPING, INTERRUPT
 from dagpu.common.places import Origin
 from dagpu.handles import Partition, cut_of
 from dagpu.handles.handle_state import restore_state, take_known_state
-from dagpu.lowering.arguments.call_guard import Guard, Moved, Reading, guard_call, guard_op
-from dagpu.lowering.arguments.exact_tokens import exact_token
-from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.ops.base import DeviceOp, attach_plans
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.run_call import settle
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting.trio_waits import TrioWaits
 from dagpu.runtime.waiting.waits import BlockingWaits, drive
+from dagpu.tracing.call_guard import Guard, Moved, Reading, guard_call, guard_op
+from dagpu.tracing.flattened import Flattened
 from dagpu.tracing.signature import Signature
 from dagpu.tracing.undo_log import TAKEN
+from dagpu.tracing.value_tokens import exact_token
 
 MISS: Final = object()
 """Returned for a call that a direct call refuses. The call has had no effect; the general way runs it."""

@@ -7,8 +7,6 @@ from typing import Any, Final, final
 from dagpu.backends.protocol import Bindings, Run
 from dagpu.common.errors import DeviceError
 from dagpu.common.places import Origin
-from dagpu.lowering.arguments.exact_tokens import exact_token
-from dagpu.lowering.arguments.flattened import Flattened
 from dagpu.plans.list_schedule import ListSchedule
 from dagpu.plans.placed_values import verify_placement
 from dagpu.plans.plan import Plan
@@ -20,8 +18,10 @@ from dagpu.plans.verifier import verify
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import backend
 from dagpu.runtime.waiting.pace import Pace
+from dagpu.tracing.flattened import Flattened
 from dagpu.tracing.signature import BoundArguments, Signature
 from dagpu.tracing.tracer import Stage
+from dagpu.tracing.value_tokens import exact_token
 
 _UPDATE_GRAPH_FROM: Final = 2
 """The update by one plan, counted from 1, from which on it is launched as one CUDA graph."""

@@ -29,7 +29,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.lowering.arguments.cache_key import flatten_op
+from dagpu.tracing.cache_key import flatten_op
 from tests.behaviour.arrays.array_places import cut, steps
 from tests.programs.graph_trials import graph_calls
 from tests.simulated.each_device import where as where

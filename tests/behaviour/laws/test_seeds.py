@@ -39,8 +39,8 @@ from dagpu import (
 )
 from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.common.philox import key_of, philox4x32
-from dagpu.lowering.arguments.cache_key import flatten_op
 from dagpu.testing import Normal, Uniform, plans
+from dagpu.tracing.cache_key import flatten_op
 from tests.programs.expressions import bits
 from tests.programs.graph_trials import graph_calls
 from tests.simulated.each_device import where as where

@@ -16,8 +16,8 @@ import pytest
 
 from dagpu import DeviceOp, from_host, ones, pipeline, value, zip_ops
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
-from dagpu.lowering.arguments.stateless_functions import is_stateless
 from dagpu.testing import plans, storage_of
+from dagpu.tracing.value_tokens import is_stateless
 
 Op = DeviceOp[Any, Any, Any]
 S = (2,)

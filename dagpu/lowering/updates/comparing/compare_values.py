@@ -11,8 +11,8 @@ from dagpu.common.errors import UpdateError
 from dagpu.common.places import describe
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import SharedTensor, live_state
-from dagpu.lowering.arguments.exact_tokens import PLAIN, exact_token
 from dagpu.ops.compose import Cutoff
+from dagpu.tracing.value_tokens import PLAIN, exact_token
 
 
 def same_kind(old: Any, new: Any) -> bool:

@@ -18,11 +18,11 @@ from dagpu.common.layout import element_type
 from dagpu.handles import Partition, cut_of, live_state
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
-from dagpu.lowering.arguments.cache_key import flatten_op
-from dagpu.lowering.arguments.flattened import Flattened, Row
-from dagpu.lowering.arguments.value_kinds import Trace, with_standins
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Pure, Then, Value
+from dagpu.tracing.cache_key import flatten_op
+from dagpu.tracing.flattened import Flattened, Row
+from dagpu.tracing.value_kinds import Trace, with_standins
 from tests.programs.arithmetic import axpy, scale
 from tests.unit.lowering.arguments.structure_keys import Colour, Pair, S, named, out, shared, tensor
 

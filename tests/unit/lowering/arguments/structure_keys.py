@@ -4,7 +4,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from dagpu import Out, empty, f32, full, kernel
-from dagpu.lowering.arguments.cache_key import flatten_op
+from dagpu.tracing.cache_key import flatten_op
 from tests.programs.expressions import Op
 
 S = (2, 2)

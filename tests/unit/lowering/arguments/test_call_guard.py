@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from dagpu import empty, full, pipeline, use_device
-from dagpu.lowering.arguments.call_guard import LeafBinding, guard_call
+from dagpu.tracing.call_guard import LeafBinding, guard_call
 from tests.programs.arithmetic import add, scale
 from tests.unit.lowering.arguments.argument_trees import table_of
 from tests.unit.lowering.arguments.structure_keys import shared

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from dagpu import DeviceOp, convert, dup, empty, fill, from_host, full, rand, use_device, value, zeros, zip_ops
 from dagpu.handles import HANDLES
-from dagpu.lowering.arguments.cache_key import EqualKind, KernelKind, RecordKind, flatten_op
-from dagpu.lowering.arguments.call_guard import Guard, LeafBinding, guard_op
 from dagpu.ops.compose import Cut, HostCall, Item, ToHost, Value
 from dagpu.runtime.calls.direct_call import MISS
 from dagpu.testing import Constant, KernelSpec, Uniform
+from dagpu.tracing.cache_key import EqualKind, KernelKind, RecordKind, flatten_op
+from dagpu.tracing.call_guard import Guard, LeafBinding, guard_op
 from tests.programs.arithmetic import add, axpy, scale
 from tests.programs.expressions import Building, Op, build
 from tests.programs.strategies import shapes

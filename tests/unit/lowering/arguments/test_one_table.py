@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import use_device
-from dagpu.lowering.arguments import cache_key, value_kinds
-from dagpu.lowering.arguments.call_guard import Guard, LeafBinding, guard_call
-from dagpu.lowering.arguments.flattened import CacheKey, Row
+from dagpu.tracing import cache_key, value_kinds
+from dagpu.tracing.call_guard import Guard, LeafBinding, guard_call
+from dagpu.tracing.flattened import CacheKey, Row
 from tests.support.check_mutants import check_mutants
 from tests.unit.lowering.arguments.argument_trees import AGAIN, CONTAINERS, LEAVES, Call, Tree, table_of, trees
 

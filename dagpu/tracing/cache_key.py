@@ -1,7 +1,7 @@
 """The cache key of an op, which is equal for two ops exactly where a trace would give the same plan, and the inputs in
 which runs of one plan may differ.
 
-A key is a table: rows in the order of a walk that is the same for both DAGs (dagpu.lowering.arguments.value_kinds has
+A key is a table: rows in the order of a walk that is the same for both DAGs (dagpu.tracing.value_kinds has
 those of values). The walk also collects the *leaves*, which are the inputs of a run: handles, NumPy arrays and numbers.
 For a handle the key has everything except the memory, and also which leaves share that memory and whether a graph
 writes it. For an array it has the shape and element type, for a number its type, `int` or `float`. All other objects
@@ -35,10 +35,6 @@ from dagpu.common.places import Origin
 from dagpu.handles import OWNING
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.symbolic import SymbolicArray
-from dagpu.lowering.arguments.call_guard import Guard
-from dagpu.lowering.arguments.exact_tokens import field_token
-from dagpu.lowering.arguments.flattened import SEED_PLACE, AnyOp, CacheKey, Flattened, RememberedValue, Row
-from dagpu.lowering.arguments.value_kinds import ITEMS, NAMED, NUMBERS, PLAIN_VALUE, Kind, TableWalk, Values
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import (
     BUILT_IN,
@@ -65,6 +61,10 @@ from dagpu.ops.launch import Launch
 from dagpu.ops.single_flight import NOTHING, Once
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import Snapshot
+from dagpu.tracing.call_guard import Guard
+from dagpu.tracing.flattened import SEED_PLACE, AnyOp, CacheKey, Flattened, RememberedValue, Row
+from dagpu.tracing.value_kinds import ITEMS, NAMED, NUMBERS, PLAIN_VALUE, Kind, TableWalk, Values
+from dagpu.tracing.value_tokens import field_token
 
 _CONSTANTS: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
 """The ids of the functions that `Map` applies in most DAGs. These objects live as long as the process, so their ids are

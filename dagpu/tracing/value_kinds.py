@@ -1,13 +1,13 @@
 """The table of a run: a row for each value, and for each kind of value what its rows are used for.
 
-One walk makes the table (dagpu.lowering.arguments.cache_key). A row is a tuple: the kind of the value, its place, and
+One walk makes the table (dagpu.tracing.cache_key). A row is a tuple: the kind of the value, its place, and
 what a trace can tell of it. The place says where the value is: each container has given numbers to its items, and each
 node to its fields. A place of -1 is no argument: the value of a source, or one that an op remembers.
 
 The four uses of a row stand beside one another in the class of its kind, so they cannot come to differ:
 
 - `add` makes the row. The rows are the cache key: two runs have one plan if their rows are equal.
-- `guard` gives the conditions under which another value would get an equal row (dagpu.lowering.arguments.call_guard).
+- `guard` gives the conditions under which another value would get an equal row (dagpu.tracing.call_guard).
 - `read` of a leaf compares it, and binds it to a program.
 - `put_standin` puts what a trace sees in the place of a leaf.
 
@@ -29,20 +29,21 @@ from dagpu.handles import HANDLES, HandleState, Partition, SharedTensor, Tensor,
 from dagpu.handles.storage import Storage, no_graph
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins, standin_of
 from dagpu.kernels.declaration import ScalarCheck
-from dagpu.lowering.arguments.call_guard import Guard, Reading
-from dagpu.lowering.arguments.exact_tokens import (
-    COMPARABLE,
-    DEEPEST,
-    PLAIN,
-    exact_token,
-    is_named,
-    is_tuple,
-)
-from dagpu.lowering.arguments.fixed_tokens import describe_unreadable, fixed_token
-from dagpu.lowering.arguments.flattened import AnyOp, Flattened, Row
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import Snapshot
+from dagpu.tracing.call_guard import Guard, Reading
+from dagpu.tracing.flattened import AnyOp, Flattened, Row
+from dagpu.tracing.value_tokens import (
+    COMPARABLE,
+    DEEPEST,
+    PLAIN,
+    describe_unreadable,
+    exact_token,
+    fixed_token,
+    is_named,
+    is_tuple,
+)
 
 NUMBERS: Final = frozenset((int, float, SymbolicNumber))
 """The types of numbers that may differ between runs. A stand-in among them is left over from another trace, and counts
@@ -333,7 +334,7 @@ class NamedKind(ValueKind):
 @final
 class FixedKind(ValueKind):
     """A value without a place for inputs, such as a slice, a function or a frozen dataclass: its token, by
-    dagpu.lowering.arguments.fixed_tokens. The key keeps alive what is in the token by its identity."""
+    dagpu.tracing.value_tokens. The key keeps alive what is in the token by its identity."""
 
     def add(self, walk: "TableWalk", value: Any, at: int, depth: int) -> bool:
         token = fixed_token(value, walk.identity)

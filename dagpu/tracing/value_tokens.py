@@ -1,18 +1,16 @@
-"""Tokens of arguments that have no place for inputs: ranges, slices, sets, frozen dataclasses, functions and classes.
+"""Tokens of values, which are equal exactly where no program can distinguish the values.
 
-Equal tokens mean that no trace can tell the values apart, so there is a plan for each such value. What is not immutable
-by its type is read each time. Of a function that is what its code names: variables, defaults, and attributes of modules
-and classes. Of a class it is all of its attributes, since any function may read them; the class of a member of an
-enumeration, or of a dataclass, is read too. A value that holds anything else (a handle, an array, an object of the
-user's, a module of the program) has none.
+First those of plain values. Then those of arguments that have no place for inputs: ranges, slices, sets, frozen
+dataclasses, functions and classes. Last the test for functions that a plan may call in every run.
 """
 
 import dis
 import sys
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum, EnumMeta
 from functools import cached_property, lru_cache, partial
+from struct import Struct
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
@@ -29,14 +27,113 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
+from dagpu.common.layout import COMPLEX, SUPPORTED
 from dagpu.common.pickling import PickledByName
-from dagpu.lowering.arguments.exact_tokens import DEEPEST, PLAIN, exact_token, is_foreign, is_named, is_tuple
-from dagpu.lowering.arguments.stateless_functions import is_found_by_name
+from dagpu.handles.device_handles import Device
+from dagpu.handles.symbolic import SymbolicNumber
+
+PLAIN: Final = frozenset(
+    {bool, int, float, complex, str, bytes, type(None)} | {np.dtype(element).type for element in SUPPORTED | COMPLEX}
+)
+"""The types of immutable values that refer to no other objects."""
+
+COMPARABLE: Final = frozenset((bool, int, str, bytes, type(None)))
+"""The types among these of which no program can distinguish equal values of one type. The float 0.0 equals -0.0."""
+
+_NAMED: Final = (Device, np.dtype)
+"""The classes of objects that are in a key by their identity."""
+
+_FIXED_TYPE: Final = 1 << 8
+"""The flag of a class whose attributes cannot be set (`Py_TPFLAGS_IMMUTABLETYPE`)."""
+
+_INT: Final = frozenset((int,))
+
+DEEPEST: Final = 20
+"""The depth to which nested tuples, lists and dicts are inspected."""
+
+_bits: Final = Struct("d").pack
+"""Packs a float into its bytes. `float.hex` would call each NaN 'nan'."""
+
+
+def is_fixed(value: Any, depth: int = 0) -> bool:
+    """Return true for a value that cannot be changed in place, as far as it is inspected."""
+    if is_tuple(value):
+        return depth < DEEPEST and all(is_fixed(item, depth + 1) for item in value)
+    return type(value) in PLAIN
+
+
+def is_named(value: object) -> bool:
+    """Return true for a value that is in a key by its identity: it never changes. A class of the program is none, since
+    its attributes may be set."""
+    return isinstance(value, _NAMED) or (isinstance(value, type) and is_foreign(value))
+
+
+def is_foreign(owner: "type[Any] | ModuleType") -> bool:
+    """Return true for a class or a module of Python, of dagpu or of an installed package, to which a program does
+    nothing."""
+    if isinstance(owner, type):
+        return bool(owner.__flags__ & _FIXED_TYPE) or _is_installed(owner.__module__)
+    return _is_installed(owner.__name__)
+
+
+@lru_cache(maxsize=1024)
+def _is_installed(module: str) -> bool:
+    root = module.partition(".")[0]
+    if root in sys.stdlib_module_names or root in ("dagpu", "numpy"):
+        return True
+    file = getattr(sys.modules.get(root), "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file
+
+
+def is_tuple(value: Any) -> bool:
+    """Return true for a plain tuple, and for a named tuple that has no attributes except its fields."""
+    return type(value) is tuple or (
+        isinstance(value, tuple) and hasattr(value, "_fields") and not _has_attributes(value)
+    )
+
+
+def _has_attributes(value: object) -> bool:
+    """Return true for an object that has attributes in a `__dict__`."""
+    return bool(getattr(value, "__dict__", None))
+
+
+def exact_token(value: Any) -> Hashable:
+    """Return the token of a plain value. Equal tokens mean the same type and bits: 0.0 and -0.0 differ, True and 1
+    differ, and two NaNs are equal only with the same sign and payload."""
+    kind = type(value)
+    if kind is float:
+        return float, _bits(value)
+    if kind is complex:
+        return complex, _bits(value.real), _bits(value.imag)
+    if isinstance(value, np.generic):
+        return kind, value.tobytes()
+    return kind, value
+
+
+def field_token(value: Any) -> Hashable:
+    """Return the token of a plain value, or of a tuple of plain values; None for any other value. Equal tokens mean the
+    same types and bits."""
+    if type(value) in PLAIN:
+        return exact_token(value)
+    if type(value) is not tuple or not PLAIN.issuperset(map(type, value)):
+        return None
+    return value if _INT.issuperset(map(type, value)) else tuple(map(exact_token, value))
+
+
+# ---- fixed tokens
+#
+# Tokens of arguments that have no place for inputs: ranges, slices, sets, frozen dataclasses, functions and classes.
+#
+# Equal tokens mean that no trace can tell the values apart, so there is a plan for each such value. What is not
+# immutable by its type is read each time. Of a function that is what its code names: variables, defaults, and
+# attributes of modules and classes. Of a class it is all of its attributes, since any function may read them; the
+# class of a member of an enumeration, or of a dataclass, is read too. A value that holds anything else (a handle, an
+# array, an object of the user's, a module of the program) has none.
 
 Identity: TypeAlias = Callable[[object], int]
 """Returns the token of an object that does not change, which is equal to that of the same object alone."""
 
-_IMMUTABLE: Final = (np.ufunc, PickledByName)
+_BY_IDENTITY: Final = (np.ufunc, PickledByName)
 """The classes of objects that are compared by identity: kernels, expressions and pipelines among them."""
 
 _DESCRIPTORS: Final = (
@@ -84,7 +181,7 @@ class _Tokens:
         kind = type(value)
         if kind in PLAIN:
             return exact_token(value)
-        if isinstance(value, _IMMUTABLE) or is_named(value):
+        if isinstance(value, _BY_IDENTITY) or is_named(value):
             return kind, self._identity(value)
         if isinstance(value, (ModuleType, type, Enum)):
             return self._named(value)
@@ -290,3 +387,89 @@ def names_of(code: CodeType) -> tuple[tuple[str, ...], tuple[str, ...], tuple[st
             for known, found in zip((variables, attributes, imported), names_of(inner), strict=True):
                 known.update(dict.fromkeys(found))
     return tuple(variables), tuple(attributes), tuple(imported)
+
+
+# ---- stateless functions
+#
+# The test for functions of the user's that a plan may call in every run, although one trace received them.
+#
+# Without a plan, a pipeline's function is called for each run, and each call makes a new function for `host_map`. With
+# a plan, one function serves all runs. So a call of it must leave no state behind that the next call can see.
+
+_MAY_CLOSE_OVER: Final = frozenset({bool, int, float, complex, str, bytes, type(None), SymbolicNumber})
+"""The types of values that a stateless function may close over. A number among the pipeline's arguments is allowed: the
+caller records it as read, so it is the same in all runs of the plan."""
+
+
+def is_stateless(f: object) -> bool:
+    """Return true if calling this function in each run has the same effect as calling a new copy of it in each run.
+
+    A function that its module has under its own name passes: each trace would find that same object. Any other function
+    must meet four conditions. Its closure and its defaults hold only numbers, texts, modules, and functions and classes
+    that have such names. It assigns to none of its enclosing variables (`nonlocal`). It has no attributes; since it
+    cannot reach itself, it gets none later. Its globals are those of a module, because `eval` and `exec` may make
+    globals that differ in each run.
+    """
+    if is_found_by_name(f):
+        return True
+    if type(f) is not FunctionType or f.__dict__ or not _are_module_globals(f.__globals__):
+        return False
+    captured = _captured(f)
+    if captured is None or not all(
+        type(item) in _MAY_CLOSE_OVER or _is_imported_module(item) or is_found_by_name(item) for item in captured
+    ):
+        return False
+    return not f.__code__.co_freevars or not any(_assignments(f.__code__, frozenset(f.__code__.co_freevars)))
+
+
+def closed_over_numbers(f: object) -> list[SymbolicNumber]:
+    """Return the numbers among a pipeline's arguments over which a stateless function closes."""
+    found = (_captured(f) if type(f) is FunctionType else None) or ()
+    return [item for item in found if type(item) is SymbolicNumber]
+
+
+def _captured(f: FunctionType) -> list[Any] | None:
+    """Return the values in the closure and the defaults of a function; None if a variable is not assigned yet."""
+    try:
+        captured = [cell.cell_contents for cell in f.__closure__ or ()]
+    except ValueError:
+        return None
+    return [*captured, *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values()]
+
+
+def _is_imported_module(item: Any) -> bool:
+    """Return true for a module that an import finds, and false for a module that a run has made for itself."""
+    if type(item) is not ModuleType:
+        return False
+    name = item.__dict__.get("__name__")
+    return type(name) is str and sys.modules.get(name) is item
+
+
+def _are_module_globals(names: dict[str, Any]) -> bool:
+    """Return true if these are the globals of a module that an import finds."""
+    name = names.get("__name__")
+    module = sys.modules.get(name) if type(name) is str else None
+    return getattr(module, "__dict__", None) is names
+
+
+def is_found_by_name(item: Any) -> bool:
+    """Return true for a function or class that its module has under its own name."""
+    if type(item) is BuiltinFunctionType:
+        return item.__self__ is None or _is_imported_module(item.__self__)  # not a method of an object
+    module, path = getattr(item, "__module__", None), getattr(item, "__qualname__", None)
+    if type(module) is not str or type(path) is not str:
+        return False
+    found: Any = sys.modules.get(module)
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found is item
+
+
+def _assignments(code: CodeType, names: frozenset[str]) -> Iterator[bool]:
+    """Yield, for each instruction of a function and of the functions nested in it, true if it assigns to one of these
+    variables."""
+    for instruction in dis.get_instructions(code):
+        yield instruction.opname in ("STORE_DEREF", "DELETE_DEREF") and instruction.argval in names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _assignments(inner, names)

@@ -1,7 +1,7 @@
 """The guard of a plan: the table of an earlier run, read for another one.
 
 A key says which plan serves a run; a guard says only whether it is the plan of one earlier run, in a tenth of the time.
-Both are one table: the rows that the walk of the key has made (dagpu.lowering.arguments.value_kinds). The key of
+Both are one table: the rows that the walk of the key has made (dagpu.tracing.value_kinds). The key of
 another run is equal if its rows are, and the guard compares the same facts with another run's values, without making
 rows. So it accepts a run exactly if its key is equal, its handles are alive, and its numbers fit. On the way it does
 for each leaf what `Signature.bind` does. If it refuses, the key decides, and the run has had no effect.
@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeAlias, final
 from dagpu.common.frozen import plain
 from dagpu.handles import HandleState
 from dagpu.handles.storage import Lock
-from dagpu.lowering.arguments.flattened import Flattened, Row
+from dagpu.tracing.flattened import Flattened, Row
 
 Moved: TypeAlias = tuple[int, Any, HandleState]
 """A handle that moves into the run, with the index of its leaf before it, and its state as it was read after it."""

@@ -8,8 +8,11 @@ shared tensors, the function gets stand-ins, and all handles that derive from a 
 """
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, final
+from typing import Any, Final, Protocol, TypeAlias, final
 
+from dagpu.common.errors import KernelArgumentError
+from dagpu.common.frozen import plain
+from dagpu.common.places import Origin
 from dagpu.handles import (
     HANDLES,
     OWNING,
@@ -27,13 +30,16 @@ from dagpu.handles import (
 from dagpu.handles.handle_trees import map_handles
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import SymbolicNumber, standin_of
-from dagpu.lowering.arguments.flattened import SEED_PLACE, AnyOp, Flattened, RememberedValue
-from dagpu.lowering.arguments.stateless_functions import closed_over_numbers, is_stateless
-from dagpu.lowering.arguments.value_kinds import Trace, with_standins
+from dagpu.kernels.call_arguments import check_scalar_argument
 from dagpu.ops.compose import Unzip, Value
 from dagpu.ops.creation import Alloc
 from dagpu.ops.graph import Captured
+from dagpu.ops.initializers import SEED_COUNT
+from dagpu.ops.kernel_spec import KernelSpec, Param
 from dagpu.ops.single_flight import Once
+from dagpu.tracing.flattened import SEED_PLACE, AnyOp, Flattened, RememberedValue
+from dagpu.tracing.value_kinds import Trace, with_standins
+from dagpu.tracing.value_tokens import closed_over_numbers, is_stateless
 
 FixedHandle: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
 """The handles that do not move when an op uses them."""
@@ -247,3 +253,82 @@ def storage_of_leaf(leaf: Any) -> Storage | None:
     """Return the memory of a living handle; None for any other object."""
     state = find_live_state(leaf) if type(leaf) in HANDLES else None
     return None if state is None else state.storage
+
+
+# ---- numbers that may differ
+#
+# Numbers that may differ between runs of a plan: scalar arguments of kernels, and seeds of random numbers. Each has a
+# cell of its own.
+
+
+class NumberUse(Protocol):
+    """One use of a number: the form in which the number is passed on, and the check of its value."""
+
+    @property
+    def form(self) -> object:
+        """The identity of the form. Uses of one number that have the same form share one value and one cell."""
+        ...
+
+    @property
+    def check(self) -> Callable[[float], object]:
+        """The function that `checked` calls first. Its error need not name the place of the use."""
+        ...
+
+    def checked(self, number: float) -> object:
+        """Return the number in this form. Raise the error that a trace would raise if the number does not fit."""
+        ...
+
+
+@final
+@plain
+class ScalarUse:
+    """The use of a number as a scalar parameter of a kernel."""
+
+    spec: KernelSpec
+    param: Param
+    origin: Origin
+
+    @property
+    def form(self) -> object:
+        return self.param.check
+
+    @property
+    def check(self) -> Callable[[float], object]:
+        assert self.param.check is not None
+        return self.param.check
+
+    def checked(self, number: float) -> object:
+        """Return the number in the form in which the kernel takes it.
+
+        Raises:
+            KernelArgumentError: the number does not fit the parameter's type.
+        """
+        assert self.param.check is not None
+        try:
+            return self.param.check(number)
+        except KernelArgumentError:
+            # This raises the same error with the place of the call.
+            check_scalar_argument(self.spec, self.param, number, self.origin)
+            raise
+
+
+@final
+class SeedUse:
+    """The use of a number as a seed of random numbers. Every integer fits."""
+
+    __slots__ = ()
+
+    @property
+    def form(self) -> object:
+        return SeedUse
+
+    @property
+    def check(self) -> Callable[[float], object]:
+        return self.checked
+
+    def checked(self, number: float) -> object:
+        """Return the number modulo 2**64."""
+        return int(number) % SEED_COUNT
+
+
+SEED: Final = SeedUse()

@@ -11,7 +11,7 @@ from dagpu.ops.versions import Snapshot
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 
 Row: TypeAlias = tuple[Any, ...]
-"""One row of the table: the kind of a value (dagpu.lowering.arguments.value_kinds), its place, and all that a trace can
+"""One row of the table: the kind of a value (dagpu.tracing.value_kinds), its place, and all that a trace can
 tell of it. A leaf, and its index, is what a run may have another of."""
 
 SEED_PLACE: Final = 0
