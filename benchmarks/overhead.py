@@ -26,7 +26,6 @@ import trio
 from benchmarks.support.table import Span, Table, load_average, machine, measure, now, pin_to_one_core, save, show
 from benchmarks.support.workloads import BUILDS, HAND, PEERS, WORKERS, Op
 from dagpu import RoundRobin, current_device, device, value
-from dagpu.backends.protocol import Bindings
 from dagpu.plans.scheduler import schedule
 from dagpu.plans.verifier import verify
 from dagpu.runtime.device_lookup import backend
@@ -66,13 +65,13 @@ def phases(build: Callable[[int], Op], n: int) -> dict[str, Span]:
     times.append(now())
     verify(plan)
     times.append(now())
-    bindings = Bindings([None] * len(plan.buffers))
+    bindings: list[Any] = [None] * len(plan.buffers)
     for index, held in stage.inputs.items():
-        bindings.memory[index] = held
+        bindings[index] = held
     tracer.discard_undo_log()
     run = driver.prepare(plan).submit(bindings)
     drive(BlockingWaits().wait_for_run(run, driver.spin()))
-    tracer.settle(bindings.memory)
+    tracer.settle(bindings)
     times.append(now())
     if run.failures() or not tracer.finished:
         raise AssertionError(f"the benchmark is broken: {run.failures()}")

@@ -30,12 +30,17 @@ A_NODE = 8
 
 
 def factorisation(tiles: int) -> tuple[Program, list[tuple[int, int]]]:
-    """Return the program, on no device yet, and the row and column of each of its buffers, which are the tiles."""
+    """Return the program, on no device yet, and the row and column of each of its buffers, which are the tiles.
+
+    A tile is what its first kernel makes: a program reads nothing that nothing has written.
+    """
     places = [(r, c) for r in range(tiles) for c in range(r + 1)]
     at, spec, found = {place: number for number, place in enumerate(places)}, kernel(), list[Launch]()
+    made = set[tuple[int, int]]()
 
     def put(written: tuple[int, int], *read: tuple[int, int]) -> None:
-        reads = tuple([at[place] for place in (written, *read)])
+        reads = tuple([at[place] for place in (*({written} & made), *read)])
+        made.add(written)
         found.append(Launch(spec, (), (1,), reads, (at[written],), 0, None))
 
     for k in range(tiles):

@@ -26,7 +26,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
 )
 from dagpu.backends.explore import Exploration, Search, exploring
 from dagpu.backends.host import HostBackend
-from dagpu.backends.protocol import Bindings, Failure, Prepared, Run
+from dagpu.backends.protocol import Failure, Prepared, Run
 from dagpu.common.layout import check_tiling, contiguous_layout, slice_layout
 from dagpu.common.param_form import Form
 from dagpu.handles import live_state
@@ -64,7 +64,7 @@ from dagpu.runtime.interpreter import plan_of
 from dagpu.runtime.plan_cache import plans
 
 __all__ = [
-    "ALIGNMENT", "HOST", "LAUNCH", "Allocate", "Arange", "Bindings", "Buffer", "CapturedNode", "Cell", "Constant",
+    "ALIGNMENT", "HOST", "LAUNCH", "Allocate", "Arange", "Buffer", "CapturedNode", "Cell", "Constant",
     "CopyDtoD", "CopyDtoH", "CopyHtoD", "CopyNode", "EnqueuedWork", "Execute", "Exploration", "Failure", "Fill",
     "FillNode", "Form", "Function", "Gpu", "GraphLaunch", "GraphNode", "HostBackend", "HostBody", "HostCall", "If",
     "IfNode", "Instruction", "KernelLaunch", "KernelSpec", "Lane", "Launch", "Limits", "Locks", "Normal", "Param",

@@ -59,8 +59,8 @@ SUBJECTS: Final = {
             "dagpu/lowering/verify/verify_conditional.py", "dagpu/lowering/verify/tile_shifts.py",
         ),
         (
-            "tests/behaviour/live", "tests/behaviour/flows", "tests/behaviour/tiles", "tests/unit/lowering/updates",
-            "tests/unit/lowering/verify", "tests/unit/ops", "tests/unit/runtime/test_repeated_updates.py",
+            "tests/behaviour/live", "tests/behaviour/flows", "tests/behaviour/tiles", "tests/unit/reactive",
+            "tests/unit/ops", "tests/unit/runtime/test_repeated_updates.py",
         ),
         "mutants_of_updates",
         "Mutants of the updates of feeds",

@@ -301,11 +301,6 @@ class CufftTransforms:
 class TransformPlan:
     """A plan of cuFFT."""
 
-    __slots__ = (
-        "__weakref__", "_bindings", "_call", "_direction", "_lock", "_plan", "_stream", "_work_area", "release",
-        "scratch",
-    )  # fmt: skip
-
     def __init__(self, bindings: Any, plan: int, out: Layout, x: Layout, how: Direction) -> None:
         self._bindings = bindings
         self._plan = plan

@@ -245,8 +245,9 @@ def _take_kernel(
 def _take_twin(source: GroupPattern, listed: GroupPattern) -> Callable[..., None]:
     def body(out: Any, x: Any, indices: Any) -> None:
         elements = grouped_array(x, source)
-        places = checked_places(grouped_array(indices, listed), elements.shape[1])
-        out[...] = elements[:, places]
+        places = grouped_array(indices, listed)
+        check_places(places, elements.shape[1])
+        np.take(elements, places, axis=1, out=out, mode="wrap")  # the other modes make a copy of `out`
 
     return body
 

@@ -215,7 +215,10 @@ def _twin(flags: tuple[bool, bool]) -> Callable[..., None]:
         wide = np.float32 if y.dtype.itemsize == 2 else y.dtype
         turned = [x.swapaxes(-1, -2) if flag else x for x, flag in zip(operands, flags, strict=True)]
         a, b = [x.astype(wide, copy=False) for x in turned]
-        y[...] = np.matmul(a, b).astype(y.dtype, copy=False)
+        if wide == y.dtype:
+            np.matmul(a, b, out=y)
+        else:
+            y[...] = np.matmul(a, b)
 
     return body
 
@@ -402,20 +405,6 @@ _TRANSPOSE: Final = 1
 @final
 class ChosenProduct:
     """A product with its algorithm."""
-
-    __slots__ = (
-        "__weakref__",
-        "_algorithm",
-        "_handle",
-        "_kept",
-        "_layouts",
-        "_multiply",
-        "_one",
-        "_product",
-        "_zero",
-        "release",
-        "scratch",
-    )
 
     def __init__(
         self, multiply: Callable[..., None], handle: int, parts: "Descriptions", found: NDArray[Any], factor: Any

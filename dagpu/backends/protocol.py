@@ -22,18 +22,6 @@ class Failure:
     error: BaseException
 
 
-@final
-@dataclass(slots=True, eq=False)
-class Bindings:
-    """The memory of a plan's buffers in one run: `memory[i]` belongs to buffer i.
-
-    The entry of a device buffer is a memory object of the backend. The entry of a cell is its value. The caller sets
-    the inputs. The run sets the other entries, clears those that the plan releases, and leaves the outputs.
-    """
-
-    memory: list[object]
-
-
 class Run(Protocol):
     """One run of a plan on a backend, which a start returns. Any thread may call its methods."""
 
@@ -57,6 +45,11 @@ class Run(Protocol):
     @property
     def cancellable(self) -> bool:
         """True if `cancel` may still skip a step; false if everything is submitted to a device."""
+        ...
+
+    @property
+    def is_launch(self) -> bool:
+        """True if the run is one launch of a graph, which has given memory to all outputs."""
         ...
 
     def readable(self) -> int | None:
@@ -103,6 +96,7 @@ class CompletedRun:
     """A run that is done, without a failure, when its start returns. Implements `Run`."""
 
     __slots__ = ()
+    is_launch: bool = False
 
     @property
     def cancellable(self) -> bool:
@@ -180,19 +174,21 @@ class Prepared(Protocol):
         """The reason why no run of the plan can be one CUDA graph; empty if runs can be, as far as is known."""
         ...
 
-    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Run:
+    def submit(self, memory: list[Any], spin: float = 0.0, graph: bool = False) -> Run:
         """Start a run of the plan. Return at once, or with `spin` after polling for its end for that long, or after
         its end.
 
-        The run keeps `bindings` alive until it is done. An output that `bindings` already has is written in place:
-        device memory of this backend, or for a cell a NumPy array of the same shape and element type.
+        `memory[i]` is that of the plan's buffer i: a memory object of the backend for a device buffer, the value for a
+        cell. The caller sets the inputs. The run sets the other entries, clears those that the plan releases, and
+        leaves the outputs. It keeps the list alive until it is done. An output that is there already is written in
+        place: device memory of this backend, or for a cell a NumPy array of the same shape and element type.
 
         An instruction that fails poisons the buffers that it writes. An instruction that reads or writes a poisoned
         buffer is skipped and poisons its own outputs. All others run. So the set of failures depends on the plan's data
         flow, never on its timing.
 
         Args:
-            bindings: the inputs.
+            memory: the inputs.
             spin: seconds, from a caller that blocks its thread until the end; 0 from any other.
             graph: launch the plan as one CUDA graph. Values that differ between runs (addresses, numbers in cells) are
                 first written into the graph's nodes. It has no effect on a backend without graphs, for a plan that
@@ -204,14 +200,10 @@ class Prepared(Protocol):
         ...
 
     @property
-    def launch_again(self) -> "Callable[[list[object], float, bool], Run | None] | None":
-        """Function that starts a run with one launch of a graph that exists, or a short run for which a thread waits,
-        as `submit` does with this memory, this `spin` and this `graph`. It returns None if `submit` must start the run,
-        and has then at most given memory to outputs. None if the backend has no graphs.
-
-        A plan with an `If` is run by this function alone, with `graph`: if it returns None, no graph can be launched
-        now, and another plan must do its work.
-        """
+    def launch_whole(self) -> "Callable[[list[object], float, bool], Run | None] | None":
+        """Function that starts a run as one launch of a graph, as `submit` does with this memory, this `spin` and
+        `graph`, which is true. It returns None if no graph can be launched now, and has then at most given memory to
+        outputs. A plan with an `If` is run by this function alone. None if the backend has no graphs."""
         ...
 
     def keep_memory(self) -> None:
@@ -220,10 +212,10 @@ class Prepared(Protocol):
         on a backend without graphs."""
         ...
 
-    def freeze(self, bindings: Bindings) -> object:
+    def freeze(self, memory: list[Any]) -> object:
         """Capture the plan with fixed memory as a graph, for `GraphLaunch` instructions. Return the graph.
 
-        `bindings` has the inputs and the outputs. The memory of temporaries is allocated now. Only one launch of the
+        `memory` has the inputs and the outputs. The memory of temporaries is allocated now. Only one launch of the
         graph may run at a time. The graph keeps all of its memory alive.
 
         Raises:

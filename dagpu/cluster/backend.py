@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, final
 import numpy as np
 
 from dagpu.backends.common.measuring import SpanTrack, track_maker
-from dagpu.backends.protocol import Bindings, Failure
+from dagpu.backends.protocol import Failure
 from dagpu.cluster.blobs import Encoder, refused_code
 from dagpu.cluster.cutting import Part, cut
 from dagpu.cluster.part_checks import verify_parts
@@ -58,6 +58,8 @@ class Engine(Protocol):
 @final
 class ClusterRun:
     """One run of a plan on a cluster. Implements `dagpu.backends.protocol.Run`."""
+
+    is_launch: bool = False
 
     def __init__(
         self,
@@ -168,7 +170,7 @@ class ClusterPlan:
     """A plan, cut into tasks. Implements `dagpu.backends.protocol.Prepared`."""
 
     __slots__ = ("_cut", "_engine", "_lock", "_plan", "_tag", "tasks")
-    launch_again: None = None
+    launch_whole: None = None
     lacks_graph: str = NO_GRAPHS
 
     def __init__(self, plan: Plan, cut: Callable[[Program], TaskList], engine: Engine, tag: str) -> None:
@@ -196,20 +198,20 @@ class ClusterPlan:
             if self.tasks is None:
                 self.tasks = self._cut(self._plan.program)
 
-    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> ClusterRun:
+    def submit(self, memory: list[object], spin: float = 0.0, graph: bool = False) -> ClusterRun:
         """Start a run; see `Prepared.submit`."""
         self.cut()
         tasks = self.tasks
         assert tasks is not None
-        warn_of_long_lineages(tasks, bindings.memory)
-        run = ClusterRun(f"{next(_runs):x}-{self._tag}", tasks, bindings.memory, self._engine, track_maker())
+        warn_of_long_lineages(tasks, memory)
+        run = ClusterRun(f"{next(_runs):x}-{self._tag}", tasks, memory, self._engine, track_maker())
         self._engine.start(run)
         return run
 
     def keep_memory(self) -> None:
         """Do nothing: no run is a launch of a graph. See `Prepared.keep_memory`."""
 
-    def freeze(self, bindings: Bindings) -> NoReturn:
+    def freeze(self, memory: list[object]) -> NoReturn:
         """Refuse: the memory of a captured graph is that of one process.
 
         Raises:

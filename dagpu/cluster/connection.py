@@ -79,6 +79,8 @@ class Bridge:
 class BridgedCall(Generic[_T]):
     """A coroutine under way in the loop. Implements `dagpu.backends.protocol.Run`, so that all waits are alike."""
 
+    is_launch: bool = False
+
     def __init__(self, future: "concurrent.futures.Future[_T]") -> None:
         self._future = future
 

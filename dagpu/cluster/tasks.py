@@ -153,19 +153,6 @@ MOST_PARTS: Final = 1_000
 class TaskList:
     """The tasks of a program, for any number of runs."""
 
-    __slots__ = (
-        "_cells",
-        "_code",
-        "_lengths",
-        "_outputs",
-        "_written",
-        "inputs",
-        "makes_checkpoint",
-        "parts",
-        "program",
-        "tasks",
-    )
-
     def __init__(self, program: Program, parts: Sequence[Part], encoder: Encoder, *, names: bool) -> None:
         self.program = program
         self.parts = parts

@@ -14,7 +14,6 @@ import numpy as np
 
 from dagpu.backends.common.measuring import FEEDS, MeasuredRun, SpanTrack, reset_recorder, set_recorder
 from dagpu.backends.host.arrays import ALIGNMENT, Account, HostMemory
-from dagpu.backends.protocol import Bindings
 from dagpu.cluster.blobs import Decoder
 from dagpu.cluster.cutting import Version
 from dagpu.common.errors import OperationCancelled
@@ -100,12 +99,12 @@ def _run_copy(device: str, nbytes: int, content: Any, *, into_device: bool) -> A
     prepared = backend(device.partition(":")[0]).prepare(plan)
     if prepared.before_first is not None:
         prepared.before_first()
-    bindings = Bindings([content, None])
+    bindings = [content, None]
     run = prepared.submit(bindings)
     run.wait()
     for failure in run.failures():
         raise failure.error
-    return bindings.memory[1]
+    return bindings[1]
 
 
 @final

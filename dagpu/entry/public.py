@@ -116,7 +116,7 @@ from dagpu.reactive.observing import observe
 from dagpu.reactive.terminal import watch
 from dagpu.runtime.device_lookup import current_device, device, devices, use_device
 from dagpu.runtime.interpreter import Interpreter, StreamInterpreter, plan_of, use_interpreter
-from dagpu.runtime.pipelines.pipeline_class import Pipeline, pipeline
+from dagpu.runtime.pipeline_class import Pipeline, pipeline
 from dagpu.runtime.spawning import Pending, spawn
 from dagpu.runtime.timeline import Trace, trace
 

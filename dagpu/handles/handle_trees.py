@@ -105,8 +105,11 @@ def make_unwritable(value: Any) -> Any:
 
 
 def _unwritable(item: Any) -> Any:
-    """Return a read-only view of a NumPy array, or any other value itself."""
+    """Return a read-only view of a NumPy array, or any other value itself. A view that is read-only stays the same
+    object: by that a later trace knows it."""
     if not issubclass(type(item), np.ndarray):  # isinstance would be true for a `SymbolicArray`
+        return item
+    if not item.flags.writeable and item.base is not None:
         return item
     view = item.view()
     view.flags.writeable = False

@@ -34,6 +34,7 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import (
     FIRST,
     UNCUT,
+    ByResults,
     Cut,
     Inspect,
     Item,
@@ -212,12 +213,13 @@ def with_layouts(
     layouts = known_layouts(arguments)
     if layouts is not None:
         return build(arguments, layouts)
-    places = [place for place, arg in enumerate(arguments) if not is_number(arg)]
     moved = move_arguments(name, arguments, origin)
+    places = [place for place, arg in enumerate(moved) if isinstance(arg, DeviceOp) or not is_number(arg)]
     sources = tuple([arg if isinstance(arg := moved[p], DeviceOp) else Value(arg, origin) for p in places])
+    numbers = tuple([None if place in places else arg for place, arg in enumerate(moved)])
 
     def traced(results: tuple[Any, ...]) -> AnyOp:
-        seen = list(moved)
+        seen = list(numbers)
         for place, result in zip(places, results, strict=True):
             seen[place] = result
         checked = check(tuple(seen))
@@ -225,8 +227,7 @@ def with_layouts(
         assert found is not None, "an argument that has been checked is a handle or a number"
         return build(checked, found)
 
-    traced.__name__ = called or name  # for the name of the op
-    return Then(Zip(sources, origin), traced, origin)
+    return Then(Zip(sources, origin), ByResults(traced, called or name), origin)
 
 
 def array_call(name: str, names: Sequence[str], arguments: tuple[Any, ...], build: Build, origin: Origin) -> AnyOp:

@@ -344,7 +344,11 @@ def _waits_in(texts: Sequence[str], syncs: bool) -> bool:
         if text in ("grid_group", "multi_grid_group", "auto"):
             name = next((word for word in texts[at + 1 : at + 4] if word.isidentifier() and word != "const"), "")
             end = next((i for i in range(at, len(texts)) if texts[i] in (";", "{", ")")), len(texts))
-            if text != "auto" or _GRID_WORDS & set(texts[at:end]):
+            if (
+                text != "auto"
+                or _GRID_WORDS & set(texts[at:end])
+                or (texts[end - 2] == "=" and texts[end - 1] in grids)
+            ):
                 grids.add(name)
         elif text in ("this_grid", "this_multi_grid"):
             grids.add(_initialised_by(texts, at))

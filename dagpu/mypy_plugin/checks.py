@@ -25,8 +25,9 @@ from dagpu.mypy_plugin.analysis.effects import summarise
 from dagpu.mypy_plugin.analysis.graph import Body
 from dagpu.mypy_plugin.analysis.known import check_values, constants_of
 from dagpu.mypy_plugin.analysis.module_facts import Effect, ModuleFacts, Types
-from dagpu.mypy_plugin.analysis.reporting import Finding, check_body
+from dagpu.mypy_plugin.analysis.reporting import check_body
 from dagpu.mypy_plugin.analysis.value_checks import ValueChecks
+from dagpu.mypy_plugin.messages import Finding
 from dagpu.mypy_plugin.syntax import suites_of
 
 Target: TypeAlias = FuncDef | MypyFile

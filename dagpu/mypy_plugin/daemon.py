@@ -19,8 +19,8 @@ from mypy.nodes import FuncDef, MypyFile
 
 if TYPE_CHECKING:
     from dagpu.mypy_plugin.analysis.module_facts import Effect
-    from dagpu.mypy_plugin.analysis.reporting import Finding
     from dagpu.mypy_plugin.checks import Checks, Target
+    from dagpu.mypy_plugin.messages import Finding
 
     Analyse: TypeAlias = Callable[[TypeChecker, Checks, Target], None]
 

@@ -6,14 +6,13 @@ one, `mypy --strict` would ask for the narrower code in every ignore of the pare
 """
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from mypy.errorcodes import ErrorCode
 from mypy.nodes import Context
 from mypy.types import Instance, Type, UnionType, get_proper_type
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.analysis.graph import ANY_FORM, LOAN, SHARES
 
 NOT_READY: Final = ErrorCode("dagpu-not-ready", "A handle or an op is read as if it were an array of the host", "dagpu")
 USE_AFTER_MOVE: Final = ErrorCode("dagpu-use-after-move", "A handle is used after it may have been moved", "dagpu")
@@ -29,11 +28,37 @@ SOURCE_VALUE: Final = ErrorCode("dagpu-source-value", "A source is to hold a tup
 GRAPH_NODE: Final = ErrorCode("dagpu-graph-node", "An op that cannot be recorded into a CUDA graph", "dagpu")
 
 
+class Finding(NamedTuple):
+    """One error: its code, its message and the node where it is reported."""
+
+    node: Context
+    code: ErrorCode
+    message: str
+    unless: ErrorCode | None = None
+    """The code of a more exact finding, with which this one is not reported for the same line."""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return self.node.line, self.node.column
+
+
+LOAN: Final = 1
+"""A parameter accepts what is lent for reading."""
+SHARES: Final = 2
+"""A parameter accepts a shared tensor."""
+ANY_FORM: Final = LOAN | SHARES
+
+
 def _format_lines(nodes: Iterable[Context]) -> str:
     lines = [str(line) for line in sorted({node.line for node in nodes})]
     if len(lines) == 1:
         return f"line {lines[0]}"
     return f"lines {', '.join(lines[:-1])} and {lines[-1]}"
+
+
+def _format_rounds(sites: Iterable[Context], again: bool) -> str:
+    """`again`: by the same line, in an earlier round of a loop."""
+    return "in an earlier round of the loop" if again else f"on {_format_lines(sites)}"
 
 
 def _class_name(t: Type | None) -> str:
@@ -50,7 +75,7 @@ def used_after_move(
     """Message: a handle is used that may have been moved. `again`: by the same line, in an earlier round of a loop.
     `accepts`: what else could have been passed there, so that the cure type-checks."""
     how = " or ".join(sorted(set(hows)))
-    where = "in an earlier round of the loop" if again else f"on {_format_lines(sites)}"
+    where = _format_rounds(sites, again)
     cure = _cure(handle, how, accepts)
     return f'"{name}" may have been moved by {how} {where} and is used again. To use it twice: {cure}.'
 
@@ -85,7 +110,7 @@ def _cure(handle: Type | None, how: str, accepts: int) -> str:
 
 def run_twice(sites: Iterable[Context], again: bool) -> str:
     """Message: an op that owned handles have moved into is run again."""
-    where = "in an earlier round of the loop" if again else f"on {_format_lines(sites)}"
+    where = _format_rounds(sites, again)
     return (
         f"this op was run {where}, and used up what had been moved into it. "
         "Build it again for each run, or remember its result with .shared()."
@@ -94,7 +119,7 @@ def run_twice(sites: Iterable[Context], again: bool) -> str:
 
 def called_twice(sites: Iterable[Context], again: bool) -> str:
     """Message: a function is called again that takes a handle which has been bound to it."""
-    where = "in an earlier round of the loop" if again else f"on {_format_lines(sites)}"
+    where = _format_rounds(sites, again)
     return (
         f"this function was called {where}, and took the handle that is bound to it. "
         "Pass the handle at the call, or bind a shared tensor, which may be passed again: t.share()."
@@ -112,13 +137,7 @@ def used_twice(built: Context) -> str:
 def conflicting_borrow(name: str, exclusive: bool, loan: Context, held_exclusively: bool, captured: bool) -> str:
     """Message: a tensor is borrowed while a conflicting loan of it is alive."""
     what = "for writing" if exclusive else "for reading"
-    how = (
-        "captured by a closure or a task"
-        if captured
-        else "lent for writing"
-        if held_exclusively
-        else "lent for reading"
-    )
+    how = "captured by a closure or a task" if captured else f"lent for {'writing' if held_exclusively else 'reading'}"
     return (
         f'"{name}" is borrowed {what} while it is {how} on line {loan.line}, and that is used later. '
         "Drop the first borrow before the second; or lend it once, for writing: a kernel takes that as an input "
@@ -178,8 +197,9 @@ def feed_after_block(holder: str, name: str, opened: Context) -> str:
     )
 
 
-def read_on_host(what: str, is_op: bool) -> str:
+def read_on_host(is_op: bool) -> str:
     """Message: NumPy is asked to make an array of a handle or of an op."""
+    what = "this op" if is_op else "this handle"
     cure = "Run it and copy the result to the host: op.to_host().sync()" if is_op else "Get them with .to_host().sync()"
     return f"NumPy cannot read {what}: it never reveals its contents by itself; they are on the device. {cure}."
 

@@ -12,11 +12,22 @@ def _all(names: Iterable[str]) -> frozenset[str]:
     return frozenset(map(full_name, names))
 
 
+def _of(owners: str, names: str) -> frozenset[str]:
+    """Return the full names of attributes of modules or classes, each of each: both are lists with spaces."""
+    return frozenset(f"{owner}.{name}" for owner in owners.split() for name in names.split())
+
+
 TENSOR: Final = full_name("Tensor")
 SHARED_TENSOR: Final = full_name("SharedTensor")
 TENSOR_REF: Final = full_name("TensorRef")
 TENSOR_MUT: Final = full_name("TensorMut")
 PARTITION: Final = full_name("Partition")
+LENT: Final = frozenset((TENSOR_REF, TENSOR_MUT))
+"""Borrows of a tensor."""
+ARRAYS: Final = LENT | {TENSOR, SHARED_TENSOR}
+"""Tensors and borrows of them."""
+HANDLES: Final = ARRAYS | {PARTITION}
+"""The handles of one device."""
 
 SHARDED: Final = full_name("Sharded")
 SHARDED_REF: Final = full_name("ShardedRef")
@@ -41,10 +52,12 @@ MAKE_SOURCE: Final = full_name("source")
 
 SLICE: Final = "builtins.slice"
 BOOL: Final = "builtins.bool"
-ASKS_TRUTH: Final = frozenset(
-    {BOOL, *(f"{owner}.{name}" for owner in ("operator", "_operator") for name in ("not_", "truth"))}
-)
+ASKS_TRUTH: Final = _of("operator _operator", "not_ truth") | {BOOL}
 """Functions that ask their argument whether it is true."""
+ASKED: Final = _of("builtins", "len bool abs iter next reversed str repr int float complex hash round")
+"""Functions that call the method of their own name of their argument."""
+ITERATES: Final = _of("builtins", "list tuple set frozenset sorted sum any all enumerate")
+"""Functions that go over the items of their first argument."""
 ASKS_ITEMS: Final = frozenset({"builtins.any", "builtins.all"})
 """Functions that ask the items of their argument whether they are true."""
 HERE: Final = full_name("Here")
@@ -63,16 +76,12 @@ SCOPE: Final = full_name("Scope")
 FOREIGN: Final = full_name("Foreign")
 FOREIGN_CALL: Final = full_name("Foreign.__call__")
 FOREIGN_FUNCTION_CALL: Final = full_name("ForeignFunction.__call__")
-FOREIGN_CALLS: Final = frozenset({FOREIGN_CALL, FOREIGN_FUNCTION_CALL})
-"""Calls of foreign ops."""
 EXPRESSION_DECORATOR: Final = full_name("expr")
 EXPRESSION: Final = full_name("Expression")
 EXPRESSION_CALL: Final = full_name("Expression.__call__")
 REDUCED_EXPRESSION_CALL: Final = full_name("ReducedExpression.__call__")
 EXPRESSION_INTO: Final = full_name("Expression.into")
 EXPRESSION_UPDATE: Final = full_name("Expression.update")
-EXPRESSION_CALLS: Final = frozenset({EXPRESSION_CALL, REDUCED_EXPRESSION_CALL, EXPRESSION_INTO, EXPRESSION_UPDATE})
-"""Calls of functions made by `expr`, and of their reductions."""
 ARRAY_FUNCTIONS: Final = full_name("array") + "."
 """The start of the full names of the functions of `dagpu.array`."""
 MATMUL: Final = full_name("array.matmul")
@@ -82,6 +91,18 @@ ADOPT: Final = full_name("adopt")
 PIPELINE: Final = full_name("Pipeline")
 PIPELINE_CALL: Final = full_name("Pipeline.__call__")
 PIPELINE_DECORATOR: Final = full_name("pipeline")
+
+TAKES_ALL: Final = {
+    **dict.fromkeys((KERNEL_CALL, NEW_OUTPUT_CALL), "being passed to a kernel"),
+    **dict.fromkeys((FOREIGN_CALL, FOREIGN_FUNCTION_CALL), "being passed to a foreign op"),
+    **dict.fromkeys(
+        (EXPRESSION_CALL, REDUCED_EXPRESSION_CALL, EXPRESSION_INTO, EXPRESSION_UPDATE), "being passed to an expression"
+    ),
+    PIPELINE_CALL: "being passed to a pipeline",
+    ZIP_OPS: "zip_ops()",
+    EACH: "each()",
+}
+"""Functions that take all of their arguments by value, each with the words of the run-time error."""
 
 MOVES_SELF: Final = {full_name(name): how for name, how in facts.MOVES_SELF.items()}
 """Methods that move the handle they are called on, each with the words of the run-time error."""
@@ -109,66 +130,46 @@ SETS_ATTRIBUTE: Final = "builtins.setattr"
 PARTIAL: Final = "functools.partial"
 ASKS_FEED: Final = frozenset({"builtins.anext"})
 """Functions that ask a feed for a value."""
-ENDS_WITH_BLOCK: Final = frozenset(
-    f"contextlib.{name}" for name in ("_GeneratorContextManager", "_AsyncGeneratorContextManager")
-)
+ENDS_WITH_BLOCK: Final = _of("contextlib", "_GeneratorContextManager _AsyncGeneratorContextManager")
 """Context managers made of a generator: what is open in it is closed at the end of the block."""
 LENDS_FOR_BLOCK: Final = {full_name(name): exclusive for name, exclusive in facts.LENDS_FOR_BLOCK.items()}
 """Functions that lend an array of another library for a block; True for a loan for writing."""
 
 MAP: Final = "builtins.map"
-CALLS_LATER: Final = frozenset(
-    {
-        PARTIAL,
-        *(f"contextlib.{owner}.callback" for owner in ("_BaseExitStack", "ExitStack", "AsyncExitStack")),
-        "contextlib.AsyncExitStack.push_async_callback",
-        "concurrent.futures._base.Executor.submit",
-        "concurrent.futures.thread.ThreadPoolExecutor.submit",
-    }
+_EXECUTORS: Final = "concurrent.futures._base.Executor concurrent.futures.thread.ThreadPoolExecutor"
+CALLS_LATER: Final = (
+    _of("contextlib._BaseExitStack contextlib.ExitStack contextlib.AsyncExitStack", "callback")
+    | _of(_EXECUTORS, "submit")
+    | {PARTIAL, "contextlib.AsyncExitStack.push_async_callback"}
 )
 """Functions that bind arguments to a function, which takes them when it is called later."""
-MAPS: Final = frozenset(
-    {
-        MAP,
-        "concurrent.futures._base.Executor.map",
-        "concurrent.futures.thread.ThreadPoolExecutor.map",
-    }
-)
+MAPS: Final = _of(_EXECUTORS, "map") | {MAP}
 """Functions that call their first argument with one item of each of the others."""
-TESTS: Final = frozenset({"builtins.filter", *(f"itertools.{n}" for n in ("takewhile", "dropwhile", "filterfalse"))})
+TESTS: Final = _of("itertools", "takewhile dropwhile filterfalse") | {"builtins.filter"}
 """Functions that call their first argument with the items of the second one."""
 REDUCES: Final = frozenset({"functools.reduce", "_functools.reduce"})
 """Functions that call their first argument with a result and an item of the second one."""
+CALLS_FIRST: Final = MAPS | TESTS | REDUCES
+"""Functions that call their first argument with items of others."""
 SORTS_SELF: Final = "builtins.list.sort"
-ORDERS: Final = frozenset(
-    {
-        *(f"builtins.{name}" for name in ("sorted", "max", "min")),
-        *("itertools.groupby", "heapq.nlargest", "heapq.nsmallest", SORTS_SELF),
-    }
+ORDERS: Final = (
+    _of("builtins", "sorted max min") | _of("heapq", "nlargest nsmallest") | {"itertools.groupby", SORTS_SELF}
 )
 """Functions that call their argument `key` with the items of an iterable."""
-CALLS_OFTEN: Final = MAPS | TESTS | REDUCES | ORDERS
+CALLS_OFTEN: Final = CALLS_FIRST | ORDERS
 """Functions that call a function once for each item."""
-REMEMBERS_RESULT: Final = frozenset(f"functools.{name}" for name in ("cache", "lru_cache", "cached_property"))
+REMEMBERS_RESULT: Final = _of("functools", "cache lru_cache cached_property")
 """Decorators of functions that return the same object each time."""
-MAKES_MANAGER: Final = frozenset({"contextlib.contextmanager", "contextlib.asynccontextmanager"})
+MAKES_MANAGER: Final = _of("contextlib", "contextmanager asynccontextmanager")
 """Decorators that make a context manager of a generator, which gets the arguments as they are."""
 
-READS_ONLY: Final = frozenset(
-    {
-        *(f"builtins.{name}" for name in ("zip", "enumerate", "reversed", "iter", "len", "any", "all", "sum")),
-        *(
-            f"{owner}.{name}"
-            for owner in ("builtins.list", "collections.deque")
-            for name in ("remove", "index", "count")
-        ),
-        *(
-            f"itertools.{name}"
-            for name in ("chain", "islice", "pairwise", "zip_longest", "product", "combinations", "permutations")
-        ),
-        *("weakref.ref", "weakref.ReferenceType", "weakref.finalize"),
-        *map(full_name, facts.READS_ONLY),
-    }
+_SEQUENCES: Final = "builtins.list collections.deque"
+READS_ONLY: Final = (
+    _of("builtins", "zip enumerate reversed iter len any all sum")
+    | _of(_SEQUENCES, "remove index count")
+    | _of("itertools", "chain islice pairwise zip_longest product combinations permutations")
+    | _of("weakref", "ref ReferenceType finalize")
+    | _all(facts.READS_ONLY)
 )
 """Functions that only read their arguments: the handles in an iterable stay with their owner, and the declaration of a
 foreign op reads shapes."""
@@ -183,38 +184,30 @@ ARRAY_MAKERS: Final = frozenset(
 TAKES_MEMORY: Final = "from_dlpack"
 """The function of NumPy that takes the memory of a tensor over."""
 
-ADDS_TO_SELF: Final = frozenset(
-    {
-        *(f"builtins.list.{name}" for name in ("append", "extend", "insert", "__iadd__", "__setitem__")),
-        *(f"builtins.set.{name}" for name in ("add", "update")),
-        *(f"builtins.dict.{name}" for name in ("setdefault", "update", "__setitem__")),
-        *(f"typing.MutableMapping.{name}" for name in ("setdefault", "update", "__setitem__")),
-        *(f"typing.MutableSequence.{name}" for name in ("append", "extend", "insert")),
-        *(f"typing.MutableSet.{name}" for name in ("add",)),
-        *(f"collections.deque.{name}" for name in ("append", "appendleft", "extend", "extendleft", "insert")),
-        *(f"queue.Queue.{name}" for name in ("put", "put_nowait")),
-        *(f"trio._channel.MemorySendChannel.{name}" for name in ("send", "send_nowait")),
-        "trio._abc.SendChannel.send",
-    }
+_MAPPINGS: Final = "builtins.dict typing.MutableMapping"
+ADDS_TO_SELF: Final = (
+    _of(f"{_SEQUENCES} typing.MutableSequence", "append extend insert")
+    | _of("builtins.list", "__iadd__ __setitem__")
+    | _of("collections.deque", "appendleft extendleft")
+    | _of(_MAPPINGS, "setdefault update __setitem__")
+    | _of("builtins.set", "add update")
+    | _of("queue.Queue", "put put_nowait")
+    | _of("trio._channel.MemorySendChannel", "send send_nowait")
+    | {"typing.MutableSet.add", "trio._abc.SendChannel.send"}
 )
 """Methods after which a container or a channel keeps the arguments."""
 
-ADDS_ITEMS_OF: Final = frozenset(
-    f"{owner}.{name}" for owner in ("builtins.list", "collections.deque") for name in ("extend", "extendleft")
-)
+ADDS_ITEMS_OF: Final = _of(_SEQUENCES, "extend extendleft")
 """Methods after which a container has the items of the argument, too."""
 FROM_KEYS: Final = "builtins.dict.fromkeys"
 """The method that makes a dictionary of which all values are one object."""
-UPDATES: Final = frozenset({"builtins.dict.update", "typing.MutableMapping.update", "builtins.dict.__ior__"})
+UPDATES: Final = _of(_MAPPINGS, "update") | {"builtins.dict.__ior__"}
 """Methods after which a dictionary has the values of the argument under the same keys."""
 
-CONTAINERS: Final = frozenset(
-    {*(f"builtins.{name}" for name in ("list", "tuple", "set", "frozenset", "dict")), "collections.deque"}
-)
+CONTAINERS: Final = _of("builtins", "list tuple set frozenset dict") | {"collections.deque"}
 """Classes whose objects hold the items of the iterable that they are made of."""
-COPIES_SELF: Final = frozenset(
-    {"builtins.list.copy", "builtins.dict.copy", "builtins.set.copy", "collections.deque.copy"}
-)
+_EMPTIED: Final = f"{_SEQUENCES} builtins.dict builtins.set"
+COPIES_SELF: Final = _of(_EMPTIED, "copy")
 """Methods that return a new container of the same items."""
 COPIES_OBJECT: Final = frozenset({"copy.copy", "copy.replace", "dataclasses.replace"})
 """Functions that return a new object with the attributes of another one."""
@@ -226,51 +219,30 @@ TAKES_ITEM: Final = {
     "collections.deque.popleft": "[0]",
 }
 """Methods that take an item out of a sequence, each with the step to this item."""
-TAKES_VALUE: Final = frozenset(
-    f"{owner}.{name}" for owner in ("builtins.dict", "typing.MutableMapping") for name in ("pop", "popitem")
-)
+TAKES_VALUE: Final = _of(_MAPPINGS, "pop popitem")
 """Methods that take a value out of a dictionary."""
-GIVES_VALUE: Final = frozenset(
-    {"builtins.dict.get", "typing.Mapping.get", "builtins.dict.setdefault", "typing.MutableMapping.setdefault"}
-)
+GIVES_VALUE: Final = _of("builtins.dict typing.Mapping", "get") | _of(_MAPPINGS, "setdefault")
 """Methods that return a value of a dictionary, which stays there."""
 GIVES_ITEM: Final = frozenset({"builtins.max", "builtins.min", "builtins.next"})
 """Functions that return one of the items of their argument."""
-REORDERS: Final = frozenset(
-    {"builtins.list.sort", "builtins.list.reverse", "collections.deque.rotate", "collections.deque.reverse"}
-)
+REORDERS: Final = _of(_SEQUENCES, "reverse") | {"builtins.list.sort", "collections.deque.rotate"}
 """Methods that change the order of a container's items."""
-LOOKS_AT_SELF: Final = COPIES_SELF | frozenset(
-    {
-        *(f"builtins.dict.{name}" for name in ("keys", "values", "items")),
-        *(f"typing.Mapping.{name}" for name in ("keys", "values", "items")),
-        *(f"builtins.list.{name}" for name in ("index", "count")),
-        *(f"collections.deque.{name}" for name in ("index", "count")),
-    }
+LOOKS_AT_SELF: Final = (
+    COPIES_SELF | _of("builtins.dict typing.Mapping", "keys values items") | _of(_SEQUENCES, "index count")
 )
 """Methods that leave the items of a container as they are."""
-REMOVES: Final = frozenset({"builtins.list.remove", "collections.deque.remove"})
-"""Methods that remove an item at an unknown index."""
+ADDS_BEHIND: Final = _of("builtins.list", "append extend")
+"""Methods that add items behind the last one."""
+REMOVES: Final = _of(_SEQUENCES, "remove") | _of("collections.deque", "append extend appendleft extendleft")
+"""Methods that may take items out. A deque of a maximal length drops one for each that it gets."""
 
 FORGETS_RESULTS: Final = "functools._lru_cache_wrapper.cache_clear"
 """The method of a function that remembers its results which makes it forget them."""
 
-EMPTIES_SELF: Final = frozenset(
-    {"builtins.list.clear", "builtins.dict.clear", "builtins.set.clear", "collections.deque.clear"}
-) | {"typing.MutableMapping.clear", "typing.MutableSequence.clear"}
+EMPTIES_SELF: Final = _of(f"{_EMPTIED} typing.MutableMapping typing.MutableSequence", "clear")
 """Methods that remove all items from a container."""
 
-SUSPENDED: Final = frozenset(
-    {
-        PARTIAL,
-        "typing.Awaitable",
-        "typing.Coroutine",
-        "typing.Generator",
-        "typing.AsyncGenerator",
-        "typing.Iterator",
-        "typing.AsyncIterator",
-    }
-)
+SUSPENDED: Final = _of("typing", "Awaitable Coroutine Generator AsyncGenerator Iterator AsyncIterator") | {PARTIAL}
 """Classes of suspended work, begun or not. An instance holds the arguments of the work."""
 
 PLAIN_MODULES: Final = frozenset(

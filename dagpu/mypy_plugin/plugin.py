@@ -38,8 +38,8 @@ from dagpu.mypy_plugin import messages, names
 from dagpu.mypy_plugin.daemon import Daemon, create_checks
 
 if TYPE_CHECKING:
-    from dagpu.mypy_plugin.analysis.reporting import Finding
     from dagpu.mypy_plugin.checks import Checks, Target
+    from dagpu.mypy_plugin.messages import Finding
 
 ROOT: Final = Path(__file__).resolve().parent
 _STATE = checker_state.checker_state

@@ -1,9 +1,11 @@
 """What the syntax alone says: conditions that are true on their face, the suites of statements, targets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mypy.nodes import (
+    ARG_POS,
     Block,
+    CallExpr,
     ClassDef,
     Decorator,
     DictExpr,
@@ -25,15 +27,7 @@ from mypy.nodes import (
     WhileStmt,
     WithStmt,
 )
-from mypy.patterns import (
-    AsPattern,
-    ClassPattern,
-    MappingPattern,
-    OrPattern,
-    Pattern,
-    SequencePattern,
-    StarredPattern,
-)
+from mypy.patterns import AsPattern, ClassPattern, MappingPattern, OrPattern, Pattern, SequencePattern, StarredPattern
 
 # ---- conditions whose truth is written out: `while True`, `assert False`, `assert 0`
 
@@ -65,6 +59,23 @@ def _truth(e: Expression) -> bool | None:
             return decisive if decisive in sides else sides[0] if sides[0] is sides[1] else None
         case _:
             return None
+
+
+# ---- calls
+
+
+def arguments_of(e: CallExpr, parameters: Sequence[str | None], first: int = 0) -> dict[str, Expression]:
+    """Return what a call passes, from an argument on, by parameter: in the order of these, or by name. For which
+    parameters a starred argument is, and those behind it, is not known."""
+    order = iter(parameters)
+    given: dict[str, Expression] = {}
+    for value, kind, name in list(zip(e.args, e.arg_kinds, e.arg_names, strict=True))[first:]:
+        if kind.is_star():
+            order = iter(())
+        parameter = next(order, None) if kind is ARG_POS else name
+        if parameter is not None:
+            given[parameter] = value
+    return given
 
 
 # ---- suites and targets

@@ -553,6 +553,20 @@ class Pure:
         return self.f(*arguments[0], **dict(arguments[1]))
 
 
+@final
+@frozen
+class ByResults:
+    """A function of dagpu's that builds an op of the results of others: of their layouts, and of what it closes over,
+    which does not change."""
+
+    f: Callable[[Any], DeviceOp[Any, Any, Any]]
+    name: str
+    """The name of the op in messages and pictures."""
+
+    def __call__(self, results: Any) -> DeviceOp[Any, Any, Any]:
+        return self.f(results)
+
+
 pipeline_numbers: Final = itertools.count()
 
 FIRST, LAST, UNCUT, SHARE = Item(0), Item(-1), Uncut(), Share()

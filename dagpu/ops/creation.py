@@ -29,7 +29,7 @@ from dagpu.handles import (
 from dagpu.handles.handle_trees import move_handles, storage_key
 from dagpu.handles.symbolic import SymbolicArray, read_value
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static, cure_by_await
-from dagpu.ops.compose import Then, ToHost, Value
+from dagpu.ops.compose import ByResults, Then, ToHost, Value
 from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check_recipe
 from dagpu.ops.seeds import AnyOp, Seed, with_seed
 
@@ -421,8 +421,7 @@ def copied(t: Any, dtype: "np.dtype[Any] | None", what: str, origin: Origin) -> 
         def of_result(result: Any) -> AnyOp:
             return copied(result, dtype, what, origin)
 
-        of_result.__name__ = what  # for the name of the op
-        return Then(t, of_result, origin)
+        return Then(t, ByResults(of_result, what), origin)
     source = _check_source(t, f"{what}(t)" if dtype is None else f"{what}(t, dtype)", origin)
     state = None if dtype is None else find_live_state(source)
     if state is not None and dtype is not None:  # a handle that has been moved is refused by the move

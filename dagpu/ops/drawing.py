@@ -17,6 +17,7 @@ from dagpu.common.places import is_ours, is_ours_at, place_of
 from dagpu.ops import svg
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import (
+    ByResults,
     Components,
     Cut,
     Cutoff,
@@ -412,6 +413,8 @@ def _name_of_creation(shape: Shape, recipe: Recipe | None) -> str:
 def _name_of_then(f: Any) -> str:
     if isinstance(f, Pure):
         return f"pipeline {getattr(f.f, '__name__', '')}".rstrip()
+    if isinstance(f, ByResults):
+        return f.name
     ours = is_ours(getattr(getattr(f, "__code__", None), "co_filename", ""))
     return f.__name__ if ours else "then"  # a function of dagpu chooses a kernel by the results
 

@@ -62,7 +62,7 @@ class Captured:
         """The memory that the graph uses, its outputs included; the value is true for memory that it writes."""
         self.origin = origin
         self.updates = updates
-        """The work that is enqueued for the next launch: a `GraphUpdates` of dagpu.runtime.calls.graph_updates."""
+        """The work that is enqueued for the next launch: a `GraphUpdates` of dagpu.runtime.calls.run_call."""
         self.plans = plans
         """The plans of the graph's updates and of the ops that launch it: a `PlanCache`, which dies with the graph."""
         self.settings = settings

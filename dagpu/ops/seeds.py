@@ -8,7 +8,7 @@ from dagpu.common.places import Origin, here, leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, wrong_argument
 from dagpu.handles.symbolic import SymbolicNumber, read_value
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Map, Then, Value, Zip
+from dagpu.ops.compose import ByResults, Map, Then, Value, Zip
 from dagpu.ops.initializers import FOLD_STREAM, SEED_COUNT
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
@@ -88,8 +88,7 @@ def with_seed(seed: Any, what: str, build: Callable[[int | None], AnyOp], origin
     def chosen(value: Any) -> AnyOp:
         return build(check_seed(value, what, origin))
 
-    chosen.__name__ = what  # for the name of the op
-    return Then(seed, chosen, origin)
+    return Then(seed, ByResults(chosen, what), origin)
 
 
 def _whole(given: Any, name: str, what: str, origin: Origin) -> int:

@@ -265,10 +265,6 @@ def _check_seconds(call: str, name: object, seconds: object) -> None:
 class _Clock:
     """A cost model with its tables as dicts, for the instructions of one program."""
 
-    __slots__ = (
-        "_buffers", "_counted", "_declared", "_devices", "_known", "_learnt", "_machines", "_model", "_sizes"
-    )  # fmt: skip
-
     def __init__(self, model: CostModel, program: _Buffered) -> None:
         self._model = model
         self._buffers = program.buffers

@@ -18,11 +18,6 @@ class Dependences:
     Each engine of a device has a *pool* of streams.
     """
 
-    __slots__ = (
-        "after", "count", "devices", "feeds", "gate", "leaves_of", "pool", "ports", "producers", "rest", "sender",
-        "times", "unknown", "work",
-    )  # fmt: skip
-
     def __init__(
         self,
         program: Program,

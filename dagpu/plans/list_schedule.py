@@ -184,30 +184,6 @@ class ListSimulation:
     because copies are late, that is certain within the first third.
     """
 
-    __slots__ = (
-        "_counted",
-        "_doubted",
-        "_doubtful",
-        "_events",
-        "_feeds",
-        "_gate",
-        "_idle",
-        "_left",
-        "_limit",
-        "_missing",
-        "_on",
-        "_rank",
-        "_ranked",
-        "_ready",
-        "_senders",
-        "_streams",
-        "_toward",
-        "_unbound",
-        "keys",
-        "makespan",
-        "order",
-    )  # fmt: skip
-
     def __init__(
         self, on: Dependences, streams: int, ranked: list[int], *, hold_back: bool, limit: float = math.inf
     ) -> None:

@@ -72,23 +72,6 @@ def verify(plan: Plan) -> None:
 class _Walk:
     """One walk over a plan's steps; `without` is the number of a wait to leave out."""
 
-    __slots__ = (
-        "_clocks",
-        "_events",
-        "_groups",
-        "_holders",
-        "_lane_of",
-        "_leftover",
-        "_over",
-        "_plan",
-        "_readers",
-        "_state",
-        "_under",
-        "_without",
-        "_writer",
-        "in_place",
-    )
-
     def __init__(self, plan: Plan, without: int = -1, in_place: dict[int, list[int]] | None = None) -> None:
         self._plan = plan
         self._lane_of = [step.lane for step in plan.steps]

@@ -22,13 +22,10 @@ from dagpu.ops.array_parts import Box
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import PLAIN, Snapshot, Version
-from dagpu.reactive.latest_update import LatestUpdate, latest_update
-from dagpu.reactive.plans.conditional_plans import ConditionalPlan
-from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
-from dagpu.reactive.plans.update_plans import UpdatePlan
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stages.explained_stages import explain_stages
 from dagpu.reactive.stages.live_stage import Contents, Lenders, LiveStage
+from dagpu.reactive.stages.prepared_tiles import ChangedParts
 from dagpu.reactive.stages.stage_maker import StageMaker
 from dagpu.runtime.calls.direct_call import MISS
 from dagpu.runtime.calls.settings import Settings
@@ -80,8 +77,6 @@ class IncrementalRun:
         self._failed: list[tuple[LiveInputs, list[LiveStage]]] = []
         """What traces that have failed since the last value have made good: their closures' values, and their
         stages."""
-        self.latest: LatestUpdate | None = None
-        """The update that was made last, if `begin_again` may begin it."""
         self._stale = 0
         """The bits that have changed since the targets were made."""
         self._parts: dict[int, tuple[Box, ...] | None] = {}
@@ -107,115 +102,59 @@ class IncrementalRun:
         If it fails or is cancelled, the next update makes what it has not made. `newer` has the
         versions of all sources in the snapshot that may differ from those of the last update; None for any.
         """
-        shared = self._shared
-        if shared is None:
-            return await self._update(snapshot, waits, newer)
-        shared.begin()
+        shared, live = self._shared, self._live
+        if shared is not None:
+            shared.begin()
         try:
-            return await self._update(snapshot, waits, newer)
-        finally:
-            shared.end()
-
-    async def _update(self, snapshot: Snapshot, waits: Waits, newer: Mapping[Source[Any], Version] | None) -> Any:
-        """Do what `update` does."""
-        live = self._live
-        if live is not None and self._build is not None:
-            if self._shared is not None and self._shared.changes != self._shared_at:
-                self._follow_sharing(self._shared)
-            try:
-                self._read_inputs(live, snapshot, newer)
-            except NewTraceNeeded:
-                pass
-            else:
-                for handle in self._held:
-                    live_state(handle)  # raises a `MovedError` if it has moved since the trace
-                stage = self._stages[0]
-                parts = self._changed_parts() if self._parts else None
+            if live is None or self._build is None or not self._read_inputs(live, snapshot, newer):
                 with StartedAt(self._origin):
-                    whole = stage.find_whole(self._stale, parts)
-                value = MISS
-                if whole is not None:
-                    value = await stage.run_whole(whole, self._build, waits, self._origin)
-                if whole is not None and value is not MISS:
+                    return await self._trace(snapshot, waits)
+            for handle in self._held:
+                live_state(handle)  # raises a `MovedError` if it has moved since the trace
+            stage = self._stages[0]
+            parts = self._changed_parts() if self._parts else None
+            with StartedAt(self._origin):
+                whole = stage.find_whole(self._stale, parts)
+            if whole is not None:
+                value = await stage.run_whole(whole, self._build, waits, self._origin)
+                if value is not MISS:
                     self._count(stage, whole.ran)
-                    self._note_latest(whole, newer)
                     self._end_update()
                     return value
-                self.latest = None
-                with StartedAt(self._origin):
-                    await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
-                self._end_update()
-                return self._build()
-        with StartedAt(self._origin):
-            return await self._trace(snapshot, waits)
-
-    def _note_latest(
-        self, update: UpdatePlan | TiledPlan | ConditionalPlan, newer: Mapping[Source[Any], Version] | None
-    ) -> None:
-        """Note an update by one plan, if `begin_again` may begin it."""
-        live, layer = self._live, self._layer
-        assert live is not None
-        on_host = layer is None or layer.computes or bool(self._held)
-        latest = None if on_host or newer is None else latest_update(self._stages[0], update, newer, self._inputs)
-        reads = latest is not None and bool(live.reads) and bool(latest.made.own & live.structural_bits())
-        self.latest = None if reads or not self._settings.direct else latest
-
-    def newer_number(self) -> Version | None:
-        """Return the newest version of the number that has changed last, if nothing else has to be done for its value
-        than the update that was made last: it alone has changed, and nothing is stale. Else None.
-
-        After an update that failed something is stale, and one in another way is not noted.
-        """
-        latest, shared = self.latest, self._shared
-        if shared is not None:
-            shared.busy = True  # before it looks at what is shared: see `SharedWork.busy`
-        if latest is None or self._stale or (shared is not None and shared.changes != self._shared_at):
+            with StartedAt(self._origin):
+                await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
+            self._end_update()
+            return self._build()
+        finally:
             if shared is not None:
-                shared.busy = False
-            return None
-        version = latest.newer()
-        if shared is not None:
-            shared.busy = version is not None
-        return version
-
-    def begin_again(self, latest: LatestUpdate, version: Version) -> None:
-        """Begin the update `latest` for a version that `newer_number` has returned. The direct call of its plan makes
-        the value. Then call `end_again`."""
-        made = latest.made
-        made.version, made.value = version, version.value
-        self._stale = made.own
-
-    def end_again(self, latest: LatestUpdate, *, failed: bool) -> None:
-        """End what `begin_again` has begun. If it failed, the next update makes what it has not made."""
-        if self._shared is not None:
-            self._shared.busy = False
-        if failed:
-            latest.stage.end_failed_call(latest.update, latest.loaded)
-        else:
-            self._stale = 0
-            self._count(latest.stage, latest.update.ran)
+                shared.end()
 
     # ---- inputs
 
-    def _read_inputs(self, live: LiveInputs, snapshot: Snapshot, newer: Mapping[Source[Any], Version] | None) -> None:
+    def _read_inputs(self, live: LiveInputs, snapshot: Snapshot, newer: Mapping[Source[Any], Version] | None) -> bool:
         """Read the sources of a snapshot, and compute again the host values that depend on those that have changed.
 
-        Raises:
-            NewTraceNeeded: a closure that built the op has read what has changed, or it has another type or shape.
+        Return false if the op must be traced again: a closure that built it has read what has changed, or that has
+        another type or shape.
         """
+        shared = self._shared
+        if shared is not None and shared.changes != self._shared_at:
+            self._follow_sharing(shared)
         fits, changed = self._mark_changed(snapshot, newer)
         if not fits or (live.reads and self._stale & live.structural_bits()):
-            raise NewTraceNeeded
+            return False
         for made, version in changed:
             made.version, made.value = version, version.value
         if self._layer is None:
             self._layer = HostLayer(live, self._host_stale, self._shared)
         since, self._host_newer = self._host_newer, 0
         if self._layer.computes:
-            self._layer.refresh(since, self._mark_cutoff)
+            try:
+                self._layer.refresh(since, self._mark_cutoff)
+            except NewTraceNeeded:
+                return False
         self._host_stale = 0
-        if live.reads and self._stale & live.structural_bits():
-            raise NewTraceNeeded
+        return not (live.reads and self._stale & live.structural_bits())
 
     def _mark(self, bits: int) -> None:
         """Note that the sources of these bits have changed."""
@@ -404,7 +343,6 @@ class IncrementalRun:
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held = live, stages, build, held
         self._end_update()
-        self.latest = None
         self._failed = []
         self._inputs = {made.source: made for made in live.inputs if made.source is not None}
         self._layer = None

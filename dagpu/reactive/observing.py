@@ -1,8 +1,6 @@
 """`observe`: the flow of the values that an op has as its sources change."""
 
 import time
-import types
-from collections.abc import Generator
 from typing import Any, Final, TypeVar, final, overload
 
 import numpy as np
@@ -11,25 +9,23 @@ import trio
 from dagpu.common.containers import own_containers
 from dagpu.common.critical import CURRENT_THREAD, OUTSIDE
 from dagpu.common.errors import BorrowError
-from dagpu.common.places import Origin, describe, here, leaves_run
+from dagpu.common.places import Origin, StartedAt, describe, here, leaves_run
 from dagpu.common.wrong_arguments import check_count, check_flag
 from dagpu.handles import SharedTensor, Tensor
 from dagpu.ops.base import DeviceOp, Static, check_op
+from dagpu.ops.drawing import name_of_call
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import Snapshot, Version
-from dagpu.reactive.checked_updates import check_update
 from dagpu.reactive.flows.flow_class import Flow
 from dagpu.reactive.flows.stage import End, FlowStage, Opening
 from dagpu.reactive.incremental import IncrementalRun
-from dagpu.reactive.latest_update import LatestUpdate
 from dagpu.reactive.shared_work import SharedWork
-from dagpu.runtime.calls.direct_call import MISS
 from dagpu.runtime.calls.settings import Settings
+from dagpu.runtime.checked_runs import CheckedRuns
 from dagpu.runtime.interpreter import current_settings
 from dagpu.runtime.nesting import recording_block, refuse_nested
 from dagpu.runtime.spawning import borrows_in
-from dagpu.runtime.waiting.protected import await_steps, protected
-from dagpu.runtime.waiting.trio_waits import TrioWaits
+from dagpu.runtime.waiting.trio_waits import TrioWaits, await_steps, protected
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", bound=np.generic)
@@ -55,7 +51,7 @@ def observe(op: AnyOp, /, *, memory: int | None = None, check: bool = False) -> 
     the next call makes the update again, with the newest values.
 
     A plan is made for each set of sources that changes together, when it does so first: it runs exactly what depends on
-    them. Plans are kept for the 32 sets used last.
+    them. The 64 plans used last are kept.
 
     A device result is a `SharedTensor` that no later update writes. NumPy arrays are read-only, and each value has
     lists, dicts, sets and bytearrays of its own. An object of another class may be in several values: do not change it
@@ -126,19 +122,6 @@ class Observed(FlowStage[Any]):
     async def next(self) -> Any:
         if CURRENT_THREAD.state.where != OUTSIDE or recording_block() is not None:
             refuse_nested(self._op)
-        latest = self._run.latest
-        if latest is not None and not (self._due or self._check):
-            held = (
-                Snapshot() if latest.reads_sources else None
-            )  # from here on no memory of a source is written in place
-            version = self._run.newer_number()
-            if version is not None:
-                self._due = True  # until the value is handed out: a cancelled call loses nothing
-                value = await self._update_again(latest, version)
-                if value is not MISS:
-                    self._due = False
-                    return own_containers(value)
-            del held
         snapshot = self._changed_snapshot() or await self._next_snapshot()
         self._due = True
         value = await await_steps(protected(self._update(snapshot), _UPDATE))
@@ -188,38 +171,10 @@ class Observed(FlowStage[Any]):
             if run.sources is not self._watched:
                 self._watch(run.sources)  # also if it failed: a change may be the cure
         if self._check:
-            await check_update(self._op, self._run, value, snapshot, self._settings, self._where)
+            await _check_update(self._op, self._run, value, snapshot, self._settings, self._where)
         if self._check or run.launched == launched:
             await trio.lowlevel.cancel_shielded_checkpoint()
         self._count(snapshot)
-        return value
-
-    @types.coroutine
-    def _update_again(self, latest: LatestUpdate, version: Version) -> Generator[Any, Any, Any]:
-        """Make the value by the update that was made last, with a newer version of the same number. Return `MISS` if
-        the general way must make it. A checkpoint, as `_update`.
-
-        It does what `_update` does, without a look at what cannot have changed.
-        """
-        run, stats = self._run, self._stats
-        loaded, again = latest.loaded, latest.loaded.again
-        run.begin_again(latest, version)
-        try:
-            call = again.in_task(loaded, None, None, self._settings, self._where)
-            value = yield from protected(call, _UPDATE)
-        except BaseException:
-            run.end_again(latest, failed=True)
-            raise
-        if value is MISS:
-            return MISS
-        launched, reused = run.launched, run.reused
-        run.end_again(latest, failed=False)
-        stats.launched += run.launched - launched
-        stats.reused += run.reused - reused
-        seen, node = self._seen, latest.node
-        stats.skipped += version.revision - seen[node].revision - 1
-        seen[node] = version
-        self.since = self._clock() - (time.perf_counter() - version.since)
         return value
 
     def _count(self, snapshot: Snapshot) -> None:
@@ -287,3 +242,29 @@ class Observed(FlowStage[Any]):
 
     def explain(self) -> list[str]:
         return [*super().explain(), *("  " + line for line in self._run.explain())]
+
+
+# ---- checks
+
+
+async def _check_update(
+    op: AnyOp, run: IncrementalRun, value: Any, snapshot: Snapshot, settings: Settings, where: Origin
+) -> None:
+    """Compare the value that an update of `run` has made with that of a run from scratch, bit for bit. Where a cutoff
+    has let an earlier value through, which it takes for equal, the run from scratch gets that value too. `where` is the
+    place of `observe`.
+
+    Raises:
+        UpdateError: they differ.
+    """
+    with StartedAt(where):
+        scratch = IncrementalRun(op, settings, None, where)
+        scratch.cutoffs = run.let_through()
+        wanted = await scratch.update(snapshot, TrioWaits())
+        newest = max(run.sources, key=lambda node: node.cell.history.at(snapshot).instant, default=None)
+        when = "of an op that reads no source"
+        if newest is not None:
+            when = f"at revision {newest.cell.history.at(snapshot).revision} of {newest!r}"
+        differs = f"{name_of_call(op)} at {describe(op.origin)} differs from a run from scratch {when}"
+        runs = CheckedRuns(settings, TrioWaits(), where)
+        await runs.compare(value, wanted, differs, "Make what it reads a source, and return values that cannot change")

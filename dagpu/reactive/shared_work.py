@@ -32,8 +32,8 @@ from dagpu.ops.compose import BUILT_IN, Map, Shared, Then, Zip, nodes_of
 from dagpu.ops.single_flight import NOTHING, Once
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import Snapshot, Version
-from dagpu.reactive.plans.prepared_tiles import ChangedParts
 from dagpu.reactive.stages.live_stage import Lenders, LiveStage
+from dagpu.reactive.stages.prepared_tiles import ChangedParts
 from dagpu.runtime.waiting.waits import Waits
 from dagpu.tracing.own_plans import inputs_of
 

@@ -13,8 +13,7 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import BUILT_IN, Map, Shared, Then, Value
 from dagpu.runtime.calls.direct_call import MISS
 from dagpu.runtime.calls.settings import Settings
-from dagpu.runtime.found_plan import run_by_a_plan
-from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call
+from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call, run_by_a_plan
 from dagpu.runtime.waiting.waits import BlockingWaits, Waits
 from dagpu.tracing.run_memo import BoundClaims, RunMemo
 from dagpu.tracing.user_code import apply_map, call_closure, not_an_op_error

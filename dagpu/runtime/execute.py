@@ -17,8 +17,7 @@ from dagpu.runtime.calls.run_call import run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.composed_call import call_directly, run_composed, run_shared
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.found_plan import run_by_a_plan
-from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call
+from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call, run_by_a_plan
 from dagpu.runtime.waiting.waits import BlockingWaits, Waits, drive
 from dagpu.tracing.cache_key import flatten_op
 from dagpu.tracing.own_plans import sources_of_part

@@ -13,8 +13,8 @@ from dagpu.common.critical import BOOKKEEPING, Bookkeeping, ReferenceQueue
 from dagpu.common.places import Origin
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.graph import GraphLaunch
-from dagpu.runtime.calls.direct_call import make_call_again, make_direct_call, make_fresh_call
-from dagpu.runtime.calls.loaded_plan import LoadedPlan
+from dagpu.runtime.calls.direct_call import make_call, make_leaves_call, make_op_call
+from dagpu.runtime.calls.loaded_plan import CALL, LEAVES, OP, LoadedPlan
 from dagpu.runtime.calls.settings import Settings
 from dagpu.tracing.flattened import Flattened
 
@@ -72,26 +72,25 @@ class PlanCache:
 
     def remember_launch(self, loaded: LoadedPlan, op: GraphLaunch) -> None:
         """Remember the plan that `find` has returned for a launch of this graph, for direct calls."""
-        if not loaded.again_is_known:
-            make_call_again(loaded, (op.captured,))
-        loaded.launched_at = op.origin
-        self.latest = None if loaded.again is None or op.origin is None else loaded
+        make_leaves_call(loaded, (op.captured,))
+        loaded.place = op.origin
+        self.latest = None if loaded.direct[LEAVES] is None or op.origin is None else loaded
 
     def remember(
         self, loaded: LoadedPlan, arguments: tuple[Any, ...], named: tuple[Any, ...], inputs: Flattened
     ) -> None:
         """Remember the plan that `find` has returned for this call, for direct calls."""
-        make_direct_call(loaded, arguments, named, inputs)
-        self.latest = None if loaded.direct is None or self.check is not None else loaded
+        make_call(loaded, arguments, named, inputs)
+        self.latest = None if loaded.direct.get(CALL) is None or self.check is not None else loaded
 
     def remember_place(self, loaded: LoadedPlan, op: DeviceOp[Any, Any, Any], inputs: Flattened) -> None:
         """Remember the plan that `find` has returned for this op, for direct calls of ops from the same place."""
-        make_fresh_call(loaded, op, inputs)
+        make_op_call(loaded, op, inputs)
         origin = op.origin
-        if loaded.fresh is not None and origin is not None:
+        if loaded.direct.get(OP) is not None and origin is not None:
             with BOOKKEEPING:
                 if inputs.key in self._plans:
-                    loaded.built_at = origin
+                    loaded.place = origin
                     self._at[id(origin[0]), origin[1]] = loaded
 
     def latest_at(self, origin: Origin) -> LoadedPlan | None:
@@ -99,7 +98,7 @@ class PlanCache:
         return None if origin is None else self._at.get((id(origin[0]), origin[1]))
 
     def _forget_place(self, loaded: LoadedPlan) -> None:
-        origin = loaded.built_at
+        origin = loaded.place
         if origin is not None and self.latest_at(origin) is loaded:
             del self._at[id(origin[0]), origin[1]]
 

@@ -1,4 +1,5 @@
-"""The search for the plan that serves one run: by the op itself, by its place in the code, or by its cache key."""
+"""The search for the plan that serves one run: by the op itself, by its place in the code, or by its cache key; and the
+run by what is found."""
 
 import warnings
 from collections.abc import Sequence
@@ -6,14 +7,17 @@ from types import CodeType
 from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.places import Origin, describe, passes_on, place_of
+from dagpu.handles.storage import Locks
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.versions import Snapshot
-from dagpu.runtime.calls.direct_call import OFTEN, make_call_again
-from dagpu.runtime.calls.loaded_plan import VALUE_POLICIES, LoadedPlan
+from dagpu.runtime.calls.direct_call import MISS, OFTEN, make_leaves_call
+from dagpu.runtime.calls.loaded_plan import CALL, LEAVES, OP, VALUE_POLICIES, LoadedPlan
+from dagpu.runtime.calls.run_call import run_bound
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.plan_cache import KEPT_PER_OP, PlanCache, plans
+from dagpu.runtime.waiting.waits import BlockingWaits, Waits
 from dagpu.tracing.cache_key import MOST_NODES, flatten_op
 from dagpu.tracing.flattened import Flattened
 from dagpu.tracing.signature import BoundArguments, Signature
@@ -88,19 +92,20 @@ def direct_call(op: DeviceOp[Any, Any, Any]) -> DirectRun | None:
     if type(op) is Then and isinstance(f := op.f, Pure) and type(source := op.source) is Value:
         cache = f.plans
         loaded = cache.latest  # one read: another thread may clear the cache
-        return None if loaded is None else (loaded, loaded.direct, *source.content, cache)
+        return None if loaded is None else (loaded, loaded.direct[CALL], *source.content, cache)
     if type(op) is GraphLaunch:
         cache = op.captured.plans
         loaded = cache.latest
-        if loaded is None or loaded.launched_at != op.origin:
+        if loaded is None or loaded.place != op.origin:
             return None
-        return loaded, loaded.again, (op.captured,), (), cache
+        return loaded, loaded.direct[LEAVES], (op.captured,), (), cache
     attached = attached_plans(op)
     if attached is None:
         loaded = plans.latest_at(op.origin)
-        return None if loaded is None else (loaded, loaded.fresh, op, (), plans)
+        return None if loaded is None else (loaded, loaded.direct[OP], op, (), plans)
     loaded, leaves = attached[0]
-    return None if loaded.again is None else (loaded, loaded.again, leaves, (), None)
+    direct = loaded.direct.get(LEAVES)
+    return None if direct is None else (loaded, direct, leaves, (), None)
 
 
 @final
@@ -166,9 +171,8 @@ class PlanLookup:
             if settings.direct and found.runs >= OFTEN:
                 if cache is plans:
                     cache.remember_place(found, op, inputs)
-                if not found.again_is_known:
-                    make_call_again(found, inputs.leaves)
-            if settings.direct and found.again is not None:
+                make_leaves_call(found, inputs.leaves)
+            if settings.direct and found.direct.get(LEAVES) is not None:
                 return found, None
         bound = found.bind(inputs.leaves)
         return None if bound is None else (found, bound)
@@ -185,8 +189,8 @@ class PlanLookup:
                     break
                 if entry is not attached[0]:  # the first one may have a direct call
                     attach_plans(self._op, (entry, *(other for other in attached if other is not entry)))
-                if loaded.runs >= OFTEN and not loaded.again_is_known:
-                    make_call_again(loaded, leaves)
+                if loaded.runs >= OFTEN:
+                    make_leaves_call(loaded, leaves)
                 return loaded, bound
         return None
 
@@ -262,3 +266,43 @@ def _cache_of(inputs: Flattened, settings: Settings) -> PlanCache | None:
 def _others(inputs: Flattened) -> list[PlanCache]:
     """Return the caches of the pipelines that the op calls beside the first."""
     return [owner.plans for owner in dict.fromkeys(inputs.owners)][1:]
+
+
+# ---- the run by a plan of an earlier run ------------------------------------------------------------------------
+
+
+async def run_by_a_plan(
+    lookup: PlanLookup, settings: Settings, waits: Waits, origin: Origin, locks: Locks | None = None
+) -> Any:
+    """Run an op by the plan of an earlier run that its key finds. Return `MISS` if it needs a trace. The run of a part
+    of another op has the `locks` of that."""
+    found = lookup.bind()
+    if found is None:
+        return MISS
+    loaded, bound = found
+    if bound is None:
+        assert lookup.inputs is not None
+        again, leaves = loaded.direct[LEAVES], lookup.inputs.leaves
+        if type(waits) is BlockingWaits:
+            result = again.now(loaded, leaves, (), settings, origin)
+        else:
+            result = await again.in_task(loaded, leaves, (), settings, origin)
+        if result is not MISS:
+            return result
+        bound = lookup.bind_again(loaded)
+    if bound is not None and (bound.claims is None or bound.claims.claim()):
+        return await _run_found(loaded, bound, settings, waits, origin, locks)
+    return MISS
+
+
+async def _run_found(
+    loaded: LoadedPlan, bound: BoundArguments, settings: Settings, waits: Waits, origin: Origin, locks: Locks | None
+) -> Any:
+    """Run a plan of an earlier run. The run has claimed the values of `Shared` and `Unzip` that it computes."""
+    claims = bound.claims
+    if claims is None:
+        return await run_bound(loaded, bound, settings, waits, origin, locks)
+    try:
+        return claims.publish(await run_bound(loaded, bound, settings, waits, origin, locks))
+    finally:
+        claims.abandon()

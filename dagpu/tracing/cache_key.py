@@ -21,7 +21,8 @@ instant. A value that a `Shared` has remembered of sources is one of another ins
 the run then computes it, and it is made for the revisions of this instant.
 
 A closure cannot be inspected, since it may read state that has changed. An op that contains one has no key, and is
-traced in each run.
+traced in each run. One of dagpu's own, which chooses a kernel by the layouts of results (`ByResults`), reads what it
+closes over alone: that is in the key.
 """
 
 import sys
@@ -31,6 +32,7 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
+from dagpu.common.env_vars import CHECKED
 from dagpu.common.places import Origin
 from dagpu.handles import OWNING
 from dagpu.handles.device_handles import Device, Stream
@@ -42,6 +44,7 @@ from dagpu.ops.compose import (
     LAST,
     SHARE,
     UNCUT,
+    ByResults,
     Cutoff,
     Map,
     On,
@@ -64,7 +67,7 @@ from dagpu.ops.versions import Snapshot
 from dagpu.tracing.call_guard import Guard
 from dagpu.tracing.flattened import SEED_PLACE, AnyOp, CacheKey, Flattened, RememberedValue, Row
 from dagpu.tracing.value_kinds import ITEMS, NAMED, NUMBERS, PLAIN_VALUE, Kind, TableWalk, Values
-from dagpu.tracing.value_tokens import field_token
+from dagpu.tracing.value_tokens import field_token, fixed_token
 
 _CONSTANTS: Final = frozenset(map(id, (FIRST, LAST, SHARE, UNCUT)))
 """The ids of the functions that `Map` applies in most DAGs. These objects live as long as the process, so their ids are
@@ -94,7 +97,8 @@ def flatten_op(
     walk = _DagWalk(most)
     walk.snapshot = instant
     walk.places = 2  # a guard has the op at place 0, and the keyword arguments of a call at place 1
-    if walk.add_dag(op, 0):
+    # A call of a pipeline under such a function has a plan of its own, which serves any kernel above it.
+    if walk.add_dag(op, 0) and not (walk.chooses and walk.owners):
         walk.key = CacheKey(tuple(walk.rows))
         for what in (walk.rows, walk.storages, walk.splits):  # the run must not keep memory that it moves elsewhere
             what.clear()
@@ -212,6 +216,8 @@ class _DagWalk(TableWalk):
         self.refused: tuple[Any, Origin, str] | None = None
         """The pipeline with an argument that cannot be in a key, the place of its call, and a description of the
         value."""
+        self.chooses = False
+        """True if a function of dagpu's builds a part of the op of results."""
         self.splits: dict[Once, int] = {}
         """The number of each source whose components every run takes itself."""
         self._todo: list[tuple[AnyOp, int]] = []
@@ -233,11 +239,11 @@ class _DagWalk(TableWalk):
         return True
 
     def add_op_argument(self, op: AnyOp, at: int) -> bool:
-        before, known = len(self.leaves), set(self.remembered)
+        before, known, chooses = len(self.leaves), set(self.remembered), self.chooses
         self.unreadable = f"{op!r}, which holds a function or a tensor of its own"
         if not self.add_dag(op, at) or any(type(leaf) in OWNING for leaf in self.leaves[before:]):
             return False
-        self.unreadable = None
+        self.unreadable, self.chooses = None, chooses
         for once in self.remembered.keys() - known:
             self.remembered[once].uses = sys.maxsize  # the function may use it any number of times
         return True
@@ -372,6 +378,8 @@ class _DagWalk(TableWalk):
             self._add_place(op)
             self.nodes.add(source)
             return self.add_source_value(source)
+        if isinstance(f, ByResults):
+            return self._add_choice(op, f)
         if not isinstance(source, Value) or not isinstance(f, Pure):
             return False
         self.nodes.add(source)
@@ -384,6 +392,16 @@ class _DagWalk(TableWalk):
         if self.unreadable is not None:
             self.refused = f, op.origin, self.unreadable
         return found
+
+    def _add_choice(self, op: Then[Any], f: ByResults) -> bool:
+        """Add an op that a function of dagpu's builds of results: the rows of its sources show their layouts."""
+        token = fixed_token(f.f, self.identity)
+        if token is None:
+            return False
+        self.chooses = True
+        self._add_place(op, token, CHECKED.get())
+        self._todo.append((op.source, -1))
+        return True
 
     def add_graph(self, op: GraphLaunch, at: int) -> bool:
         captured = op.captured

@@ -15,7 +15,7 @@ from typing import Any, Final
 from dagpu.common.containers import values_in
 from dagpu.handles import HANDLES
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import BUILT_IN, HostCall, Map, Pure, Shared, Then, Unzip, Value, sources_of
+from dagpu.ops.compose import BUILT_IN, ByResults, HostCall, Map, Pure, Shared, Then, Unzip, Value, sources_of
 from dagpu.ops.creation import from_host
 from dagpu.ops.single_flight import NOTHING
 from dagpu.ops.source_op import Source
@@ -27,36 +27,58 @@ AnyOp = DeviceOp[Any, Any, Any]
 _KEPT: Final = PLAIN | frozenset(HANDLES)
 """The types of what an op may hold and hand on by a plan."""
 
+_CALLS: Final = 1
+"""A call of a pipeline, with whatever its arguments are made of."""
+
+_CHOOSES: Final = 2
+"""A function of dagpu's that builds an op of results: it has no plan together with a call, which has one of its own."""
+
+_WAITS: Final = 4
+"""A function of the user's."""
+
+_ONE_PLAN: Final = frozenset((0, _CALLS, _CHOOSES))
+
 
 def parts_with_plans(root: AnyOp) -> set[AnyOp]:
     """Return the largest parts of a DAG that contain no function of the user's but those of pipelines. There are none
     if none of them calls a pipeline, or if that is the whole DAG."""
-    waits: dict[AnyOp, bool] = {}
-    """The nodes so far: true for those that a function of the user's comes before, or that call one."""
-    calls = False
-    parts: set[AnyOp] = set()
+    found: dict[AnyOp, int] = {}
+    """What is in each node and before it."""
     todo = [root]
     while todo:
         op = todo[-1]
-        if op in waits:
-            todo.pop()
-            continue
-        sources = () if _is_made(op) else inputs_of(op)
+        sources = _sources_of(op)
         known = len(todo)
-        todo += [source for source in sources if source not in waits]
-        if len(todo) > known:
-            continue
-        todo.pop()
-        around = [source for source in sources if not waits[source]]
-        if len(around) == len(sources) and not _has_no_key(op):
-            waits[op] = False
-            calls = calls or (type(op) is Then and type(op.f) is Pure)
-        else:
-            waits[op] = True
-            parts.update(around)
-    if not calls:
+        todo += [source for source in sources if source not in found]
+        if len(todo) == known:
+            todo.pop()
+            found[op] = _found_in(op, [found[source] for source in sources])
+    if not any(what & _CALLS for what in found.values()) or found[root] in _ONE_PLAN:
         return set()
-    return {part for part in parts if type(part) is not Value and type(part) is not Source and not _is_made(part)}
+    parts, seen, todo = set[AnyOp](), {root}, [root]
+    while todo:
+        op = todo.pop()
+        if found[op] in _ONE_PLAN:
+            parts.add(op)
+        else:
+            more = [source for source in _sources_of(op) if source not in seen]
+            seen.update(more)
+            todo += more
+    single = (Value, Source)
+    return {part for part in parts if not (isinstance(part, single) or found[part] & _CHOOSES or _is_made(part))}
+
+
+def _sources_of(op: AnyOp) -> Sequence[AnyOp]:
+    return () if _is_made(op) else inputs_of(op)
+
+
+def _found_in(op: AnyOp, below: Sequence[int]) -> int:
+    what = _WAITS if _has_no_key(op) else 0
+    for each in below:
+        what |= each
+    if type(op) is Then and type(op.f) is Pure:
+        return what & _WAITS | _CALLS
+    return what | _CHOOSES if type(op) is Then and type(op.f) is ByResults else what
 
 
 def sources_of_part(part: AnyOp, inputs: Flattened) -> Mapping[AnyOp, int]:
@@ -96,7 +118,8 @@ def _has_no_key(op: AnyOp) -> bool:
     object, an array of the host, or what a run is making."""
     if type(op) is Then:
         f, source = op.f, op.source
-        return not ((type(f) is Pure and type(source) is Value) or (f is from_host and type(source) is Source))
+        called = (type(f) is Pure and type(source) is Value) or (f is from_host and type(source) is Source)
+        return not called and type(f) is not ByResults
     if type(op) is Shared or type(op) is Unzip:
         value, made_for = op.once.remembered()
         if made_for or value is NOTHING:

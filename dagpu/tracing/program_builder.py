@@ -106,34 +106,6 @@ class BuilderMark:
 class ProgramBuilder:
     """One stage under construction."""
 
-    __slots__ = (
-        "__weakref__",
-        "_copies_earlier",
-        "_devices",
-        "_loans",
-        "_own_storages",
-        "_placed",
-        "_reads",
-        "_states",
-        "_tiles",
-        "_undefined",
-        "_views",
-        "arrays",
-        "automatic",
-        "buffers",
-        "drawn",
-        "external",
-        "graphs",
-        "inputs",
-        "instructions",
-        "lent",
-        "live_cells",
-        "locks",
-        "numbers",
-        "policies",
-        "policy_of",
-    )  # fmt: skip
-
     def __init__(self, policies: list[Any], loans: Loans, reads: set[int], *, copies_earlier: bool = False) -> None:
         self.policies = policies
         self._copies_earlier = copies_earlier

@@ -15,7 +15,7 @@ from dagpu.common.places import Origin, describe, is_ours
 from dagpu.handles import OWNING, Handle, Partition, SharedTensor, Tensor, TensorMut, live_state
 from dagpu.handles.handle_trees import handles_in, has_owning_handle, make_unwritable, map_handles
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Map, Shared, Split, Taken, Then, Unzip
+from dagpu.ops.compose import ByResults, Map, Shared, Split, Taken, Then, Unzip
 from dagpu.ops.nodes import Node
 from dagpu.ops.single_flight import Once, exchange_item
 from dagpu.plans.program import Cell, Items
@@ -146,6 +146,8 @@ def _work_of(node: Any) -> str:
     by the results of ops is a `Then` too. A public one is what the user gave to `.then`."""
     if type(node) is not Then:
         return repr(node)
+    if isinstance(node.f, ByResults):
+        return f"{node.f.name} at {describe(node.origin)}"
     code = getattr(node.f, "__code__", None)
     ours = code is not None and is_ours(code.co_filename) and "<locals>" in node.f.__qualname__
     return f"{node.f.__name__ if ours else 'the function of .then'} at {describe(node.origin)}"

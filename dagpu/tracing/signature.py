@@ -93,11 +93,6 @@ class Signature:
     moved and dropped.
     """
 
-    __slots__ = (
-        "_arrays", "_computes", "_drawn", "_given", "_graphs", "_held_storages", "_leaves", "_numbers", "_remembered",
-        "_states", "buffers", "moves", "result",
-    )  # fmt: skip
-
     def __init__(
         self,
         buffers: int,

@@ -49,24 +49,6 @@ FixedHandle: TypeAlias = SharedTensor[Any, Any] | TensorRef[Any, Any]
 class TracedArguments:
     """The leaves of the run that is traced, and the other objects that its op holds."""
 
-    __slots__ = (
-        "_index_of",
-        "_kinds",
-        "_loans",
-        "_owned",
-        "_source_handles",
-        "_sources",
-        "_standins",
-        "_unused",
-        "fixed_handles",
-        "graphs",
-        "inputs",
-        "never_kept",
-        "pure",
-        "reads",
-        "storages",
-    )
-
     def __init__(self, inputs: Flattened | None) -> None:
         self.inputs = inputs
         self.pure = inputs is not None

@@ -10,11 +10,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum, EnumMeta
 from functools import cached_property, lru_cache, partial
+from operator import attrgetter, itemgetter, methodcaller
 from struct import Struct
 from types import (
     BuiltinFunctionType,
     ClassMethodDescriptorType,
     CodeType,
+    EllipsisType,
     FunctionType,
     GetSetDescriptorType,
     MemberDescriptorType,
@@ -33,7 +35,8 @@ from dagpu.handles.device_handles import Device
 from dagpu.handles.symbolic import SymbolicNumber
 
 PLAIN: Final = frozenset(
-    {bool, int, float, complex, str, bytes, type(None)} | {np.dtype(element).type for element in SUPPORTED | COMPLEX}
+    {bool, int, float, complex, str, bytes, type(None), EllipsisType}
+    | {np.dtype(element).type for element in SUPPORTED | COMPLEX}
 )
 """The types of immutable values that refer to no other objects."""
 
@@ -42,6 +45,8 @@ COMPARABLE: Final = frozenset((bool, int, str, bytes, type(None)))
 
 _NAMED: Final = (Device, np.dtype)
 """The classes of objects that are in a key by their identity."""
+
+_FIXED: Final = frozenset(("dagpu", "numpy"))
 
 _FIXED_TYPE: Final = 1 << 8
 """The flag of a class whose attributes cannot be set (`Py_TPFLAGS_IMMUTABLETYPE`)."""
@@ -79,10 +84,15 @@ def is_foreign(owner: "type[Any] | ModuleType") -> bool:
 @lru_cache(maxsize=1024)
 def _is_installed(module: str) -> bool:
     root = module.partition(".")[0]
-    if root in sys.stdlib_module_names or root in ("dagpu", "numpy"):
+    if root in sys.stdlib_module_names or root in _FIXED:
         return True
     file = getattr(sys.modules.get(root), "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file
+
+
+def _is_fixed(module: object) -> bool:
+    """Return true for the name of a module of dagpu or of NumPy: what its functions read is the same in each run."""
+    return type(module) is str and module.partition(".")[0] in _FIXED
 
 
 def is_tuple(value: Any) -> bool:
@@ -133,8 +143,11 @@ def field_token(value: Any) -> Hashable:
 Identity: TypeAlias = Callable[[object], int]
 """Returns the token of an object that does not change, which is equal to that of the same object alone."""
 
-_BY_IDENTITY: Final = (np.ufunc, PickledByName)
+_BY_IDENTITY: Final = (np.ufunc, PickledByName, CodeType)
 """The classes of objects that are compared by identity: kernels, expressions and pipelines among them."""
+
+_GETTERS: Final = frozenset((itemgetter, attrgetter, methodcaller))
+"""The classes of functions that Python's `operator` makes: what they hold does not change."""
 
 _DESCRIPTORS: Final = (
     GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, WrapperDescriptorType, ClassMethodDescriptorType,
@@ -187,6 +200,8 @@ class _Tokens:
             return self._named(value)
         if depth == DEEPEST:
             raise _NoTokenError
+        if _is_fixed(getattr(value, "__module__", None)) and is_found_by_name(value):
+            return kind, self._identity(value)
         if kind is range or kind is slice:
             return kind, self._all((value.start, value.stop, value.step), depth)
         if kind is frozenset or kind is set or kind is list or is_tuple(value):  # a trace may see the order of a set
@@ -202,6 +217,8 @@ class _Tokens:
         if kind is partial and not value.__dict__:
             names = tuple(value.keywords)
             return kind, self._all((value.func, *value.args), depth), names, self._all(value.keywords.values(), depth)
+        if kind in _GETTERS:
+            return kind, self._all(value.__reduce__(), depth)
         return kind, self._identity(kind), self._record(value, depth), self._class(kind)
 
     def _all(self, values: Iterable[object], depth: int) -> tuple[Hashable, ...]:
@@ -277,6 +294,8 @@ class _Tokens:
             closed_over = [cell.cell_contents for cell in f.__closure__ or ()]
         except ValueError:  # a variable that is not assigned yet
             raise _NoTokenError from None
+        if _is_fixed(f.__globals__.get("__name__")):
+            return FunctionType, self._identity(f.__code__), self._all((closed_over, f.__defaults__ or ()), depth)
         names, attributes, imported = names_of(f.__code__)
         if not _NAMESPACES.isdisjoint(names):
             raise _NoTokenError
@@ -410,7 +429,7 @@ def is_stateless(f: object) -> bool:
     cannot reach itself, it gets none later. Its globals are those of a module, because `eval` and `exec` may make
     globals that differ in each run.
     """
-    if is_found_by_name(f):
+    if is_found_by_name(f) or type(f) is itemgetter or type(f) is attrgetter:
         return True
     if type(f) is not FunctionType or f.__dict__ or not _are_module_globals(f.__globals__):
         return False

@@ -27,7 +27,6 @@ from dagpu.backends.cuda.resources.pools import MemoryBlock, array_over
 from dagpu.runtime.device_lookup import device
 from dagpu.testing import (
     HOST,
-    Bindings,
     Buffer,
     Cell,
     Failure,
@@ -97,11 +96,11 @@ def launching(frozen: Any, times: int = 1) -> Executable:
     return prepared(Program(("cuda:0",), (token,), tuple(launches), (SingleStream(),), (0,) * times))
 
 
-def bound(plan: Executable, inputs: dict[int, Any]) -> Bindings:
+def bound(plan: Executable, inputs: dict[int, Any]) -> list[Any]:
     """Return bindings with these inputs."""
-    bindings = Bindings([None] * len(plan.compiled.plan.buffers))
+    bindings: list[Any] = [None] * len(plan.compiled.plan.buffers)
     for index, held in inputs.items():
-        bindings.memory[index] = held
+        bindings[index] = held
     return bindings
 
 
@@ -114,16 +113,16 @@ def run(plan: Executable, inputs: dict[int, Any], *, graph: bool = True) -> list
     return results(plan, bindings)
 
 
-def failed(plan: Executable, bindings: Bindings, *, graph: bool = True) -> list[Failure]:
+def failed(plan: Executable, bindings: list[Any], *, graph: bool = True) -> list[Failure]:
     """Run a plan to its end. Return its failures."""
     run = plan.submit(bindings, graph=graph)
     assert run.wait()
     return run.failures()
 
 
-def results(plan: Executable, bindings: Bindings) -> list[Any]:
+def results(plan: Executable, bindings: list[Any]) -> list[Any]:
     """Return the bindings of the outputs."""
-    return [bindings.memory[n] for n, buffer in enumerate(plan.compiled.plan.buffers) if buffer.role is Role.OUTPUT]
+    return [bindings[n] for n, buffer in enumerate(plan.compiled.plan.buffers) if buffer.role is Role.OUTPUT]
 
 
 def texts(found: Sequence[Any]) -> list[bytes]:

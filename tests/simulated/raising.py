@@ -7,6 +7,7 @@ from types import CodeType, FrameType
 from typing import Any, final
 
 from dagpu.runtime.calls.direct_call import DirectCall
+from dagpu.runtime.calls.loaded_plan import CALL
 from dagpu.runtime.plan_cache import PlanCache
 
 
@@ -14,7 +15,7 @@ def direct_call(pipeline: Any) -> DirectCall:
     """The direct call of the latest plan of a pipeline, which has run at least twice with equal arguments."""
     plans: PlanCache = pipeline.plans
     assert plans.latest is not None
-    direct: DirectCall = plans.latest.direct
+    direct: DirectCall = plans.latest.direct[CALL]
     return direct
 
 

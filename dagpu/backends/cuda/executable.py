@@ -19,7 +19,7 @@ from dagpu.backends.cuda.replay.starts import (
     submit_run,
 )
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.protocol import Bindings, Run, Strategy
+from dagpu.backends.protocol import Run, Strategy
 from dagpu.plans.plan import Plan
 
 MOST_KEPT: Final = 64 << 10
@@ -72,18 +72,21 @@ class Executable:
         """Function that instantiates the first graph; None if that is quick or done."""
         return self._prepare_graph if self.graphs.first_is_slow else None
 
-    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Run:
+    def submit(self, memory: list[object], spin: float = 0.0, graph: bool = False) -> Run:
         """Start a run; see `Prepared.submit`."""
         assert not self.compiled.decides, "streams decide nothing"
-        devices, memory = self.compiled.devices, bindings.memory
-        for device in devices:
-            if device.exchange.arrivals or device.retired.gone:
-                device.settle()
-                graph = graph and not device.exchange.arrivals  # a graph waits for none of its inputs
         for start in self._again[graph]:
             run = start(memory, spin)
             if run is not None:
                 return run
+        devices, settled = self.compiled.devices, False
+        for device in devices:
+            if device.exchange.arrivals or device.retired.gone:
+                device.settle()
+                settled = True
+                graph = graph and not device.exchange.arrivals  # a graph waits for none of its inputs
+        if settled and (run := self.launch_whole(memory, spin, graph)) is not None:
+            return run
         if self._command_lists is None:
             self._compile()
         for device in devices:
@@ -93,8 +96,8 @@ class Executable:
             run = self._launch_graph(memory, spin) if graph else None
             return self._submit_run(memory, spin) if run is None else run
 
-    def launch_again(self, memory: list[object], spin: float, graph: bool) -> Run | None:
-        """Launch an existing graph, or the commands of one lane; see `Prepared.launch_again`."""
+    def launch_whole(self, memory: list[object], spin: float, graph: bool) -> Run | None:
+        """Launch a graph, if one can be launched now; see `Prepared.launch_whole`."""
         for start in self._again[graph]:
             run = start(memory, spin)
             if run is not None:
@@ -110,9 +113,9 @@ class Executable:
         nbytes = sum([size for _, size in self.compiled.arenas])
         self.graphs.keeps_arenas = self._is_simple and 0 < nbytes <= most
 
-    def freeze(self, bindings: Bindings) -> CapturedGraph:
+    def freeze(self, memory: list[object]) -> CapturedGraph:
         """Return a graph that is bound to this memory permanently; see `Prepared.freeze`."""
-        return capture(self.compiled, self.command_lists.encoded, self.graphs, bindings.memory)
+        return capture(self.compiled, self.command_lists.encoded, self.graphs, memory)
 
     @property
     def command_lists(self) -> CommandListPool:
@@ -165,7 +168,7 @@ class Executable:
             with_graph = (idle_graph_launch(compiled, command_lists, graphs), *with_graph)
         self._again = plain, with_graph
         self._launch_graph = partial(launch_graph, compiled, command_lists, graphs)
-        self._submit_run = partial(submit_run, compiled, command_lists, graphs)
+        self._submit_run = partial(submit_run, compiled, command_lists)
 
 
 def _captured_graph(compiled: CompiledPlan, only: Command) -> LaunchGraph | None:

@@ -12,7 +12,6 @@ from dagpu.backends.explore.explored_run import ExploreRun, RunWithinStep
 from dagpu.backends.explore.machine import script_of
 from dagpu.backends.explore.store import PoisonedStore
 from dagpu.backends.host.arrays import Account, HostMemoryDriver
-from dagpu.backends.protocol import Bindings
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import NO_GRAPHS, Device
 from dagpu.plans.plan import Plan
@@ -97,7 +96,7 @@ class PreparedExploration:
     """None, because plans need no compilation."""
     before_graph: ClassVar[None] = None
     """None, because plans are not launched as CUDA graphs."""
-    launch_again: ClassVar[None] = None
+    launch_whole: ClassVar[None] = None
     """None, because plans are not launched as CUDA graphs."""
     lacks_graph: ClassVar[str] = NO_GRAPHS
 
@@ -105,14 +104,14 @@ class PreparedExploration:
         self._script = script_of(plan)
         self._accounts = accounts
 
-    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> ExploreRun:
+    def submit(self, memory: list[object], spin: float = 0.0, graph: bool = False) -> ExploreRun:
         """Submit a run. The caller that waits for it executes it. See `Prepared.submit`.
 
         Raises:
             OutOfMemoryError: there is too little memory; the run has not begun.
         """
         exploration = current()
-        run = ExploreRun(self._script, self._store(bindings.memory), exploration)
+        run = ExploreRun(self._script, self._store(memory), exploration)
         if spin:
             run.poll(spin)
         return run
@@ -120,9 +119,9 @@ class PreparedExploration:
     def keep_memory(self) -> None:
         """Do nothing: no run is a launch of a graph. See `Prepared.keep_memory`."""
 
-    def freeze(self, bindings: Bindings) -> BoundPlan:
+    def freeze(self, memory: list[object]) -> BoundPlan:
         """Capture the plan with this memory as a graph. See `Prepared.freeze`."""
-        script, memory = self._script, bindings.memory.copy()
+        script, memory = self._script, memory.copy()
         store = self._store(memory)
 
         def start(memory: list[object]) -> RunWithinStep:

@@ -45,11 +45,6 @@ class Exploration:
     Runs that are in progress at the same time take turns: the next step may belong to any lane of any of them.
     """
 
-    __slots__ = (
-        "_choices", "_runs", "_turns", "cancel", "cancel_at", "fail_at", "fault", "running", "seed", "steps", "taken",
-        "under_way",
-    )  # fmt: skip
-
     def __init__(
         self,
         seed: int,

@@ -32,6 +32,7 @@ class ExploreRun:
         "_exploration", "_machine", "_open", "_outcome", "_script", "_store", "_unseen", "_wakes", "device_of_lane",
         "held", "lanes", "thread",
     )  # fmt: skip
+    is_launch: bool = False
 
     def __init__(self, script: Script, store: PoisonedStore, exploration: Exploration) -> None:
         self._script = script

@@ -12,7 +12,7 @@ from dagpu.backends.common.worker_threads import WorkerStream
 from dagpu.backends.host.arrays import HostMemoryDriver
 from dagpu.backends.host.host_plans import PromptPlan, RunRoom, ThreadedPlan, by_stream, is_prompt
 from dagpu.backends.host.host_run import run_batches
-from dagpu.backends.protocol import Bindings, Run
+from dagpu.backends.protocol import Run
 from dagpu.common.env_vars import HOST_DEVICES
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import NO_GRAPHS, Device
@@ -117,7 +117,7 @@ class PreparedHostPlan:
     """None, because host bodies need no compilation."""
     before_graph: ClassVar[None] = None
     """None, because plans are not launched as CUDA graphs."""
-    launch_again: ClassVar[None] = None
+    launch_whole: ClassVar[None] = None
     """None, because plans are not launched as CUDA graphs."""
     lacks_graph: ClassVar[str] = NO_GRAPHS
 
@@ -129,7 +129,7 @@ class PreparedHostPlan:
         self._prompt: PromptPlan | None = None
         """The plan for threads that wait for a run, once there is one."""
 
-    def submit(self, bindings: Bindings, spin: float = 0.0, *, graph: bool = False) -> Run:
+    def submit(self, memory: list[object], spin: float = 0.0, graph: bool = False) -> Run:
         """Start a run; see `Prepared.submit`.
 
         Raises:
@@ -139,20 +139,20 @@ class PreparedHostPlan:
             prompt = self._prompt
             if prompt is None:
                 prompt = self._prompt = PromptPlan(self._plan, self._room)
-            run = prompt.start(bindings.memory, spin)
+            run = prompt.start(memory, spin)
             if run is not None:
                 return run
-        return self._threaded.start(bindings.memory, spin)
+        return self._threaded.start(memory, spin)
 
     def keep_memory(self) -> None:
         """Do nothing: no run is a launch of a graph. See `Prepared.keep_memory`."""
 
-    def freeze(self, bindings: Bindings) -> BoundPlan:
+    def freeze(self, memory: list[object]) -> BoundPlan:
         """Capture the plan with this memory as a graph; see `Prepared.freeze`.
 
         The worker thread that executes a `GraphLaunch` launches the graph and waits for it. So the graph's lanes have
         their own streams: in a stream of the device's pool, their work could be queued behind that waiting thread.
         """
-        plan, memory = self._plan, bindings.memory.copy()
+        plan, memory = self._plan, memory.copy()
         work = by_stream(plan.steps, [WorkerStream(lane.device, f"host:{lane.device}/graph") for lane in plan.lanes])
         return BoundPlan(plan, memory, partial(run_batches, plan, self._room.take(memory), work))

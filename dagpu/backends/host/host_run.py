@@ -31,6 +31,7 @@ class HostRun:
         "_arenas", "_blocked", "_done", "_gate", "_happened", "_lock", "_memory", "_outcome", "_plan", "_recording",
         "_remaining", "_wakes",
     )  # fmt: skip
+    is_launch: bool = False
 
     def __init__(
         self,

@@ -1,23 +1,12 @@
-"""The host layer of a feed: what closures compute of host values, compiled to straight Python code.
+"""The host layer of a feed: what closures compute of host values, as rows that one loop reads.
 
-Each closure is one statement. Those that are given the same bits follow each other behind one test of the bits, and get
-the values that the block has computed as local variables:
-
-    if stale & 5:
-        v7 = f7(i3.value)
-        if type(v7) is not k7: v7 = other(7, v7)
-        i7.value = v7
-        v8 = f8(v7)
-        ...
-
-So a closure that runs again costs its call and less than 100 ns, and one that does not costs 20 ns at most. An error is
-traced back to its closure by the line of the statement.
+A row says which bits its value depends on, how its argument is read from the inputs before it, and what is called. Rows
+of the same bits follow each other, so one test leaves all of them out.
 """
 
 from collections.abc import Callable
 from functools import partial
-from types import CodeType
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
@@ -29,25 +18,12 @@ from dagpu.handles.handle_trees import make_unwritable
 from dagpu.lowering.updates.comparing.compare_values import host_values_equal, same_kind
 from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs, Sharing
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import BUILT_IN, Inspect, Map
+from dagpu.ops.compose import BUILT_IN, Cutoff, Inspect, Map
 from dagpu.tracing.user_code import describe_closure
 from dagpu.tracing.value_tokens import PLAIN
 
 Mark = Callable[[int], None]
 """Records that the bit of a cutoff is stale."""
-
-_Function = Callable[[int, Mark], None]
-"""Computes again what depends on stale bits."""
-
-
-def _run(function: _Function, stale: int, mark: Mark) -> None:
-    """Call a compiled function."""
-    function(stale, mark)
-
-
-_CHUNK: Final = 500
-"""The most closures in one compiled function."""
-
 
 _UNCHANGEABLE: Final = PLAIN | {np.ndarray}
 """The types of values that no closure can change: a kept array is read-only."""
@@ -58,27 +34,45 @@ class NewTraceNeeded(Exception):
 
 
 @final
+class _Row(NamedTuple):
+    """One value that is computed: of a closure, or what a cutoff lets through."""
+
+    made: LiveInput
+    argument: LiveInput | None
+    """The input that is its argument; None if `read` reads it."""
+    read: Callable[[], Any]
+    call: Callable[[Any], Any]
+    kind: type[Any] | None
+    """The type of the value, if it says all that another trace would; else None."""
+    cutoff: Cutoff[Any, Any, Any] | None
+
+
+@final
 class HostLayer:
-    """The compiled host layer of one trace. The values of inputs that depend on the bits `stale` are not the newest."""
+    """The host layer of one trace. The values of inputs that depend on the bits `stale` are not the newest."""
 
     def __init__(self, live: LiveInputs, stale: int, sharing: Sharing | None = None) -> None:
         """With `sharing`, other feeds may share calls of its closures."""
         self._live = live
         self._sharing = sharing
-        self._names: dict[str, Any] = {}
-        """The names in the code of the function that is being compiled."""
-        self._computed: set[int] = set()
-        """The inputs that the present block of that function has computed, as local variables."""
-        self._nodes: dict[tuple[CodeType, int], tuple[Map[Any], int]] = {}
-        """The node of each line of the compiled functions, and which of the computed inputs it is."""
-        self._inputs = [index for index, made in enumerate(live.inputs) if made.call is not None]
-        """The computed inputs, in their order."""
-        self._functions = self._compiled(0, len(self._inputs))
-        self.computes = bool(self._inputs)
-        """True if the trace computes host values."""
+        self._bits: list[int] = []
+        """The bits on which each row depends; those of the value that a cutoff compares."""
+        self._rows = [self._row(made) for made in live.inputs if made.call is not None]
+        self._following = [len(self._rows)] * len(self._rows)
+        """For each row the next one with other bits."""
+        for at in range(len(self._rows) - 2, -1, -1):
+            same = self._bits[at] == self._bits[at + 1]
+            self._following[at] = self._following[at + 1] if same else at + 1
+        self._at = 0
+        """The row that is computed."""
         self._stale = [(0, stale)]
-        """The bits on which values depend that are not the newest, from one computed input to the next that is here: a
-        closure that fails leaves the values before it as they are to be."""
+        """The bits on which values depend that are not the newest, from one row to the next that is here: a closure
+        that fails leaves the values before it as they are to be."""
+
+    @property
+    def computes(self) -> bool:
+        """True if the trace computes host values."""
+        return bool(self._rows)
 
     def refresh(self, newer: int, mark: Mark) -> None:
         """Compute again what depends on the bits `newer`, which have changed since the last call, and what that did not
@@ -87,9 +81,8 @@ class HostLayer:
         Raises:
             NewTraceNeeded: a value has another type or shape than in the trace.
         """
-        pieces = [(start, stale | newer) for start, stale in self._stale]
-        ends = [*[start for start, _ in pieces[1:]], len(self._inputs)]
-        self._stale, marked = pieces, 0
+        pieces = self._stale = [(start, stale | newer) for start, stale in self._stale]
+        ends, marked = [*[start for start, _ in pieces[1:]], len(self._rows)], 0
 
         def note(bits: int) -> None:
             nonlocal marked
@@ -97,71 +90,65 @@ class HostLayer:
             mark(bits)
 
         for number, ((start, stale), end) in enumerate(zip(pieces, ends, strict=True)):
-            for function in self._functions if len(pieces) == 1 else self._compiled(start, end):
-                try:
-                    call_user(partial(_run, function, stale | marked), note)
-                except NewTraceNeeded:
-                    raise
-                except Exception as error:
-                    failed = self._explain(error)
-                    left = [(at, bits | marked) for at, bits in [(failed, stale), *pieces[number + 1 :]]]
-                    self._stale = left if not failed else [(0, 0), *left]
-                    raise
+            try:
+                call_user(partial(self._compute, start, end, note), stale | marked)
+            except NewTraceNeeded:
+                raise
+            except Exception as error:
+                self._name_closure(error)
+                left = [(at, bits | marked) for at, bits in [(self._at, stale), *pieces[number + 1 :]]]
+                self._stale = left if not self._at else [(0, 0), *left]
+                raise
         self._stale = [(0, 0)]
 
-    # ---- code
+    def _compute(self, start: int, end: int, mark: Mark, stale: int) -> None:
+        """Compute those of these rows again that depend on stale bits."""
+        rows, bits, at = self._rows, self._bits, start
+        while at < end:
+            if not stale & bits[at]:
+                at = self._following[at]
+                continue
+            self._at = at
+            made, argument, read, call, kind, cutoff = rows[at]
+            value = call(read() if argument is None else argument.value)
+            if cutoff is None:
+                made.value = value if type(value) is kind else _unlike(made, value)
+            elif not host_values_equal(cutoff, made.value, value):
+                stale |= made.own
+                mark(made.own)
+                made.value = _unlike(made, value)
+            at += 1
 
-    def _compiled(self, start: int, end: int) -> list[_Function]:
-        """Return the functions that compute these of the inputs again."""
-        return [self._compile(at, min(at + _CHUNK, end)) for at in range(start, end, _CHUNK)]
+    def _row(self, made: LiveInput) -> _Row:
+        """Return the row of an input, and note its bits."""
+        self._bits.append(made.bits if made.cutoff is None else made.watched)
+        argument = self._input(made.argument)
+        items = [self._input(item) for item in made.argument] if type(made.argument) is tuple else []
+        flat = [item for item in items if item is not None]
+        if type(made.argument) is tuple and len(flat) == len(items):
+            read: Callable[[], Any] = partial(_values, flat)
+        else:
+            read = partial(self._live.concrete, made.argument)
+        kind = type(made.value) if type(made.value) in PLAIN else None
+        return _Row(made, argument, read, self._call_of(made), kind, made.cutoff)
 
-    def _compile(self, start: int, end: int) -> _Function:
-        """Return the function that computes these of the inputs again."""
-        self._names = {"other": partial(_unlike, self._live), "equal": host_values_equal}
-        lines = ["def refresh(stale, mark):"]
-        nodes: dict[int, tuple[Map[Any], int]] = {}
-        bits: int | None = None
-        for place, index in enumerate(self._inputs[start:end], start):
-            made = self._live.inputs[index]
-            self._names[f"i{index}"] = made
-            if made.cutoff is None:
-                assert made.node is not None
-                if made.bits != bits:
-                    bits = made.bits
-                    self._computed.clear()
-                    lines.append(f" if stale & {bits}:")
-                nodes[len(lines) + 1] = made.node, place
-                lines += self._closure(index, made)
-                self._computed.add(index)
-            else:
-                bits = None
-                self._computed.clear()
-                lines += self._cutoff(index, made)
-        self._computed.clear()
-        scope, self._names = self._names, {}
-        exec(compile("\n".join(lines), "<string>", "exec"), scope)
-        function: _Function = scope.pop("refresh")  # else it and its globals would be a cycle
-        code: CodeType = function.__code__
-        self._nodes |= {(code, line): node for line, node in nodes.items()}
-        return function
+    def _input(self, item: Any) -> LiveInput | None:
+        """Return the input for which a stand-in stands; None for any other object."""
+        index = self._live.index_of(item)
+        return None if index is None else self._live.inputs[index]
 
-    def _closure(self, index: int, made: LiveInput) -> list[str]:
-        """Return the lines that call a closure."""
-        assert made.node is not None
-        assert made.call is not None
+    def _call_of(self, made: LiveInput) -> Callable[[Any], Any]:
+        """Return the function that computes a value of its argument."""
+        call = made.call
+        assert call is not None
+        if made.node is None:
+            return call
         f: Any = made.node.f
-        direct = type(f) not in BUILT_IN and type(f) is not Inspect
-        call: Any = f if direct else made.call
+        call = f if type(f) not in BUILT_IN and type(f) is not Inspect else call
         if not self._is_plain(made.argument):
             call = partial(_call_on_own, call)
         last = None if self._sharing is None else self._sharing.last_call(made.node, below_shared=False)
-        self._names[f"f{index}"] = call if last is None else partial(last.value, call)
-        self._names[f"k{index}"] = type(made.value) if type(made.value) in PLAIN else None
-        return [
-            f"  v{index} = f{index}({self._expression(index, made.argument)})",
-            f"  if type(v{index}) is not k{index}: v{index} = other({index}, v{index})",
-            f"  i{index}.value = v{index}",
-        ]
+        return call if last is None else partial(last.value, call)
 
     def _is_plain(self, argument: Any) -> bool:
         """Return true for an argument that holds nothing which a closure could change in place."""
@@ -171,55 +158,18 @@ class HostLayer:
                 return False
         return type(argument) is tuple or not is_container(argument)
 
-    def _cutoff(self, index: int, made: LiveInput) -> list[str]:
-        """Return the lines that let a value through a cutoff."""
-        self._names[f"c{index}"] = made.cutoff
-        return [
-            f" if stale & {made.watched}:",
-            f"  x = {self._expression(index, made.argument)}",
-            f"  if not equal(c{index}, i{index}.value, x):",
-            f"   stale |= {made.own}; mark({made.own})",
-            f"   i{index}.value = other({index}, x)",
-        ]
+    def _name_closure(self, error: Exception) -> None:
+        """Add the note that names the closure which raised an error."""
+        node: Map[Any] | None = self._rows[self._at].made.node
+        if node is not None:
+            whose = describe_closure(node, node.f)
+            if isinstance(error, StopIteration):
+                refuse_stop_iteration(error, whose)
+            error.add_note(f"dagpu: in {whose}")
 
-    def _expression(self, index: int, argument: Any) -> str:
-        """Return the code for the present value of an argument."""
-        found = self._live.index_of(argument)
-        if found in self._computed:
-            return f"v{found}"
-        if found is not None:
-            self._names[f"i{found}"] = self._live.inputs[found]
-            return f"i{found}.value"
-        if type(argument) is tuple:
-            return f"({''.join(f'{self._item(index, item)}, ' for item in argument)})"
-        return self._item(index, argument)
 
-    def _item(self, index: int, item: Any) -> str:
-        """Return the code for an item of an argument: an input, a constant, or a container that is searched."""
-        if self._live.index_of(item) is not None or type(item) is tuple:
-            return self._expression(index, item)
-        name = f"a{index}_{len(self._names)}"
-        self._names[name] = item
-        if not self._live.derivable(item):
-            return name
-        self._names["concrete"] = self._live.concrete
-        return f"concrete({name})"
-
-    def _explain(self, error: Exception) -> int:
-        """Add the note that names the closure which raised an error. Return which of the computed inputs that is, 0 if
-        it is not known."""
-        trace = error.__traceback__
-        while trace is not None:
-            found = self._nodes.get((trace.tb_frame.f_code, trace.tb_lineno))
-            if found is not None:
-                node, place = found
-                whose = describe_closure(node, node.f)
-                if isinstance(error, StopIteration):
-                    refuse_stop_iteration(error, whose)
-                error.add_note(f"dagpu: in {whose}")
-                return place
-            trace = trace.tb_next
-        return 0
+def _values(inputs: list[LiveInput]) -> tuple[Any, ...]:
+    return tuple([made.value for made in inputs])
 
 
 def _call_on_own(call: Callable[[Any], Any], argument: Any) -> Any:
@@ -227,13 +177,13 @@ def _call_on_own(call: Callable[[Any], Any], argument: Any) -> Any:
     return call(own_containers(argument))
 
 
-def _unlike(live: LiveInputs, index: int, value: Any) -> Any:
+def _unlike(made: LiveInput, value: Any) -> Any:
     """Return a value of another type than before, or whose type says too little, in the form in which it is kept.
 
     Raises:
         NewTraceNeeded: the trace does not serve it.
     """
     held = any(type(item) in HANDLES or isinstance(item, DeviceOp) for item in values_in(value))
-    if held or not same_kind(live.inputs[index].value, value):
+    if held or not same_kind(made.value, value):
         raise NewTraceNeeded
     return make_unwritable(value)

@@ -11,7 +11,7 @@ from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.handles import Handle, HandleState, SharedTensor, clone_shared, live_state
 from dagpu.handles.storage import Storage
 from dagpu.lowering.updates.claims import Dirty
-from dagpu.lowering.updates.dirty.dirt import dirt_of_boxes
+from dagpu.lowering.updates.dirty.carried_dirt import dirt_of_boxes
 from dagpu.lowering.updates.live_inputs import LiveInput, LiveInputs
 from dagpu.ops.array_parts import Box
 from dagpu.ops.versions import Version

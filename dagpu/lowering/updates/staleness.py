@@ -8,13 +8,17 @@ alone, and with nothing dropped they are exactly those whose bits meet `mask`, a
 """
 
 from collections.abc import Container, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Final, final
 
+from dagpu.common.errors import PlanError
+from dagpu.common.places import Origin, describe
+from dagpu.common.recent import Recent
 from dagpu.lowering.updates.claims import Change
 from dagpu.plans.program import Program, Role, Value
 
-_MOST_MASKS: Final = 64
-"""The most sets of bits whose instructions are remembered."""
+_MOST_REMEMBERED: Final = 64
+"""The most changes whose stale targets are remembered, and sets of targets whose instructions are."""
 
 
 @final
@@ -57,7 +61,10 @@ class Staleness:
         self.targets = self.results | self.kept
         self.read = frozenset([buffer for each in program.instructions for buffer in each.reads])
         """The buffers that an instruction reads."""
-        self._dependents: dict[int, tuple[int, ...]] = {}
+        self._stale: Recent[Change, set[int]] = Recent(_MOST_REMEMBERED)
+        """The stale targets by change: the same changes often come back."""
+        self._makers: Recent[frozenset[int], tuple[int, ...]] = Recent(_MOST_REMEMBERED)
+        """The instructions by the targets that they make."""
         self.kept_bytes = sum([program.buffers[buffer].nbytes for buffer in self.targets])
         """The bytes of device memory that stay between updates."""
 
@@ -81,31 +88,34 @@ class Staleness:
         maker = self.program.accesses.maker[value]
         return self.bits.get(value, 0) if maker < 0 else self.deps[maker]
 
-    def dependents(self, mask: int) -> tuple[int, ...]:
-        """Return the instructions that depend on one of the bits, in the order of the program."""
-        found = self._dependents.get(mask)
-        if found is None:
-            found = tuple([index for index, deps in enumerate(self.deps) if deps & mask])
-            if len(self._dependents) >= _MOST_MASKS:
-                self._dependents.clear()
-            self._dependents[mask] = found
-        return found
-
     def stale_targets(self, change: Change) -> set[int]:
-        """Return the targets that an update makes."""
+        """Return the targets that an update makes. The caller must not change the set."""
+        found = self._stale.use(change)
+        if found is not None:
+            return found
         mask, wait, only, lost, given, _ = change
-        return {
-            buffer
-            for buffer in self.targets
-            if not (bits := self.bits_of(buffer)) & wait
-            and (not only or bits & only)
-            and (bits & mask or buffer in lost)
-            and buffer not in given
-        }
+        return self._stale.keep(
+            change,
+            {
+                buffer
+                for buffer in self.targets
+                if not (bits := self.bits_of(buffer)) & wait
+                and (not only or bits & only)
+                and (bits & mask or buffer in lost)
+                and buffer not in given
+            },
+        )
 
-    def instructions_for(self, targets: set[int]) -> tuple[int, ...]:
+    def instructions_for(self, targets: AbstractSet[int]) -> tuple[int, ...]:
         """Return the instructions that make these targets, in the order of the program. The other targets hold their
         last values."""
+        key = frozenset(targets)
+        found = self._makers.use(key)
+        if found is None:
+            found = self._makers.keep(key, self._find_makers(key))
+        return found
+
+    def _find_makers(self, targets: frozenset[int]) -> tuple[int, ...]:
         last, valid = self.program.accesses.last, self.targets - targets
         while True:
             chosen = self._closure({self.last[buffer] for buffer in targets}, {last[buffer] for buffer in valid})
@@ -135,3 +145,43 @@ class Staleness:
                     chosen.add(writer)
                     todo.append(writer)
         return chosen
+
+
+# ---- a limit of memory
+
+
+def fit_into(staleness: Staleness, limit: int, where: Origin) -> Staleness:
+    """Return the analysis of the same program with at most `limit` bytes of targets.
+
+    Kept buffers are dropped, those first that are made again with the fewest bytes of traffic for each byte that they
+    take. `where` is the place of `observe`.
+
+    Raises:
+        PlanError: the results alone take more.
+    """
+    program = staleness.program
+    size = {buffer: program.buffers[buffer].nbytes for buffer in staleness.targets}
+    results = sum(size[buffer] for buffer in staleness.results)
+    if results > limit:
+        raise PlanError(
+            f"observe at {describe(where)} with memory={limit:,}: results alone take {results:,} bytes. Raise it, or "
+            "observe less."
+        )
+    dropped: set[int] = set()
+    total = sum(size.values())
+    droppable = [buffer for buffer in staleness.kept if size[buffer]]
+    for buffer in sorted(droppable, key=lambda each: (_traffic(staleness, each) / size[each], each)):
+        if total <= limit:
+            break
+        dropped.add(buffer)
+        total -= size[buffer]
+    if not dropped:
+        return staleness
+    return Staleness(program, staleness.bits, staleness.compared, dropped, staleness.also_kept)
+
+
+def _traffic(staleness: Staleness, buffer: int) -> int:
+    """Return the bytes that the instructions write which make one kept buffer of the others."""
+    chosen = staleness.instructions_for({buffer})
+    buffers = staleness.program.buffers
+    return sum(buffers[written].nbytes for index in chosen for written in staleness.program.instructions[index].writes)

@@ -25,27 +25,16 @@ from mypy.nodes import (
     Var,
 )
 from mypy.operators import op_methods
-from mypy.types import Instance, get_proper_type
 
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder, statement
 from dagpu.mypy_plugin.analysis.callees import closure_of, is_partial, method_of
 from dagpu.mypy_plugin.analysis.containers import items_of_value
-from dagpu.mypy_plugin.analysis.graph import (
-    EVERYTHING,
-    Build,
-    Change,
-    Escape,
-    Forget,
-    Place,
-    Rearrange,
-    Slot,
-    Store,
-)
+from dagpu.mypy_plugin.analysis.graph import EVERYTHING, Build, Change, Escape, Forget, Place, Rearrange, Slot, Store
 from dagpu.mypy_plugin.analysis.operands import is_own_container, lower_iteration, lower_operator, share_added
 from dagpu.mypy_plugin.analysis.origins import Relation, origin_of, origin_of_target, share, share_place
 from dagpu.mypy_plugin.analysis.places import place_of
 from dagpu.mypy_plugin.syntax import targets
-from dagpu.mypy_plugin.typing.type_facts import CONTAINS_FLOWS, CONTAINS_OPS, FLOW, MOVES, OP, method_name
+from dagpu.mypy_plugin.typing.type_facts import CONTAINS_FLOWS, CONTAINS_OPS, FLOW, MOVES, OP, class_name, method_name
 
 
 def declare(b: GraphBuilder, target: Expression, *, element: bool = False) -> None:
@@ -82,10 +71,14 @@ def _assign_name(b: GraphBuilder, target: NameExpr, held: Slot | None, built: Ex
     if target.name not in b.foreign:
         b.declare(root)
     b.closures.pop(root, None)
-    for variable in [v for v, made in b.partials.items() if v is root or _mentions(made, root)]:
-        del b.partials[variable]
-    for variable in [v for v, method in b.bound.items() if v is root or getattr(method.expr, "node", None) is root]:
-        del b.bound[variable]
+    if b.partials:
+        b.partials = {v: made for v, made in b.partials.items() if v is not root and not _mentions(made, root)}
+    if b.bound:
+        b.bound = {
+            v: method
+            for v, method in b.bound.items()
+            if v is not root and getattr(method.expr, "node", None) is not root
+        }
     kind = b.kind(target) or b.kinds.kind_of(root.type)
     place = place_of(b, target)
     known = kind or held is not None or root in b.module.adopted or b.kinds.may_own(root.type)
@@ -285,8 +278,7 @@ def _delete(b: GraphBuilder, s: DelStmt) -> None:
 
 
 def _is_list(b: GraphBuilder, e: Expression) -> bool:
-    t = get_proper_type(b.types.get(e))
-    return isinstance(t, Instance) and t.type.fullname == "builtins.list"
+    return class_name(b.types.get(e)) == "builtins.list"
 
 
 # ---- ops that are built and dropped

@@ -1,14 +1,15 @@
-"""The builder of one body: its blocks, slots, jumps and exceptional edges. The modules `lower_*` lower each node.
+"""The builder of one body: its blocks, slots, jumps and exceptional edges. Other modules lower each class of nodes.
 
 Exceptions have edges only inside `try` and inside `with` blocks that may swallow them. Elsewhere an exception leaves
 the body, where no rule applies any more. Each point that may raise has an edge of its own, so that a handler sees the
 moves made before that point.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias, TypeVar
 
+from mypy.errorcodes import ErrorCode
 from mypy.nodes import (
     AssertStmt,
     AssignmentStmt,
@@ -38,8 +39,10 @@ from mypy.nodes import Block as Suite
 
 from dagpu.mypy_plugin.analysis.graph import (
     ANY_GLOBAL,
+    EVERYTHING,
     BasicBlock,
     Body,
+    Build,
     Escape,
     Evaluate,
     Evaluation,
@@ -56,6 +59,8 @@ from dagpu.mypy_plugin.analysis.graph import (
     reverse_postorder,
 )
 from dagpu.mypy_plugin.analysis.module_facts import Closure, ModuleFacts
+from dagpu.mypy_plugin.messages import Finding
+from dagpu.mypy_plugin.typing.type_facts import HANDLE
 
 
 class GraphBuilder:
@@ -132,6 +137,14 @@ class GraphBuilder:
         if kind is None:
             kind = self.known_kinds[e] = self.kinds.kind_of(self.types.get(e))
         return kind
+
+    def refuse(self, e: Expression, code: ErrorCode, message: str) -> None:
+        """Report a mistake that is certain, whatever the way that leads here."""
+        self.body.mistakes.append(Finding(e, code, message))
+
+    def is_op(self, e: Expression) -> bool:
+        """Return True for a handle or an op that is an op."""
+        return not self.kind(e) & HANDLE
 
     # ---- blocks
 
@@ -211,6 +224,14 @@ class GraphBuilder:
         self.frames, self.handler = frames, handler
         self.unreachable()
 
+    def build(
+        self, node: Context, parts: Iterable[Slot | None], keeps: int = EVERYTHING, *, owner: bool = False
+    ) -> Slot | None:
+        """Build a value of the parts that hold facts, and return its slot; None if it can hold none."""
+        into = self.temporary() if keeps else None
+        self.emit(Build(node, into, tuple([part for part in parts if part is not None]), keeps, owner))
+        return into
+
     @contextmanager
     def handled_by(self, handler: BasicBlock | None) -> Iterator[None]:
         """Send exceptions raised inside this context to `handler`."""
@@ -233,13 +254,11 @@ class GraphBuilder:
 
     def value(self, e: Expression) -> Slot | None:
         """Lower an expression by value: a handle moves. Return the slot with the value's facts; None if it has none."""
-        lower = EXPRESSIONS.get(type(e))
-        return None if lower is None else lower(self, e, True)
+        return self.evaluate(e, True)
 
     def read(self, e: Expression) -> Slot | None:
         """Lower an expression that is only read: a handle is not moved. Return the slot with the value's facts."""
-        lower = EXPRESSIONS.get(type(e))
-        return None if lower is None else lower(self, e, False)
+        return self.evaluate(e, False)
 
     def evaluate(self, e: Expression, by_value: bool) -> Slot | None:
         lower = EXPRESSIONS.get(type(e))
@@ -321,35 +340,35 @@ _EVALUATES: Final[dict[type[Statement], Callable[[Any], Evaluate]]] = {
 """What the simple statements evaluate, and the beginnings of others. An assignment is done where its value is
 evaluated: an exception leads on from before that, too."""
 
-_E = TypeVar("_E", bound=Expression)
-_S = TypeVar("_S", bound=Statement)
-LowerExpression: TypeAlias = Callable[[GraphBuilder, _E, bool], Slot | None]
-LowerStatement: TypeAlias = Callable[[GraphBuilder, _S], None]
+LowerExpression: TypeAlias = Callable[[GraphBuilder, Any, bool], Slot | None]
+LowerStatement: TypeAlias = Callable[[GraphBuilder, Any], None]
+_E = TypeVar("_E", bound=LowerExpression)
+_S = TypeVar("_S", bound=LowerStatement)
 
-EXPRESSIONS: Final[dict[type[Expression], Callable[[GraphBuilder, Any, bool], Slot | None]]] = {}
+EXPRESSIONS: Final[dict[type[Expression], LowerExpression]] = {}
 """The lowering function of each expression class. Classes that are missing have no effect on handles."""
-STATEMENTS: Final[dict[type[Statement], Callable[[GraphBuilder, Any], None]]] = {}
+STATEMENTS: Final[dict[type[Statement], LowerStatement]] = {}
 
 
-def expression(kind: type[_E]) -> Callable[[LowerExpression[_E]], LowerExpression[_E]]:
-    """Register the lowering function of an expression class.
+def expression(*kinds: type[Expression]) -> Callable[[_E], _E]:
+    """Register the lowering function of some expression classes.
 
     It returns the slot with the value's facts, or None if the value has none. Its flag is true for an evaluation by
     value, which moves a handle.
     """
 
-    def register(lower: LowerExpression[_E]) -> LowerExpression[_E]:
-        EXPRESSIONS[kind] = lower
+    def register(lower: _E) -> _E:
+        EXPRESSIONS.update(dict.fromkeys(kinds, lower))
         return lower
 
     return register
 
 
-def statement(kind: type[_S]) -> Callable[[LowerStatement[_S]], LowerStatement[_S]]:
-    """Register the lowering function of a statement class."""
+def statement(*kinds: type[Statement]) -> Callable[[_S], _S]:
+    """Register the lowering function of some statement classes."""
 
-    def register(lower: LowerStatement[_S]) -> LowerStatement[_S]:
-        STATEMENTS[kind] = lower
+    def register(lower: _S) -> _S:
+        STATEMENTS.update(dict.fromkeys(kinds, lower))
         return lower
 
     return register

@@ -1,13 +1,12 @@
 """Lowers functions to bodies, finds the function that a call names, and the arguments that it takes by value."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
 from mypy.argmap import map_actuals_to_formals
 from mypy.nodes import (
-    ARG_POS,
     CallExpr,
     Decorator,
     Expression,
@@ -24,20 +23,23 @@ from mypy.nodes import (
     StrExpr,
     SuperExpr,
     SymbolNode,
+    TupleExpr,
     TypeInfo,
     Var,
 )
 from mypy.semanal import is_trivial_body
 from mypy.typeops import get_type_vars
-from mypy.types import AnyType, CallableType, Instance, TupleType, Type, TypeOfAny, TypeVarType, get_proper_type
+from mypy.types import AnyType, CallableType, Instance, Type, TypeOfAny, TypeVarType, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder
 from dagpu.mypy_plugin.analysis.effects import derive_effect, summarise
 from dagpu.mypy_plugin.analysis.graph import Body, Escape, Path, Slot
 from dagpu.mypy_plugin.analysis.module_facts import Closure, Effect, ModuleFacts
+from dagpu.mypy_plugin.messages import ANY_FORM
+from dagpu.mypy_plugin.syntax import arguments_of
 from dagpu.mypy_plugin.typing import op_types
-from dagpu.mypy_plugin.typing.type_facts import MOVES, method_name, signatures
+from dagpu.mypy_plugin.typing.type_facts import MOVES, class_name, instance_of, member_of, method_name, signatures
 
 
 def lower_function(b: GraphBuilder, node: FuncItem) -> Body:
@@ -100,11 +102,17 @@ def _lower_copies(module: ModuleFacts, function: FuncDef) -> list[Body]:
 
 def is_pipeline(s: Decorator) -> bool:
     """Return True for a function decorated with `@pipeline`. Its arguments become part of the op that it returns."""
-    for decorator in s.original_decorators:
-        named = decorator.callee if isinstance(decorator, CallExpr) else decorator
-        if isinstance(named, RefExpr) and named.fullname == names.PIPELINE_DECORATOR:
-            return True
-    return False
+    return _has_decorator(s, (names.PIPELINE_DECORATOR,))
+
+
+def remembers(s: Decorator) -> bool:
+    """Return True for a function that gives the same object each time: one under `cache` or `cached_property`."""
+    return _has_decorator(s, names.REMEMBERS_RESULT)
+
+
+def _has_decorator(s: Decorator, wanted: Container[str]) -> bool:
+    named = (one.callee if isinstance(one, CallExpr) else one for one in s.original_decorators)
+    return any(isinstance(one, RefExpr) and one.fullname in wanted for one in named)
 
 
 # ---- the functions that calls name, and their effects
@@ -130,8 +138,7 @@ def function_named(b: GraphBuilder, e: Expression) -> FuncDef | None:
                 node = symbol.node
                 break
     if isinstance(node, TypeInfo):
-        symbol = node.get("__post_init__" if "dataclass" in node.metadata else "__init__")
-        node = None if symbol is None else symbol.node
+        node = member_of(node, "__post_init__" if "dataclass" in node.metadata else "__init__")
     if isinstance(node, Decorator):
         return node.func if all(map(_passes_arguments, node.decorators)) else None
     return node if isinstance(node, FuncDef) else None
@@ -143,13 +150,10 @@ def _passes_arguments(decorator: Expression) -> bool:
 
 def method_of(b: GraphBuilder, t: Type | None, name: str) -> FuncDef | None:
     """Return the method of this name of a class of this module, for a value of this type; None for any other."""
-    proper = get_proper_type(t)
-    if isinstance(proper, TupleType):  # a named tuple
-        proper = proper.partial_fallback
-    if not isinstance(proper, Instance) or proper.type.module_name != b.module.name:
+    instance = instance_of(t)
+    if instance is None or instance.type.module_name != b.module.name:
         return None
-    symbol = proper.type.get(name)
-    node = None if symbol is None else symbol.node
+    node = member_of(instance.type, name)
     if isinstance(node, OverloadedFuncDef):
         node = node.items[0]  # the getter of a property with a setter
     if isinstance(node, Decorator):
@@ -178,30 +182,18 @@ def property_place(b: GraphBuilder, e: MemberExpr) -> Path | None:
 
     Return None for any other attribute.
     """
-    info = _class_of(b, e.expr)
-    symbol = None if info is None else info.get(e.name)
-    if symbol is not None and isinstance(symbol.node, Decorator) and remembers(symbol.node):
+    node = member_of(_class_of(b, e.expr), e.name)
+    if isinstance(node, Decorator) and remembers(node):
         return (f".{e.name}",)
     found = property_effect(b, e)
     return found[1].gives.path if found is not None and found[1].gives is not None else None
 
 
-def remembers(decorated: Decorator) -> bool:
-    """Return True for a function that gives the same object each time: one under `cache` or `cached_property`."""
-    for decorator in decorated.original_decorators:
-        named = decorator.callee if isinstance(decorator, CallExpr) else decorator
-        if isinstance(named, RefExpr) and named.fullname in names.REMEMBERS_RESULT:
-            return True
-    return False
-
-
 def _class_of(b: GraphBuilder, e: Expression) -> TypeInfo | None:
     if isinstance(e, RefExpr) and isinstance(e.node, TypeInfo):
         return e.node
-    t = get_proper_type(b.types.get(e))
-    if isinstance(t, TupleType):  # a named tuple
-        t = t.partial_fallback
-    return t.type if isinstance(t, Instance) else None
+    instance = instance_of(b.types.get(e))
+    return None if instance is None else instance.type
 
 
 def effect_of(b: GraphBuilder, function: FuncDef) -> Effect | None:
@@ -229,7 +221,26 @@ def effect_in(module: ModuleFacts, function: FuncDef) -> Effect | None:
     return derive_effect(module, bodies_of(module, function)[0])
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, repr=False, slots=True)
+class Passed:
+    """What a call does with one of its arguments."""
+
+    value: Expression
+    taken: bool = False
+    """True for an argument that is taken by value."""
+    accepts: int = ANY_FORM
+    """What the parameter accepts; see `Move.accepts`."""
+    runs: bool = False
+    """True for an op that the callee runs."""
+    repeats: bool = False
+    """True for a function that the callee may call more than once."""
+    borrowed: bool = False
+    """True if the callee only reads it, but later: it is a generator, or it runs in a task."""
+    held: Slot | None = None
+    """The slot with the facts of its value, once that has been evaluated."""
+
+
+@dataclass(eq=False, repr=False, slots=True)
 class Callee:
     """The callee of a call."""
 
@@ -240,8 +251,6 @@ class Callee:
     named: Expression
     """The expression that names the function, or the method that a variable is bound to."""
     closure: Closure | None = None
-    runs: list[int] = field(default_factory=list)
-    """Indices of the arguments that are ops which the callee runs."""
     effect: Effect | None = None
     """The effect of a function whose body is known."""
     given: dict[str, Expression] = field(default_factory=dict)
@@ -250,16 +259,10 @@ class Callee:
     """The parameter for the object that a call of a class makes."""
     inherited: str = ""
     """The parameter for the object of the calling method, in a call of `super()`."""
-    repeats: list[int] = field(default_factory=list)
-    """Indices of the arguments that are functions which the callee may call more than once."""
-    accepts: dict[int, int] = field(default_factory=dict)
-    """What the parameters of the arguments accept, by index; see `Move.accepts`. A missing one accepts any form."""
     bound: CallableType | None = None
     """What is left of the signature of a function that `partial` has bound arguments to."""
     partial: CallExpr | None = None
     """The call of `partial` that has bound the first arguments of the function."""
-    borrows: list[int] = field(default_factory=list)
-    """Indices of the arguments that the callee only reads, but later: it is a generator, or it runs in a task."""
     is_ours: bool = field(init=False)
     """True for a function of dagpu."""
     leaves_unmoved: bool = field(init=False)
@@ -327,109 +330,78 @@ def _function_name(b: GraphBuilder, e: Expression) -> str:
 
 def describe_call(callee: Callee) -> str:
     """Name the cause of a move of the arguments, in the words of the run-time error."""
-    if callee.name in (names.KERNEL_CALL, names.NEW_OUTPUT_CALL):
-        return "being passed to a kernel"
-    if callee.name in names.FOREIGN_CALLS:
-        return "being passed to a foreign op"
-    if callee.name in names.EXPRESSION_CALLS:
-        return "being passed to an expression"
-    if callee.name == names.PIPELINE_CALL:
-        return "being passed to a pipeline"
+    if (how := names.TAKES_ALL.get(callee.name)) is not None:
+        return how
     if callee.name in names.CONTAINERS:
         return "being put into a container"
     called = callee.name.rpartition(".")[2] or (callee.closure.node.name if callee.closure else "")
     return f"{called}()" if called and called != "<lambda>" else "a call"
 
 
-def by_value_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
-    """Return for each argument True if it is taken by value.
-
-    Record in `callee` the arguments that it runs, those that it borrows for later, and its effect on attributes.
-    """
-    if (known := _known_flags(b, e, callee)) is not None:
-        _record_known(b, e, callee, known)
-        return known
-    flags = [False] * len(e.args)
-    given = e.args if callee.receiver is None else [callee.receiver, *e.args]
-    owns = any(b.kinds.may_own(b.types.get(argument)) for argument in given) or _has_own_object(b, e)
-    plain = not owns and not any(map(_may_hold_facts, repeat(b), e.args)) and not any(k.is_star() for k in e.arg_kinds)
+def pass_arguments(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[Passed]:
+    """Return what a call does with each of its arguments. Record in `callee` its effect on attributes."""
+    passed = [Passed(argument) for argument in e.args]
+    if _pass_by_name(b, e, callee, passed):
+        return passed
     function = function_called(b, e, callee)
+    plain = not any(map(_may_hold_facts, repeat(b), e.args)) and not any(k.is_star() for k in e.arg_kinds)
     if plain and function not in b.module.own:
-        return flags
+        return passed
+    given = e.args if callee.receiver is None else [callee.receiver, *e.args]
+    plain = plain and not any(b.kinds.may_own(b.types.get(one)) for one in given) and not _has_own_object(b, e)
     effect = None if function is None else effect_of(b, function)
     if function is None and callee.closure is not None:
         effect = derive_effect(b.module, callee.closure.body)  # of a lambda
     if function is not None and effect is not None and (not plain or callee.partial or effect.concerns_globals):
         _record_effect(e, callee, function, effect)
     if plain:
-        return flags
+        return passed
     for signature in signatures(b.types.get(e.callee)) if callee.bound is None else [callee.bound]:
-        formals = map_actuals_to_formals(
-            e.arg_kinds,
-            e.arg_names,
-            signature.arg_kinds,
-            signature.arg_names,
-            lambda i: b.types.get(e.args[i]) or AnyType(TypeOfAny.special_form),
-        )
-        declared, result = _declared(function, signature)
-        for name, formal, actuals, form in zip(
-            signature.arg_names, declared, formals, signature.arg_kinds, strict=True
-        ):
-            for i in actuals:
-                if effect is not None and form.is_star() and e.arg_kinds[i].is_star():
-                    flags[i] = flags[i] or name in effect.empties
-                    continue
-                if effect is not None:
-                    callee.runs += [i] if name in effect.runs else []
-                    callee.repeats += [i] if name in effect.repeats else []
-                flags[i] = _is_taken(b, e, callee, function, effect, i, name, (formal, result)) or flags[i]
-    return flags
+        _pass_to(b, e, passed, function, effect, signature)
+    return passed
 
 
-def _is_taken(
+def _pass_to(
     b: GraphBuilder,
     e: CallExpr,
-    callee: Callee,
+    passed: list[Passed],
     function: FuncDef | None,
     effect: Effect | None,
-    i: int,
-    name: str | None,
-    types: tuple[Type, Type],
-) -> bool:
-    """Return True if an argument is taken by value, by the parameter of this name. `types` are that of the parameter
-    and that of the result.
+    signature: CallableType,
+) -> None:
+    """Pass the arguments to the parameters of a signature."""
+    known = effect or _NO_EFFECT
+    formals, result = _declared(function, signature)
+    actuals = map_actuals_to_formals(
+        e.arg_kinds,
+        e.arg_names,
+        signature.arg_kinds,
+        signature.arg_names,
+        lambda i: b.types.get(e.args[i]) or AnyType(TypeOfAny.special_form),
+    )
+    for name, formal, form, indices in zip(signature.arg_names, formals, signature.arg_kinds, actuals, strict=True):
+        spared, moves = name in known.spares, name in known.moves
+        for i in indices:
+            one, starred = passed[i], e.arg_kinds[i].is_star()
+            if effect is not None and form.is_star() and starred:
+                one.taken |= name in effect.empties
+                continue
+            one.runs |= name in known.runs
+            one.repeats |= name in known.repeats
+            kind = b.kind(one.value)
+            if starred and b.kinds.may_own(b.types.get(one.value)):
+                kind |= MOVES  # the items are passed one by one
+            if kind & MOVES:
+                one.accepts = b.kinds.accepted(formal)
+                one.borrowed |= spared and function is not None and _runs_later(function)
+                one.taken |= moves or (not spared and b.kinds.takes(formal, kind, result))
+                continue
+            if (moves or (not spared and b.kinds.kind_of(formal) & MOVES)) and is_untyped(b, one.value):
+                give_away(b, one.value)
+            one.taken |= b.kinds.takes(formal, kind, result)
 
-    Record in `callee` what the parameter accepts, and whether the argument is only borrowed for later.
-    """
-    spared = effect is not None and name in effect.spares
-    moves = effect is not None and name in effect.moves
-    kind = b.kind(e.args[i])
-    if e.arg_kinds[i].is_star() and b.kinds.may_own(b.types.get(e.args[i])):
-        kind |= MOVES  # the items are passed one by one
-    if kind & MOVES:
-        callee.accepts[i] = b.kinds.accepted(types[0])
-        if spared and function is not None and _runs_later(function):
-            callee.borrows.append(i)
-    elif (moves or (not spared and b.kinds.kind_of(types[0]) & MOVES)) and is_untyped(b, e.args[i]):
-        give_away(b, e.args[i])
-    return bool(moves and kind & MOVES) or (not (spared and kind & MOVES) and b.kinds.takes(types[0], kind, types[1]))
 
-
-def _record_known(b: GraphBuilder, e: CallExpr, callee: Callee, flags: list[bool]) -> None:
-    """Record what the parameters of a pipeline accept, and what a function of dagpu gets of unknown type."""
-    for argument, taken in zip(e.args, flags, strict=True):
-        if taken and callee.is_ours and is_untyped(b, argument):
-            give_away(b, argument)
-    t = b.types.get(e.callee)
-    parameters = None if t is None else op_types.parameters_of(t, names.PIPELINE)
-    if parameters is None:
-        return
-    by_name = dict(zip(parameters.arg_names, parameters.arg_types, strict=True))
-    for i, (kind, name) in enumerate(zip(e.arg_kinds, e.arg_names, strict=True)):
-        at = parameters.arg_types[i] if kind == ARG_POS and i < len(parameters.arg_types) else None
-        formal = by_name.get(name) if name is not None else at
-        if formal is not None:
-            callee.accepts[i] = b.kinds.accepted(formal)
+_NO_EFFECT: Final = Effect(frozenset(), frozenset())
 
 
 def is_untyped(b: GraphBuilder, e: Expression) -> bool:
@@ -437,7 +409,7 @@ def is_untyped(b: GraphBuilder, e: Expression) -> bool:
     if not isinstance(e, NameExpr) or e.node not in b.parameters:
         return False
     t = get_proper_type(b.types.get(e))
-    return isinstance(t, AnyType | TypeVarType) or (isinstance(t, Instance) and t.type.fullname == "builtins.object")
+    return isinstance(t, AnyType | TypeVarType) or class_name(t) == "builtins.object"
 
 
 def give_away(b: GraphBuilder, e: Expression) -> None:
@@ -446,21 +418,37 @@ def give_away(b: GraphBuilder, e: Expression) -> None:
         b.body.given_away.add(e.node)
 
 
-def _known_flags(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool] | None:
-    """Return the flags for a function that the rules know by its name; None for another one."""
-    if callee.name in (names.KERNEL_CALL, names.NEW_OUTPUT_CALL, names.PIPELINE_CALL, names.ZIP_OPS, names.EACH):
-        return [True] * len(e.args)
-    if callee.name in names.FOREIGN_CALLS or callee.name in names.EXPRESSION_CALLS:
-        return [True] * len(e.args)
-    if callee.name in names.CALLS_LATER or callee.name in names.STARTS_TASK:
-        return _flags_of_later_call(b, e, callee)
-    if callee.name.startswith("numpy."):
-        return [callee.name.endswith(f".{names.TAKES_MEMORY}")] * len(e.args)
-    if callee.name in names.READS_ONLY:
-        return [False] * len(e.args)
-    if callee.name in names.MAPS | names.TESTS | names.REDUCES:  # the third argument of `reduce` is the first result
-        return [i != 1 if callee.name in names.REDUCES else i == 0 for i in range(len(e.args))]
-    return [name == "key" for name in e.arg_names] if callee.name in names.ORDERS else None
+def _pass_by_name(b: GraphBuilder, e: CallExpr, callee: Callee, passed: list[Passed]) -> bool:
+    """Pass the arguments to a function that the rules know by its name. Return False, with nothing done, for another
+    one."""
+    name = callee.name
+    if name in names.TAKES_ALL:
+        taken = [True] * len(passed)
+    elif name in names.CALLS_LATER or name in names.STARTS_TASK:
+        taken = _taken_later(b, e, passed)
+    elif name.startswith("numpy."):
+        taken = [name.endswith(f".{names.TAKES_MEMORY}")] * len(passed)
+    elif name in names.READS_ONLY:
+        taken = [False] * len(passed)
+    elif name in names.CALLS_FIRST:  # the third argument of `reduce` is the first result
+        taken = [i != 1 if name in names.REDUCES else i == 0 for i in range(len(passed))]
+    elif name in names.ORDERS:
+        taken = [one == "key" for one in e.arg_names]
+    else:
+        return False
+    for one, by_value in zip(passed, taken, strict=True):
+        one.taken = by_value
+        if by_value and callee.is_ours and is_untyped(b, one.value):
+            give_away(b, one.value)
+    t = b.types.get(e.callee)
+    pipeline = None if t is None else op_types.parameters_of(t, names.PIPELINE)
+    if pipeline is not None:
+        formals = dict(zip(pipeline.arg_names, pipeline.arg_types, strict=True))
+        given = {value: formals.get(name) for name, value in arguments_of(e, pipeline.arg_names).items()}
+        for one in passed:
+            if (formal := given.get(one.value)) is not None:
+                one.accepts = b.kinds.accepted(formal)
+    return True
 
 
 def _has_own_object(b: GraphBuilder, e: CallExpr) -> bool:
@@ -491,19 +479,11 @@ def _record_effect(e: CallExpr, callee: Callee, function: FuncDef, effect: Effec
     if function.name == "__post_init__":
         parameters.clear()  # those of the `__init__` are other ones
     if callee.partial is not None:
-        bound = dict(_passed(parameters, callee.partial, first=1))
+        bound = arguments_of(callee.partial, parameters, first=1)
         given |= {name: value for name, value in bound.items() if isinstance(value, NameExpr)}
+        parameters = parameters[callee.partial.arg_names[1:].count(None) :]
     if not any(kind.is_star() for kind in e.arg_kinds):
-        callee.effect, callee.given = effect, given | dict(_passed(parameters, e))
-
-
-def _passed(parameters: list[str], e: CallExpr, first: int = 0) -> Iterator[tuple[str, Expression]]:
-    """Iterate over what a call passes from an argument on, by parameter. Those passed by position leave the list."""
-    for value, name in zip(e.args[first:], e.arg_names[first:], strict=True):
-        if name is not None:
-            yield name, value
-        elif parameters:
-            yield parameters.pop(0), value
+        callee.effect, callee.given = effect, given | arguments_of(e, parameters)
 
 
 def _receiver(callee: Callee) -> Expression | None:
@@ -527,6 +507,8 @@ def _may_hold_facts(b: GraphBuilder, e: Expression) -> bool:
     """Return True if evaluation by value may have another effect on this argument than a read."""
     if b.kind(e) or is_untyped(b, e):
         return True
+    if isinstance(e, TupleExpr):
+        return any(map(_may_hold_facts, repeat(b), e.items))
     return not isinstance(e, NameExpr | MemberExpr | IntExpr | StrExpr | FloatExpr | CallExpr)
 
 
@@ -549,20 +531,19 @@ def _declared(function: FuncDef | None, signature: CallableType) -> tuple[list[T
     ], declared.ret_type
 
 
-def _flags_of_later_call(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[bool]:
-    """Return the flags for `start_soon(f, t)` and `partial(f, t)`: an argument is taken by value if `f` takes it."""
-    flags = [True] * len(e.args)
+def _taken_later(b: GraphBuilder, e: CallExpr, passed: list[Passed]) -> list[bool]:
+    """Return what `start_soon(f, t)` and `partial(f, t)` take by value: an argument that `f` takes."""
+    taken = [True] * len(passed)
     function = function_named(b, e.args[0]) if e.args else None
     effect = None if function is None else effect_of(b, function)
     if function is None or effect is None:
-        return flags
+        return taken
     bound = isinstance(e.args[0], MemberExpr) and bool(function.info) and not function.is_static
     for i, argument in enumerate(function.arguments[bound:], start=1):
-        if i < len(flags) and b.kind(e.args[i]) & MOVES:
-            flags[i] = argument.variable.name in effect.takes
-            if not flags[i]:
-                callee.borrows.append(i)
-    return flags
+        if i < len(passed) and b.kind(e.args[i]) & MOVES:
+            taken[i] = argument.variable.name in effect.takes
+            passed[i].borrowed = not taken[i]
+    return taken
 
 
 # ---- functions that call another one with the items of an iterable: `map(f, ts)`

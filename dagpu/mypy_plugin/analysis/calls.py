@@ -14,27 +14,28 @@ from mypy.nodes import (
     MemberExpr,
     NameExpr,
     RefExpr,
+    StarExpr,
     TypeInfo,
     Var,
 )
 from mypy.types import TupleType, UninhabitedType, get_proper_type
 
-from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin import messages, names
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder, expression
 from dagpu.mypy_plugin.analysis.callees import (
     Callee,
-    by_value_flags,
+    Passed,
     callee_of,
     describe_call,
     function_of,
     give_away,
     is_untyped,
     iterables_emptied,
+    pass_arguments,
 )
 from dagpu.mypy_plugin.analysis.effects import call_closure
 from dagpu.mypy_plugin.analysis.expressions import ask_feed, build_part
 from dagpu.mypy_plugin.analysis.graph import (
-    ANY_FORM,
     ANY_GLOBAL,
     EVERYTHING,
     FEED,
@@ -69,23 +70,25 @@ from dagpu.mypy_plugin.typing.type_facts import FREE, HANDLE, MOVES, OP, method_
 # ---- the result
 
 
-def build_result(
-    b: GraphBuilder, e: CallExpr, callee: Callee, parts: list[Slot], arguments: list[Slot | None], owns: bool
+def _build_result(
+    b: GraphBuilder, e: CallExpr, callee: Callee, parts: list[Slot], passed: list[Passed], owns: bool
 ) -> Slot | None:
     t = b.types.get(e)
     kind = b.kinds.kind_of(t)
     if callee.name in names.RUNS and parts:
         b.emit(Run(e, parts[0]))
-    for run in arguments[-1:] if callee.name == names.SPAWN else [arguments[i] for i in callee.runs]:
-        if run is not None:
-            b.emit(Run(e, run))
-    for run in [arguments[i] for i in callee.repeats]:
-        if run is not None:
-            b.emit(Run(e, run, calls=True))
-            b.emit(Run(e, run, calls=True))
+    if callee.name == names.SPAWN and passed:
+        passed[-1].runs = True
+    for one in passed:
+        if one.held is not None and one.runs:
+            b.emit(Run(e, one.held))
+    for one in passed:
+        if one.held is not None and one.repeats:
+            b.emit(Run(e, one.held, calls=True))
+            b.emit(Run(e, one.held, calls=True))
     result: Slot | None = None
     keeps = kind & EVERYTHING
-    captures = _has_captures(b, e, callee, arguments)
+    captures = _has_captures(b, callee, passed)
     if kind & FREE and not captures and callee.name not in (names.VALUE, names.PIPELINE_CALL):
         keeps &= ~LOANS
     if callee.name.startswith(f"{names.FEED}."):
@@ -116,26 +119,26 @@ def never_returns(b: GraphBuilder, e: Expression) -> bool:
     return t is not None and isinstance(get_proper_type(t), UninhabitedType)
 
 
-def _has_captures(b: GraphBuilder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> bool:
+def _has_captures(b: GraphBuilder, callee: Callee, passed: list[Passed]) -> bool:
     """Return True if an argument is a closure with captures. The op then holds them, whatever its type says.
 
     Record the named functions that are passed to dagpu as continuations.
     """
     captures = False
-    for argument, held in zip(e.args, arguments, strict=True):
-        function = function_of(argument.node) if isinstance(argument, NameExpr) else None
+    for one in passed:
+        function = function_of(one.value.node) if isinstance(one.value, NameExpr) else None
         if function is not None and callee.is_ours:
             b.module.continuations.add(function)
-        if isinstance(argument, LambdaExpr):
-            b.module.continuations.add(argument)
-        captures = captures or (held is not None and (function is not None or isinstance(argument, LambdaExpr)))
+        if isinstance(one.value, LambdaExpr):
+            b.module.continuations.add(one.value)
+        captures |= one.held is not None and (function is not None or isinstance(one.value, LambdaExpr))
     return captures
 
 
 # ---- the effects on the arguments
 
 
-def parts_of_arguments(b: GraphBuilder, e: CallExpr, callee: Callee) -> Arguments | None:
+def _parts_of_arguments(b: GraphBuilder, e: CallExpr, callee: Callee) -> Arguments | None:
     """Return the arguments of a call that has an effect on parts of them; None for any other call."""
     if callee.effect is None or not callee.effect.concerns_parts:
         return None
@@ -148,8 +151,8 @@ def parts_of_arguments(b: GraphBuilder, e: CallExpr, callee: Callee) -> Argument
     return Arguments(b, e, callee.effect, callee.given, places)
 
 
-def record_kept(
-    b: GraphBuilder, e: CallExpr, callee: Callee, arguments: list[Slot | None], affected: Arguments | None
+def _record_kept(
+    b: GraphBuilder, e: CallExpr, callee: Callee, passed: list[Passed], affected: Arguments | None
 ) -> None:
     """Record that containers, channels and tasks keep the arguments of a call; `clear` empties a container."""
     if callee.name in names.EMPTIES_SELF and callee.receiver is not None:
@@ -159,7 +162,7 @@ def record_kept(
         if place is not None:
             b.emit(Rearrange(e, place, Change.REMOVES))
         return
-    given = [(argument, held) for argument, held in zip(e.args, arguments, strict=True) if held is not None]
+    given = [(one.value, one.held) for one in passed if one.held is not None]
     if not given:
         return
     if affected is not None:
@@ -195,7 +198,7 @@ def _holder_of(b: GraphBuilder, e: Expression) -> Expression:
     return e
 
 
-def forget_moves(b: GraphBuilder, e: CallExpr, callee: Callee, receiver_known: bool) -> None:
+def _forget_moves(b: GraphBuilder, e: CallExpr, callee: Callee, receiver_known: bool) -> None:
     """Discard moves that the callee may have undone.
 
     Any callee may assign to attributes of the objects that it gets. A function of this module may assign to globals.
@@ -240,8 +243,8 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
         parts.append(_evaluate_receiver(b, e, callee, callee.receiver, operands))
     elif callee.closure is None:
         parts.append(_read_function(b, e.callee))
-    arguments = _evaluate_arguments(b, e, callee, operands, own=own)
-    affected = parts_of_arguments(b, e, callee)
+    passed = _evaluate_arguments(b, e, callee, operands, own=own)
+    affected = _parts_of_arguments(b, e, callee)
     if affected is not None:
         affected.use_parts()
     if callee.leaves_unmoved and callee.name not in names.NEVER_RAISES:
@@ -251,10 +254,10 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
         affected.borrow_parts()
     if callee.closure is not None:
         parts.append(call_closure(b, callee.closure, e))
-    record_kept(b, e, callee, arguments, affected)
-    _record_uses(b, e, callee, arguments)
+    _record_kept(b, e, callee, passed, affected)
+    _record_uses(b, e, callee, passed)
     if not callee.leaves_unmoved:
-        forget_moves(b, e, callee, lower_container_call(b, e, callee))
+        _forget_moves(b, e, callee, lower_container_call(b, e, callee))
         if own and callee.receiver is not None:
             share_added(b, e, e.args, callee.receiver, last=callee.name.endswith(".append"))
         if affected is not None:
@@ -262,24 +265,25 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
             affected.give_part(e)
             b.at_exit[e] = affected.moves_at_exit()
         b.may_raise()
-    held = [slot for slot in (*parts, *arguments) if slot is not None]
-    return build_result(b, e, callee, held, arguments, operands.owns)
+    held = [slot for slot in (*parts, *(one.held for one in passed)) if slot is not None]
+    return _build_result(b, e, callee, held, passed, operands.owns)
 
 
-def _record_uses(b: GraphBuilder, e: CallExpr, callee: Callee, arguments: list[Slot | None]) -> None:
+def _record_uses(b: GraphBuilder, e: CallExpr, callee: Callee, passed: list[Passed]) -> None:
     """Record the uses of arguments that have rules of their own: of a feed, and of contents that are not there."""
-    for argument, slot in zip(e.args, arguments, strict=True) if callee.name in names.ASKS_FEED else ():
-        if slot is not None and b.kind(argument) == FEED:
-            b.emit(AskFeed(e, Place(slot)))
+    for one in passed if callee.name in names.ASKS_FEED else ():
+        if one.held is not None and b.kind(one.value) == FEED:
+            b.emit(AskFeed(e, Place(one.held)))
     if e.args and (method := ASKS.get(callee.name)) is not None:
         lower_operator(b, e, e.args[0], method)
-    if e.args:
-        b.body.conditions += asked_items(b, callee.name, e.args)
+    asked = asked_items(b, callee.name, e.args) if e.args else []
     if e.args and b.kind(e.args[0]) & (HANDLE | OP):
         if callee.name in names.ASKS_TRUTH:
-            b.body.conditions.append(e.args[0])
+            asked.append(e.args[0])
         elif _makes_array(callee):
-            b.body.read_on_host.append(e.args[0])
+            b.refuse(e.args[0], messages.NOT_READY, messages.read_on_host(b.is_op(e.args[0])))
+    for argument in asked:
+        b.refuse(argument, messages.NOT_READY, messages.taken_as_condition(b.is_op(argument)))
 
 
 def _only_keeps(e: CallExpr, callee: Callee) -> bool:
@@ -340,33 +344,32 @@ def _is_fresh(b: GraphBuilder, e: Expression) -> bool:
     return isinstance(e, AwaitExpr)
 
 
-def _evaluate_arguments(
-    b: GraphBuilder, e: CallExpr, callee: Callee, operands: Operands, *, own: bool
-) -> list[Slot | None]:
-    """Evaluate the arguments. Return the slot with the facts of each. `own`: for a container of this function alone, in
-    which a named handle may still be used by its name."""
+def _evaluate_arguments(b: GraphBuilder, e: CallExpr, callee: Callee, operands: Operands, *, own: bool) -> list[Passed]:
+    """Evaluate the arguments, and return what the call does with them. `own`: for a container of this function alone,
+    in which a named handle may still be used by its name."""
     outer, b.in_then = b.in_then, callee.name == names.THEN
-    arguments: list[Slot | None] = []
-    for i, taken in enumerate(by_value_flags(b, e, callee)):
-        b.how = describe_call(callee)
-        if i in callee.borrows and not taken:
-            arguments.append(_lend_for_later(b, e.args[i]))
+    how = describe_call(callee) if e.args else ""
+    passed = pass_arguments(b, e, callee)
+    for i, one in enumerate(passed):
+        b.how = how
+        if one.borrowed and not one.taken:
+            one.held = _lend_for_later(b, one.value)
             continue
-        adopts = i == 0 and callee.name == names.ADOPT and getattr(e.args[0], "node", None) in b.module.adopted
-        often = callee.name in names.CALLS_OFTEN or i in callee.repeats
-        again = _begin_of_repetition(b, e.args[i]) if often else None
-        operands.accepts = callee.accepts.get(i, ANY_FORM)
-        stays = own and isinstance(e.args[i], NameExpr)
-        arguments.append(operands.evaluate(e.args[i], (taken and not stays) or adopts, always=adopts))
+        adopts = i == 0 and callee.name == names.ADOPT and getattr(one.value, "node", None) in b.module.adopted
+        often = callee.name in names.CALLS_OFTEN or one.repeats
+        again = _begin_of_repetition(b, one.value) if often else None
+        operands.accepts = one.accepts
+        stays = own and isinstance(one.value, NameExpr)
+        one.held = operands.evaluate(one.value, (one.taken and not stays) or adopts, always=adopts)
         if again is not None:
             b.jump(again)
             b.split()
-        if taken and e.arg_kinds[i].is_star():
-            operands.move_items(e.args[i])
+        if one.taken and e.arg_kinds[i].is_star():
+            operands.move_items(one.value)
     b.in_then = outer
     for iterable in iterables_emptied(b, e, callee) if callee.name in names.CALLS_OFTEN else ():
         operands.move_items(iterable)
-    return arguments
+    return passed
 
 
 def _lend_for_later(b: GraphBuilder, e: Expression) -> Slot | None:
@@ -402,11 +405,6 @@ def _await(b: GraphBuilder, e: AwaitExpr, by_value: bool) -> Slot | None:
     return build_part(b, e, held, b.kind(e) & ~FEED)  # the work that was given a feed has ended
 
 
-@expression(CastExpr)
-def _cast(b: GraphBuilder, e: CastExpr, by_value: bool) -> Slot | None:
-    return b.evaluate(e.expr, by_value)
-
-
-@expression(AssertTypeExpr)
-def _assert_type(b: GraphBuilder, e: AssertTypeExpr, by_value: bool) -> Slot | None:
+@expression(CastExpr, AssertTypeExpr, StarExpr)
+def _cast(b: GraphBuilder, e: CastExpr | AssertTypeExpr | StarExpr, by_value: bool) -> Slot | None:
     return b.evaluate(e.expr, by_value)

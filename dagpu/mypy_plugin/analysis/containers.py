@@ -46,7 +46,8 @@ from dagpu.mypy_plugin.analysis.origins import (
     part_of,
 )
 from dagpu.mypy_plugin.analysis.places import integer_of, place_of, step_of
-from dagpu.mypy_plugin.typing.type_facts import method_name
+from dagpu.mypy_plugin.syntax import arguments_of
+from dagpu.mypy_plugin.typing.type_facts import instance_of, method_name
 
 # ---- the items over which a loop, a comprehension or a function goes
 
@@ -111,8 +112,7 @@ def _element_of_generator(b: GraphBuilder, e: CallExpr, function: FuncDef) -> Or
     if effect is None or effect.iterates is None:
         return None
     parameters = [argument.variable.name for argument in function.arguments]
-    given = dict(zip(parameters, e.args, strict=False))
-    value = given.get(effect.iterates.parameter)
+    value = arguments_of(e, parameters).get(effect.iterates.parameter)
     if isinstance(e.callee, MemberExpr) and not function.is_static and function.info:
         value = e.callee.expr if effect.iterates.parameter == parameters[0] else None
     place = None if value is None or any(e.arg_names) else place_of(b, value)
@@ -121,52 +121,17 @@ def _element_of_generator(b: GraphBuilder, e: CallExpr, function: FuncDef) -> Or
 
 # ---- iterators: what they go over, by name
 
-_Find: TypeAlias = Callable[[GraphBuilder, list[Expression]], Origin | None]
+_Find: TypeAlias = Callable[[GraphBuilder, list[Expression]], "Origin | None"]
 
 
-def _first(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
-    return element_of(b, arguments[0])
+def _elements(b: GraphBuilder, given: list[Expression]) -> tuple[Origin | None, ...]:
+    return tuple([element_of(b, argument) for argument in given])
 
 
-def _last(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
-    return element_of(b, arguments[-1])
-
-
-def _numbered(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
-    return Components((None, element_of(b, arguments[0])))
-
-
-def _side_by_side(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
-    return Components(tuple([element_of(b, argument) for argument in arguments]))
-
-
-def _one_behind_the_other(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
-    return Choice(tuple([element_of(b, argument) for argument in arguments]))
-
-
-def _nested(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
-    origin = element_of(b, arguments[0])
+def _nested(origin: Origin | None) -> Origin | None:
     if isinstance(origin, Choice):
         return Choice(tuple([element_of_value(option) for option in origin.options]))
     return element_of_value(origin)
-
-
-def _neighbours(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
-    """Return the place of the first one of two neighbours. The second one is the first one of the next round."""
-    return Components((element_of(b, arguments[0]),), whole=False)
-
-
-def _in_several_rounds(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
-    return again(element_of(b, arguments[0]))
-
-
-def _combined(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
-    """Return the place of the first one of several items. The others are other ones, of the same iterable."""
-    return Components((_in_several_rounds(b, arguments),), whole=False)
-
-
-def _multiplied(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
-    return Components(tuple([again(element_of(b, argument)) for argument in arguments]))
 
 
 def again(origin: Origin | None) -> Origin | None:
@@ -180,30 +145,30 @@ def again(origin: Origin | None) -> Origin | None:
             return origin
 
 
-def _same_in_each_round(b: GraphBuilder, arguments: list[Expression]) -> Origin | None:
-    """Return the place of an object that each round gets."""
-    return again(origin_of(b, arguments[0], moves=False))
-
+_FIRST: Final = _ITERABLES | {
+    *(f"builtins.{name}" for name in ("reversed", "iter", "sorted")),
+    *(f"itertools.{name}" for name in ("islice", "compress")),
+}
+"""Functions whose results go over the items of their first argument."""
+_COMBINES: Final = tuple(f"itertools.{n}" for n in ("combinations", "combinations_with_replacement", "permutations"))
 
 _ITERATORS: Final[dict[str, _Find]] = {
-    **dict.fromkeys(_ITERABLES, _first),
-    **dict.fromkeys((f"builtins.{name}" for name in ("reversed", "iter", "sorted")), _first),
-    "builtins.filter": _last,
-    "builtins.enumerate": _numbered,
-    "builtins.zip": _side_by_side,
-    **dict.fromkeys((f"itertools.{name}" for name in ("islice", "compress")), _first),
-    **dict.fromkeys((f"itertools.{name}" for name in ("takewhile", "dropwhile", "filterfalse")), _last),
-    "itertools.zip_longest": _side_by_side,
-    "itertools.chain": _one_behind_the_other,
-    "itertools.chain.from_iterable": _nested,
-    "itertools.pairwise": _neighbours,
-    "itertools.cycle": _in_several_rounds,
-    "itertools.product": _multiplied,
-    **dict.fromkeys(
-        (f"itertools.{name}" for name in ("combinations", "combinations_with_replacement", "permutations")), _combined
-    ),
-    "itertools.repeat": _same_in_each_round,
+    **dict.fromkeys(_FIRST, lambda b, given: element_of(b, given[0])),
+    **dict.fromkeys(names.TESTS, lambda b, given: element_of(b, given[-1])),
+    "builtins.enumerate": lambda b, given: Components((None, element_of(b, given[0]))),
+    "builtins.zip": lambda b, given: Components(_elements(b, given)),
+    "itertools.zip_longest": lambda b, given: Components(_elements(b, given)),
+    "itertools.chain": lambda b, given: Choice(_elements(b, given)),
+    "itertools.chain.from_iterable": lambda b, given: _nested(element_of(b, given[0])),
+    # the second one of two neighbours is the first one of the next round
+    "itertools.pairwise": lambda b, given: Components((element_of(b, given[0]),), whole=False),
+    "itertools.cycle": lambda b, given: again(element_of(b, given[0])),
+    "itertools.product": lambda b, given: Components(tuple(map(again, _elements(b, given)))),
+    # the place of the first one of several items; the others are other ones, of the same iterable
+    **dict.fromkeys(_COMBINES, lambda b, given: Components((again(element_of(b, given[0])),), whole=False)),
+    "itertools.repeat": lambda b, given: again(origin_of(b, given[0], moves=False)),
 }
+"""For each function: the places of the items of its result, which are those of its arguments."""
 
 
 # ---- the items of a new container
@@ -215,16 +180,7 @@ _REORDERS: Final = frozenset(f"builtins.{name}" for name in ("reversed", "sorted
 # ---- displays
 
 
-@origin_finder(TupleExpr)
-def _of_tuple(b: GraphBuilder, e: TupleExpr, moves: bool) -> Origin | None:
-    return _of_display(b, e, moves)
-
-
-@origin_finder(ListExpr)
-def _of_list(b: GraphBuilder, e: ListExpr, moves: bool) -> Origin | None:
-    return _of_display(b, e, moves)
-
-
+@origin_finder(TupleExpr, ListExpr)
 def _of_display(b: GraphBuilder, e: TupleExpr | ListExpr, moves: bool) -> Origin | None:
     starred = [item.expr for item in e.items if isinstance(item, StarExpr)]
     if len(starred) == len(e.items) == 1:
@@ -353,12 +309,8 @@ def _copy_by_function(b: GraphBuilder, e: CallExpr, name: str) -> Origin | None:
 
 def _copy_of_object(b: GraphBuilder, copied: Expression, e: CallExpr) -> Origin | None:
     """Return the origin of an object that has the attributes of another one, but for those that are given by name."""
-    origin, t = origin_of(b, copied, moves=False), get_proper_type(b.types.get(copied))
-    if not isinstance(origin, Known):
-        return None
-    if isinstance(t, TupleType):
-        t = t.partial_fallback
-    if not isinstance(t, Instance):
+    origin, t = origin_of(b, copied, moves=False), instance_of(b.types.get(copied))
+    if not isinstance(origin, Known) or t is None:
         return None
     if t.type.fullname in names.CONTAINERS:
         return items_of_value(b, copied)
@@ -373,13 +325,8 @@ def _copy_of_object(b: GraphBuilder, copied: Expression, e: CallExpr) -> Origin 
 # ---- comprehensions
 
 
-@origin_finder(ListComprehension)
-def _of_list_comprehension(b: GraphBuilder, e: ListComprehension, moves: bool) -> Origin | None:
-    return _copy_by_comprehension(b, e, e.generator, e.generator.left_expr)
-
-
-@origin_finder(SetComprehension)
-def _of_set_comprehension(b: GraphBuilder, e: SetComprehension, moves: bool) -> Origin | None:
+@origin_finder(ListComprehension, SetComprehension)
+def _of_comprehension(b: GraphBuilder, e: ListComprehension | SetComprehension, moves: bool) -> Origin | None:
     return _copy_by_comprehension(b, e, e.generator, e.generator.left_expr)
 
 

@@ -5,8 +5,8 @@ body at once. A closure that is passed on may run at any later time: handles tha
 that it reads are lent to the holder of the closure.
 """
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeAlias
 
 from mypy.nodes import Context, FuncItem, NameExpr, Var
 
@@ -14,7 +14,7 @@ from dagpu.mypy_plugin.analysis.builder import GraphBuilder, is_global
 from dagpu.mypy_plugin.analysis.graph import (
     EVERYTHING,
     SPENDABLE,
-    BasicBlock,
+    BlockLoan,
     Body,
     Build,
     Escape,
@@ -22,6 +22,8 @@ from dagpu.mypy_plugin.analysis.graph import (
     Keep,
     Lend,
     Move,
+    OpenFeed,
+    Path,
     Place,
     Read,
     Rearrange,
@@ -33,7 +35,7 @@ from dagpu.mypy_plugin.analysis.graph import (
 )
 from dagpu.mypy_plugin.analysis.module_facts import Closure, Effect, ModuleFacts, Outside, Part
 from dagpu.mypy_plugin.analysis.ownership import derived_moves, entry_states
-from dagpu.mypy_plugin.analysis.solver import FactSet, at_entry_of, visits
+from dagpu.mypy_plugin.analysis.solver import OnAnyWay, at_entry_of, visits
 from dagpu.mypy_plugin.typing.type_facts import MOVES, TypeFacts
 
 # ---- closures
@@ -207,6 +209,9 @@ def derive_effect(module: ModuleFacts, body: Body) -> Effect:
     return effect
 
 
+_OfPlace: TypeAlias = Move | Store | Forget | Rearrange
+
+
 class _Derivation:
     def __init__(self, module: ModuleFacts, body: Body) -> None:
         node = body.node
@@ -220,103 +225,91 @@ class _Derivation:
             if slot not in body.local and is_global(root) and module.variable(root.fullname) is root
         }
         self.named |= self.shared
-        self.takes = {
+        self.untyped = frozenset(
             argument.variable.name
             for argument in node.arguments
             if argument.kind.is_star() or not module.kinds.kind_of(argument.variable.type) & MOVES
-        }
-        self.untyped = frozenset(self.takes)
-        self.empties: set[str] = set()
+        )
+        """The parameters whose types say nothing of moves."""
+        self.moves = [m for m in (*derived_moves(body), *body.all_of(Move)) if m.place.slot in self.named]
+        self.loans = [*body.all_of(Lend), *body.all_of(BlockLoan), *body.all_of(OpenFeed)]
+        assigned = (i for i in body.all_of(Forget) if isinstance(i.node, NameExpr))  # a variable of any type
+        self.stored = {i.place for i in body.all_of(Store)} | {i.place for i in assigned}
         self.runs: set[str] = set()
         self.keeps: set[tuple[str, str]] = set()
-        self.assigned: set[str] = set()
-        self.lends = False
-        self.lent: set[tuple[Part, bool]] = set()
-        self.stored: set[Place] = set()
-        self.moved: set[str] = set()
-        self.result: set[str] = set()
-        """The parameters that move into the result."""
-        self.consumed: set[str] = set()
-        """Those that move elsewhere."""
         self.calls: dict[int, list[str]] = {}
         """The parameters that blocks call, by the index of the block."""
-        self.made_of: dict[Slot, set[str]] = {slot: {name} for slot, name in self.named.items()}
-        """The parameters of which the value in a slot is made."""
 
     def effect(self) -> Effect:
-        for move in derived_moves(self.body):
-            self._record_move(move)
-        for block in self.body.blocks:
-            for i in block.instructions:
-                self._record(i, block)
-                if isinstance(i, Store | Forget | Rearrange) and i.place.slot in self.named:
-                    self.assigned.add(self.named[i.place.slot])
+        body, every = self.body, frozenset(self.named.values())
+        self._follow_values()
+        whole = [move for move in self.moves if not move.place.path]
+        empties = self._names_of(move for move in self.moves if move.place.path)
+        consumed = self._names_of(move for move in whole if move.how != _INTO_RESULT) | empties
         at_exit = self._moved_at_exit()
-        self.takes.difference_update(part.parameter for part, _ in at_exit if not part.path)
-        parts = self._moved_parts() if self.empties or not self.takes.isdisjoint(self.shared.values()) else set()
+        takes = (self.untyped | self._names_of(whole)) - {part.parameter for part, _ in at_exit if not part.path}
+        parts = self._moved_parts() if empties or not takes.isdisjoint(self.shared.values()) else set()
+        assigns: list[_OfPlace] = [*body.all_of(Store), *body.all_of(Forget), *body.all_of(Rearrange)]
+        moved = self._names_of(move for move in whole if not move.binds) | {root.name for root in body.given_away}
         return Effect(
-            frozenset(self.takes),
-            frozenset(self.named.values()) - self.takes,
+            takes,
+            every - takes,
             frozenset(self.runs),
-            frozenset(self.empties),
+            empties,
             tuple(sorted(parts - set(at_exit))),
             at_exit,
             tuple(dict.fromkeys(self._used_parts())),
-            tuple(sorted(self._lent_parts())) if self.lends else (),
-            self._given_part(),
-            self._part_in(self.body.yielded),
+            tuple(sorted(self._lent_parts())) if any(self._is_part(loan.place) for loan in self.loans) else (),
+            self._part_in(body.returned),
+            self._part_in(body.yielded),
             tuple(sorted(self.keeps)),
-            frozenset(self.named.values()) - self.assigned,
-            tuple(sorted((part, exclusive) for part, exclusive in self.lent if not self._is_stored(part))),
-            frozenset(name for name in self._moved_untyped() if not self._is_stored(Part(name, ()))),
+            every - self._names_of(assigns),
+            tuple(sorted(set(self._borrowed_parts()))),
+            frozenset(name for name in moved - (every - self.untyped) if not self._is_stored(Part(name, ()))),
             self._called_again(),
             bool(self.shared),
-            frozenset(self.result - self.consumed),
+            self._names_of(whole) - consumed,
         )
 
-    def _record(self, i: object, block: BasicBlock) -> None:
-        made_of = self.made_of
-        match i:
-            case Move():
-                self._record_move(i)
-            case Read() if i.into is not None:
-                made_of[i.into] = made_of.get(i.place.slot, set())
-            case Build() if i.into is not None and i.keeps & SPENDABLE:
-                made_of[i.into] = set().union(*(made_of.get(part, ()) for part in i.parts))
-            case Store():
-                self.stored.add(i.place)
-                if not i.place.path and i.part is not None:
-                    made_of[i.place.slot] = made_of.get(i.part, set())
-            case Forget() if isinstance(i.node, NameExpr):  # an assignment to a variable of any type
-                self.stored.add(i.place)
-            case Keep() if i.slot in self.named:
-                holder = self.named[i.slot]
-                kept = set[str]().union(*(made_of.get(part, ()) for part in i.parts))
-                self.keeps.update((name, holder) for name in kept if name != holder)
-            case Run():
-                self.runs |= made_of.get(i.part, set())
-                for name in made_of.get(i.part, ()) if i.calls else ():
-                    self.calls.setdefault(block.index, []).append(name)
-            case Lend():
-                self.lends = self.lends or self._is_part(i.place)
-                part = self._part(i.place)
-                if part is not None and not i.captured and all(step[0] == "." for step in part.path):
-                    self.lent.add((part, i.exclusive))
-            case _:
-                pass
+    def _names_of(self, instructions: Iterable[_OfPlace]) -> frozenset[str]:
+        """Return the parameters that instructions are about."""
+        return frozenset(self.named[i.place.slot] for i in instructions if i.place.slot in self.named)
 
-    def _record_move(self, move: Move) -> None:
-        if move.place.slot in self.named:
-            name = self.named[move.place.slot]
-            (self.empties if move.place.path else self.takes).add(name)
-            (self.result if move.how == _INTO_RESULT and not move.place.path else self.consumed).add(name)
-            if not move.place.path and not move.binds:
-                self.moved.add(self.named[move.place.slot])
+    def _borrowed_parts(self) -> Iterator[tuple[Part, bool]]:
+        """Iterate over the parameters, and the attributes of them, that the function lends for a time."""
+        for loan in self.loans:
+            part = self._part(loan.place)
+            if part is not None and not loan.captured and _is_attribute(part.path) and not self._is_stored(part):
+                yield part, loan.exclusive
+
+    def _follow_values(self) -> None:
+        """Find the parameters that are run, called and kept: of which the values are made for which that is done."""
+        made_of: dict[Slot, set[str]] = {slot: {name} for slot, name in self.named.items()}
+        for block in self.body.blocks:
+            for i in block.instructions:
+                match i:
+                    case Read() if i.into is not None:
+                        made_of[i.into] = made_of.get(i.place.slot, set())
+                    case Build() if i.into is not None and i.keeps & SPENDABLE:
+                        made_of[i.into] = set().union(*(made_of.get(part, ()) for part in i.parts))
+                    case Store() if not i.place.path and i.part is not None:
+                        made_of[i.place.slot] = made_of.get(i.part, set())
+                    case Keep() if i.slot in self.named:
+                        holder = self.named[i.slot]
+                        kept = set[str]().union(*(made_of.get(part, ()) for part in i.parts))
+                        self.keeps.update((name, holder) for name in kept if name != holder)
+                    case Run():
+                        run = made_of.get(i.part, set())
+                        self.runs |= run
+                        if run and i.calls:
+                            self.calls.setdefault(block.index, []).extend(run)
+                    case _:
+                        pass
 
     def _called_again(self) -> frozenset[str]:
         """Return the parameters that one way through the body calls twice."""
         again: set[str] = set()
-        start = at_entry_of(self.body, FactSet[str]())
+        start = at_entry_of(self.body, OnAnyWay(frozenset[str]()))
         for block, called in visits(self.body.blocks, start) if self.calls else ():
             for name in self.calls.get(block.index, ()):
                 again.update([name] if name in called.items else [])
@@ -328,11 +321,6 @@ class _Derivation:
         stored = ((self.named.get(place.slot), place.path) for place in self.stored)
         return any(name == part.parameter and part.path[: len(path)] == path for name, path in stored)
 
-    def _moved_untyped(self) -> set[str]:
-        """Return the parameters that the body moves although their types say nothing of moves."""
-        typed = set(self.named.values()) - self.untyped
-        return (self.moved | {root.name for root in self.body.given_away}) - typed
-
     # ---- attributes of parameters
 
     def _part(self, place: Place) -> Part | None:
@@ -342,9 +330,8 @@ class _Derivation:
 
     def _is_part(self, place: Place) -> bool:
         """Return True for an attribute of a parameter, and for a variable of the module."""
-        if place.slot not in self.named or not all(step[0] == "." for step in place.path):
-            return False
-        return bool(place.path) or place.slot in self.shared
+        named = bool(place.path) or place.slot in self.shared
+        return named and place.slot in self.named and _is_attribute(place.path)
 
     def _moved_parts(self) -> set[tuple[Part, str]]:
         """Return the attributes of parameters that have moved where the body ends, and not only to another name."""
@@ -372,7 +359,7 @@ class _Derivation:
         for (root, path), how, binds in moved_at_end(self.body):
             place = Place(self.body.slots[root], path)
             part = self._part(place)
-            if part is not None and place not in before and not binds and all(step[0] == "." for step in path):
+            if part is not None and place not in before and not binds and _is_attribute(path):
                 after.add((part, how))
         return tuple(sorted(after))
 
@@ -402,10 +389,12 @@ class _Derivation:
                 state.step(i)
         return found
 
-    def _given_part(self) -> Part | None:
-        """Return the parameter, or the part of one, that each `return` of a body returns; None if there is none."""
-        return self._part_in(self.body.returned)
-
     def _part_in(self, places: set[Place | None]) -> Part | None:
+        """Return the parameter, or the part of one, that all of these places are; None if there is none."""
         place = next(iter(places)) if len(places) == 1 else None
         return None if place is None else self._part(place)
+
+
+def _is_attribute(path: Path) -> bool:
+    """Return True for a path of attributes alone, without items."""
+    return all(step[0] == "." for step in path)

@@ -1,7 +1,5 @@
 """Lowers expressions other than calls: names, attributes and items, displays, operators, lambdas, comprehensions."""
 
-from collections.abc import Iterable
-
 from mypy.nodes import (
     AssignmentExpr,
     ComparisonExpr,
@@ -22,7 +20,6 @@ from mypy.nodes import (
     SetComprehension,
     SetExpr,
     SliceExpr,
-    StarExpr,
     TupleExpr,
     UnaryExpr,
     Var,
@@ -139,10 +136,7 @@ def _property(b: GraphBuilder, e: MemberExpr, itself: str, effect: Effect, by_va
         given = None if effect.gives is None else whole.place(effect.gives)
         if given is not None and kind:
             return move_or_read(b, e, given, kind, by_value)
-    keeps = kind & EVERYTHING
-    into = b.temporary() if keeps else None
-    b.emit(Build(e, into, tuple(parts), keeps))
-    return into
+    return b.build(e, parts, kind & EVERYTHING)
 
 
 @expression(IndexExpr)
@@ -165,12 +159,7 @@ def _index(b: GraphBuilder, e: IndexExpr, by_value: bool) -> Slot | None:
 
 def build_part(b: GraphBuilder, e: Expression, base: Slot | None, kind: int) -> Slot | None:
     """Build a part of a value. It holds the facts of the value that the part's type can hold."""
-    keeps = kind & EVERYTHING
-    if base is None:
-        return None
-    into = b.temporary() if keeps else None
-    b.emit(Build(e, into, (base,), keeps))
-    return into
+    return None if base is None else b.build(e, (base,), kind & EVERYTHING)
 
 
 def ask_feed(b: GraphBuilder, e: Expression) -> Slot | None:
@@ -186,44 +175,15 @@ def ask_feed(b: GraphBuilder, e: Expression) -> Slot | None:
 # ---- displays, operators, lambdas
 
 
-def _display(b: GraphBuilder, e: Expression, items: Iterable[Expression], by_value: bool) -> Slot | None:
-    how, operands, parts = b.how, Operands(b), []
+@expression(TupleExpr, ListExpr, SetExpr, DictExpr)
+def _display(b: GraphBuilder, e: TupleExpr | ListExpr | SetExpr | DictExpr, by_value: bool) -> Slot | None:
+    how, operands, parts = b.how, Operands(b), list[Slot | None]()
+    items = [part for pair in e.items for part in pair if part is not None] if isinstance(e, DictExpr) else e.items
     for item in items:
         b.how = how
         parts.append(operands.evaluate(item, by_value))
     operands.emit_moves()
-    held = tuple(part for part in parts if part is not None)
-    if not held:
-        return None
-    into = b.temporary()
-    b.emit(Build(e, into, held, EVERYTHING, operands.owns))
-    return into
-
-
-@expression(TupleExpr)
-def _tuple(b: GraphBuilder, e: TupleExpr, by_value: bool) -> Slot | None:
-    return _display(b, e, e.items, by_value)
-
-
-@expression(ListExpr)
-def _list(b: GraphBuilder, e: ListExpr, by_value: bool) -> Slot | None:
-    return _display(b, e, e.items, by_value)
-
-
-@expression(SetExpr)
-def _set(b: GraphBuilder, e: SetExpr, by_value: bool) -> Slot | None:
-    return _display(b, e, e.items, by_value)
-
-
-@expression(DictExpr)
-def _dict(b: GraphBuilder, e: DictExpr, by_value: bool) -> Slot | None:
-    items = (item for pair in e.items for item in pair if item is not None)
-    return _display(b, e, items, by_value)
-
-
-@expression(StarExpr)
-def _star(b: GraphBuilder, e: StarExpr, by_value: bool) -> Slot | None:
-    return b.evaluate(e.expr, by_value)
+    return None if parts.count(None) == len(parts) else b.build(e, parts, owner=operands.owns)
 
 
 @expression(UnaryExpr)
@@ -329,12 +289,9 @@ def _operator(b: GraphBuilder, e: OpExpr, by_value: bool) -> Slot | None:
         left = b.evaluate(e.left, by_value)
         b.how = how
         right = b.evaluate(e.right, by_value)
-        parts = tuple(held for held in (left, right) if held is not None)
-        return _build_joined(b, e, parts)
+        return None if left is None and right is None else b.build(e, (left, right), b.kind(e) & LOANS)
     how, into = b.how, b.temporary()
-    if b.kind(e.left) & (HANDLE | OP):
-        b.body.conditions.append(e.left)
-    elif isinstance(e.left, NameExpr | MemberExpr):
+    if b.kind(e.left) & (HANDLE | OP) or isinstance(e.left, NameExpr | MemberExpr):
         lower_truth(b, e.left)
     left = b.evaluate(e.left, by_value and b.kind(e) & MOVES != 0)
     holds = build_alternative(b, e, into, left)
@@ -348,15 +305,6 @@ def _operator(b: GraphBuilder, e: OpExpr, by_value: bool) -> Slot | None:
         b.jump(end)
     b.current = end
     return into if holds else None
-
-
-def _build_joined(b: GraphBuilder, e: Expression, parts: tuple[Slot, ...]) -> Slot | None:
-    if not parts:
-        return None
-    keeps = b.kind(e) & LOANS
-    into = b.temporary() if keeps else None
-    b.emit(Build(e, into, parts, keeps))
-    return into
 
 
 @expression(ConditionalExpr)
@@ -379,13 +327,8 @@ def _conditional(b: GraphBuilder, e: ConditionalExpr, by_value: bool) -> Slot | 
 # ---- comprehensions, which are loops
 
 
-@expression(ListComprehension)
-def _list_comprehension(b: GraphBuilder, e: ListComprehension, by_value: bool) -> Slot | None:
-    return _comprehension(b, e.generator, [e.generator.left_expr])
-
-
-@expression(SetComprehension)
-def _set_comprehension(b: GraphBuilder, e: SetComprehension, by_value: bool) -> Slot | None:
+@expression(ListComprehension, SetComprehension)
+def _list_or_set(b: GraphBuilder, e: ListComprehension | SetComprehension, by_value: bool) -> Slot | None:
     return _comprehension(b, e.generator, [e.generator.left_expr])
 
 
@@ -400,9 +343,7 @@ def _generator(b: GraphBuilder, e: GeneratorExpr, by_value: bool) -> Slot | None
         return held
     if outer is not None:
         outer += read
-    into = b.temporary()
-    b.emit(Build(e, into, tuple(read) if held is None else (held, *read), EVERYTHING))
-    return into
+    return b.build(e, (held, *read))
 
 
 @expression(DictionaryComprehension)

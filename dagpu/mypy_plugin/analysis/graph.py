@@ -2,16 +2,19 @@
 
 A *slot* is a variable or a temporary, numbered within one body. A *place* is a slot and a path into it: `self.weights`
 is the slot of `self` and `(".weights",)`. Instructions are compared by identity, because each is also a fact of the
-analysis: a `Move` is the move in "was moved here", a `Lend` is the loan.
+analysis: a `Move` is the move in "was moved here", a `Lend` is the loan. None has a `repr`: a run of mypy makes these
+classes anew, and each takes a third longer with one.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, KeysView
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from mypy.nodes import Block as Suite
 from mypy.nodes import Context, Expression, FuncDef, FuncItem, LambdaExpr, MypyFile, Var
+
+from dagpu.mypy_plugin.messages import ANY_FORM, Finding
 
 Slot: TypeAlias = int
 Path: TypeAlias = tuple[str, ...]
@@ -42,13 +45,6 @@ DEEPEST: Final = 3
 """Longest path into a slot, as in `a.b.c.d`. Longer paths are not tracked."""
 
 
-LOAN: Final = 1
-"""A parameter accepts what is lent for reading."""
-SHARES: Final = 2
-"""A parameter accepts a shared tensor."""
-ANY_FORM: Final = LOAN | SHARES
-
-
 class Place(NamedTuple):
     """A variable or temporary, or a part of one, addressed by attributes and constant indices."""
 
@@ -68,7 +64,7 @@ def covers(outer: Path, path: Path) -> bool:
     return all(a == b or (ANY_ITEM in (a, b) and a[0] == b[0] == "[") for a, b in zip(outer, path, strict=False))
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Read:
     """Read a place without moving it. The facts that the place holds are copied to `into`, unless that is None."""
 
@@ -78,7 +74,7 @@ class Read:
     keeps: int = 0
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Move:
     """Move the handle out of a place. `how` names the cause, in the words of the run-time error."""
 
@@ -94,7 +90,7 @@ class Move:
     """What could have been passed in the place of the handle: a loan (LOAN), a shared tensor (SHARES)."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Share:
     """Two places share a value from here on: `a, b = pair` gives the components of `pair` further names.
 
@@ -114,7 +110,7 @@ class Share:
     """True if `place` shares with `other` only, and not with the places that share with parts of it."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Lend:
     """Borrow a place. Every slot that holds the value of `into` keeps the loan alive."""
 
@@ -128,7 +124,7 @@ class Lend:
     """True for a capture that only reads the variable. Such a loan forbids moves, not borrows."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class BlockLoan(Lend):
     """Lend what a context manager gives, for its block. `node` is the expression that makes the context manager."""
 
@@ -136,12 +132,12 @@ class BlockLoan(Lend):
     """True for what is left of the loan once the block has ended."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class OpenFeed(BlockLoan):
     """Open a flow: the block lends the open flow to its feed. `node` is the variable of the feed."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class EndLoan:
     """End the block of a loan: each slot that holds the loan holds what is left of it instead."""
 
@@ -150,7 +146,7 @@ class EndLoan:
     left: BlockLoan
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class AskFeed:
     """Ask a feed, or leave a nursery whose tasks may ask one. `place` holds the feed."""
 
@@ -158,7 +154,7 @@ class AskFeed:
     place: Place
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Build:
     """Build a value from other slots. It holds the facts of its parts that its type can hold."""
 
@@ -174,7 +170,7 @@ class Build:
     """True for a function that owned handles have been bound to, instead of an op. It is called once."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Store:
     """Assign a value to a place. The place is no longer moved."""
 
@@ -186,7 +182,7 @@ class Store:
     """The expression that builds the assigned op or flow, which is nowhere else."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Keep:
     """Add values to a container or an object. It holds their facts in addition to its own."""
 
@@ -195,7 +191,7 @@ class Keep:
     parts: tuple[Slot, ...]
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Forget:
     """Discard the moves out of the parts of a place, because unknown code may have reassigned them."""
 
@@ -222,7 +218,7 @@ class Change(Enum):
     """Items may be taken out or replaced: which of them have moved is not known."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Rearrange:
     """Change the number or the order of a container's items: which of them is at an index is not known from here on."""
 
@@ -243,7 +239,7 @@ class Rearrange:
         return path if stays and self.change is not Change.ADDS else (*path[:n], ONE_ITEM, *path[n + 1 :])
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Escape:
     """Pass a value to a location that outlives this function's variables."""
 
@@ -254,14 +250,14 @@ class Escape:
     """True for a yield: a generator keeps its own variables, but the caller may end it, and with it a block of it."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Yield:
     """Hand a value out. The body goes on when it is asked again."""
 
     node: Context
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Run:
     """Run an op, or call a function. The handles that have moved into it are used up."""
 
@@ -272,7 +268,7 @@ class Run:
     not what has moved into an op that it holds: the function may only look at the op."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Touch:
     """Use of an enclosing place by a closure that is called or passed on here. `inside` locates the use in it."""
 
@@ -302,6 +298,9 @@ Instruction: TypeAlias = (
     | EndLoan
     | AskFeed
 )
+
+
+_I = TypeVar("_I")
 
 
 def _masks_of_place(i: Read | Move | Lend) -> tuple[int, int]:
@@ -344,7 +343,7 @@ MASKS: Final[dict[type[Instruction], Callable[[Any], tuple[int, int]]]] = {
 # ---- what the values of expressions depend on
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Evaluate:
     """Evaluate expressions, and bind targets to the value of the last one. None is an expression of unknown value."""
 
@@ -353,7 +352,7 @@ class Evaluate:
     targets: tuple[Expression, ...] = ()
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Test:
     """Choose between suites. One of them may be dead code, if the choice depends on a known value."""
 
@@ -362,7 +361,7 @@ class Test:
     suites: list[Suite]
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Meet:
     """The ways through the suites of a statement meet again."""
 
@@ -378,7 +377,7 @@ Evaluation: TypeAlias = Evaluate | Test | Meet
 # ---- the graph
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class BasicBlock:
     """A basic block: instructions that run one after the other, for each of the two lattices those that it is about."""
 
@@ -393,7 +392,7 @@ class BasicBlock:
     """The block behind a loop that begins here. It comes after those of the loop, whichever of them leads to it."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Body:
     """The control-flow graph of one function or lambda, or of a module's top level."""
 
@@ -409,8 +408,8 @@ class Body:
     """Slots of variables whose values another object keeps too, for example loop variables."""
     children: list["Body"]
     """The bodies of nested functions and lambdas."""
-    dropped: list[Expression]
-    """Expression statements that build an op or a flow and drop it."""
+    mistakes: list[Finding]
+    """The mistakes that are certain where the body is lowered, whatever the way that leads there."""
     unfollowed: set[Root] = field(default_factory=set)
     """Variables that are named where their type does not show a handle or an op, for example one declared `Any`."""
     opaque: set[Root] = field(default_factory=set)
@@ -419,18 +418,28 @@ class Body:
     """The places of the results, None for a result that has none."""
     yielded: set[Place | None] = field(default_factory=set)
     """The places of the items that the result of an iterator or a generator goes over, None for one that has none."""
-    read_on_host: list[Expression] = field(default_factory=list)
-    """Handles and ops of which NumPy is asked to make an array."""
     items: dict[Slot, Place] = field(default_factory=dict)
     """The variables of comprehensions, each with the place of the items that it goes over."""
     given_away: set[Root] = field(default_factory=set)
     """Parameters whose types say nothing of moves, and whose values the body passes on to what moves a handle."""
-    conditions: list[Expression] = field(default_factory=list)
-    """Handles and ops that are asked whether they are true."""
+    _by_class: dict[type[object], list[Any]] = field(default_factory=dict)
 
     @property
     def is_lambda(self) -> bool:
         return isinstance(self.node, LambdaExpr)
+
+    def classes(self) -> KeysView[type[object]]:
+        """Return the classes of the instructions of a finished body."""
+        if not self._by_class:
+            for block in self.blocks:
+                for i in block.instructions:
+                    self._by_class.setdefault(type(i), []).append(i)
+        return self._by_class.keys()
+
+    def all_of(self, kind: type[_I]) -> list[_I]:
+        """Return the instructions of one class, but for its subclasses, in a finished body."""
+        found: list[_I] = self._by_class[kind] if kind in self.classes() else []
+        return found
 
 
 def reverse_postorder(entry: BasicBlock) -> list[BasicBlock]:
@@ -466,7 +475,7 @@ def _postorder(entry: BasicBlock, followers: Callable[[BasicBlock], list[BasicBl
 # ---- the statements around a place that an exit from it passes
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Loop:
     """The target blocks of `break` and `continue`."""
 
@@ -474,7 +483,7 @@ class Loop:
     continued: BasicBlock
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Finally:
     """A `finally` suite, copied into every exit, and the handler of the exceptions that the suite itself raises."""
 
@@ -482,7 +491,7 @@ class Finally:
     handler: BasicBlock | None
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class LoanBlock:
     """A `with` block for which something is lent: every exit from it ends the loans."""
 

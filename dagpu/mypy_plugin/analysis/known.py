@@ -9,7 +9,7 @@ A value is known at a point if it holds on every way to that point.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -88,7 +88,7 @@ from dagpu.mypy_plugin.analysis.values import (
     result_of,
     value_of_type,
 )
-from dagpu.mypy_plugin.syntax import captures, statements_in, targets
+from dagpu.mypy_plugin.syntax import arguments_of, captures, statements_in, targets
 from dagpu.mypy_plugin.typing import op_types
 
 # ---- expressions
@@ -343,19 +343,22 @@ class Evaluator:
         self.visit_all(call.args)
         return value_of_type(self.type_of(call))
 
-    def _arguments(self, call: CallExpr, parameters: tuple[str, ...]) -> dict[str, Value]:
+    def _arguments(self, call: CallExpr, parameters: Sequence[str]) -> dict[str, Value]:
         """Visit all arguments. Return the values of those for the given first parameters, by name.
 
         The result is empty for a call with `*args` or `**kwargs`.
         """
         given: dict[str, Value] = {}
+        plain = True
         for index, (argument, kind, name) in enumerate(zip(call.args, call.arg_kinds, call.arg_names, strict=True)):
             value = self.visit(argument)
-            if kind == ARG_NAMED and name is not None:
+            if name is not None:
                 given[name] = value
-            elif kind == ARG_POS and index < len(parameters):
+            elif kind != ARG_POS:
+                plain = False
+            elif index < len(parameters):
                 given[parameters[index]] = value
-        return given if _is_plain(call) else {}
+        return given if plain else {}
 
     def _made(self, call: CallExpr, name: str) -> Value:
         """Evaluate a call of a class; None for one with `*args` or `**kwargs`."""
@@ -370,8 +373,7 @@ class Evaluator:
         given = self._arguments(call, PARAMETERS.get(callee.name, ()))
         if callee.name == "partition" and (checks := self._checks) is not None:
             whole = result_of(receiver) if isinstance(receiver, Op) else receiver
-            named = dict(zip(call.arg_names, call.args, strict=True))
-            checks.check_partition(call, whole, given.get("tile"), named.get("partial"))
+            checks.check_partition(call, whole, given.get("tile"), arguments_of(call, ()).get("partial"))
         if callee.name == "write" and (checks := self._checks) is not None:
             checks.check_write(call, callee, given.get("at"), given.get("data"))
         value = call_method(receiver, callee.name, given, call)
@@ -388,13 +390,11 @@ class Evaluator:
     def _call_kernel(self, call: CallExpr, kernel: Instance) -> Value:
         """Evaluate a kernel call: an op whose result is the tuple of all arguments, in the order of the parameters."""
         self.visit(op_types.base_kernel(call.callee))
-        parameters = op_types.parameters_of(kernel)
-        order = () if parameters is None else tuple([name or "" for name in parameters.arg_names])
+        order = op_types.parameter_names(kernel)
         given = self._arguments(call, order)
-        arguments = [given.get(name) for name in order]
         if (checks := self._checks) is not None and _is_plain(call):
-            checks.check_kernel(call, kernel, arguments)
-        parts = [result_of(value) if isinstance(value, Op) else value for value in arguments]
+            checks.check_arguments(call, call.callee, kernel, given)
+        parts = [result_of(value) if isinstance(value, Op) else value for value in map(given.get, order)]
         return Op(Several(tuple(parts)), call)
 
     def _kernel_type(self, expression: Expression) -> Instance | None:
@@ -407,20 +407,17 @@ class Evaluator:
         given = self._arguments(call, PARAMETERS["new"])
         shape = as_extents(given.get("shape"))
         if shape is not None and (checks := self._checks) is not None:
-            named = dict(zip(call.arg_names, call.args, strict=True))
-            checks.check_partition(call, Array(shape), given.get("tile"), named.get("partial"))
+            checks.check_partition(call, Array(shape), given.get("tile"), arguments_of(call, ()).get("partial"))
             checks.check_new(call, callee, kernel, shape)
         return NewOutput(shape, kernel, callee)
 
     def _call_new_output(self, call: CallExpr, made: Value) -> Value:
         """Evaluate a call of what `kernel.new(shape, tile)` returns: an op with a new tensor of that shape."""
-        parameters = op_types.parameters_of(made.kernel) if isinstance(made, NewOutput) else None
-        inputs = () if parameters is None else tuple([name or "" for name in parameters.arg_names[1:]])
-        given = self._arguments(call, inputs)
+        given = self._arguments(call, op_types.parameter_names(made.kernel)[1:] if isinstance(made, NewOutput) else ())
         if not isinstance(made, NewOutput):
             return value_of_type(self.type_of(call))
-        if inputs and _is_plain(call) and (checks := self._checks) is not None:
-            checks.check_new_inputs(call, made.callee, made.kernel, [given.get(name) for name in inputs])
+        if _is_plain(call) and (checks := self._checks) is not None:
+            checks.check_arguments(call, made.callee, made.kernel, given, first=1)
         return value_of_type(self.type_of(call)) if made.shape is None else Op(Array(made.shape), call)
 
 

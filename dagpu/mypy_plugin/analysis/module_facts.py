@@ -1,6 +1,6 @@
 """State that the bodies of one module share, and summaries of closures and functions for their callers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -79,7 +79,7 @@ class ExpectedErrors:
         meant = _NOTHING.union(*map(_codes_named_by, caught))
         if meant:
             meant |= _BUILDING
-        if any(map(_may_catch_wrong_value, caught)):
+        if any(getattr(one, "name", "") in _RAISED_FOR_VALUES for e in caught for one in _named_by(e)):
             meant |= _OF_VALUES
         self._record(suite, meant)
 
@@ -98,20 +98,18 @@ def requires_error(manager: Expression) -> bool:
     return isinstance(manager, CallExpr) and getattr(manager.callee, "name", "") in _REQUIRES_ERROR
 
 
-def _may_catch_wrong_value(caught: Expression | None) -> bool:
-    """Return True if an `except` clause names an exception for a wrong tile or argument."""
-    if isinstance(caught, TupleExpr):
-        return any(map(_may_catch_wrong_value, caught.items))
-    return isinstance(caught, RefExpr) and getattr(caught, "name", "") in _RAISED_FOR_VALUES
+def _named_by(e: Expression | None) -> Iterator[RefExpr]:
+    """Iterate over what an expression names: an exception, or several in a tuple."""
+    if isinstance(e, RefExpr):
+        yield e
+    for item in e.items if isinstance(e, TupleExpr) else ():
+        yield from _named_by(item)
 
 
 def _codes_named_by(e: Expression | None) -> frozenset[str]:
     """Return the codes of the run-time errors that an expression names: `MovedError`, `(MovedError, BorrowError)`."""
-    if isinstance(e, TupleExpr):
-        return _NOTHING.union(*map(_codes_named_by, e.items))
-    if isinstance(e, RefExpr) and e.fullname.startswith("dagpu."):
-        return names.RUNTIME_ERRORS.get(e.fullname.rpartition(".")[2], _NOTHING)
-    return _NOTHING
+    ours = [one.fullname.rpartition(".")[2] for one in _named_by(e) if one.fullname.startswith("dagpu.")]
+    return _NOTHING.union(*(names.RUNTIME_ERRORS.get(name, _NOTHING) for name in ours))
 
 
 # ---- the state of a module
@@ -123,7 +121,7 @@ Outside: TypeAlias = tuple[Root, Path]
 """A place in a scope that encloses a closure. It names the variable, because each body numbers its own slots."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class Closure:
     """A summary of a nested function or lambda: its effects on places of the enclosing scopes."""
 
@@ -218,7 +216,7 @@ class Uses(NamedTuple):
     """The method that an operator calls on an expression."""
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class ModuleFacts:
     """State that the bodies of one module share."""
 

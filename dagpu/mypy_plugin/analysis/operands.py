@@ -26,17 +26,15 @@ from mypy.nodes import (
 from mypy.operators import op_methods, reverse_op_methods
 from mypy.types import CallableType, Instance, TupleType, Type, get_proper_type
 
-from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin import messages, names
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder
 from dagpu.mypy_plugin.analysis.callees import Callee, effect_in, function_of, method_of, picks_item, remembers
 from dagpu.mypy_plugin.analysis.containers import element_of, items_of_value
 from dagpu.mypy_plugin.analysis.graph import (
-    ANY_FORM,
     ANY_GLOBAL,
     ANY_ITEM,
     EVERYTHING,
     ONE_ITEM,
-    Build,
     Change,
     Forget,
     Lend,
@@ -51,14 +49,8 @@ from dagpu.mypy_plugin.analysis.graph import (
 )
 from dagpu.mypy_plugin.analysis.module_facts import Effect, Part
 from dagpu.mypy_plugin.analysis.origins import Choice, Known, Relation, share_place
-from dagpu.mypy_plugin.analysis.places import (
-    BINDS,
-    has_stable_items,
-    is_own_object,
-    item_place,
-    item_step,
-    place_of,
-)
+from dagpu.mypy_plugin.analysis.places import BINDS, has_stable_items, is_own_object, item_place, item_step, place_of
+from dagpu.mypy_plugin.messages import ANY_FORM
 from dagpu.mypy_plugin.typing.type_facts import HANDLE, MOVES, OP
 
 # ---- operands
@@ -137,15 +129,9 @@ class Operands:
 # ---- methods that operators call
 
 ASKS: Final = {
-    f"builtins.{name}": f"__{name}__"
-    for name in (
-        *("len", "bool", "abs", "iter", "next", "reversed"),
-        *("str", "repr", "int", "float", "complex", "hash", "round"),
-    )
-} | dict.fromkeys(
-    (f"builtins.{name}" for name in ("list", "tuple", "set", "frozenset", "sorted", "sum", "any", "all", "enumerate")),
-    "__iter__",
-)
+    **{name: f"__{name.rpartition('.')[2]}__" for name in names.ASKED},
+    **dict.fromkeys(names.ITERATES, "__iter__"),
+}
 """Functions that call a method of their first argument."""
 
 
@@ -198,9 +184,7 @@ def lower_operator(
         parts += known.move_parts()
     b.may_raise()
     keeps = b.kind(e) & EVERYTHING if isinstance(e, Expression) else EVERYTHING
-    into = b.temporary() if keeps else None
-    b.emit(Build(e, into, tuple(held for held in parts if held is not None), keeps))
-    return into
+    return b.build(e, parts, keeps)
 
 
 def _itself(function: FuncDef, place: Place | None) -> dict[str, Place]:
@@ -220,14 +204,14 @@ def lower_iteration(b: GraphBuilder, e: Expression) -> Slot | bool | None:
 
 def lower_condition(b: GraphBuilder, e: Expression) -> None:
     """Lower an expression that is asked whether it is true. A handle and an op have no answer."""
-    if b.kind(e) & (HANDLE | OP):
-        b.body.conditions.append(e)
     if not lower_truth(b, e):
         b.read(e)
 
 
 def lower_truth(b: GraphBuilder, e: Expression) -> bool:
     """Lower the method by which an object of the user's says whether it is true. Return False if it has none."""
+    if b.kind(e) & (HANDLE | OP):
+        b.refuse(e, messages.NOT_READY, messages.taken_as_condition(b.is_op(e)))
     return any(lower_operator(b, e, e, method) is not False for method in ("__bool__", "__len__"))
 
 
@@ -255,14 +239,6 @@ def _item_types(b: GraphBuilder, e: Expression) -> Sequence[Type]:
     if isinstance(t, TupleType):
         return t.items
     return t.args[:1] if isinstance(t, Instance) else ()
-
-
-_ADDS_BEHIND: Final = frozenset({"builtins.list.append", "builtins.list.extend"})
-"""Methods that add items behind the last one."""
-_REMOVES: Final = names.REMOVES | frozenset(
-    f"collections.deque.{name}" for name in ("append", "extend", "appendleft", "extendleft")
-)
-"""Methods that may take items out. A deque of a maximal length drops one for each that it gets."""
 
 
 def lower_container_call(b: GraphBuilder, e: CallExpr, callee: Callee) -> bool:
@@ -327,8 +303,8 @@ def share_added(
 
 def _rearrange(b: GraphBuilder, e: CallExpr, method: str, place: Place) -> bool:
     """Lower a method that adds or removes items, or changes their order. Return False for any other method."""
-    if method in _ADDS_BEHIND or method in _REMOVES:
-        b.emit(Rearrange(e, place, Change.BEHIND if method in _ADDS_BEHIND else Change.REMOVES))
+    if method in names.ADDS_BEHIND or method in names.REMOVES:
+        b.emit(Rearrange(e, place, Change.BEHIND if method in names.ADDS_BEHIND else Change.REMOVES))
         if method in names.ADDS_ITEMS_OF and e.args:
             share_place(b, place, items_of_value(b, e.args[0], Relation.WITH_OTHERS), e)
     elif method in names.UPDATES and e.args:

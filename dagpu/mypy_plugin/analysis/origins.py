@@ -4,7 +4,7 @@ After `a, b = pair` the first component is `a`, `pair[0]` and `pair[-2]`; after 
 the items of `ts`. A handle that moves out of one of these places has moved out of the others.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any, Final, TypeAlias, TypeVar
@@ -35,7 +35,7 @@ SEQUENCES: Final = frozenset({"builtins.list", "builtins.tuple", "collections.de
 """Classes whose objects have an item at each index."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Known:
     """A value that lies in a place."""
 
@@ -47,7 +47,7 @@ class Known:
     """True for an item that several rounds of a loop may get."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Components:
     """A tuple of values."""
 
@@ -56,7 +56,7 @@ class Components:
     """False if further items follow, whose number is not known."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Choice:
     """One of several values, another one in each round of a loop."""
 
@@ -76,7 +76,7 @@ class Relation(Enum):
     """All of them, with others."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Items:
     """A new container of the items of another one."""
 
@@ -87,7 +87,7 @@ class Items:
     relation: Relation = Relation.SAME
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Parts:
     """A new object with parts that lie elsewhere: attributes of another object, or the values of a dictionary."""
 
@@ -143,18 +143,19 @@ def item_at(origin: Origin | None, index: int) -> Origin | None:
 
 # ---- the origin of an expression
 
-_E = TypeVar("_E", bound=Expression)
-FindOrigin: TypeAlias = Callable[[GraphBuilder, _E, bool], Origin | None]
+FindOrigin: TypeAlias = Callable[[GraphBuilder, Any, bool], "Origin | None"]
+_F = TypeVar("_F", bound=FindOrigin)
+_T = TypeVar("_T")
 
-ORIGINS: Final[dict[type[Expression], Callable[[GraphBuilder, Any, bool], Origin | None]]] = {}
+ORIGINS: Final[dict[type[Expression], FindOrigin]] = {}
 """The function that finds the origin of each expression class. Values of missing classes lie nowhere else."""
 
 
-def origin_finder(kind: type[_E]) -> Callable[[FindOrigin[_E]], FindOrigin[_E]]:
-    """Register the function that finds the origin of an expression class. Its flag is that of `origin_of`."""
+def origin_finder(*kinds: type[Expression]) -> Callable[[_F], _F]:
+    """Register the function that finds the origin of expressions of some classes. Its flag is that of `origin_of`."""
 
-    def register(find: FindOrigin[_E]) -> FindOrigin[_E]:
-        ORIGINS[kind] = find
+    def register(find: _F) -> _F:
+        ORIGINS.update(dict.fromkeys(kinds, find))
         return find
 
     return register
@@ -169,16 +170,6 @@ def origin_of(b: GraphBuilder, e: Expression, *, moves: bool) -> Origin | None:
     return None if find is None else find(b, e, moves)
 
 
-@origin_finder(NameExpr)
-def _of_name(b: GraphBuilder, e: NameExpr, moves: bool) -> Known | None:
-    return origin_of_place(b, e, moves)
-
-
-@origin_finder(MemberExpr)
-def _of_attribute(b: GraphBuilder, e: MemberExpr, moves: bool) -> Known | None:
-    return origin_of_place(b, e, moves)
-
-
 @origin_finder(AssignmentExpr)
 def _of_walrus(b: GraphBuilder, e: AssignmentExpr, moves: bool) -> Origin | None:
     return origin_of(b, e.target, moves=False)
@@ -189,6 +180,7 @@ def _of_cast(b: GraphBuilder, e: CastExpr, moves: bool) -> Origin | None:
     return origin_of(b, e.expr, moves=moves)
 
 
+@origin_finder(NameExpr, MemberExpr)
 def origin_of_place(b: GraphBuilder, e: Expression, moves: bool) -> Known | None:
     """Return the place that an expression names, if its value may own a handle."""
     t = b.types.get(e)
@@ -266,7 +258,7 @@ class _Sharer:
             return
         match target:
             case TupleExpr() | ListExpr():
-                for single, part in _distributed(target.items, origin):
+                for single, part in _distributed(target.items, origin, StarExpr):
                     self.target(single, part)
             case StarExpr():
                 self.target(target.expr, origin)
@@ -311,21 +303,15 @@ class _Sharer:
         self.b.emit(Share(self.node, place, other, self.links, itself, self.follows or again, alone))
 
 
-def _distributed(targets: list[Expression], origin: Origin) -> Iterable[tuple[Expression, Origin | None]]:
-    star = next((i for i, target in enumerate(targets) if isinstance(target, StarExpr)), len(targets))
-    items = items_of(origin)
+def _distributed(targets: Sequence[_T], origin: Origin, starred: type[object]) -> Iterator[tuple[_T, Origin | None]]:
+    """Iterate over targets or patterns, each with the item that it gets; a starred one gets all between the others."""
+    items, end = items_of(origin), len(targets)
+    star = next((i for i, target in enumerate(targets) if isinstance(target, starred)), end)
     for i, target in enumerate(targets):
-        if i < star:
-            yield target, item_at(origin, i)
-        elif i == star:
-            yield target, _between(items, star, len(targets) - star - 1)
+        if i != star:
+            yield target, item_at(origin, i if i < star else i - end)
         else:
-            yield target, item_at(origin, i - len(targets))
-
-
-def _between(items: Sequence[Origin | None] | None, before: int, behind: int) -> Components | None:
-    """Return the items that a starred target or pattern gets, if all are known."""
-    return None if items is None else Components(tuple(items[before : len(items) - behind]))
+            yield target, None if items is None else Components(tuple(items[star : len(items) - (end - star - 1)]))
 
 
 def _steps_to(t: ProperType | None, index: int, length: int) -> Iterator[str]:
@@ -348,36 +334,32 @@ def share_captures(b: GraphBuilder, pattern: Pattern, origin: Origin | None) -> 
                 share_captures(b, pattern.pattern, origin)
             if pattern.name is not None:
                 share(b, pattern.name, origin, pattern)
+        case StarredPattern() if pattern.capture is not None:
+            share(b, pattern.capture, origin, pattern)
         case OrPattern():
             for inner in pattern.patterns:
                 share_captures(b, inner, origin)
-        case SequencePattern():
-            _share_sequence(b, pattern.patterns, origin)
-        case ClassPattern() if isinstance(origin, Known):
-            named = match_arguments(origin.type)
-            for name, inner in [
-                *zip(named, pattern.positionals, strict=False),
-                *zip(pattern.keyword_keys, pattern.keyword_values, strict=True),
-            ]:
-                share_captures(b, inner, part_of(origin, f".{name}", attribute_type(origin.type, name)))
-        case MappingPattern() if isinstance(origin, Known):
-            t = get_proper_type(origin.type)
-            for key, inner in zip(pattern.keys, pattern.values, strict=True):
-                step = step_of(b, key, None)
-                if step is not None and isinstance(t, Instance) and t.type.fullname == "builtins.dict":
-                    share_captures(b, inner, part_of(origin, step, t.args[1]))
+        case SequencePattern() | ClassPattern() | MappingPattern():
+            for matched, part in _parts_matched(b, pattern, origin):
+                share_captures(b, matched, part)
         case _:
             pass
 
 
-def _share_sequence(b: GraphBuilder, patterns: Sequence[Pattern], origin: Origin) -> None:
-    items = items_of(origin)
-    star = next((i for i, pattern in enumerate(patterns) if isinstance(pattern, StarredPattern)), len(patterns))
-    for i, pattern in enumerate(patterns):
-        if isinstance(pattern, StarredPattern):
-            if pattern.capture is not None:
-                share(b, pattern.capture, _between(items, star, len(patterns) - star - 1), pattern)
-        elif i < star:
-            share_captures(b, pattern, item_at(origin, i))
-        else:
-            share_captures(b, pattern, item_at(origin, i - len(patterns)))
+def _parts_matched(
+    b: GraphBuilder, pattern: SequencePattern | ClassPattern | MappingPattern, origin: Origin
+) -> Iterator[tuple[Pattern, Origin | None]]:
+    """Iterate over the patterns in a pattern, each with the part of the subject that it is matched with."""
+    if isinstance(pattern, SequencePattern):
+        yield from _distributed(pattern.patterns, origin, StarredPattern)
+    if not isinstance(origin, Known):
+        return
+    if isinstance(pattern, ClassPattern):
+        by_place = zip(match_arguments(origin.type), pattern.positionals, strict=False)
+        for name, inner in (*by_place, *zip(pattern.keyword_keys, pattern.keyword_values, strict=True)):
+            yield inner, part_of(origin, f".{name}", attribute_type(origin.type, name))
+    t = get_proper_type(origin.type)
+    if isinstance(pattern, MappingPattern) and isinstance(t, Instance) and t.type.fullname == "builtins.dict":
+        for key, inner in zip(pattern.keys, pattern.values, strict=True):
+            if (step := step_of(b, key, None)) is not None:
+                yield inner, part_of(origin, step, t.args[1])

@@ -48,6 +48,8 @@ from dagpu.mypy_plugin.analysis.solver import at_entry_of, is_cyclic, visits
 
 # ---- places that share a value
 
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 Pairs: TypeAlias = frozenset[tuple[Path, Place]]
 """Paths into one slot, each with another place that has the same value."""
 
@@ -107,14 +109,8 @@ class Sharing:
         return left
 
     def _remove(self, place: Place, other: Place) -> None:
-        self._set(place.slot, self.pairs.get(place.slot, frozenset()) - {(place.path, other)})
-        self._set(other.slot, self.pairs.get(other.slot, frozenset()) - {(other.path, place)})
-
-    def _set(self, slot: Slot, pairs: Pairs) -> None:
-        if pairs:
-            self.pairs[slot] = pairs
-        else:
-            self.pairs.pop(slot, None)
+        for one, paired in ((place, other), (other, place)):
+            put(self.pairs, one.slot, self.pairs.get(one.slot, frozenset()) - {(one.path, paired)})
 
 
 def pairs_items(path: Path) -> bool:
@@ -150,15 +146,12 @@ def may_be_item(moved: Path, stored: Path) -> bool:
 
 # ---- the state
 
-_K = TypeVar("_K")
-_V = TypeVar("_V")
-
 Held: TypeAlias = frozenset[Lend | Build]
 """Facts that a slot holds: loans, and ops that own the handles moved into them."""
 NOTHING: Held = frozenset()
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, repr=False, slots=True)
 class WholeBody:
     """Facts about a whole body, which all of its states use."""
 
@@ -245,7 +238,7 @@ class Dataflow:
             after = i.after(container, move.place.path)
             if after is not None:
                 moves.add(move if after == move.place.path else self._derive(move, Place(slot, after)))
-        self._set_moved(slot, frozenset(moves))
+        put(self.moved, slot, frozenset(moves))
 
     def _end_loans(self, slot: Slot, ends: Callable[[Path], bool]) -> None:
         """Forget the loans of those parts of a slot that lead to another value from here on."""
@@ -263,10 +256,7 @@ class Dataflow:
     def _set_held(self, slot: Slot, facts: Held, keeps: int) -> None:
         if facts and keeps != EVERYTHING:
             facts = frozenset(fact for fact in facts if _bit_of(fact) & keeps)
-        if facts:
-            self.held[slot] = facts
-        else:
-            self.held.pop(slot, None)
+        put(self.held, slot, facts)
 
     def _build(self, i: Build) -> None:
         if i.into is None:
@@ -363,13 +353,7 @@ class Dataflow:
             if (m.place.path[:n] != path and not may_be_item(m.place.path, path))
             or (not whole and len(m.place.path) == n)
         )
-        self._set_moved(slot, left)
-
-    def _set_moved(self, slot: Slot, moves: frozenset[Move]) -> None:
-        if moves:
-            self.moved[slot] = moves
-        else:
-            self.moved.pop(slot, None)
+        put(self.moved, slot, left)
 
     EFFECTS: ClassVar[dict[type[Instruction], Callable[["Dataflow", Any], None]]] = {
         Read: _read,
@@ -404,6 +388,14 @@ def _bit_of(fact: Lend | Build) -> int:
     return EXCLUSIVE if fact.exclusive else SHARED
 
 
+def put(facts: dict[_K, frozenset[_V]], key: _K, new: frozenset[_V]) -> None:
+    """Let these be the facts about something. Nothing stands for no facts."""
+    if new:
+        facts[key] = new
+    else:
+        facts.pop(key, None)
+
+
 def _join_facts(mine: dict[_K, frozenset[_V]], theirs: dict[_K, frozenset[_V]]) -> bool:
     new = False
     for key, facts in theirs.items():
@@ -422,7 +414,7 @@ def _join_facts(mine: dict[_K, frozenset[_V]], theirs: dict[_K, frozenset[_V]]) 
 
 def derived_moves(body: Body) -> Iterable[Move]:
     """Return the moves out of places that share a handle with the place of a move in this body."""
-    if not any(isinstance(i, Share) for block in body.blocks for i in block.instructions):
+    if Share not in body.classes():
         return ()
     derived: dict[tuple[Move, Place], Move] = {}
     for block, state in entry_states(body):
@@ -438,10 +430,8 @@ def entry_states(body: Body, live: list[int] | None = None) -> Iterator[tuple[Ba
     `live`: the slots that are live at the beginning of each block, about which facts are kept; None for all.
     """
     lent = 0
-    for block in body.blocks:
-        for i in block.instructions:
-            if isinstance(i, Lend):
-                lent |= 1 << i.place.slot
+    for loan in (*body.all_of(Lend), *body.all_of(BlockLoan), *body.all_of(OpenFeed)):
+        lent |= 1 << loan.place.slot
     states = at_entry_of(body, Dataflow(WholeBody(lent)))
     found = visits(body.blocks, states, lambda state, to: state.pruned(-1 if live is None else live[to.index]))
     if not is_cyclic(body.blocks):  # one visit to each is enough

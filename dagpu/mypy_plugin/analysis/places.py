@@ -39,7 +39,7 @@ from mypy.nodes import (
     Var,
 )
 from mypy.operators import unary_op_methods
-from mypy.types import Instance, LiteralType, TupleType, Type, TypedDictType, get_proper_type
+from mypy.types import Instance, TupleType, Type, TypedDictType, get_proper_type
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder
@@ -47,7 +47,15 @@ from dagpu.mypy_plugin.analysis.callees import property_place
 from dagpu.mypy_plugin.analysis.graph import Body, Path, Place
 from dagpu.mypy_plugin.analysis.module_facts import ModuleFacts, Uses
 from dagpu.mypy_plugin.syntax import statements_in, targets
-from dagpu.mypy_plugin.typing.type_facts import class_variable, is_stored, method_name
+from dagpu.mypy_plugin.typing.type_facts import (
+    attribute_type,
+    class_name,
+    class_variable,
+    is_stored,
+    literal_of,
+    member_of,
+    method_name,
+)
 
 BINDS = ("being assigned", "being put into", "being made a default", "being yielded")
 """The words of moves after which the handle is as it was, under another name or in a container."""
@@ -110,10 +118,8 @@ def integer_of(b: GraphBuilder, e: Expression) -> int | None:
         case UnaryExpr() if e.op == "-" and isinstance(e.expr, IntExpr):
             return -e.expr.value
         case NameExpr() | MemberExpr():
-            t = get_proper_type(b.types.get(e))
-            if isinstance(t, Instance) and t.last_known_value is not None:
-                t = t.last_known_value
-            return t.value if isinstance(t, LiteralType) and type(t.value) is int else None
+            literal = literal_of(b.types.get(e))
+            return literal.value if literal is not None and type(literal.value) is int else None
         case _:
             return None
 
@@ -129,29 +135,17 @@ def item_step(t: TupleType, index: int) -> str:
 
 def match_arguments(t: Type | None) -> list[str]:
     """Return the names of the attributes that positional patterns of a class match, in their order."""
-    proper = get_proper_type(t)
-    info = proper.partial_fallback.type if isinstance(proper, TupleType) else None
-    if isinstance(proper, Instance):
-        info = proper.type
-    symbol = None if info is None else info.get("__match_args__")
-    of_symbol = get_proper_type(symbol.node.type) if symbol is not None and isinstance(symbol.node, Var) else None
-    named: list[str] = []
-    for item in of_symbol.items if isinstance(of_symbol, TupleType) else []:
-        text = get_proper_type(item)
-        if isinstance(text, Instance) and text.last_known_value is not None:
-            text = text.last_known_value
-        if not isinstance(text, LiteralType) or not isinstance(text.value, str):
-            return []
-        named.append(text.value)
-    return named
+    declared = get_proper_type(attribute_type(t, "__match_args__"))
+    literals = [literal_of(item) for item in declared.items] if isinstance(declared, TupleType) else []
+    named = [one.value for one in literals if one is not None and isinstance(one.value, str)]
+    return named if len(named) == len(literals) else []
 
 
 def has_stable_items(b: GraphBuilder, e: Expression) -> bool:
     """Return True if an index gives the same object each time. It does in tuples, lists and dictionaries."""
     t = get_proper_type(b.types.get(e))
-    if isinstance(t, TupleType | TypedDictType):
-        return True
-    return isinstance(t, Instance) and t.type.fullname in ("builtins.list", "builtins.dict", "builtins.tuple")
+    stable = ("builtins.list", "builtins.dict", "builtins.tuple")
+    return isinstance(t, TupleType | TypedDictType) or class_name(t) in stable
 
 
 _READERS: Final = frozenset(
@@ -223,8 +217,7 @@ def _keeps_itself_private(module: ModuleFacts, info: TypeInfo) -> bool:
         made in info.metadata and not info.has_readable_member(after) for made, after in _MAKES_INIT.items()
     ):
         return True
-    symbol = info.get("__init__")
-    method = None if symbol is None else symbol.node
+    method = member_of(info, "__init__")
     if not isinstance(method, FuncDef) or method not in module.own:
         return False
     return _is_private(module, method.arguments[0].variable, assignments=0)
@@ -274,8 +267,8 @@ def _is_private(module: ModuleFacts, variable: Var, assignments: int, inside: fr
 def _operator_method(module: ModuleFacts, e: Expression, name: str) -> FuncDef | None:
     """Return the method of a class of this module that an operator calls on a variable."""
     t = get_proper_type(module.types.get(e)) if isinstance(e, NameExpr) and isinstance(e.node, Var) else None
-    symbol = t.type.get(name) if isinstance(t, Instance) and t.type.module_name == module.name else None
-    method = None if symbol is None else symbol.node
+    own = isinstance(t, Instance) and t.type.module_name == module.name
+    method = member_of(t.type, name) if own and isinstance(t, Instance) else None
     return method if isinstance(method, FuncDef) else None
 
 
@@ -316,8 +309,7 @@ def _stays_private(module: ModuleFacts, e: MemberExpr, inside: frozenset[FuncDef
     if is_stored(t, e.name) or (method_name(t, e.name) or "").startswith(_CONTAINERS):
         return True
     proper = get_proper_type(t)
-    symbol = proper.type.get(e.name) if isinstance(proper, Instance) else None
-    method = None if symbol is None else symbol.node
+    method = member_of(proper.type, e.name) if isinstance(proper, Instance) else None
     return isinstance(method, FuncDef) and _gives_itself_to_nobody(module, method, inside)
 
 

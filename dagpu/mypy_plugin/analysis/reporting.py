@@ -1,17 +1,9 @@
 """Reports the errors in a body: one walk over its instructions, with the state before and the liveness after each."""
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
-from mypy.errorcodes import ErrorCode
-from mypy.nodes import (
-    Context,
-    Expression,
-    MemberExpr,
-    MypyFile,
-    NameExpr,
-    Var,
-)
+from mypy.nodes import Context, Expression, MemberExpr, MypyFile, NameExpr, Var
 from mypy.types import Type
 
 from dagpu.mypy_plugin import messages
@@ -40,33 +32,20 @@ from dagpu.mypy_plugin.analysis.graph import (
 from dagpu.mypy_plugin.analysis.module_facts import ModuleFacts
 from dagpu.mypy_plugin.analysis.ownership import Dataflow, entry_states
 from dagpu.mypy_plugin.analysis.places import is_own_object
-from dagpu.mypy_plugin.analysis.solver import BitSet, FactSet, at_entry_of, live_after_each, liveness, visits
+from dagpu.mypy_plugin.analysis.solver import OnAnyWay, at_entry_of, live_after_each, liveness, visits
+from dagpu.mypy_plugin.messages import Finding
 from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, HANDLE, OP
-
-
-class Finding(NamedTuple):
-    """One error: its code, its message and the node where it is reported."""
-
-    node: Context
-    code: ErrorCode
-    message: str
-    unless: ErrorCode | None = None
-    """The code of a more exact finding, with which this one is not reported for the same line."""
-
-    @property
-    def order(self) -> tuple[int, int]:
-        return self.node.line, self.node.column
 
 
 def check_body(body: Body, module: ModuleFacts) -> list[Finding]:
     """Return the findings in a body, without those in the functions nested in it."""
-    found = [Finding(e, messages.UNUSED_OP, _unused(module, e)) for e in body.dropped]
-    found += [Finding(e, messages.NOT_READY, _read_on_host(module, e)) for e in body.read_on_host]
-    found += [Finding(e, messages.NOT_READY, messages.taken_as_condition(_is_op(module, e))) for e in body.conditions]
-    kinds = {type(i) for block in body.blocks for i in block.instructions}
+    found = list(body.mistakes)
+    kinds = body.classes()
     if not kinds.isdisjoint((Move, Lend, BlockLoan, OpenFeed, Run, Store)):
         live = liveness(body)
-        found += [Finding(e, messages.UNUSED_OP, _unused(module, e)) for e in unused_stores(body, live)]
+        for e in unused_stores(body, live):
+            is_op = bool(module.kinds.kind_of(module.types.get(e)) & (OP | CONTAINS_OPS))
+            found.append(Finding(e, messages.UNUSED_OP, messages.unused(is_op)))
         if not kinds.isdisjoint((Move, Lend, BlockLoan, OpenFeed, Run)):
             found += _BodyChecker(body, module, live, BlockLoan in kinds).findings()
         found += [
@@ -74,20 +53,6 @@ def check_body(body: Body, module: ModuleFacts) -> list[Finding]:
             for twice, op in used_twice(body)
         ]
     return found
-
-
-def _unused(module: ModuleFacts, dropped: Expression) -> str:
-    kind = module.kinds.kind_of(module.types.get(dropped))
-    return messages.unused(bool(kind & (OP | CONTAINS_OPS)))
-
-
-def _read_on_host(module: ModuleFacts, e: Expression) -> str:
-    is_op = _is_op(module, e)
-    return messages.read_on_host("this op" if is_op else "this handle", is_op)
-
-
-def _is_op(module: ModuleFacts, e: Expression) -> bool:
-    return not module.kinds.kind_of(module.types.get(e)) & HANDLE
 
 
 class _BodyChecker:
@@ -205,20 +170,20 @@ class _BodyChecker:
                         seen.add(loan)
                         yield loan
 
-    def _places_of_value(self, place: Place, state: Dataflow) -> list[Place]:
-        return [place, *state.sharing.others(place), *state.sharing.possible_others(place)]
+    def _loans_of(self, i: Move | Lend, state: Dataflow, live: int) -> list[Lend]:
+        """Return the live loans of the value that an instruction moves or lends, in the order of the lines."""
+        places = [i.place]
+        if not (isinstance(i, Move) and i.binds):
+            places += [*state.sharing.others(i.place), *state.sharing.possible_others(i.place)]
+        return sorted((x for p in places for x in self._live_loans(p, state, live, i.into)), key=_position_of)
 
     def _check_move(self, i: Move, state: Dataflow, live: int) -> None:
-        places = [i.place] if i.binds else self._places_of_value(i.place, state)
-        loans = sorted((x for p in places for x in self._live_loans(p, state, live, i.into)), key=_position_of)
-        if loans:
+        if loans := self._loans_of(i, state, live):
             message = messages.moved_while_lent(self._name_of(i.place), i.how, loans[0].node, loans[0].captured)
             self._report(Finding(i.node, messages.CONFLICTING_BORROW, message))
 
     def _check_borrow(self, i: Lend, state: Dataflow, live: int) -> None:
-        places = self._places_of_value(i.place, state)
-        loans = sorted((x for p in places for x in self._live_loans(p, state, live, i.into)), key=_position_of)
-        for loan in loans:
+        for loan in self._loans_of(i, state, live):
             if (i.exclusive or loan.exclusive) and not loan.reads_only:
                 message = messages.conflicting_borrow(
                     self._name_of(i.place), i.exclusive, loan.node, loan.exclusive, loan.captured
@@ -318,15 +283,10 @@ _MOST_STATES: Final = 64
 
 def used_twice(body: Body) -> Iterator[tuple[Build, Build]]:
     """Iterate over the ops that use another op twice, each with that op."""
-    builds = [i for block in body.blocks for i in block.instructions if isinstance(i, Build) and i.single]
+    builds = [i for i in body.all_of(Build) if i.single]
     if not any(len(build.parts) > 1 for build in builds):
         return
-    named = {
-        i.part: i.place.slot
-        for block in body.blocks
-        for i in block.instructions
-        if isinstance(i, Store) and not i.place.path
-    }
+    named = {i.part: i.place.slot for i in body.all_of(Store) if not i.place.path}
     often = _read_often(body)
     reported: set[Build] = set()
     for op in builds:
@@ -358,7 +318,7 @@ def _read_often(body: Body) -> set[Slot]:
 def _users_of(body: Body, op: Build) -> set[Build]:
     """Return the ops that may use an op twice."""
     users: set[Build] = set()
-    for block, state in visits(body.blocks, at_entry_of(body, FactSet(frozenset((_Holders(),))))):
+    for block, state in visits(body.blocks, at_entry_of(body, OnAnyWay(frozenset((_Holders(),))))):
         if len(state.items) > _MOST_STATES:
             return set()
         for i in block.instructions:
@@ -393,6 +353,8 @@ def unused_stores(body: Body, live_at_entry: list[int]) -> list[Expression]:
     if isinstance(body.node, MypyFile):
         return []
     read: dict[Expression, bool] = {}
+    if not any(i.built is not None for i in body.all_of(Store)):
+        return []
     closures = _Closures(body)
     for block in body.blocks:
         if not any(isinstance(i, Store) and i.built is not None for i in block.instructions):
@@ -463,9 +425,9 @@ def _changes(child: Body, root: Root) -> bool:
 def _kept_by_closures(body: Body) -> list[int]:
     """Return for each block the variables that a closure may use at any time, because it was passed on before."""
     kept = [0] * len(body.blocks)
-    for block, state in visits(body.blocks, at_entry_of(body, BitSet())):
-        kept[block.index] = state.bits
-        state.bits = _kept_before(None, block, state.bits)
+    for block, state in visits(body.blocks, at_entry_of(body, OnAnyWay(0))):
+        kept[block.index] = state.items
+        state.items = _kept_before(None, block, state.items)
     return kept
 
 

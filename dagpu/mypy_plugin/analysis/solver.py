@@ -7,6 +7,7 @@ recompute the set at every instruction. A loan counts only while a live slot hol
 import heapq
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from operator import or_
 from typing import Generic, Protocol, Self, TypeVar
 
 from dagpu.mypy_plugin.analysis.graph import MASKS, BasicBlock, Body, Instruction
@@ -27,40 +28,23 @@ class Facts(Protocol):
 
 
 _F = TypeVar("_F", bound=Facts)
-_T = TypeVar("_T")
+_S = TypeVar("_S")
 
 
-@dataclass(slots=True)
-class BitSet:
-    """A set that has what it has on one way: one bit for each."""
+@dataclass(eq=False, repr=False, slots=True)
+class OnAnyWay(Generic[_S]):
+    """What holds on one way at least: a set, or an integer with one bit for each."""
 
-    bits: int = 0
+    items: _S
 
-    def copy(self) -> "BitSet":
+    def copy(self) -> "OnAnyWay[_S]":
         """Return a copy."""
-        return BitSet(self.bits)
+        return OnAnyWay(self.items)
 
-    def join(self, other: "BitSet") -> bool:
-        """Add what comes by another way. Return True if any of it was new."""
-        before = self.bits
-        self.bits |= other.bits
-        return self.bits != before
-
-
-@dataclass(slots=True)
-class FactSet(Generic[_T]):
-    """A set that has what it has on one way."""
-
-    items: frozenset[_T] = frozenset()
-
-    def copy(self) -> "FactSet[_T]":
-        """Return a copy."""
-        return FactSet(self.items)
-
-    def join(self, other: "FactSet[_T]") -> bool:
+    def join(self, other: "OnAnyWay[_S]") -> bool:
         """Add what comes by another way. Return True if any of it was new."""
         before = self.items
-        self.items |= other.items
+        self.items = or_(before, other.items)
         return self.items != before
 
 
@@ -146,10 +130,10 @@ def liveness(body: Body) -> list[int]:
     """Return the live slots at the beginning of each block."""
     masks = [_masks_of_block(block) for block in body.blocks]
     at_entry = [0] * len(body.blocks)
-    at_exit: list[BitSet | None] = [BitSet() for _ in body.blocks]
+    at_exit: list[OnAnyWay[int] | None] = [OnAnyWay(0) for _ in body.blocks]
     for block, live in visits(body.blocks, at_exit, backwards=True):
         filled, read = masks[block.index]
-        live.bits = at_entry[block.index] = live.bits & ~filled | read
+        live.items = at_entry[block.index] = live.items & ~filled | read
     return at_entry
 
 

@@ -31,18 +31,11 @@ from mypy.nodes import (
     WhileStmt,
     WithStmt,
 )
-from mypy.patterns import (
-    AsPattern,
-    ClassPattern,
-    OrPattern,
-    Pattern,
-    SingletonPattern,
-    ValuePattern,
-)
+from mypy.patterns import AsPattern, ClassPattern, OrPattern, Pattern, SingletonPattern, ValuePattern
 from mypy.typeops import try_expanding_sum_type_to_union
-from mypy.types import AnyType, CallableType, Instance, LiteralType, NoneType, ProperType, UnionType, get_proper_type
+from mypy.types import CallableType, Instance, LiteralType, NoneType, ProperType, UnionType, get_proper_type
 
-from dagpu.mypy_plugin import names
+from dagpu.mypy_plugin import messages, names
 from dagpu.mypy_plugin.analysis import module_facts
 from dagpu.mypy_plugin.analysis.assignments import assign, declare, drops_op
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder, statement
@@ -50,12 +43,10 @@ from dagpu.mypy_plugin.analysis.callees import callee_of, closure_of, is_pipelin
 from dagpu.mypy_plugin.analysis.containers import element_of
 from dagpu.mypy_plugin.analysis.expressions import ask_feed
 from dagpu.mypy_plugin.analysis.graph import (
-    EVERYTHING,
     FEED,
     AskFeed,
     BasicBlock,
     BlockLoan,
-    Build,
     EndLoan,
     Escape,
     Evaluate,
@@ -74,13 +65,14 @@ from dagpu.mypy_plugin.analysis.operands import Arguments, lower_condition, lowe
 from dagpu.mypy_plugin.analysis.origins import Known, origin_of, remember, share_captures, share_element
 from dagpu.mypy_plugin.analysis.places import place_of
 from dagpu.mypy_plugin.syntax import captures, is_always_false, is_always_true
-from dagpu.mypy_plugin.typing.type_facts import FLOW, MOVES
+from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, FLOW, MOVES, OP, class_name, literal_of
 
 
 @statement(ExpressionStmt)
 def _expression(b: GraphBuilder, s: ExpressionStmt) -> None:
     if drops_op(b, s.expr):
-        b.body.dropped.append(s.expr)
+        is_op = bool(b.kind(s.expr) & (OP | CONTAINS_OPS))
+        b.refuse(s.expr, messages.UNUSED_OP, messages.unused(is_op))
     b.discarded = s.expr
     b.read(s.expr)
 
@@ -133,13 +125,8 @@ def _assert(b: GraphBuilder, s: AssertStmt) -> None:
         here.next.append(b.current)
 
 
-@statement(GlobalDecl)
-def _global(b: GraphBuilder, s: GlobalDecl) -> None:
-    b.foreign.update(s.names)
-
-
-@statement(NonlocalDecl)
-def _nonlocal(b: GraphBuilder, s: NonlocalDecl) -> None:
+@statement(GlobalDecl, NonlocalDecl)
+def _foreign(b: GraphBuilder, s: GlobalDecl | NonlocalDecl) -> None:
     b.foreign.update(s.names)
 
 
@@ -269,14 +256,9 @@ def _for(b: GraphBuilder, s: ForStmt) -> None:
     b.fall_into(end)
 
 
-@statement(BreakStmt)
-def _break(b: GraphBuilder, s: BreakStmt) -> None:
-    b.leave(Loop)
-
-
-@statement(ContinueStmt)
-def _continue(b: GraphBuilder, s: ContinueStmt) -> None:
-    b.leave(Loop, continued=True)
+@statement(BreakStmt, ContinueStmt)
+def _leave(b: GraphBuilder, s: BreakStmt | ContinueStmt) -> None:
+    b.leave(Loop, continued=isinstance(s, ContinueStmt))
 
 
 # ---- `try`
@@ -344,7 +326,7 @@ def _with(b: GraphBuilder, s: WithStmt) -> None:
             place = place_of(b, target)
             if place is not None and not b.kind(target) & MOVES and b.kind(target) != FEED:
                 exits.append(Read(s, place, None, 0))
-                if _is_nursery(b, target):
+                if class_name(b.types.get(target)) == names.NURSERY:
                     exits.append(AskFeed(s, place))
     block = LoanBlock([leaving for leaving in exits if isinstance(leaving, EndLoan)])
     handler = outer
@@ -383,9 +365,7 @@ def _enter(b: GraphBuilder, e: Expression, is_async: bool, exits: list[Read | En
     if isinstance(e, CallExpr) and (exclusive := names.LENDS_FOR_BLOCK.get(callee_of(b, e).name)) is not None:
         lent.append(_lend_for_block(b, BlockLoan, e, exclusive, exits))
     if lent:
-        entered = b.temporary()
-        b.emit(Build(e, entered, tuple(lent) if held is None else (held, *lent), EVERYTHING))
-        held = entered
+        held = b.build(e, (held, *lent))
     if held is not None:
         exits.append(Read(e, Place(held), None, 0))
     return held
@@ -408,13 +388,7 @@ def _lend_for_block(
 
 def _gives_feed(b: GraphBuilder, e: Expression, target: Expression) -> bool:
     """Return True for a context manager made of a generator that yields a feed of its own."""
-    t = get_proper_type(b.types.get(e))
-    return b.kind(target) == FEED and isinstance(t, Instance) and t.type.fullname in names.ENDS_WITH_BLOCK
-
-
-def _is_nursery(b: GraphBuilder, e: Expression) -> bool:
-    t = get_proper_type(b.types.get(e))
-    return isinstance(t, Instance) and t.type.fullname == names.NURSERY
+    return b.kind(target) == FEED and class_name(b.types.get(e)) in names.ENDS_WITH_BLOCK
 
 
 def _swallows(b: GraphBuilder, e: Expression, is_async: bool) -> bool:
@@ -432,7 +406,7 @@ def _swallows(b: GraphBuilder, e: Expression, is_async: bool) -> bool:
     result = get_proper_type(signature.ret_type)
     if is_async and isinstance(result, Instance) and result.type.fullname == "typing.Coroutine":
         result = get_proper_type(result.args[2])
-    return not isinstance(result, AnyType) and isinstance(result, Instance) and result.type.fullname == "builtins.bool"
+    return class_name(result) == names.BOOL
 
 
 # ---- `match`
@@ -515,9 +489,6 @@ def _covers(b: GraphBuilder, pattern: Pattern, t: ProperType) -> bool:
                 return isinstance(t, NoneType)
             return isinstance(t, LiteralType) and t.value is pattern.value
         case ValuePattern():
-            value = get_proper_type(b.types.get(pattern.expr))
-            if isinstance(value, Instance) and value.last_known_value is not None:
-                value = value.last_known_value
-            return isinstance(t, LiteralType) and t == value
+            return isinstance(t, LiteralType) and t == literal_of(b.types.get(pattern.expr))
         case _:
             return False

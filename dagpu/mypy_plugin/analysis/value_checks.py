@@ -8,16 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import final
 
 from mypy.errorcodes import ErrorCode
-from mypy.nodes import (
-    CallExpr,
-    Context,
-    Decorator,
-    DictExpr,
-    Expression,
-    MemberExpr,
-    NameExpr,
-)
-from mypy.types import AnyType, CallableType, Instance, Type, get_proper_type
+from mypy.nodes import CallExpr, Context, Decorator, DictExpr, Expression, MemberExpr, NameExpr
+from mypy.types import AnyType, CallableType, Type, get_proper_type
 
 from dagpu.mypy_plugin import messages, names
 from dagpu.mypy_plugin.analysis.values import (
@@ -35,7 +27,9 @@ from dagpu.mypy_plugin.analysis.values import (
     format_extents,
     result_of,
 )
+from dagpu.mypy_plugin.syntax import arguments_of
 from dagpu.mypy_plugin.typing import kernel_calls, op_types
+from dagpu.mypy_plugin.typing.type_facts import class_name
 
 # ---- what a kernel declares to see
 
@@ -72,8 +66,7 @@ def problems_of_declaration(
 
 def _place(decorator: Expression, index: int) -> Expression:
     """Return the place of an item of `sees`; of the argument, if it is no dict display."""
-    given = dict(zip(decorator.arg_names, decorator.args, strict=True)) if isinstance(decorator, CallExpr) else {}
-    sees = given.get("sees", decorator)
+    sees = arguments_of(decorator, ()).get("sees", decorator) if isinstance(decorator, CallExpr) else decorator
     return sees.items[index][1] if isinstance(sees, DictExpr) else sees
 
 
@@ -130,8 +123,7 @@ def _text(declared: Value) -> str:
 
 def problem_of_part(callee: MemberExpr, source: Type | None, at: Value, data: Value) -> str:
     """Return the message about a call of `write` on a source; empty if nothing is certain to be wrong."""
-    proper = get_proper_type(source)
-    if not isinstance(proper, Instance) or proper.type.fullname != names.SOURCE:
+    if class_name(source) != names.SOURCE:
         return ""
     parts = at.items if isinstance(at, Several) else (at,)
     slices = [part.arguments if isinstance(part, Made) and part.name == names.SLICE else None for part in parts]
@@ -202,34 +194,31 @@ class ValueChecks:
         if problem:
             self._report(problem, call, messages.OUTPUT_PARTITION)
 
-    def check_kernel(self, call: CallExpr, kernel: Type, arguments: list[Value]) -> None:
-        """Report arguments of another rank than CUDA declares, and outputs on the memory of another argument."""
+    def check_arguments(
+        self, call: CallExpr, callee: Expression, kernel: Type, given: Mapping[str, Value], *, first: int = 0
+    ) -> None:
+        """Report arguments of another rank than CUDA declares, and outputs on the memory of another argument.
+
+        `first`: the first parameter that the call passes. What `kernel.new` returned makes the output itself.
+        """
         parameters = op_types.parameters_of(kernel)
-        if parameters is None:
-            return
-        places = _arguments_in_order(call, [name or "" for name in parameters.arg_names])
-        names = list(parameters.arg_names)
-        outputs = [op_types.form_of(formal) == "out" for formal in parameters.arg_types]
-        ranks = kernel_calls.ranks_of(call.callee, kernel)
+        names = op_types.parameter_names(kernel)[first:]
+        forms = [] if parameters is None else [op_types.form_of(formal) for formal in parameters.arg_types[first:]]
+        outputs = [form == "out" and first == 0 for form in forms]
+        places, ranks = arguments_of(call, names), kernel_calls.ranks_of(callee, kernel)[first:]
         seen: dict[object, int] = {}
-        for index, value in enumerate(arguments):
-            place = places[index]
+        for index, (name, is_output) in enumerate(zip(names, outputs, strict=True)):
+            place, value = places.get(name), given.get(name)
             if place is None:
                 continue
-            if len(ranks) == len(arguments):
-                given = result_of(value) if isinstance(value, Op) else value
-                if isinstance(given, Cut if outputs[index] else Array):
-                    self._check_rank(call.callee, names[index], given, ranks[index], place)
+            result = result_of(value) if isinstance(value, Op) else value
+            if len(ranks) == len(names) and isinstance(result, Cut if is_output else Array):
+                self._check_rank(callee, name, result, ranks[index], place)
             source = value.source if isinstance(value, Op) else None
-            if source is None:
-                continue
-            first = seen.setdefault(source, index)
-            if first != index and (outputs[first] or outputs[index]):
-                self._report(
-                    f"{_describe_place(call.callee, names[index])}: {_describe_alias(names, outputs, first, index)}",
-                    place,
-                    messages.OUTPUT_PARTITION,
-                )
+            before = index if source is None else seen.setdefault(source, index)
+            if before != index and (outputs[before] or is_output):
+                alias = _describe_alias(names, outputs, before, index)
+                self._report(f"{_describe_place(callee, name)}: {alias}", place, messages.OUTPUT_PARTITION)
 
     def check_new(self, call: CallExpr, callee: Expression, kernel: Type, shape: Extents) -> None:
         """Report a shape with another rank than CUDA declares for the output."""
@@ -241,21 +230,8 @@ class ValueChecks:
             message = f"{name}: {what}, but the CUDA declaration has rank {rank}. {cure}."
             self._report(message, call, messages.OUTPUT_PARTITION)
 
-    def check_new_inputs(self, call: CallExpr, callee: Expression, kernel: Type, inputs: list[Value]) -> None:
-        """Report inputs of another rank than CUDA declares, in a call of what `kernel.new` returned."""
-        parameters = op_types.parameters_of(kernel)
-        ranks = kernel_calls.ranks_of(callee, kernel)[1:]
-        if parameters is None or len(ranks) != len(inputs):
-            return
-        names = parameters.arg_names[1:]
-        places = _arguments_in_order(call, [name or "" for name in names])
-        for name, value, rank, place in zip(names, inputs, ranks, places, strict=True):
-            given = result_of(value) if isinstance(value, Op) else value
-            if place is not None and isinstance(given, Array):
-                self._check_rank(callee, name, given, rank, place)
-
     def _check_rank(
-        self, callee: Expression, name: str | None, given: Array | Cut, rank: int | None, place: Expression
+        self, callee: Expression, name: str, given: Array | Cut, rank: int | None, place: Expression
     ) -> None:
         if rank is None or len(given.shape) == rank:
             return
@@ -282,19 +258,11 @@ class ValueChecks:
             self._report(problem, where, messages.SEES)
 
 
-def _describe_place(callee: Expression, name: str | None) -> str:
+def _describe_place(callee: Expression, name: str) -> str:
     return f"{op_types.kernel_name(callee)}, argument {name!r}"
 
 
-def _arguments_in_order(call: CallExpr, order: list[str]) -> list[Expression | None]:
-    """Return the argument expression for each parameter, in order; None for one that the call leaves out."""
-    given: dict[str, Expression] = {}
-    for index, (argument, name) in enumerate(zip(call.args, call.arg_names, strict=True)):
-        given[name if name is not None else order[index] if index < len(order) else ""] = argument
-    return [given.get(name) for name in order]
-
-
-def _describe_alias(names: list[str | None], outputs: list[bool], first: int, second: int) -> str:
+def _describe_alias(names: list[str], outputs: list[bool], first: int, second: int) -> str:
     if outputs[first] and outputs[second]:
         what = f"two outputs, {names[first]!r} and this one, are on the same memory"
         return f"{what}. Write each to memory of its own, empty(shape).partition(tile)."

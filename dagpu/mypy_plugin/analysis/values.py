@@ -10,13 +10,7 @@ from math import prod
 from typing import TypeAlias as Alias
 from typing import final
 
-from mypy.nodes import (
-    CallExpr,
-    Expression,
-    RefExpr,
-    TypeAlias,
-    TypeInfo,
-)
+from mypy.nodes import CallExpr, Expression, RefExpr, TypeAlias, TypeInfo
 from mypy.types import Instance, LiteralType, TupleType, Type, get_proper_type
 
 from dagpu.common import facts
@@ -26,11 +20,9 @@ from dagpu.mypy_plugin.typing import op_types
 
 Extents: Alias = tuple[int | None, ...]
 
-ARRAYS = frozenset((names.TENSOR, names.SHARED_TENSOR, names.TENSOR_REF, names.TENSOR_MUT))
-
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Number:
     """A whole number."""
 
@@ -38,7 +30,7 @@ class Number:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Array:
     """A tensor or a borrow of one."""
 
@@ -46,7 +38,7 @@ class Array:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Cut:
     """A partition; `tile` is None if it is unknown."""
 
@@ -55,7 +47,7 @@ class Cut:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Several:
     """A tuple."""
 
@@ -63,7 +55,7 @@ class Several:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Op:
     """An op, its result, and the call that allocates the memory of the result.
 
@@ -75,7 +67,7 @@ class Op:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class NewOutput:
     """A kernel whose calls write to a new tensor."""
 
@@ -87,13 +79,13 @@ class NewOutput:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Nothing:
     """The object `None`, which is known; the unknown value is None itself."""
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Made:
     """What a call of a class makes, or the decorator `kernel`."""
 
@@ -103,7 +95,7 @@ class Made:
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(repr=False, slots=True)
 class Table:
     """A dict display whose keys are literal texts."""
 
@@ -158,7 +150,7 @@ def value_of_type(type_: Type | None) -> Value:
             return value_of_type(proper.last_known_value)
         if not proper.args:
             return None
-        if proper.type.fullname in ARRAYS:
+        if proper.type.fullname in names.ARRAYS:
             shape = _declared(proper.args[1])
             return None if shape is None else Array(shape)
         if proper.type.fullname == names.PARTITION:

@@ -84,16 +84,13 @@ _RECORDS: Final = (f"{names.SCOPE}.record", f"{names.CUDA_GRAPH}.update")
 
 # ---- values of sources
 
-_HANDLES: Final = frozenset((names.TENSOR, names.SHARED_TENSOR, names.PARTITION, names.TENSOR_REF, names.TENSOR_MUT))
-_LENT: Final = frozenset((names.TENSOR_REF, names.TENSOR_MUT))
-
 
 def _handle_in(value: Type, found: list[Instance], inside: bool = False) -> list[Instance]:
     """Add the handles in the tuples of a value of this type, the first one first. A bare handle has a rule of its
     own."""
     proper = get_proper_type(value)
     match proper:
-        case Instance() if inside and proper.type.fullname in _HANDLES:
+        case Instance() if inside and proper.type.fullname in names.HANDLES:
             found.append(proper)
         case Instance() if proper.type.fullname == "builtins.tuple":
             for item in proper.args:
@@ -115,8 +112,8 @@ def _check_value(context: FunctionContext | MethodContext) -> Type:
         for given, expression in zip(types, expressions, strict=True):
             found = _handle_in(given, [])
             if found:
-                handle = next((each for each in found if each.type.fullname in _LENT), found[0]).type
-                message = messages.held_in_source(handle.name, lent=handle.fullname in _LENT)
+                handle = next((each for each in found if each.type.fullname in names.LENT), found[0]).type
+                message = messages.held_in_source(handle.name, lent=handle.fullname in names.LENT)
                 context.api.fail(message, expression, code=messages.SOURCE_VALUE)
     return context.default_return_type
 

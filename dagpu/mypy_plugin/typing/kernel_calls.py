@@ -45,6 +45,7 @@ from mypy.types import (
 
 from dagpu.mypy_plugin import messages, names
 from dagpu.mypy_plugin.typing import op_types
+from dagpu.mypy_plugin.typing.type_facts import literal_of
 
 # ---- ranks in a CUDA text
 
@@ -154,10 +155,8 @@ def _source(context: FunctionContext) -> str | None:
 
 def _string_of(type_: Type) -> str | None:
     """Return the string of a literal type or a `Final`; None for other types."""
-    proper = get_proper_type(type_)
-    if isinstance(proper, Instance) and proper.last_known_value is not None:
-        proper = proper.last_known_value
-    return proper.value if isinstance(proper, LiteralType) and isinstance(proper.value, str) else None
+    literal = literal_of(type_)
+    return literal.value if literal is not None and isinstance(literal.value, str) else None
 
 
 def _string_of_constant(variable: Var, context: FunctionContext) -> str | None:

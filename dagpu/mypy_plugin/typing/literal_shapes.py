@@ -17,7 +17,7 @@ from mypy.types import Instance, LiteralType, ProperType, TupleType, Type, Union
 
 from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.analysis.known import Evaluator
-from dagpu.mypy_plugin.analysis.values import ARRAYS, FUNCTIONS, Array, Cut, Extents, Op, Several, Value
+from dagpu.mypy_plugin.analysis.values import FUNCTIONS, Array, Cut, Extents, Op, Several, Value
 from dagpu.mypy_plugin.typing import op_types
 
 _Context: TypeAlias = FunctionContext | MethodContext
@@ -39,7 +39,7 @@ def _narrow(context: _Context) -> Type:
 def _has_shape(type_: ProperType) -> bool:
     """Return True if a type, or a part of it, fixes the number of axes of a handle."""
     if isinstance(type_, Instance):
-        shaped = type_.type.fullname in ARRAYS or type_.type.fullname == names.PARTITION
+        shaped = type_.type.fullname in names.ARRAYS or type_.type.fullname == names.PARTITION
         if shaped and isinstance(get_proper_type(type_.args[1]), TupleType):
             return True
         return any(_has_shape(get_proper_type(arg)) for arg in type_.args)
@@ -58,7 +58,7 @@ def _with_shape(type_: ProperType, value: Value, api: CheckerPluginInterface) ->
             return type_.copy_modified(
                 args=[_with_shape(get_proper_type(type_.args[0]), value.result, api), *type_.args[1:]]
             )
-        case Instance(), Array() if type_.type.fullname in ARRAYS:
+        case Instance(), Array() if type_.type.fullname in names.ARRAYS:
             return type_.copy_modified(args=[type_.args[0], _as_type(type_.args[1], value.shape, api)])
         case Instance(), Cut() if type_.type.fullname == names.PARTITION:
             whole = _with_shape(get_proper_type(type_.args[0]), Array(value.shape), api)

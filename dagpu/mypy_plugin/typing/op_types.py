@@ -28,9 +28,7 @@ from mypy.types import (
 )
 
 from dagpu.mypy_plugin import names
-
-_LENT = frozenset((names.TENSOR_REF, names.TENSOR_MUT))
-_HANDLES = frozenset((names.TENSOR, names.SHARED_TENSOR, names.PARTITION)) | _LENT
+from dagpu.mypy_plugin.typing.type_facts import class_name
 
 
 def dagpu_type(name: str, args: list[Type], api: CheckerPluginInterface) -> Instance:
@@ -53,7 +51,7 @@ def as_op(type_: ProperType) -> Instance | None:
     info = type_.type
     if info.fullname == names.DEVICE_OP:
         return type_
-    if info.fullname in _HANDLES or not info.has_base(names.DEVICE_OP):
+    if info.fullname in names.HANDLES or not info.has_base(names.DEVICE_OP):
         return None
     return map_instance_to_supertype(type_, next(base for base in info.mro if base.fullname == names.DEVICE_OP))
 
@@ -66,11 +64,11 @@ def lifetime(type_: Type, api: CheckerPluginInterface) -> Type | None:
     proper = get_proper_type(type_)
     if isinstance(proper, Instance):
         name = proper.type.fullname
-        if name in _LENT:
+        if name in names.LENT:
             return dagpu_type(names.BORROWED, [], api)
         if name == names.PARTITION:
             return lifetime(proper.args[0], api)
-        if name in _HANDLES:
+        if name in names.HANDLES:
             return None
         if (op := as_op(proper)) is not None:
             return op.args[1]
@@ -98,7 +96,7 @@ def _combine_union(found: list[Type | None], least: str) -> Type | None:
     The join would be safe too. But with it, a function that passes any input to a kernel and returns the op as a
     `DeviceOp[Tensor[f32]]` would be a type error.
     """
-    bare = [None if _is_named(one, least) else one for one in found]
+    bare = [None if class_name(one) == least else one for one in found]
     first = bare[0]
     if all(one is None if first is None else one is not None and is_same_type(first, one) for one in bare):
         return first
@@ -110,11 +108,7 @@ def join(found: list[Type | None]) -> Type | None:
 
     The greatest element, `Borrowed` or `MayAlloc`, absorbs all others. `Any` absorbs type variables.
     """
-    above = [
-        one
-        for one in found
-        if one is not None and not _is_named(one, names.STATIC) and not _is_named(one, names.NO_ALLOC)
-    ]
+    above = [one for one in found if one is not None and class_name(one) not in (names.STATIC, names.NO_ALLOC)]
     if len(above) < 2:
         return above[0] if above else None
     for kind in (Instance, AnyType):
@@ -122,11 +116,6 @@ def join(found: list[Type | None]) -> Type | None:
             if isinstance(get_proper_type(one), kind):
                 return one
     return make_simplified_union(above)
-
-
-def _is_named(type_: Type | None, name: str) -> bool:
-    proper = get_proper_type(type_)
-    return isinstance(proper, Instance) and proper.type.fullname == name
 
 
 def _type_value(context: FunctionContext) -> Type:
@@ -176,9 +165,6 @@ def _lifetime_of_argument(given: Type, expression: Expression, api: CheckerPlugi
 
 
 Form: TypeAlias = Literal["in", "out", "lazy", "number"]
-_INPUTS = frozenset((names.TENSOR, names.SHARED_TENSOR, names.TENSOR_REF, names.TENSOR_MUT))
-_OUTPUTS = frozenset((names.PARTITION,))
-HANDLES = _INPUTS | _OUTPUTS
 _OTHERS = {"TupleType": "a tuple", "NoneType": "None", "CallableType": "a function", "LiteralType": "a literal"}
 _BITS = re.compile(r"_(\d+)Bit")
 _KINDS = {"numpy.floating": "float", "numpy.signedinteger": "int", "numpy.unsignedinteger": "uint"}
@@ -186,8 +172,7 @@ _KINDS = {"numpy.floating": "float", "numpy.signedinteger": "int", "numpy.unsign
 
 def is_handle(type_: Type) -> bool:
     """Return True for the type of a tensor, a borrow or a partition."""
-    proper = get_proper_type(type_)
-    return isinstance(proper, Instance) and proper.type.fullname in HANDLES
+    return class_name(type_) in names.HANDLES
 
 
 def is_partition(type_: Type) -> bool:
@@ -195,7 +180,7 @@ def is_partition(type_: Type) -> bool:
     proper = get_proper_type(type_)
     if (op := as_op(proper)) is not None:
         proper = get_proper_type(op.args[0])
-    return isinstance(proper, Instance) and proper.type.fullname == names.PARTITION
+    return class_name(proper) == names.PARTITION
 
 
 @lru_cache(maxsize=256)
@@ -246,7 +231,7 @@ def is_fitting(type_: Type, form: Form) -> bool:
         return is_fitting(op.args[0], form)
     if isinstance(proper, AnyType):
         return True
-    return isinstance(proper, Instance) and proper.type.fullname in (_OUTPUTS if form == "out" else _INPUTS)
+    return class_name(proper) == names.PARTITION if form == "out" else class_name(proper) in names.ARRAYS
 
 
 def parameters_of(called: Type, owner: str = names.KERNEL) -> Parameters | None:
@@ -256,6 +241,12 @@ def parameters_of(called: Type, owner: str = names.KERNEL) -> Parameters | None:
         return None
     parameters = get_proper_type(proper.args[0])
     return parameters if isinstance(parameters, Parameters) else None
+
+
+def parameter_names(kernel: Type) -> list[str]:
+    """Return the names of a kernel's parameters; empty if they are unknown. One without a name has its number."""
+    parameters = parameters_of(kernel)
+    return [] if parameters is None else [name or str(i) for i, name in enumerate(parameters.arg_names, start=1)]
 
 
 def base_kernel(callee: Expression) -> Expression:
@@ -375,14 +366,9 @@ def _type_unzip(context: MethodContext) -> Type:
     return tuple_of(parts, context.api) if parts else context.default_return_type
 
 
-def _type_first(context: MethodContext) -> Type:
-    parts = _part_types(context)
-    return parts[0] if parts else context.default_return_type
-
-
-def _type_last(context: MethodContext) -> Type:
-    parts = _part_types(context)
-    return parts[-1] if parts else context.default_return_type
+def _type_part(index: int) -> Callable[[MethodContext], Type]:
+    """Return the hook of a method that gives the op for one part."""
+    return lambda context: (_part_types(context) or {index: context.default_return_type})[index]
 
 
 FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {names.VALUE: _type_value, names.ZIP_OPS: _type_zip_ops}
@@ -393,6 +379,6 @@ METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
     names.REDUCED_EXPRESSION_CALL: type_new_output,
     names.FOREIGN_FUNCTION_CALL: type_new_output,
     f"{names.DEVICE_OP}.unzip": _type_unzip,
-    f"{names.DEVICE_OP}.first": _type_first,
-    f"{names.DEVICE_OP}.last": _type_last,
+    f"{names.DEVICE_OP}.first": _type_part(0),
+    f"{names.DEVICE_OP}.last": _type_part(-1),
 }

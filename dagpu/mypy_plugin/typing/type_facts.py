@@ -13,6 +13,7 @@ from mypy.types import (
     CallableType,
     FunctionLike,
     Instance,
+    LiteralType,
     NoneType,
     Overloaded,
     ProperType,
@@ -27,17 +28,8 @@ from mypy.types import (
 )
 
 from dagpu.mypy_plugin import names
-from dagpu.mypy_plugin.analysis.graph import (
-    ANY_FORM,
-    EVERYTHING,
-    EXCLUSIVE,
-    FEED,
-    LOAN,
-    LOANS,
-    SHARED,
-    SHARES,
-    SPENDABLE,
-)
+from dagpu.mypy_plugin.analysis.graph import EVERYTHING, EXCLUSIVE, FEED, LOANS, SHARED, SPENDABLE
+from dagpu.mypy_plugin.messages import ANY_FORM, LOAN, SHARES
 
 MOVES: Final = 8
 """Passing the value on moves it."""
@@ -235,9 +227,40 @@ def _attribute_types(info: TypeInfo) -> Iterator[Type | None]:
                     yield symbol.node.type
 
 
+# ---- classes, literals and members
+
+
+def instance_of(t: Type | None) -> Instance | None:
+    """Return a type of a class, or of the class that a tuple falls back to: that of a named tuple; else None."""
+    proper = get_proper_type(t)
+    if isinstance(proper, TupleType):
+        return proper.partial_fallback
+    return proper if isinstance(proper, Instance) else None
+
+
+def class_name(t: Type | None) -> str:
+    """Return the full name of the class of a type; empty for a type that is none of a class."""
+    proper = get_proper_type(t)
+    return proper.type.fullname if isinstance(proper, Instance) else ""
+
+
+def literal_of(t: Type | None) -> LiteralType | None:
+    """Return the literal that the values of a type are: of a literal type, or of a `Final`; else None."""
+    proper = get_proper_type(t)
+    if isinstance(proper, Instance):
+        proper = proper.last_known_value
+    return proper if isinstance(proper, LiteralType) else None
+
+
+def member_of(info: TypeInfo | None, name: str) -> SymbolNode | None:
+    """Return what a name stands for in a class or a base of it; None if it has no such name."""
+    symbol = None if info is None else info.get(name)
+    return None if symbol is None else symbol.node
+
+
 def method_name(t: Type | None, name: str) -> str | None:
     """Return the full name of a method, qualified by the class that defines it; None if there is none."""
-    proper = get_proper_type(t) if t is not None else None
+    proper = get_proper_type(t)
     match proper:
         case Instance():
             info = proper.type.get_containing_type_info(name)
@@ -260,11 +283,9 @@ def method_name(t: Type | None, name: str) -> str | None:
 
 def attribute_type(t: Type | None, name: str) -> Type | None:
     """Return the declared type of an attribute; None if it is not a variable."""
-    proper = get_proper_type(t) if t is not None else None
-    if isinstance(proper, TupleType):
-        proper = proper.partial_fallback
-    symbol = proper.type.get(name) if isinstance(proper, Instance) else None
-    return symbol.node.type if symbol is not None and isinstance(symbol.node, Var) else None
+    instance = instance_of(t)
+    node = None if instance is None else member_of(instance.type, name)
+    return node.type if isinstance(node, Var) else None
 
 
 def _is_variable(node: SymbolNode | None) -> TypeGuard[Var]:
@@ -283,34 +304,31 @@ def class_variable(t: Type | None, name: str) -> Var | None:
 
     Return None for a variable of the instance, and for an attribute that is computed.
     """
-    proper = get_proper_type(t) if t is not None else None
+    proper = get_proper_type(t)
     of_class = True
     match proper:
         case TypeType():
             proper = get_proper_type(proper.item)
         case CallableType() | Overloaded() if proper.is_type_obj():
-            symbol = proper.type_object().get(name)
-            return symbol.node if symbol is not None and _is_variable(symbol.node) else None
+            node = member_of(proper.type_object(), name)
+            return node if _is_variable(node) else None
         case _:
             of_class = False
     if isinstance(proper, TypeVarType):
         proper = get_proper_type(proper.upper_bound)
     if not isinstance(proper, Instance):
         return None
-    symbol = proper.type.get(name)
-    if symbol is None or not _is_variable(symbol.node):
-        return None
-    return symbol.node if of_class or symbol.node.is_classvar else None
+    node = member_of(proper.type, name)
+    return node if _is_variable(node) and (of_class or node.is_classvar) else None
 
 
 def is_stored(t: Type | None, name: str) -> bool:
     """Return True if an attribute of this type is a plain variable, not one computed by a property, a descriptor or
     `__getattr__`."""
-    proper = get_proper_type(t) if t is not None else None
+    proper = get_proper_type(t)
     match proper:
         case Instance():
-            symbol = proper.type.get(name)
-            return symbol is not None and _is_variable(symbol.node)
+            return _is_variable(member_of(proper.type, name))
         case TupleType():
             return is_stored(proper.partial_fallback, name)
         case TypeVarType():
@@ -323,7 +341,7 @@ def is_stored(t: Type | None, name: str) -> bool:
 
 def signatures(t: Type | None) -> list[CallableType]:
     """Return the call signatures of a value of this type."""
-    proper = get_proper_type(t) if t is not None else None
+    proper = get_proper_type(t)
     match proper:
         case CallableType():
             return [proper]
@@ -338,20 +356,3 @@ def signatures(t: Type | None) -> list[CallableType]:
             return []
         case _:
             return []
-
-
-__all__ = [
-    "CONTAINS_FLOWS",
-    "CONTAINS_OPS",
-    "FLOW",
-    "FREE",
-    "HANDLE",
-    "MOVES",
-    "OP",
-    "TypeFacts",
-    "attribute_type",
-    "class_variable",
-    "is_stored",
-    "method_name",
-    "signatures",
-]

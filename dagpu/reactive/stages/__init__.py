@@ -1,1 +1,1 @@
-"""The traced stages of an observed op: kept between updates, made when they are due, cut off, and explained."""
+"""The traced stages of an observed op, with the plans of their updates: made when they are due, cut off, explained."""

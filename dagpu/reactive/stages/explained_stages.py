@@ -42,7 +42,7 @@ def _explain_bit(live: LiveInputs, stages: Sequence[LiveStage], number: int, tot
     for stage in stages:
         if bit & stage.cutoffs.bits:
             last = "was cut off" if bit & stage.cutoffs.cut_off else "was let through"
-            why += f"; {stage.conditional.describe()}, and the last tensor {last}"
+            why += f"; {stage.cutoffs.describe()}, and the last tensor {last}"
     where = f"{what} at {describe(node.origin)}{value}"
     return f"{where}: {len(again)} of {total} instructions{f': {shown}' if again else ''}{why}"
 

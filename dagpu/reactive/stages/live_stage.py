@@ -1,6 +1,7 @@
 """`LiveStage`, a traced stage between updates: it runs the plan of each change, and has the memory that stays."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeAlias, final
 
 from dagpu.backends.protocol import Run
@@ -9,7 +10,7 @@ from dagpu.common.places import Origin
 from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Locks
-from dagpu.lowering.updates.claims import Change, runs
+from dagpu.lowering.updates.claims import Change
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.lowering.updates.live_result import TargetMemory
@@ -20,14 +21,11 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Shared
 from dagpu.plans.plan import Plan
 from dagpu.plans.program import HOST
-from dagpu.reactive.plans.conditional_plans import ConditionalPlan, ConditionalPlans
-from dagpu.reactive.plans.plan_maker import PlanMaker
-from dagpu.reactive.plans.prepared_tiles import ChangedParts, TiledPlan
-from dagpu.reactive.plans.tiled_plans import TiledPlans
-from dagpu.reactive.plans.update_plans import UpdatePlan, UpdatePlans
+from dagpu.reactive.stages.prepared_tiles import ChangedParts, StageTiles
 from dagpu.reactive.stages.stage_cutoffs import StageCutoffs
+from dagpu.reactive.stages.update_plans import UpdatePlan, UpdatePlans
 from dagpu.runtime.calls.direct_call import MISS, OFTEN, DirectCall
-from dagpu.runtime.calls.loaded_plan import LoadedPlan
+from dagpu.runtime.calls.loaded_plan import LEAVES
 from dagpu.runtime.calls.run_call import run_call
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting.waits import Waits
@@ -80,12 +78,9 @@ class LiveStage:
         """The nodes that another feed observes too, and that a later stage makes of what this one makes."""
         self._below: dict[frozenset[int], set[int]] = {}
         self._settings = settings
-        self._maker = PlanMaker(staleness, self.cutoffs.comparisons, settings, on_plan, keeps_memory)
-        self.plans = UpdatePlans(self._maker, leaves.locks)
-        self.tiles = TiledPlans(self._maker, leaves)
-        """The plans in which launches run lists of tiles."""
-        self.conditional = ConditionalPlans(self._maker, leaves.locks)
-        """The plans whose graphs decide cutoffs."""
+        comparisons = self.cutoffs.comparisons
+        self.plans = UpdatePlans(staleness, comparisons, leaves.locks, settings, on_plan, keeps_memory)
+        self.tiles = StageTiles(staleness, leaves, verify=settings.verify)
         self.written_bits = 0
         """The bits of the sources of which parts have been written: what launches in tiles need is kept for these."""
 
@@ -98,10 +93,8 @@ class LiveStage:
         self._below.clear()
         self._targets_on_devices = _targets_on_devices(staleness)
         self.cutoffs.staleness = staleness
-        self._maker = self._maker.with_staleness(staleness)
-        self.plans = UpdatePlans(self._maker, self.leaves.locks)
-        self.tiles = TiledPlans(self._maker, self.leaves)
-        self.conditional = ConditionalPlans(self._maker, self.leaves.locks)
+        self.plans = self.plans.with_staleness(staleness)
+        self.tiles = StageTiles(staleness, self.leaves, verify=self._settings.verify)
         self.lost = (self.lost & targets) | (targets - before)
         self.fresh &= targets
         for buffer in before - targets:
@@ -188,216 +181,146 @@ class LiveStage:
         `parts` are the parts of sources that have changed, where that is known: then launches run the tiles that see
         them. If it fails or is cancelled, what it has not made counts as lost.
         """
-        tiled = self.tiles.find(change, parts, self.targets)
-        update = self.plans.find(change) if tiled is None else tiled
-        chosen = update.subprogram.chosen
-        if update.loaded is None:
-            self.lost = change.lost
-            return 0
-        loaded, compare = update.loaded, change.compare
-        done = MISS
-        if self.cutoffs.inputs:  # else `run_whole` has the direct calls, which build the value too
-            done = await self._call_directly(update, loaded, _nothing, waits, origin, compare)
-        if done is MISS:
-            await self._launch(update, loaded, self._bind(update, compare), waits, origin, compare)
-        else:
-            self.cutoffs.find_differing(compare)
-        self.lost -= update.targets
-        self.fresh |= update.targets
-        return len(chosen) - change.compare.bit_count()
+        update = self.plans.find(change, self.tiles.find(change, parts, self.targets))
+        # Without cutoffs `run_whole` has the direct calls, which build the value too.
+        await self.run_whole(update, _nothing, waits, origin, directly=bool(self.cutoffs.inputs))
+        self.cutoffs.find_differing(update.compare)
+        return update.ran
 
-    def find_whole(self, mask: int, parts: ChangedParts | None) -> UpdatePlan | TiledPlan | ConditionalPlan | None:
-        """Return the plan for all of the update for a change of these bits, if nothing else has to be done before its
-        run: the same as in an earlier update, or the first one that decides cutoffs. Else return None."""
+    def find_whole(self, mask: int, parts: ChangedParts | None) -> UpdatePlan | None:
+        """Return the plan for all of the update for a change of these bits; None if it must be run in parts."""
         if self.cutoffs.inputs:
-            return self._find_conditional(mask, parts)
+            return self._find_deciding(mask, parts)
         if self.lost or self.fresh or self.shares_updates:
             return None
-        tiled = self.tiles.find(Change(mask), parts, self.targets)
-        if tiled is None:
-            return self.plans.repeated(mask)
-        return tiled if tiled.loaded is not None and tiled.loaded.graph_is_ready else None
+        change = Change(mask)
+        return self.plans.find(change, self.tiles.find(change, parts, self.targets))
 
-    def _find_conditional(self, mask: int, parts: ChangedParts | None) -> ConditionalPlan | None:
-        """Return the plan whose graph decides the cutoffs of an update; None if it must be run in parts."""
-        cutoffs, plans = self.cutoffs, self.conditional
+    def _find_deciding(self, mask: int, parts: ChangedParts | None) -> UpdatePlan | None:
+        """Return the plan that decides the cutoffs of an update itself; None if it must be run in parts."""
+        cutoffs = self.cutoffs
         wait = cutoffs.waiting_bits(cutoffs.inputs, mask, self.lost)
         if not wait:
             return None
         if self.lost or self.fresh:
-            plans.why = "it goes on with an update that failed"
+            cutoffs.in_parts = "it goes on with an update that failed"
         elif self.shares_updates:
-            plans.why = "another feed shares what this one computes"
+            cutoffs.in_parts = "another feed shares what this one computes"
         elif parts:
-            plans.why = "a part of a source was written"
+            cutoffs.in_parts = "a part of a source was written"
         elif not cutoffs.are_alike(wait):
-            plans.why = "the tensor has another layout than the last one, or no elements"
+            cutoffs.in_parts = "the tensor has another layout than the last one, or no elements"
         else:
-            return plans.find(mask, wait)
+            found = self.plans.find_deciding(mask, wait)
+            if type(found) is UpdatePlan:
+                cutoffs.in_parts = ""
+                return found
+            cutoffs.in_parts = str(found)
         return None
 
     async def run_whole(
-        self, update: UpdatePlan | TiledPlan | ConditionalPlan, build: Callable[[], Any], waits: Waits, origin: Origin
+        self, update: UpdatePlan, build: Callable[[], Any], waits: Waits, origin: Origin, *, directly: bool = True
     ) -> Any:
-        """Do what `run` does, for a plan of `find_whole`, and return the value that `build` makes then. Return `MISS`,
-        with nothing run, if the plan decides cutoffs and no graph can be launched."""
-        loaded = update.loaded
-        assert loaded is not None
-        compare = update.cutoffs if type(update) is ConditionalPlan else 0
-        value = await self._call_directly(update, loaded, build, waits, origin, compare)
-        if value is not MISS:
-            return value
-        memory = self._bind(update, compare)
-        if not await self._launch(update, loaded, memory, waits, origin, compare):
-            self.conditional.refuse(loaded)
-            return MISS
-        if not compare:
-            self.fresh |= update.targets
-        return build()
+        """Run an update, take over what it makes, and return what `build` returns. Return `MISS`, with nothing run, if
+        it decides cutoffs and no graph can be launched.
 
-    async def _call_directly(
-        self,
-        update: UpdatePlan | TiledPlan | ConditionalPlan,
-        loaded: LoadedPlan,
-        build: Callable[[], Any],
-        waits: Waits,
-        origin: Origin,
-        compare: int = 0,
-    ) -> Any:
-        """Run an update by the direct call of its plan, which is made if the plan has run often. Return what `build`
-        returns, or `MISS` if `_launch` must run it."""
-        settings = self._settings
-        if not settings.direct or loaded.runs < OFTEN:
-            return MISS
-        if not loaded.again_is_known:
-            loaded.again, loaded.again_is_known = self._make_call(update, loaded, build, compare), True
-        again: DirectCall | None = loaded.again
-        if again is None:
-            return MISS
-        try:
-            if waits.polls_at_submit:
-                return again.now(loaded, None, None, settings, origin)
-            return await again.in_task(loaded, None, None, settings, origin)
-        except BaseException:
-            self.end_failed_call(update, loaded)
-            raise
-
-    def _make_call(
-        self,
-        update: UpdatePlan | TiledPlan | ConditionalPlan,
-        loaded: LoadedPlan,
-        build: Callable[[], Any],
-        compare: int,
-    ) -> DirectCall:
-        """Return the direct call of an update: what `_bind`, `_launch` and `_replace` do, but for the reading of flags
-        where nothing is decided, and what `build` does.
-
-        If the update is one launch of a graph that decides nothing, the last two are done while the device works. Then
-        all that it makes is in memory of the device, so `build` calls no closure. After a failure the targets that the
-        device has not completed are lost all the same.
+        A plan that has run often has a direct call. `run_call` makes the first runs, and those that it refuses.
         """
-        locks = [storage.lock for storage in update.locks]
-        flags = self.cutoffs.flag_buffers(compare)
-        made = [each for each in update.subprogram.outputs if each[0] not in flags]
-
-        def read(_arguments: object, _named: object) -> Reading | None:
-            try:
-                memory = self._bind(update, compare)
-            except KernelArgumentError:
-                return None  # the general way raises it, and loses no target
-            return memory, [], [], locks, []
-
-        def publish(memory: list[Any], _leaves: object) -> Any:
-            self._replace(made, memory)
+        settings, loaded = self._settings, update.loaded
+        if loaded is None:
             return build()
-
-        def decide(memory: list[Any], _leaves: object) -> Any:
-            self._publish(update, memory, compare)
-            return build()
-
-        return DirectCall(loaded, read, decide if loaded.decides else publish, is_update=True)
-
-    async def _launch(
-        self,
-        update: UpdatePlan | TiledPlan | ConditionalPlan,
-        loaded: LoadedPlan,
-        memory: list[object],
-        waits: Waits,
-        origin: Origin,
-        compare: int = 0,
-    ) -> bool:
-        """Run the plan of an update on this memory, and take over what it makes, with the flags of the cutoffs
-        `compare`. Return false, with nothing run, if it decides cutoffs and no graph can be launched."""
+        if directly and settings.direct and loaded.runs >= OFTEN:
+            direct: DirectCall | None = loaded.direct.get(LEAVES)
+            if direct is None:
+                direct = loaded.direct[LEAVES] = self._direct_call(update, build)
+            if waits.polls_at_submit:
+                value = direct.now(loaded, None, None, settings, origin)
+            else:
+                value = await direct.in_task(loaded, None, None, settings, origin)
+            if value is not MISS:
+                return value
+        memory = self._bind(update)
         locks = Locks(origin) if update.locks else None
         submitted: list[Run] = []
         try:
             bound = BoundArguments(memory, update.locks, (), ())
-            if not await run_call(loaded, bound, locks, self._settings, waits, on_submit=submitted.append):
-                return False
+            if not await run_call(loaded, bound, locks, settings, waits, on_submit=submitted.append):
+                self.cutoffs.in_parts = loaded.prepared.lacks_graph or "no graph can be launched now"
+                return MISS
         except BaseException:
             self._end_failed(update, submitted[0] if submitted else None, memory)
             raise
         finally:
             if locks is not None:
                 locks.release()
-        if compare:
-            self._publish(update, memory, compare)
-        else:
-            self._replace(update.subprogram.outputs, memory)
-        return True
+        self._take_over(update, memory)
+        return build()
 
-    def _publish(
-        self, update: UpdatePlan | TiledPlan | ConditionalPlan, memory: Sequence[object], compare: int
-    ) -> None:
-        """Take over what an update has made in this memory, and decide the cutoffs that it decides."""
-        differing, flags = self.cutoffs.find_differing(compare), self.cutoffs.flag_buffers(compare)
-        made = [each for each in update.subprogram.outputs if each[0] not in flags]
-        if type(update) is not ConditionalPlan:
-            self._replace(made, memory)
-            return
-        self._replace([each for each in made if runs(update.guards[each[0]], differing)], memory)
-        self.cutoffs.decide_all(update.outcomes.note(differing))
+    def _direct_call(self, update: UpdatePlan, build: Callable[[], Any]) -> DirectCall:
+        """Return the direct call of an update: what `_bind`, `run_call`, `_take_over` and `build` do.
 
-    def end_failed_call(self, update: UpdatePlan | TiledPlan | ConditionalPlan, loaded: LoadedPlan) -> None:
-        """Do what `_end_failed` does for the direct call of an update, whose plan is `loaded`."""
-        left, loaded.failed_run = loaded.failed_run, None
-        self._end_failed(update, *((None, ()) if left is None else left))
+        If the update is one launch of a graph that decides nothing, the last two are done while the device works. Then
+        all that it makes is in memory of the device, so `build` calls no closure. After a failure the targets that the
+        device has not completed are lost all the same.
+        """
+        locks = [storage.lock for storage in update.locks]
 
-    def _end_failed(
-        self, update: UpdatePlan | TiledPlan | ConditionalPlan, run: Run | None, memory: Sequence[object]
-    ) -> None:
+        def read(_arguments: object, _named: object) -> Reading | None:
+            try:
+                memory = self._bind(update)
+            except KernelArgumentError:
+                return None  # the general way raises it, and loses no target
+            return memory, [], [], locks, []
+
+        def publish(memory: list[Any], _leaves: object) -> Any:
+            self._take_over(update, memory)
+            return build()
+
+        return DirectCall(read, publish, on_failure=partial(self._end_failed, update))
+
+    def _take_over(self, update: UpdatePlan, memory: Sequence[object], spoilt: frozenset[int] = frozenset()) -> None:
+        """Take over what an update has made in this memory, and decide the cutoffs that it decides. What it has left in
+        the buffers `spoilt`, by its own numbers, is lost."""
+        outputs, differing = update.outputs, 0
+        if update.decides:
+            differing = self.cutoffs.find_differing(update.compare)
+            outputs = update.outputs_of(differing)
+        lost = frozenset([buffer for buffer, here in outputs if here in spoilt]) if spoilt else spoilt
+        self._replace([each for each in outputs if each[0] not in lost] if lost else outputs, memory)
+        if update.decides:
+            self.cutoffs.decide_all(update.note(differing))
+        made = frozenset([buffer for buffer, _ in outputs]) if update.decides else update.targets
+        self.lost = (self.lost - made) | lost
+        self.fresh = (self.fresh | made) - lost
+
+    def _end_failed(self, update: UpdatePlan, run: Run | None, memory: Sequence[object]) -> None:
         """Take over what an update whose run has failed or was cancelled has completed in this memory, and count its
-        other targets as lost. `run` is None if the run could not be started."""
-        spoilt = run.spoilt() if run is not None and run.done() else None
-        made: list[tuple[int, int]] = []
-        if spoilt is not None and type(update) is not ConditionalPlan:  # of such a one nobody knows what it decided
-            made = [each for each in update.subprogram.outputs if each[0] in update.targets and each[1] not in spoilt]
-            self._replace(made, memory)
-        completed = {buffer for buffer, _ in made}
-        self.lost = (self.lost | update.targets) - completed
-        self.fresh = (self.fresh - update.targets) | completed
+        other targets as lost. `run` is None if nothing has run."""
+        if run is None:
+            return
+        spoilt = run.spoilt() if run.done() else None
+        if spoilt is not None and spoilt.isdisjoint(update.flags):
+            self._take_over(update, memory, spoilt)
+        else:
+            self.lost |= update.targets
+            self.fresh -= update.targets
 
-    def _bind(self, update: UpdatePlan | TiledPlan | ConditionalPlan, compare: int = 0) -> list[object]:
+    def _bind(self, update: UpdatePlan) -> list[object]:
         """Bind the buffers of an update: leaves, kept memory that it reads, kept memory that it writes in place, and
-        what the cutoffs `compare` let through last."""
+        what the cutoffs that it decides let through last."""
         subprogram = update.subprogram
         memory: list[object] = [None] * len(subprogram.program.buffers)
         last, targets, leaves = self.staleness.last, self.targets, self.leaves
         for buffer, here in subprogram.inputs:
             memory[here] = targets.memory[buffer] if buffer in last else leaves.value(buffer)
-        if compare:
-            self.cutoffs.bind(compare, subprogram, memory)
+        if update.compare:
+            self.cutoffs.bind(update.compare, subprogram, memory)
         on_devices = self._targets_on_devices
-        for buffer, here in subprogram.outputs:
+        for buffer, here in update.outputs:
             if buffer in on_devices:
                 memory[here] = targets.own_memory(buffer)
-        if type(update) is TiledPlan:
-            for here in update.fresh:
-                memory[here] = None
-            for here, buffer in update.kept:
-                memory[here] = targets.memory[buffer]
-            for here, table in update.bound:
-                memory[here] = table
+        if update.tiles is not None:
+            update.tiles.bind(memory, targets)
         return memory
 
     def _replace(self, outputs: Sequence[tuple[int, int]], memory: Sequence[object]) -> None:

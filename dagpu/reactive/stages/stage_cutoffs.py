@@ -12,11 +12,12 @@ from dagpu.handles import HandleState, Holders, SharedTensor, live_state
 from dagpu.handles.device_handles import MappedMemory, driver_of
 from dagpu.handles.storage import Storage
 from dagpu.lowering.updates.claims import Change, Comparison, Subprogram
-from dagpu.lowering.updates.comparing.cutoff_comparisons import ComparedBuffer, CutoffComparisons
+from dagpu.lowering.updates.comparing.conditional_updates import NOTHING_AFTER
 from dagpu.lowering.updates.leaf_values import LeafValues
 from dagpu.lowering.updates.live_inputs import LiveInput
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.staleness import Staleness
+from dagpu.lowering.updates.subprogram import ComparedBuffer, CutoffComparisons
 from dagpu.runtime.device_lookup import find_device
 
 
@@ -43,6 +44,17 @@ class StageCutoffs:
         """The bits of the cutoffs whose tensors the last run has found to differ."""
         self.cut_off = 0
         """The bits of the cutoffs that did not let through the last tensor that they got."""
+        self.in_parts: str | None = None
+        """The reason why the last update that had cutoffs to decide was run in parts; empty if it was one graph; None
+        if there was none."""
+
+    def describe(self) -> str:
+        """Say how the last update decided cutoffs."""
+        if self.in_parts is None or self.in_parts == NOTHING_AFTER:
+            return "the device compares the bits"
+        if not self.in_parts:
+            return "one graph compares the bits, and decides what runs"
+        return f"the device compares the bits, and a second run does the rest, since {self.in_parts}"
 
     def watched_bits(self, cut: LiveInput) -> int:
         """Return the bits of what a cutoff on the device compares."""
@@ -131,10 +143,6 @@ class StageCutoffs:
         has been called for it before."""
         content = self._flags[comparison.flags].content
         return comparison.bit, content.tobytes, bytes(content.nbytes)
-
-    def flag_buffers(self, compare: int) -> set[int]:
-        """Return the buffers of the flags of these cutoffs."""
-        return {each.flags for each in self.comparisons.of(compare)} if compare else set()
 
     def _tensor(self, made: LiveInput) -> Any:
         """Return a handle to what the buffer of a cutoff on the device holds now."""

@@ -5,13 +5,12 @@ from typing import Any, final
 
 from dagpu.common.errors import BorrowError, KernelArgumentError, MovedError, PlanError
 from dagpu.common.places import Origin, describe
-from dagpu.lowering.updates.budget import fit_into
 from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
 from dagpu.lowering.updates.leaf_values import LeafValues, written_from_outside
 from dagpu.lowering.updates.live_inputs import LiveInputs
 from dagpu.lowering.updates.live_result import TargetMemory
 from dagpu.lowering.updates.shared_buffers import SharedBuffer
-from dagpu.lowering.updates.staleness import Staleness
+from dagpu.lowering.updates.staleness import Staleness, fit_into
 from dagpu.ops.base import DeviceOp
 from dagpu.plans.program import Instruction, Launch, Program
 from dagpu.reactive.shared_work import SharedWork

@@ -12,17 +12,18 @@ The environment variable DAGPU_DIRECT=0 turns direct calls off.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias, final
 
 from trio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
-from dagpu.backends.protocol import COMPLETED, Bindings, Run
+from dagpu.backends.protocol import COMPLETED, Run
 from dagpu.common.critical import BOOKKEEPING, INTERRUPT
 from dagpu.common.places import Origin
 from dagpu.handles import Partition, cut_of
 from dagpu.handles.handle_state import restore_state, take_known_state
 from dagpu.ops.base import DeviceOp, attach_plans
-from dagpu.runtime.calls.loaded_plan import LoadedPlan
+from dagpu.runtime.calls.loaded_plan import CALL, LEAVES, OP, LoadedPlan
 from dagpu.runtime.calls.run_call import settle
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.waiting.trio_waits import TrioWaits
@@ -52,13 +53,16 @@ _blocking: Final = BlockingWaits()
 Read: TypeAlias = Callable[[Any, Any], Reading | None]
 """Reads the arguments and the keyword arguments of a call; None refuses it."""
 
+OnFailure: TypeAlias = Callable[[Run | None, Sequence[object]], None]
+"""Gets the run of a call that has failed, once it is over, and its memory: None and nothing if no run was started."""
+
 Build: TypeAlias = Callable[[list[Any], Sequence[Any]], Any]
 """Builds the result of a run, or takes over what it has made, from its memory and its leaves."""
 
 
-def begin_run(call: Reading, holder: object, origin: Origin) -> bool:
-    """Lock the memory of a call, and move its handles into the run. Return false, and do neither, if another run is in
-    the way. `holder` owns the exclusive locks, and `origin` is where the run starts.
+def begin_run(call: Reading, loaded: LoadedPlan, origin: Origin) -> bool:
+    """Lock the memory of a call, move its handles into the run, and count the run. Return false, and do none of it, if
+    another run is in the way. The plan owns the exclusive locks, and `origin` is where the run starts.
 
     No finaliser and no signal handler comes in between: this happens in a section, or in a protected frame.
     """
@@ -75,11 +79,12 @@ def begin_run(call: Reading, holder: object, origin: Origin) -> bool:
                 put_back(moved[: moved.index(each)])
                 return False
         for lock in writes:
-            lock.writer = holder
+            lock.writer = loaded
             lock.holder = origin
         for lock in reads:
             lock.readers += 1
             lock.holder = origin
+        loaded.runs += 1
     for index, handle, state in moved:
         kind = type(handle)
         leaves[index] = Partition(state, cut_of(handle)) if kind is Partition else kind(state)
@@ -104,34 +109,23 @@ def put_back(moved: Sequence[Moved]) -> None:
 class DirectCall:
     """The direct call of one plan, for threads and for tasks. It does not refer to the `LoadedPlan`, which holds it."""
 
-    __slots__ = ("_attaches", "_build", "_decides", "_is_update", "_launch", "_submit", "read", "table")
+    __slots__ = ("_attaches", "_build", "_on_failure", "read", "table")
 
     def __init__(
         self,
-        loaded: LoadedPlan,
         read: Read,
         build: Build,
         table: Guard | None = None,
         *,
         attaches: bool = False,
-        is_update: bool = False,
+        on_failure: OnFailure | None = None,
     ) -> None:
-        """A call that `attaches` leaves the plan and the leaves at its op, whose next run needs no guard. One that
-        `is_update` leaves a `LoadedPlan.failed_run` if it fails.
-
-        The result of a launch is built while the device works: a launch has given memory to all outputs. A failure
-        drops it. But a plan that decides what it runs is one graph. There `build` reads what has been decided, so it
-        is called at the end, and the general way runs the call if no graph can be launched.
-        """
+        """A call that `attaches` leaves the plan and the leaves at its op, whose next run needs no guard."""
         self.read = read
         """Reads the inputs of a call, which has no effect."""
         self._build = build
         self._attaches = attaches
-        self._is_update = is_update
-        self._decides = loaded.decides
-        self._launch = loaded.prepared.launch_again
-        """Launches the plan as a graph, if it may run so, and returns None if it does not now."""
-        self._submit = loaded.prepared.submit
+        self._on_failure = on_failure
         self.table = table
         """The rows by which the call reads its inputs; None for one whose inputs are known to fit."""
 
@@ -142,151 +136,139 @@ class DirectCall:
         Raises:
             DeviceError: the run could not be started, or failed.
         """
-        call = self.read(arguments, named)
-        graph = loaded.runs + 1 >= loaded.graph_from
-        if call is None or (settings is not loaded.settings and not loaded.suits(settings)):
-            return MISS
-        if not (loaded.graph_is_ready if graph else loaded.is_compiled) or INTERRUPT.raised is not None:
-            return MISS
-        memory, leaves, _, _, _ = call
+        call: Reading | None = None
         begun = False
         run: Run | None = None
         try:
+            if INTERRUPT.raised is not None:
+                return MISS
+            graph = loaded.runs + 1 >= loaded.graph_from
+            call = self._read(loaded, arguments, named, settings, graph)
+            if call is None:
+                return MISS
             begun = begin_run(call, loaded, origin)
             if not begun:
                 return MISS
-            loaded.runs += 1
-            if self._attaches:
-                attach_plans(arguments, ((loaded, leaves),))
-            spin = loaded.spin if settings.spin is None else settings.spin
-            if self._launch is not None:
-                run = self._launch(memory, spin, graph)
-                if run is not None and run is not COMPLETED and not self._decides:
-                    result = self._build(memory, leaves)
-                    _finish(run)
-                    return result
-                if run is None and self._decides:
-                    return MISS
-            if run is None:
-                run = self._submit(Bindings(memory), spin, graph=graph)
+            memory, leaves, _, _, _ = call
+            run = loaded.start(memory, loaded.spin if settings.spin is None else settings.spin, graph)
+            if run is None:  # the plan decides what it runs, and moves no handle
+                return MISS
             if run is not COMPLETED:
-                _finish(run)
+                drive(settle(run, _blocking, 0.0))
             return self._build(memory, leaves)
         except BaseException:
-            _fail(run, call if begun else None)
-            if self._is_update:
-                loaded.failed_run = run, memory
+            self._fail(run, call, begun)
             raise
         finally:
-            if begun:
+            if begun and call is not None:
                 end_run(call)
 
     async def in_task(self, loaded: LoadedPlan, arguments: Any, named: Any, settings: Settings, origin: Origin) -> Any:
         """Make a call, and suspend the trio task until its result is complete; see `now`.
 
-        The other tasks have their turn while the device works. So the call looks for its end only after that.
+        The other tasks have their turn while the device works. So the call looks for its end only after that, and
+        builds the result of a launch before, which a failure drops. But what a plan decides is read at the end.
         """
-        await checkpoint_if_cancelled()
-        call = self.read(arguments, named)
-        graph = loaded.runs + 1 >= loaded.graph_from
-        if call is None or (settings is not loaded.settings and not loaded.suits(settings)):
-            return MISS
-        if not (loaded.graph_is_ready if graph else loaded.is_compiled):
-            return MISS
-        memory, leaves, _, _, _ = call
+        call: Reading | None = None
         begun = False
         run: Run | None = None
         try:
+            await checkpoint_if_cancelled()
+            graph = loaded.runs + 1 >= loaded.graph_from
+            call = self._read(loaded, arguments, named, settings, graph)
+            if call is None:
+                return MISS
             begun = begin_run(call, loaded, origin)
             if not begun:
                 return MISS
-            loaded.runs += 1
-            if self._attaches:
-                attach_plans(arguments, ((loaded, leaves),))
+            memory, leaves, _, _, _ = call
             spin, pace = (loaded.spin, loaded.pace) if settings.spin is None else (settings.spin, None)
-            if self._launch is not None:
-                run = launched = self._launch(memory, 0.0, graph)
-                if launched is not None:
-                    result = None if self._decides else self._build(memory, leaves)
-                    await cancel_shielded_checkpoint()
-                    if not launched.succeeds(spin):
-                        await settle(launched, TrioWaits(has_yielded=True), 0.0, pace)
-                    return self._build(memory, leaves) if self._decides else result
-                if self._decides:
-                    return MISS
-            run = self._submit(Bindings(memory), 0.0, graph=graph)
-            await settle(run, TrioWaits(), spin, pace)
-            return self._build(memory, leaves)
+            run = loaded.start(memory, 0.0, graph)
+            if run is None:  # the plan decides what it runs, and moves no handle
+                return MISS
+            if not run.is_launch:
+                await settle(run, TrioWaits(), spin, pace)
+                return self._build(memory, leaves)
+            result = None if loaded.decides else self._build(memory, leaves)
+            await cancel_shielded_checkpoint()
+            if not run.succeeds(spin):
+                await settle(run, TrioWaits(has_yielded=True), 0.0, pace)
+            return self._build(memory, leaves) if loaded.decides else result
         except BaseException:
-            _fail(run, call if begun else None)
-            if self._is_update:
-                loaded.failed_run = run, memory
+            self._fail(run, call, begun)
             raise
         finally:
-            if begun:
+            if begun and call is not None:
                 end_run(call)
 
+    def _read(self, loaded: LoadedPlan, arguments: Any, named: Any, settings: Settings, graph: bool) -> Reading | None:
+        """Read the inputs of a call. Return None if the general way must run it."""
+        if settings is not loaded.settings and not loaded.suits(settings):
+            return None
+        if not (loaded.graph_is_ready if graph else loaded.is_compiled):
+            return None
+        call = self.read(arguments, named)
+        if call is not None and self._attaches:
+            attach_plans(arguments, ((loaded, call[1]),))
+        return call
 
-def _fail(run: Run | None, call: Reading | None) -> None:
-    """Clean up after an error: cancel a run and wait for it, or put back the handles of a call that was not submitted,
-    None if it had not begun."""
-    if run is not None:
-        run.cancel()
-        drive(_blocking.drain_run(run))
-    elif call is not None:
-        put_back(call[4])
-
-
-def _finish(run: Run) -> None:
-    """Block this thread until a run is done, and raise its failures."""
-    drive(settle(run, _blocking, 0.0))
+    def _fail(self, run: Run | None, call: Reading | None, begun: bool) -> None:
+        """Clean up after an error: cancel the run and wait for it, or put back the handles of a call that has `begun`,
+        and was not submitted."""
+        if run is not None:
+            run.cancel()
+            drive(_blocking.drain_run(run))
+        elif begun and call is not None:
+            put_back(call[4])
+        if self._on_failure is not None:
+            self._on_failure(run, () if call is None else call[0])
 
 
 # ---- the direct calls of a plan
 
 
-def make_direct_call(loaded: LoadedPlan, arguments: Any, named: Any, inputs: Flattened) -> None:
-    """Give a plan the direct call of its pipeline's calls, unless it has one or can have none. `arguments` and `named`
-    are those of a call that the plan serves, and `inputs` has its leaves."""
-    signature = loaded.signature
-    if loaded.direct_is_known or signature is None:
-        return
-    if not signature.needs_bind:
-        bindings = signature.leaf_bindings(len(inputs.leaves))
-        guard = guard_call(arguments, named, inputs, bindings, signature.buffers)
-        if guard is not None:
-            read, build = _reader(guard, signature, loaded.fixed), signature.result
-            loaded.direct = DirectCall(loaded, read, build, guard)
-    loaded.direct_is_known = True
+def make_call(loaded: LoadedPlan, arguments: Any, named: Any, inputs: Flattened) -> None:
+    """Give a plan the direct call of its pipeline's calls. `arguments` and `named` are those of a call that the plan
+    serves, and `inputs` has its leaves."""
+    _make(loaded, CALL, inputs, partial(guard_call, arguments, named))
 
 
-def make_fresh_call(loaded: LoadedPlan, op: DeviceOp[Any, Any, Any], inputs: Flattened) -> None:
-    """Give a plan the direct call of ops of the structure of `op`, unless it has one or can have none. `inputs` has the
-    leaves of `op`. The argument of the call is the op."""
+def make_op_call(loaded: LoadedPlan, op: DeviceOp[Any, Any, Any], inputs: Flattened) -> None:
+    """Give a plan the direct call of ops of the structure of `op`. `inputs` has the leaves of `op`. The argument of the
+    call is the op."""
+    if len(inputs.nodes) <= _FEW_NODES or loaded.runs >= VERY_OFTEN:
+        _make(loaded, OP, inputs, partial(guard_op, op))
+
+
+def make_leaves_call(loaded: LoadedPlan, leaves: Sequence[Any]) -> None:
+    """Give a plan the direct call of runs whose leaves fit: of the same op, or of a graph. The leaves are the arguments
+    of the call. `leaves` are those of one run."""
     signature = loaded.signature
-    is_large = len(inputs.nodes) > _FEW_NODES
-    if loaded.fresh_is_known or signature is None or (is_large and loaded.runs < VERY_OFTEN):
+    if LEAVES in loaded.direct or signature is None:
         return
+    again = signature.read_again
+    fits = signature.can_read_again(leaves)
+    loaded.direct[LEAVES] = DirectCall(lambda leaves, _: again(leaves), signature.result) if fits else None
+
+
+def _make(
+    loaded: LoadedPlan,
+    kind: str,
+    inputs: Flattened,
+    guard_of: "Callable[[Flattened, Sequence[Any], int], Guard | None]",
+) -> None:
+    """Give a plan a direct call of this kind, unless it has one or can have none."""
+    signature = loaded.signature
+    if kind in loaded.direct or signature is None:
+        return
+    direct = None
     if not signature.needs_bind:
-        guard = guard_op(op, inputs, signature.leaf_bindings(len(inputs.leaves)), signature.buffers)
+        guard = guard_of(inputs, signature.leaf_bindings(len(inputs.leaves)), signature.buffers)
         if guard is not None:
-            attaches = not (inputs.changeable or signature.moves)
             read = _reader(guard, signature, loaded.fixed)
-            build = signature.result
-            loaded.fresh = DirectCall(loaded, read, build, guard, attaches=attaches)
-    loaded.fresh_is_known = True
-
-
-def make_call_again(loaded: LoadedPlan, leaves: Sequence[Any]) -> None:
-    """Give a plan the direct call of runs whose leaves fit, unless it has one or can have none: of the same
-    op, or of a graph. The leaves are the arguments of the call. `leaves` are those of one run."""
-    signature = loaded.signature
-    if loaded.again_is_known or signature is None:
-        return
-    if signature.can_read_again(leaves):
-        again = signature.read_again
-        loaded.again = DirectCall(loaded, lambda leaves, _: again(leaves), signature.result)
-    loaded.again_is_known = True
+            attaches = kind is OP and not (inputs.changeable or signature.moves)
+            direct = DirectCall(read, signature.result, guard, attaches=attaches)
+    loaded.direct[kind] = direct
 
 
 def _reader(guard: Guard, signature: Signature, fixed: Sequence[tuple[int, Any]]) -> Read:

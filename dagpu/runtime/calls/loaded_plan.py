@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, final
 
-from dagpu.backends.protocol import Bindings, Run
+from dagpu.backends.protocol import Run
 from dagpu.common.errors import DeviceError
 from dagpu.common.places import Origin
 from dagpu.plans.list_schedule import ListSchedule
@@ -17,7 +17,7 @@ from dagpu.plans.spread import Spread
 from dagpu.plans.verifier import verify
 from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import backend
-from dagpu.runtime.waiting.pace import Pace
+from dagpu.runtime.waiting.waits import Pace
 from dagpu.tracing.flattened import Flattened
 from dagpu.tracing.signature import BoundArguments, Signature
 from dagpu.tracing.tracer import Stage
@@ -28,6 +28,18 @@ _UPDATE_GRAPH_FROM: Final = 2
 
 VALUE_POLICIES: Final = frozenset((SingleStream, RoundRobin, ListSchedule, Spread))
 """The types of policies that compare by value. User-defined policies compare by identity."""
+
+
+CALL: Final = "call"
+"""The direct call of a pipeline's calls, which reads their arguments."""
+OP: Final = "op"
+"""The direct call of other ops of the same structure, which reads the op."""
+LEAVES: Final = "leaves"
+"""The direct call of runs whose leaves are known to fit: of the same op, of a captured graph, or of an update."""
+
+
+def _start_nothing(_memory: list[Any], _spin: float, _graph: bool) -> None:
+    """Start no run: the backend launches no graphs."""
 
 
 def plan_program(program: Program, check: bool) -> Plan:
@@ -72,9 +84,8 @@ class LoadedPlan:
     """
 
     __slots__ = (
-        "again", "again_is_known", "built_at", "decides", "direct", "direct_is_known", "failed_run", "fixed", "fresh",
-        "fresh_is_known", "graph_from", "graph_is_ready", "is_compiled", "launched_at", "pace", "prepared", "runs",
-        "settings", "signature", "spin",
+        "decides", "direct", "fixed", "graph_from", "graph_is_ready", "is_compiled", "pace", "place", "prepared",
+        "runs", "settings", "signature", "spin", "start",
     )  # fmt: skip
 
     def __init__(self, plan: Plan, settings: Settings) -> None:
@@ -84,29 +95,18 @@ class LoadedPlan:
         self.spin = driver.spin()
         """Seconds for which a run polls before it sleeps, unless its settings say otherwise."""
         self.prepared = driver.prepare(plan)
-        self.pace = Pace() if self.prepared.launch_again is not None else None
+        self.pace = Pace() if self.prepared.launch_whole is not None else None
         """How long its awaited runs take; None if they need this processor, which a task that polls would take from
         them."""
-        self.direct: Any = None
-        """The `DirectCall` of a pipeline's calls that this plan serves; None if only their keys tell that."""
-        self.direct_is_known = False
-        """True once `direct` has been made, or cannot be made."""
-        self.again: Any = None
-        """The `DirectCall` of runs whose leaves are known to fit: of the same op, or of a captured graph; None if they
-        need the general way."""
-        self.again_is_known = False
-        """True once `again` has been made, or cannot be made."""
-        self.failed_run: tuple[Run | None, Sequence[object]] | None = None
-        """What the last direct call of an update has left behind if it failed: its run, None if there is none, and
-        its memory. Whoever has called it takes it. One update of a feed ends before the next begins."""
-        self.fresh: Any = None
-        """The `DirectCall` of other ops of the same structure; None if only their keys tell that."""
-        self.fresh_is_known = False
-        """True once `fresh` has been made, or cannot be made."""
-        self.built_at: Origin = None
-        """The place in the code where the ops are built that `fresh` runs."""
-        self.launched_at: Origin = None
-        """The place of the launch, if the plan is one launch of a captured graph that may be repeated."""
+        self.start: Callable[[list[Any], float, bool], Run | None] = self.prepared.submit
+        """Starts a run on this memory, with this `spin`, as a graph or not: see `Prepared`. Returns None, with nothing
+        run, for a plan that `decides` what it runs, if no graph can be launched now."""
+        self.direct: dict[str, Any] = {}
+        """The `DirectCall`s that have been made of the plan, by what they read: `CALL`, `OP` or `LEAVES`. None for one
+        that cannot be made: then the general way is needed."""
+        self.place: Origin = None
+        """The place in the code whose ops the plan serves without a key: that of the launch of a captured graph, or
+        where the ops are built that the call by `OP` runs."""
         self.is_compiled = False
         """True once it is known that a run has no slow work to do first."""
         self.graph_is_ready = False
@@ -130,7 +130,8 @@ class LoadedPlan:
     def keep_for_updates(self, keeps_memory: bool, *, decides: bool = False) -> None:
         """Make the plan ready for the updates of a feed, of which one ends before the next begins. With `keeps_memory`
         it keeps a little memory between them. One that `decides` what it runs is a graph from its first run on."""
-        self.decides = decides
+        if decides:
+            self.decides, self.start = True, self.prepared.launch_whole or _start_nothing
         self.graph_from = 1 if decides else _UPDATE_GRAPH_FROM
         if keeps_memory:
             self.prepared.keep_memory()
@@ -179,7 +180,7 @@ class LoadedPlan:
 
     def freeze(self, bound: BoundArguments) -> object:
         """Capture the plan as a graph on this memory; see `Prepared.freeze`."""
-        return self.prepared.freeze(Bindings(bound.memory))
+        return self.prepared.freeze(bound.memory)
 
     def result(self, bound: BoundArguments) -> Any:
         """Build the result of a later run."""

@@ -1,17 +1,102 @@
 """The one way to run a loaded plan: lock, take the handles, submit, wait and raise the failures."""
 
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
-from dagpu.backends.protocol import Bindings, Failure, Run
+from dagpu.backends.protocol import Failure, Run
 from dagpu.common.places import Origin, passes_on
 from dagpu.handles.storage import Locks
-from dagpu.runtime.calls.graph_updates import EnqueuedUpdate
 from dagpu.runtime.calls.loaded_plan import LoadedPlan
 from dagpu.runtime.calls.settings import Settings
-from dagpu.runtime.waiting.pace import Pace
-from dagpu.runtime.waiting.waits import Waits
+from dagpu.runtime.waiting.waits import Pace, Waits
 from dagpu.tracing.signature import BoundArguments
+
+# ---- updates of a graph that are under way: the next launch takes them over, and waits for them -----------------
+
+
+@final
+class EnqueuedUpdate:
+    """The updates that a launch takes over: the runs that it waits for, and the failures so far."""
+
+    __slots__ = ("failures", "runs")
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        self.failures: list[Failure] = []
+
+
+@final
+class GraphUpdates:
+    """The work that `CudaGraph.update` has enqueued on the graph's stream, with its locks.
+
+    The next launch takes both over: it comes after the work in the stream, and waits for it. Without a launch, the
+    locks are released when the work is done.
+    """
+
+    __slots__ = ("_enqueued", "_gate", "_locks")
+
+    def __init__(self) -> None:
+        self._gate = threading.RLock()
+        self._locks: Locks | None = None
+        self._enqueued = EnqueuedUpdate()
+
+    @property
+    def idle(self) -> bool:
+        """True if there is nothing for a launch to take over."""
+        enqueued = self._enqueued
+        return self._locks is None and not enqueued.runs and not enqueued.failures
+
+    def enqueue(self, origin: Origin, start: Callable[[Locks], Run]) -> None:
+        """Start an update by `start`, which adds what it locks to the locks of the updates.
+
+        Raises:
+            BorrowError: a run uses that memory.
+        """
+        with self._gate:
+            locks = self._locks
+            if locks is None:
+                locks = Locks(origin)
+            try:
+                run = start(locks)
+            except BaseException:
+                if self._locks is None:
+                    locks.release()
+                raise
+            self._locks = locks
+            self._enqueued.runs.append(run)
+        run.when_done(self._release_when_done)
+
+    def transfer(self, locks: Locks, to: EnqueuedUpdate) -> None:
+        """Transfer the enqueued work to the launch's `to`, and its locks to the launch's `locks`."""
+        with self._gate:
+            enqueued, self._enqueued = self._enqueued, EnqueuedUpdate()
+            if self._locks is not None:
+                locks.adopt(self._locks)
+                self._locks = None
+        to.runs += enqueued.runs
+        to.failures += enqueued.failures
+
+    def _release_when_done(self) -> None:
+        """Drop the runs that are done, except their failures, and release the locks if none is left.
+
+        So updates without a later launch keep no memory. An error that stayed in its run would keep the tensors of
+        both alive.
+        """
+        with self._gate:
+            enqueued, going = self._enqueued, list[Run]()
+            for run in enqueued.runs:
+                if run.done():
+                    enqueued.failures += run.failures()
+                else:
+                    going.append(run)
+            enqueued.runs = going
+            if self._locks is not None and not going:
+                self._locks.release()
+                self._locks = None
+
+
+# ---- the sequence ---------------------------------------------------------------------------------------------------
 
 
 async def run_bound(
@@ -97,11 +182,7 @@ async def start_call(
                     await waits.run_slow_work(slow)
         if waits.must_end():
             await waits.raise_reason()
-        run: Run | None = None
-        if not loaded.decides:
-            run = loaded.prepared.submit(Bindings(bound.memory), spin, graph=graph)
-        elif loaded.prepared.launch_again is not None:
-            run = loaded.prepared.launch_again(bound.memory, spin, graph)
+        run = loaded.start(bound.memory, spin, graph)
         if run is not None:
             loaded.runs += 1
             if bound.undo_log is not None:

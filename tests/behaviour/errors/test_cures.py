@@ -61,7 +61,7 @@ SHOWN = {
     "asking",
     "feed",
     "flow_class",
-    "updating",
+    "graph_updating",
     "pipeline_class",
     "spawning",
     "timeline",

@@ -76,6 +76,31 @@ def test_a_map_is_not_called_again_in_a_later_trace() -> None:
     trio.run(main)
 
 
+def test_what_is_behind_an_array_of_a_map_is_not_called_in_a_later_trace() -> None:
+    """An array that a map has made is the same one in each later trace: a map, a `host_map` and a kernel behind it run
+    once its source has changed."""
+    calls = Calls()
+    a, b = source(array(1)), source(array(2))
+
+    async def main() -> None:
+        made = b.map(lambda x: x + 1).shared()
+        mapped = made.map(calls.noted("map", lambda x: float(x[0])))
+        on_host = made.host_map(calls.noted("host_map", lambda x: float(x[0])))
+        behind = flipped(made.then(from_host)).to_host().host_map(calls.noted("behind", lambda x: float(x[0])))
+        async with observe(zip_ops(traced_again(a), mapped, on_host, behind)) as feed:
+            for number in range(3):
+                value: Any = await feed.next()
+                assert value[1:] == (3.0, 3.0, -2.0)
+                assert calls.take() == ([] if number else ["behind", "host_map", "map"])
+                a.set(array(5 + number))
+            b.set(array(4))
+            value = await feed.next()
+            assert value[1:] == (5.0, 5.0, -4.0)
+            assert calls.take() == ["behind", "host_map", "map"]
+
+    trio.run(main)
+
+
 def test_a_kernel_behind_a_map_does_not_run_again_in_a_later_trace() -> None:
     """A map returns an array. What follows it stands for the same array in each later trace."""
     a, b = source(array(1)), source(array(2))

@@ -188,6 +188,44 @@ NUMPY: dict[str, Callable[[Any], Any]] = {
 # ---- what stays as it was
 
 
+negated = expr(f32)(lambda x: -x)
+
+
+@pipeline
+def tripled(x: Any) -> Any:
+    """3 * x, as an array."""
+    return scaled(x, 3.0).to_host()
+
+
+def read(s: Any) -> Op:
+    """An op of a source, by a kernel that the layout of its value chooses."""
+    return negated(s.then(from_host)).shared()
+
+
+AROUND: dict[str, tuple[Callable[[Any, Any], Op], float]] = {
+    "above": (lambda x, s: negated(on_device(x, 2.0)).to_host(), -2),
+    "above, made anew": (lambda x, s: expr(f32)(lambda v: -v)(on_device(x, 2.0)).to_host(), -2),
+    "in an argument": (lambda x, s: tripled(read(s)), -3),
+    "in an argument, below a function": (lambda x, s: tripled(read(s)).map(double), -6),
+    "above, and in an argument": (lambda x, s: negated(tripled(read(s)).then(from_host)).to_host(), 3),
+    "beside": (lambda x, s: zip_ops(read(s).to_host(), on_host(x, 2.0)).map(lambda p: p[1]), 2),
+    "above another call, in an argument": (lambda x, s: tripled(negated(on_device(x, 2.0)).shared()).map(double), -12),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_a_call_finds_its_plan_where_layouts_choose_a_kernel(name: str) -> None:
+    """Above the call, beside it or in its arguments."""
+    make, factor = AROUND[name]
+    clear()
+    tripled.cache_clear()
+    samples = source(X)
+    for step in range(5):
+        samples.set(step * X)
+        np.testing.assert_array_equal(make(step * X, samples).sync(), np.float32(factor * step) * X)
+    assert max(each.cache_info().misses for each in (*PIPELINES, tripled)) == 1
+
+
 def test_a_closure_is_called_in_each_run() -> None:
     """One that captures a number that changes, or opens a branch on values of the host, gives what it gives now."""
     clear()

@@ -25,10 +25,11 @@ from dagpu import (
     zip_ops,
 )
 from dagpu import value as shared_value
-from dagpu.reactive.latest_update import LatestUpdate
-from dagpu.reactive.plans.conditional_plans import ConditionalPlan
+from dagpu.reactive.observing import Observed
 from dagpu.reactive.stages.live_stage import LiveStage
+from dagpu.reactive.stages.update_plans import UpdatePlan
 from dagpu.runtime.calls.direct_call import OFTEN, DirectCall
+from dagpu.runtime.calls.loaded_plan import LEAVES
 from dagpu.testing import Locks, storage_of
 from tests.behaviour.live.live_kernels import array, blended, flipped
 from tests.behaviour.live.live_trials import Trial
@@ -107,13 +108,17 @@ def stage_of(trial: Trial) -> LiveStage:
 
 
 def direct_call(stage: LiveStage) -> DirectCall:
-    """The direct call of the update that was repeated last."""
-    whole = stage.plans.latest
-    plan: Any = next(reversed(stage.tiles._used)) if stage.tiles._latest else whole and whole[1]  # noqa: SLF001
-    assert plan is not None
-    assert plan.loaded is not None
-    direct: DirectCall = plan.loaded.again
+    """The direct call of the update that was run last."""
+    loaded = plans_of(stage)[-1].loaded
+    assert loaded is not None
+    direct: DirectCall = loaded.direct[LEAVES]
     return direct
+
+
+def plans_of(stage: LiveStage) -> list[UpdatePlan]:
+    """The plans of a stage, the one used last at the end."""
+    found = stage.plans._plans.values()  # noqa: SLF001  # the plans are not public
+    return [plan for plan in found if type(plan) is UpdatePlan]
 
 
 def _leave_no_memory(machine: Any) -> None:
@@ -195,16 +200,13 @@ def test_a_direct_update_is_no_different(which: int, trouble: str, spin: str, ho
         gc.unfreeze()
 
 
-@pytest.mark.parametrize(
-    ("awaits", "kind"),
-    [*product([False, True], ["home", "device", "tiles"]), (True, "plain")],
-)
+@pytest.mark.parametrize(("awaits", "kind"), [*product([False, True], ["home", "device", "tiles"])])
 def test_an_exception_at_any_line_of_an_update_leaves_it_stale(awaits: bool, kind: str) -> None:
     """At each line of the text that may be interrupted: when the call ends, nothing is locked or under way,
     and the next update gives the value that is due."""
     raised, which = 0, 4 if kind == "tiles" else 1
     with installed(5, gpus=1):
-        made = scene_in_tiles(home=False) if kind == "tiles" else scene(home=kind == "home", plain=kind == "plain")
+        made = scene_in_tiles(home=False) if kind == "tiles" else scene(home=kind == "home")
         trial, lock = made.trial, storage_of(made.held).lock
 
         async def main() -> int:
@@ -216,10 +218,6 @@ def test_an_exception_at_any_line_of_an_update_leaves_it_stale(awaits: bool, kin
                     await feed.next()
                 (stage,) = observed_by._run._stages  # noqa: SLF001
                 for code, line in lines_of(direct_call(stage).in_task):
-                    if kind == "plain":  # the update after one that failed goes the general way
-                        made.change(which, 2 * line + 2)
-                        await feed.next()
-                    assert (observed_by._run.latest is not None) == (kind == "plain")  # noqa: SLF001
                     made.change(which, 2 * line)
                     with RaisingAt(code, line) as raising, suppress(TimeoutError):
                         await feed.next()
@@ -245,7 +243,7 @@ def test_an_exception_at_any_line_of_an_update_leaves_it_stale(awaits: bool, kin
                 assert (lock.readers, lock.writer) == (0, None), line
                 assert bits_of(trial.update()) == bits_of(trial.op.sync()), line
                 assert stage_of(trial).lost == frozenset(), line
-    assert raised > 15
+    assert raised > 10
 
 
 def lines_of(function: Any) -> list[Any]:
@@ -267,20 +265,17 @@ NUMBERS: Final[dict[str, float]] = {"other": 7.0, "the same": 1.5, "too large": 
     st.booleans(),
 )
 def test_an_update_that_comes_again_gives_the_value_of_a_run(changes: list[str], later_feed: bool) -> None:
-    """A feed follows one number again and again without a look at its other inputs: until these change, another feed
-    shares its work, or the update fails or is cancelled. Each value is that of a run from scratch, and memory stays
-    level."""
+    """A feed follows one number again and again by a direct call, until another input changes, another feed shares its
+    work, or the update fails or is cancelled. Each value is that of a run from scratch, and memory stays level."""
     with installed(3, gpus=1) as machine:
         made = scene(home=False, plain=True)
         level, _, tensor = made.trial.sources
 
         async def main() -> None:
             async with observe(made.trial.op) as feed:
-                observed_by: Any = feed._stage  # noqa: SLF001  # what it skips is not public
                 for number in range(WARM):
                     level.set(float(number))
                     await feed.next()
-                assert observed_by._run.latest is not None  # noqa: SLF001
                 await awaited_bits(await made.trial.op)  # it keeps what is shared
                 gc.collect()
                 used = driver().memory.used
@@ -327,7 +322,6 @@ def test_an_update_that_comes_again_shares_with_a_later_feed() -> None:
             for number in range(WARM):
                 level.set(float(number))
                 await one.next()
-            assert one._stage._run.latest is not None  # type: ignore[union-attr]  # noqa: SLF001  # not public
             async with observe(blended(node, ones, 2.0).share()) as two:
                 await two.next()
                 for number in range(WARM):
@@ -392,15 +386,15 @@ def test_a_result_that_nothing_has_stays_at_its_address() -> None:
 
 
 def test_a_tensor_that_is_written_as_an_update_begins_is_not_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An update that comes again holds an instant before it looks at its sources. So a write after that look, by
-    another thread, leaves the memory as it is that the update reads."""
+    """An update holds an instant before it looks at its sources. So a write after that look, by another thread, leaves
+    the memory as it is that the update reads."""
     with installed(3, gpus=1):
         level, tensor = source(1.0), source(full((8,), 2.0).sync())
         op = blended(tensor, tensor, level).share()
-        find = LatestUpdate.newer
+        find = Observed._changed_snapshot  # noqa: SLF001  # the look is not public
 
-        def written_after(latest: LatestUpdate) -> object:
-            found = find(latest)
+        def written_after(observed: Observed) -> object:
+            found = find(observed)
             monkeypatch.undo()
             tensor.write((slice(0, 8),), np.full(8, 7.0, np.float32))
             return found
@@ -412,7 +406,7 @@ def test_a_tensor_that_is_written_as_an_update_begins_is_not_written_in_place(mo
                     await feed.next()
                 level.set(0.5)
                 before = await (await op).to_host()
-                monkeypatch.setattr(LatestUpdate, "newer", written_after)
+                monkeypatch.setattr(Observed, "_changed_snapshot", written_after)
                 assert np.array_equal(await (await feed.next()).to_host(), before)
                 assert tensor.revision == 1
                 assert np.array_equal(await (await feed.next()).to_host(), await (await op).to_host())
@@ -456,10 +450,8 @@ def cut_updates(changes: list[str], *, direct: bool, lacking: str) -> list[objec
             machine.gpus[0].heal()
         if direct and not changes:
             stage = stage_of(trial)
-            parts = [plan.loaded for plan in stage.plans._plans.values() if plan.loaded]  # noqa: SLF001
-            found = stage.conditional._plans.values()  # noqa: SLF001
-            wholes = [plan.loaded for plan in found if type(plan) is ConditionalPlan]
-            written = [len([each for each in loaded if each.again is not None]) for loaded in (parts, wholes)]
+            called = [plan.decides for plan in plans_of(stage) if plan.loaded and LEAVES in plan.loaded.direct]
+            written = [called.count(False), called.count(True)]
             assert written == ([3, 0] if lacking else [1, 1]), "compared, let through and level; or level, and the rest"
     return seen
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dagpu import DeviceOp, Pipeline, expr, f32, from_host, ones, pipeline, source, zip_ops
+from dagpu import DeviceOp, Pipeline, array, dup, expr, f32, from_host, ones, pipeline, source, zip_ops
 
 Op = DeviceOp[Any, Any, Any]
 scaled = expr(f32, f32)(lambda x, a: x * a)
@@ -224,6 +224,8 @@ ARGUMENTS: dict[str, Callable[[Any], Op]] = {
     "constant": lambda s: ones((4,)).shared(),
     "a kernel": lambda s: scaled(from_host(X), 3.0).shared(),
     "an array": lambda s: from_host(X).shared(),
+    "a kernel of a source": lambda s: scaled(s.then(from_host), 3.0).shared(),
+    "a copy of one": lambda s: dup(array.cumsum(s.then(from_host).shared())).shared(),
 }
 
 
@@ -242,6 +244,55 @@ def test_an_op_as_an_argument(kind: str, new: bool) -> None:
         np.testing.assert_array_equal(one, other)
     assert read_twice.cache_info().misses <= 2
     assert read_twice.cache_info().hits >= 4
+
+
+@pytest.mark.parametrize("f", [array.sum, array.softmax, array.cumsum, np.mean, math.sqrt], ids=lambda f: f.__name__)
+def test_a_function_of_a_library(f: Any) -> None:
+    """dagpu's own functions and NumPy's are arguments as the user's are."""
+    traces: list[int] = []
+
+    @pipeline
+    def model(x: Any, g: Any) -> Op:
+        traces.append(1)
+        return (g(from_host(x)) if g.__module__.startswith("dagpu") else scaled(from_host(x), float(g(4.0)))).to_host()
+
+    wanted = (f(from_host(X)) if f.__module__.startswith("dagpu") else scaled(from_host(X), float(f(4.0)))).to_host()
+    for _ in range(4):
+        np.testing.assert_array_equal(model(X, f).sync(), wanted.sync())
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("first", [operator.itemgetter(0), operator.methodcaller("pop", 0)], ids=["item", "method"])
+def test_a_getter_of_operator(first: Any) -> None:
+    """As an argument, and as the function of a map or host_map in a pipeline."""
+    traces: list[int] = []
+
+    @pipeline
+    def model(x: Any, get: Any) -> Op:
+        traces.append(1)
+        a = float(get([2.0, 3.0]))
+        found, other = (scaled(from_host(x), a).to_host() for _ in range(2))
+        return zip_ops(found.map(operator.itemgetter(1)), other.host_map(operator.itemgetter(2)))
+
+    for _ in range(4):
+        assert model(X, first).sync() == (2 * X[1], 2 * X[2])
+    assert len(traces) == 1
+    assert model(X, operator.itemgetter(1)).sync() == (3 * X[1], 3 * X[2])
+    assert len(traces) == 2
+
+
+def test_an_index() -> None:
+    """Slices with an ellipsis are a constant, as slices alone are."""
+    traces: list[int] = []
+
+    @pipeline
+    def cut(x: Any, where: Any) -> Op:
+        traces.append(1)
+        return scaled(from_host(x), float(len(where))).to_host()
+
+    for _ in range(4):
+        np.testing.assert_array_equal(cut(X, (slice(0, 2), ...)).sync(), 2 * X)
+    assert len(traces) == 1
 
 
 def test_numbers_beside_an_op() -> None:

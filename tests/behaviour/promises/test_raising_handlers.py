@@ -11,6 +11,7 @@ import trio
 from dagpu import ones, pipeline, value, zeros
 from dagpu.ops.base import attached_plans
 from dagpu.runtime.calls.direct_call import OFTEN, DirectCall
+from dagpu.runtime.calls.loaded_plan import LEAVES
 from dagpu.testing import storage_of
 from tests.programs.arithmetic import axpy
 from tests.simulated.cuda import driver, installed
@@ -47,7 +48,7 @@ def of_op_again(given: Any, run: Run) -> tuple[DirectCall, Callable[[], Any]]:
         run(again)
     attached = attached_plans(again)
     assert attached is not None
-    return attached[0][0].again, lambda: again
+    return attached[0][0].direct[LEAVES], lambda: again
 
 
 def of_graph(given: Any, run: Run) -> tuple[DirectCall, Callable[[], Any]]:
@@ -58,7 +59,7 @@ def of_graph(given: Any, run: Run) -> tuple[DirectCall, Callable[[], Any]]:
         run(launch)
     latest = launch.captured.plans.latest
     assert latest is not None
-    return latest.again, lambda: launch
+    return latest.direct[LEAVES], lambda: launch
 
 
 FORMS: Final = {form.__name__: form for form in (of_pipeline, of_op_again, of_graph)}

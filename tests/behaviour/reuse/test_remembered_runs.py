@@ -29,7 +29,6 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.runtime import execute
-from dagpu.runtime.calls import run_call
 from dagpu.testing import Locks, storage_of
 from dagpu.tracing.run_memo import BoundClaims
 from dagpu.tracing.signature import BoundArguments
@@ -143,11 +142,16 @@ def test_a_component_is_put_back_if_the_run_does_not_begin() -> None:
         left.sync()
         return zip_ops(acting(3, right), fill(ones((4,)).sync(), 5))
 
+    take = BoundArguments.take_leaves
+
+    def late(*given: Any) -> None:
+        take(*given)
+        raise ValueError("on purpose")
+
     build().sync()
     op = build()
     with traces() as count:
-        failing = patch.object(run_call, "Bindings", side_effect=ValueError("on purpose"))
-        with failing, pytest.raises(ValueError, match="on purpose"):
+        with patch.object(BoundArguments, "take_leaves", late), pytest.raises(ValueError, match="on purpose"):
             op.sync()
         found = op.sync()
     assert count.now == 0

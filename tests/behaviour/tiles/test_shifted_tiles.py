@@ -14,7 +14,7 @@ from dagpu.lowering.updates.dirty.tile_lists import list_array
 from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
 from dagpu.lowering.verify.tile_shifts import find_shifts
 from dagpu.lowering.verify.verify_tiles import TileVerifier
-from dagpu.reactive.plans.tiled_plans import TiledPlans
+from dagpu.reactive.stages.prepared_tiles import StageTiles
 from tests.behaviour.live.live_trials import Trial, machine
 from tests.behaviour.tiles.tile_kernels import N, joined, line, negated, smooth, smoothed, turned
 from tests.behaviour.tiles.tile_trials import TileRecipe, Write, check, trial_of, write
@@ -30,7 +30,7 @@ def recipes(draw: st.DrawFn) -> TileRecipe:
     return TileRecipe((False,) * draw(st.integers(1, 2)), tuple(steps), on_device=True)
 
 
-def tiles_of(trial: Trial) -> TiledPlans:
+def tiles_of(trial: Trial) -> StageTiles:
     (stage,) = trial.run._stages  # noqa: SLF001  # the plans are not public
     return stage.tiles
 

@@ -110,9 +110,9 @@ def random_ops(ops: int, updates: int) -> list[str]:
             revisions = [each.revision for each in trial.sources]
             change_some(trial, choose)
             changed = {n for n, each in enumerate(trial.sources) if each.revision != revisions[n]}
-            stage.conditional.why = None
+            stage.cutoffs.in_parts = None
             trial.check()
-            reason = stage.conditional.why
+            reason = stage.cutoffs.in_parts
             if reason is None:
                 continue
             mask = mask_of(trial, changed)
@@ -143,7 +143,7 @@ def library_in_a_body() -> str:
     except DagpuError as error:
         return f"a product in a body: not tried, {error}"
     (stage,) = trial.run._stages  # noqa: SLF001  # the analysis is not public
-    return f"a product in a body: right; {stage.conditional.describe()}"
+    return f"a product in a body: right; {stage.cutoffs.describe()}"
 
 
 class Chains:

@@ -54,9 +54,9 @@ from tests.unit.handles import (
     test_reborrow,
 )
 from tests.unit.kernels.arrays import test_masks
-from tests.unit.lowering.arguments import test_structure, test_structure_equality
 from tests.unit.ops import test_ops_memory, test_unzip_stages
 from tests.unit.runtime import test_devices
+from tests.unit.tracing.arguments import test_structure, test_structure_equality
 
 OF_MEMORY: Final = frozenset(
     {

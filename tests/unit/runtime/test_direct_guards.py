@@ -12,7 +12,7 @@ from dagpu.common.critical import INTERRUPT
 from dagpu.handles import move_handle, restore_state, state_of, take_state
 from dagpu.runtime.calls import direct_call
 from dagpu.runtime.calls.direct_call import MISS, DirectCall
-from dagpu.runtime.calls.loaded_plan import LoadedPlan
+from dagpu.runtime.calls.loaded_plan import CALL, LoadedPlan
 from dagpu.runtime.interpreter import current_settings
 from dagpu.testing import Locks, storage_of
 from dagpu.tracing.value_kinds import ArrayKind, HandleKind, NumberKind
@@ -243,6 +243,7 @@ def _states(call: Call) -> list[object]:
 
 READERS: Final[tuple[tuple[Any, str], ...]] = (
     (HandleKind, "read"), (NumberKind, "read"), (ArrayKind, "read"), (direct_call, "begin_run"), (DirectCall, "now"),
+    (DirectCall, "_read"),
 )  # fmt: skip
 """The functions that may refuse a call of `step`. Those of other values are tried in test_one_table."""
 
@@ -261,7 +262,7 @@ def test_each_guard_is_needed() -> None:
             Call().op().sync()
         loaded = step.plans.latest
         assert loaded is not None
-        direct: DirectCall = loaded.direct
+        direct: DirectCall = loaded.direct[CALL]
         ways: list[tuple[Callable[[Call], object], Callable[..., Any]]] = [(change, called) for change in CHANGES]
         ways += [(lambda call: None, way) for way in (_other_settings, _interrupted, _not_ready)]
         ways += [(lambda call: None, _moved_meanwhile(index)) for index in (0, 1)]

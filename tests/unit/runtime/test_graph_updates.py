@@ -7,13 +7,15 @@ import pytest
 
 from dagpu import BorrowError, Device, device
 from dagpu.handles.storage import Storage
-from dagpu.runtime.calls.graph_updates import EnqueuedUpdate, GraphUpdates
+from dagpu.runtime.calls.run_call import EnqueuedUpdate, GraphUpdates
 from dagpu.testing import Failure, Locks
 
 
 @final
 class ManualRun:
     """A run that is done when the test says so. Implements `dagpu.backends.protocol.Run`."""
+
+    is_launch: bool = False
 
     def __init__(self) -> None:
         self._done = False

@@ -26,7 +26,6 @@ from dagpu.backends.cuda.driver.driver_protocol import EXIT_GUARD, LAUNCH, OUT_O
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances, LaunchGraph
 from dagpu.backends.cuda.replay.cuda_run import CudaRun, EventTiming
-from dagpu.backends.cuda.replay.graph_run import GraphRun
 from dagpu.backends.cuda.replay.submit import (
     follow_launch,
     submit_commands,
@@ -111,7 +110,7 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
             if graph is None or stream is None:
                 _give_up(compiled, graphs, graph, error)
                 raise
-            run = GraphRun(compiled, command_lists, graphs, graph, memory, stream, arenas, buffers)
+            run = CudaRun(compiled, command_lists, graphs, graph, stream, (memory, arenas, buffers))
             return _failed(run, graph, stream, error, launched=launched)
         finally:
             leave()
@@ -123,29 +122,47 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
             graphs.idle.append(graph)
             streams.exclusive.append(stream)
             return COMPLETED
-        run = GraphRun(compiled, command_lists, graphs, graph, memory, stream, arenas, buffers)
-        device.live.add(run)
+        run = CudaRun(compiled, command_lists, graphs, graph, stream, (memory, arenas, buffers))
+        run.poll_stream(stream)
         return run
 
     return launch_idle_graph
 
 
 def _failed(
-    run: GraphRun, graph: GraphExec, stream: CudaStream, error: BaseException, *, launched: bool
+    run: CudaRun, graph: GraphExec, stream: CudaStream, error: BaseException, *, launched: bool
 ) -> CudaRun | None:
     """Go on after an error of the launch of a graph, or of the wait after it if the graph is `launched`. Return None if
     the run must be started in another way: a body of the user's cannot be captured."""
-    device = run.devices[0]
+    device, graphs = run.devices[0], run.graphs
+    assert graphs is not None
     if isinstance(error, CaptureError):
-        device.streams.give_back_exclusive(stream)
-        run.graphs.refuse_capture(graph, error)
+        if run.exclusive is not None:
+            device.streams.give_back_exclusive(stream)
+        graphs.refuse_capture(graph, error)
         return None
     with device.gpu.current():
-        followed = run.follow(None if launched else error)
-        if launched and not followed.mark_lost(error, needs=0):
-            followed.wait()  # an interrupt: no caller has the run to wait for it
+        if not launched:
+            run.end_by_events()
+            run.graph_failed(graph, error)
+            follow_launch(run, stream)
+            return run
+        _follow_graph(run, stream)
+        if not run.mark_lost(error, needs=0):
+            run.wait()  # an interrupt: no caller has the run to wait for it
             raise error
-        return followed
+        return run
+
+
+def _follow_graph(run: CudaRun, stream: CudaStream, buffers: RunMemory | None = None) -> None:
+    """Follow a run whose graph has been launched in this stream: by the stream if that is enough, else by an event.
+    `buffers` is its memory, if it has reports. The first device's context must be current."""
+    # Other work may follow in the stream, reports have to be read, or every device has to know the run.
+    if run.exclusive is None or run.compiled.reports or len(run.devices) > 1:
+        run.end_by_events(buffers)
+        follow_launch(run, stream)
+    else:
+        run.poll_stream(stream)
 
 
 def _take_memory(
@@ -226,9 +243,11 @@ def launch_captured(
         if complete:  # outside of the `try`: whatever interrupts this, the event is not given back twice
             device.streams.give_back(end)
             return COMPLETED
-        run = CudaRun(compiled, RunMemory(compiled, memory), command_lists.give_back, no_graph_borrowed)
+        run = CudaRun(compiled, command_lists)
+        run.end_by_events(RunMemory(compiled, memory))
         run.buffers.launched.append(launch)
         if failed is None:
+            run.is_launch = True
             follow_launch(run, stream, end)
             return run
         device.streams.give_back(end)
@@ -237,17 +256,19 @@ def launch_captured(
         return run
 
 
-def no_graph_borrowed(_graph: GraphExec) -> None:
-    """Do nothing: a run that launches a captured graph has borrowed none."""
-
-
 def wait_for_work(work: RawStream | RawEvent, seconds: float) -> None:
     """Wait until the work of a stream or an event is complete: poll it for this number of seconds, then block."""
+    if not is_idle_within(work, seconds):
+        work.synchronize()
+
+
+def is_idle_within(work: RawStream | RawEvent, seconds: float) -> bool:
+    """Poll the work of a stream or an event for this number of seconds. Return True if it is complete."""
     deadline = time.perf_counter() + seconds
     while not work.query():
         if time.perf_counter() >= deadline:
-            work.synchronize()
-            return
+            return False
+    return True
 
 
 # ---- one stream -------------------------------------------------------------------------------------------------
@@ -306,7 +327,8 @@ def launch_lane(
                     streams.give_back(end)
                 lose_device(compiled, error)
                 raise
-            run = CudaRun(compiled, buffers, command_lists.give_back, no_graph_borrowed)
+            run = CudaRun(compiled, command_lists, exclusive=stream)
+            run.end_by_events(buffers)
             return _followed(run, commands, stream, end, number, error)
     if complete:  # outside of the `try`: whatever interrupts this, nothing is given back twice
         command_lists.give_back(commands)
@@ -322,7 +344,7 @@ def _followed(
     that do not depend on the failure are submitted. The context must be current."""
     device, actions = run.devices[0], commands.encoded.actions
     run.command_list, run.actions, run.unmarked = commands, actions, commands.encoded.unmarked
-    run.streams, run.raw, run.ends, run.exclusive = [stream], [stream.raw], [(0, end)], stream
+    run.streams, run.raw, run.ends = [stream], [stream.raw], [(0, end)]
     stream.users.add(run)
     device.live.add(run)
     waited = number == len(actions)
@@ -367,7 +389,7 @@ def launch_graph(
     buffers = RunMemory(compiled, memory)
     if compiled.copies_host and not buffers.submits_quickly():
         return None
-    device, streams, own = compiled.devices[0], compiled.devices[0].streams, graphs.own
+    streams, own = compiled.devices[0].streams, graphs.own
     if own is not None and streams.take((own,))[0].congested():
         return None
     graph = graphs.borrow(compiled, command_lists.encoded, buffers.bases)
@@ -384,22 +406,34 @@ def launch_graph(
     except BaseException as error:
         _give_up(compiled, graphs, graph, error)
         raise
-    run = GraphRun(compiled, command_lists, graphs, graph, memory, stream, buffers=buffers)
+    run = CudaRun(compiled, command_lists, graphs, graph, stream if own is None else None, (buffers,))
     try:
         graph.update_nodes(buffers.bases, memory).launch(stream.raw)
-    except CaptureError as refused:
-        if own is None:
-            streams.give_back_exclusive(stream)
-        graphs.refuse_capture(graph, refused)
-        return None
     except BaseException as error:
-        return run.follow(error)
-    # Other work may follow in the stream, reports have to be read, or every device has to know the run.
-    if own is not None or compiled.reports or len(compiled.devices) > 1:
-        return run.follow()
-    device.live.add(run)  # now that an idle stream means that the run is over
-    if spin:
-        run.poll_first(spin)
+        return _failed(run, graph, stream, error, launched=False)
+    if spin and own is None and len(compiled.devices) > 1 and not compiled.reports:
+        try:
+            complete = is_idle_within(stream.raw, spin)
+        except BaseException as error:
+            return _failed(run, graph, stream, error, launched=True)
+        if complete:  # no other device has waited for the run, which takes as long as a short run
+            graphs.give_back(graph)
+            streams.give_back_exclusive(stream)
+            return COMPLETED
+    _follow_graph(run, stream, buffers)
+    return _polled(run, spin)
+
+
+def _polled(run: CudaRun, spin: float) -> CudaRun:
+    """Poll a run for at most `spin` seconds, and return it. If that is interrupted, cancel the run and wait for it,
+    since no caller has it. The context must be current."""
+    try:
+        if spin and run.submitted:
+            run.poll_in_context(spin)
+    except BaseException:
+        run.cancel()
+        run.wait()
+        raise
     return run
 
 
@@ -425,20 +459,12 @@ def _is_ready(graph: GraphExec, graphs: GraphInstances, buffers: RunMemory) -> b
 # ---- a command list ---------------------------------------------------------------------------------------------
 
 
-def submit_run(
-    compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances, memory: list[object], spin: float
-) -> Run:
+def submit_run(compiled: CompiledPlan, command_lists: CommandListPool, memory: list[object], spin: float) -> Run:
     """Submit a run as a command list: the way that is left to every run. The first device's context must be current."""
-    run = CudaRun(compiled, RunMemory(compiled, memory), command_lists.give_back, graphs.give_back)
+    run = CudaRun(compiled, command_lists)
+    run.end_by_events(RunMemory(compiled, memory))
     _submit(run, command_lists, may_wait=spin > 0)
-    if spin and run.submitted:
-        try:
-            run.poll_in_context(spin)
-        except BaseException:  # an interrupt: no caller has the run to wait for it
-            run.cancel()
-            run.wait()
-            raise
-    return run
+    return _polled(run, spin)
 
 
 def _submit(run: CudaRun, command_lists: CommandListPool, may_wait: bool) -> None:

@@ -114,7 +114,7 @@ def _guard_devices(run: CudaRun) -> None:
         for number, device in enumerate(run.devices[1:], 1):
             with device.gpu.current():
                 stream = device.streams.take_exclusive()
-                run.guards.append((device, stream))
+                run.guards = (*run.guards, (device, stream))
                 event = device.streams.take_event()
                 stream.raw.wait_for_event(end)
                 event.record(stream.raw)

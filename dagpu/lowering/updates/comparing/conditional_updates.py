@@ -10,14 +10,12 @@ through: where the two differ it lets this one through, and where they are equal
 Not every update can be such a program; `conditional_update` says why not. The host then decides between two plans.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, final
 
 from dagpu.lowering.updates.claims import ALWAYS, Change, Comparison, ConditionalUpdate
-from dagpu.lowering.updates.comparing.cutoff_comparisons import CutoffComparisons
-from dagpu.lowering.updates.comparing.guarded_steps import GuardedStep, predecessors, read_writers, set_levels
 from dagpu.lowering.updates.staleness import Staleness
-from dagpu.lowering.updates.subprogram import assemble
+from dagpu.lowering.updates.subprogram import CutoffComparisons, assemble
 from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.plans.program import HOST, HostCall, If, Instruction, Role, View, label
 
@@ -28,6 +26,70 @@ cutoff."""
 
 NOTHING_AFTER: Final = "nothing runs after the cutoff"
 """The reason why an update needs no conditional program."""
+
+
+# ---- instructions with their guards
+
+
+@final
+class _Step:
+    """An instruction of a conditional update, while its place in the program is found."""
+
+    __slots__ = ("guard", "index", "instruction", "level", "reads")
+
+    def __init__(self, index: int, instruction: Instruction, guard: int, reads: list[int]) -> None:
+        self.index = index
+        self.instruction = instruction
+        self.guard = guard
+        self.reads = reads
+        self.level = 0
+        """The number of changes between guards on the longest path to it."""
+
+
+def _read_writers(steps: Sequence[_Step]) -> Iterator[tuple[_Step, _Step]]:
+    """Yield each step with each step that makes what it reads."""
+    writer: dict[int, _Step] = {}
+    for step in steps:
+        yield from [(step, writer[buffer]) for buffer in step.reads if buffer in writer]
+        writer.update(dict.fromkeys(step.instruction.writes, step))
+
+
+def _predecessors(steps: Sequence[_Step]) -> list[set[int]]:
+    """Return for each step the earlier ones that it must follow, by what both access."""
+    found: list[set[int]] = []
+    writer: dict[int, int] = {}
+    readers: dict[int, list[int]] = {}
+    for number, step in enumerate(steps):
+        writes = step.instruction.writes
+        before = {writer[buffer] for buffer in (*step.reads, *writes) if buffer in writer}
+        found.append(before.union(*[readers.get(buffer, ()) for buffer in writes]))
+        for buffer in step.reads:
+            readers.setdefault(buffer, []).append(number)
+        for buffer in writes:
+            writer[buffer], readers[buffer] = number, []
+    return found
+
+
+def _set_levels(steps: Sequence[_Step], before: Sequence[set[int]]) -> bool:
+    """Set the level of each step, given those that it must follow. Return false if some must follow each other."""
+    left = list(map(len, before))
+    after: list[list[int]] = [[] for _ in steps]
+    for number, each in enumerate(before):
+        for other in each:
+            after[other].append(number)
+    ready = [number for number, count in enumerate(left) if not count]
+    for number in ready:  # which grows
+        step = steps[number]
+        for other in after[number]:
+            later = steps[other]
+            later.level = max(later.level, step.level + (step.guard != later.guard))
+            left[other] -= 1
+            if not left[other]:
+                ready.append(other)
+    return len(ready) == len(steps)
+
+
+# ---- the update
 
 
 def conditional_update(
@@ -105,7 +167,7 @@ class _Builder:
 
     # ---- steps
 
-    def _steps(self, guards: dict[int, int]) -> list[GuardedStep]:
+    def _steps(self, guards: dict[int, int]) -> list[_Step]:
         """Return the instructions in the order of the program, each comparison behind what makes its tensor."""
         last, instructions = self._staleness.last, self._whole.instructions
         order = [((index, 0), index, guard) for index, guard in guards.items()]
@@ -113,11 +175,11 @@ class _Builder:
             ((last.get(each.buffer, -1), 1), each.chosen, self._guard_of_comparison[each.bit])
             for each in self._comparisons
         ]
-        instead, accesses, steps = self._in_place_of, self._whole.accesses, list[GuardedStep]()
+        instead, accesses, steps = self._in_place_of, self._whole.accesses, list[_Step]()
         for _, index, guard in sorted(order):
             used = [accesses.buffer[value] for value in accesses.uses[index]]
             reads = [instead.get(buffer, buffer) for buffer in used]
-            steps.append(GuardedStep(index, instructions[index], guard, reads))
+            steps.append(_Step(index, instructions[index], guard, reads))
         return steps
 
     @property
@@ -125,7 +187,7 @@ class _Builder:
         """The buffers of the tensors that the cutoffs let through, each with the buffer of the compared tensor."""
         return {each.passed: each.buffer for each in self._comparisons if each.passed is not None}
 
-    def _obstacle(self, steps: Sequence[GuardedStep]) -> str:
+    def _obstacle(self, steps: Sequence[_Step]) -> str:
         """Return why no graph can hold these instructions; empty if one can."""
         for step in steps:
             if type(step.instruction) is HostCall:
@@ -135,11 +197,11 @@ class _Builder:
         devices = {step.instruction.device for step in steps} | used - {HOST}
         return "the work is on several devices" if len(devices) > 1 else ""
 
-    def _place(self, steps: Sequence[GuardedStep]) -> str:
+    def _place(self, steps: Sequence[_Step]) -> str:
         """Set the levels, so that the instructions of one guard and level can be one body. Return why that is not
         possible; empty if it is."""
-        before = predecessors(steps)
-        for step, made in [(step, made) for step, made in read_writers(steps) if made.guard != ALWAYS]:
+        before = _predecessors(steps)
+        for step, made in [(step, made) for step, made in _read_writers(steps) if made.guard != ALWAYS]:
             if not self._implies(step.guard, made.guard):
                 when = "runs in any case" if step.guard == ALWAYS else "waits for another cutoff"
                 return (
@@ -150,7 +212,7 @@ class _Builder:
             for number, step in enumerate(steps):
                 if step.guard & each.bit:
                     before[number].add(number_of[each.chosen])
-        return "" if set_levels(steps, before) else "what one cutoff lets through is made before the cutoff is decided"
+        return "" if _set_levels(steps, before) else "what one cutoff lets through is made before the cutoff is decided"
 
     def _implies(self, guard: int, other: int) -> bool:
         """Return true if what has the guard `other` has run, or will run, wherever what has the first one runs."""
@@ -164,14 +226,14 @@ class _Builder:
 
     # ---- the program
 
-    def _assemble(self, steps: Sequence[GuardedStep]) -> ConditionalUpdate:
+    def _assemble(self, steps: Sequence[_Step]) -> ConditionalUpdate:
         whole, targets = self._whole, self._staleness.targets
-        groups: dict[tuple[int, int], list[GuardedStep]] = {}
+        groups: dict[tuple[int, int], list[_Step]] = {}
         for step in steps:
             groups.setdefault((step.level, step.guard), []).append(step)
         instructions: list[Instruction] = []
         policies: list[int] = []
-        placed: list[GuardedStep] = []
+        placed: list[_Step] = []
         for (_, guard), body in sorted(groups.items(), key=lambda group: group[0]):
             if guard != ALWAYS:
                 instructions.append(self._if(guard, len(body)))

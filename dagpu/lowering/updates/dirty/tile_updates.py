@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 import numpy as np
 
 from dagpu.lowering.updates.claims import Change, Dirt, LeafDirt, TileUpdate
-from dagpu.lowering.updates.dirty.carried_dirt import CarriedDirt, sight_of
-from dagpu.lowering.updates.dirty.dirt import numbers_of, volume
+from dagpu.lowering.updates.dirty.carried_dirt import CarriedDirt, numbers_of, sight_of, volume
 from dagpu.lowering.updates.staleness import Staleness
 from dagpu.plans.program import HOST, Cell, CopyDtoD, CopyHtoD, Launch, Value, View
 
@@ -29,9 +28,6 @@ from a list, and all of them 176 without one."""
 
 COPIED_WHOLE_FROM: Final = 0.5
 """The same where the outputs begin as copies, since something else holds what they held."""
-
-_MOST_REMEMBERED: Final = 64
-"""The most changes whose stale targets are remembered, and sets of targets whose instructions are."""
 
 
 class TileCount(NamedTuple):
@@ -62,10 +58,6 @@ class TileUpdates:
         self._every: dict[int, NDArray[np.int32]] = {}
         """The number of each tile of such a launch, in the shape of its grid."""
         self._carried = CarriedDirt(staleness)
-        self._stale: dict[Change, tuple[int, ...]] = {}
-        """The stale targets after changes of everything that sources hold."""
-        self._chosen: dict[frozenset[int], tuple[int, ...]] = {}
-        """The instructions that make targets, by sets of these."""
 
     def _may_run_in_tiles(self, index: int, launch: Launch) -> bool:
         """Return true for a launch that declares what its tiles see, and alone writes what it leaves."""
@@ -108,9 +100,9 @@ class TileUpdates:
         dirt = self._carried.of(change.mask, leaves)
         accesses = self.staleness.program.accesses
         stale = frozenset(
-            [b for b in self._stale_targets(change) if dirt.get(accesses.last[b]) is not None or b in lost]
+            [b for b in self.staleness.stale_targets(change) if dirt.get(accesses.last[b]) is not None or b in lost]
         )
-        chosen = self._instructions_for(stale)
+        chosen = self.staleness.instructions_for(stale)
         lists = {}
         for index in chosen:
             if index not in self._candidates:
@@ -131,25 +123,7 @@ class TileUpdates:
         """Return true if an update runs less than it would without knowing which parts have changed."""
         if update.lists:
             return True
-        return len(update.chosen) < len(self._instructions_for(frozenset(self._stale_targets(change))))
-
-    def _stale_targets(self, change: Change) -> tuple[int, ...]:
-        """Return what `Staleness.stale_targets` does. The same changes often come back."""
-        found = self._stale.get(change)
-        if found is None:
-            if len(self._stale) >= _MOST_REMEMBERED:
-                self._stale.clear()
-            found = self._stale[change] = tuple(self.staleness.stale_targets(change))
-        return found
-
-    def _instructions_for(self, targets: frozenset[int]) -> tuple[int, ...]:
-        """Return what `Staleness.instructions_for` does. The same targets are often made again."""
-        found = self._chosen.get(targets)
-        if found is None:
-            if len(self._chosen) >= _MOST_REMEMBERED:
-                self._chosen.clear()
-            found = self._chosen[targets] = self.staleness.instructions_for(set(targets))
-        return found
+        return len(update.chosen) < len(self.staleness.instructions_for(self.staleness.stale_targets(change)))
 
     def _stays(self, buffer: int, lost: frozenset[int]) -> bool:
         """Return true if a buffer holds what it held after the last update, or nothing reads it."""

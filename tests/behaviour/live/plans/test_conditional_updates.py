@@ -43,7 +43,7 @@ def stage_of(trial: Trial) -> Any:
 
 def why(trial: Trial) -> str | None:
     """Why the last update that had cutoffs to decide was run in parts; empty if it was one graph."""
-    reason: str | None = stage_of(trial).conditional.why
+    reason: str | None = stage_of(trial).cutoffs.in_parts
     return reason
 
 
@@ -131,6 +131,38 @@ def test_an_update_that_fails_is_made_good(
             machine.gpus[0].heal()
             trial.check()
             change(trial, which, number)
+            trial.check()
+
+
+@settings(max_examples=60)
+@given(
+    recipe=recipes(cutoffs=True),
+    steps=st.lists(st.tuples(st.sets(st.integers(0, 4), min_size=1, max_size=2), st.integers(0, 2), st.booleans())),
+    seed=st.integers(0, 9),
+)
+def test_an_update_whose_value_cannot_be_built_is_made_good(
+    recipe: Recipe, steps: list[tuple[set[int], int, bool]], seed: int
+) -> None:
+    """A function of the user's fails after the device's work, sometimes in two updates in a row: what is kept of these
+    is right."""
+    fails = False
+
+    def checked(value: Any) -> Any:
+        if fails:
+            raise ValueError("it fails")
+        return value
+
+    with installed(seed, gpus=1):
+        plain = trial_of(recipe)
+        trial = Trial(plain.op.map(checked), plain.sources)
+        trial.check()
+        for which, number, also_later in steps:
+            for step in (number, number + 1) if also_later else (number,):
+                change(trial, which, step)
+                fails = True
+                with suppress(ValueError):  # where nothing that it reads has changed, it is not called
+                    trial.update()
+                fails = False
             trial.check()
 
 
@@ -231,6 +263,67 @@ def test_several_cutoffs_are_one_launch() -> None:
             if wanted == 6 and values == (1, 2):  # the third one was not reached, and stands as it did
                 lines = [line for line in trial.run.explain() if line.startswith("cutoff")]
                 assert [line.rpartition(" was ")[2] for line in lines] == ["cut off", "let through", "cut off"]
+
+
+@pytest.mark.parametrize("often", [False, True])
+@pytest.mark.parametrize("differs", [False, True])
+def test_an_update_that_is_cancelled_before_its_launch_loses_nothing(differs: bool, often: bool) -> None:
+    """The next one is one graph, and runs no more than the cancelled one would have."""
+    with installed(4, gpus=1) as machine:
+        x = source(array(1, 2))
+        op = cut_chain(x)
+
+        async def main() -> None:
+            async with observe(op) as feed:
+                await feed.next()
+                for number in range(10 if often else 2):
+                    x.set(array(number % 2, 2))
+                    await feed.next()
+                x.set(array(2 if differs else 1, 2))
+                decisions, before = len(machine.decisions), feed.stats.launched
+                with trio.CancelScope() as scope:
+                    scope.cancel()
+                    await feed.next()
+                assert len(machine.decisions) == decisions
+                _, home, _ = await feed.next()
+                assert machine.decisions[decisions:] == [differs]
+                assert feed.stats.launched - before == (8 if differs else 3)
+                assert np.array_equal(home, (await op)[1])
+
+        trio.run(main)
+
+
+@pytest.mark.parametrize("often", [False, True])
+@pytest.mark.parametrize("differs", [False, True])
+def test_what_a_graph_has_made_is_not_made_again(differs: bool, often: bool) -> None:
+    """If a function of the user's fails after the launch, the next update keeps all that the graph has made, whether it
+    has let the tensor through or not: it runs nothing."""
+    with installed(4, gpus=1) as machine:
+        fails = False
+
+        def first(home: Any) -> float:
+            if fails:
+                raise ValueError("it fails")
+            return float(home[0])
+
+        x = source(array(1, 2))
+        cut: Any = cutoff(gathered(x.then(from_host).shared()))
+        after = flipped(gathered(cut)).to_host()
+        op: Any = zip_ops(flipped(cut).share(), after, gathered(x.then(from_host)).to_host().map(first))
+        trial = Trial(op, [x])
+        trial.update()
+        for number in range(10 if often else 2):
+            x.set(array(number % 2, 2))
+            trial.update()
+        decisions, fails = len(machine.decisions), True
+        x.set(array(2, 2) if differs else array(1, 2))
+        with pytest.raises(ValueError, match="it fails"):
+            trial.update()
+        fails = False
+        assert machine.decisions[decisions:] == [differs]
+        found = trial.update()
+        assert trial.ran == 0
+        assert same(values_of(found), values_of(op.sync()))
 
 
 # ---- two plans, and why

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import from_host, source, zip_ops
-from dagpu.reactive.plans.update_plans import MOST_PLANS
+from dagpu.reactive.stages.update_plans import MOST_PLANS
 from tests.behaviour.laws.marked_ops import marked
 from tests.behaviour.laws.marked_ops import no_marks as no_marks
 from tests.behaviour.live.live_kernels import Op, array, blended, flipped
@@ -89,13 +89,13 @@ def test_a_set_that_makes_nothing_stale_runs_nothing() -> None:
 
 def test_a_feed_keeps_the_plans_used_last() -> None:
     """Of more sets than are kept, the one used longest ago loses its plan; values stay right."""
-    sources: list[Any] = [source(float(number)) for number in range(6)]
+    sources: list[Any] = [source(float(number)) for number in range(7)]
     t = from_host(array(1)).share().shared()
     trial = Trial(zip_ops(*[blended(t, t, each).to_host() for each in sources]), sources)
     trial.check()
     (stage,) = trial.run._stages  # noqa: SLF001  # the plans are not public
-    for number in range(1, 64):
-        change(trial, {index for index in range(6) if number >> index & 1}, number)
+    for number in range(1, 128):
+        change(trial, {index for index in range(7) if number >> index & 1}, number)
         trial.check()
         assert len(stage.plans) <= MOST_PLANS
     assert len(stage.plans) == MOST_PLANS

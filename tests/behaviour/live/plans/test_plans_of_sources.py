@@ -6,7 +6,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import Elem, SharedTensor, batch, cutoff, expr, f32, from_host, source, zip_ops
+import dagpu
+from dagpu import (
+    Elem,
+    SharedTensor,
+    batch,
+    convert,
+    cutoff,
+    expr,
+    f32,
+    fold_in,
+    from_host,
+    rand,
+    source,
+    zip_ops,
+)
 from tests.behaviour.live.live_kernels import Op, array, blended, flipped, gathered
 from tests.behaviour.live.live_trials import machine, same
 from tests.support.reused_ops import no_plans_yet as no_plans_yet
@@ -28,6 +42,7 @@ def tensor(number: float) -> SharedTensor[Any]:
 def ops_over(x: Any, level: Any, t: Any) -> dict[str, Op]:
     """Ops over sources of an array, a number and a tensor."""
     loaded = x.then(from_host).shared()
+    seed = source(17)
     return {
         "number": blended(t, t, level).to_host(),
         "expression": zip_ops(lifted(tensor(1), level).to_host(), lifted.sum()(level, tensor(2)).to_host()),
@@ -36,6 +51,14 @@ def ops_over(x: Any, level: Any, t: Any) -> dict[str, Op]:
         "below another": blended(gathered(loaded).share().shared(), flipped(loaded).share().shared(), level).to_host(),
         "cutoff": zip_ops(flipped(cutoff(gathered(loaded))).to_host(), blended(t, loaded, level).to_host()),
         "values": zip_ops(x, level, t.to_host(), level),
+        "expression of an array": lifted(x.then(from_host), level).to_host(),
+        "functions of an array": zip_ops(
+            dagpu.array.sum(x.then(from_host)).to_host(),
+            dagpu.array.var(convert(loaded, f32)).to_host(),
+            lifted.softmax()(loaded, 2.0).to_host(),
+            dagpu.array.dropout(loaded, 0.5, seed=fold_in(3, 4)).to_host(),
+        ),
+        "random numbers": zip_ops(level, rand((4,), seed=seed).to_host()),
         "parts": zip_ops(*[part.to_host() for part in zip_ops(gathered(loaded), flipped(t)).unzip(2)]),
     }
 

@@ -4,7 +4,23 @@ from typing import Final
 
 from numpy.typing import NDArray
 
-from dagpu import In, Out, Partition, Tensor, TensorMut, Tile, arange, empty, f32, kernel, ones, value, zeros, zip_ops
+from dagpu import (
+    In,
+    Kernel,
+    Out,
+    Partition,
+    Tensor,
+    TensorMut,
+    Tile,
+    arange,
+    empty,
+    f32,
+    kernel,
+    ones,
+    value,
+    zeros,
+    zip_ops,
+)
 from tests.typing.plugin.kernels import add, eat, gemm, matrix, no, saxpy, scale, split, vector, yes
 
 TILE: Final = (4,)
@@ -232,3 +248,9 @@ def empty_and_filled() -> None:
 def unpartitioned_lazily() -> None:
     t = zeros((8,)).partition((4,)).unpartition().sync()
     eat(t)
+
+
+def by_a_kernel_without_names(k: Kernel[[Out[f32], In[f32]]]) -> None:
+    x = ones((8,))
+    y = zeros((8,)).partition((4,))
+    k(y, x).sync()

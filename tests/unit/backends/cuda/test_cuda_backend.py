@@ -51,7 +51,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.cuda.resources.pools import MemoryBlock
-from dagpu.testing import HOST, Bindings, Launch, Limits, Program, Role, backend, schedule
+from dagpu.testing import HOST, Launch, Limits, Program, Role, backend, schedule
 from tests.behaviour.laws.laws import (  # noqa: F401  # the laws, over the fixtures below
     equal,
     test_map_of_identity_changes_nothing,
@@ -167,12 +167,12 @@ def bytes_of(machine: Machine, block: MemoryBlock) -> bytes:
 
 def run_alone(program: Program, machine: Machine) -> list[object]:
     """Schedule it and run it, with no interpreter; what it leaves in its buffers."""
-    bindings = Bindings([None] * len(program.buffers))
+    bindings: list[Any] = [None] * len(program.buffers)
     for number, buffer in enumerate(program.buffers):
         if buffer.role is Role.INPUT and buffer.device != HOST:
             found = driver(buffer.device)
             with found.gpu.current():
-                block = bindings.memory[number] = found.memory.take(buffer.nbytes)
+                block = bindings[number] = found.memory.take(buffer.nbytes)
             place = machine.find(block.address, block.nbytes)
             if place is not None:
                 words = np.arange(buffer.nbytes // 8, dtype=u64) + u64(number)
@@ -180,7 +180,7 @@ def run_alone(program: Program, machine: Machine) -> list[object]:
     run = backend("cuda").prepare(schedule(program)).submit(bindings)
     assert run.wait()
     assert not run.failures()
-    return bindings.memory
+    return bindings
 
 
 DTYPES = (f16, bf16, f32, f64, i8, i64, u16, u64, bool_)

@@ -14,7 +14,6 @@ from dagpu.backends.explore.search import Bits, Trial
 from dagpu.common.errors import PlanError
 from dagpu.testing import (
     Allocate,
-    Bindings,
     Execute,
     Plan,
     Program,
@@ -277,9 +276,9 @@ def test_a_trial_leaves_written_inputs_as_they_were() -> None:
 def submitted() -> Run:
     """A run of a random DAG."""
     plan, inputs = planned(random_dag(0, 12), RoundRobin(3))
-    bindings = Bindings([None] * len(plan.buffers))
+    bindings: list[Any] = [None] * len(plan.buffers)
     for buffer, held in inputs.items():
-        bindings.memory[buffer] = held
+        bindings[buffer] = held
     return backend("explore").prepare(plan).submit(bindings)
 
 

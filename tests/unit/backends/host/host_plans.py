@@ -15,7 +15,6 @@ from dagpu.testing import (
     ALIGNMENT,
     HOST,
     Allocate,
-    Bindings,
     Buffer,
     Cell,
     Execute,
@@ -139,13 +138,13 @@ class Builder:
         lanes, buffers, steps = tuple(self.lanes), tuple(self.buffers), tuple(self.steps)
         return Plan(self.devices, lanes, buffers, steps, self.events, sum(ends), tuple(offsets), tuple(ends))
 
-    def bindings(self) -> Bindings:
-        bindings = Bindings([None] * len(self.buffers))
+    def bindings(self) -> list[Any]:
+        bindings: list[Any] = [None] * len(self.buffers)
         for buffer, value in self.given.items():
-            bindings.memory[buffer] = value
+            bindings[buffer] = value
         return bindings
 
-    def start(self, backend: HostBackend) -> tuple[Run, Bindings]:
+    def start(self, backend: HostBackend) -> tuple[Run, list[Any]]:
         bindings = self.bindings()
         return backend.prepare(self.plan()).submit(bindings), bindings
 
@@ -154,7 +153,7 @@ class Builder:
         run, bindings = self.start(backend)
         finish(run)
         assert [f.error for f in run.failures()] == []
-        return bindings.memory
+        return bindings
 
     def fail(self, backend: HostBackend) -> BaseException:
         """Run it; gives the one error."""

@@ -17,7 +17,7 @@ from dagpu.common.errors import NoDeviceError, PlanError
 from dagpu.common.layout import address_of, bf16
 from dagpu.handles.device_handles import Driver
 from dagpu.kernels.tile import Tile
-from dagpu.testing import Bindings, Cell, CopyHtoD, HostBackend, Instruction, View, contiguous_layout, driver_of
+from dagpu.testing import Cell, CopyHtoD, HostBackend, Instruction, View, contiguous_layout, driver_of
 from tests.unit.backends.host.host_plans import F32, PATIENCE, Builder, adding, bytes_of, finish, used
 from tests.unit.backends.host.host_plans import backend as backend
 
@@ -54,13 +54,13 @@ def test_memory_info_is_of_the_machine(backend: HostBackend) -> None:
 def test_a_plan_for_another_kind_is_refused(backend: HostBackend) -> None:
     """A device name that is not the host's is an error at once."""
     with pytest.raises(NoDeviceError, match="'cuda:0'"):
-        backend.prepare(Builder(devices=("cuda:0",)).plan()).submit(Bindings([]))
+        backend.prepare(Builder(devices=("cuda:0",)).plan()).submit([])
 
 
 def test_a_lane_of_another_device_is_refused(backend: HostBackend) -> None:
     """A user's stream works on its own device only."""
     with pytest.raises(PlanError, match="not a stream of that device"):
-        backend.prepare(Builder(backend.device(1).stream().lane).plan()).submit(Bindings([]))
+        backend.prepare(Builder(backend.device(1).stream().lane).plan()).submit([])
 
 
 # ---- memory and threads
@@ -246,7 +246,7 @@ def test_many_plans_at_once(backend: HostBackend, seed: int) -> None:
                     continue
                 assert failed == failing
                 for buffer, expected in value.items():
-                    assert bytes_of(bindings.memory[buffer]).tolist() == [expected] * 16
+                    assert bytes_of(bindings[buffer]).tolist() == [expected] * 16
         except BaseException as error:
             errors.append(error)
 

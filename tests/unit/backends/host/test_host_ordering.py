@@ -85,7 +85,7 @@ def test_a_record_wakes_all_that_wait_for_it(backend: HostBackend) -> None:
     runs.append(run)
     started.set()
     finish(run)
-    assert [bytes_of(bindings.memory[out])[0] for out in outs] == [1, 2, 3, 4]
+    assert [bytes_of(bindings[out])[0] for out in outs] == [1, 2, 3, 4]
 
 
 def test_lanes_that_are_one_stream(backend: HostBackend) -> None:

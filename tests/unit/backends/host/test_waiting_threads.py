@@ -44,7 +44,7 @@ class Seen:
         finish(run)
         assert not run.failures()
         for out in self.outs:
-            assert bytes_of(bindings.memory[out])[:16].tolist() == [2] * 16
+            assert bytes_of(bindings[out])[:16].tolist() == [2] * 16
         return over and set(self.threads) == {threading.current_thread()}
 
 
@@ -85,7 +85,7 @@ def test_an_error_in_place_fails_the_run(backend: HostBackend) -> None:
     (failure,) = run.failures()
     assert type(failure.error) is ZeroDivisionError
     assert failure.instruction.writes == (seen.outs[0],)
-    assert bytes_of(bindings.memory[seen.outs[1]])[:16].tolist() == [2] * 16
+    assert bytes_of(bindings[seen.outs[1]])[:16].tolist() == [2] * 16
 
 
 def divide(y: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import array, expr, f16, f32, from_host, i32, zeros
+from dagpu import array, bf16, expr, f16, f32, f64, from_host, i32, zeros
 from dagpu.arrays import arg_reductions, ordered_sums, reductions
 from dagpu.kernels import twin_blocks
 from dagpu.kernels.twin_blocks import ElementBlocks, GroupedBlocks, boxes_of
@@ -160,3 +160,23 @@ def test_the_body_of_softmax_takes_little_memory(dtype: Any) -> None:
     t = zeros((200, 100, 100), dtype).sync()
     for axis in (0, 1, 2):
         assert grown(array.softmax(t.borrow(), axis).sync) < MOST + t.nbytes
+
+
+@pytest.mark.parametrize("dtype", [f32, f64, bf16])
+def test_the_body_of_take_takes_little_memory(dtype: Any) -> None:
+    """Beside its result, along each axis, with indices that count from either end."""
+    t, places = zeros((200, 100, 100), dtype).sync(), from_host(np.arange(100) - 50).sync()
+    for axis in (0, 1, 2):
+        op = array.take(t.borrow(), places.borrow(), axis)
+        assert grown(op.sync) < MOST + t.nbytes // (2 if axis == 0 else 1)
+
+
+@pytest.mark.parametrize("dtype", [f32, f64])
+def test_the_body_of_a_product_takes_little_memory(dtype: Any) -> None:
+    """Beside its result: operands in rows or in columns, and batches of them."""
+    a, b = zeros((3000, 4), dtype).sync(), zeros((4, 1000), dtype).sync()
+    result = 3000 * 1000 * np.dtype(dtype).itemsize
+    assert grown(array.matmul(a.borrow(), b.borrow()).sync) < MOST + result
+    assert grown(array.matmul(b.borrow(), a.borrow(), transpose="ab").sync) < MOST + result
+    batch = zeros((300, 100, 4), dtype).sync()
+    assert grown(array.matmul(batch.borrow(), batch.borrow(), transpose="b").sync) < MOST + result

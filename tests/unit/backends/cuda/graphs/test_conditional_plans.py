@@ -49,7 +49,7 @@ def with_if(program: Program, at: int) -> tuple[Program, int]:
 def launched(plan: Executable, inputs: dict[int, Any]) -> list[bytes]:
     """Run a plan as a graph, and return the bytes of its results on the host."""
     bindings = bound(plan, inputs)
-    run = plan.launch_again(bindings.memory, 0.0, True)
+    run = plan.launch_whole(bindings, 0.0, True)
     assert run is not None
     assert run.wait()
     assert run.failures() == []
@@ -83,6 +83,6 @@ def test_a_plan_with_an_if_goes_through_no_stream() -> None:
         with pytest.raises(AssertionError, match="streams decide nothing"):
             plan.submit(bound(plan, given_inputs), graph=True)
         machine.gpus[0].fail("cuGraphAddNode", 801)
-        assert plan.launch_again(bound(plan, given_inputs).memory, 0.0, True) is None
+        assert plan.launch_whole(bound(plan, given_inputs), 0.0, True) is None
         assert "cuGraphAddNode failed" in plan.lacks_graph
         assert machine.gpus[0].calls["cuLaunchKernelEx"] == 0

@@ -239,7 +239,7 @@ def test_a_frozen_plan_works_on_the_same_memory_each_time(machine: Machine) -> N
     plan = prepared(program)
     bindings = bound(plan, inputs)
     frozen = plan.freeze(bindings)
-    outputs = [bindings.memory[n] for n, b in enumerate(program.buffers) if b.role is Role.OUTPUT]
+    outputs = [bindings[n] for n, b in enumerate(program.buffers) if b.role is Role.OUTPUT]
     (result,) = [each for each in outputs if isinstance(each, np.ndarray)]
     memory = [each for each in outputs if isinstance(each, MemoryBlock)]
     (source,) = [held for held in inputs.values() if isinstance(held, MemoryBlock)]
@@ -316,7 +316,7 @@ def test_large_arrays_of_a_frozen_plan_are_staged_by_a_thread(
     assert outer.compiled.blocking
     array[...] = 7
     run(outer, {0: block(np.zeros(1), machine)})
-    assert all((each == 7).all() for n, each in enumerate(bindings.memory) if isinstance(each, np.ndarray))
+    assert all((each == 7).all() for n, each in enumerate(bindings) if isinstance(each, np.ndarray))
 
 
 def test_what_cannot_be_frozen_says_why(machine: Machine) -> None:

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dagpu import DeviceError, RoundRobin, f32
 from dagpu.backends.cuda.graphs.instances import INSTANCES
-from dagpu.testing import Bindings, Run
+from dagpu.testing import Run
 from tests.programs.graph_trials import (
     bound,
     mixture,
@@ -36,7 +36,7 @@ class Runs(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.installed: Any = None
-        self.under_way: list[tuple[Run, Bindings, list[bytes], bool]] = []
+        self.under_way: list[tuple[Run, list[Any], list[bytes], bool]] = []
         self.kept: list[tuple[list[Any], list[bytes]]] = []
         self.faulty = False
 

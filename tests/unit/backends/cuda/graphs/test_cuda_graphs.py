@@ -106,7 +106,7 @@ def test_any_plan_gives_what_running_it_in_order_gives(drawn: Program, seed: int
                 started, before = under_way.pop()
                 assert started.wait()
                 assert not started.failures()
-                kept.append([(n, held) for n, held in enumerate(before.memory) if isinstance(held, MemoryBlock)])
+                kept.append([(n, held) for n, held in enumerate(before) if isinstance(held, MemoryBlock)])
             for n, held in (pair for each in kept for pair in each):
                 if program.buffers[n].role is Role.INPUT or n in written:
                     assert contents(held, machine)[: len(wanted[n])] == wanted[n]

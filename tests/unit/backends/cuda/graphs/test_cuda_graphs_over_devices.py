@@ -49,9 +49,12 @@ def bounces(rounds: int) -> Any:
     return pipeline(lambda: there_and_back(rounds))
 
 
-def test_every_node_is_on_its_device(machine: Machine) -> None:
+@pytest.mark.parametrize("polled", [False, True])
+def test_every_node_is_on_its_device(machine: Machine, polled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels and fills work where their memory is, and a copy between devices is pushed. The whole is one launch, in a
-    stream of the first device. No event orders the devices; the second waits for the end, to notice a loss."""
+    stream of the first device. No event orders the devices. The second waits for the end, to notice a loss, but not for
+    a run that ends while it is polled."""
+    monkeypatch.setenv("DAGPU_SPIN_US", "1000000" if polled else "0")
     bounced = bounces(4)
     assert (bounced().sync() == 16).all()
     one, other = machine.gpus
@@ -59,7 +62,7 @@ def test_every_node_is_on_its_device(machine: Machine) -> None:
     for _ in range(3):
         assert (bounced().sync() == 16).all()
     waits = [gpu.calls["cuStreamWaitEvent"] for gpu in machine.gpus]
-    assert waits == [before[0], before[1] + 3]
+    assert waits == [before[0], before[1] + 3 * (not polled)]
     assert (one.calls["cuGraphInstantiate"], one.calls["cuGraphLaunch"]) == (1, 3)
     assert other.calls["cuGraphLaunch"] == 0
 

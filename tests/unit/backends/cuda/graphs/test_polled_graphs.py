@@ -1,6 +1,7 @@
 """Runs that are one graph and are polled by their own stream: refused calls, lost devices, other threads."""
 
 import linecache
+import os
 import sys
 from contextlib import suppress
 from types import FrameType
@@ -17,13 +18,13 @@ from dagpu.backends.cuda.graphs import instances
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.replay import starts
-from dagpu.backends.cuda.replay.graph_run import GraphRun
+from dagpu.backends.cuda.replay.cuda_run import CudaRun
 from dagpu.testing import Run
 from tests.programs.arithmetic import axpy
 from tests.programs.graph_trials import bound, prepared, program_of
 from tests.simulated.cuda import driver, installed
 from tests.simulated.machine import Machine
-from tests.simulated.raising import RaisingAt, lines_to_try
+from tests.simulated.raising import ActingAt, RaisingAt, lines_to_try
 from tests.simulated.runs import events_in_use, fresh_machine  # noqa: F401  # a fixture
 
 S: Final = (2, 2)
@@ -110,7 +111,7 @@ def test_a_run_whose_end_is_interrupted_is_over(machine: Machine) -> None:
     the pool twice."""
     plan, inputs = in_place(machine)
     hit = 0
-    for code, line in lines_to_try(GraphRun._finish):  # noqa: SLF001  # no other way
+    for code, line in lines_to_try(CudaRun._end_polled):  # noqa: SLF001  # no other way
         if linecache.getline(code.co_filename, line).strip() == "self.finished = True":
             continue  # the end itself
         finished(plan, inputs)
@@ -123,6 +124,86 @@ def test_a_run_whose_end_is_interrupted_is_over(machine: Machine) -> None:
         assert run.done()
         assert len(set(map(id, plan.graphs.idle))) == len(plan.graphs.idle)
     assert hit > 5
+
+
+def test_a_task_that_sleeps_while_another_thread_ends_the_run_leaves_nothing(machine: Machine) -> None:
+    """At whatever line of the look, and of the end, the event for that task is recorded: the run is over, and its
+    graph, stream and event are in the pools once."""
+    plan, inputs = in_place(machine)
+    finished(plan, inputs)
+    streams = driver().streams
+    slept = 0
+    for function in (CudaRun._look, CudaRun._end_polled):  # noqa: SLF001  # no other way
+        for code, line in lines_to_try(function):
+            run = submitted(plan, inputs)
+            descriptors: list[int | None] = []
+
+            def sleep(run: Run = run, descriptors: list[int | None] = descriptors) -> None:
+                if not descriptors:
+                    descriptors.append(None)
+                    descriptors[0] = run.readable()
+
+            with ActingAt(code, line, sleep):
+                while not run.done():
+                    pass
+            assert run.wait()
+            assert not run.failures()
+            for descriptor in filter(None, descriptors):
+                os.close(descriptor)
+                slept += 1
+            for pool in (plan.graphs.idle, streams.exclusive, streams._events):  # noqa: SLF001  # it counts what a backend keeps
+                assert len(set(map(id, pool))) == len(pool), line
+            assert events_in_use(driver()) == 0
+            assert not driver().live
+    assert slept > 5
+
+
+def test_a_thread_that_ends_a_run_while_a_task_begins_to_sleep_leaves_nothing(machine: Machine) -> None:
+    """At whatever line of the record of the event: no live run is left, and no event is in use."""
+    plan, inputs = in_place(machine)
+    finished(plan, inputs)
+    for function in (CudaRun._record_end, CudaRun._become_live):  # noqa: SLF001  # no other way
+        for code, line in lines_to_try(function):
+            run = submitted(plan, inputs)
+
+            def look(run: Run = run) -> None:
+                for _ in range(100):
+                    run.done()
+
+            with ActingAt(code, line, look):
+                descriptor = run.readable()
+            assert run.wait()
+            if descriptor is not None:
+                os.close(descriptor)
+            assert not driver().live, line
+            assert events_in_use(driver()) == 0, line
+            assert len(set(driver().streams.exclusive)) == len(driver().streams.exclusive), line
+
+
+def test_a_device_that_another_thread_loses_while_a_run_begins_to_sleep_ends_the_run() -> None:
+    """At whatever line of the launch's follow-up, and of the record of the event, another run notices the loss."""
+    for function in (CudaRun.poll_stream, CudaRun._record_end, CudaRun._become_live):  # noqa: SLF001  # no other way
+        for code, line in lines_to_try(function):
+            with installed(5, gpus=1) as machine:
+                plan, inputs = in_place(machine)
+                finished(plan, inputs)
+                with machine.hold():
+                    other = submitted(plan, inputs)
+
+                def lose(machine: Machine = machine, other: Run = other) -> None:
+                    machine.gpus[0].lose(700)
+                    other.done()
+
+                with machine.hold(), ActingAt(code, line, lose):
+                    run = submitted(plan, inputs)
+                    descriptor = run.readable()
+                lose()
+                assert run.done(), line
+                (failure,) = run.failures()
+                assert isinstance(failure.error, DeviceLostError)
+                assert not driver().live
+                if descriptor is not None:
+                    os.close(descriptor)
 
 
 def test_a_thread_that_takes_the_idle_graph_first_does_no_harm(machine: Machine) -> None:

@@ -38,7 +38,7 @@ from dagpu.backends.cuda.replay import submit
 from dagpu.backends.cuda.replay.cuda_run import CudaRun
 from dagpu.backends.cuda.resources import streams
 from dagpu.backends.cuda.resources.cuda_device import Watchdog, identity
-from dagpu.testing import Bindings, backend
+from dagpu.testing import backend
 from tests.programs.arithmetic import add, axpy, scale
 from tests.simulated.cuda import driver, installed
 from tests.simulated.machine import PATIENCE, Machine, SimulatedEvent
@@ -98,12 +98,12 @@ def test_memory_of_a_run_that_is_just_ending_is_waited_for(monkeypatch: pytest.M
 
         monkeypatch.setattr(CudaRun, "_read_reports", slowly)
         monkeypatch.setattr(CudaRun, "_synchronize", waits)
-        first = prepared.submit(Bindings([None] * len(plan.buffers)))
+        first = prepared.submit([None] * len(plan.buffers))
         watch = threading.Thread(target=first.wait)
         watch.start()
         try:
             assert ending.wait(PATIENCE)
-            second = prepared.submit(Bindings([None] * len(plan.buffers)))
+            second = prepared.submit([None] * len(plan.buffers))
         finally:
             go_on.set()
             watch.join()

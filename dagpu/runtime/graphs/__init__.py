@@ -1,1 +1,0 @@
-"""Captures graphs from ops and scopes, and updates their memory between launches."""

@@ -1,1 +1,0 @@
-"""Pipelines, and the check of their calls, which feeds share."""

@@ -1,1 +1,0 @@
-"""Tests of dagpu.lowering.updates: what updates of a feed run, and how contents are told apart."""
