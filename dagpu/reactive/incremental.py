@@ -12,26 +12,25 @@ from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.places import Origin, StartedAt
 from dagpu.handles import SharedTensor, live_state
-from dagpu.lowering.updates.claims import Change
-from dagpu.lowering.updates.comparing.compare_values import same_kind
-from dagpu.lowering.updates.host_layer import HostLayer, NewTraceNeeded
-from dagpu.lowering.updates.live_inputs import Bound, LetThrough, LiveInput, LiveInputs
-from dagpu.lowering.updates.live_result import Build, Made, TargetMemory, result_builder
-from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.array_parts import Box
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import PLAIN, Snapshot, Version
+from dagpu.reactive.claims import Change
+from dagpu.reactive.host_layer import HostLayer, NewTraceNeeded
+from dagpu.reactive.live_result import Build, Made, TargetMemory, result_builder
+from dagpu.reactive.live_stage import Contents, Lenders, LiveStage
+from dagpu.reactive.prepared_tiles import ChangedParts
 from dagpu.reactive.shared_work import SharedWork
-from dagpu.reactive.stages.explained_stages import explain_stages
-from dagpu.reactive.stages.live_stage import Contents, Lenders, LiveStage
-from dagpu.reactive.stages.prepared_tiles import ChangedParts
-from dagpu.reactive.stages.stage_maker import StageMaker
-from dagpu.runtime.calls.direct_call import MISS
-from dagpu.runtime.calls.settings import Settings
+from dagpu.reactive.stage_maker import StageMaker, explain_stages
+from dagpu.reactive.value_numbers import ValueNumbers
 from dagpu.runtime.device_lookup import find_device
+from dagpu.runtime.direct_call import MISS
 from dagpu.runtime.execute import next_stage
-from dagpu.runtime.waiting.waits import Waits
+from dagpu.runtime.loaded_plan import Settings
+from dagpu.runtime.waits import Waits
+from dagpu.tracing.compare_values import same_kind
+from dagpu.tracing.live_inputs import Bound, LetThrough, LiveInput, LiveInputs
 from dagpu.tracing.run_memo import ends_on_host
 from dagpu.tracing.tracer import Tracer
 

@@ -23,19 +23,19 @@ from typing import Any, final
 from dagpu.common.critical import Bookkeeping
 from dagpu.common.places import Origin
 from dagpu.handles import SharedTensor
-from dagpu.lowering.updates.claims import Change
-from dagpu.lowering.updates.live_inputs import LastCall
-from dagpu.lowering.updates.shared_buffers import SharedBuffer
-from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import BUILT_IN, Map, Shared, Then, Zip, nodes_of
 from dagpu.ops.single_flight import NOTHING, Once
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import Snapshot, Version
-from dagpu.reactive.stages.live_stage import Lenders, LiveStage
-from dagpu.reactive.stages.prepared_tiles import ChangedParts
-from dagpu.runtime.waiting.waits import Waits
+from dagpu.reactive.claims import Change
+from dagpu.reactive.live_stage import Lenders, LiveStage
+from dagpu.reactive.prepared_tiles import ChangedParts
+from dagpu.reactive.value_numbers import ValueNumbers
+from dagpu.runtime.waits import Waits
+from dagpu.tracing.live_inputs import LastCall
 from dagpu.tracing.own_plans import inputs_of
+from dagpu.tracing.shared_buffers import SharedBuffer
 
 AnyOp = DeviceOp[Any, Any, Any]
 

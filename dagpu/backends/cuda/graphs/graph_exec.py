@@ -23,7 +23,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     RawGraph,
 )
 from dagpu.backends.cuda.graphs.topology import CommandNode, ConditionalNode, GraphTopology, LaunchTemplate, Node
-from dagpu.backends.cuda.libraries.library_calls import BodyInGraph, LibraryCall, refused_capture
+from dagpu.backends.cuda.kernels.library_calls import BodyInGraph, LibraryCall, refused_capture
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import DeviceError, DeviceLostError
