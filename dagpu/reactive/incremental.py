@@ -277,16 +277,17 @@ class IncrementalRun:
         of those that have failed since."""
         available: Contents = {}
         bound: dict[AnyOp, tuple[Any, Any]] = {}
+        again = self._build is None
         if self._live is not None:
             self._mark_changed(snapshot)
-            stale = 0 if self._build is None else self._stale
+            stale = 0 if again else self._stale
             for stage in self._stages:
                 available |= stage.contents(table, stale)
-            bound |= self._live.bound(self._host_stale)
+            bound |= self._live.bound(self._host_stale, in_each_update=again)
         for live, stages in self._failed:
             for stage in stages:
                 available |= stage.contents(table, 0)
-            bound |= live.bound(0)
+            bound |= live.bound(0, in_each_update=again)
         return available, bound
 
     async def _trace(self, snapshot: Snapshot, waits: Waits) -> Any:

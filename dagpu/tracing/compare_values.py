@@ -1,6 +1,7 @@
 """Comparisons of the values that a feed has at two instants."""
 
 from collections.abc import Callable
+from functools import partial
 from operator import is_
 from typing import Any
 
@@ -102,14 +103,16 @@ def truth_of(found: Any, what: str, cure: str) -> bool:
 
 
 def same_objects(old: Any, new: Any, are_equal: Callable[[object, object], bool] = is_) -> bool:
-    """Return true if two values are built of the same objects, or of plain values with the same bits. `are_equal` may
-    know that two objects have equal contents."""
+    """Return true if two values are built of the same objects, or of plain values with the same bits, in containers
+    too. `are_equal` may know that two objects have equal contents. No container of `old` may have been changed since.
+    """
     if are_equal(old, new):
         return True
     if type(old) in PLAIN and type(old) is type(new):
         return exact_token(old) == exact_token(new)
     if type(old) is SharedTensor and type(new) is SharedTensor:
         return live_state(old).storage is live_state(new).storage
-    if type(old) is not type(new) or not isinstance(old, tuple) or len(old) != len(new):
+    if type(old) is not type(new) or not is_container(old):
         return False
-    return all(same_objects(one, other, are_equal) for one, other in zip(old, new, strict=True))
+    items, others = list(contents_of(old)), list(contents_of(new))
+    return len(items) == len(others) and all(map(partial(same_objects, are_equal=are_equal), items, others))

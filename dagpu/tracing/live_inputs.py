@@ -233,17 +233,23 @@ class LiveInputs:
             else:
                 self._built.append(each)
 
-    def bound(self, stale: int) -> dict[AnyOp, tuple[Any, Any]]:
+    def bound(self, stale: int, *, in_each_update: bool = False) -> dict[AnyOp, tuple[Any, Any]]:
         """Return for each closure its last argument and what it has returned for that, for a later trace. The bits
-        `stale` have changed since the values of the inputs were computed.
+        `stale` have changed since the values of the inputs were computed. Traces that come `in_each_update` lose
+        nothing by what is structural.
 
-        An op that a closure has returned may hold a stand-in of what the closure was given. It is as good in a later
-        trace only if all of that is structural: then the argument is the same.
+        An op that a closure has returned may hold a stand-in of what the closure was given, which is a constant in a
+        later trace. So what the closure was given must be structural: it is already, or that trace makes it so. As a
+        constant an array has the same contents; a number would be another argument of a kernel, which then runs again.
         """
         found = {
             node: (concrete, value)
             for node, (argument, concrete, value) in self._calls.items()
-            if not isinstance(value, DeviceOp) or self.reads.issuperset(self._indices_in(argument))
+            if not isinstance(value, DeviceOp)
+            or all(
+                index in self.reads or (in_each_update and type(self.inputs[index].value) is np.ndarray)
+                for index in self._indices_in(argument)
+            )
         }
         for made in self.inputs:
             if made.node is not None and not made.bits & stale:

@@ -419,10 +419,10 @@ class LiveSources:
         made = self._call(closures, node, f, argument)
         if isinstance(made, DeviceOp):
             if not _op_holds_handles(made):
-                live.bind(node, argument, concrete, made)
+                live.bind(node, argument, live.concrete(argument), made)
         elif not has_op(made) and not _holds_handles(made):
             made = make_unwritable(made)  # later traces get these objects, so this one does too
-            live.bind(node, argument, concrete, made)
+            live.bind(node, argument, live.concrete(argument), made)  # not what the closure may have changed
             return own_containers(made)
         return made
 
