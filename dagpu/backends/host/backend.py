@@ -34,6 +34,8 @@ class HostDriver(HostMemoryDriver):
 
     __slots__ = ("_numbers", "_pool")
 
+    kind: ClassVar[Literal["host", "cuda"]] = "host"
+
     def __init__(self, index: int) -> None:
         super().__init__(index)
         self._pool: dict[int, WorkerStream] = {}
@@ -72,10 +74,6 @@ class HostBackend:
 
     def __init__(self) -> None:
         self._devices = DeviceRegistry("host", HostDriver, _refuse)
-
-    @property
-    def kind(self) -> Literal["host", "cuda"]:
-        return "host"
 
     def device_count(self) -> int:
         """Return 1. Further devices, for experiments, are used only by name: they share the same cores."""
