@@ -34,8 +34,6 @@ class HostDriver(HostMemoryDriver):
 
     __slots__ = ("_numbers", "_pool")
 
-    kind: ClassVar[Literal["host", "cuda"]] = "host"
-
     def __init__(self, index: int) -> None:
         super().__init__(index)
         self._pool: dict[int, WorkerStream] = {}
@@ -71,6 +69,8 @@ class HostBackend:
     the thread that waits for it. Implements `dagpu.backends.protocol.Backend`."""
 
     __slots__ = ("_devices",)
+
+    kind: ClassVar[Literal["host", "cuda"]] = "host"
 
     def __init__(self) -> None:
         self._devices = DeviceRegistry("host", HostDriver, _refuse)
