@@ -25,6 +25,7 @@ from mypy.nodes import (
     Var,
 )
 from mypy.operators import op_methods
+from mypy.types import Instance, get_proper_type
 
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder, statement
 from dagpu.mypy_plugin.analysis.callees import closure_of, is_partial, method_of
@@ -242,10 +243,11 @@ def _augmented(b: GraphBuilder, s: OperatorAssignmentStmt) -> None:
                 assign(b, s.lvalue, found, s)
             return
     b.how = "being put into a container"
-    held = b.value(s.rvalue)
+    keeps = not _is_plain(b, s.lvalue)
+    held = b.evaluate(s.rvalue, keeps)
     b.read(s.lvalue)
     place = place_of(b, s.lvalue)
-    if place is None:
+    if place is None or not keeps:
         return
     is_list = s.op == "+" and _is_list(b, s.lvalue)
     b.emit(Rearrange(s, place, Change.BEHIND) if is_list else Forget(s, place, whole=False))
@@ -275,6 +277,12 @@ def _delete(b: GraphBuilder, s: DelStmt) -> None:
         if base is not None:
             b.emit(Forget(s, base, whole=False))
             b.emit(Rearrange(s, base, Change.REMOVES))
+
+
+def _is_plain(b: GraphBuilder, e: Expression) -> bool:
+    """Return True for text, a number and their like, which hold nothing."""
+    t = get_proper_type(b.types.get(e))
+    return isinstance(t, Instance) and t.type.module_name == "builtins" and not t.args and not b.kinds.may_own(t)
 
 
 def _is_list(b: GraphBuilder, e: Expression) -> bool:

@@ -76,3 +76,18 @@ def replaced_in_place() -> None:
     t |= vector()
     t |= vector()
     eat(t.t)
+
+
+def formatted_in_place() -> None:
+    t = vector()
+    text = "%s"
+    text %= t
+    print(text)
+    eat(t)
+
+
+def formatted_in_place_with_others(text: str = "%s %s") -> str:
+    t = vector()
+    text %= (t, t.borrow())
+    eat(t)
+    return text
