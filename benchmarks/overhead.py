@@ -29,7 +29,7 @@ from dagpu import RoundRobin, current_device, device, value
 from dagpu.plans.scheduler import schedule
 from dagpu.plans.verifier import verify
 from dagpu.runtime.device_lookup import backend
-from dagpu.runtime.waiting.waits import BlockingWaits
+from dagpu.runtime.waits import BlockingWaits
 from dagpu.tracing.tracer import Tracer
 
 TOTAL, BUILD, AWAIT, IMPORT = 40.0, 6.0, 30.0, 0.3

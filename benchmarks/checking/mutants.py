@@ -49,14 +49,13 @@ class Subject:
 
 SUBJECTS: Final = {
     "plans": Subject(
-        ("dagpu/lowering", "dagpu/runtime", "dagpu/handles/storage.py", "dagpu/handles"), ("tests",),
+        ("dagpu/plans", "dagpu/tracing", "dagpu/runtime", "dagpu/handles"), ("tests",),
         "mutants", "Mutants",
     ),
     "updates": Subject(
         (
-            "dagpu/lowering/updates", "dagpu/reactive", "dagpu/lowering/verify/data_flow.py",
-            "dagpu/lowering/verify/verify_update.py", "dagpu/lowering/verify/verify_tiles.py",
-            "dagpu/lowering/verify/verify_conditional.py", "dagpu/lowering/verify/tile_shifts.py",
+            "dagpu/reactive", "dagpu/tracing/live_inputs.py", "dagpu/tracing/shared_buffers.py",
+            "dagpu/tracing/sources.py", "dagpu/tracing/compare_values.py",
         ),
         (
             "tests/behaviour/live", "tests/behaviour/flows", "tests/behaviour/tiles", "tests/unit/reactive",

@@ -1,7 +1,7 @@
 """The connection to a Dask cluster: its workers, its event loop, and who may speak to it.
 
 A wait takes no thread: one call goes to the loop, and one call comes back, by the pipe of
-`dagpu.runtime.waiting.trio_waits`.
+`dagpu.runtime.trio_waits`.
 """
 
 import ast
@@ -28,7 +28,7 @@ from dagpu.common.places import Origin, describe, here, place_of
 from dagpu.common.wrong_arguments import check_path
 from dagpu.handles.device_handles import Device
 from dagpu.runtime.device_lookup import backends
-from dagpu.runtime.waiting.trio_waits import TrioWaits
+from dagpu.runtime.trio_waits import TrioWaits
 
 _T = TypeVar("_T")
 

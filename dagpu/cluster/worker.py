@@ -25,11 +25,10 @@ from dagpu.plans.policies import SingleStream
 from dagpu.plans.prediction import forecast
 from dagpu.plans.program import HOST, Buffer, Cell, CopyDtoH, CopyHtoD, Instruction, Launch, Program, Role, View
 from dagpu.plans.scheduler import schedule
-from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_program
-from dagpu.runtime.calls.run_call import raise_failures, start_call
-from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import backend, find_device
-from dagpu.runtime.waiting.waits import BlockingWaits, drive
+from dagpu.runtime.loaded_plan import LoadedPlan, Settings, plan_program
+from dagpu.runtime.run_call import raise_failures, start_call
+from dagpu.runtime.waits import BlockingWaits, drive
 from dagpu.tracing.signature import BoundArguments
 
 Bytes: TypeAlias = "np.ndarray[Any, np.dtype[np.uint8]]"

@@ -92,7 +92,7 @@ def _with_fast_init(cls: type[Any]) -> type[Any]:
 # | `dagpu.ops.base.NODES` | the fluent methods of an op | dagpu.ops.nodes |
 # | `dagpu.ops.base.RUNNER` | `sync()`, `await`, `graph()`, `explain()` of an op | dagpu.runtime.interpreter |
 # | `dagpu.ops.source_op.PUT_PART` | `write()` of a source of a tensor | dagpu.reactive.put_part |
-# | `dagpu.ops.versions.FIND_TASK` | `batch()` | dagpu.runtime.waiting.trio_waits |
+# | `dagpu.ops.versions.FIND_TASK` | `batch()` | dagpu.runtime.trio_waits |
 # | `dagpu.plans.plan.DRAWING` | `to_svg()` of a plan | dagpu.plans.drawing |
 # | `dagpu.plans.plan.MEMORY_DRAWING` | `memory_to_svg()` of a plan | dagpu.plans.drawing |
 # | `dagpu.kernels.expression.FUSED` | `f.sum()` | dagpu.arrays.fused_reductions |

@@ -111,7 +111,7 @@ from dagpu.reactive.flows.asking import Ask, batching
 from dagpu.reactive.flows.feed import Feed
 from dagpu.reactive.flows.flow_class import Flow
 from dagpu.reactive.flows.flow_makers import every, flow, merge, zip_flows
-from dagpu.reactive.flows.stats import Stats
+from dagpu.reactive.flows.stage import Stats
 from dagpu.reactive.observing import observe
 from dagpu.reactive.terminal import watch
 from dagpu.runtime.device_lookup import current_device, device, devices, use_device

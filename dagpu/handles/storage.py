@@ -35,7 +35,7 @@ def no_graph() -> None:
 class Storage:
     """A block of device memory that handles share. It is freed when the last handle is gone.
 
-    A run that allocates a block has a `TracedStorage` for it (dagpu.lowering). Its `memory` is None until the run is
+    A run that allocates a block has a `TracedStorage` for it (dagpu.tracing). Its `memory` is None until the run is
     complete. If the run fails, `memory` stays None, and `lost` is the reason.
     """
 

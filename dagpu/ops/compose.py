@@ -407,14 +407,17 @@ def sources_of(op: DeviceOp[Any, Any, Any]) -> Iterable[DeviceOp[Any, Any, Any]]
             return ()
 
 
-def nodes_of(root: DeviceOp[Any, Any, Any]) -> list[DeviceOp[Any, Any, Any]]:
+def nodes_of(
+    root: DeviceOp[Any, Any, Any],
+    inputs_of: Callable[[DeviceOp[Any, Any, Any]], Iterable[DeviceOp[Any, Any, Any]]] = sources_of,
+) -> list[DeviceOp[Any, Any, Any]]:
     """List the ops of a DAG, each once, the nearest to `root` first, as far as visible without calling closures."""
     found: dict[DeviceOp[Any, Any, Any], None] = {root: None}
     frontier = [root]
     while frontier:
         nearer, frontier = frontier, []
         for op in nearer:
-            for source in sources_of(op):
+            for source in inputs_of(op):
                 if source not in found:
                     found[source] = None
                     frontier.append(source)

@@ -1,6 +1,6 @@
 """Captured graphs: `CudaGraph`, its recording in a `Scope`, and `GraphLaunch`, the node that launches it.
 
-A graph is a description like an op. dagpu.runtime captures it and starts updates; dagpu.lowering plans its launches.
+A graph is a description like an op. dagpu.runtime captures it and starts updates; dagpu.plans plans its launches.
 """
 
 import itertools
@@ -62,11 +62,11 @@ class Captured:
         """The memory that the graph uses, its outputs included; the value is true for memory that it writes."""
         self.origin = origin
         self.updates = updates
-        """The work that is enqueued for the next launch: a `GraphUpdates` of dagpu.runtime.calls.run_call."""
+        """The work that is enqueued for the next launch: a `GraphUpdates` of dagpu.runtime.run_call."""
         self.plans = plans
         """The plans of the graph's updates and of the ops that launch it: a `PlanCache`, which dies with the graph."""
         self.settings = settings
-        """The `Settings` with which the graph was captured; see dagpu.runtime.calls.settings."""
+        """The `Settings` with which the graph was captured; see dagpu.runtime.loaded_plan."""
         self._lent = tuple(lent)
         # No tensor owns the temporaries, and two launches must not use them at once: each launch locks this storage.
         self._token = Storage(stream.device, 0, memory=())

@@ -284,7 +284,7 @@ innermost: Final = CURRENT_BATCH.get
 """Returns the innermost batch of this task or thread, which may have ended; None if there is none."""
 
 
-FIND_TASK: Final = Slot[Callable[[], object]]("dagpu.runtime.waiting.trio_waits")
+FIND_TASK: Final = Slot[Callable[[], object]]("dagpu.runtime.trio_waits")
 """Returns the task that runs now on this thread; None outside of tasks."""
 
 

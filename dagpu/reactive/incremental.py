@@ -6,32 +6,31 @@ where a value has another type or shape, and, if it has several stages, in each 
 the same by construction stays in use, so the device still runs only what has changed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.places import Origin, StartedAt
 from dagpu.handles import SharedTensor, live_state
-from dagpu.lowering.updates.claims import Change
-from dagpu.lowering.updates.comparing.compare_values import same_kind
-from dagpu.lowering.updates.host_layer import HostLayer, NewTraceNeeded
-from dagpu.lowering.updates.live_inputs import Bound, LetThrough, LiveInput, LiveInputs
-from dagpu.lowering.updates.live_result import Build, Made, TargetMemory, result_builder
-from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.ops.array_parts import Box
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import PLAIN, Snapshot, Version
+from dagpu.reactive.claims import Change
+from dagpu.reactive.host_layer import HostLayer, NewTraceNeeded
+from dagpu.reactive.live_result import Build, Made, TargetMemory, result_builder
+from dagpu.reactive.live_stage import Contents, Lenders, LiveStage
+from dagpu.reactive.prepared_tiles import ChangedParts
 from dagpu.reactive.shared_work import SharedWork
-from dagpu.reactive.stages.explained_stages import explain_stages
-from dagpu.reactive.stages.live_stage import Contents, Lenders, LiveStage
-from dagpu.reactive.stages.prepared_tiles import ChangedParts
-from dagpu.reactive.stages.stage_maker import StageMaker
-from dagpu.runtime.calls.direct_call import MISS
-from dagpu.runtime.calls.settings import Settings
+from dagpu.reactive.stage_maker import StageMaker, explain_stages
+from dagpu.reactive.value_numbers import ValueNumbers
 from dagpu.runtime.device_lookup import find_device
+from dagpu.runtime.direct_call import MISS
 from dagpu.runtime.execute import next_stage
-from dagpu.runtime.waiting.waits import Waits
+from dagpu.runtime.loaded_plan import Settings
+from dagpu.runtime.waits import Waits
+from dagpu.tracing.compare_values import same_kind
+from dagpu.tracing.live_inputs import Bound, LetThrough, LiveInput, LiveInputs
 from dagpu.tracing.run_memo import ends_on_host
 from dagpu.tracing.tracer import Tracer
 
@@ -146,7 +145,7 @@ class IncrementalRun:
         for made, version in changed:
             made.version, made.value = version, version.value
         if self._layer is None:
-            self._layer = HostLayer(live, self._host_stale)
+            self._layer = HostLayer(live, self._host_stale, self._shared)
         since, self._host_newer = self._host_newer, 0
         if self._layer.computes:
             try:
@@ -228,7 +227,6 @@ class IncrementalRun:
         waits: Waits,
         reuse: "_Reuse | None" = None,
         parts: ChangedParts | None = None,
-        earlier: Sequence[LiveStage] = (),
     ) -> None:
         """Make the targets of a stage. What comes after cutoffs that are not decided is left for a later part."""
         ran, before = 0, 0
@@ -245,7 +243,8 @@ class IncrementalRun:
             compare = sum(cut.own for cut in ready if cutoffs.compares(cut, change))
             change = change._replace(compare=compare)
             if (stage.common or stage.opened) and self._shared is not None:
-                ran += await self._shared.run(stage, earlier, change, snapshot, waits, self._origin, parts)
+                table = ValueNumbers() if reuse is None else reuse[0]
+                ran += await self._shared.run(stage, table, change, snapshot, waits, self._origin, parts)
             else:
                 ran += await stage.run(change, waits, self._origin, parts)
             if not wait:
@@ -278,16 +277,17 @@ class IncrementalRun:
         of those that have failed since."""
         available: Contents = {}
         bound: dict[AnyOp, tuple[Any, Any]] = {}
+        again = self._build is None
         if self._live is not None:
             self._mark_changed(snapshot)
-            stale = 0 if self._build is None else self._stale
+            stale = 0 if again else self._stale
             for stage in self._stages:
                 available |= stage.contents(table, stale)
-            bound |= self._live.bound(self._host_stale)
+            bound |= self._live.bound(self._host_stale, in_each_update=again)
         for live, stages in self._failed:
             for stage in stages:
                 available |= stage.contents(table, 0)
-            bound |= live.bound(0)
+            bound |= live.bound(0, in_each_update=again)
         return available, bound
 
     async def _trace(self, snapshot: Snapshot, waits: Waits) -> Any:
@@ -303,7 +303,7 @@ class IncrementalRun:
         live.bound_before, live.are_equal = bound, table.are_equal
         if self._shared is not None:
             self._shared_at = self._shared.changes
-            live.call_of = self._shared.call_of
+            live.sharing = None if self._shared.is_alone else self._shared
         stages: list[LiveStage] = []
         made: Made = {}
         build: Build | None = None
@@ -317,7 +317,7 @@ class IncrementalRun:
                 if not stages and all(map(ends_on_host, tracer.suspended)):
                     build = result_builder(tracer.root, live, stage.targets, made, where)
                 stages.append(stage)
-                await self._run_stage(stage, 0, snapshot, waits, (table, available), earlier=stages[:-1])
+                await self._run_stage(stage, 0, snapshot, waits, (table, available))
                 tracer.settle(stage.targets.memory)
                 published = [handle for handle in tracer.publish() if type(handle) is SharedTensor]
                 for handle in published:
@@ -348,7 +348,7 @@ class IncrementalRun:
         self._layer = None
         self._count_kept()
         if self._shared is not None:
-            self._shared.keep_met(live.met | {made.node for made in live.inputs if made.node is not None})
+            self._shared.keep_met(live.met, live.called())
         return result
 
     # ---- other feeds

@@ -20,12 +20,12 @@ from dagpu.reactive.flows.flow_class import Flow
 from dagpu.reactive.flows.stage import End, FlowStage, Opening
 from dagpu.reactive.incremental import IncrementalRun
 from dagpu.reactive.shared_work import SharedWork
-from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.checked_runs import CheckedRuns
 from dagpu.runtime.interpreter import current_settings
+from dagpu.runtime.loaded_plan import Settings
 from dagpu.runtime.nesting import recording_block, refuse_nested
 from dagpu.runtime.spawning import borrows_in
-from dagpu.runtime.waiting.trio_waits import TrioWaits, await_steps, protected
+from dagpu.runtime.trio_waits import TrioWaits, await_steps, protected
 
 _T = TypeVar("_T")
 _N = TypeVar("_N", bound=np.generic)

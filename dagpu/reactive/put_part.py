@@ -18,8 +18,8 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.creation import dup, from_host, memcpy
 from dagpu.ops.source_op import KEEP_PART, PUT_PART
 from dagpu.runtime import execute
-from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.interpreter import current_settings
+from dagpu.runtime.loaded_plan import Settings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

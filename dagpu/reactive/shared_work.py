@@ -2,61 +2,42 @@
 
 The value of such a node is computed once for each snapshot of its sources, by the feed that needs it first. While two
 feeds observe a node, the tensor is a result of the update that makes it, in memory of its own: the feed claims the
-node's `Once` before the update, and publishes the tensor after it. Another feed that finds the value there, of the same
-revisions of the node's sources, takes its memory, and the update leaves out what makes it. A feed that finds the `Once`
-claimed waits; it gives up its own claims first, so that no two feeds wait for each other. Plain runs use the same
-`Once`, so they share too.
+node's `Once` before the stage that makes the tensor, and publishes it then. Another feed that finds the value there, of
+the same revisions of the node's sources, takes its memory, and the update leaves out what makes it. Plain runs use the
+same `Once`, so they share too.
 
-Closures of the host below such a node are called once for each argument: the feeds share the last value of each.
+What cannot be published is taken by value number from the feed that has made it: what is below a node, and a node whose
+value goes through the host or may be that of an earlier snapshot. The claim of such a node is kept until the end of the
+update, from which on the feed lends what it holds. A feed that finds a `Once` claimed waits; it gives up its own claims
+first, so that no two feeds wait for each other.
+
+Closures below such a node are called once for each argument: the feeds share the last call of each.
 """
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, final
 
-from dagpu.common.containers import values_in
 from dagpu.common.critical import Bookkeeping
 from dagpu.common.places import Origin
-from dagpu.handles import HANDLES, SharedTensor
-from dagpu.handles.handle_trees import make_unwritable
-from dagpu.lowering.updates.claims import Change
-from dagpu.lowering.updates.comparing.compare_values import same_objects
-from dagpu.lowering.updates.live_inputs import Call
-from dagpu.lowering.updates.shared_buffers import SharedBuffer
-from dagpu.lowering.updates.value_numbers import ValueNumbers
+from dagpu.handles import SharedTensor
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import BUILT_IN, Map, Shared, Zip, nodes_of
+from dagpu.ops.compose import BUILT_IN, Map, Shared, Then, Zip, nodes_of
 from dagpu.ops.single_flight import NOTHING, Once
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import Snapshot, Version
-from dagpu.reactive.stages.live_stage import Lenders, LiveStage
-from dagpu.reactive.stages.prepared_tiles import ChangedParts
-from dagpu.runtime.waiting.waits import Waits
+from dagpu.reactive.claims import Change
+from dagpu.reactive.live_stage import Lenders, LiveStage
+from dagpu.reactive.prepared_tiles import ChangedParts
+from dagpu.reactive.value_numbers import ValueNumbers
+from dagpu.runtime.waits import Waits
+from dagpu.tracing.live_inputs import LastCall
+from dagpu.tracing.own_plans import inputs_of
+from dagpu.tracing.shared_buffers import SharedBuffer
 
 AnyOp = DeviceOp[Any, Any, Any]
-
-
-@final
-class _LastCall:
-    """The last argument and value of a closure that several feeds call."""
-
-    __slots__ = ("_last",)
-
-    def __init__(self) -> None:
-        self._last: tuple[Any, Any] | None = None
-
-    def value(self, call: Call, argument: Any) -> Any:
-        """Return what `call` gives for an argument; the last value, if the argument is the same."""
-        last = self._last  # one read: another thread may replace the pair
-        if last is not None and same_objects(last[0], argument):
-            return last[1]
-        value = call(argument)
-        if not any(type(item) in HANDLES or isinstance(item, DeviceOp) for item in values_in(value)):
-            value = make_unwritable(value)
-            self._last = argument, value
-        return value
 
 
 @final
@@ -65,7 +46,7 @@ class _Observed:
 
     def __init__(self) -> None:
         self._feeds: Counter[AnyOp] = Counter()
-        self._calls: dict[AnyOp, _LastCall] = {}
+        self._calls: dict[AnyOp, LastCall] = {}
         self._published: dict[AnyOp, Any] = {}
         self.open: dict[SharedWork, None] = {}
         """The feeds that are open."""
@@ -79,7 +60,7 @@ class _Observed:
                 self._feeds[node] += 1
                 if self._feeds[node] == 2:
                     self.changes += 1
-                    if type(node) is Map:
+                    if type(node) is not Shared:
                         self.share_call(node)
 
     def leave(self, nodes: Iterable[AnyOp]) -> None:
@@ -87,13 +68,13 @@ class _Observed:
         with Bookkeeping():
             for node in nodes:
                 self._feeds[node] -= 1
-                if self._feeds[node] == 1:
-                    self.changes += 1
-                    self._forget(node)
-                elif not self._feeds[node]:
-                    del self._feeds[node]
+                if self._feeds[node] < 2:
                     self._calls.pop(node, None)
                     self._forget(node)
+                if self._feeds[node] == 1:
+                    self.changes += 1
+                elif not self._feeds[node]:
+                    del self._feeds[node]
 
     def is_common(self, node: AnyOp, mine: "SharedWork | None" = None) -> bool:
         """Return true if two feeds observe a node, or may do so: one that has not run yet may find nodes of the feed
@@ -110,18 +91,14 @@ class _Observed:
             for node in list(self._published):
                 if not self.is_common(node):
                     self._forget(node)
-            for node in list(self._calls):
-                if not self.is_common(node):
-                    del self._calls[node]
 
     def share_call(self, node: AnyOp) -> None:
         """Keep the last value of a closure for other feeds, also for one that meets its node later."""
-        self._calls.setdefault(node, _LastCall())
+        self._calls.setdefault(node, LastCall())
 
-    def call_of(self, node: AnyOp, call: Call) -> Call:
-        """Return the function that calls the closure of a node, or returns its last value if several feeds share it."""
-        last = self._calls.get(node)
-        return call if last is None else partial(last.value, call)
+    def last_call(self, node: AnyOp) -> LastCall | None:
+        """Return the last call of the closure of a node; None if no two feeds share it."""
+        return self._calls.get(node)
 
     def publish(self, node: Shared[Any], value: Any, made_for: Mapping[Any, int], mine: "SharedWork") -> None:
         """Give a value that a feed has made to other runs: of sources as long as two feeds observe the node, a constant
@@ -149,10 +126,10 @@ class SharedWork:
     """The nodes of one open feed: those visible without calling closures, and those that its last trace has met."""
 
     def __init__(self, op: AnyOp) -> None:
-        shared = [node for node in nodes_of(op) if type(node) is Shared]
-        below = nodes_of(Zip(tuple(shared), None))
+        nodes = nodes_of(op, inputs_of)
+        below = nodes_of(Zip(tuple([node for node in nodes if type(node) is Shared]), None), inputs_of)
         self._visible = {node for node in below if type(node) is Shared or _calls_closure(node)}
-        self.reach = frozenset([node for node in nodes_of(op) if type(node) is Shared or type(node) is Source])
+        self.reach = frozenset([node for node in nodes if type(node) is Shared or type(node) is Source])
         """The sources and `shared()` ops of the feed that are visible."""
         self._met: set[AnyOp] = set()
         """The nodes that closures have built, or refer to."""
@@ -161,6 +138,8 @@ class SharedWork:
         self.busy = False
         """True while an update may write the feed's memory. It is set before the update looks at `changes`, and another
         feed looks at it after a node has become common: so that one does not take what this one writes in place."""
+        self._claims: _Claims | None = None
+        """The claims of the present update, if it has any."""
         self.lenders: Callable[[ValueNumbers, set[Version] | None], Lenders] | None = None
         """Returns what the feed holds for others, by value number."""
         _observed.enter(self._visible)
@@ -177,6 +156,11 @@ class SharedWork:
         """Return true if another feed observes a node too, or may do so."""
         return _observed.is_common(node, self)
 
+    @property
+    def is_alone(self) -> bool:
+        """True if no other feed is open."""
+        return len(_observed.open) < 2
+
     def observes(self, node: AnyOp) -> bool:
         """Return true if this feed observes a node."""
         return node in self._visible or node in self._met
@@ -192,20 +176,21 @@ class SharedWork:
             self.busy = True
 
     def end(self) -> None:
-        """End an update."""
+        """End an update. What it has claimed and not made, others may make, or take from this feed."""
         self.busy = False
+        if self._claims is not None:
+            self._claims.end()
+            self._claims = None
         if not self.is_known:
             self.is_known = True
             _observed.know()
 
-    def take(self, stage: LiveStage, earlier: Sequence[LiveStage], change: Change, stale: set[int]) -> set[int]:
+    def take(self, stage: LiveStage, table: ValueNumbers, change: Change, stale: set[int]) -> set[int]:
         """Take over what other feeds hold of these targets, as far as it is below a node that both feeds observe.
-        Return the targets that were found. `earlier` are the stages before this one."""
+        Return the targets that were found. `table` names what the stages before this one have made."""
         versions = None if change.lost else stage.leaves.versions(change.mask)
-        table, found = ValueNumbers(), set[int]()
+        found = set[int]()
         with Bookkeeping():
-            for before in earlier if stale else ():
-                before.lenders(table, 0)
             for each in _observed.open if stale else ():
                 if each is self or each.busy or each.lenders is None:
                     continue
@@ -216,25 +201,26 @@ class SharedWork:
                     found |= stage.take_from(wanted, table, theirs)
         return found
 
-    def call_of(self, node: Map[Any], call: Call, *, below_shared: bool = False) -> Call:
-        """Return the function by which this feed calls the closure of a node. With `below_shared` a trace has met it
-        below a `shared()` op."""
+    def last_call(self, node: AnyOp, *, below_shared: bool) -> LastCall | None:
+        """Return the last call of the closure of a node by any feed; None if this one shares it with no other. With
+        `below_shared` a trace has met it below a `shared()` op that another feed observes too."""
         if below_shared:
-            self.meet({node})
-            if _observed.is_common(node, self):
-                _observed.share_call(node)
-        return _observed.call_of(node, call)
+            self.meet(node)
+            _observed.share_call(node)
+        return _observed.last_call(node)
 
-    def meet(self, nodes: set[AnyOp]) -> None:
-        """Observe the nodes that a trace has found, too."""
-        new = nodes - self._visible - self._met
-        self._met |= new
+    def meet(self, node: AnyOp) -> bool:
+        """Observe a node that a trace has found. Return true if another feed observes it too, or may do so."""
+        if not self.observes(node):
+            self._met.add(node)
+            _observed.enter([node])
+        return _observed.is_common(node, self)
+
+    def keep_met(self, nodes: set[AnyOp], called: set[AnyOp]) -> None:
+        """Observe the `shared()` nodes that the last trace has found, and no closures but those that it has called."""
+        new, gone = nodes - self._visible - self._met, self._met - nodes - called
+        self._met = (self._met | new) - gone
         _observed.enter(new)
-
-    def keep_met(self, nodes: set[AnyOp]) -> None:
-        """Observe no node any more that the last trace did not find."""
-        gone = self._met - nodes
-        self._met -= gone
         _observed.leave(gone)
 
     def common(self, found: list[SharedBuffer]) -> list[SharedBuffer]:
@@ -252,7 +238,7 @@ class SharedWork:
     async def run(
         self,
         stage: LiveStage,
-        earlier: Sequence[LiveStage],
+        table: ValueNumbers,
         change: Change,
         snapshot: Snapshot,
         waits: Waits,
@@ -263,20 +249,19 @@ class SharedWork:
 
         Return the number of instructions that ran.
         """
-        claims = _Claims(self, snapshot)
+        claims = self._claims = self._claims or _Claims(self, snapshot)
         try:
-            given = await claims.settle(stage, earlier, change, waits)
+            given = await claims.settle(stage, table, change, waits)
             stage.fresh |= given
             ran = await stage.run(change._replace(lost=stage.lost, given=change.given | given), waits, origin, parts)
         finally:
             claims.publish(stage)
-            claims.abandon()
         return ran
 
 
 def _calls_closure(node: AnyOp) -> bool:
-    """Return true for a `Map` of a function of the user's."""
-    return type(node) is Map and type(node.f) not in BUILT_IN
+    """Return true for a `Then`, and for a `Map` of a function of the user's."""
+    return type(node) is Then or (type(node) is Map and type(node.f) not in BUILT_IN)
 
 
 @final
@@ -288,11 +273,12 @@ class _Claims:
         self.thread = threading.get_ident()
         """The thread that drives the run. Code that blocks this thread must not wait for the run."""
         self._snapshot = snapshot
-        self._claimed: list[SharedBuffer] = []
+        self._claimed: dict[Once, SharedBuffer | None] = {}
+        """What is claimed, each with what is published of it once it is made, or with None."""
+        self._made: dict[Once, Callable[[], None]] = {}
+        """What is claimed and made, each with the call that publishes it."""
 
-    async def settle(
-        self, stage: LiveStage, earlier: Sequence[LiveStage], change: Change, waits: Waits
-    ) -> frozenset[int]:
+    async def settle(self, stage: LiveStage, table: ValueNumbers, change: Change, waits: Waits) -> frozenset[int]:
         """Take the memory of the stale nodes that another run has made for this snapshot, and claim the others.
 
         Return the buffers that this change need not make although their bits have changed.
@@ -300,13 +286,14 @@ class _Claims:
         stale = stage.staleness.stale_targets(change)
         made: set[int] = set()
         while True:
-            made |= self._work.take(stage, earlier, change, stale - made)
+            made |= self._work.take(stage, table, change, stale - made)
             found: list[tuple[SharedBuffer, Any]] = []
             wanted = [each for each in stage.common if each.buffer in stale and each.buffer not in made]
-            busy = self._claim(wanted, found)
+            opened = [*(stage.opened if stale - made else ()), *[each.node for each in wanted if each.sources is None]]
+            busy = self._hold(opened) or self._claim([each for each in wanted if each.sources is not None], found)
             if busy is None:
                 break
-            self.abandon()
+            self.end()
             await waits.wait_for_any([busy])
         for each, value in found:
             stage.take(each.buffer, value)
@@ -314,41 +301,70 @@ class _Claims:
         bits = stage.staleness.bits_of
         return frozenset([buffer for buffer in made if bits(buffer) & change.mask])
 
+    def _hold(self, nodes: Iterable[Shared[Any]]) -> Once | None:
+        """Claim nodes whose values cannot be published until the end of the update: then others take from this feed
+        what is below them. Return the first one that another run is making."""
+        for node in nodes:
+            if node.once.owner is not self:
+                self._find(node.once)
+                if node.once.claim(self) == "busy":
+                    return node.once
+                self._claimed[node.once] = None
+        return None
+
+    def _find(self, once: Once) -> Any:
+        """Return the value that another run has made for this snapshot; `NOTHING` if there is none, and one of another
+        snapshot is forgotten."""
+        value, made_for = once.remembered()
+        if any(node.cell.history.at(self._snapshot).revision != made_for[node] for node in made_for):
+            once.expire(value)
+            return NOTHING
+        return value
+
     def _claim(self, wanted: list[SharedBuffer], found: list[tuple[SharedBuffer, Any]]) -> Once | None:
         """Claim each node, or add it to `found` with its value. Return the first one that another run is making."""
         for each in wanted:
             once = each.node.once
             while True:
-                value, made_for = once.remembered()
+                value = self._find(once)
                 if value is not NOTHING:
-                    if all(node.cell.history.at(self._snapshot).revision == made_for[node] for node in made_for):
-                        if each.holds(value):
-                            found.append((each, value))
-                        break
-                    once.expire(value)
-                claim = once.claim(self)
+                    if each.holds(value):
+                        found.append((each, value))
+                    break
+                claim = "claimed" if once.owner is self else once.claim(self)
                 if claim == "busy":
                     return once
                 if claim == "claimed":
-                    self._claimed.append(each)
+                    self._claimed[once] = each
                     break
         return None
 
     def publish(self, stage: LiveStage) -> None:
-        """Give the tensors that the update has made to other runs, also one that has failed since."""
-        for at in reversed(range(len(self._claimed))):
-            each = self._claimed[at]
-            if each.buffer not in stage.fresh:
+        """Give the tensors that the update has made to other runs, also one that has failed since. If they need more
+        of what is below a tensor, they take it from this feed, and so they wait for the end of the update."""
+        common = {each.buffer for each in stage.common}
+        for once, each in list(self._claimed.items()):
+            if each is None or each.buffer not in stage.fresh:
                 continue
             tensor: SharedTensor[Any] = stage.targets.shared(
                 each.buffer, each.device, each.nbytes, each.layout, each.origin
             )
-            _observed.publish(each.node, tensor, each.revisions(self._snapshot), self._work)
-            del self._claimed[at]
+            revisions = each.revisions(self._snapshot)
+            self._made[once] = partial(_observed.publish, each.node, tensor, revisions, self._work)
+            del self._claimed[once]
+            if stage.below(frozenset([each.buffer])) <= common:
+                self._made.pop(once)()
+
+    def end(self) -> None:
+        """Publish what was made, and give up the other claims."""
+        for publish in self._made.values():
+            publish()
+        self._made.clear()
+        self.abandon()
 
     def abandon(self) -> None:
         """Give up the claims of what was not made."""
         while self._claimed:
-            each = self._claimed.pop()
-            if each.node.once.owner is self:
-                each.node.once.abandon()
+            once, _ = self._claimed.popitem()
+            if once.owner is self:
+                once.abandon()

@@ -11,7 +11,7 @@ from dagpu.common.places import describe, here, leaves_run
 from dagpu.common.wrong_arguments import check_count, wrong_argument
 from dagpu.plans.report import duration
 from dagpu.reactive.flows.feed import Feed
-from dagpu.reactive.flows.stats import Stats
+from dagpu.reactive.flows.stage import Stats
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType  # an optional package

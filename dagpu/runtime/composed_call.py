@@ -11,10 +11,10 @@ from dagpu.common.places import Origin
 from dagpu.handles import HANDLES
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import BUILT_IN, Map, Shared, Then, Value
-from dagpu.runtime.calls.direct_call import MISS
-from dagpu.runtime.calls.settings import Settings
+from dagpu.runtime.direct_call import MISS
+from dagpu.runtime.loaded_plan import Settings
 from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call, run_by_a_plan
-from dagpu.runtime.waiting.waits import BlockingWaits, Waits
+from dagpu.runtime.waits import BlockingWaits, Waits
 from dagpu.tracing.run_memo import BoundClaims, RunMemo
 from dagpu.tracing.user_code import apply_map, call_closure, not_an_op_error
 

@@ -11,14 +11,13 @@ from dagpu.handles.storage import Locks
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Map, Shared, Then, Value
 from dagpu.plans.plan import Plan
-from dagpu.runtime.calls.direct_call import MISS
-from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
-from dagpu.runtime.calls.run_call import run_call
-from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.composed_call import call_directly, run_composed, run_shared
 from dagpu.runtime.device_lookup import find_device
+from dagpu.runtime.direct_call import MISS
+from dagpu.runtime.loaded_plan import LoadedPlan, Settings, plan_stage
 from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call, run_by_a_plan
-from dagpu.runtime.waiting.waits import BlockingWaits, Waits, drive
+from dagpu.runtime.run_call import run_call
+from dagpu.runtime.waits import BlockingWaits, Waits, drive
 from dagpu.tracing.cache_key import flatten_op
 from dagpu.tracing.own_plans import sources_of_part
 from dagpu.tracing.run_memo import PENDING, Deferred, part_of

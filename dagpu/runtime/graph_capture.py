@@ -19,13 +19,12 @@ from dagpu.ops.graph import Captured
 from dagpu.plans.plan import Plan
 from dagpu.plans.program import GraphLaunch, HostCall, Program, Role
 from dagpu.plans.spread import on_one_device
-from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
-from dagpu.runtime.calls.run_call import GraphUpdates, run_call
-from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import call_on_plan, execute_now, quiet_collector
+from dagpu.runtime.loaded_plan import LoadedPlan, Settings, plan_stage
 from dagpu.runtime.plan_cache import PlanCache
-from dagpu.runtime.waiting.waits import BlockingWaits, drive
+from dagpu.runtime.run_call import GraphUpdates, run_call
+from dagpu.runtime.waits import BlockingWaits, drive
 from dagpu.tracing.tracer import Tracer
 
 _LAUNCHERS = 16

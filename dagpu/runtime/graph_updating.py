@@ -21,14 +21,13 @@ from dagpu.handles.storage import Locks
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import On
 from dagpu.ops.graph import Captured, CudaGraph, Scope, ScopeState
-from dagpu.runtime.calls.loaded_plan import LoadedPlan, plan_stage
-from dagpu.runtime.calls.run_call import start_call
-from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.graph_capture import ScopeRecording, capture
+from dagpu.runtime.loaded_plan import LoadedPlan, Settings, plan_stage
 from dagpu.runtime.nesting import RecordingBlock, enter_recording, leave_recording, refuse_nested
 from dagpu.runtime.plan_lookup import PlanLookup
-from dagpu.runtime.waiting.waits import BlockingWaits, drive
+from dagpu.runtime.run_call import start_call
+from dagpu.runtime.waits import BlockingWaits, drive
 from dagpu.tracing.signature import BoundArguments
 from dagpu.tracing.tracer import Tracer
 

@@ -26,12 +26,12 @@ from dagpu.plans.policies import SchedulingPolicy
 from dagpu.plans.report import explain
 from dagpu.plans.spread import over_mesh, spreads
 from dagpu.runtime import device_lookup, execute, graph_updating
-from dagpu.runtime.calls.direct_call import MISS
-from dagpu.runtime.calls.settings import Settings
 from dagpu.runtime.device_lookup import chosen_device, current_device, find_device
+from dagpu.runtime.direct_call import MISS
+from dagpu.runtime.loaded_plan import Settings
 from dagpu.runtime.nesting import outside_trio, recording_block, refuse_nested, warn_in_task
 from dagpu.runtime.plan_lookup import direct_call
-from dagpu.runtime.waiting.trio_waits import TrioWaits, await_steps, await_user, protected
+from dagpu.runtime.trio_waits import TrioWaits, await_steps, await_user, protected
 
 _T = TypeVar("_T")
 _RUN: Final = "an op was run"

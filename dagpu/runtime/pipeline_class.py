@@ -12,8 +12,8 @@ from dagpu.common.wrong_arguments import check_count, check_flag, format_value, 
 from dagpu.handles.handle_trees import move_handles
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Pure, Then, Value, pipeline_numbers
-from dagpu.runtime.calls.loaded_plan import CALL
 from dagpu.runtime.checked_runs import check_call
+from dagpu.runtime.loaded_plan import CALL
 from dagpu.runtime.plan_cache import CacheInfo, PlanCache
 
 _P = ParamSpec("_P")

@@ -13,9 +13,8 @@ from dagpu.common.critical import BOOKKEEPING, Bookkeeping, ReferenceQueue
 from dagpu.common.places import Origin
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.graph import GraphLaunch
-from dagpu.runtime.calls.direct_call import make_call, make_leaves_call, make_op_call
-from dagpu.runtime.calls.loaded_plan import CALL, LEAVES, OP, LoadedPlan
-from dagpu.runtime.calls.settings import Settings
+from dagpu.runtime.direct_call import make_call, make_leaves_call, make_op_call
+from dagpu.runtime.loaded_plan import CALL, LEAVES, OP, LoadedPlan, Settings
 from dagpu.tracing.flattened import Flattened
 
 KEPT_PER_OP: Final = 8

@@ -12,12 +12,11 @@ from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.versions import Snapshot
-from dagpu.runtime.calls.direct_call import MISS, OFTEN, make_leaves_call
-from dagpu.runtime.calls.loaded_plan import CALL, LEAVES, OP, VALUE_POLICIES, LoadedPlan
-from dagpu.runtime.calls.run_call import run_bound
-from dagpu.runtime.calls.settings import Settings
+from dagpu.runtime.direct_call import MISS, OFTEN, make_leaves_call
+from dagpu.runtime.loaded_plan import CALL, LEAVES, OP, VALUE_POLICIES, LoadedPlan, Settings
 from dagpu.runtime.plan_cache import KEPT_PER_OP, PlanCache, plans
-from dagpu.runtime.waiting.waits import BlockingWaits, Waits
+from dagpu.runtime.run_call import run_bound
+from dagpu.runtime.waits import BlockingWaits, Waits
 from dagpu.tracing.cache_key import MOST_NODES, flatten_op
 from dagpu.tracing.flattened import Flattened
 from dagpu.tracing.signature import BoundArguments, Signature

@@ -12,8 +12,6 @@ from dagpu.common.places import Origin
 from dagpu.handles import HANDLES, SharedTensor, TensorRef
 from dagpu.handles.handle_trees import has_owning_handle
 from dagpu.handles.symbolic import SymbolicNumber, replace_standins
-from dagpu.lowering.updates.live_inputs import LiveValue
-from dagpu.lowering.updates.run_sources import RunSources
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import (
     BUILT_IN,
@@ -48,6 +46,7 @@ from dagpu.tracing.emit import (
     library_work,
 )
 from dagpu.tracing.flattened import RememberedValue
+from dagpu.tracing.live_inputs import LiveValue
 from dagpu.tracing.own_plans import parts_with_plans
 from dagpu.tracing.program_builder import ProgramBuilder
 from dagpu.tracing.run_memo import (
@@ -70,6 +69,7 @@ from dagpu.tracing.run_memo import (
     resolve,
     take_published,
 )
+from dagpu.tracing.sources import RunSources
 from dagpu.tracing.traced_arguments import TracedArguments
 from dagpu.tracing.undo_log import HandleTaker, Placements
 from dagpu.tracing.user_code import Closures, describe_closure, not_an_op_error, reads_array
@@ -555,7 +555,7 @@ class Evaluation(RememberingEvaluation):
                 self._apply_node(node, replace_standins(inputs) if type(node) is Map else inputs)
             case ForeignSuspension(node=node, place=place):
                 once = node.once
-                if self.memo.is_deferred(once) or (not once.settled() and once.owner is not self):
+                if self.memo.is_deferred(once) or not (self.memo.is_claimed(once) or once.settled()):
                     return False
                 self._places.current = place
                 self.seen.discard(node)

@@ -69,7 +69,7 @@ def parts_with_plans(root: AnyOp) -> set[AnyOp]:
 
 
 def _sources_of(op: AnyOp) -> Sequence[AnyOp]:
-    return () if _is_made(op) else _inputs_of(op)
+    return () if _is_made(op) else inputs_of(op)
 
 
 def _found_in(op: AnyOp, below: Sequence[int]) -> int:
@@ -93,13 +93,13 @@ def sources_of_part(part: AnyOp, inputs: Flattened) -> Mapping[AnyOp, int]:
             found[op] = revisions[op]
         elif (type(op) is Shared or type(op) is Unzip) and op.once in inputs.remembered:
             found |= inputs.remembered[op.once].made_for
-        more = [source for source in _inputs_of(op) if source not in seen]
+        more = [source for source in inputs_of(op) if source not in seen]
         seen.update(more)
         todo += more
     return found
 
 
-def _inputs_of(op: AnyOp) -> Sequence[AnyOp]:
+def inputs_of(op: AnyOp) -> Sequence[AnyOp]:
     """Return the sources of an op; of the call of a pipeline the ops that it is called with."""
     if type(op) is Then and type(op.source) is Value and type(op.f) is Pure:
         return [each for each in values_in(op.source.content) if isinstance(each, DeviceOp)]

@@ -27,8 +27,6 @@ from dagpu.handles.device_handles import Device
 from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import replace_standins
-from dagpu.lowering.updates.live_inputs import LetThrough, LiveInputs
-from dagpu.lowering.updates.run_sources import LiveSources, SnapshotSources
 from dagpu.ops.compose import Unzip, Zip
 from dagpu.ops.graph import Captured
 from dagpu.ops.single_flight import Once
@@ -37,6 +35,7 @@ from dagpu.plans.program import CopyDtoD, CopyDtoH, CopyHtoD, GraphLaunch, HostC
 from dagpu.plans.spread import place_spread
 from dagpu.tracing.evaluate import AnyOp, Evaluation
 from dagpu.tracing.flattened import Flattened
+from dagpu.tracing.live_inputs import LetThrough, LiveInputs
 from dagpu.tracing.own_plans import parts_with_plans
 from dagpu.tracing.program_builder import BuilderMark, Loans, ProgramBuilder, TracedStorage
 from dagpu.tracing.run_memo import (
@@ -54,6 +53,7 @@ from dagpu.tracing.run_memo import (
     waits_for_host,
 )
 from dagpu.tracing.signature import BoundArguments, Signature, make_signature
+from dagpu.tracing.sources import LiveSources, SnapshotSources
 from dagpu.tracing.traced_arguments import TracedArguments, storage_of_leaf
 from dagpu.tracing.undo_log import HandleTaker, Placements, UndoLog
 
@@ -395,7 +395,7 @@ class Tracer:
         """Return the values that other runs are making and that this run needs to continue."""
         causes = [deferred.cause for deferred in self._evaluation.suspended]
         onces = [cause.node.once for cause in causes if type(cause) is ForeignSuspension]
-        return [once for once in onces if once.owner is not self._evaluation]
+        return [once for once in onces if not self._evaluation.memo.is_claimed(once)]
 
     def stuck_error(self) -> NestedRunError:
         """Return the error for a run that has no result, nothing left to run and nothing to wait for."""

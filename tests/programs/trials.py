@@ -7,8 +7,8 @@ import numpy as np
 
 from dagpu import DeviceOp, SchedulingPolicy, arange, dup, empty, from_host, full, i32, value, zip_ops
 from dagpu.backends.explore.search import Trial
-from dagpu.runtime.calls.loaded_plan import plan_program
 from dagpu.runtime.device_lookup import device
+from dagpu.runtime.loaded_plan import plan_program
 from dagpu.testing import Plan
 from dagpu.tracing.tracer import Tracer
 from tests.programs.named_dags import Op

@@ -30,7 +30,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"plans"}),
     frozenset({"kernels"}),
     frozenset({"arrays"}),
-    frozenset({"lowering", "tracing"}),
+    frozenset({"tracing"}),
     frozenset({"meshes"}),
     frozenset({"backends"}),
     frozenset({"runtime"}),

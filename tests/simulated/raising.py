@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any, final
 
-from dagpu.runtime.calls.direct_call import DirectCall
-from dagpu.runtime.calls.loaded_plan import CALL
+from dagpu.runtime.direct_call import DirectCall
+from dagpu.runtime.loaded_plan import CALL
 from dagpu.runtime.plan_cache import PlanCache
 
 

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, final
+from typing import ClassVar, Final, Literal, final
 
 from dagpu.backends.cuda.compile.compiler import Compiler
 from dagpu.backends.cuda.compile.module_cache import CubinCompiler
@@ -39,6 +39,8 @@ class CudaBackend:
         factories: choose the launch or the driver call of each instruction.
     """
 
+    kind: ClassVar[Literal["host", "cuda"]] = "cuda"
+
     def __init__(
         self,
         gpus: Callable[[], Sequence[Gpu]] = open_gpus,
@@ -53,10 +55,6 @@ class CudaBackend:
         """Text and code of the error that opening the GPUs raised; None until then. The error itself would keep its
         frames alive, and with them the tensors of the run that requested the first device."""
         self._lock = threading.Lock()
-
-    @property
-    def kind(self) -> Literal["host", "cuda"]:
-        return "cuda"
 
     def device_count(self) -> int:
         """Return the number of devices that this process sees; 0 where PyCUDA, cuda.bindings, the driver or a GPU is

@@ -7,13 +7,13 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, assert_never, final
 from dagpu.backends.cuda.commands.buffers import CompiledPlan
 from dagpu.backends.cuda.commands.command_list import BaseOffset, Kind
 from dagpu.backends.cuda.commands.encoder import Selected, SelectedBuiltin, SelectedCommand, SelectedKernel
+from dagpu.backends.cuda.commands.library_calls import LibraryCall
 from dagpu.backends.cuda.commands.transfers import PROMPT_IN, CopyIn, CopyOut, host_call
 from dagpu.backends.cuda.driver.driver_protocol import Function, Limits
 from dagpu.backends.cuda.graphs.instances import CapturedGraph, LaunchGraph
 from dagpu.backends.cuda.kernels import fill_and_copy, launch_params
 from dagpu.backends.cuda.kernels.fill_and_copy import LARGE_COPY, BuiltinWork, Memcpy, Memcpy2D, Memset
 from dagpu.backends.cuda.kernels.launch_params import PackedLaunch
-from dagpu.backends.cuda.libraries.library_calls import LibraryCall
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.handles.device_handles import LibraryBody, UserBody

@@ -70,12 +70,10 @@ class HostBackend:
 
     __slots__ = ("_devices",)
 
+    kind: ClassVar[Literal["host", "cuda"]] = "host"
+
     def __init__(self) -> None:
         self._devices = DeviceRegistry("host", HostDriver, _refuse)
-
-    @property
-    def kind(self) -> Literal["host", "cuda"]:
-        return "host"
 
     def device_count(self) -> int:
         """Return 1. Further devices, for experiments, are used only by name: they share the same cores."""

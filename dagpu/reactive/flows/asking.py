@@ -14,10 +14,8 @@ from dagpu.handles import copy_error
 from dagpu.ops.base import DeviceOp, Static
 from dagpu.reactive.flows.arguments import check_seconds
 from dagpu.reactive.flows.feed import OpenBlock
-from dagpu.reactive.flows.in_flight import InFlightStage, ItemWork
-from dagpu.reactive.flows.run_work import begin_op
-from dagpu.reactive.flows.stage import FlowStage, ItemOutcome, Opening, ask
-from dagpu.reactive.flows.stats import Stats
+from dagpu.reactive.flows.in_flight import InFlightStage, ItemWork, begin_op
+from dagpu.reactive.flows.stage import FlowStage, ItemOutcome, Opening, Stats, ask
 from dagpu.reactive.flows.timed_stages import BatchedStage
 
 _A = TypeVar("_A")

@@ -12,8 +12,7 @@ from dagpu.backends.common.measuring import SpanTrack, track_maker
 from dagpu.common.places import Origin, describe, without_our_frames
 from dagpu.handles import copy_error
 from dagpu.ops.svg import text_in_page
-from dagpu.reactive.flows.stage import Begin, End, FlowStage, Opening
-from dagpu.reactive.flows.stats import Stats
+from dagpu.reactive.flows.stage import Begin, End, FlowStage, Opening, Stats
 
 _T_co = TypeVar("_T_co", covariant=True)
 

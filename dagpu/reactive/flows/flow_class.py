@@ -15,9 +15,8 @@ from dagpu.ops.base import DeviceOp, Static, check_op
 from dagpu.reactive.flows.arguments import check_seconds, check_step, check_target
 from dagpu.reactive.flows.feed import Feed, OpenBlock
 from dagpu.reactive.flows.host_stages import MapStage, TakeStage, WindowStage, begin_where
-from dagpu.reactive.flows.in_flight import begin_in_flight
+from dagpu.reactive.flows.in_flight import begin_in_flight, fold_work, run_work
 from dagpu.reactive.flows.merged_stages import SwitchStage
-from dagpu.reactive.flows.run_work import fold_work, run_work
 from dagpu.reactive.flows.stage import FOREVER, Asker, Begin, FlowStage, Opening
 from dagpu.reactive.flows.timed_stages import AtMostStage, begin_batched, begin_latest
 

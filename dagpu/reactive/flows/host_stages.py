@@ -15,7 +15,7 @@ from dagpu.handles.handle_trees import make_unwritable
 from dagpu.ops.base import DeviceOp
 from dagpu.reactive.flows.merged_stages import MergeStage
 from dagpu.reactive.flows.stage import Asker, Begin, End, FlowStage, ItemOutcome, Opening, ask
-from dagpu.runtime.waiting.trio_waits import await_user
+from dagpu.runtime.trio_waits import await_user
 
 _T = TypeVar("_T")
 _U = TypeVar("_U")

@@ -7,8 +7,7 @@ from typing import TypeVar, final
 import trio
 
 from dagpu.common.places import passes_on
-from dagpu.reactive.flows.stage import FOREVER, Asker, Begin, End, FlowStage, ItemOutcome, Opening, ask, failure
-from dagpu.reactive.flows.stats import Stats
+from dagpu.reactive.flows.stage import FOREVER, Asker, Begin, End, FlowStage, ItemOutcome, Opening, Stats, ask, failure
 
 _T = TypeVar("_T")
 

@@ -14,7 +14,7 @@ from dagpu.ops.source_op import Source, cutoff, source
 from dagpu.ops.versions import Snapshot
 from dagpu.plans.program import label
 from dagpu.reactive.incremental import IncrementalRun
-from dagpu.runtime.waiting.waits import BlockingWaits, drive
+from dagpu.runtime.waits import BlockingWaits, drive
 from dagpu.testing import Plan, Program, exploring
 from tests.behaviour.live.live_kernels import Op, array, blended, flipped, gathered
 from tests.simulated.cuda import installed

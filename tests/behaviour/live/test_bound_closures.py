@@ -202,3 +202,43 @@ def test_what_a_failed_update_has_made_good_is_kept(late: bool) -> None:
             assert calls.take() == ["fails"]
 
     trio.run(main)
+
+
+def test_what_is_behind_a_list_and_a_closure_of_an_array_is_not_called_again() -> None:
+    """Each trace gives closures lists of their own, which they may change; the list is the same as before all the same.
+    An array that a closure has handed on is the same too, and no kernel that reads it runs again."""
+    calls = Calls()
+
+    def total(v: list[float]) -> float:
+        v.reverse()  # its own list
+        return 10 * v.pop() + v.pop()
+
+    async def main() -> None:
+        a, b, n, m = source(array(1)), source(array(2)), source(1.5), source(2.0)
+        listed = zip_ops(n, m).map(calls.noted("listed", list)).map(calls.noted("total", total))
+        uploaded = flipped(b.then(calls.noted("uploaded", from_host))).to_host()
+        async with observe(zip_ops(traced_again(a), listed, uploaded)) as feed:
+
+            async def value() -> tuple[float, float]:
+                made: Any = await feed.next()
+                return made[1], float(made[2][0])
+
+            assert await value() == (17.0, -1.0)
+            assert calls.take() == ["listed", "total", "uploaded"]
+            for number in (3, 4, 5):
+                a.set(array(number))
+                before = feed.stats.launched
+                assert await value() == (17.0, -1.0)
+                assert not calls.take()
+                assert feed.stats.launched - before == 3, "an upload, a kernel and a copy"
+            b.set(array(9))
+            before = feed.stats.launched
+            assert await value() == (17.0, -8.0)
+            assert calls.take() == ["uploaded"]
+            assert feed.stats.launched - before == 3, "those of the other part"
+            n.set(2.0)
+            m.set(1.5)
+            assert await value() == (21.5, -8.0), "the list is the one that the closure has made of the first"
+            assert calls.take() == ["listed", "total"]
+
+    trio.run(main)

@@ -39,8 +39,8 @@ def test_a_feed_does_what_the_model_says(recipe: Recipe, steps: list[Turn]) -> N
 @settings(max_examples=24)
 @TWO
 def test_two_feeds_do_what_the_model_says(recipe: Recipe, steps: list[Turn]) -> None:
-    """So it is with two feeds that are asked in any order or at once: nothing runs more often than in two feeds that
-    share nothing."""
+    """So it is with two feeds that are asked in any order or at once: what is below a `shared()` op runs once for each
+    snapshot, and what is not, no more often than in two feeds that share nothing."""
     trio.run(try_feeds, recipe, steps, 2)
 
 

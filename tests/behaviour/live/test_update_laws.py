@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import DeviceError, PlanError, SharedTensor, current_device, from_host, ones, share_array, zip_ops
-from dagpu.lowering.updates.claims import Change
-from dagpu.lowering.updates.subprogram import extract
-from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.ops.source_op import cutoff, source
+from dagpu.reactive.claims import Change
+from dagpu.reactive.subprogram import extract
+from dagpu.reactive.verify_updates import UpdateVerifier
 from dagpu.testing import CopyDtoH, Execute, Plan, live_state
 from tests.behaviour.live.live_kernels import array, blended, flipped, gathered
 from tests.behaviour.live.live_trials import (

@@ -25,11 +25,11 @@ from dagpu import (
     zip_ops,
 )
 from dagpu import value as shared_value
+from dagpu.reactive.live_stage import LiveStage
 from dagpu.reactive.observing import Observed
-from dagpu.reactive.stages.live_stage import LiveStage
-from dagpu.reactive.stages.update_plans import UpdatePlan
-from dagpu.runtime.calls.direct_call import OFTEN, DirectCall
-from dagpu.runtime.calls.loaded_plan import LEAVES
+from dagpu.reactive.update_plans import UpdatePlan
+from dagpu.runtime.direct_call import OFTEN, DirectCall
+from dagpu.runtime.loaded_plan import LEAVES
 from dagpu.testing import Locks, storage_of
 from tests.behaviour.live.live_kernels import array, blended, flipped
 from tests.behaviour.live.live_trials import Trial

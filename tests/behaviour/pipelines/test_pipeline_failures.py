@@ -28,7 +28,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.handles import move_handle, restore_state
-from dagpu.runtime.calls import direct_call
+from dagpu.runtime import direct_call
 from dagpu.runtime.execute import execute_now
 from dagpu.testing import Locks, exploring, live_state, storage_of
 from dagpu.tracing.signature import BoundArguments

@@ -31,7 +31,7 @@ PACKAGE: Final = str(Path(dagpu.__file__).parent) + os.sep
 EVERY: Final = os.environ.get("DAGPU_EVERY_LINE") == "1"
 DEEP: Final = os.environ.get("DAGPU_DEEP") == "1"
 
-TRACING: Final = tuple(f"lowering/tracing/{module}" for module in ("undo_log", "tracer", "evaluate"))
+TRACING: Final = tuple(f"tracing/{module}" for module in ("undo_log", "tracer", "evaluate"))
 EverySoMany = dict[tuple[str, ...], int]
 
 EVERY_SO_MANY: Final[EverySoMany] = {

@@ -11,7 +11,7 @@ import trio.testing
 
 from dagpu import DeviceOp, ones, value, zeros
 from dagpu.common.critical import in_section
-from dagpu.runtime.waiting import trio_waits
+from dagpu.runtime import trio_waits
 from tests.behaviour.promises.interrupting import (
     PATIENCE,
     SHAPE,

@@ -24,7 +24,7 @@ import trio.testing
 
 from dagpu import CudaGraph, DeviceOp, NestedRunError, current_device, memcpy, ones, pipeline, zeros
 from dagpu.common.critical import BOOKKEEPING, in_section
-from dagpu.runtime.waiting.trio_waits import TrioWaits
+from dagpu.runtime.trio_waits import TrioWaits
 from dagpu.testing import plans
 from tests.behaviour.promises.interrupting import (
     DEEP,

@@ -10,8 +10,8 @@ import trio
 
 from dagpu import ones, pipeline, value, zeros
 from dagpu.ops.base import attached_plans
-from dagpu.runtime.calls.direct_call import OFTEN, DirectCall
-from dagpu.runtime.calls.loaded_plan import LEAVES
+from dagpu.runtime.direct_call import OFTEN, DirectCall
+from dagpu.runtime.loaded_plan import LEAVES
 from dagpu.testing import storage_of
 from tests.programs.arithmetic import axpy
 from tests.simulated.cuda import driver, installed

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from dagpu import empty, from_host, full, use_device, zip_ops
-from dagpu.runtime.calls.direct_call import OFTEN, VERY_OFTEN
+from dagpu.runtime.direct_call import OFTEN, VERY_OFTEN
 from dagpu.runtime.plan_lookup import PlanLookup
 from dagpu.testing import plans
 from tests.programs.arithmetic import add, axpy, scale

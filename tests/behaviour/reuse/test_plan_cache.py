@@ -26,7 +26,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.runtime.calls.loaded_plan import LoadedPlan
+from dagpu.runtime.loaded_plan import LoadedPlan
 from dagpu.testing import plans, storage_of
 from tests.support.reused_ops import Asked, contents, scaled, shared_input, traces, twice_scaled
 from tests.support.reused_ops import let_go as let_go

@@ -27,7 +27,7 @@ from dagpu.common.places import here
 from dagpu.ops.versions import Snapshot
 from dagpu.reactive.incremental import IncrementalRun
 from dagpu.reactive.shared_work import SharedWork
-from dagpu.runtime.waiting.waits import BlockingWaits, Waits, drive
+from dagpu.runtime.waits import BlockingWaits, Waits, drive
 from tests.behaviour.live.live_trials import same
 from tests.behaviour.tiles.tile_kernels import TILES, N, Op, out
 from tests.behaviour.tiles.tile_trials import KINDS, made, on_host, parts

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dagpu import DagpuError, PlanError
 from dagpu.ops.single_flight import Once
-from dagpu.runtime.waiting.waits import BlockingWaits, Pace
+from dagpu.runtime.waits import BlockingWaits, Pace
 from dagpu.testing import Run
 from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
 from tests.behaviour.tiles.mixed_feeds import (

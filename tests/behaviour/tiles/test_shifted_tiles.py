@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 
 from dagpu import batch, empty, from_host, source, zip_ops
 from dagpu.common.errors import PlanError
-from dagpu.lowering.updates.claims import EVERYTHING, Change
-from dagpu.lowering.updates.dirty.tile_lists import list_array
-from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
-from dagpu.lowering.verify.tile_shifts import find_shifts
-from dagpu.lowering.verify.verify_tiles import TileVerifier
-from dagpu.reactive.stages.prepared_tiles import StageTiles
+from dagpu.reactive.claims import EVERYTHING, Change
+from dagpu.reactive.prepared_tiles import StageTiles
+from dagpu.reactive.tile_updates import TileUpdates, list_array
+from dagpu.reactive.verify_tiles import TileVerifier, find_shifts
 from tests.behaviour.live.live_trials import Trial, machine
 from tests.behaviour.tiles.tile_kernels import N, joined, line, negated, smooth, smoothed, turned
 from tests.behaviour.tiles.tile_trials import TileRecipe, Write, check, trial_of, write

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import PlanError, batch
-from dagpu.lowering.updates.claims import Change, Dirt
-from dagpu.lowering.updates.dirty.tile_updates import TileUpdates
-from dagpu.lowering.updates.subprogram import extract
-from dagpu.lowering.verify.verify_tiles import TileVerifier
-from dagpu.lowering.verify.verify_update import UpdateVerifier
 from dagpu.ops.array_parts import Box
+from dagpu.reactive.claims import Change, Dirt
+from dagpu.reactive.subprogram import extract
+from dagpu.reactive.tile_updates import TileUpdates
+from dagpu.reactive.verify_tiles import TileVerifier
+from dagpu.reactive.verify_updates import UpdateVerifier
 from tests.behaviour.live.live_trials import MACHINES, explored, machine, same
 from tests.behaviour.tiles.tile_trials import (
     TileRecipe,

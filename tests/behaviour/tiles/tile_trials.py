@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagpu import cutoff, from_host, source, zip_ops
-from dagpu.lowering.updates.dirty.carried_dirt import sight_of
 from dagpu.ops.source_op import Source
+from dagpu.reactive.carried_dirt import sight_of
 from dagpu.testing import CopyHtoD, Launch, Tiles, View
 from tests.behaviour.live.live_trials import Trial, same
 from tests.behaviour.tiles.tile_kernels import (

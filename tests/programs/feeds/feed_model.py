@@ -421,6 +421,7 @@ class _Evaluation:
             self._closures[node.name] += 1
             found = node.f(argument.contents())
         self.generation.bound[key] = self._all.bound[key] = found
+        self.generation.given[node.name] = node.held, bits(argument.contents())
         made = self.of(found)
         return Value(made.stamp, made.content, _merged((argument, made)), made.several)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dagpu import batch, from_host, observe, source
 from tests.programs.feeds.counted_functions import RUNS, N, Op, PlannedError
 from tests.programs.feeds.feed_model import Cell, ModelFeed, Node, Update, bits, from_scratch, run
-from tests.programs.feeds.feed_recipes import Recipe, Turn, assemble
+from tests.programs.feeds.feed_recipes import SEVERAL, Recipe, Turn, assemble
 from tests.programs.feeds.model_builder import MOST_RUNS, ModelBuilder
 from tests.programs.feeds.op_builder import OpBuilder
 from tests.support.gates import PATIENCE
@@ -50,8 +50,7 @@ class Model:
 
 
 CLOSURES: Final = ("closure", "inner")
-"""What the names of closures that build ops begin with. Each of two feeds calls such a one for itself, also below a
-`shared()` op: its op belongs to the trace of one feed."""
+"""What the names of closures that build ops begin with."""
 
 
 def maybe_run(recipe: Recipe) -> set[str]:
@@ -65,13 +64,68 @@ def maybe_run(recipe: Recipe) -> set[str]:
     return found
 
 
+CAPTURED: Final = {"chosen": (0, 1), "late": (0,), "nested": (0, 2)}
+"""Which of the parts that a step takes only its closure refers to. A feed observes them once it has called that."""
+
+
+@final
+class _Part:
+    """A part of a recipe, for `run_once`."""
+
+    def __init__(self, below: "list[_Part]", names: AbstractSet[str] = frozenset()) -> None:
+        self.names: frozenset[str] = frozenset(names).union(*[part.names for part in below])
+        """The functions below it."""
+        self.shared: frozenset[_Part] = frozenset().union(*[part.shared for part in below])
+        """The parts that are `shared()` below it, or that it is itself."""
+
+
+@final
+class _PartsBuilder:
+    """Makes parts. `several` has the steps whose outputs are all `shared()` and used by both feeds."""
+
+    def __init__(self, several: AbstractSet[int]) -> None:
+        self._several = several
+
+    def array(self, source: object) -> _Part:
+        return _Part([])
+
+    def shared(self, part: _Part) -> _Part:
+        made = _Part([part])
+        made.shared |= {made}
+        return made
+
+    def root(self, tensors: list[_Part], numbers: list[_Part]) -> _Part:
+        return _Part([*tensors, *numbers])
+
+    def step(self, number: int, kind: str, parts: list[_Part]) -> list[_Part]:
+        names = {f"{what} {number}" for what in ("kernel", "map", "host", *CLOSURES)} | {f"kernel {number + 100}"}
+        whole = _Part(parts, names)
+        visible = [part for at, part in enumerate(parts) if at not in CAPTURED.get(kind, ())]
+        whole.shared = _Part(visible).shared
+        if kind not in SEVERAL:
+            return [whole]
+        if number not in self._several:  # each feed may use another output, or one that is not shared
+            whole.names = frozenset()
+        return [whole, whole]
+
+
+def run_once(recipe: Recipe) -> frozenset[str]:
+    """The functions below a `shared()` op that both feeds observe: what one feed has run for a snapshot the other one
+    does not run. An op that only closures refer to is observed too late, and a component of `unzip()` may be made
+    before its `shared()` op is met."""
+    same = recipe.ends[0] == recipe.ends[1]
+    several = {at for at, step in enumerate(recipe.steps) if same and step.shared and step.kind != "unzip"}
+    sources = [_Part([]) for _ in range(recipe.arrays + recipe.numbers)]
+    one, other = assemble(recipe, _PartsBuilder(several), sources[: recipe.arrays], sources[recipe.arrays :])
+    return _Part(list(one.shared & other.shared)).names
+
+
 @final
 class FeedTrial:
     """A program as ops, and its models: one of both feeds together, and one of each alone.
 
-    What depends on the change runs, and nothing else. Two feeds together run at least what feeds run that share what is
-    `shared()`, and at most what feeds run that share nothing: below a `shared()` op, each may run for itself what goes
-    through the host or through closures.
+    What depends on the change runs, and nothing else. Two feeds together run what feeds run that share what is
+    `shared()`; what is not below such an op that both observe, they may run as feeds that share nothing.
     """
 
     def __init__(self, recipe: Recipe, feeds: int, place: str = "host") -> None:
@@ -84,6 +138,12 @@ class FeedTrial:
         """The source of a tensor."""
         self.most = {f"kernel {at}": MOST_RUNS.get(step.kind, 1) for at, step in enumerate(recipe.steps)}
         self.maybe = maybe_run(recipe) if feeds > 1 else set[str]()
+        self.once = run_once(recipe) if feeds > 1 else frozenset[str]()
+        """The functions that one feed does not run if the other one has."""
+        self.constants = not {"constant", "closure"}.isdisjoint(step.kind for step in recipe.steps)
+        self.changed = False
+        """True after the first values: till then a constant is an op to the feed that makes it, and memory to the
+        other one, whose program may have other stages."""
         self.times = 8 if place == "explore" else 1
         """How often one launch calls a body: in explored orders it is tried in several ways."""
 
@@ -101,6 +161,7 @@ class FeedTrial:
 
     async def change(self, turn: Turn) -> None:
         """Change the sources of the ops and of all models."""
+        self.changed = bool(turn.changes)
         made: dict[int, Any] = {}
         with ExitStack() as stack:
             if turn.together:
@@ -150,10 +211,13 @@ class FeedTrial:
     def check_runs(self, ran: Runs, due: "_Due", earlier: Runs | None = None) -> None:
         """Hold what has run against the model of feeds that share what is `shared()`, and of those that share nothing.
         `earlier` has what an attempt has run that failed; without it, this attempt has."""
-        least, apart = _least(due.shared), _most(due.alone)
+        least, apart, once = _least(due.shared), _most(due.alone), _most(due.shared)
+        # Two feeds at once may each call a closure before its op can be shared, and each make what the other one has
+        # made and given up, when it had to wait for another part.
+        shares = len(due.shared) == 1 and (self.changed or not self.constants)
         for name in ran.keys() | least.keys():
             times = self.most.get(name, 1) * (self.times if name.startswith("kernel") else 1)
-            upper = apart[name]
+            upper = once[name] if shares and name in self.once else apart[name]
             lower = 0 if earlier is None or name in self.maybe | due.maybe else least[name] - earlier[name]
             assert lower <= ran[name] <= upper * times, (
                 f"{name} ran {ran[name]} times, and {lower} to {upper} are right"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dagpu.common.layout import Layout, reshape_layout
-from dagpu.lowering.updates.claims import EVERYTHING, Dirt
-from dagpu.lowering.updates.dirty.carried_dirt import CarriedDirt
-from dagpu.lowering.updates.staleness import Staleness
+from dagpu.reactive.carried_dirt import CarriedDirt
+from dagpu.reactive.claims import EVERYTHING, Dirt
+from dagpu.reactive.staleness import Staleness
 from dagpu.testing import HOST, Buffer, Cell, CopyDtoD, CopyHtoD, Role, View, contiguous_layout
 from tests.programs.plain_programs import program
 

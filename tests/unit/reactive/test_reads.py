@@ -5,8 +5,8 @@ import weakref
 from typing import Any
 
 from dagpu import DeviceOp, cutoff, source, value, zip_ops
-from dagpu.lowering.updates.reads import Reads
 from dagpu.ops.compose import Cutoff, Shared, Then, Unzip
+from dagpu.tracing.sources import Reads
 
 A, B, C = source(1.0), source(2.0), source(3.0)
 Op = DeviceOp[Any, Any, Any]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from dagpu.common.layout import Layout, reshape_layout
-from dagpu.lowering.updates.value_numbers import ValueNumbers
 from dagpu.plans.program import Items
+from dagpu.reactive.value_numbers import ValueNumbers
 from dagpu.testing import (
     HOST,
     Buffer,

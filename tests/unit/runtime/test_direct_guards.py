@@ -10,10 +10,10 @@ import numpy as np
 from dagpu import empty, from_host, full, pipeline, use_device, zip_ops
 from dagpu.common.critical import INTERRUPT
 from dagpu.handles import move_handle, restore_state, state_of, take_state
-from dagpu.runtime.calls import direct_call
-from dagpu.runtime.calls.direct_call import MISS, DirectCall
-from dagpu.runtime.calls.loaded_plan import CALL, LoadedPlan
+from dagpu.runtime import direct_call
+from dagpu.runtime.direct_call import MISS, DirectCall
 from dagpu.runtime.interpreter import current_settings
+from dagpu.runtime.loaded_plan import CALL, LoadedPlan
 from dagpu.testing import Locks, storage_of
 from dagpu.tracing.value_kinds import ArrayKind, HandleKind, NumberKind
 from tests.programs.arithmetic import add, axpy, scale

@@ -7,7 +7,7 @@ import pytest
 
 from dagpu import BorrowError, Device, device
 from dagpu.handles.storage import Storage
-from dagpu.runtime.calls.run_call import EnqueuedUpdate, GraphUpdates
+from dagpu.runtime.run_call import EnqueuedUpdate, GraphUpdates
 from dagpu.testing import Failure, Locks
 
 

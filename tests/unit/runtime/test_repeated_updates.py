@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from dagpu import DeviceOp, Feed, Source, from_host, observe, source
-from dagpu.lowering.verify import verify_update
+from dagpu.reactive import verify_updates as verify_update
 from tests.behaviour.live.live_kernels import array, blended, flipped
 from tests.behaviour.live.live_trials import machine
 

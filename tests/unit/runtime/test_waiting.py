@@ -7,8 +7,8 @@ from typing import Any, final
 import pytest
 import trio
 
-from dagpu.runtime.waiting.trio_waits import TrioWaits
-from dagpu.runtime.waiting.waits import LONGEST, Pace
+from dagpu.runtime.trio_waits import TrioWaits
+from dagpu.runtime.waits import LONGEST, Pace
 
 
 @final
@@ -167,7 +167,7 @@ async def turns_of_others(run: Short, pace: Pace | None) -> int:
 @pytest.fixture(name="still_clock")
 def fixture_still_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that stands still for those who poll."""
-    monkeypatch.setattr("dagpu.runtime.waiting.waits.perf_counter", lambda: 0.0)
+    monkeypatch.setattr("dagpu.runtime.waits.perf_counter", lambda: 0.0)
 
 
 def paced(seconds: float) -> Pace:
@@ -202,7 +202,7 @@ def test_a_run_that_can_be_cancelled_is_slept_on() -> None:
 
 def test_a_run_that_takes_longer_than_expected_is_slept_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Polling ends after twice the time that the last run took."""
-    monkeypatch.setattr("dagpu.runtime.waiting.waits.perf_counter", count(0.0).__next__)  # a second between two looks
+    monkeypatch.setattr("dagpu.runtime.waits.perf_counter", count(0.0).__next__)  # a second between two looks
     run = Short(1 << 60)
     trio.run(turns_of_others, run, paced(LONGEST))
     assert run.asleep

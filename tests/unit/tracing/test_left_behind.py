@@ -26,6 +26,8 @@ PLACES: Final[dict[str, Place]] = {
     "cuda": lambda: installed(seed=3),
 }
 in_each_place = pytest.mark.parametrize("where", PLACES)
+pytestmark = pytest.mark.filterwarnings("ignore:.*is traced again in each run")
+"""The pipeline `leaks` has no plan, and says so once, in whichever test calls it often enough."""
 
 
 @pytest.fixture(autouse=True)
@@ -151,7 +153,6 @@ def types_in(x: Any) -> set[type[Any]]:
     return {type(x)}
 
 
-@pytest.mark.filterwarnings("ignore:.*is traced again in each run")
 @in_each_place
 def test_a_result_has_no_stand_ins_in_containers(where: str) -> None:
     """Tuples, lists, sets, and dicts with their keys have the arguments themselves, however they came into them."""

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple, final
 
 from dagpu.backends.cuda.commands.command_list import NOWHERE
+from dagpu.backends.cuda.commands.library_calls import BodyInGraph, LibraryCall, refused_capture
 from dagpu.backends.cuda.commands.transfers import StagedArrays
 from dagpu.backends.cuda.driver.driver_protocol import (
     OUT_OF_MEMORY,
@@ -23,7 +24,6 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     RawGraph,
 )
 from dagpu.backends.cuda.graphs.topology import CommandNode, ConditionalNode, GraphTopology, LaunchTemplate, Node
-from dagpu.backends.cuda.libraries.library_calls import BodyInGraph, LibraryCall, refused_capture
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import DeviceError, DeviceLostError

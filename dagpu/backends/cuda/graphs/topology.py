@@ -14,10 +14,10 @@ from typing import TypeAlias, TypeGuard, final
 
 from dagpu.backends.cuda.commands.buffers import CompiledPlan
 from dagpu.backends.cuda.commands.command_list import BaseOffset, Command, Encoded, Kind, LaunchParameters, Relocations
+from dagpu.backends.cuda.commands.library_calls import LibraryCall
 from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
 from dagpu.backends.cuda.driver.driver_protocol import KernelLaunch
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset, PlacedWork
-from dagpu.backends.cuda.libraries.library_calls import LibraryCall
 from dagpu.common.errors import CaptureError
 from dagpu.common.places import describe
 from dagpu.handles.device_handles import UserBody

@@ -627,7 +627,7 @@ class CudaRun:
                 self.finished = True
             for device in self.devices:  # last: a thread that waits for the memory of live runs waits for this run too
                 device.live.discard(self)
-        if not self._is_stuck():
+        if len(self.devices) == 1 or not self._is_stuck():
             for device, stream in self.guards:
                 device.streams.give_back_exclusive(stream)
             for own in (self.notifier, self.exclusive):

@@ -226,7 +226,8 @@ LEFT_OUT_ROOMS: Final[dict[str, str]] = {
     "driver": NO_GPU,
     "placed_values": AT_FAULT,
     "verifier": AT_FAULT,
-    "verify": AT_FAULT,
+    "verify_tiles": AT_FAULT,
+    "verify_updates": AT_FAULT,
 }
 """Folders and modules of dagpu whose texts need no program here, and why."""
 

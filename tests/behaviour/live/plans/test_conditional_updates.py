@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import DeviceError, PlanError, batch, cutoff, from_host, observe, source, use_device, zip_ops
-from dagpu.lowering.updates.claims import ConditionalUpdate
-from dagpu.lowering.updates.comparing.conditional_updates import conditional_update
-from dagpu.lowering.verify.verify_conditional import verify_conditional
-from dagpu.lowering.verify.verify_update import UpdateVerifier
-from dagpu.runtime.calls.loaded_plan import plan_program
+from dagpu.reactive.claims import ConditionalUpdate
+from dagpu.reactive.conditional_updates import conditional_update
+from dagpu.reactive.verify_updates import UpdateVerifier, verify_conditional
+from dagpu.runtime.loaded_plan import plan_program
 from dagpu.testing import If, Instruction, Plan, Program, live_state, verify
 from tests.behaviour.live.live_kernels import array, blended, flipped, gathered
 from tests.behaviour.live.live_trials import (

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import from_host, source, zip_ops
-from dagpu.reactive.stages.update_plans import MOST_PLANS
+from dagpu.reactive.update_plans import MOST_PLANS
 from tests.behaviour.laws.marked_ops import marked
 from tests.behaviour.laws.marked_ops import no_marks as no_marks
 from tests.behaviour.live.live_kernels import Op, array, blended, flipped

@@ -1,1 +1,0 @@
-"""Updates: which instructions of a program run again when sources have changed, and the program that they make."""

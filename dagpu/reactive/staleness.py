@@ -1,0 +1,187 @@
+"""Which instructions of a program run again for a set of changed inputs, and which buffers are kept between updates.
+
+Each value of a program has the bits of the sources and cutoffs that it depends on. The *targets* are the buffers whose
+last value must be right after an update: the results, and those whose last value some instruction with more bits needs
+again, which are *kept*. Of a chain on one source nothing is kept. An update for the bits `mask` makes the targets whose
+bits meet `mask`, and for each of them what it needs and is not kept. So the instructions of an update depend on `mask`
+alone, and with nothing dropped they are exactly those whose bits meet `mask`, as far as a target needs them.
+"""
+
+from collections.abc import Container, Iterable
+from collections.abc import Set as AbstractSet
+from typing import Final, final
+
+from dagpu.common.errors import PlanError
+from dagpu.common.places import Origin, describe
+from dagpu.common.recent import Recent
+from dagpu.plans.program import Program, Role, Value
+from dagpu.reactive.claims import Change
+
+_MOST_REMEMBERED: Final = 64
+"""The most changes whose stale targets are remembered, and sets of targets whose instructions are."""
+
+
+@final
+class Staleness:
+    """The dependences of one program, and what must be kept."""
+
+    def __init__(
+        self,
+        program: Program,
+        bits: dict[int, int],
+        compared: Iterable[int] = (),
+        dropped: Iterable[int] = (),
+        also_kept: Iterable[int] = (),
+    ) -> None:
+        self.program = program
+        self.bits = bits
+        """The bits of each buffer from outside; a buffer that is missing never changes."""
+        accesses = program.accesses
+        self.deps: list[int] = []
+        """The bits of each instruction."""
+        found = [bits.get(buffer, 0) for buffer in range(len(program.buffers))]  # the bits of each value
+        for instruction, uses in zip(program.instructions, accesses.uses, strict=True):
+            mask = 0
+            for value in uses:
+                mask |= found[value]
+            self.deps.append(mask)
+            found += [mask] * len(instruction.writes)
+        self.last = {buffer: writer for buffer, writer in enumerate(accesses.writer) if writer >= 0}
+        """The instruction that writes a buffer last."""
+        self.compared = frozenset(compared)
+        """The buffers whose contents a cutoff compares."""
+        self.results = {
+            b for b in self.last if program.buffers[b].role is Role.OUTPUT
+        } | self.compared & self.last.keys()
+        """The buffers that others may hold: an update makes them in new memory while something else reads them."""
+        self.also_kept = frozenset(also_kept)
+        """Buffers that are kept so that launches may run in tiles."""
+        self.kept = (self._needed_again() | self.also_kept) - self.results - set(dropped)
+        """The buffers that a later update may read, and that nothing outside can see."""
+        self.targets = self.results | self.kept
+        self.read = frozenset([buffer for each in program.instructions for buffer in each.reads])
+        """The buffers that an instruction reads."""
+        self._stale: Recent[Change, set[int]] = Recent(_MOST_REMEMBERED)
+        """The stale targets by change: the same changes often come back."""
+        self._makers: Recent[frozenset[int], tuple[int, ...]] = Recent(_MOST_REMEMBERED)
+        """The instructions by the targets that they make."""
+        self.kept_bytes = sum([program.buffers[buffer].nbytes for buffer in self.targets])
+        """The bytes of device memory that stay between updates."""
+
+    def _needed_again(self) -> set[int]:
+        """Return the buffers whose last value some instruction with more bits needs."""
+        accesses, found = self.program.accesses, set[int]()
+        for index in self.instructions_below(self.results):
+            for value in accesses.uses[index]:
+                buffer = accesses.buffer[value]
+                again = accesses.last[buffer] == value and self.deps[index] & ~self.bits_of_value(value)
+                if again and buffer in self.last and buffer not in self.results:
+                    found.add(buffer)
+        return found
+
+    def bits_of(self, buffer: int) -> int:
+        """Return the bits of the last value of a buffer."""
+        return self.bits_of_value(self.program.accesses.last[buffer])
+
+    def bits_of_value(self, value: Value) -> int:
+        """Return the bits of a value."""
+        maker = self.program.accesses.maker[value]
+        return self.bits.get(value, 0) if maker < 0 else self.deps[maker]
+
+    def stale_targets(self, change: Change) -> set[int]:
+        """Return the targets that an update makes. The caller must not change the set."""
+        found = self._stale.use(change)
+        if found is not None:
+            return found
+        mask, wait, only, lost, given, _ = change
+        return self._stale.keep(
+            change,
+            {
+                buffer
+                for buffer in self.targets
+                if not (bits := self.bits_of(buffer)) & wait
+                and (not only or bits & only)
+                and (bits & mask or buffer in lost)
+                and buffer not in given
+            },
+        )
+
+    def instructions_for(self, targets: AbstractSet[int]) -> tuple[int, ...]:
+        """Return the instructions that make these targets, in the order of the program. The other targets hold their
+        last values."""
+        key = frozenset(targets)
+        found = self._makers.use(key)
+        if found is None:
+            found = self._makers.keep(key, self._find_makers(key))
+        return found
+
+    def _find_makers(self, targets: frozenset[int]) -> tuple[int, ...]:
+        last, valid = self.program.accesses.last, self.targets - targets
+        while True:
+            chosen = self._closure({self.last[buffer] for buffer in targets}, {last[buffer] for buffer in valid})
+            # A kept buffer of which an earlier value is made again loses its last one.
+            written = {b for index in chosen for b in self.program.instructions[index].writes} & valid
+            if not written:
+                return tuple(sorted(chosen))
+            targets = targets | written
+            valid = valid - written
+
+    def instructions_below(self, buffers: Iterable[int]) -> set[int]:
+        """Return the instructions on which the last values of these buffers depend, those that make them included."""
+        return self._closure({self.last[buffer] for buffer in buffers}, ())
+
+    def instructions_for_mask(self, mask: int) -> tuple[int, ...]:
+        """Return the instructions that run again if these bits have changed, in the order of the program."""
+        return self.instructions_for(self.stale_targets(Change(mask)))
+
+    def _closure(self, roots: set[int], kept: Container[Value]) -> set[int]:
+        """Return the instructions that make what `roots` need, these included, where these values are kept."""
+        chosen, maker, uses = set(roots), self.program.accesses.maker, self.program.accesses.uses
+        todo = list(roots)
+        while todo:
+            for value in uses[todo.pop()]:
+                writer = maker[value]
+                if writer >= 0 and writer not in chosen and value not in kept:
+                    chosen.add(writer)
+                    todo.append(writer)
+        return chosen
+
+
+# ---- a limit of memory
+
+
+def fit_into(staleness: Staleness, limit: int, where: Origin) -> Staleness:
+    """Return the analysis of the same program with at most `limit` bytes of targets.
+
+    Kept buffers are dropped, those first that are made again with the fewest bytes of traffic for each byte that they
+    take. `where` is the place of `observe`.
+
+    Raises:
+        PlanError: the results alone take more.
+    """
+    program = staleness.program
+    size = {buffer: program.buffers[buffer].nbytes for buffer in staleness.targets}
+    results = sum(size[buffer] for buffer in staleness.results)
+    if results > limit:
+        raise PlanError(
+            f"observe at {describe(where)} with memory={limit:,}: results alone take {results:,} bytes. Raise it, or "
+            "observe less."
+        )
+    dropped: set[int] = set()
+    total = sum(size.values())
+    droppable = [buffer for buffer in staleness.kept if size[buffer]]
+    for buffer in sorted(droppable, key=lambda each: (_traffic(staleness, each) / size[each], each)):
+        if total <= limit:
+            break
+        dropped.add(buffer)
+        total -= size[buffer]
+    if not dropped:
+        return staleness
+    return Staleness(program, staleness.bits, staleness.compared, dropped, staleness.also_kept)
+
+
+def _traffic(staleness: Staleness, buffer: int) -> int:
+    """Return the bytes that the instructions write which make one kept buffer of the others."""
+    chosen = staleness.instructions_for({buffer})
+    buffers = staleness.program.buffers
+    return sum(buffers[written].nbytes for index in chosen for written in staleness.program.instructions[index].writes)
