@@ -25,13 +25,14 @@ from mypy.nodes import (
     Var,
 )
 from mypy.operators import op_methods
+from mypy.types import Instance, get_proper_type
 
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder, statement
-from dagpu.mypy_plugin.analysis.callees import closure_of, is_partial, method_of
+from dagpu.mypy_plugin.analysis.callees import closure_of, is_partial, method_effect, method_of
 from dagpu.mypy_plugin.analysis.containers import items_of_value
 from dagpu.mypy_plugin.analysis.graph import EVERYTHING, Build, Change, Escape, Forget, Place, Rearrange, Slot, Store
 from dagpu.mypy_plugin.analysis.operands import is_own_container, lower_iteration, lower_operator, share_added
-from dagpu.mypy_plugin.analysis.origins import Relation, origin_of, origin_of_target, share, share_place
+from dagpu.mypy_plugin.analysis.origins import Known, Relation, origin_of, origin_of_target, share, share_place
 from dagpu.mypy_plugin.analysis.places import place_of
 from dagpu.mypy_plugin.syntax import targets
 from dagpu.mypy_plugin.typing.type_facts import CONTAINS_FLOWS, CONTAINS_OPS, FLOW, MOVES, OP, class_name, method_name
@@ -234,18 +235,29 @@ def _assign_items(b: GraphBuilder, s: AssignmentStmt, target: TupleExpr | ListEx
 
 @statement(OperatorAssignmentStmt)
 def _augmented(b: GraphBuilder, s: OperatorAssignmentStmt) -> None:
+    _operate_in_place(b, s)
+    if isinstance(s.lvalue, IndexExpr):
+        lower_operator(b, s, s.lvalue.base, "__setitem__", evaluated=True)
+
+
+def _operate_in_place(b: GraphBuilder, s: OperatorAssignmentStmt) -> None:
     method = op_methods.get(s.op, "")
     for name in (method.replace("__", "__i", 1), method):
+        effect = method_effect(b, b.types.get(s.lvalue), name)
         found = lower_operator(b, s, s.lvalue, name, [s.rvalue])
         if found is not False:
-            if name == method and isinstance(s.lvalue, NameExpr):
+            given = b.taken.pop(s, None)
+            itself = effect is not None and effect[1].gives == (effect[0], ())
+            if isinstance(s.lvalue, NameExpr) and not itself and (name == method or given is not None):
                 assign(b, s.lvalue, found, s)
+                share(b, s.lvalue, None if given is None else Known(given, b.types.get(s.lvalue)), s)
             return
     b.how = "being put into a container"
-    held = b.value(s.rvalue)
+    keeps = not _is_plain(b, s.lvalue)
+    held = b.evaluate(s.rvalue, keeps)
     b.read(s.lvalue)
     place = place_of(b, s.lvalue)
-    if place is None:
+    if place is None or not keeps:
         return
     is_list = s.op == "+" and _is_list(b, s.lvalue)
     b.emit(Rearrange(s, place, Change.BEHIND) if is_list else Forget(s, place, whole=False))
@@ -275,6 +287,12 @@ def _delete(b: GraphBuilder, s: DelStmt) -> None:
         if base is not None:
             b.emit(Forget(s, base, whole=False))
             b.emit(Rearrange(s, base, Change.REMOVES))
+
+
+def _is_plain(b: GraphBuilder, e: Expression) -> bool:
+    """Return True for text, a number and their like, which hold nothing."""
+    t = get_proper_type(b.types.get(e))
+    return isinstance(t, Instance) and t.type.module_name == "builtins" and not t.args and not b.kinds.may_own(t)
 
 
 def _is_list(b: GraphBuilder, e: Expression) -> bool:

@@ -88,8 +88,9 @@ class GraphBuilder:
         """True while an argument of `then` is evaluated. The op borrows everything that such a closure borrows."""
         self.read_by_generator: list[Slot] | None = None
         """The values that the generator expression around this place reads when it is asked; None outside of one."""
-        self.taken: dict[Expression, Place] = {}
-        """Places of the results of calls that give a handle which had a place before: `ts.pop()`, `model.weight()`."""
+        self.taken: dict[Context, Place] = {}
+        """Places of the results of calls, and of operators that call a method, that give a handle which had a place
+        before: `ts.pop()`, `model.weight()`, `model[0]`."""
         self.at_exit: dict[Expression, list[Move]] = {}
         """The moves at the end of a `with` block, of the calls that may have made its context managers."""
         self.iterated: dict[Var, Place] = {}

@@ -55,13 +55,12 @@ from dagpu.mypy_plugin.analysis.graph import (
     Store,
 )
 from dagpu.mypy_plugin.analysis.operands import (
-    ASKS,
     Arguments,
     Operands,
     asked_items,
     is_own_container,
     lower_container_call,
-    lower_operator,
+    lower_question,
     share_added,
 )
 from dagpu.mypy_plugin.analysis.places import place_of
@@ -256,6 +255,7 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
         parts.append(call_closure(b, callee.closure, e))
     _record_kept(b, e, callee, passed, affected)
     _record_uses(b, e, callee, passed)
+    parts.append(lower_question(b, e, callee.name))
     if not callee.leaves_unmoved:
         _forget_moves(b, e, callee, lower_container_call(b, e, callee))
         if own and callee.receiver is not None:
@@ -274,8 +274,6 @@ def _record_uses(b: GraphBuilder, e: CallExpr, callee: Callee, passed: list[Pass
     for one in passed if callee.name in names.ASKS_FEED else ():
         if one.held is not None and b.kind(one.value) == FEED:
             b.emit(AskFeed(e, Place(one.held)))
-    if e.args and (method := ASKS.get(callee.name)) is not None:
-        lower_operator(b, e, e.args[0], method)
     asked = asked_items(b, callee.name, e.args) if e.args else []
     if e.args and b.kind(e.args[0]) & (HANDLE | OP):
         if callee.name in names.ASKS_TRUTH:
@@ -402,6 +400,8 @@ def _await(b: GraphBuilder, e: AwaitExpr, by_value: bool) -> Slot | None:
         b.emit(Run(e, held))
     if never_returns(b, e):
         b.throw()
+    if (place := b.taken.get(e.expr)) is not None and not b.kind(e.expr) & OP:
+        b.taken[e] = place
     return build_part(b, e, held, b.kind(e) & ~FEED)  # the work that was given a feed has ended
 
 

@@ -1,6 +1,6 @@
 """Finds the places of items: those that a loop goes over, and those of a container made of others, as `[a, *ts]`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, TypeAlias
 
@@ -59,17 +59,32 @@ def element_of(b: GraphBuilder, e: Expression) -> Origin | None:
     if isinstance(e, CallExpr):
         return element_of_call(b, e)
     origin = origin_of(b, e, moves=False)
-    if isinstance(origin, Known) and (found := method_effect(b, origin.type, "__iter__")) is not None:
-        return _item_in(origin.place, found[1].iterates, found[0], b.types.get(e))
+    for begin, following in (("__iter__", "__next__"), ("__aiter__", "__anext__")):
+        if isinstance(origin, Known) and (found := method_effect(b, origin.type, begin)) is not None:
+            itself, effect = found
+            items = effect.iterates
+            if effect.gives == (itself, ()) and (found := method_effect(b, origin.type, following)) is not None:
+                itself, effect = found
+                items = () if effect.gives is None else (effect.gives,)
+            return _items_in({itself: origin.place}, items, b.types.get(e))
     return element_of_value(origin)
 
 
-def _item_in(place: Place, iterates: Part | None, parameter: str, t: Type | None) -> Known | None:
-    """Return the place of the items that a function goes over, in what is passed for a parameter."""
-    if iterates is None or iterates.parameter != parameter:
-        return None
-    item = place.inside(iterates.path)
-    return None if item is None else Known(item, t)
+def places_in(origin: Origin | None) -> set[Place]:
+    """Return the places of which an item is one."""
+    if isinstance(origin, Choice):
+        return set().union(*map(places_in, origin.options))
+    return {origin.place} if isinstance(origin, Known) else set()
+
+
+def _items_in(places: Mapping[str, Place | None], iterates: Iterable[Part], t: Type | None) -> Origin | None:
+    """Return the places of the items that a function goes over, in what is passed for its parameters."""
+    found: list[Known] = []
+    for name, path in iterates:
+        place = places.get(name)
+        if place is not None and (item := place.inside(path)) is not None:
+            found.append(Known(item, t))
+    return Choice(tuple(found)) if len(found) > 1 else found[0] if found else None
 
 
 def element_of_value(origin: Origin | None) -> Origin | None:
@@ -109,14 +124,14 @@ def element_of_call(b: GraphBuilder, e: CallExpr) -> Origin | None:
 def _element_of_generator(b: GraphBuilder, e: CallExpr, function: FuncDef) -> Origin | None:
     """Return the place of the items that a function of this module goes over, in one of its arguments."""
     effect = effect_of(b, function)
-    if effect is None or effect.iterates is None:
+    if effect is None or not effect.iterates or any(e.arg_names):
         return None
     parameters = [argument.variable.name for argument in function.arguments]
-    value = arguments_of(e, parameters).get(effect.iterates.parameter)
     if isinstance(e.callee, MemberExpr) and not function.is_static and function.info:
-        value = e.callee.expr if effect.iterates.parameter == parameters[0] else None
-    place = None if value is None or any(e.arg_names) else place_of(b, value)
-    return None if place is None else _item_in(place, effect.iterates, effect.iterates.parameter, b.types.get(e))
+        given = {parameters[0]: e.callee.expr}
+    else:
+        given = arguments_of(e, parameters)
+    return _items_in({name: place_of(b, value) for name, value in given.items()}, effect.iterates, b.types.get(e))
 
 
 # ---- iterators: what they go over, by name
@@ -274,9 +289,6 @@ def _of_index(b: GraphBuilder, e: IndexExpr, moves: bool) -> Origin | None:
 
 @origin_finder(CallExpr)
 def _of_call(b: GraphBuilder, e: CallExpr, moves: bool) -> Origin | None:
-    taken = b.taken.get(e)
-    if taken is not None:
-        return Known(taken, b.types.get(e))
     if not e.args and not isinstance(e.callee, MemberExpr):
         return None
     if not b.kinds.may_own(b.types.get(e)):

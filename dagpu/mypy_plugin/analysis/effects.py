@@ -261,7 +261,7 @@ class _Derivation:
             tuple(dict.fromkeys(self._used_parts())),
             tuple(sorted(self._lent_parts())) if any(self._is_part(loan.place) for loan in self.loans) else (),
             self._part_in(body.returned),
-            self._part_in(body.yielded),
+            tuple(sorted(self._iterated_parts())),
             tuple(sorted(self.keeps)),
             every - self._names_of(assigns),
             tuple(sorted(set(self._borrowed_parts()))),
@@ -388,6 +388,12 @@ class _Derivation:
                             found.add((Part(self.named[place.slot], place.path), exclusive))
                 state.step(i)
         return found
+
+    def _iterated_parts(self) -> Iterator[Part]:
+        """Iterate over the parts of parameters that a generator or an iterator gives one by one."""
+        for part in map(self._part, self.body.yielded):
+            if part is not None and not (_is_attribute(part.path) and self._is_stored(part)):
+                yield part
 
     def _part_in(self, places: set[Place | None]) -> Part | None:
         """Return the parameter, or the part of one, that all of these places are; None if there is none."""

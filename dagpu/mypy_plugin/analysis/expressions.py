@@ -32,7 +32,7 @@ from dagpu.mypy_plugin import names
 from dagpu.mypy_plugin.analysis.assignments import assign, declare
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder, expression
 from dagpu.mypy_plugin.analysis.callees import closure_of, function_of, property_effect
-from dagpu.mypy_plugin.analysis.containers import element_of
+from dagpu.mypy_plugin.analysis.containers import element_of, places_in
 from dagpu.mypy_plugin.analysis.effects import pass_closure_on
 from dagpu.mypy_plugin.analysis.graph import (
     EVERYTHING,
@@ -143,14 +143,14 @@ def _property(b: GraphBuilder, e: MemberExpr, itself: str, effect: Effect, by_va
 def _index(b: GraphBuilder, e: IndexExpr, by_value: bool) -> Slot | None:
     if e.analyzed is not None:
         return None  # a type application: `trio.open_memory_channel[int]`
+    found = lower_operator(b, e, e.base, "__getitem__", [e.index])
+    if found is not False:
+        return found
     kind = b.kind(e)
     if kind:
         place = place_of(b, e)
         if place is not None:
             return move_or_read(b, e, place, kind, by_value)
-    found = lower_operator(b, e, e.base, "__getitem__", [e.index])
-    if found is not False:
-        return found
     base = b.read(e.base)
     b.read(e.index)
     b.may_raise()
@@ -201,8 +201,9 @@ def _unary(b: GraphBuilder, e: UnaryExpr, by_value: bool) -> Slot | None:
 def _comparison(b: GraphBuilder, e: ComparisonExpr, by_value: bool) -> Slot | None:
     if len(e.operators) == 1 or all(isinstance(one, NameExpr | MemberExpr | IntExpr) for one in e.operands):
         pairs = zip(e.operands, e.operators, e.operands[1:], strict=False)
-        if [pair for pair in pairs if lower_binary(b, e, *pair) is not False]:
-            return None
+        found = [one for pair in pairs if (one := lower_binary(b, e, *pair)) is not False]
+        if found:
+            return b.build(e, found, b.kind(e) & EVERYTHING)
     by_identity = all(operator in ("is", "is not") for operator in e.operators)
     for operand in e.operands:
         if not (by_identity and isinstance(operand, NameExpr) and b.kind(operand) & HANDLE):  # it asks the variable
@@ -238,9 +239,12 @@ def _walrus(b: GraphBuilder, e: AssignmentExpr, by_value: bool) -> Slot | None:
 def _yield(b: GraphBuilder, e: YieldExpr, by_value: bool) -> Slot | None:
     if e.expr is not None:
         b.how = "being yielded"
-        b.body.yielded.add(
-            b.iterated.get(e.expr.node) if isinstance(e.expr, NameExpr) and isinstance(e.expr.node, Var) else None
-        )
+        variable = e.expr.node if isinstance(e.expr, NameExpr) else None
+        place = b.iterated.get(variable) if isinstance(variable, Var) else None
+        if isinstance(e.expr, MemberExpr | IndexExpr):
+            place = place_of(b, e.expr)
+        if place is not None:
+            b.body.yielded.add(place)
         held = b.value(e.expr)
         if held is not None and not getattr(b.body.node, "is_decorated", False):  # @asynccontextmanager, a fixture
             b.emit(Escape(e.expr, held, "yielded from", feeds_only=True))
@@ -252,8 +256,7 @@ def _yield(b: GraphBuilder, e: YieldExpr, by_value: bool) -> Slot | None:
 @expression(YieldFromExpr)
 def _yield_from(b: GraphBuilder, e: YieldFromExpr, by_value: bool) -> Slot | None:
     b.how = "being yielded"
-    element = element_of(b, e.expr)
-    b.body.yielded.add(element.place if isinstance(element, Known) else None)
+    b.body.yielded |= places_in(element_of(b, e.expr))
     b.value(e.expr)
     b.emit(Yield(e))
     b.may_raise()
@@ -358,8 +361,8 @@ def _comprehension(
     b.emit(Build(e, into, (), EVERYTHING))
     heads: list[BasicBlock] = []
     ends: list[BasicBlock] = []
-    for index, sequence, conditions in zip(e.indices, e.sequences, e.condlists, strict=True):
-        found = lower_iteration(b, sequence)
+    for index, sequence, conditions, is_async in zip(e.indices, e.sequences, e.condlists, e.is_async, strict=True):
+        found = lower_iteration(b, sequence, is_async=is_async)
         held = ask_feed(b, sequence) if found is False else found
         origin = element_of(b, sequence)
         before = remember(b, e, origin)

@@ -416,8 +416,8 @@ class Body:
     """Variables that a closure uses whose calls are not followed: a method, or one that a decorator gets."""
     returned: set[Place | None] = field(default_factory=set)
     """The places of the results, None for a result that has none."""
-    yielded: set[Place | None] = field(default_factory=set)
-    """The places of the items that the result of an iterator or a generator goes over, None for one that has none."""
+    yielded: set[Place] = field(default_factory=set)
+    """The places of the items that the result of an iterator or a generator goes over."""
     items: dict[Slot, Place] = field(default_factory=dict)
     """The variables of comprehensions, each with the place of the items that it goes over."""
     given_away: set[Root] = field(default_factory=set)

@@ -179,8 +179,8 @@ class Effect(NamedTuple):
     """Attributes of parameters that the result borrows; the flag is true for a borrow for writing."""
     gives: Part | None = None
     """The part of a parameter that the result is, on each path."""
-    iterates: Part | None = None
-    """The part of a parameter that the items of the result are: any item of a container."""
+    iterates: tuple[Part, ...] = ()
+    """The parts of parameters that the items of the result are: an attribute, or any item of a container."""
     keeps: tuple[tuple[str, str], ...] = ()
     """Parameters whose value another one keeps, each with that one: `self.refs.append(ref)`."""
     leaves: frozenset[str] = frozenset()

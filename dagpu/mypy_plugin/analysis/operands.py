@@ -1,7 +1,6 @@
 """Evaluates operands in their order, and lowers what operators and calls do to objects, containers and their parts."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
 from mypy.nodes import (
     CallExpr,
@@ -78,20 +77,19 @@ class Operands:
         if not by_value or not (always or b.kind(e) & MOVES):
             return b.evaluate(e, by_value)
         self.owns = True
-        if isinstance(e, CallExpr):
-            return self._evaluate_call(e)
-        place = place_of(b, e) if isinstance(e, NameExpr | MemberExpr | IndexExpr) else None
+        named = isinstance(e, NameExpr | MemberExpr | IndexExpr) and e not in b.taken  # a result is evaluated again
+        place = place_of(b, e) if named else None
         binds = self.keeps or b.how.startswith(BINDS)
         if place is None:
-            return b.evaluate(e, by_value)
+            return self._evaluate_result(e)
         if place.path:
             b.read(e.base if isinstance(e, IndexExpr) else e.expr if isinstance(e, MemberExpr) else e)
         into = b.temporary()
         self._moves.append(Move(e, place, into, b.how, binds=binds, accepts=self.accepts))
         return into
 
-    def _evaluate_call(self, e: CallExpr) -> Slot | None:
-        """Evaluate a call. If its result had a place before, the handle moves out of that one, too."""
+    def _evaluate_result(self, e: Expression) -> Slot | None:
+        """Evaluate a call or an operator. If its result had a place before, the handle moves out of that one, too."""
         b = self._b
         binds = self.keeps or b.how.startswith(BINDS)
         how = b.how
@@ -128,17 +126,14 @@ class Operands:
 
 # ---- methods that operators call
 
-ASKS: Final = {
-    **{name: f"__{name.rpartition('.')[2]}__" for name in names.ASKED},
-    **dict.fromkeys(names.ITERATES, "__iter__"),
-}
-"""Functions that call a method of their first argument."""
-
 
 def lower_binary(b: GraphBuilder, e: Context, left: Expression, operator: str, right: Expression) -> Slot | bool | None:
     """Lower an operator with two operands as the call of a method, as `lower_operator` does."""
     if operator in ("in", "not in"):
-        return lower_operator(b, e, right, "__contains__", [left])
+        found = lower_operator(b, e, right, "__contains__", [left])
+        if found is False and (found := lower_iteration(b, right)) is not False:
+            b.read(left)
+        return found
     method = op_methods.get(operator, "")
     found = lower_operator(b, e, left, method, [right])
     if found is False and method == "__ne__":  # object's own asks __eq__
@@ -148,10 +143,18 @@ def lower_binary(b: GraphBuilder, e: Context, left: Expression, operator: str, r
 
 
 def lower_operator(
-    b: GraphBuilder, e: Context, receiver: Expression, method: str, given: Sequence[Expression] = ()
+    b: GraphBuilder,
+    e: Context,
+    receiver: Expression,
+    method: str,
+    given: Sequence[Expression] = (),
+    *,
+    evaluated: bool = False,
+    result: Context | None = None,
 ) -> Slot | bool | None:
     """Lower the call of a method that a class of this module defines, and return the slot with the facts of its result.
 
+    `evaluated`: the receiver has been. `result`: what has the method's result as its value, if that is not `e`.
     Return False, with nothing lowered, if the object's class defines no such method.
     """
     function = method_of(b, b.types.get(receiver), method)
@@ -160,7 +163,7 @@ def lower_operator(
         return False
     effect = effect_in(b.module, function)
     named = [argument.variable.name for argument in function.arguments]
-    operands, parts = Operands(b), [b.read(receiver)]
+    operands, parts = Operands(b), [None if evaluated else b.read(receiver)]
     for name, formal, argument in zip(named[1:], signature.arg_types[1:], given, strict=False):
         kind = b.kind(argument)
         b.how = f"{method}()"
@@ -182,8 +185,11 @@ def lower_operator(
         if place is not None and named[0] not in effect.leaves:
             b.emit(Forget(e, place, whole=False))
         parts += known.move_parts()
+        if result is not None or e is not receiver:
+            known.give_part(result or e)
     b.may_raise()
-    keeps = b.kind(e) & EVERYTHING if isinstance(e, Expression) else EVERYTHING
+    value = result or e
+    keeps = b.kind(value) & EVERYTHING if isinstance(value, Expression) else EVERYTHING
     return b.build(e, parts, keeps)
 
 
@@ -191,13 +197,30 @@ def _itself(function: FuncDef, place: Place | None) -> dict[str, Place]:
     return {} if place is None else {function.arguments[0].variable.name: place}
 
 
-def lower_iteration(b: GraphBuilder, e: Expression) -> Slot | bool | None:
+def lower_question(b: GraphBuilder, e: CallExpr, function: str) -> Slot | None:
+    """Lower what a function of Python's calls of its first argument, which has been evaluated: `abs(x)`, `list(x)`.
+
+    Return the slot with the facts of the result.
+    """
+    found: Slot | bool | None = False
+    if e.args and function in names.ASKED:
+        found = lower_operator(b, e, e.args[0], f"__{function.rpartition('.')[2]}__", evaluated=True)
+    elif e.args and function in names.ITERATES:
+        lower_iteration(b, e.args[0], evaluated=True)
+    return None if found is False else found
+
+
+def lower_iteration(
+    b: GraphBuilder, e: Expression, *, evaluated: bool = False, is_async: bool = False
+) -> Slot | bool | None:
     """Lower the call of `__iter__`, and the first of `__next__` of an object that is its own iterator.
 
-    Return False, with nothing lowered, for an object of no class of this module.
+    Return False, with nothing lowered, for an object of no class of this module. `evaluated`: the object has been.
+    `is_async`: the methods are those of `async for`.
     """
-    found = lower_operator(b, e, e, "__iter__")
-    if found is not False and lower_operator(b, e, e, "__next__") is not False:
+    begin, following = ("__aiter__", "__anext__") if is_async else ("__iter__", "__next__")
+    found = lower_operator(b, e, e, begin, evaluated=evaluated)
+    if found is not False and lower_operator(b, e, e, following, evaluated=True) is not False:
         return None
     return found
 
@@ -327,15 +350,15 @@ def _pop(b: GraphBuilder, e: CallExpr, container: Expression, place: Place, end:
 
 def take(
     b: GraphBuilder,
-    e: CallExpr,
+    e: Context,
     *items: Place,
     itself: bool = True,
     follows: bool = True,
     reads: bool = True,
     step: Path = (),
 ) -> None:
-    """Give the result of a call a place, of which the part at `step` shares with the place of an item: it is one of
-    `items`.
+    """Give the result of a call or an operator a place, of which the part at `step` shares with the place of an item:
+    it is one of `items`.
 
     `itself`: the item stays where it is. `follows`: it has moved if it has moved out of that place before. `reads`: it
     is an error then to use the result.
@@ -441,8 +464,8 @@ class Arguments:
                 self._b.emit(Lend(self._node, place, into, exclusive))
         return lent
 
-    def give_part(self, e: CallExpr) -> None:
-        """Give the result of a call the place of the part that the function returns."""
+    def give_part(self, e: Context) -> None:
+        """Give the result of a call or an operator the place of the part that the function returns."""
         part = self._effect.gives
         if part is None or (not part.path and self._is_moved(part.parameter)):
             return

@@ -166,6 +166,8 @@ def origin_of(b: GraphBuilder, e: Expression, *, moves: bool) -> Origin | None:
 
     Return None for a value without handles, and for one that lies nowhere else.
     """
+    if (taken := b.taken.get(e)) is not None:
+        return Known(taken, b.types.get(e))
     find = ORIGINS.get(type(e))
     return None if find is None else find(b, e, moves)
 

@@ -62,7 +62,10 @@ BINDS = ("being assigned", "being put into", "being made a default", "being yiel
 
 
 def place_of(b: GraphBuilder, e: Expression) -> Place | None:
-    """Return the place that an expression names: a variable, or a path of attributes and constant indices into one."""
+    """Return the place that an expression names: a variable, or a path of attributes and constant indices into one.
+
+    A result that is a part of an object has a place, too, once it has been evaluated.
+    """
     match e:
         case NameExpr():
             return Place(b.slot(e.node)) if isinstance(e.node, Var) else None
@@ -76,11 +79,9 @@ def place_of(b: GraphBuilder, e: Expression) -> Place | None:
             path = property_place(b, e) if b.kind(e) else None
             return None if path is None else _extend_place(b, e.expr, path)
         case IndexExpr():
-            return item_place(b, e.base, e.index)
-        case CallExpr():
-            return b.taken.get(e)
+            return item_place(b, e.base, e.index) or b.taken.get(e)
         case _:
-            return None
+            return b.taken.get(e)
 
 
 def item_place(b: GraphBuilder, base: Expression, index: Expression) -> Place | None:

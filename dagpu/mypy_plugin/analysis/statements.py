@@ -40,7 +40,7 @@ from dagpu.mypy_plugin.analysis import module_facts
 from dagpu.mypy_plugin.analysis.assignments import assign, declare, drops_op
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder, statement
 from dagpu.mypy_plugin.analysis.callees import callee_of, closure_of, is_pipeline, method_effect
-from dagpu.mypy_plugin.analysis.containers import element_of
+from dagpu.mypy_plugin.analysis.containers import element_of, places_in
 from dagpu.mypy_plugin.analysis.expressions import ask_feed
 from dagpu.mypy_plugin.analysis.graph import (
     FEED,
@@ -61,8 +61,8 @@ from dagpu.mypy_plugin.analysis.graph import (
     Slot,
     Test,
 )
-from dagpu.mypy_plugin.analysis.operands import Arguments, lower_condition, lower_iteration
-from dagpu.mypy_plugin.analysis.origins import Known, origin_of, remember, share_captures, share_element
+from dagpu.mypy_plugin.analysis.operands import Arguments, lower_condition, lower_iteration, lower_operator
+from dagpu.mypy_plugin.analysis.origins import Known, origin_of, remember, share, share_captures, share_element
 from dagpu.mypy_plugin.analysis.places import place_of
 from dagpu.mypy_plugin.syntax import captures, is_always_false, is_always_true
 from dagpu.mypy_plugin.typing.type_facts import CONTAINS_OPS, FLOW, MOVES, OP, class_name, literal_of
@@ -96,8 +96,7 @@ def _record_result(b: GraphBuilder, e: Expression) -> None:
         return
     b.body.returned.add(None)
     if isinstance(e, CallExpr) and isinstance(e.callee, NameExpr) and e.callee.fullname == "builtins.iter":
-        element = element_of(b, e)
-        b.body.yielded.add(element.place if isinstance(element, Known) else None)
+        b.body.yielded |= places_in(element_of(b, e))
 
 
 @statement(RaiseStmt)
@@ -234,7 +233,7 @@ def _while(b: GraphBuilder, s: WhileStmt) -> None:
 
 @statement(ForStmt)
 def _for(b: GraphBuilder, s: ForStmt) -> None:
-    found = lower_iteration(b, s.expr)
+    found = lower_iteration(b, s.expr, is_async=s.is_async)
     held = ask_feed(b, s.expr) if found is False else found
     origin = element_of(b, s.expr)
     if isinstance(origin, Known) and isinstance(s.index, NameExpr) and isinstance(s.index.node, Var):
@@ -318,11 +317,15 @@ def _with(b: GraphBuilder, s: WithStmt) -> None:
     for e, target in zip(s.expr, s.target, strict=True):
         b.evaluates(Evaluate(s, (e, None), () if target is None else (target,)))
         b.how = "being entered"
-        held = _enter(b, e, s.is_async, exits)
+        held = _enter(b, s, e, exits)
+        given = b.taken.pop(s, None)
         if target is not None:
             if s.is_async and (b.kind(e) & FLOW or _gives_feed(b, e, target)):
                 held = _lend_for_block(b, OpenFeed, target, False, exits)
+            if given is not None:
+                declare(b, target, element=True)
             assign(b, target, held, s)
+            share(b, target, None if given is None else Known(given, b.types.get(target)), s)
             place = place_of(b, target)
             if place is not None and not b.kind(target) & MOVES and b.kind(target) != FEED:
                 exits.append(Read(s, place, None, 0))
@@ -347,21 +350,18 @@ def _with(b: GraphBuilder, s: WithStmt) -> None:
     b.fall_into(after)
 
 
-def _enter(b: GraphBuilder, e: Expression, is_async: bool, exits: list[Read | EndLoan | AskFeed | Move]) -> Slot | None:
+def _enter(b: GraphBuilder, s: WithStmt, e: Expression, exits: list[Read | EndLoan | AskFeed | Move]) -> Slot | None:
     """Evaluate a context manager and enter it. What it lends it lends until the end of the block."""
     held = b.value(e)
     exits += b.at_exit.pop(e, [])
-    place, t = place_of(b, e), b.types.get(e)
     lent: list[Slot] = []
-    for name in ("__aenter__", "__aexit__") if is_async else ("__enter__", "__exit__"):
-        found = None if place is None else method_effect(b, t, name)
-        if found is not None and place is not None:
-            manager = Arguments(b, e, found[1], {}, {found[0]: place})
-            if name in ("__enter__", "__aenter__"):
-                manager.use_parts()
-                lent += manager.move_parts()
-            else:
-                exits += manager.moves()
+    enter, leave = ("__aenter__", "__aexit__") if s.is_async else ("__enter__", "__exit__")
+    entered = lower_operator(b, e, e, enter, evaluated=True, result=s)
+    if entered is not False and entered is not None:
+        lent.append(entered)
+    place, found = place_of(b, e), method_effect(b, b.types.get(e), leave)
+    if found is not None and place is not None:
+        exits += Arguments(b, e, found[1], {}, {found[0]: place}).moves()
     if isinstance(e, CallExpr) and (exclusive := names.LENDS_FOR_BLOCK.get(callee_of(b, e).name)) is not None:
         lent.append(_lend_for_block(b, BlockLoan, e, exclusive, exits))
     if lent:
