@@ -58,6 +58,8 @@ class HostLayer:
         self._bits: list[int] = []
         """The bits on which each row depends; those of the value that a cutoff compares."""
         self._rows = [self._row(made) for made in live.inputs if made.call is not None]
+        self.computes = bool(self._rows)
+        """True if the trace computes host values."""
         self._following = [len(self._rows)] * len(self._rows)
         """For each row the next one with other bits."""
         for at in range(len(self._rows) - 2, -1, -1):
@@ -68,11 +70,6 @@ class HostLayer:
         self._stale = [(0, stale)]
         """The bits on which values depend that are not the newest, from one row to the next that is here: a closure
         that fails leaves the values before it as they are to be."""
-
-    @property
-    def computes(self) -> bool:
-        """True if the trace computes host values."""
-        return bool(self._rows)
 
     def refresh(self, newer: int, mark: Mark) -> None:
         """Compute again what depends on the bits `newer`, which have changed since the last call, and what that did not

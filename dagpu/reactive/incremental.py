@@ -112,8 +112,10 @@ class IncrementalRun:
                 live_state(handle)  # raises a `MovedError` if it has moved since the trace
             stage = self._stages[0]
             parts = self._changed_parts() if self._parts else None
-            with StartedAt(self._origin):
-                whole = stage.find_whole(self._stale, parts)
+            whole = None if parts else stage.known_whole(self._stale)
+            if whole is None:
+                with StartedAt(self._origin):
+                    whole = stage.find_whole(self._stale, parts)
             if whole is not None:
                 value = await stage.run_whole(whole, self._build, waits, self._origin)
                 if value is not MISS:
@@ -165,7 +167,8 @@ class IncrementalRun:
         self._stale |= bits
         self._host_stale |= bits
         for stage in self._stages:
-            stage.forget_fresh(bits)
+            if stage.fresh:
+                stage.forget_fresh(bits)
 
     def _end_update(self) -> None:
         """Note that all targets are those of the present values."""

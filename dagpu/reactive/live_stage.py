@@ -186,6 +186,13 @@ class LiveStage:
         self.cutoffs.find_differing(update.compare)
         return update.ran
 
+    def known_whole(self, mask: int) -> UpdatePlan | None:
+        """Return the plan for all of the update for a change of these bits, in whole sources, if there is one already
+        and the update may run it."""
+        if self.cutoffs.inputs or self.lost or self.fresh or self.shares_updates or self.tiles.latest:
+            return None
+        return self.plans.known(mask)
+
     def find_whole(self, mask: int, parts: ChangedParts | None) -> UpdatePlan | None:
         """Return the plan for all of the update for a change of these bits; None if it must be run in parts."""
         if self.cutoffs.inputs:

@@ -190,14 +190,14 @@ class StageTiles:
         )
         """By changes and the parts that have changed."""
         self._shapes = ProvedShapes(self._tile_verifier)
-        self._latest: list[TileUpdate] = []
+        self.latest: list[TileUpdate] = []
         """The parts of the last update, if it may have run tiles: the later ones waited for cutoffs."""
 
     @property
     def counts(self) -> tuple[TileCount, ...]:
         """The tiles that the last update ran, of each launch that may run in tiles; empty if it ran launches whole."""
-        found = dict.fromkeys(self._totals, 0) if self._latest else {}
-        for update in self._latest:
+        found = dict.fromkeys(self._totals, 0) if self.latest else {}
+        for update in self.latest:
             chosen = set(update.chosen)
             found |= {
                 index: len(update.lists.get(index, range(total)))
@@ -217,7 +217,7 @@ class StageTiles:
         Parts that have changed before need neither an analysis nor a proof.
         """
         if not change.only:  # else it goes on with an update that waited for a cutoff
-            self._latest.clear()
+            self.latest.clear()
         if not parts or not self._totals:
             return None
         key = change, tuple(parts.items())
@@ -226,12 +226,12 @@ class StageTiles:
             if self._leaves.mostly_changed(parts, WHOLE_FROM):
                 return None
             prepared = self._prepared.keep(key, self._prepare(change, parts))
-        self._latest.append(prepared.update)
+        self.latest.append(prepared.update)
         if not prepared.runs_less:
             return None
         copied = tuple([buffer for buffer in prepared.written if targets.is_held(buffer)])
         if copied and self._share(prepared.update) >= COPIED_WHOLE_FROM:
-            self._latest.clear()
+            self.latest.clear()
             return None
         return ListedTiles(prepared, copied)
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, final
 
-from dagpu.common.critical import Bookkeeping
+from dagpu.common.critical import BOOKKEEPING, Bookkeeping
 from dagpu.common.places import Origin
 from dagpu.handles import SharedTensor
 from dagpu.ops.base import DeviceOp
@@ -171,8 +171,8 @@ class SharedWork:
         return other is not self and not self.reach.isdisjoint(other.reach)
 
     def begin(self) -> None:
-        """Begin an update."""
-        with Bookkeeping():
+        """Begin an update, which is a section."""
+        with BOOKKEEPING:  # another feed may be taking what this update will write
             self.busy = True
 
     def end(self) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+_NOTHING_ELSE: Final = Change(0)[1:]
+
 MOST_PLANS: Final = 64
 """The most plans that a feed keeps, those used last."""
 
@@ -85,6 +87,7 @@ class UpdatePlan:
         "_made",
         "_outcomes",
         "compare",
+        "decides",
         "flags",
         "loaded",
         "locks",
@@ -130,11 +133,8 @@ class UpdatePlan:
         instructions run."""
         if decides is not None:
             self._outcomes = {each: (decides.compared(each), decides.count(each)) for each in decides.outcomes()}
-
-    @property
-    def decides(self) -> bool:
+        self.decides = bool(self._outcomes)
         """True if the plan decides itself what depends on the cutoffs that it compares."""
-        return bool(self._outcomes)
 
     def outputs_of(self, differing: int) -> list[tuple[int, int]]:
         """Return the targets that a run has made which has found the tensors of these cutoffs to differ."""
@@ -181,7 +181,7 @@ class UpdatePlans:
 
     def find(self, change: Change, tiles: ListedTiles | None = None) -> UpdatePlan:
         """Return the plan for a change, in which launches run these lists of tiles, written where they are read."""
-        key: Hashable = change
+        key: Hashable = change if change[1:] != _NOTHING_ELSE else change.mask
         if tiles is not None:
             key = change, tiles.prepared.update.chosen, tiles.prepared.lengths, tiles.copied
         plan = self._plans.use(key)
@@ -196,6 +196,11 @@ class UpdatePlans:
             if prepared.array is not None:
                 plan.tiles.put_lists(prepared.array)
         return plan
+
+    def known(self, mask: int) -> UpdatePlan | None:
+        """Return the plan for a change of these bits and nothing else; None if none is made yet."""
+        found = self._plans.use(mask)
+        return found if type(found) is UpdatePlan else None
 
     def find_deciding(self, mask: int, cutoffs: int) -> UpdatePlan | str:
         """Return the plan for a change of the bits `mask` that decides these cutoffs itself, or the reason why there

@@ -153,7 +153,7 @@ def observed(which: int, trouble: str, direct: bool, spin: str, home: bool, tile
         for number in range(WARM):
             made.change(which, number)
             trial.update()
-        assert bool(stage_of(trial).tiles._latest) == (tiles and which > 1)  # noqa: SLF001
+        assert bool(stage_of(trial).tiles.latest) == (tiles and which > 1)
         if direct:
             assert direct_call(stage_of(trial)) is not None
         gc.collect()
