@@ -12,6 +12,7 @@ import numpy as np
 
 from dagpu.common.containers import is_container, own_containers, values_in
 from dagpu.common.critical import call_user
+from dagpu.common.places import add_note
 from dagpu.common.wrong_arguments import refuse_stop_iteration
 from dagpu.handles import HANDLES
 from dagpu.handles.handle_trees import make_unwritable
@@ -162,7 +163,7 @@ class HostLayer:
             whose = describe_closure(node, node.f)
             if isinstance(error, StopIteration):
                 refuse_stop_iteration(error, whose)
-            error.add_note(f"dagpu: in {whose}")
+            add_note(error, f"dagpu: in {whose}")
 
 
 def _values(inputs: list[LiveInput]) -> tuple[Any, ...]:

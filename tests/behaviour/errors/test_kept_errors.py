@@ -33,9 +33,11 @@ from dagpu import (
     from_host,
     kernel,
     memcpy,
+    observe,
     ones,
     pipeline,
     plan_of,
+    source,
     spawn,
     use_device,
     value,
@@ -400,3 +402,26 @@ def test_an_update_that_fails_keeps_no_memory() -> None:
         error = found
     assert error is not None
     assert current_device().memory_used() == before
+
+
+@pytest.mark.parametrize("own", [RefusesNotes(), Frozen(3), NotesOfItsOwn()], ids=lambda error: type(error).__name__)
+def test_an_error_that_takes_no_note_comes_out_of_a_feed(own: Exception) -> None:
+    """So it is in the updates of a feed, whose next value is right."""
+    number = source(1.0)
+
+    def doubled(v: float) -> float:
+        if v == 2.0:
+            raise own
+        return 2 * v
+
+    async def main() -> None:
+        async with observe(number.map(doubled)) as feed:
+            assert await feed.next() == 2.0
+            number.set(2.0)
+            with pytest.raises(type(own)) as raised:
+                await feed.next()
+            assert raised.value is own
+            number.set(3.0)
+            assert await feed.next() == 6.0
+
+    trio.run(main)
