@@ -158,6 +158,8 @@ class Members:
         """The versions of each worker, by its address."""
         self.excluded: dict[str, dict[str, str]] = {}
         """The versions of workers that get no parts: they differ from those of this process, or it has none."""
+        self._has_excluded = False
+        """True once a worker was excluded, also if it is gone."""
         self._client = client
         self._devices = devices
         self._names: dict[str, str] = {}
@@ -175,10 +177,12 @@ class Members:
         from dagpu.cluster.dask_tasks import versions_here
 
         if isinstance(about, BaseException):
+            self._has_excluded = True
             self.excluded[address] = {**versions_here(), "dagpu": f"none ({type(about).__name__}: {about})"}
             return None
         self.versions[address] = about["versions"]
         if about["versions"] != versions_here():
+            self._has_excluded = True
             self.excluded[address] = about["versions"]
             return None
         name = self._names.get(about["name"])
@@ -233,7 +237,7 @@ class Members:
             answer = NoDeviceError(answer["error"])
         if answer is not None:
             self.admit(address, answer)
-        if self.excluded:
+        if self._has_excluded:  # those that are gone too: tasks may still be kept from all workers
             await self._client.run_on_scheduler(restrict_tasks, self._client.id, [*self.addresses.values()])
 
 

@@ -1,5 +1,6 @@
 """What Dask calls on a worker, and the errors that it sends back."""
 
+import asyncio
 import os
 import platform
 import socket
@@ -110,6 +111,15 @@ def restrict_tasks(client: str, addresses: Sequence[str], dask_scheduler: Any = 
     waiting = {task.key: "processing" for task in dask_scheduler.unrunnable if tag in str(task.key)}
     if waiting and addresses:
         dask_scheduler.transitions(waiting, f"dagpu-restrict-{tag}")
+
+
+async def know_tasks(keys: Sequence[str], dask_scheduler: Any = None) -> None:
+    """Wait until the scheduler knows these tasks, which come to it by another way than this call; for half a minute at
+    most, since a run that has ended takes them back. It runs on the scheduler."""
+    for _ in range(1_000):
+        if all(key in dask_scheduler.tasks for key in keys):
+            return
+        await asyncio.sleep(0.03)
 
 
 def follow_workers(client: str, allowed_failures: int, dask_scheduler: Any = None) -> list[str]:

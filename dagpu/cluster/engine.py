@@ -309,7 +309,7 @@ class GraphWriter:
 
     async def submit(self, state: RunState, batch: Sequence[Task]) -> None:
         """Submit tasks as one graph, with a layer for each worker, and keep their values alive."""
-        addresses = dict(self._addresses)
+        addresses, only = dict(self._addresses), self._only()
         layers: dict[str, MaterializedLayer] = {}
         by_worker: dict[str, dict[str, DaskTask]] = {}
         wanted: list[Group] = []
@@ -317,7 +317,7 @@ class GraphWriter:
             by_worker.setdefault(task.worker, {}).update(await self._graph_of(state, task, addresses))
             wanted += state.values_of(task)
         for worker, graph in by_worker.items():
-            address, only = addresses.get(worker), self._only()
+            address = addresses.get(worker)
             where = None if address is None else {"workers": [address], "allow_other_workers": True}
             if only is not None:
                 where = {"workers": only}
@@ -326,6 +326,18 @@ class GraphWriter:
         keys = [state.key_of(group) for group in wanted]
         for group, future in zip(wanted, self._client.get(whole, keys, sync=False), strict=True):
             state.hold(group, future)
+        if only is not None:
+            restricting = asyncio.get_running_loop().create_task(self._restrict_again(list(map(str, keys)), only))
+            state.watchers.add(restricting)
+            restricting.add_done_callback(state.watchers.discard)
+
+    async def _restrict_again(self, keys: Sequence[str], only: Sequence[str]) -> None:
+        """Let submitted tasks run on workers that came before the scheduler knew the tasks: `Members` has set the
+        addresses of those that it knew."""
+        await self._client.run_on_scheduler(dask_tasks.know_tasks, keys)
+        addresses = [*self._addresses.values()]
+        if addresses and addresses != only:
+            await self._client.run_on_scheduler(dask_tasks.restrict_tasks, self._client.id, addresses)
 
     async def _graph_of(self, state: RunState, task: Task, addresses: Mapping[str, str]) -> dict[str, DaskTask]:
         """Return the tasks of Dask for a task: the part, and one more for each value if it has several."""

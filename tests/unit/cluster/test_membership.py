@@ -14,6 +14,7 @@ pytest.importorskip("distributed", reason="a cluster needs Dask: pip install 'da
 from dagpu import Cluster, ClusterLostError, VersionMismatchError, from_host, use_interpreter, value
 from dagpu.cluster import dask_tasks, opening
 from dagpu.cluster.connection import Bridge
+from dagpu.cluster.engine import GraphWriter
 from tests.unit.cluster.cluster_programs import Await
 from tests.unit.cluster.running_cluster import SECONDS, until
 from tests.unit.cluster.schedulers import join, start, stop
@@ -105,6 +106,28 @@ def test_work_goes_on_when_all_but_those_that_are_left_out_are_gone(
         trio.run(main)
     finally:
         bridge.block(stop(scheduler, workers))
+
+
+def test_a_worker_that_joins_while_tasks_are_on_their_way_runs_them() -> None:
+    """The scheduler restricts the tasks that it knows when a worker comes. Tasks that were submitted before, and of
+    which it hears later, are restricted again then; but only if workers have come or gone."""
+    addresses = {"node0": "tcp://one"}
+    calls: list[Any] = []
+
+    class Client:
+        id = "Client-7"
+
+        async def run_on_scheduler(self, function: Any, *arguments: Any) -> None:
+            calls.append((function.__name__, *arguments))
+            if function is dask_tasks.know_tasks and "late" in arguments[0]:
+                addresses["node2"] = "tcp://two"
+
+    writer: Any = GraphWriter(Client(), addresses, {"tcp://other": {}})
+    asyncio.run(writer._restrict_again(["early"], ["tcp://one"]))  # noqa: SLF001  # reason: no scheduler can be so late
+    assert calls == [("know_tasks", ["early"])]
+    calls.clear()
+    asyncio.run(writer._restrict_again(["late"], ["tcp://one"]))  # noqa: SLF001
+    assert calls == [("know_tasks", ["late"]), ("restrict_tasks", "Client-7", ["tcp://one", "tcp://two"])]
 
 
 def test_a_worker_that_joins_while_the_cluster_is_opened_is_seen(

@@ -216,6 +216,7 @@ ROUTES: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:.*its result is nested more than 20 deep")
 @pytest.mark.parametrize("name", ROUTES)
 def test_a_result_may_be_nested_as_deep_as_a_program_is_long(name: str) -> None:
     """Whatever way a value takes, no part of it meets Python's recursion limit."""
