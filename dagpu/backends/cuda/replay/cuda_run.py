@@ -1,7 +1,7 @@
 """One run of a prepared plan: its resources, its completion, its failures.
 
-The run is over when the last event of each lane is complete. Then it returns its memory, streams and events to the
-pools.
+The run is over when the last event of each lane is complete; one launch of a graph in a stream of its own needs no
+event, and is over when that stream is idle. Then the run returns its memory, streams and events to the pools.
 """
 
 import os
