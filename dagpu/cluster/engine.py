@@ -334,10 +334,11 @@ class GraphWriter:
     async def _restrict_again(self, keys: Sequence[str], only: Sequence[str]) -> None:
         """Let submitted tasks run on workers that came before the scheduler knew the tasks: `Members` has set the
         addresses of those that it knew."""
-        await self._client.run_on_scheduler(dask_tasks.know_tasks, keys)
-        addresses = [*self._addresses.values()]
-        if addresses and addresses != only:
-            await self._client.run_on_scheduler(dask_tasks.restrict_tasks, self._client.id, addresses)
+        with contextlib.suppress(Exception):  # a scheduler that is gone ends the run
+            await self._client.run_on_scheduler(dask_tasks.know_tasks, keys)
+            addresses = [*self._addresses.values()]
+            if addresses and addresses != only:
+                await self._client.run_on_scheduler(dask_tasks.restrict_tasks, self._client.id, addresses)
 
     async def _graph_of(self, state: RunState, task: Task, addresses: Mapping[str, str]) -> dict[str, DaskTask]:
         """Return the tasks of Dask for a task: the part, and one more for each value if it has several."""

@@ -136,17 +136,13 @@ class DirectCall:
             DeviceError: the run could not be started, or failed.
         """
         call: Reading | None = None
-        begun = False
         run: Run | None = None
         try:
             if INTERRUPT.raised is not None:
                 return MISS
             graph = loaded.runs + 1 >= loaded.graph_from
-            call = self._read(loaded, arguments, named, settings, graph)
+            call = self._begin(loaded, arguments, named, settings, origin, graph)
             if call is None:
-                return MISS
-            begun = begin_run(call, loaded, origin)
-            if not begun:
                 return MISS
             memory, leaves, _, _, _ = call
             run = loaded.start(memory, loaded.spin if settings.spin is None else settings.spin, graph)
@@ -156,10 +152,10 @@ class DirectCall:
                 drive(settle(run, _blocking, 0.0))
             return self._build(memory, leaves)
         except BaseException:
-            self._fail(run, call, begun)
+            self._fail(run, call)
             raise
         finally:
-            if begun and call is not None:
+            if call is not None:
                 end_run(call)
 
     async def in_task(self, loaded: LoadedPlan, arguments: Any, named: Any, settings: Settings, origin: Origin) -> Any:
@@ -169,16 +165,12 @@ class DirectCall:
         builds the result of a launch before, which a failure drops. But what a plan decides is read at the end.
         """
         call: Reading | None = None
-        begun = False
         run: Run | None = None
         try:
             await checkpoint_if_cancelled()
             graph = loaded.runs + 1 >= loaded.graph_from
-            call = self._read(loaded, arguments, named, settings, graph)
+            call = self._begin(loaded, arguments, named, settings, origin, graph)
             if call is None:
-                return MISS
-            begun = begin_run(call, loaded, origin)
-            if not begun:
                 return MISS
             memory, leaves, _, _, _ = call
             spin, pace = (loaded.spin, loaded.pace) if settings.spin is None else (settings.spin, None)
@@ -194,30 +186,35 @@ class DirectCall:
                 await settle(run, TrioWaits(has_yielded=True), 0.0, pace)
             return self._build(memory, leaves) if loaded.decides else result
         except BaseException:
-            self._fail(run, call, begun)
+            self._fail(run, call)
             raise
         finally:
-            if begun and call is not None:
+            if call is not None:
                 end_run(call)
 
-    def _read(self, loaded: LoadedPlan, arguments: Any, named: Any, settings: Settings, graph: bool) -> Reading | None:
-        """Read the inputs of a call. Return None if the general way must run it."""
+    def _begin(
+        self, loaded: LoadedPlan, arguments: Any, named: Any, settings: Settings, origin: Origin, graph: bool
+    ) -> Reading | None:
+        """Read the inputs of a call, lock their memory and take the handles that move. Return None, with none of it
+        done, if the general way must run the call."""
         if settings is not loaded.settings and not loaded.suits(settings):
             return None
         if not (loaded.graph_is_ready if graph else loaded.is_compiled):
             return None
         call = self.read(arguments, named)
-        if call is not None and self._attaches:
+        if call is None:
+            return None
+        if self._attaches:
             attach_plans(arguments, ((loaded, call[1]),))
-        return call
+        return call if begin_run(call, loaded, origin) else None
 
-    def _fail(self, run: Run | None, call: Reading | None, begun: bool) -> None:
-        """Clean up after an error: cancel the run and wait for it, or put back the handles of a call that has `begun`,
+    def _fail(self, run: Run | None, call: Reading | None) -> None:
+        """Clean up after an error: cancel the run and wait for it, or put back the handles of a call that has begun,
         and was not submitted."""
         if run is not None:
             run.cancel()
             drive(_blocking.drain_run(run))
-        elif begun and call is not None:
+        elif call is not None:
             put_back(call[4])
         if self._on_failure is not None:
             self._on_failure(run, () if call is None else call[0])

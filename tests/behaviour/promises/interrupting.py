@@ -40,6 +40,7 @@ EVERY_SO_MANY: Final[EverySoMany] = {
     (PACKAGE,): 60,
 }
 """Of the lines of these files, every so many-th is tried."""
+assert all(Path(name).exists() or Path(f"{name}.py").exists() for names in EVERY_SO_MANY for name in names)
 
 
 SHAPE, TILE = (4, 4), (2, 4)

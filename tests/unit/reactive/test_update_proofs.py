@@ -19,16 +19,23 @@ from dagpu.reactive.verify_updates import UpdateVerifier
 from dagpu.testing import Buffer, CopyDtoD, Instruction, Program, Role, View, contiguous_layout
 from tests.programs.plain_programs import launch, output, program, temporary
 
-PROOFS: Final = sorted((Path(dagpu.__file__).parent / "reactive").glob("verify_*.py"))
+PACKAGE: Final = Path(dagpu.__file__).parent
+PROOFS: Final = sorted((PACKAGE / "reactive").glob("verify_*.py"))
+
+
+OF_FEEDS: Final = ("live_inputs", "shared_buffers", "sources", "compare_values")
+"""The modules of traces that are about feeds."""
 
 
 def test_proofs_import_claims_and_nothing_else_of_updates() -> None:
     """The proofs have what is claimed from `claims`, which is data, and nothing of what computes it."""
     allowed = {"dagpu.reactive.claims", *[f"dagpu.reactive.{path.stem}" for path in PROOFS]}
+    planners = ("dagpu.reactive", *[f"dagpu.tracing.{name}" for name in OF_FEEDS])
     assert len(PROOFS) == 2
+    assert all((PACKAGE / "tracing" / f"{name}.py").exists() for name in OF_FEEDS)
     for path in PROOFS:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dagpu.reactive"):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(planners):
                 assert node.module in allowed, f"{path.name} imports {node.module}"
 
 
