@@ -146,7 +146,8 @@ class DirectCall:
                 return MISS
             memory, leaves, _, _, _ = call
             run = loaded.start(memory, loaded.spin if settings.spin is None else settings.spin, graph)
-            if run is None:  # the plan decides what it runs, and moves no handle
+            if run is None:  # the plan decides what it runs, and no graph can be launched
+                put_back(call[4])
                 return MISS
             if run is not COMPLETED:
                 drive(settle(run, _blocking, 0.0))
@@ -175,7 +176,8 @@ class DirectCall:
             memory, leaves, _, _, _ = call
             spin, pace = (loaded.spin, loaded.pace) if settings.spin is None else (settings.spin, None)
             run = loaded.start(memory, 0.0, graph)
-            if run is None:  # the plan decides what it runs, and moves no handle
+            if run is None:  # the plan decides what it runs, and no graph can be launched
+                put_back(call[4])
                 return MISS
             if not run.is_launch:
                 await settle(run, TrioWaits(), spin, pace)

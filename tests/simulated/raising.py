@@ -20,9 +20,10 @@ def direct_call(pipeline: Any) -> DirectCall:
 
 
 def lines_of_call(pipeline: Any, *, awaits: bool = False) -> Iterator[tuple[CodeType, int]]:
-    """The lines of the direct call of a pipeline, as `lines_to_try`."""
+    """The lines of the direct call of a pipeline, and of what begins it, as `lines_to_try`."""
     direct = direct_call(pipeline)
-    return lines_to_try(direct.in_task if awaits else direct.now)
+    yield from lines_to_try(direct.in_task if awaits else direct.now)
+    yield from lines_to_try(direct._begin)  # noqa: SLF001
 
 
 def code_of(function: Callable[..., object]) -> CodeType:

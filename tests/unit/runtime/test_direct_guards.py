@@ -208,6 +208,16 @@ def called(direct: Callable[..., Any], call: Call) -> Any:
     return direct(call.loaded, tuple(call.arguments), call.named, current_settings("test"), None)
 
 
+def _starts_nothing(direct: Callable[..., Any], call: Call) -> Any:
+    """A way in which the plan cannot be started now, after the handles have moved."""
+    assert call.loaded is not None
+    start, call.loaded.start = call.loaded.start, lambda *_: None
+    try:
+        return called(direct, call)
+    finally:
+        call.loaded.start = start
+
+
 def _moved_meanwhile(index: int) -> Callable[..., Any]:
     """A way in which another thread moves an argument after the guards."""
 
@@ -243,7 +253,7 @@ def _states(call: Call) -> list[object]:
 
 READERS: Final[tuple[tuple[Any, str], ...]] = (
     (HandleKind, "read"), (NumberKind, "read"), (ArrayKind, "read"), (direct_call, "begin_run"), (DirectCall, "now"),
-    (DirectCall, "_read"),
+    (DirectCall, "_begin"),
 )  # fmt: skip
 """The functions that may refuse a call of `step`. Those of other values are tried in test_one_table."""
 
@@ -264,7 +274,7 @@ def test_each_guard_is_needed() -> None:
         assert loaded is not None
         direct: DirectCall = loaded.direct[CALL]
         ways: list[tuple[Callable[[Call], object], Callable[..., Any]]] = [(change, called) for change in CHANGES]
-        ways += [(lambda call: None, way) for way in (_other_settings, _interrupted, _not_ready)]
+        ways += [(lambda call: None, way) for way in (_other_settings, _interrupted, _not_ready, _starts_nothing)]
         ways += [(lambda call: None, _moved_meanwhile(index)) for index in (0, 1)]
 
         def made(change: Callable[[Call], object]) -> Call:
