@@ -552,8 +552,7 @@ def fill(t: Any, fill_value: complex) -> Any:
     return Copy(constant, move_handle(t, "fill()", origin), None, origin)
 
 
-def _build_to_host(handle: Any) -> object:
-    origin = here()
+def _build_to_host(handle: Any, origin: Origin) -> object:
     return ToHost(Value(move_handle(handle, "to_host()", origin), origin), origin)
 
 
