@@ -7,10 +7,12 @@ from typing import Final, final
 from dagpu.backends.cuda.commands.buffers import CompiledPlan
 from dagpu.backends.cuda.commands.command_list import Command, CommandListPool, Encoded, Kind
 from dagpu.backends.cuda.commands.encoder import encode
+from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
 from dagpu.backends.cuda.graphs.instances import CapturedGraph, GraphInstances, LaunchGraph, capture
 from dagpu.backends.cuda.graphs.topology import cannot_capture
 from dagpu.backends.cuda.instruction_selection import LaunchFactories, select
 from dagpu.backends.cuda.replay.starts import (
+    copy_launch,
     idle_graph_launch,
     launch_any_graph,
     launch_captured,
@@ -164,6 +166,8 @@ class Executable:
         elif _is_one_lane(compiled, command_lists.encoded):
             plain = (partial(launch_lane, compiled, command_lists, None),)
             with_graph = plain if is_copy else (partial(launch_lane, compiled, command_lists, graphs),)
+            if (copy := _lone_copy(compiled, actions)) is not None:
+                plain = with_graph = (copy_launch(compiled, command_lists, copy), *plain)
         if self._is_simple:
             with_graph = (idle_graph_launch(compiled, command_lists, graphs), *with_graph)
         self._again = plain, with_graph
@@ -176,6 +180,15 @@ def _captured_graph(compiled: CompiledPlan, only: Command) -> LaunchGraph | None
     if not isinstance(only.a, LaunchGraph) or compiled.blocking or compiled.plan.lanes[only.lane].device != 0:
         return None
     return only.a if only.a.frozen.cannot_fail else None
+
+
+def _lone_copy(compiled: CompiledPlan, actions: Sequence[Command]) -> CopyIn | CopyOut | None:
+    """Return the copy from or to the host that is all of a plan of one lane; None if the plan has another command, or
+    memory that the copy does not fill or read."""
+    copy = actions[0].a if len(actions) == 1 else None
+    if not isinstance(copy, CopyIn | CopyOut) or not copy.nbytes or compiled.arenas or compiled.gathers:
+        return None
+    return copy if all(buffer == copy.there.buffer for buffer, _, _, _ in compiled.outputs) else None
 
 
 def _is_one_lane(compiled: CompiledPlan, encoded: Encoded) -> bool:

@@ -19,7 +19,7 @@ from dagpu.backends.cuda.resources.pools import GRAIN, LockedMemory, MemoryBlock
 from dagpu.common.errors import DeviceError, ShapeError
 from dagpu.common.layout import Layout, address_of
 from dagpu.common.places import describe
-from dagpu.plans.program import CopyDtoH, CopyHtoD, HostCall
+from dagpu.plans.program import CopyDtoH, CopyHtoD, HostCall, View
 
 # ---- page-locked host memory, and the arrays that pass through it on their way to a device ----------------------
 # Host memory that the driver accesses while Python continues must be page-locked. An array that is page-locked (a
@@ -65,6 +65,12 @@ def is_locked(array: NDArray[Any], gpu: Gpu) -> bool:
     if isinstance(base, np.ndarray):
         base = base.base
     return type(base) is LockedMemory or gpu.is_pinned(array)  # a call of the driver takes some microseconds
+
+
+def is_left_to_driver(array: NDArray[Any], gpu: Gpu) -> bool:
+    """Return True if one call of the driver copies the array for a thread that waits: from the array itself, if that is
+    page-locked. Else the driver stages it, while it copies what it has staged."""
+    return array.flags.c_contiguous and (array.nbytes <= PROMPT_IN or is_locked(array, gpu))
 
 
 class LockedArray(NamedTuple):
@@ -196,6 +202,16 @@ class CopyIn:
         return self.instruction.out.layout.nbytes
 
     @property
+    def there(self) -> View:
+        """The copy on the device."""
+        return self.instruction.out
+
+    @property
+    def place(self) -> BaseOffset:
+        """The place of `there`."""
+        return self.out
+
+    @property
     def bases(self) -> tuple[int, int]:
         """The bases of the copy's addresses."""
         return self.out.base, self.host
@@ -204,11 +220,24 @@ class CopyIn:
         """Return the equivalent node of a graph, which copies from page-locked memory."""
         return CopyNode("in", bases[self.out.base] + self.out.offset, bases[self.host], self.nbytes)
 
+    def is_prompt(self, memory: Sequence[object], device: CudaDevice) -> bool:
+        """Return True if `submit` may copy the array, since the thread waits anyway."""
+        array, layout = memory[self.instruction.source.buffer], self.instruction.out.layout
+        return (
+            isinstance(array, np.ndarray)
+            and array.shape == layout.shape
+            and array.dtype == layout.dtype
+            and is_left_to_driver(array, device.gpu)
+        )
+
+    def submit(self, memory: list[object], address: int, device: CudaDevice, stream: RawStream) -> None:
+        """Have the driver copy the array, which is prompt."""
+        array: Any = memory[self.instruction.source.buffer]
+        device.gpu.copy_in_and_wait(address, array, stream)
+
     def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
         array, address = source_array(self.instruction, buffers.bound), buffers.address(self.out)
-        if buffers.may_wait and array.flags.c_contiguous and array.nbytes:
-            # The driver stages the array itself, while it copies what it has staged. On an H200 that takes 82 us for
-            # 1 MiB and 283 for 4 MiB; in pieces through page-locked memory of dagpu's it takes 85 and 411.
+        if buffers.may_wait and array.nbytes and is_left_to_driver(array, device.gpu):
             device.gpu.copy_in_and_wait(address, array, stream)
             buffers.kept_alive.append(array)
         elif is_copied_in_place(array, device.gpu):
@@ -246,6 +275,16 @@ class CopyOut:
         return self.layout.nbytes
 
     @property
+    def there(self) -> View:
+        """What is copied, on the device."""
+        return self.instruction.source
+
+    @property
+    def place(self) -> BaseOffset:
+        """The place of `there`."""
+        return self.source
+
+    @property
     def bases(self) -> tuple[int, int]:
         """The bases of the copy's addresses."""
         return self.host, self.source.base
@@ -254,10 +293,18 @@ class CopyOut:
         """Return the equivalent node of a graph, which copies to page-locked memory."""
         return CopyNode("out", bases[self.host], bases[self.source.base] + self.source.offset, self.nbytes)
 
+    def is_prompt(self, memory: Sequence[object], device: CudaDevice) -> bool:
+        """Return True if `submit` may copy: the target is a new array."""
+        return memory[self.instruction.out.buffer] is None
+
+    def submit(self, memory: list[object], address: int, device: CudaDevice, stream: RawStream) -> None:
+        """Copy to a new array, which is put into the cell."""
+        device.gpu.copy_out(self.result(memory, device), address, stream)
+
     def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
         array = self.result(buffers.bound, device)
         if array.nbytes:
-            device.gpu.copy_out(array.reshape(-1).view(np.uint8), buffers.address(self.source), stream)
+            device.gpu.copy_out(array, buffers.address(self.source), stream)
 
     def result(self, memory: list[object], device: CudaDevice) -> NDArray[Any]:
         """Return the target array, and put a new one into the cell if the cell is empty.
@@ -268,12 +315,18 @@ class CopyOut:
         Raises:
             ShapeError: the array in the cell has another shape or element type, or is not contiguous.
         """
-        try:
+        if memory[self.instruction.out.buffer] is not None:
             return self.locked_result(memory, device).array
+        layout = self.layout
+        try:
+            block = device.pinned.take(layout.nbytes, device.pinned_room)
         except DeviceError as error:
             if error.code != OUT_OF_MEMORY:
                 raise
-        memory[self.instruction.out.buffer] = array = np.empty(self.layout.shape, self.layout.dtype)
+            array = np.empty(layout.shape, layout.dtype)
+        else:
+            array = array_over(block, layout.shape, layout.dtype)
+        memory[self.instruction.out.buffer] = array
         return array
 
     def locked_result(self, memory: list[object], device: CudaDevice, wanted: int = 0) -> LockedArray:

@@ -14,7 +14,7 @@ from typing import Any
 
 from dagpu.backends.common.lanes import streams_by_device
 from dagpu.backends.common.measuring import current_recorder
-from dagpu.backends.cuda.commands.buffers import CompiledPlan, RunMemory, allocate_blocks
+from dagpu.backends.cuda.commands.buffers import CompiledPlan, RunMemory, allocate_blocks, take_result
 from dagpu.backends.cuda.commands.command_list import (
     CommandList,
     CommandListPool,
@@ -22,6 +22,7 @@ from dagpu.backends.cuda.commands.command_list import (
     describe_instruction,
     instructions_of,
 )
+from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
 from dagpu.backends.cuda.driver.driver_protocol import EXIT_GUARD, LAUNCH, OUT_OF_MEMORY, RawEvent, RawStream
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances, LaunchGraph
@@ -148,10 +149,7 @@ def _failed(
             follow_launch(run, stream)
             return run
         _follow_graph(run, stream)
-        if not run.mark_lost(error, needs=0):
-            run.wait()  # an interrupt: no caller has the run to wait for it
-            raise error
-        return run
+        return _interrupted(run, error)
 
 
 def _follow_graph(run: CudaRun, stream: CudaStream, buffers: RunMemory | None = None) -> None:
@@ -271,6 +269,57 @@ def is_idle_within(work: RawStream | RawEvent, seconds: float) -> bool:
     return True
 
 
+# ---- one copy between host and device ---------------------------------------------------------------------------
+
+
+def copy_launch(compiled: CompiledPlan, command_lists: CommandListPool, copy: CopyIn | CopyOut) -> Strategy:
+    """Return the function that makes a run of this copy, which is all of a plan, for a caller that waits.
+
+    It does what `launch_lane` does, without the objects that commands of any kind may need: to make those takes as long
+    as a copy of 64 KiB. It leaves to that a copy which is not prompt, and thus takes longer anyway or is rare.
+    """
+    device, buffer, offset = compiled.devices[0], copy.there.buffer, copy.place.offset
+    gpu, exchange, retired, streams = device.gpu, device.exchange, device.retired, device.streams
+    nbytes = sum([size for _, _, _, size in compiled.outputs])
+
+    def launch_copy(memory: list[Any], spin: float) -> Run | None:
+        """Make a run of the copy, if that is prompt and nothing is in its way."""
+        if not spin or device.lost is not None or retired.gone or exchange.arrivals or current_recorder() is not None:
+            return None
+        if not copy.is_prompt(memory, device):
+            return None
+        stream: CudaStream | None = None
+        launched = False
+        with gpu.entered():
+            try:
+                block = memory[buffer]
+                if block is None:
+                    memory[buffer] = block = take_result(compiled, 0, nbytes)
+                stream = streams.take_exclusive()
+                raw = stream.raw
+                copy.submit(memory, block.address + offset, device, raw)
+                launched = True
+                if not raw.query():
+                    wait_for_work(raw, spin)
+            except BaseException as error:
+                if stream is None:
+                    lose_device(compiled, error)
+                    raise
+                run = CudaRun(compiled, command_lists, exclusive=stream, kept=memory)
+                with gpu.current():
+                    if launched:
+                        run.poll_stream(stream)
+                        return _interrupted(run, error)
+                    run.end_by_events()
+                    run.failed(command_lists.encoded.actions[0], error)
+                    follow_launch(run, stream)  # with an event after all that has been submitted
+                    return run
+        streams.exclusive.append(stream)  # outside of the `try`: whatever interrupts this, it is not given back twice
+        return COMPLETED
+
+    return launch_copy
+
+
 # ---- one stream -------------------------------------------------------------------------------------------------
 
 
@@ -293,8 +342,6 @@ def launch_lane(
     if device.lost is not None or device.retired.gone or current_recorder() is not None or device.exchange.arrivals:
         return None
     buffers = RunMemory(compiled, memory)
-    if compiled.copies_host and not buffers.submits_quickly():
-        return None
     buffers.may_wait = True
     streams = device.streams
     end: RawEvent | None = None
@@ -351,8 +398,14 @@ def _followed(
     if not waited:
         number += not run.failed(actions[number], error)
     submit_commands(run, number, may_block=True)
-    if waited and not run.mark_lost(error, needs=0):
-        run.wait()  # an interrupt: no caller has the run to wait for it
+    return _interrupted(run, error) if waited else run
+
+
+def _interrupted(run: CudaRun, error: BaseException) -> CudaRun:
+    """Return a run whose wait has ended with this error of a lost device. Raise any other error once the run is over:
+    it is an interrupt, and no caller has the run to wait for it."""
+    if not run.mark_lost(error, needs=0):
+        run.wait()
         raise error
     return run
 
