@@ -1,4 +1,4 @@
-"""Copies from the host to a real GPU, of sizes that are staged whole, piece by piece, or through a ring."""
+"""Copies between the host and a real GPU, of sizes that are staged whole, piece by piece, or by several threads."""
 
 from itertools import pairwise
 from typing import Any, Final
@@ -8,10 +8,10 @@ import pytest
 from numpy.typing import NDArray
 
 from dagpu import Device, from_host, i32, pipeline, use_device
-from dagpu.backends.cuda.commands.transfers import CHUNK, PIECE, PROMPT_IN, RING, SMALL
+from dagpu.backends.cuda.commands.transfers import CHUNK, PIECE, PROMPT_IN, SLOTS, SMALL, STAGERS
 
 SIZES: Final = sorted(
-    {size + more for size in (SMALL, PIECE, 3 * PIECE, PROMPT_IN, RING * CHUNK) for more in (-4, 0, 4)}
+    {size + more for size in (SMALL, PIECE, 3 * PIECE, PROMPT_IN, SLOTS * STAGERS * CHUNK) for more in (-4, 0, 4)}
 )
 """Bytes on both sides of each size at which another way is taken."""
 
@@ -32,6 +32,18 @@ def test_arrays_of_any_size_arrive(gpu: Device, graph_from: int | None) -> None:
                 back = up_and_down(array).sync()
                 array[...] = -1
                 assert (back == numbers(nbytes, start)).all(), nbytes
+
+
+def test_an_array_of_any_size_arrives_by_a_run_of_its_own(gpu: Device) -> None:
+    """So does it come back."""
+    with use_device(gpu):
+        for nbytes in SIZES:
+            array = numbers(nbytes, 0)
+            for start in range(4):
+                array[...] = numbers(nbytes, start)
+                tensor = from_host(array).sync()
+                array[...] = -1
+                assert (tensor.to_host().sync() == numbers(nbytes, start)).all(), nbytes
 
 
 def test_a_page_locked_array_is_copied_as_it_is_now(gpu: Device) -> None:
