@@ -83,7 +83,7 @@ screenshots: docs
 bench: $(VENV)/.stamp-bench
 	"$(BIN)/python" -m benchmarks.overhead
 
-GPU_BENCHMARKS := launch forkjoin wake copies graph decoding peers.digits
+GPU_BENCHMARKS := calls launch forkjoin wake copies graph decoding peers.digits
 
 gpu:
 	"$(PYTHON)" -m pytest -q -n 8 -m "not exclusive" tests/gpu
