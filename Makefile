@@ -32,7 +32,7 @@ $(VENV)/.stamp-python:
 		"$$found" -m pip --python "$(BIN)/python" install --quiet pip; }
 	@touch $@
 
-$(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-python
+$(VENV)/.stamp-%: pyproject.toml build_reader.py $(wildcard dagpu/compiled/*.[ch]) $(VENV)/.stamp-python
 	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -e ".[$*]"
 	@touch $@
 
