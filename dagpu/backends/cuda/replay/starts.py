@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from dagpu.backends.common.lanes import streams_by_device
-from dagpu.backends.common.measuring import current_recorder
-from dagpu.backends.cuda.commands.buffers import CompiledPlan, RunMemory, allocate_blocks, take_result
+from dagpu.backends.common.measuring import current_recorder, recorder_variable
+from dagpu.backends.cuda.commands.buffers import CompiledPlan, RunMemory, allocate_blocks
 from dagpu.backends.cuda.commands.command_list import (
     CommandList,
     CommandListPool,
@@ -22,7 +22,6 @@ from dagpu.backends.cuda.commands.command_list import (
     describe_instruction,
     instructions_of,
 )
-from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
 from dagpu.backends.cuda.driver.driver_protocol import EXIT_GUARD, LAUNCH, OUT_OF_MEMORY, RawEvent, RawStream
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances, LaunchGraph
@@ -34,8 +33,10 @@ from dagpu.backends.cuda.replay.submit import (
     submit_rest_on_thread,
 )
 from dagpu.backends.cuda.resources.cuda_device import lose_devices
+from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import COMPLETED, Run, Strategy
+from dagpu.common.compiled import READER, teach
 from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError
 
 # ---- an idle graph ----------------------------------------------------------------------------------------------
@@ -130,6 +131,115 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
     return launch_idle_graph
 
 
+def compiled_flight(compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances) -> Strategy | None:
+    """Return the function of the compiled reader that launches an idle graph of kernels, as that of `idle_graph_launch`
+    does. None if there is no compiled reader, or the plan copies arrays of the host."""
+    if READER is None or compiled.copies_host:
+        return None
+    device, encoded = compiled.devices[0], command_lists.encoded
+    gpu, streams, is_alone = device.gpu, device.streams, len(compiled.devices) == 1
+
+    def take_memory(graph: GraphExec, memory: list[Any], bases: list[int]) -> list[object]:
+        try:
+            return _take_memory(compiled, graphs, graph, memory, bases)
+        except BaseException as error:
+            lose_device(compiled, error)
+            raise
+
+    def run_of(graph: GraphExec, stream: CudaStream, memory: list[Any], arenas: list[object] | None) -> CudaRun:
+        return CudaRun(compiled, command_lists, graphs, graph, stream, (memory, arenas))
+
+    def follow(graph: GraphExec, stream: CudaStream, memory: list[Any], arenas: list[object] | None) -> CudaRun:
+        run = run_of(graph, stream, memory, arenas)
+        if is_alone:
+            run.poll_stream(stream)
+        else:
+            with gpu.current():
+                _follow_graph(run, stream)
+        return run
+
+    def refuse(
+        graph: GraphExec,
+        stream: CudaStream,
+        memory: list[Any],
+        arenas: list[object] | None,
+        code: int,
+        call: str,
+        launched: bool,
+        node: int,
+    ) -> CudaRun | None:
+        if node >= 0:
+            graph.refuse_node(node)
+        run = run_of(graph, stream, memory, arenas)
+        return _failed(run, graph, stream, gpu.refused(call, code), launched=bool(launched))
+
+    functions = (
+        partial(graphs.borrow, compiled, encoded), graphs.give_back, take_memory, streams.take_exclusive,
+        GraphExec.describe_nodes, follow, refuse, lambda: gpu.needs_context,
+    )  # fmt: skip
+    flight: Strategy = READER.Flight(
+        _watched(compiled), graphs.idle, streams.exclusive, graphs, functions, compiled.bases,
+        [tuple(each) for each in compiled.inputs], [(buffer, base) for buffer, base, _, _ in compiled.outputs],
+        bool(compiled.arenas), bool(compiled.gathers), None, None,
+    )  # fmt: skip
+    return flight
+
+
+def _watched(compiled: CompiledPlan) -> tuple[tuple[object, ...], ...]:
+    """Return what a flight asks before a launch: each device, its dropped graphs, and what it has from other
+    libraries."""
+    return tuple([(device, device.retired.gone, device.exchange.arrivals) for device in compiled.devices])
+
+
+def captured_flight(
+    compiled: CompiledPlan, command_lists: CommandListPool, launch: LaunchGraph, stream: CudaStream
+) -> Strategy | None:
+    """Return the function of the compiled reader that launches the captured graph that is all of a plan, as
+    `launch_captured` does, in this stream. None if there is no compiled reader, or it cannot launch the graph alone."""
+    executable = launch.frozen.executable
+    if READER is None or executable is None:
+        return None
+    device = compiled.devices[0]
+    gpu, streams = device.gpu, device.streams
+
+    def run_of(memory: list[Any]) -> CudaRun:
+        run = CudaRun(compiled, command_lists)
+        run.end_by_events(RunMemory(compiled, memory))
+        run.buffers.launched.append(launch)
+        return run
+
+    def follow(end: RawEvent, stream: CudaStream, memory: list[Any], arenas: None) -> CudaRun:
+        run = run_of(memory)
+        run.is_launch = True
+        with gpu.current():
+            stream.count_entries(1)
+            follow_launch(run, stream, end)
+        return run
+
+    def refuse(
+        end: RawEvent,
+        stream: CudaStream,
+        memory: list[Any],
+        arenas: None,
+        code: int,
+        call: str,
+        launched: bool,
+        node: int,
+    ) -> CudaRun:
+        run = run_of(memory)
+        with gpu.current():
+            streams.give_back(end)
+            run.failed(command_lists.encoded.actions[0], gpu.refused(call, code))
+            follow_launch(run, stream)  # with an event after all that has been submitted
+        return run
+
+    functions = (None, streams.give_back, None, streams.take_event, None, follow, refuse, lambda: gpu.needs_context)
+    flight: Strategy = READER.Flight(
+        _watched(compiled), [], [], None, functions, 0, [], [], False, False, executable, stream
+    )  # fmt: skip
+    return flight
+
+
 def _failed(
     run: CudaRun, graph: GraphExec, stream: CudaStream, error: BaseException, *, launched: bool
 ) -> CudaRun | None:
@@ -149,7 +259,7 @@ def _failed(
             follow_launch(run, stream)
             return run
         _follow_graph(run, stream)
-        return _interrupted(run, error)
+        return interrupted(run, error)
 
 
 def _follow_graph(run: CudaRun, stream: CudaStream, buffers: RunMemory | None = None) -> None:
@@ -269,57 +379,6 @@ def is_idle_within(work: RawStream | RawEvent, seconds: float) -> bool:
     return True
 
 
-# ---- one copy between host and device ---------------------------------------------------------------------------
-
-
-def copy_launch(compiled: CompiledPlan, command_lists: CommandListPool, copy: CopyIn | CopyOut) -> Strategy:
-    """Return the function that makes a run of this copy, which is all of a plan, for a caller that waits.
-
-    It does what `launch_lane` does, without the objects that commands of any kind may need: to make those takes as long
-    as a copy of 64 KiB. It leaves to that a copy which is not prompt, and thus takes longer anyway or is rare.
-    """
-    device, buffer, offset = compiled.devices[0], copy.there.buffer, copy.place.offset
-    gpu, exchange, retired, streams = device.gpu, device.exchange, device.retired, device.streams
-    nbytes = sum([size for _, _, _, size in compiled.outputs])
-
-    def launch_copy(memory: list[Any], spin: float) -> Run | None:
-        """Make a run of the copy, if that is prompt and nothing is in its way."""
-        if not spin or device.lost is not None or retired.gone or exchange.arrivals or current_recorder() is not None:
-            return None
-        if not copy.is_prompt(memory, device):
-            return None
-        stream: CudaStream | None = None
-        launched = False
-        with gpu.entered():
-            try:
-                block = memory[buffer]
-                if block is None:
-                    memory[buffer] = block = take_result(compiled, 0, nbytes)
-                stream = streams.take_exclusive()
-                raw = stream.raw
-                copy.submit(memory, block.address + offset, device, raw)
-                launched = True
-                if not raw.query():
-                    wait_for_work(raw, spin)
-            except BaseException as error:
-                if stream is None:
-                    lose_device(compiled, error)
-                    raise
-                run = CudaRun(compiled, command_lists, exclusive=stream, kept=memory)
-                with gpu.current():
-                    if launched:
-                        run.poll_stream(stream)
-                        return _interrupted(run, error)
-                    run.end_by_events()
-                    run.failed(command_lists.encoded.actions[0], error)
-                    follow_launch(run, stream)  # with an event after all that has been submitted
-                    return run
-        streams.exclusive.append(stream)  # outside of the `try`: whatever interrupts this, it is not given back twice
-        return COMPLETED
-
-    return launch_copy
-
-
 # ---- one stream -------------------------------------------------------------------------------------------------
 
 
@@ -398,10 +457,10 @@ def _followed(
     if not waited:
         number += not run.failed(actions[number], error)
     submit_commands(run, number, may_block=True)
-    return _interrupted(run, error) if waited else run
+    return interrupted(run, error) if waited else run
 
 
-def _interrupted(run: CudaRun, error: BaseException) -> CudaRun:
+def interrupted(run: CudaRun, error: BaseException) -> CudaRun:
     """Return a run whose wait has ended with this error of a lost device. Raise any other error once the run is over:
     it is an interrupt, and no caller has the run to wait for it."""
     if not run.mark_lost(error, needs=0):
@@ -586,3 +645,9 @@ def _take_ends(run: CudaRun) -> None:
         run.ends = [(0, streams.take_event()) for _ in run.streams]
     else:
         run.ends = [(lane.device, run.devices[lane.device].new_event()) for lane in run.compiled.plan.lanes]
+
+
+teach(
+    memory_block=MemoryBlock, cuda_stream=CudaStream, inside=EXIT_GUARD.inside, exit_guard=EXIT_GUARD,
+    recorder=recorder_variable, completed=COMPLETED,
+)  # fmt: skip

@@ -21,7 +21,7 @@ from dagpu import (
     use_interpreter,
 )
 from dagpu.backends.cuda.commands.command_list import CommandListPool
-from dagpu.backends.cuda.replay import starts
+from dagpu.backends.cuda.replay import lone_copies
 from dagpu.backends.cuda.replay.cuda_run import CudaRun
 from dagpu.testing import plans
 from tests.simulated.cuda import driver, installed
@@ -117,7 +117,7 @@ def test_a_result_beyond_the_page_locked_room_is_in_ordinary_memory(machine: Mac
 def launches(make: Callable[[], Any]) -> Any:
     """The function that runs the copy of this op, after some runs of it."""
     kept: list[Any] = []
-    real = starts.copy_launch
+    real = lone_copies.copy_launch
 
     def copy_launch(*args: Any) -> Any:
         kept.append(real(*args))
@@ -163,7 +163,7 @@ def test_a_wait_that_is_interrupted_ends_with_the_copy(machine: Machine, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(SimulatedStream, "query", lambda stream: False)
-        patch.setattr(starts, "wait_for_work", wait_for_work)
+        patch.setattr(lone_copies, "wait_for_work", wait_for_work)
         real = CudaRun.wait
 
         def wait(run: CudaRun, timeout: float | None = None) -> bool:

@@ -1,0 +1,71 @@
+"""The way to start a run that is one copy from or to the host. See `starts` for what all ways have in common."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dagpu.backends.common.measuring import current_recorder
+from dagpu.backends.cuda.commands.buffers import CompiledPlan, take_result
+from dagpu.backends.cuda.commands.command_list import Command, CommandListPool
+from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
+from dagpu.backends.cuda.replay.cuda_run import CudaRun
+from dagpu.backends.cuda.replay.starts import interrupted, lose_device, wait_for_work
+from dagpu.backends.cuda.replay.submit import follow_launch
+from dagpu.backends.cuda.resources.streams import CudaStream
+from dagpu.backends.protocol import COMPLETED, Run, Strategy
+
+
+def lone_copy(compiled: CompiledPlan, actions: Sequence[Command]) -> CopyIn | CopyOut | None:
+    """Return the copy from or to the host that is all of a plan of one lane; None if the plan has another command, or
+    memory that the copy does not fill or read."""
+    copy = actions[0].a if len(actions) == 1 else None
+    if not isinstance(copy, CopyIn | CopyOut) or not copy.nbytes or compiled.arenas or compiled.gathers:
+        return None
+    return copy if all(buffer == copy.there.buffer for buffer, _, _, _ in compiled.outputs) else None
+
+
+def copy_launch(compiled: CompiledPlan, command_lists: CommandListPool, copy: CopyIn | CopyOut) -> Strategy:
+    """Return the function that makes a run of this copy, which is all of a plan, for a caller that waits.
+
+    It does what `launch_lane` does, without the objects that commands of any kind may need: to make those takes as long
+    as a copy of 64 KiB. It leaves to that a copy which is not prompt, and thus takes longer anyway or is rare.
+    """
+    device, buffer, offset = compiled.devices[0], copy.there.buffer, copy.place.offset
+    gpu, exchange, retired, streams = device.gpu, device.exchange, device.retired, device.streams
+    nbytes = sum([size for _, _, _, size in compiled.outputs])
+
+    def launch_copy(memory: list[Any], spin: float) -> Run | None:
+        """Make a run of the copy, if that is prompt and nothing is in its way."""
+        if not spin or device.lost is not None or retired.gone or exchange.arrivals or current_recorder() is not None:
+            return None
+        if not copy.is_prompt(memory, device):
+            return None
+        stream: CudaStream | None = None
+        launched = False
+        with gpu.entered():
+            try:
+                block = memory[buffer]
+                if block is None:
+                    memory[buffer] = block = take_result(compiled, 0, nbytes)
+                stream = streams.take_exclusive()
+                raw = stream.raw
+                copy.submit(memory, block.address + offset, device, raw)
+                launched = True
+                if not raw.query():
+                    wait_for_work(raw, spin)
+            except BaseException as error:
+                if stream is None:
+                    lose_device(compiled, error)
+                    raise
+                run = CudaRun(compiled, command_lists, exclusive=stream, kept=memory)
+                with gpu.current():
+                    if launched:
+                        run.poll_stream(stream)
+                        return interrupted(run, error)
+                    run.end_by_events()
+                    run.failed(command_lists.encoded.actions[0], error)
+                    follow_launch(run, stream)  # with an event after all that has been submitted
+                    return run
+        streams.exclusive.append(stream)  # outside of the `try`: whatever interrupts this, it is not given back twice
+        return COMPLETED
+
+    return launch_copy
