@@ -2,7 +2,7 @@
  *
  * - rows.c: reads the inputs of a call by the rows of a table (the reference is Guard.read).
  * - gate.c: locks the memory of a call and moves its handles, and releases the locks (begin_run and end_run).
- * - flight.c: launches an idle graph and waits for it (launch_idle_graph).
+ * - flight.c: launches an idle graph, or copies an array, and waits for it (launch_idle_graph, launch_copy).
  * - calls.c: the whole of a call of sync() by these three, and the op that a call of a pipeline returns.
  * - module.c: what Python gives to them: classes with the places of their slots, and objects.
  *
@@ -161,8 +161,10 @@ PyObject *flight_refused(PyObject *flight, PyObject *memory, Boarding *boarding,
 /* Poll the stream of a run for `spin` seconds, or wait for it for ever with a negative number. Return 0 if it is idle,
  * `IS_BUSY` if it is not, the driver's code if it refuses, -1 with an error of Python. */
 int flight_poll(PyObject *flight, Boarding *boarding, double spin, const char **call);
-/* Return 1 for the flight of a captured graph. */
-int flight_is_captured(PyObject *flight);
+/* Return 1 for the flight of a captured graph or of a copy: it serves any run of its plan. */
+int flight_serves_all(PyObject *flight);
+/* Return 1 if a task may wait for the flight: the driver's call for a copy may take long. */
+int flight_is_awaited(PyObject *flight);
 /* Return the set of the live runs of the device, as a new reference. */
 PyObject *flight_live(PyObject *flight);
 /* Drop what a run has held whose end nobody knows. */

@@ -128,8 +128,9 @@ class Signature:
         for cell, array, leaf in builder.arrays:
             constant, number = (array, -1) if leaf is None else (None, leaf)
             self._arrays.append((cell, constant, number, array.shape, array.dtype))
-        bound = self._cells_of_arrays().values()
-        self._guards_arrays = all(cell in bound for cell, *_ in self._arrays)
+        self._guards_arrays = not self._arrays or {cell for cell, *_ in self._arrays} == {
+            *self._cells_of_arrays().values()
+        }
         """True if a guard binds all arrays: each is a leaf, and is copied from once."""
         self._numbers: list[tuple[int, int, Callable[[float], object], NumberUse]] = []
         """Each cell of a number, with the index of its leaf, and one of its uses with its check."""

@@ -87,6 +87,8 @@ class Current:
 class SimulatedGpu:
     """Implements `dagpu.backends.cuda.driver.driver_protocol.Gpu`."""
 
+    is_native = False
+
     def __init__(self, machine: Machine, index: int, memory: int, limits: Limits) -> None:
         self.machine = machine
         self.index = index

@@ -289,6 +289,11 @@ class CopyIn:
             and is_left_to_driver(array, device.gpu)
         )
 
+    def ends(self, memory: list[object], address: int, device: CudaDevice) -> tuple[int, int, int]:
+        """Return where to, where from and how many bytes the driver copies in `submit`."""
+        array: Any = memory[self.instruction.source.buffer]
+        return address, address_of(array), array.nbytes
+
     def submit(self, memory: list[object], address: int, device: CudaDevice, stream: RawStream) -> None:
         """Have the driver copy the array, which is prompt."""
         array: Any = memory[self.instruction.source.buffer]
@@ -355,6 +360,12 @@ class CopyOut:
     def is_prompt(self, memory: Sequence[object], device: CudaDevice) -> bool:
         """Return True if `submit` may copy: the target is a new array."""
         return memory[self.instruction.out.buffer] is None
+
+    def ends(self, memory: list[object], address: int, device: CudaDevice) -> tuple[int, int, int]:
+        """Put a new array into the cell. Return where to, where from and how many bytes the driver copies in
+        `submit`."""
+        array = self.result(memory, device)
+        return address_of(array), address, array.nbytes
 
     def submit(self, memory: list[object], address: int, device: CudaDevice, stream: RawStream) -> None:
         """Copy to a new array, which is put into the cell."""

@@ -274,6 +274,9 @@ class Gpu(Protocol):
     arch: str
     """The architecture in the form of compiler options: `sm_90`."""
     limits: Limits
+    is_native: bool
+    """True if the functions of the driver's library take its streams and its memory, as the compiled reader calls
+    them."""
 
     @property
     def needs_context(self) -> bool:

@@ -72,7 +72,8 @@ _OF_READER: Final = {
     "cuGraphLaunch": "cuGraphLaunch", "cuStreamQuery": "cuStreamQuery", "cuStreamSynchronize": "cuStreamSynchronize",
     "cuGraphExecKernelNodeSetParams": "cuGraphExecKernelNodeSetParams_v2", "cuCtxPushCurrent": "cuCtxPushCurrent_v2",
     "cuCtxPopCurrent": "cuCtxPopCurrent_v2", "cuEventRecord": "cuEventRecord", "cuEventQuery": "cuEventQuery",
-    "cuEventSynchronize": "cuEventSynchronize",
+    "cuEventSynchronize": "cuEventSynchronize", "cuMemcpyHtoDAsync": "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync": "cuMemcpyDtoHAsync_v2",
 }  # fmt: skip
 """The functions of the driver that the compiled reader calls, with their symbols: those of the library, which the names
 of cuda.h stand for."""
@@ -186,6 +187,8 @@ KEPT_STREAMS: Final = 64
 @final
 class PyCudaGpu:
     """One CUDA device. Implements `dagpu.backends.cuda.driver.driver_protocol.Gpu`."""
+
+    is_native = True
 
     def __init__(self, libraries: _Libraries, index: int) -> None:
         self._libraries = libraries

@@ -8,10 +8,12 @@ from dagpu.backends.cuda.commands.buffers import CompiledPlan, take_result
 from dagpu.backends.cuda.commands.command_list import Command, CommandListPool
 from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
 from dagpu.backends.cuda.replay.cuda_run import CudaRun
-from dagpu.backends.cuda.replay.starts import interrupted, lose_device, wait_for_work
+from dagpu.backends.cuda.replay.starts import interrupted, lose_device, wait_for_work, watched
 from dagpu.backends.cuda.replay.submit import follow_launch
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import COMPLETED, Run, Strategy
+from dagpu.common.compiled import READER
+from dagpu.common.errors import DeviceError
 
 
 def lone_copy(compiled: CompiledPlan, actions: Sequence[Command]) -> CopyIn | CopyOut | None:
@@ -56,16 +58,70 @@ def copy_launch(compiled: CompiledPlan, command_lists: CommandListPool, copy: Co
                 if stream is None:
                     lose_device(compiled, error)
                     raise
-                run = CudaRun(compiled, command_lists, exclusive=stream, kept=memory)
-                with gpu.current():
-                    if launched:
-                        run.poll_stream(stream)
-                        return interrupted(run, error)
-                    run.end_by_events()
-                    run.failed(command_lists.encoded.actions[0], error)
-                    follow_launch(run, stream)  # with an event after all that has been submitted
-                    return run
+                return _failed(compiled, command_lists, stream, memory, error, launched=launched)
         streams.exclusive.append(stream)  # outside of the `try`: whatever interrupts this, it is not given back twice
         return COMPLETED
 
     return launch_copy
+
+
+def copy_flight(compiled: CompiledPlan, command_lists: CommandListPool, copy: CopyIn | CopyOut) -> Strategy | None:
+    """Return the function of the compiled reader that makes such a run as `copy_launch` does. None if there is no
+    compiled reader, or its functions do not reach the device."""
+    device, buffer, offset = compiled.devices[0], copy.there.buffer, copy.place.offset
+    if READER is None or not device.gpu.is_native:
+        return None
+    gpu, streams = device.gpu, device.streams
+    nbytes = sum([size for _, _, _, size in compiled.outputs])
+
+    def prepare(memory: list[Any]) -> tuple[int, int, int] | None:
+        """Give a run its memory, and return what the driver copies. Return None if `copy_launch` has to tell."""
+        if not copy.is_prompt(memory, device):
+            return None
+        try:
+            block = memory[buffer]
+            if block is None:
+                memory[buffer] = block = take_result(compiled, 0, nbytes)
+            return copy.ends(memory, block.address + offset, device)
+        except DeviceError:
+            return None
+
+    def refuse(
+        graph: None,
+        stream: CudaStream,
+        memory: list[Any],
+        arenas: None,
+        code: int,
+        call: str,
+        launched: bool,
+        node: int,
+    ) -> CudaRun:
+        return _failed(compiled, command_lists, stream, memory, gpu.refused(call, code), launched=bool(launched))
+
+    functions = (None, None, prepare, streams.take_exclusive, None, None, refuse, lambda: gpu.needs_context)
+    flight: Strategy = READER.Flight(
+        watched(compiled), [], streams.exclusive, None, functions, 0, [], [], False, False, None, None,
+        1 if isinstance(copy, CopyIn) else 2,
+    )  # fmt: skip
+    return flight
+
+
+def _failed(
+    compiled: CompiledPlan,
+    command_lists: CommandListPool,
+    stream: CudaStream,
+    memory: list[Any],
+    error: BaseException,
+    *,
+    launched: bool,
+) -> CudaRun:
+    """Go on after an error of a copy, or of the wait after it if it is `launched`."""
+    run = CudaRun(compiled, command_lists, exclusive=stream, kept=memory)
+    with run.devices[0].gpu.current():
+        if launched:
+            run.poll_stream(stream)
+            return interrupted(run, error)
+        run.end_by_events()
+        run.failed(command_lists.encoded.actions[0], error)
+        follow_launch(run, stream)  # with an event after all that has been submitted
+        return run
