@@ -371,6 +371,8 @@ def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
     """
     try:
         origin = here()
+        if type(array) is np.ndarray and element_type(array.dtype) is not None:
+            return FromHost(array, origin)
         if not isinstance(array, np.ndarray):
             raise wrong_argument("from_host", origin, "array", array, "a NumPy array", _array_cure(array), ShapeError)
         if isinstance(array, np.ma.MaskedArray):
@@ -383,7 +385,7 @@ def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
                 f"from_host at {describe(origin)}: array has elements of {array.dtype}, which no tensor has. "
                 f"{conversion_cure(array.dtype, 'array')}."
             )
-        return FromHost(array if type(array) in (np.ndarray, SymbolicArray) else array.view(np.ndarray), origin)
+        return FromHost(array if type(array) is SymbolicArray else array.view(np.ndarray), origin)
     except BaseException as error:
         without_our_frames(error)
         raise

@@ -289,10 +289,10 @@ class CopyIn:
             and is_left_to_driver(array, device.gpu)
         )
 
-    def ends(self, memory: list[object], address: int, device: CudaDevice) -> tuple[int, int, int]:
-        """Return where to, where from and how many bytes the driver copies in `submit`."""
+    def host_address(self, memory: list[object], device: CudaDevice) -> int:
+        """Return the address of the array; 0 if it is not prompt."""
         array: Any = memory[self.instruction.source.buffer]
-        return address, address_of(array), array.nbytes
+        return address_of(array) if self.is_prompt(memory, device) else 0
 
     def submit(self, memory: list[object], address: int, device: CudaDevice, stream: RawStream) -> None:
         """Have the driver copy the array, which is prompt."""
@@ -361,11 +361,9 @@ class CopyOut:
         """Return True if `submit` may copy: the target is a new array."""
         return memory[self.instruction.out.buffer] is None
 
-    def ends(self, memory: list[object], address: int, device: CudaDevice) -> tuple[int, int, int]:
-        """Put a new array into the cell. Return where to, where from and how many bytes the driver copies in
-        `submit`."""
-        array = self.result(memory, device)
-        return address_of(array), address, array.nbytes
+    def host_address(self, memory: list[object], device: CudaDevice) -> int:
+        """Put a new array into the cell, and return its address; 0 if the caller has given a target."""
+        return address_of(self.result(memory, device)) if self.is_prompt(memory, device) else 0
 
     def submit(self, memory: list[object], address: int, device: CudaDevice, stream: RawStream) -> None:
         """Copy to a new array, which is put into the cell."""

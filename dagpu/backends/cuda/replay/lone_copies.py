@@ -71,20 +71,22 @@ def copy_flight(compiled: CompiledPlan, command_lists: CommandListPool, copy: Co
     device, buffer, offset = compiled.devices[0], copy.there.buffer, copy.place.offset
     if READER is None or not device.gpu.is_native:
         return None
-    gpu, streams = device.gpu, device.streams
-    nbytes = sum([size for _, _, _, size in compiled.outputs])
+    gpu, streams, pool = device.gpu, device.streams, device.memory
+    is_in, nbytes = isinstance(copy, CopyIn), copy.nbytes
+    result = sum([size for _, _, _, size in compiled.outputs])
 
     def prepare(memory: list[Any]) -> tuple[int, int, int] | None:
         """Give a run its memory, and return what the driver copies. Return None if `copy_launch` has to tell."""
-        if not copy.is_prompt(memory, device):
-            return None
+        block = memory[buffer]
         try:
-            block = memory[buffer]
+            host = copy.host_address(memory, device)
+            if not host or (block is None and pool.parked_bytes):
+                return None
             if block is None:
-                memory[buffer] = block = take_result(compiled, 0, nbytes)
-            return copy.ends(memory, block.address + offset, device)
-        except DeviceError:
+                memory[buffer] = block = pool.take(result)
+        except DeviceError:  # there may be room, which that makes
             return None
+        return (block.address + offset, host, nbytes) if is_in else (host, block.address + offset, nbytes)
 
     def refuse(
         graph: None,
@@ -101,7 +103,7 @@ def copy_flight(compiled: CompiledPlan, command_lists: CommandListPool, copy: Co
     functions = (None, None, prepare, streams.take_exclusive, None, None, refuse, lambda: gpu.needs_context)
     flight: Strategy = READER.Flight(
         watched(compiled), [], streams.exclusive, None, functions, 0, [], [], False, False, None, None,
-        1 if isinstance(copy, CopyIn) else 2,
+        1 if is_in else 2,
     )  # fmt: skip
     return flight
 
