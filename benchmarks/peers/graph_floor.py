@@ -12,7 +12,7 @@ from typing import final
 from benchmarks.support.gpu import Floor
 from benchmarks.support.gpu_kernels import FLOOR
 from benchmarks.support.table import Span
-from dagpu.backends.cuda.compile.nvcc import find_nvcc
+from dagpu.backends.cuda.compile.nvidia_compilers import find_nvcc
 
 
 @final

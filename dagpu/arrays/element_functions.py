@@ -20,9 +20,8 @@ from dagpu.kernels.generated_launch import AnyOp, array_call, refused_call, refu
 from dagpu.kernels.operations import DOMAINS, OPERATIONS, register_dtype, type_name
 from dagpu.kernels.traced_expression import trace_expression
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.creation import Alloc
+from dagpu.ops.creation import Alloc, Seed, check_seed, with_seed
 from dagpu.ops.initializers import DROPOUT_STREAM, PERMUTATION_STREAM, Uniform
-from dagpu.ops.seeds import Seed, check_seed, with_seed
 
 _F32: Final = np.dtype(f32)
 

@@ -11,23 +11,6 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.arrays.ordered_sums import Array, Combination, parts_of, reduce_in_order
-from dagpu.arrays.reduction_order import (
-    COUNTED,
-    STEPS,
-    THREADS,
-    ReducedAxes,
-    ReductionOrder,
-    RowWalk,
-    finish_text,
-    identity,
-    identity_text,
-    merge_axes,
-    number_type,
-    reduction_order,
-    result_type,
-    start_text,
-)
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout, Shape, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.places import Origin, describe, here, leaves_run
@@ -49,6 +32,7 @@ from dagpu.kernels.generated_launch import (
     reshaped,
     tensor_input,
 )
+from dagpu.kernels.numpy_twin import NBYTES, ElementBlocks, GroupedBlocks, in_groups, until_cancelled
 from dagpu.kernels.operations import (
     DOMAINS,
     Domain,
@@ -58,8 +42,27 @@ from dagpu.kernels.operations import (
     register_type,
     store_text,
 )
+from dagpu.kernels.reduction_order import (
+    COUNTED,
+    STEPS,
+    THREADS,
+    Array,
+    Combination,
+    ReducedAxes,
+    ReductionOrder,
+    RowWalk,
+    finish_text,
+    identity,
+    identity_text,
+    merge_axes,
+    number_type,
+    parts_of,
+    reduce_in_order,
+    reduction_order,
+    result_type,
+    start_text,
+)
 from dagpu.kernels.row_elements import Elements, array_elements
-from dagpu.kernels.twin_blocks import NBYTES, ElementBlocks, GroupedBlocks, in_groups, until_cancelled
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.creation import Alloc
 from dagpu.ops.initializers import Constant

@@ -16,8 +16,19 @@ from dagpu.plans.list_schedule import ListSchedule
 from dagpu.plans.mesh import Mesh, node_of
 from dagpu.plans.placing import place
 from dagpu.plans.plan import Plan, peak_bytes_on
-from dagpu.plans.program import HOST, Buffer, CopyDtoD, GraphLaunch, HostCall, Instruction, Items, Program, Role, View
-from dagpu.plans.renumbering import Renumbering
+from dagpu.plans.program import (
+    HOST,
+    Buffer,
+    CopyDtoD,
+    GraphLaunch,
+    HostCall,
+    Instruction,
+    Items,
+    Program,
+    Renumbering,
+    Role,
+    View,
+)
 from dagpu.plans.scheduler import schedule
 from dagpu.plans.spread import Spread
 from dagpu.runtime.execute import quiet_collector

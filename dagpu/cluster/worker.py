@@ -20,7 +20,7 @@ from dagpu.common.errors import OperationCancelled
 from dagpu.common.frozen import plain
 from dagpu.common.layout import contiguous_layout, element_type
 from dagpu.common.places import add_note
-from dagpu.handles.storage import ModuleState
+from dagpu.handles.handle_state import ModuleState
 from dagpu.plans.plan import Execute, Plan
 from dagpu.plans.policies import SingleStream
 from dagpu.plans.prediction import forecast

@@ -9,7 +9,7 @@ import numpy as np
 from dagpu.common.containers import is_container, map_values, own_containers, values_in
 from dagpu.common.places import Origin
 from dagpu.handles import HANDLES, OWNING, Handle, live_state, move_handle, restore_state, state_of
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 
 _SHALLOW: Final = 4
 """The depth to which tuples are walked by recursion."""

@@ -42,7 +42,6 @@ from dagpu.common.layout import (
     u32,
     u64,
 )
-from dagpu.common.param_form import Form
 from dagpu.common.pickling import PickledByName
 from dagpu.common.places import Origin, describe, here, leaves_run, scope_of_caller, without_our_frames
 from dagpu.common.wrong_arguments import check_flag, format_value
@@ -81,8 +80,8 @@ from dagpu.kernels.numpy_twin import numpy_twin
 from dagpu.kernels.operations import type_name
 from dagpu.kernels.traced_expression import TracedExpression, trace_expression
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.kernel_spec import KernelSpec
-from dagpu.ops.launch import KernelOp, Launch
+from dagpu.ops.compose import KernelOp, Launch
+from dagpu.ops.kernel_spec import Form, KernelSpec
 
 _R = TypeVar("_R", bound=np.generic)
 _P = ParamSpec("_P")

@@ -54,9 +54,8 @@ from dagpu.meshes.values import (
     spreading_of,
 )
 from dagpu.ops.base import Borrowed, DeviceOp
-from dagpu.ops.compose import Map, On, Then, Value, Zip
+from dagpu.ops.compose import Launch, Map, On, Then, Value, Zip
 from dagpu.ops.kernel_spec import KernelSpec
-from dagpu.ops.launch import Launch
 from dagpu.plans.mesh import Mesh
 
 _L = TypeVar("_L", bound=Borrowed)

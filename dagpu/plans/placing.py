@@ -22,8 +22,7 @@ from dagpu.plans.list_schedule import place_on_streams
 from dagpu.plans.mesh import Mesh, node_of
 from dagpu.plans.mesh_simulation import MeshSimulation, Move, SimulatedRun, Versions, link_table
 from dagpu.plans.policies import Placement, placed_by
-from dagpu.plans.program import HOST, Buffer, CopyDtoD, GraphLaunch, Instruction, Program, Role, View
-from dagpu.plans.renumbering import Renumbering
+from dagpu.plans.program import HOST, Buffer, CopyDtoD, GraphLaunch, Instruction, Program, Renumbering, Role, View
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -20,10 +20,10 @@ from dagpu.reactive.claims import Change
 from dagpu.reactive.host_layer import HostLayer, NewTraceNeeded
 from dagpu.reactive.live_result import Build, Made, TargetMemory, result_builder
 from dagpu.reactive.live_stage import Contents, Lenders, LiveStage
-from dagpu.reactive.prepared_tiles import ChangedParts
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stage_maker import StageMaker, explain_stages
-from dagpu.reactive.value_numbers import ValueNumbers
+from dagpu.reactive.staleness import ValueNumbers
+from dagpu.reactive.tile_updates import ChangedParts
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.direct_call import MISS
 from dagpu.runtime.execute import next_stage

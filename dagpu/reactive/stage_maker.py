@@ -20,8 +20,7 @@ from dagpu.reactive.tile_updates import TileUpdates
 from dagpu.runtime.execute import call_on_plan
 from dagpu.runtime.loaded_plan import Settings
 from dagpu.tracing.live_inputs import LiveInputs
-from dagpu.tracing.program_builder import ProgramBuilder
-from dagpu.tracing.shared_buffers import SharedBuffer
+from dagpu.tracing.program_builder import ProgramBuilder, SharedBuffer
 from dagpu.tracing.tracer import Tracer
 
 AnyOp = DeviceOp[Any, Any, Any]

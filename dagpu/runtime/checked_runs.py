@@ -15,7 +15,7 @@ from dagpu.ops.creation import Copy
 from dagpu.ops.source_op import Source
 from dagpu.runtime.execute import execute, run_unchecked
 from dagpu.runtime.loaded_plan import Settings
-from dagpu.runtime.plan_cache import PlanCache
+from dagpu.runtime.plan_lookup import PlanCache
 from dagpu.runtime.waits import Waits
 from dagpu.tracing.compare_values import same_contents
 

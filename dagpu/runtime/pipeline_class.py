@@ -14,7 +14,7 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Pure, Then, Value, pipeline_numbers
 from dagpu.runtime.checked_runs import check_call
 from dagpu.runtime.loaded_plan import CALL
-from dagpu.runtime.plan_cache import CacheInfo, PlanCache
+from dagpu.runtime.plan_lookup import CacheInfo, PlanCache
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

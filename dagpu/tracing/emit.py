@@ -27,9 +27,10 @@ from dagpu.handles.device_handles import Device, driver_of
 from dagpu.handles.handle_trees import handles_in, storage_of
 from dagpu.handles.symbolic import SymbolicNumber
 from dagpu.kernels.call_arguments import arguments_fit, check_arguments
-from dagpu.ops import creation, graph, launch
+from dagpu.ops import creation, graph
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import HostCall as HostCallNode
+from dagpu.ops.compose import Launch as LaunchNode
 from dagpu.ops.compose import ToHost
 from dagpu.ops.initializers import Constant, Normal, Uniform
 from dagpu.ops.kernel_spec import KernelSpec
@@ -139,7 +140,7 @@ def emit_copy(
 
 
 def emit_launch(
-    node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, policy: int, *, over_mesh: bool = False
+    node: LaunchNode, args: tuple[Any, ...], b: ProgramBuilder, policy: int, *, over_mesh: bool = False
 ) -> None:
     """Emit a kernel launch on arguments that all exist. With `over_mesh` a mesh is in use: tensors may be on several
     devices without a word of the user's, and are brought to one."""
@@ -194,7 +195,7 @@ def emit_launch(
         b.policy_of += [policy] * len(back)
 
 
-def library_work(node: launch.Launch, inputs: Sequence[Any]) -> Callable[[], None] | None:
+def library_work(node: LaunchNode, inputs: Sequence[Any]) -> Callable[[], None] | None:
     """Return the work that a library has with a launch before its scratch memory is known, for a thread that may wait;
     None if it has none. It raises a `DeviceError` if the library is missing, or refuses the launch.
 
@@ -258,14 +259,14 @@ def _with_scratch(made: Launch, device: Device, b: ProgramBuilder) -> Launch:
     return replace(made, writes=(*made.writes, view.buffer), scratch=view)
 
 
-def _blank_outputs(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder) -> Collection[int]:
+def _blank_outputs(node: LaunchNode, args: tuple[Any, ...], b: ProgramBuilder) -> Collection[int]:
     """Return the buffers that a launch writes, and that nothing has written yet."""
     found = [storage_of(args[index]) for index, param in node.kernel.tensors if param.form.is_written]
     return {each.buffer for each in found if type(each) is TracedStorage and b.is_blank_storage(each)}
 
 
 def _device_of_several(
-    node: launch.Launch, args: tuple[Any, ...], writes: list[int], b: ProgramBuilder, policy: int, over_mesh: bool
+    node: LaunchNode, args: tuple[Any, ...], writes: list[int], b: ProgramBuilder, policy: int, over_mesh: bool
 ) -> int:
     """Return the device of a launch whose tensors are on several: that of its outputs, and of several the first. Under
     `Spread` it is chosen later if the outputs are on no device yet. A kernel that reads its peers runs where its
@@ -288,7 +289,7 @@ def _device_of_several(
 
 
 def _bring_together(
-    node: launch.Launch, operands: list[Any], device: int, blank: Collection[int], b: ProgramBuilder, policy: int
+    node: LaunchNode, operands: list[Any], device: int, blank: Collection[int], b: ProgramBuilder, policy: int
 ) -> list[CopyDtoD]:
     """Emit copies to a device of what a launch uses elsewhere, whole buffers, and put them in its operands. Return the
     copies that bring what it writes back to where that lies. `blank` are buffers that nothing has written.
@@ -318,7 +319,7 @@ def _bring_together(
     return back
 
 
-def _two_devices(node: launch.Launch, args: tuple[Any, ...]) -> KernelArgumentError:
+def _two_devices(node: LaunchNode, args: tuple[Any, ...]) -> KernelArgumentError:
     """Return the error for a launch whose tensors are on several devices."""
     tensors = [(param, args[index]) for index, param in node.kernel.tensors]
     lie = ", ".join(f"{param.name} on {storage_of(arg).device.name}" for param, arg in tensors)

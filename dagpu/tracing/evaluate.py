@@ -20,6 +20,7 @@ from dagpu.ops.compose import (
     HostCall,
     Inspect,
     Item,
+    Launch,
     Map,
     On,
     Shared,
@@ -31,7 +32,6 @@ from dagpu.ops.compose import (
 )
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
-from dagpu.ops.launch import Launch
 from dagpu.ops.nodes import Node
 from dagpu.ops.single_flight import NOTHING, Once, once_numbers
 from dagpu.ops.source_op import Source

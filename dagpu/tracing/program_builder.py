@@ -5,7 +5,7 @@ tensors from outside that the run borrows or owns.
 """
 
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 from weakref import WeakSet
@@ -16,12 +16,25 @@ from dagpu.common.errors import BorrowError, MovedError, NotReadyError
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.places import Origin, describe
-from dagpu.handles import HandleBase, HandleState, Lender, Partition, Tensor, TensorMut, cut_of, live_state
+from dagpu.handles import (
+    HandleBase,
+    HandleState,
+    Lender,
+    Partition,
+    SharedTensor,
+    Tensor,
+    TensorMut,
+    cut_of,
+    live_state,
+)
 from dagpu.handles.device_handles import Device
-from dagpu.handles.storage import ModuleState, Storage
+from dagpu.handles.handle_state import ModuleState, Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
+from dagpu.ops.compose import Cutoff, Shared
 from dagpu.ops.graph import Captured
 from dagpu.ops.initializers import Constant, fresh_seed
+from dagpu.ops.source_op import Source
+from dagpu.ops.versions import Snapshot
 from dagpu.plans.program import HOST, Buffer, Cell, CopyDtoD, Fill, Instruction, Program, Role, Tiles, View
 from dagpu.tracing.traced_arguments import NumberUse
 
@@ -463,3 +476,51 @@ def _no_memory_error(state: HandleState) -> Exception:
     return NotReadyError(
         f"{state!r} belongs to a run that is not complete. A handle leaves its run as part of the run's result."
     )
+
+
+# ---- values of `Shared`s in the trace of a feed
+
+
+@final
+@plain
+class SharedBuffer:
+    """A `Shared`, and the buffer of its value in the program of a stage."""
+
+    node: Shared[Any]
+    sources: tuple[Source[Any], ...] | None
+    """The sources on which the value depends; none for a constant. None if it depends on a cutoff with an `equal` too:
+    it may be that of an earlier snapshot, so no other run may take it for the value of these sources."""
+    buffer: int
+    device: Device
+    nbytes: int
+    layout: Layout
+    origin: Origin
+    """The place in the user's code that made the tensor."""
+
+    def revisions(self, snapshot: Snapshot) -> Mapping[Any, int]:
+        """Return the revisions of the sources in a snapshot."""
+        return {node: node.cell.history.at(snapshot).revision for node in self.sources or ()}
+
+    def holds(self, value: Any) -> bool:
+        """Return true if a value of another run can be in this buffer: it is a tensor of the same place and layout."""
+        if type(value) is not SharedTensor:
+            return False
+        state = live_state(value)
+        storage = state.storage
+        return storage.device is self.device and storage.nbytes == self.nbytes and state.layout == self.layout
+
+
+def shared_buffer(
+    node: Shared[Any], value: Any, read: Iterable[Source[Any] | Cutoff[Any, Any, Any]], builder: ProgramBuilder
+) -> SharedBuffer | None:
+    """Return the buffer of a `Shared` for which the trace has read these sources and cutoffs; None if its value is no
+    tensor that the stage makes."""
+    if type(value) is not SharedTensor:
+        return None
+    state, nodes = live_state(value), list(read)
+    storage = state.storage
+    if type(storage) is not TracedStorage or storage.builder is not builder:
+        return None
+    old = any(type(each) is Cutoff and each.equal is not None for each in nodes)
+    sources = None if old else tuple([each for each in nodes if type(each) is Source])
+    return SharedBuffer(node, sources, storage.buffer, storage.device, storage.nbytes, state.layout, state.origin)

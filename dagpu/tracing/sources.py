@@ -18,6 +18,7 @@ from dagpu.ops.compose import (
     Cutoff,
     HostCall,
     Inspect,
+    Launch,
     Map,
     Shared,
     Then,
@@ -29,15 +30,13 @@ from dagpu.ops.compose import (
 )
 from dagpu.ops.creation import Copy
 from dagpu.ops.graph import GraphLaunch
-from dagpu.ops.launch import Launch
 from dagpu.ops.single_flight import NOTHING, Once
 from dagpu.ops.source_op import Source, as_read
 from dagpu.ops.versions import Snapshot
 from dagpu.plans.program import Cell, Items
 from dagpu.tracing.live_inputs import NOT_CALLED, LiveInputs, LiveValue
-from dagpu.tracing.program_builder import ProgramBuilder
+from dagpu.tracing.program_builder import ProgramBuilder, shared_buffer
 from dagpu.tracing.run_memo import NOT_YET, Deferred
-from dagpu.tracing.shared_buffers import shared_buffer
 from dagpu.tracing.traced_arguments import TracedArguments
 from dagpu.tracing.user_code import Closures, call_closure, describe_closure
 

@@ -24,8 +24,8 @@ from dagpu.common.errors import CaptureError, NestedRunError
 from dagpu.common.places import Origin, describe, start_of_run
 from dagpu.handles import Handle, HandleState, Lender, SharedTensor, Tensor, TensorRef
 from dagpu.handles.device_handles import Device
+from dagpu.handles.handle_state import Storage
 from dagpu.handles.handle_trees import handles_in
-from dagpu.handles.storage import Storage
 from dagpu.handles.symbolic import replace_standins
 from dagpu.ops.compose import Unzip, Zip
 from dagpu.ops.graph import Captured

@@ -23,7 +23,7 @@ PACKAGE = ROOT / "dagpu"
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"common.facts"}),
     frozenset({"mypy_plugin"}),
-    frozenset({"common", "kernels.tile"}),
+    frozenset({"common"}),
     frozenset({"handles.device_handles", "handles.library_bodies", "handles.symbolic"}),
     frozenset({"handles"}),
     frozenset({"ops"}),

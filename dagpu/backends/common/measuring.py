@@ -12,8 +12,7 @@ from contextvars import ContextVar
 from typing import Any, Final, Protocol, TypeAlias, final
 
 from dagpu.common.errors import DagpuError
-from dagpu.plans.cost_model import CostModel
-from dagpu.plans.measured_costs import MEASURED
+from dagpu.plans.cost_model import MEASURED, CostModel
 from dagpu.plans.plan import Execute, Plan
 from dagpu.plans.prediction import Prediction
 from dagpu.plans.program import Instruction, Launch

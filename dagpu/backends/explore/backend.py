@@ -4,9 +4,9 @@ from collections.abc import Hashable, Sequence
 from itertools import count
 from typing import ClassVar, Literal, final
 
-from dagpu.backends.common.bound_plan import BoundPlan
-from dagpu.backends.common.device_registry import DeviceRegistry
 from dagpu.backends.common.failures import out_of_memory
+from dagpu.backends.common.host_instructions import BoundPlan
+from dagpu.backends.common.plan_devices import DeviceRegistry
 from dagpu.backends.explore.exploration import current
 from dagpu.backends.explore.explored_run import ExploreRun, RunWithinStep
 from dagpu.backends.explore.machine import script_of

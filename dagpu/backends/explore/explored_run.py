@@ -187,7 +187,7 @@ class ExploreRun:
 @final
 class RunWithinStep:
     """One run of a captured graph, which is launched in one step of another run. It has its own order of steps.
-    Implements `dagpu.backends.common.bound_plan.Launched`."""
+    Implements `dagpu.backends.common.host_instructions.Launched`."""
 
     __slots__ = ("_machine", "_outcome", "_plan")
 

@@ -5,9 +5,8 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import ClassVar, Final, Literal, final
 
-from dagpu.backends.common.bound_plan import BoundPlan
-from dagpu.backends.common.device_registry import DeviceRegistry
-from dagpu.backends.common.lanes import streams_of_lanes
+from dagpu.backends.common.host_instructions import BoundPlan
+from dagpu.backends.common.plan_devices import DeviceRegistry, streams_of_lanes
 from dagpu.backends.common.worker_threads import WorkerStream
 from dagpu.backends.host.arrays import HostMemoryDriver
 from dagpu.backends.host.host_plans import PromptPlan, RunRoom, ThreadedPlan, by_stream, is_prompt

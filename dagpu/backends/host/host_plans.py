@@ -13,8 +13,8 @@ from typing import Final, Protocol, final
 import numpy as np
 
 from dagpu.backends.common.failures import no_room, out_of_memory
-from dagpu.backends.common.lanes import streams_by_device
 from dagpu.backends.common.measuring import KernelTimes, MeasuredRun, current_recorder
+from dagpu.backends.common.plan_devices import streams_by_device
 from dagpu.backends.common.worker_threads import WorkerStream, process
 from dagpu.backends.host.arrays import NO_MEMORY, Account, ArenaRange, HostMemory
 from dagpu.backends.host.host_run import Batch, HostRun, run_batches

@@ -16,7 +16,7 @@ from dagpu.backends.host.body_checks import TilePlace, call_checked, check_sight
 from dagpu.common.errors import DagpuError
 from dagpu.common.layout import Layout, as_truth
 from dagpu.common.places import describe, passes_on
-from dagpu.kernels.twin_blocks import cancelled_by
+from dagpu.kernels.numpy_twin import cancelled_by
 from dagpu.ops.initializers import with_seed
 from dagpu.ops.kernel_spec import IndexBeyond, KernelSpec
 from dagpu.plans.program import (

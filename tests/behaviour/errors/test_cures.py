@@ -61,7 +61,7 @@ SHOWN = {
     "asking",
     "feed",
     "flow_class",
-    "graph_updating",
+    "graph_capture",
     "pipeline_class",
     "spawning",
     "timeline",

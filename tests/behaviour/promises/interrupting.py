@@ -35,7 +35,7 @@ TRACING: Final = tuple(f"tracing/{module}" for module in ("undo_log", "tracer", 
 EverySoMany = dict[tuple[str, ...], int]
 
 EVERY_SO_MANY: Final[EverySoMany] = {
-    tuple(PACKAGE + name for name in ("common/critical", "runtime", "handles/storage", "ops/single_flight")): 1,
+    tuple(PACKAGE + name for name in ("common/critical", "runtime", "handles/handle_state", "ops/single_flight")): 1,
     tuple(PACKAGE + name for name in ("backends", *TRACING)): 8,
     (PACKAGE,): 60,
 }

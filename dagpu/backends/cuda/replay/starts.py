@@ -12,8 +12,8 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from dagpu.backends.common.lanes import streams_by_device
 from dagpu.backends.common.measuring import current_recorder
+from dagpu.backends.common.plan_devices import streams_by_device
 from dagpu.backends.cuda.commands.buffers import CompiledPlan, RunMemory, allocate_blocks
 from dagpu.backends.cuda.commands.command_list import (
     CommandList,

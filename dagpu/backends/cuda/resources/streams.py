@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 from weakref import WeakValueDictionary
 
-from dagpu.backends.common.lanes import streams_of_lanes
+from dagpu.backends.common.plan_devices import streams_of_lanes
 from dagpu.backends.common.worker_threads import WorkerStream
 from dagpu.backends.cuda.driver.driver_protocol import Gpu, RawEvent, RawStream, TimingEvent
 from dagpu.common.critical import ReferenceQueue

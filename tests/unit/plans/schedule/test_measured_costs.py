@@ -30,7 +30,7 @@ from dagpu import (
 )
 from dagpu.backends.common import measuring
 from dagpu.handles.device_handles import kind_of
-from dagpu.plans.measured_costs import MEASURED, MeasuredCosts, at_size, is_near
+from dagpu.plans.cost_model import MEASURED, MeasuredCosts, at_size, is_near
 from dagpu.testing import Execute, Launch
 from tests.programs.plain_programs import kernel as spec
 
