@@ -11,7 +11,7 @@ from dagpu.common.layout import contiguous_layout
 from dagpu.common.places import describe
 from dagpu.handles.device_handles import is_automatic
 from dagpu.handles.handle_trees import handles_in
-from dagpu.plans.cost_model import CostModel
+from dagpu.plans.cost_model import DEFAULT_COSTS, CostModel
 from dagpu.plans.list_schedule import ListSchedule
 from dagpu.plans.mesh import Mesh, node_of
 from dagpu.plans.placing import place
@@ -355,7 +355,7 @@ def cut(program: Program, mesh: Mesh, *, part_seconds: float, costs: CostModel |
         CaptureError: the program launches a captured graph, whose memory is in this process.
         ClusterError: a function of `host_map` gets a handle, whose memory is on another machine.
     """
-    model = CostModel() if costs is None else costs
+    model = DEFAULT_COSTS if costs is None else costs
     if any(map(is_automatic, program.devices)):
         program = place(program, Spread(mesh, costs=model), mesh)
     with quiet_collector():

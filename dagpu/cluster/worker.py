@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dagpu.backends.common.measuring import FEEDS, MeasuredRun, SpanTrack, reset_recorder, set_recorder
 from dagpu.backends.host.arrays import ALIGNMENT, Account, HostMemory
+from dagpu.backends.host.measuring import FEEDS, MeasuredRun, SpanTrack, reset_recorder, set_recorder
 from dagpu.cluster.blobs import Decoder
 from dagpu.cluster.cutting import Version
 from dagpu.common.errors import OperationCancelled
@@ -223,7 +223,7 @@ PARTS_TRACK: Final = "parts"
 
 @final
 class _PartRecorder:
-    """Keeps the measurements of a part. Implements `dagpu.backends.common.measuring.RunRecorder`."""
+    """Keeps the measurements of a part. Implements `dagpu.backends.host.measuring.RunRecorder`."""
 
     def __init__(self) -> None:
         self._runs: list[MeasuredRun] = []

@@ -341,11 +341,8 @@ class KernelSpec:
     pointers."""
     open_places: tuple[int, ...] = field(init=False, repr=False)
     """Indices of the parameters in `params` that take an op or a handle."""
-
-    @property
-    def label(self) -> str:
-        """The name in tables and pictures."""
-        return self.expression or self.name
+    label: str = field(init=False, repr=False)
+    """The name in tables and pictures."""
 
     @property
     def title(self) -> str:
@@ -364,3 +361,4 @@ class KernelSpec:
         object.__setattr__(self, "tensors", tuple(tensors))
         object.__setattr__(self, "lazy", tuple(lazy))
         object.__setattr__(self, "open_places", tuple([i for i, p in params if p.is_open]))
+        object.__setattr__(self, "label", self.expression or self.name)

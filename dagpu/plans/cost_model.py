@@ -523,6 +523,10 @@ class _Known(NamedTuple):
     """The origin of its time, in words."""
 
 
+DEFAULT_COSTS: Final = CostModel()
+"""The model that predicts times where no other one is given."""
+
+
 # ---- engines
 #
 # The engines of a device, which instructions occupy: its compute units, and one for each way that copies go.

@@ -17,7 +17,7 @@ from dagpu.common.errors import PlanError
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.places import Origin
 from dagpu.handles.device_handles import is_automatic
-from dagpu.plans.cost_model import CostModel
+from dagpu.plans.cost_model import DEFAULT_COSTS, CostModel
 from dagpu.plans.list_schedule import place_on_streams
 from dagpu.plans.mesh import Mesh, node_of
 from dagpu.plans.mesh_simulation import MeshSimulation, Move, SimulatedRun, Versions, link_table
@@ -63,7 +63,7 @@ def place(program: Program, policy: DevicePolicy, mesh: Mesh) -> Program:
                 "instructions. Return a list of indices of mesh.devices."
             )
         costs = getattr(policy, "costs", None)
-        simulation = MeshSimulation(program, mesh, costs if isinstance(costs, CostModel) else CostModel())
+        simulation = MeshSimulation(program, mesh, costs if isinstance(costs, CostModel) else DEFAULT_COSTS)
         versions = simulation.versions
         given = [choice if fixed < 0 else fixed for choice, fixed in zip(chosen, versions.fixed, strict=True)]
         run = simulation.run(range(count), given)

@@ -154,7 +154,7 @@ class Staleness:
         self.program = program
         self.bits = bits
         """The bits of each buffer from outside; a buffer that is missing never changes."""
-        accesses = program.accesses
+        self._accesses = accesses = program.accesses
         self.deps: list[int] = []
         """The bits of each instruction."""
         found = [bits.get(buffer, 0) for buffer in range(len(program.buffers))]  # the bits of each value
@@ -188,7 +188,7 @@ class Staleness:
 
     def _needed_again(self) -> set[int]:
         """Return the buffers whose last value some instruction with more bits needs."""
-        accesses, found = self.program.accesses, set[int]()
+        accesses, found = self._accesses, set[int]()
         for index in self.instructions_below(self.results):
             for value in accesses.uses[index]:
                 buffer = accesses.buffer[value]
@@ -199,11 +199,11 @@ class Staleness:
 
     def bits_of(self, buffer: int) -> int:
         """Return the bits of the last value of a buffer."""
-        return self.bits_of_value(self.program.accesses.last[buffer])
+        return self.bits_of_value(self._accesses.last[buffer])
 
     def bits_of_value(self, value: Value) -> int:
         """Return the bits of a value."""
-        maker = self.program.accesses.maker[value]
+        maker = self._accesses.maker[value]
         return self.bits.get(value, 0) if maker < 0 else self.deps[maker]
 
     def stale_targets(self, change: Change) -> set[int]:
@@ -234,7 +234,7 @@ class Staleness:
         return found
 
     def _find_makers(self, targets: frozenset[int]) -> tuple[int, ...]:
-        last, valid = self.program.accesses.last, self.targets - targets
+        last, valid = self._accesses.last, self.targets - targets
         while True:
             chosen = self._closure({self.last[buffer] for buffer in targets}, {last[buffer] for buffer in valid})
             # A kept buffer of which an earlier value is made again loses its last one.
@@ -254,7 +254,7 @@ class Staleness:
 
     def _closure(self, roots: set[int], kept: Container[Value]) -> set[int]:
         """Return the instructions that make what `roots` need, these included, where these values are kept."""
-        chosen, maker, uses = set(roots), self.program.accesses.maker, self.program.accesses.uses
+        chosen, maker, uses = set(roots), self._accesses.maker, self._accesses.uses
         todo = list(roots)
         while todo:
             for value in uses[todo.pop()]:

@@ -260,9 +260,8 @@ class _TracedRun:
     async def go_on(self) -> bool:
         """Trace and run a stage, and the parts that the trace has met. Return false if only another run can help."""
         tracer, settings, waits = self.tracer, self._settings, self._waits
-        before = tracer.resumed
         stage = await next_stage(tracer, waits)
-        moved = tracer.resumed > before
+        moved = stage.went_on
         if stage.program.instructions:
             with quiet_collector():
                 plan = plan_stage(stage, settings.verify)

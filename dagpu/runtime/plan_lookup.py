@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping, ReferenceQueue
 from dagpu.common.places import Origin, describe, passes_on, place_of
 from dagpu.handles.handle_state import Locks
-from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
+from dagpu.ops.base import DeviceOp, attach_plans, read_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.versions import Snapshot
@@ -295,6 +295,14 @@ def pipeline_call(op: DeviceOp[Any, Any, Any]) -> "tuple[PlanCache, Any] | None"
     return None
 
 
+def _attached_plans(op: DeviceOp[Any, Any, Any]) -> Any:
+    """Return the plans of an op's earlier runs; None if there are none."""
+    try:
+        return read_plans(op)
+    except AttributeError:  # a copy, made without `__init__`
+        return None
+
+
 DirectRun: TypeAlias = tuple[LoadedPlan, Any, Any, Any, PlanCache | None]
 """A plan, its `DirectCall`, the arguments and the keyword arguments for that, and the cache that counts the hit."""
 
@@ -311,7 +319,7 @@ def direct_call(op: DeviceOp[Any, Any, Any]) -> DirectRun | None:
         if loaded is None or loaded.place != op.origin:
             return None
         return loaded, loaded.direct[LEAVES], (op.captured,), (), cache
-    attached = attached_plans(op)
+    attached = _attached_plans(op)
     if attached is None:
         loaded = plans.latest_at(op.origin)
         return None if loaded is None else (loaded, loaded.direct[OP], op, (), plans)
@@ -392,7 +400,7 @@ class PlanLookup:
     def _bind_attached(self) -> tuple[LoadedPlan, BoundArguments] | None:
         """Return a plan of an earlier run of the same op object, with the leaves of that run bound to it; None if the
         op has none that suits."""
-        attached: Any = attached_plans(self._op) or ()
+        attached: Any = _attached_plans(self._op) or ()
         for entry in attached:
             loaded, leaves = entry
             if loaded.suits(self._settings):
@@ -452,7 +460,7 @@ class PlanLookup:
         if signature is None or (inputs is not None and (inputs.changeable or signature.moves)):
             return
         # Of two first runs at once, the plan of the later one is kept: there is one plan for each of the settings.
-        before = attached_plans(op)
+        before = _attached_plans(op)
         others = [kept for kept in before if not kept[0].suits(settings)] if before else ()
         leaves: Sequence[Any] = () if inputs is None else inputs.leaves
         attach_plans(op, ((loaded, leaves), *others[: KEPT_PER_OP - 1]))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dagpu.common.errors import DeviceError, KernelArgumentError, ShapeError
-from dagpu.common.layout import Layout, Shape, contiguous_layout, element_type
+from dagpu.common.layout import Layout, Shape, element_type
 from dagpu.common.places import Origin, describe, place_of
 from dagpu.handles import (
     HANDLES,
@@ -59,11 +59,10 @@ def emit_alloc(
 ) -> Tensor[Any, Any]:
     """Emit `empty`, `zeros`, `arange` and the other creation ops. `seed` is the stand-in for the seed of random
     numbers, if the seed may differ between runs."""
-    layout = contiguous_layout(node.shape, node.dtype)
-    tensor, out = b.new_tensor(device, layout, node.origin)
+    tensor, out = b.new_tensor(device, node.shape, node.dtype, node.origin)
     recipe = node.recipe
     if recipe is None:
-        b.leave_undefined(tensor, policy)
+        b.leave_undefined(out, policy, node.origin)
         return tensor
     cell = None
     if isinstance(recipe, Uniform | Normal):
@@ -88,7 +87,7 @@ def emit_from_host(
     array = node.array
     element = element_type(array.dtype)
     assert element is not None, "the op was not built for it"
-    tensor, out = b.new_tensor(device, contiguous_layout(array.shape, element), node.origin)
+    tensor, out = b.new_tensor(device, array.shape, element, node.origin)
     cell = b.array_cell(array, leaf)
     b.emit(CopyHtoD(out, Cell(cell), (cell,), (out.buffer,), b.buffers[out.buffer].device, node.origin), policy)
     return tensor
@@ -125,7 +124,7 @@ def emit_copy(
     view = b.read_view(source)
     if into is None:
         dtype = source.dtype if node.dtype is None else node.dtype
-        target, _ = b.new_tensor(device or source.device, contiguous_layout(source.shape, dtype), node.origin)
+        target, _ = b.new_tensor(device or source.device, source.shape, dtype, node.origin)
     else:
         target = into
     changes = into is not None and not b.is_blank(into)
@@ -254,7 +253,7 @@ def _with_scratch(made: Launch, device: Device, b: ProgramBuilder) -> Launch:
         nbytes *= prod(made.grid)
     if not nbytes:
         return made
-    _, view = b.new_tensor(device, contiguous_layout((nbytes,), np.dtype(np.uint8)), made.origin)
+    _, view = b.new_tensor(device, (nbytes,), np.dtype(np.uint8), made.origin)
     # No handle refers to the memory, so it is a temporary.
     return replace(made, writes=(*made.writes, view.buffer), scratch=view)
 
@@ -307,8 +306,9 @@ def _bring_together(
         if at in (device, b.automatic) or not (writes or b.automatic == NO_DEVICE):
             continue
         if view.buffer not in near:
-            layout = contiguous_layout((b.buffers[view.buffer].nbytes,), np.dtype(np.uint8))
-            far, (_, target) = View(view.buffer, layout), b.new_tensor(b.device_at(device), layout, node.origin)
+            nbytes = b.buffers[view.buffer].nbytes
+            _, target = b.new_tensor(b.device_at(device), (nbytes,), np.dtype(np.uint8), node.origin)
+            far = View(view.buffer, target.layout)
             near[far.buffer] = target.buffer
             if far.buffer not in blank:
                 b.emit(CopyDtoD(target, far, (far.buffer,), (target.buffer,), device, node.origin), policy)

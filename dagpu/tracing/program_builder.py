@@ -14,7 +14,7 @@ import numpy as np
 
 from dagpu.common.errors import BorrowError, MovedError, NotReadyError
 from dagpu.common.frozen import plain
-from dagpu.common.layout import Layout, contiguous_layout
+from dagpu.common.layout import Layout, Shape, contiguous_layout
 from dagpu.common.places import Origin, describe
 from dagpu.handles import (
     HandleBase,
@@ -182,9 +182,11 @@ class ProgramBuilder:
         """Return the device of an index in this program."""
         return next(device for device, index in self._devices.items() if index == number)
 
-    def new_tensor(self, device: Device, layout: Layout, origin: Origin) -> tuple[Tensor[Any, Any], View]:
-        """Return a handle to memory that this program will allocate, and the view of all of it."""
-        index = len(self.buffers)
+    def new_tensor(
+        self, device: Device, shape: Shape, dtype: "np.dtype[Any]", origin: Origin
+    ) -> tuple[Tensor[Any, Any], View]:
+        """Return a handle to memory that this program will allocate, in C order, and the view of all of it."""
+        layout, index = contiguous_layout(shape, dtype), len(self.buffers)
         storage = TracedStorage(device, layout.nbytes, self, index, self._loans.mark)
         self.buffers.append(Buffer(storage.nbytes, self.device_index(device), Role.TEMPORARY))
         self._own_storages[index] = weakref.ref(storage)
@@ -317,14 +319,11 @@ class ProgramBuilder:
         """Return whether no instruction has written this memory yet."""
         return storage.builder is self and storage.buffer in self._undefined
 
-    def leave_undefined(self, tensor: Tensor[Any, Any], policy: int) -> None:
-        """Record the tensor of an `empty`, which no instruction writes at first. If it is read, or leaves the run,
-        before a kernel writes it, it is filled with zeros: earlier contents of that memory stay private, and runs stay
-        deterministic."""
-        state = live_state(tensor)
-        storage = state.storage
-        assert type(storage) is TracedStorage
-        self._undefined[storage.buffer] = (weakref.ref(storage), state.layout, policy, state.origin)
+    def leave_undefined(self, new: View, policy: int, origin: Origin) -> None:
+        """Record the view of the new tensor of an `empty`, which no instruction writes at first. If it is read, or
+        leaves the run, before a kernel writes it, it is filled with zeros: earlier contents of that memory stay
+        private, and runs stay deterministic."""
+        self._undefined[new.buffer] = (self._own_storages[new.buffer], new.layout, policy, origin)
 
     def _fill_with_zeros(self, buffer: int) -> None:
         """Fill an undefined buffer with zeros."""

@@ -5,12 +5,12 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import ClassVar, Final, Literal, final
 
-from dagpu.backends.common.host_instructions import BoundPlan
-from dagpu.backends.common.plan_devices import DeviceRegistry, streams_of_lanes
-from dagpu.backends.common.worker_threads import WorkerStream
 from dagpu.backends.host.arrays import HostMemoryDriver
+from dagpu.backends.host.host_instructions import BoundPlan
 from dagpu.backends.host.host_plans import PromptPlan, RunRoom, ThreadedPlan, by_stream, is_prompt
 from dagpu.backends.host.host_run import run_batches
+from dagpu.backends.host.plan_devices import DeviceRegistry, streams_of_lanes
+from dagpu.backends.host.worker_threads import WorkerStream
 from dagpu.backends.protocol import Run
 from dagpu.common.env_vars import HOST_DEVICES
 from dagpu.common.errors import NoDeviceError

@@ -12,16 +12,16 @@ from typing import Final, Protocol, final
 
 import numpy as np
 
-from dagpu.backends.common.failures import no_room, out_of_memory
-from dagpu.backends.common.measuring import KernelTimes, MeasuredRun, current_recorder
-from dagpu.backends.common.plan_devices import streams_by_device
-from dagpu.backends.common.worker_threads import WorkerStream, process
 from dagpu.backends.host.arrays import NO_MEMORY, Account, ArenaRange, HostMemory
+from dagpu.backends.host.failures import no_room, out_of_memory
 from dagpu.backends.host.host_run import Batch, HostRun, run_batches
+from dagpu.backends.host.measuring import KernelTimes, MeasuredRun, current_recorder
 from dagpu.backends.host.numpy_execution import execute, generated_call
+from dagpu.backends.host.plan_devices import streams_by_device
+from dagpu.backends.host.worker_threads import WorkerStream, process
 from dagpu.backends.protocol import COMPLETED, Run
 from dagpu.common.env_vars import MEASURE
-from dagpu.plans.cost_model import CostModel
+from dagpu.plans.cost_model import DEFAULT_COSTS
 from dagpu.plans.memory import describe_peak
 from dagpu.plans.plan import Allocate, Execute, Plan, Release, Step
 from dagpu.plans.program import HOST, GraphLaunch, HostCall, Instruction, Launch, Role
@@ -103,7 +103,7 @@ class ThreadedPlan:
             self._streams = partial(
                 streams_by_device, plan.lanes, len(drivers), lambda number, keys: drivers[number].streams(keys)
             )
-        self._unmeasured = MEASURED_RUNS if MEASURE.get() and CostModel().guesses(plan) else 0
+        self._unmeasured = MEASURED_RUNS if MEASURE.get() and DEFAULT_COSTS.guesses(plan) else 0
         """The number of runs to come whose bodies are measured."""
 
     def start(self, memory: list[object], spin: float) -> Run:

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import assert_never, final
 
-from dagpu.backends.common.failures import Outcome
-from dagpu.backends.common.measuring import KernelTimes, MeasuredRun, Perform
-from dagpu.backends.common.worker_threads import WorkerStream, enqueue, report_lost
 from dagpu.backends.host.arrays import ArenaRange, HostMemory
+from dagpu.backends.host.failures import Outcome
+from dagpu.backends.host.measuring import KernelTimes, MeasuredRun, Perform
 from dagpu.backends.host.numpy_execution import execute
+from dagpu.backends.host.worker_threads import WorkerStream, enqueue, report_lost
 from dagpu.backends.protocol import Failure
 from dagpu.common.critical import SIGNALS_SECONDS
 from dagpu.common.places import without_our_frames

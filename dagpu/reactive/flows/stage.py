@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, TypeAlias, final
 import trio
 from typing_extensions import TypeVar
 
-from dagpu.backends.common.measuring import SpanTrack
+from dagpu.backends.host.measuring import SpanTrack
 from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import check_function, is_real_number, wrong_argument
 

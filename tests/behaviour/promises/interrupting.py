@@ -19,7 +19,7 @@ import trio.testing
 
 import dagpu
 from dagpu import CudaGraph, DeviceOp, Out, Tile, f32, from_host, full, kernel, ones, use_device, zeros, zip_ops
-from dagpu.backends.common.failures import Outcome
+from dagpu.backends.host.failures import Outcome
 from dagpu.common.critical import in_section
 from dagpu.ops.compose import Shared
 from dagpu.testing import storage_of

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from dagpu.backends.common import numpy_initializers as philox
+from dagpu.backends.host import numpy_initializers as philox
 from dagpu.common.layout import bf16
 
 DType: TypeAlias = np.dtype[Any]

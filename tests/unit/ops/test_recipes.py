@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from dagpu.backends.common import numpy_initializers
-from dagpu.backends.common.numpy_initializers import write
+from dagpu.backends.host import numpy_initializers
+from dagpu.backends.host.numpy_initializers import write
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import SUPPORTED, bf16
 from dagpu.ops.initializers import Eye, Linspace, Recipe, check_recipe

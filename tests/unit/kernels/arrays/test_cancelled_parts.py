@@ -7,8 +7,8 @@ import pytest
 
 from dagpu import array, expr, f32, ones
 from dagpu.arrays import normalising, reductions
-from dagpu.backends.common.failures import Outcome
 from dagpu.backends.host.arrays import Account, HostMemory, writable_array
+from dagpu.backends.host.failures import Outcome
 from dagpu.backends.host.numpy_execution import execute
 from dagpu.kernels import numpy_twin, reduction_order
 from dagpu.kernels.numpy_twin import until_cancelled

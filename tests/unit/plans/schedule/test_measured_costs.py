@@ -28,7 +28,7 @@ from dagpu import (
     plan_of,
     zip_ops,
 )
-from dagpu.backends.common import measuring
+from dagpu.backends.host import measuring
 from dagpu.handles.device_handles import kind_of
 from dagpu.plans.cost_model import MEASURED, MeasuredCosts, at_size, is_near
 from dagpu.testing import Execute, Launch

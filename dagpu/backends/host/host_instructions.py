@@ -7,7 +7,7 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from dagpu.backends.common.failures import Outcome
+from dagpu.backends.host.failures import Outcome
 from dagpu.backends.protocol import Failure
 from dagpu.common.containers import own_containers
 from dagpu.common.errors import ShapeError
