@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.arrays.reductions import checked_input, early_text, kept_shape, no_elements, normal_axes, rows_of
+from dagpu.arrays.reductions import checked_input, kept_shape, no_elements, normal_axes
 from dagpu.common.layout import Layout, bf16, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.places import Origin, here, leaves_run
 from dagpu.handles import Tensor
@@ -30,6 +30,7 @@ from dagpu.kernels.generated_launch import (
 )
 from dagpu.kernels.numpy_twin import NBYTES, until_cancelled
 from dagpu.kernels.operations import memory_type, register_dtype, register_type
+from dagpu.kernels.reduction_kernels import early_text, rows_of
 from dagpu.kernels.reduction_order import (
     THREADS,
     ReducedAxes,

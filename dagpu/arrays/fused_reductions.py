@@ -20,18 +20,7 @@ from dagpu.arrays.normalising import (
     softmax_text,
     softmax_twin,
 )
-from dagpu.arrays.reductions import (
-    Axis,
-    checked_input,
-    count_params,
-    kept_shape,
-    later_passes,
-    normal_axes,
-    of_nothing,
-    pass_text,
-    pass_twin,
-    with_shape,
-)
+from dagpu.arrays.reductions import Axis, checked_input, kept_shape, later_passes, normal_axes, of_nothing, with_shape
 from dagpu.common.layout import Layout, bf16, f16, f32, f64
 from dagpu.common.places import Origin, here, is_ours_at, leaves_run
 from dagpu.common.wrong_arguments import check_flag, format_value, is_real_number
@@ -53,6 +42,7 @@ from dagpu.kernels.generated_launch import (
     with_layouts,
 )
 from dagpu.kernels.operations import DOMAINS, register_dtype
+from dagpu.kernels.reduction_kernels import count_params, pass_text, pass_twin
 from dagpu.kernels.reduction_order import (
     REDUCTIONS,
     STEPS,

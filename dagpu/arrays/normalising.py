@@ -32,6 +32,7 @@ from dagpu.kernels.generated_launch import (
 )
 from dagpu.kernels.numpy_twin import PART, SCRATCH, in_groups, shaped, until_cancelled
 from dagpu.kernels.operations import (
+    Array,
     NumpyFunction,
     helper_texts,
     memory_type,
@@ -41,7 +42,8 @@ from dagpu.kernels.operations import (
     register_type,
     store_text,
 )
-from dagpu.kernels.reduction_order import GROUP, Array, Combination, identity_text, parts_of, power_of_two, reduce_lines
+from dagpu.kernels.reduction_kernels import Combination, parts_of, reduce_lines
+from dagpu.kernels.reduction_order import GROUP, identity_text, power_of_two
 from dagpu.kernels.row_elements import (
     Elements,
     GroupPattern,
