@@ -31,7 +31,7 @@ from dagpu.common.layout import check_tiling, contiguous_layout, slice_layout
 from dagpu.handles import live_state
 from dagpu.handles.device_handles import driver_of
 from dagpu.handles.handle_state import Locks
-from dagpu.handles.handle_trees import handles_in, storage_of
+from dagpu.handles.tensors import handles_in, storage_of
 from dagpu.meshes.values import parts_of
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import nodes_of

@@ -26,7 +26,7 @@ from dagpu.common.places import Origin, here, is_ours_at, leaves_run
 from dagpu.common.wrong_arguments import check_flag, format_value, is_real_number
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
-from dagpu.kernels.element import Elem
+from dagpu.kernels.element import Elem, trace_expression
 from dagpu.kernels.expression import FUSED, ROW, Expression, FusedCall, FusedFunction
 from dagpu.kernels.expression_text import ArgumentPattern, passed_arguments, patterns_of, walk_of_kinds
 from dagpu.kernels.generated_launch import (
@@ -62,7 +62,6 @@ from dagpu.kernels.row_elements import (
     walked_extents,
     with_elements,
 )
-from dagpu.kernels.traced_expression import trace_expression
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import UNCUT, Launch, Map, components_of
 from dagpu.ops.kernel_spec import Form, KernelSpec

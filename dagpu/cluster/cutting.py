@@ -10,7 +10,7 @@ from dagpu.common.errors import CaptureError, ClusterError
 from dagpu.common.layout import contiguous_layout
 from dagpu.common.places import describe
 from dagpu.handles.device_handles import is_automatic
-from dagpu.handles.handle_trees import handles_in
+from dagpu.handles.tensors import handles_in
 from dagpu.plans.cost_model import DEFAULT_COSTS, CostModel
 from dagpu.plans.list_schedule import ListSchedule
 from dagpu.plans.mesh import Mesh, node_of

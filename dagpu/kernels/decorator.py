@@ -23,7 +23,7 @@ from dagpu.common.places import Origin, describe, here, leaves_run, scope_of_cal
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
 from dagpu.handles.handle_state import module_state
-from dagpu.handles.handle_trees import move_handles
+from dagpu.handles.tensors import move_handles
 from dagpu.kernels.annotations import In as In
 from dagpu.kernels.annotations import Lazy as Lazy
 from dagpu.kernels.annotations import Out as Out

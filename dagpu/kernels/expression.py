@@ -49,7 +49,7 @@ from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In, Lazy, Out
 from dagpu.kernels.declaration import compile_ahead
 from dagpu.kernels.decorator import DECLARED
-from dagpu.kernels.element import REDUCE, Elem, refuse_call_in_expression
+from dagpu.kernels.element import REDUCE, Elem, TracedExpression, refuse_call_in_expression, trace_expression
 from dagpu.kernels.expression_text import (
     ArgumentPattern,
     argument_params,
@@ -78,7 +78,6 @@ from dagpu.kernels.generated_launch import (
 )
 from dagpu.kernels.numpy_twin import numpy_twin
 from dagpu.kernels.operations import type_name
-from dagpu.kernels.traced_expression import TracedExpression, trace_expression
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import KernelOp, Launch
 from dagpu.ops.kernel_spec import Form, KernelSpec

@@ -12,7 +12,7 @@ from dagpu.common.layout import Layout, Shape
 from dagpu.common.places import Origin, describe, here
 from dagpu.kernels.call_arguments import elements_problem
 from dagpu.kernels.cuda_signature import parameter_text
-from dagpu.kernels.element import Elem, refuse_call_in_expression
+from dagpu.kernels.element import Elem, TracedExpression, refuse_call_in_expression
 from dagpu.kernels.generated_launch import is_number, number_input, reshaped, tensor_input
 from dagpu.kernels.operations import (
     cast_text,
@@ -24,7 +24,6 @@ from dagpu.kernels.operations import (
     register_type,
     store_text,
 )
-from dagpu.kernels.traced_expression import TracedExpression
 from dagpu.ops.kernel_spec import Form, Param
 
 _RESERVED: Final = frozenset(

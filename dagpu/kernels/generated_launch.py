@@ -24,7 +24,7 @@ from dagpu.handles import (
     reshape_handle,
 )
 from dagpu.handles.device_handles import LibraryBody
-from dagpu.handles.handle_trees import move_handles
+from dagpu.handles.tensors import move_handles
 from dagpu.kernels.call_arguments import check_arguments
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.kernels.element import REDUCE, Elem, refuse_call_in_expression

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.common.layout import Shape, as_truth
+from dagpu.kernels.element import Step, TracedExpression
 from dagpu.kernels.expression_text import ArgumentPattern
 from dagpu.kernels.operations import (
     Array,
@@ -27,7 +28,6 @@ from dagpu.kernels.operations import (
     where,
     writes_result,
 )
-from dagpu.kernels.traced_expression import Step, TracedExpression
 
 # ---- blocks
 

@@ -18,10 +18,10 @@ from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout, Shape
 from dagpu.common.places import Origin, describe
 from dagpu.common.wrong_arguments import as_whole_number, format_value
+from dagpu.kernels.element import TracedExpression
 from dagpu.kernels.expression_text import ArgumentPattern, element_function, formal_text, input_params, safe_name
 from dagpu.kernels.numpy_twin import WHOLE, ElementBlocks, numpy_twin
 from dagpu.kernels.operations import load_text, memory_type
-from dagpu.kernels.traced_expression import TracedExpression
 from dagpu.ops.kernel_spec import Param
 
 

@@ -14,7 +14,7 @@ from dagpu.common.places import Origin, describe, here, leaves_run, without_our_
 from dagpu.common.wrong_arguments import as_whole_number, format_value, wrong_argument
 from dagpu.handles import HANDLES, partition_handle, reshape_handle, share_tensor, unpartition_handle
 from dagpu.handles.device_handles import Device, Stream
-from dagpu.handles.handle_trees import move_handles
+from dagpu.handles.tensors import move_handles
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static, cure_by_await
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.single_flight import Once

@@ -28,8 +28,8 @@ from dagpu.handles import (
     find_live_state,
     move_handle,
 )
-from dagpu.handles.handle_trees import move_handles, storage_key
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, read_value
+from dagpu.handles.tensors import move_handles, storage_key
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static, cure_by_await
 from dagpu.ops.compose import ByResults, Map, Then, ToHost, Value, Zip
 from dagpu.ops.initializers import (

@@ -9,7 +9,7 @@ from dagpu.common.errors import KernelArgumentError
 from dagpu.common.places import Origin
 from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.handle_state import Locks
-from dagpu.handles.handle_trees import make_unwritable
+from dagpu.handles.tensors import make_unwritable
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Shared
 from dagpu.plans.plan import Plan

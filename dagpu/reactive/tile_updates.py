@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, final
 
-from dagpu.common.containers import Recent
 from dagpu.ops.array_parts import Box
 from dagpu.reactive.claims import Change, LeafDirt, TileUpdate
 from dagpu.reactive.leaf_values import LeafValues
 from dagpu.reactive.live_result import TargetMemory
-from dagpu.reactive.staleness import Staleness
+from dagpu.reactive.staleness import Recent, Staleness
 from dagpu.reactive.verify_tiles import Shifts, TileVerifier, find_shifts
 
 if TYPE_CHECKING:

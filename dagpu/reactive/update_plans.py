@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
-from dagpu.common.containers import Recent
 from dagpu.handles.device_handles import driver_of
 from dagpu.handles.handle_state import Storage
 from dagpu.plans.plan import Plan
 from dagpu.reactive.claims import ALWAYS, Change, ConditionalUpdate, Subprogram, runs
 from dagpu.reactive.conditional_updates import conditional_update
 from dagpu.reactive.live_result import TargetMemory
-from dagpu.reactive.staleness import Staleness
+from dagpu.reactive.staleness import Recent, Staleness
 from dagpu.reactive.subprogram import CutoffComparisons
 from dagpu.reactive.tile_updates import ListedTiles, TiledProgram, with_lists
 from dagpu.reactive.verify_updates import UpdateVerifier, verify_conditional

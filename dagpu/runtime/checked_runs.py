@@ -8,7 +8,7 @@ from dagpu.common.errors import UpdateError
 from dagpu.common.frozen import frozen
 from dagpu.common.places import Origin, describe
 from dagpu.handles import HandleState, Partition, SharedTensor, TensorMut, TensorRef, cut_of, live_state
-from dagpu.handles.handle_trees import handles_in, map_handles
+from dagpu.handles.tensors import handles_in, map_handles
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Pure, Then, ToHost, Value, Zip, pipeline_numbers
 from dagpu.ops.creation import Copy

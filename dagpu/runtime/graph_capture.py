@@ -22,7 +22,7 @@ from dagpu.common.places import Origin, describe, here, start_of_run
 from dagpu.handles import HandleState, Lender, SharedTensor, live_state
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.handle_state import Locks, Storage
-from dagpu.handles.handle_trees import map_handles
+from dagpu.handles.tensors import map_handles
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import On, Unzip, zip_ops
 from dagpu.ops.creation import dup

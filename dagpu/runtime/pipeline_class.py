@@ -9,7 +9,7 @@ from typing_extensions import TypeVar
 from dagpu.common.pickling import PickledByName
 from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import check_count, check_flag, format_value, suspended_result, wrong_argument
-from dagpu.handles.handle_trees import move_handles
+from dagpu.handles.tensors import move_handles
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Pure, Then, Value, pipeline_numbers
 from dagpu.runtime.checked_runs import check_call

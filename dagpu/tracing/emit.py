@@ -24,8 +24,8 @@ from dagpu.handles import (
     live_state,
 )
 from dagpu.handles.device_handles import Device, driver_of
-from dagpu.handles.handle_trees import handles_in, storage_of
 from dagpu.handles.symbolic import SymbolicNumber
+from dagpu.handles.tensors import handles_in, storage_of
 from dagpu.kernels.call_arguments import arguments_fit, check_arguments
 from dagpu.ops import creation, graph
 from dagpu.ops.base import DeviceOp

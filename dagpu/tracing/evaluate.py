@@ -10,8 +10,8 @@ from dagpu.common.containers import own_containers
 from dagpu.common.errors import MovedError
 from dagpu.common.places import Origin, add_note
 from dagpu.handles import HANDLES, SharedTensor, TensorRef
-from dagpu.handles.handle_trees import has_owning_handle, make_unwritable
 from dagpu.handles.symbolic import SymbolicNumber, replace_standins
+from dagpu.handles.tensors import has_owning_handle, make_unwritable
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import (
     BUILT_IN,

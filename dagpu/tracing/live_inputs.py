@@ -23,8 +23,8 @@ from dagpu.common.layout import Layout
 from dagpu.common.places import Origin, describe
 from dagpu.handles import HANDLES, HandleState, Holders, SharedTensor, live_state
 from dagpu.handles.handle_state import Storage
-from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, standin_of
+from dagpu.handles.tensors import make_unwritable
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Cutoff, Map, Shared
 from dagpu.ops.source_op import Source

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, final
 from dagpu.common.containers import own_containers, values_in
 from dagpu.common.errors import NotReadyError
 from dagpu.handles import HANDLES
-from dagpu.handles.handle_trees import make_unwritable
+from dagpu.handles.tensors import make_unwritable
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import (
     BUILT_IN,

@@ -28,8 +28,8 @@ from dagpu.handles import (
     state_of,
 )
 from dagpu.handles.handle_state import Storage
-from dagpu.handles.handle_trees import map_handles
 from dagpu.handles.symbolic import SymbolicNumber, standin_of
+from dagpu.handles.tensors import map_handles
 from dagpu.kernels.call_arguments import check_scalar_argument
 from dagpu.ops.compose import Unzip, Value
 from dagpu.ops.creation import Alloc

@@ -25,8 +25,8 @@ from dagpu.common.places import Origin, describe, start_of_run
 from dagpu.handles import Handle, HandleState, Lender, SharedTensor, Tensor, TensorRef
 from dagpu.handles.device_handles import Device
 from dagpu.handles.handle_state import Storage
-from dagpu.handles.handle_trees import handles_in
 from dagpu.handles.symbolic import replace_standins
+from dagpu.handles.tensors import handles_in
 from dagpu.ops.compose import Unzip, Zip
 from dagpu.ops.graph import Captured
 from dagpu.ops.single_flight import Once

@@ -7,8 +7,7 @@ from typing import ClassVar, Final, Literal, final
 
 from dagpu.backends.host.arrays import HostMemoryDriver
 from dagpu.backends.host.host_instructions import BoundPlan
-from dagpu.backends.host.host_plans import PromptPlan, RunRoom, ThreadedPlan, by_stream, is_prompt
-from dagpu.backends.host.host_run import run_batches
+from dagpu.backends.host.host_run import PromptPlan, RunRoom, ThreadedPlan, by_stream, is_prompt, run_batches
 from dagpu.backends.host.plan_devices import DeviceRegistry, streams_of_lanes
 from dagpu.backends.host.worker_threads import WorkerStream
 from dagpu.backends.protocol import Run
