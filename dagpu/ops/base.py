@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, TypeAlias, final, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, TypeAlias, cast, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
+from dagpu.common.compiled import MISS, READER
 from dagpu.common.errors import NotReadyError
 from dagpu.common.frozen import Slot
 from dagpu.common.layout import NewShape, Shape
@@ -146,6 +147,9 @@ def _as_tuple(extents: Any) -> Any:
     return tuple(extents) if isinstance(extents, list | np.ndarray) else extents
 
 
+_sync_compiled: Callable[[object], object] | None = None if READER is None else READER.sync
+
+
 class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     """An immutable description of device work with a result of type `T`.
 
@@ -169,6 +173,10 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     def sync(self) -> _T_co:
         """Run the op, and block until its result is complete. For programs without trio."""
         try:
+            if _sync_compiled is not None:
+                result: Any = _sync_compiled(self)
+                if result is not MISS:
+                    return cast(_T_co, result)
             return RUNNER.value.run_sync(self)
         except BaseException as error:
             without_our_frames(error)

@@ -11,6 +11,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, final
 
+from dagpu.common.compiled import MISS
 from dagpu.common.errors import BorrowError, KernelArgumentError, MovedError, PlanError
 from dagpu.common.places import Origin, StartedAt, describe
 from dagpu.handles import SharedTensor, live_state
@@ -30,7 +31,6 @@ from dagpu.reactive.stage_cutoffs import compared_buffer
 from dagpu.reactive.staleness import Staleness, ValueNumbers, fit_into
 from dagpu.reactive.tile_updates import ChangedParts, TileUpdates
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.direct_call import MISS
 from dagpu.runtime.execute import call_on_plan, next_stage
 from dagpu.runtime.loaded_plan import Settings
 from dagpu.runtime.waits import Waits

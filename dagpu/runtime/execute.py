@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol, TypeVar, final
 
 import trio
 
+from dagpu.common.compiled import MISS, teach
 from dagpu.common.containers import own_containers, values_in
 from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, in_user_code, pause_section, restore_section
 from dagpu.common.critical import refuse_nested as refuse_in_section
@@ -21,7 +22,6 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import BUILT_IN, Map, Shared, Then, Value
 from dagpu.plans.plan import Plan
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.direct_call import MISS
 from dagpu.runtime.loaded_plan import LoadedPlan, Settings, plan_stage
 from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call, run_by_a_plan
 from dagpu.runtime.run_call import run_call
@@ -48,6 +48,7 @@ _block: "ContextVar[weakref.ref[RecordingBlock] | None]" = ContextVar("dagpu_sco
 `with` block without its `__exit__`: the block must not refuse later runs then."""
 
 
+teach(block=_block)
 recording_block = _block.get
 """Returns a reference to the innermost recording block around this task or thread; None if there is none."""
 

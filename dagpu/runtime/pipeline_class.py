@@ -2,10 +2,11 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, final, overload
+from typing import Any, Generic, ParamSpec, cast, final, overload
 
 from typing_extensions import TypeVar
 
+from dagpu.common.compiled import READER
 from dagpu.common.pickling import PickledByName
 from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import check_count, check_flag, format_value, suspended_result, wrong_argument
@@ -15,6 +16,8 @@ from dagpu.ops.compose import Pure, Then, Value, pipeline_numbers
 from dagpu.runtime.checked_runs import check_call
 from dagpu.runtime.loaded_plan import CALL
 from dagpu.runtime.plan_lookup import CacheInfo, PlanCache
+
+_op_compiled: Callable[[object, tuple[object, ...]], object] | None = None if READER is None else READER.pipeline_op
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -64,6 +67,8 @@ class Pipeline(PickledByName, Generic[_P, _T_co]):
             MovedError: a handle among the arguments has been moved.
         """
         try:
+            if _op_compiled is not None and not kwargs and (made := _op_compiled(self, args)) is not None:
+                return cast(DeviceOp[_T_co], made)
             origin = here()
             if kwargs or len(args) not in self._counts:
                 self._check(args, kwargs, origin)

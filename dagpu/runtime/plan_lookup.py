@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from types import CodeType, EllipsisType
 from typing import Any, Final, NamedTuple, TypeAlias, final
 
+from dagpu.common.compiled import MISS
 from dagpu.common.critical import BOOKKEEPING, Bookkeeping, ReferenceQueue
 from dagpu.common.places import Origin, describe, passes_on, place_of
 from dagpu.handles.handle_state import Locks
@@ -19,7 +20,7 @@ from dagpu.ops.base import DeviceOp, attach_plans, read_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.versions import Snapshot
-from dagpu.runtime.direct_call import MISS, OFTEN, make_call, make_leaves_call, make_op_call
+from dagpu.runtime.direct_call import OFTEN, make_call, make_leaves_call, make_op_call
 from dagpu.runtime.loaded_plan import CALL, LEAVES, OP, VALUE_POLICIES, LoadedPlan, Settings
 from dagpu.runtime.run_call import run_bound
 from dagpu.runtime.waits import BlockingWaits, Waits
