@@ -14,7 +14,7 @@ from dagpu.handles.tensors import handles_in
 from dagpu.plans.cost_model import DEFAULT_COSTS, CostModel
 from dagpu.plans.list_schedule import ListSchedule
 from dagpu.plans.mesh import Mesh, node_of
-from dagpu.plans.placing import place
+from dagpu.plans.placing import Spread, place
 from dagpu.plans.plan import Plan, peak_bytes_on
 from dagpu.plans.program import (
     HOST,
@@ -30,7 +30,6 @@ from dagpu.plans.program import (
     View,
 )
 from dagpu.plans.scheduler import schedule
-from dagpu.plans.spread import Spread
 from dagpu.runtime.execute import quiet_collector
 
 Version: TypeAlias = tuple[int, int]

@@ -99,11 +99,10 @@ from dagpu.plans.cost_model import CostModel
 from dagpu.plans.list_schedule import ListSchedule
 from dagpu.plans.mesh import Link, Links, Mesh, use_mesh
 from dagpu.plans.placed_values import verify_placement
-from dagpu.plans.placing import DevicePolicy, place
+from dagpu.plans.placing import DevicePolicy, Spread, place
 from dagpu.plans.plan import Plan, peak_bytes_on
 from dagpu.plans.policies import RoundRobin, SchedulingPolicy, SingleStream
 from dagpu.plans.program import Program
-from dagpu.plans.spread import Spread
 from dagpu.reactive import put_part as _put_part  # noqa: F401  # reason: it sets the slot of `Source.write`
 from dagpu.reactive.asyncio_guest import in_trio
 from dagpu.reactive.flows.asking import Ask, batching

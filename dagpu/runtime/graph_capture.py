@@ -27,9 +27,9 @@ from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import On, Unzip, zip_ops
 from dagpu.ops.creation import dup
 from dagpu.ops.graph import Captured, CudaGraph, Scope, ScopeState
+from dagpu.plans.placing import on_one_device
 from dagpu.plans.plan import Plan
 from dagpu.plans.program import GraphLaunch, HostCall, Program, Role
-from dagpu.plans.spread import on_one_device
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import (
     RecordingBlock,

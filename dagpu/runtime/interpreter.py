@@ -25,10 +25,10 @@ from dagpu.ops.graph import Captured, CudaGraph, GraphLaunch, Scope
 from dagpu.plans.cost_model import CostModel
 from dagpu.plans.list_schedule import ListSchedule
 from dagpu.plans.mesh import chosen_mesh
+from dagpu.plans.placing import over_mesh, spreads
 from dagpu.plans.plan import Plan
 from dagpu.plans.policies import SchedulingPolicy
 from dagpu.plans.report import explain
-from dagpu.plans.spread import over_mesh, spreads
 from dagpu.runtime import device_lookup, execute, graph_capture
 from dagpu.runtime.device_lookup import chosen_device, current_device, find_device
 from dagpu.runtime.execute import outside_trio, recording_block, refuse_nested, warn_in_task

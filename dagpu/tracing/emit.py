@@ -34,6 +34,7 @@ from dagpu.ops.compose import Launch as LaunchNode
 from dagpu.ops.compose import ToHost
 from dagpu.ops.initializers import Constant, Normal, Uniform
 from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.plans.placing import spreads
 from dagpu.plans.program import (
     HOST,
     Cell,
@@ -48,7 +49,6 @@ from dagpu.plans.program import (
     View,
     operands_in,
 )
-from dagpu.plans.spread import spreads
 from dagpu.tracing.program_builder import NO_DEVICE, ProgramBuilder, TracedStorage
 from dagpu.tracing.run_memo import Deferred, FromCell
 from dagpu.tracing.traced_arguments import SEED, ScalarUse

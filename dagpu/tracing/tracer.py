@@ -31,8 +31,8 @@ from dagpu.ops.compose import Unzip, Zip
 from dagpu.ops.graph import Captured
 from dagpu.ops.single_flight import Once
 from dagpu.ops.versions import Snapshot
+from dagpu.plans.placing import place_spread
 from dagpu.plans.program import CopyDtoD, CopyDtoH, CopyHtoD, GraphLaunch, HostCall, Instruction, Launch, Program
-from dagpu.plans.spread import place_spread
 from dagpu.tracing.evaluate import AnyOp, Evaluation
 from dagpu.tracing.flattened import Flattened
 from dagpu.tracing.live_inputs import LetThrough, LiveInputs

@@ -18,8 +18,8 @@ from dagpu.handles.handle_state import HandleState, restore_state, take_state
 from dagpu.handles.tensors import handles_in, map_handles
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import On, Unzip
+from dagpu.plans.placing import on_one_device, spreads
 from dagpu.plans.policies import OnStream
-from dagpu.plans.spread import on_one_device, spreads
 from dagpu.tracing.program_builder import Loans
 from dagpu.tracing.run_memo import take_published
 from dagpu.tracing.traced_arguments import TracedArguments

@@ -56,7 +56,7 @@ SHOWN = {
     "foreign_bodies",
     "array_libraries",
     "memory",
-    "spread",
+    "placing",
     "graph",
     "asking",
     "feed",

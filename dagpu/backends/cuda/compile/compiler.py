@@ -16,9 +16,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, final
 
-from dagpu.backends.cuda.compile.cubin import is_cubin, kernel_facts, kernel_symbols, link_ptx, plain_name
+from dagpu.backends.cuda.compile.cubins import (
+    DiskCache,
+    default_cache_dir,
+    digest,
+    is_cubin,
+    kernel_facts,
+    kernel_symbols,
+    link_ptx,
+    plain_name,
+)
 from dagpu.backends.cuda.compile.diagnostics import SourceText, explain
-from dagpu.backends.cuda.compile.disk_cache import DiskCache, default_cache_dir, digest
 from dagpu.backends.cuda.compile.nvidia_compilers import (
     Nvcc,
     Nvrtc,
