@@ -6,17 +6,18 @@
  */
 #include "compiled.h"
 
-static PyObject *s_thread, *s_where, *s_latest, *s_last, *s_version, *s_enabled, *s_name, *s_hits, *s_latest_at, *s_suits, *s_plans,
-    *s_flight, *s_counts, *s_moved_by, *s_function, *s_call, *s_leaves, *s_op, *s_origin, *s_done;
+static PyObject *s_thread, *s_latest, *s_last, *s_version, *s_enabled, *s_name, *s_hits, *s_latest_at, *s_suits, *s_plans,
+    *s_flight, *s_call, *s_leaves, *s_op, *s_origin, *s_done, *s_facts;
 static PyObject *no_names;
 static unsigned long long served, refused_calls;
 
 int calls_ready(void) {
     struct { PyObject **at; const char *text; } all[] = {
-        {&s_thread, "state"}, {&s_where, "where"}, {&s_latest, "latest"}, {&s_last, "_last"}, {&s_version, "version"}, {&s_enabled, "_enabled"},
+        {&s_thread, "state"}, {&s_latest, "latest"}, {&s_last, "_last"}, {&s_version, "version"}, {&s_enabled, "_enabled"},
         {&s_name, "name"}, {&s_hits, "hits"}, {&s_latest_at, "latest_at"}, {&s_suits, "suits"}, {&s_plans, "plans"},
-        {&s_flight, "flight"}, {&s_counts, "_counts"}, {&s_moved_by, "_moved_by"}, {&s_function, "_function"},
-        {&s_call, "call"}, {&s_leaves, "leaves"}, {&s_op, "op"}, {&s_origin, "origin"}, {&s_done, "done"}};
+        {&s_flight, "flight"},
+        {&s_call, "call"}, {&s_leaves, "leaves"}, {&s_op, "op"}, {&s_origin, "origin"}, {&s_done, "done"},
+        {&s_facts, "facts_of_call"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
         if (!(*all[i].at = PyUnicode_InternFromString(all[i].text))) return -1;
     return (no_names = PyTuple_New(0)) ? 0 : -1;
@@ -46,11 +47,10 @@ static int is_value(PyObject *variable, PyObject *wanted) {
 /* Return 1 if this thread may run an op now, as `_run_now` and `_run_in_task` ask; 0 if Python has to tell. */
 static int may_run(int in_task) {
     PyObject *thread = PyObject_GetAttr(known.thread_local_, s_thread);
-    PyObject *where = thread ? PyObject_GetAttr(thread, s_where) : NULL;
-    Py_XDECREF(thread);
-    if (!where) return -1;
-    Py_DECREF(where);
-    if (where != known.outside) return 0;
+    if (!thread) return -1;
+    int outside = Py_IS_TYPE(thread, (PyTypeObject *)known.thread_state) && SLOT(thread, slots.thread_where) == known.outside;
+    Py_DECREF(thread);
+    if (!outside) return 0;
     PyObject *library = PyObject_GetAttr(known.async_library, s_name);
     if (!library) return -1;
     int good = in_task ? PyUnicode_Check(library) && !PyUnicode_CompareWithASCIIString(library, "trio") : library == Py_None;
@@ -225,9 +225,12 @@ static PyObject *new_object(PyObject *type) { return ((PyTypeObject *)type)->tp_
 static PyObject *build_new(PyObject *recipe, PyObject *memory) {
     Py_ssize_t buffer = PyLong_AsSsize_t(SLOT(recipe, slots.new_buffer));
     if (buffer < 0 || buffer >= PyList_GET_SIZE(memory)) return PyErr_SetString(PyExc_SystemError, "no such buffer"), NULL;
-    PyObject *lock = PyObject_CallNoArgs(known.lock), *storage = new_object(known.storage);
+    PyObject *lock = new_object(known.lock), *storage = new_object(known.storage);
     PyObject *state = new_object(known.handle_state), *tensor = new_object(known.tensor), *empty = PyUnicode_New(0, 0);
     if (lock && storage && state && tensor && empty) {
+        SLOT(lock, slots.lock_readers) = Py_NewRef(zero);
+        SLOT(lock, slots.lock_writer) = Py_NewRef(Py_None);
+        SLOT(lock, slots.lock_holder) = Py_NewRef(Py_None);
         SLOT(storage, slots.storage_device) = Py_NewRef(SLOT(recipe, slots.new_device));
         SLOT(storage, slots.storage_nbytes) = Py_NewRef(SLOT(recipe, slots.new_nbytes));
         SLOT(storage, slots.storage_memory) = Py_NewRef(PyList_GET_ITEM(memory, buffer));
@@ -662,91 +665,120 @@ static PyObject *new_node(PyObject *type, Py_ssize_t origin_at, PyObject *origin
     return node;
 }
 
-/* Move the tensors among the arguments into a tuple. Nothing fails once the first has moved. */
-static PyObject *move_arguments(PyObject *arguments, PyObject *how, PyObject *origin) {
-    Py_ssize_t n = PyTuple_GET_SIZE(arguments);
-    PyObject *held = PyTuple_New(n), *records = PyTuple_New(n);
-    for (Py_ssize_t i = 0; held && records && i < n; ++i) {
-        PyObject *argument = PyTuple_GET_ITEM(arguments, i), *fresh = argument;
-        if (Py_IS_TYPE(argument, (PyTypeObject *)known.tensor)) {
-            PyObject *state = SLOT(argument, slots.handle_state);
-            PyObject *record = PyTuple_Pack(4, how, origin, SLOT(state, slots.state_layout), SLOT(state, slots.state_origin));
-            fresh = record ? new_object(known.tensor) : NULL;
-            if (!fresh) {
-                Py_XDECREF(record);
-                Py_CLEAR(records);
-                break;
-            }
-            SLOT(fresh, slots.handle_state) = Py_NewRef(state);
-            PyTuple_SET_ITEM(records, i, record);
-            PyTuple_SET_ITEM(held, i, fresh);
-        } else {
-            PyTuple_SET_ITEM(held, i, Py_NewRef(fresh));
+/* Move the tensors among the arguments into a tuple. Return NULL if they cannot be moved: nothing has moved then. */
+static PyObject *move_arguments(PyObject *const *arguments, Py_ssize_t n, PyObject *how, PyObject *origin) {
+    PyObject *few[FEW] = {NULL}, **records = n <= FEW ? few : PyMem_Calloc((size_t)n, sizeof *records);
+    PyObject *held = records ? PyTuple_New(n) : PyErr_NoMemory();
+    int good = held != NULL;
+    for (Py_ssize_t i = 0; good && i < n; ++i) {
+        if (!Py_IS_TYPE(arguments[i], (PyTypeObject *)known.tensor)) {
+            PyTuple_SET_ITEM(held, i, Py_NewRef(arguments[i]));
+            continue;
         }
+        PyObject *state = SLOT(arguments[i], slots.handle_state), *fresh = new_object(known.tensor);
+        records[i] = PyTuple_Pack(4, how, origin, SLOT(state, slots.state_layout), SLOT(state, slots.state_origin));
+        good = fresh && records[i];
+        if (fresh) SLOT(fresh, slots.handle_state) = Py_NewRef(state);
+        PyTuple_SET_ITEM(held, i, fresh);
     }
-    if (!held || !records) {
-        Py_XDECREF(held);
-        Py_XDECREF(records);
-        return NULL;
+    for (Py_ssize_t i = 0; good && i < n; ++i) { /* an allocation may have run code that moves one, and one may be there twice */
+        if (!records[i]) continue;
+        good = SLOT(arguments[i], slots.handle_state) == SLOT(PyTuple_GET_ITEM(held, i), slots.handle_state);
+        for (Py_ssize_t k = 0; good && k < i; ++k) good = arguments[k] != arguments[i];
     }
-    int alike = 1; /* an allocation may have run code that has moved one, and one may be there twice */
-    for (Py_ssize_t i = 0; alike && i < n; ++i) {
-        PyObject *argument = PyTuple_GET_ITEM(arguments, i);
-        if (!PyTuple_GET_ITEM(records, i)) continue;
-        alike = SLOT(argument, slots.handle_state) == SLOT(PyTuple_GET_ITEM(held, i), slots.handle_state);
-        for (Py_ssize_t k = 0; alike && k < i; ++k) alike = PyTuple_GET_ITEM(arguments, k) != argument;
+    for (Py_ssize_t i = 0; good && i < n; ++i) {
+        if (!records[i]) continue;
+        records[i] = exchange_slot(arguments[i], slots.handle_moved, records[i]);
+        Py_DECREF(exchange_slot(arguments[i], slots.handle_state, Py_NewRef(Py_None))); /* `held` has another reference */
     }
-    for (Py_ssize_t i = 0; alike && i < n; ++i) {
-        PyObject *argument = PyTuple_GET_ITEM(arguments, i), *record = PyTuple_GET_ITEM(records, i);
-        if (!record) continue;
-        PyTuple_SET_ITEM(records, i, exchange_slot(argument, slots.handle_moved, record));
-        exchange_slot(argument, slots.handle_state, Py_NewRef(Py_None));
-    }
-    if (alike) { /* release what the tensors referred to */
-        for (Py_ssize_t i = 0; i < n; ++i)
-            if (Py_IS_TYPE(PyTuple_GET_ITEM(held, i), (PyTypeObject *)known.tensor))
-                Py_DECREF(SLOT(PyTuple_GET_ITEM(held, i), slots.handle_state));
-    } else {
-        Py_CLEAR(held);
-    }
-    Py_DECREF(records);
+    for (Py_ssize_t i = 0; records && i < n; ++i) Py_XDECREF(records[i]);
+    if (records != few) PyMem_Free(records);
+    if (!good) Py_CLEAR(held);
     return held;
 }
 
-/* pipeline_op(pipeline, args): the op of a call with these positional arguments; None, with no effect, if Python must
- * make it. */
-PyObject *py_pipeline_op(PyObject *module, PyObject *const *args, Py_ssize_t n) {
-    if (n != 2 || !PyTuple_Check(args[1]) || !known.new_tensor) return Py_NewRef(Py_None);
-    PyObject *pipeline = args[0], *arguments = args[1];
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); ++i)
-        if (!is_simple(PyTuple_GET_ITEM(arguments, i))) return Py_NewRef(Py_None);
-    PyObject *counts = PyObject_GetAttr(pipeline, s_counts), *number = PyLong_FromSsize_t(PyTuple_GET_SIZE(arguments));
-    int fits = counts && number ? PySequence_Contains(counts, number) : -1;
-    Py_XDECREF(counts);
+/* Return the op of a call of a pipeline with these positional arguments; NULL without an error, and with no effect, if
+ * Python must make it. */
+static PyObject *pipeline_op(PyObject *pipeline, PyObject *const *arguments, Py_ssize_t n) {
+    for (Py_ssize_t i = 0; i < n; ++i)
+        if (!is_simple(arguments[i])) return NULL;
+    PyObject *facts = PyObject_GetAttr(pipeline, s_facts), *number = PyLong_FromSsize_t(n), *origin = NULL;
+    int fits = facts && number && PyTuple_Check(facts) && PyTuple_GET_SIZE(facts) == 3
+        ? PySequence_Contains(PyTuple_GET_ITEM(facts, 0), number) : 0;
     Py_XDECREF(number);
-    if (fits != 1) return fits ? NULL : Py_NewRef(Py_None);
-    PyObject *origin = place_now();
-    if (!origin) return NULL;
-    PyObject *how = PyObject_GetAttr(pipeline, s_moved_by), *f = PyObject_GetAttr(pipeline, s_function);
-    PyObject *content = PyTuple_New(2), *made = Py_NewRef(Py_None), *held = NULL;
-    PyObject *value = how && f && content ? new_node(known.value, slots.value_origin, origin) : NULL;
+    if (fits == 1) origin = place_now();
+    if (!origin) {
+        Py_XDECREF(facts);
+        return NULL;
+    }
+    PyObject *how = PyTuple_GET_ITEM(facts, 1), *f = PyTuple_GET_ITEM(facts, 2);
+    PyObject *content = PyTuple_New(2), *made = NULL, *held = NULL;
+    PyObject *value = content ? new_node(known.value, slots.value_origin, origin) : NULL;
     PyObject *then = value ? new_node(known.then, slots.then_origin, origin) : NULL;
-    if (then) held = move_arguments(arguments, how, origin);
+    if (then) held = move_arguments(arguments, n, how, origin);
     if (held) {
         PyTuple_SET_ITEM(content, 0, held);
         PyTuple_SET_ITEM(content, 1, Py_NewRef(no_names));
         SLOT(value, slots.value_content) = Py_NewRef(content);
         SLOT(then, slots.then_source) = Py_NewRef(value);
         SLOT(then, slots.then_f) = Py_NewRef(f);
-        Py_SETREF(made, Py_NewRef(then));
-    } else if (PyErr_Occurred()) {
-        Py_CLEAR(made);
+        made = Py_NewRef(then);
     }
     Py_XDECREF(then);
     Py_XDECREF(value);
     Py_XDECREF(content);
-    Py_XDECREF(how);
-    Py_XDECREF(f);
     Py_DECREF(origin);
+    Py_DECREF(facts);
     return made;
+}
+
+/* ---- the methods ---------------------------------------------------------------------------------------------------- */
+
+static PyObject *general_sync, *general_call; /* the methods of Python */
+
+static PyObject *method_sync(PyObject *op, PyObject *unused) {
+    PyObject *result = py_sync(NULL, op);
+    if (result != known.miss) return result;
+    Py_DECREF(result);
+    return PyObject_CallOneArg(general_sync, op);
+}
+
+static PyObject *method_call(PyObject *pipeline, PyObject *const *arguments, Py_ssize_t n, PyObject *names) {
+    PyObject *made = NULL;
+    if (known.new_tensor && !(names && PyTuple_GET_SIZE(names))) {
+        made = pipeline_op(pipeline, arguments, n);
+        if (made || PyErr_Occurred()) return made;
+    }
+    Py_ssize_t all = n + (names ? PyTuple_GET_SIZE(names) : 0);
+    PyObject *few[FEW], **stack = all < FEW ? few : PyMem_New(PyObject *, all + 1);
+    if (!stack) return PyErr_NoMemory();
+    stack[0] = pipeline;
+    memcpy(stack + 1, arguments, (size_t)all * sizeof *stack);
+    made = PyObject_Vectorcall(general_call, stack, (size_t)n + 1, names);
+    if (stack != few) PyMem_Free(stack);
+    return made;
+}
+
+/* Return a method of a class in C that has the documentation of a function, which it calls for what is not served here. */
+static PyObject *method_of(PyObject *args, const char *signature, PyMethodDef *definition, PyObject **general) {
+    PyObject *type, *function;
+    if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &type, &function)) return NULL;
+    PyObject *doc = PyObject_GetAttrString(function, "__doc__");
+    PyObject *text = doc ? PyUnicode_FromFormat("%s%s\n--\n\n%S", definition->ml_name, signature, doc) : NULL;
+    Py_XDECREF(doc);
+    if (!text) return NULL;
+    definition->ml_doc = PyUnicode_AsUTF8(text); /* kept for ever, as the definition is */
+    if (!definition->ml_doc) return NULL;
+    Py_XSETREF(*general, Py_NewRef(function));
+    return PyDescr_NewMethod((PyTypeObject *)type, definition);
+}
+
+/* sync_method(DeviceOp, function), call_method(Pipeline, function): the methods in C. */
+PyObject *py_sync_method(PyObject *module, PyObject *args) {
+    static PyMethodDef definition = {"sync", method_sync, METH_NOARGS, NULL};
+    return method_of(args, "($self)", &definition, &general_sync);
+}
+PyObject *py_call_method(PyObject *module, PyObject *args) {
+    static PyMethodDef definition = {"__call__", (PyCFunction)(void (*)(void))method_call, METH_FASTCALL | METH_KEYWORDS, NULL};
+    return method_of(args, "($self, *args, **kwargs)", &definition, &general_call);
 }

@@ -25,7 +25,7 @@
 
 typedef struct {
     /* rows */
-    PyObject *handle_base, *handle_state, *storage, *no_graph, *argument_error, *ndarray, *same_element, *cut_matches;
+    PyObject *handle_base, *handle_state, *storage, *no_graph, *argument_error, *ndarray, *same_element, *lock, *cut_matches;
     /* gate */
     PyObject *acquire, *release, *taken, *new_handle, *tensor, *tensor_mut, *loaded_plan;
     /* flight */
@@ -33,7 +33,7 @@ typedef struct {
     /* calls */
     PyObject *then, *value, *pure, *graph_launch, *device_op, *direct_call, *settings, *interpreter_class, *interpreter;
     PyObject *thread_local_, *outside, *block, *async_library, *started, *origins, *ours, *is_ours, *chosen_device, *chosen_mesh;
-    PyObject *lookup, *variables, *keys, *plans, *finish, *miss, *shared_tensor, *leaf_memory, *new_tensor, *lock;
+    PyObject *lookup, *variables, *keys, *plans, *finish, *miss, *shared_tensor, *thread_state, *leaf_memory, *new_tensor;
 } Known;
 extern Known known;
 
@@ -42,6 +42,8 @@ typedef struct {
     Py_ssize_t state_kind, state_storage, state_layout, state_origin, state_lender, state_loan, state_holders;
     Py_ssize_t storage_device, storage_nbytes, storage_memory, storage_lock, storage_graph, storage_lost, storage_shares;
     Py_ssize_t plan_runs, plan_direct, plan_graph_from, plan_graph_ready, plan_settings, plan_spin, plan_pace, plan_place, plan_prepared;
+    Py_ssize_t lock_writer, lock_readers, lock_holder;                             /* Lock */
+    Py_ssize_t thread_where;                                                      /* ThreadState */
     Py_ssize_t block_address;                                                     /* MemoryBlock */
     Py_ssize_t graph_raw, graph_parameters, graph_arenas, graph_nodes;            /* GraphExec */
     Py_ssize_t stream_raw;                                                        /* CudaStream */
@@ -61,7 +63,7 @@ extern Slots slots;
 /* The content of a slot, which is NULL if it is not set. The object must be of the class of the slot. */
 #define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
 
-extern PyObject *s_state, *s_writer, *s_readers, *s_holder, *zero, *one;
+extern PyObject *s_state, *zero, *one;
 
 /* Set an error and return -1 unless Python has given all objects from `first` to `last`, which are neighbours in
  * `Known`. `what` is the part that needs them. */
@@ -79,6 +81,7 @@ static inline PyObject *exchange_slot(PyObject *object, Py_ssize_t offset, PyObj
 typedef struct {
     PyObject *lock;
     int exclusive;
+    PyObject *holder; /* what the lock had before, until the gate is open */
 } LockUse;
 
 typedef struct {
@@ -168,6 +171,7 @@ void flight_forget(Boarding *boarding);
 PyObject *py_sync(PyObject *module, PyObject *op);
 PyObject *py_may_serve(PyObject *module, PyObject *op);
 PyObject *py_launch(PyObject *module, PyObject *op);
-PyObject *py_pipeline_op(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *py_sync_method(PyObject *module, PyObject *args);
+PyObject *py_call_method(PyObject *module, PyObject *args);
 
 #endif

@@ -245,7 +245,7 @@ typedef struct {
     PyObject *borrow, *give_back, *take_memory, *take_stream, *describe, *follow, *refuse, *needs_context;
     Py_ssize_t n_bases, n_inputs, n_outputs;
     Pair *inputs, *outputs;
-    int has_arenas, gathers, knows_context, is_useless;
+    int has_arenas, gathers, knows_context, is_useless, is_small;
 } Flight;
 
 static void set_pair(void *to, PyObject *row) {
@@ -309,10 +309,13 @@ static int set_base(PyObject *memory, Pair *pair, PyObject *bases) {
 
 /* Take an idle graph, or another one by the way of Python. Return 1 if there is one that has been instantiated. */
 static int take_graph(Flight *self, Boarding *boarding, int quick) {
-    PyObject *small = PyObject_GetAttr(self->graphs, s_is_small);
-    if (!small) return -1;
-    Py_DECREF(small);
-    if (small == Py_True) boarding->graph = list_pop(self->idle);
+    if (!self->is_small) { /* not known before there is a topology */
+        PyObject *small = PyObject_GetAttr(self->graphs, s_is_small);
+        if (!small) return -1;
+        self->is_small = small == Py_True;
+        Py_DECREF(small);
+    }
+    if (self->is_small) boarding->graph = list_pop(self->idle);
     if (!boarding->graph && !PyErr_Occurred()) {
         PyObject *found = PyObject_CallOneArg(self->borrow, boarding->bases);
         if (found && found != Py_None) boarding->graph = found;

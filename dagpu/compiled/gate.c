@@ -32,16 +32,15 @@ int call_prepare(Call *call, PyObject *origin) {
 
 /* Return 1 if no run holds a lock that is in the way of this use, 0 if one does, -1 with an error. */
 static int is_free(LockUse *use) {
-    PyObject *writer = PyObject_GetAttr(use->lock, s_writer);
-    if (!writer) return -1;
-    Py_DECREF(writer); /* the lock refers to it */
-    if (writer != Py_None) return 0;
-    if (!use->exclusive) return 1;
-    PyObject *readers = PyObject_GetAttr(use->lock, s_readers);
-    if (!readers) return -1;
-    int count = PyObject_IsTrue(readers);
-    Py_DECREF(readers);
-    return count < 0 ? -1 : !count;
+    PyObject *readers = SLOT(use->lock, slots.lock_readers);
+    if (SLOT(use->lock, slots.lock_writer) != Py_None) return 0;
+    return !use->exclusive ? 1 : readers == zero ? 1 : readers ? !PyObject_IsTrue(readers) : 0;
+}
+
+static void drop_reader(PyObject *lock) {
+    PyObject *fewer = PyNumber_Subtract(SLOT(lock, slots.lock_readers), one);
+    if (fewer) Py_DECREF(exchange_slot(lock, slots.lock_readers, fewer));
+    else PyErr_WriteUnraisable(lock);
 }
 
 static int all_free(Call *call) {
@@ -57,29 +56,24 @@ static int all_free(Call *call) {
     return 1;
 }
 
-static int add_readers(PyObject *lock, PyObject *by, int backwards) {
-    PyObject *before = PyObject_GetAttr(lock, s_readers), *after = NULL;
-    if (before) after = backwards ? PyNumber_Subtract(before, by) : PyNumber_Add(before, by);
-    int failed = after ? PyObject_SetAttr(lock, s_readers, after) : -1;
-    Py_XDECREF(before);
-    Py_XDECREF(after);
-    return failed;
-}
-
-/* Take all locks, or none if there is no memory for an attribute. */
+/* Take all locks, or none if there is no memory for the count of readers. What is exchanged is None, a count or a place:
+ * their releases run no code of Python. */
 static int take_locks(Call *call, PyObject *loaded, PyObject *origin) {
     for (Py_ssize_t i = 0; i < call->n_locks; ++i) {
         LockUse *use = &call->locks[i];
-        int failed = use->exclusive ? PyObject_SetAttr(use->lock, s_writer, loaded) : add_readers(use->lock, one, 0);
-        if (!failed) failed = PyObject_SetAttr(use->lock, s_holder, origin);
-        if (!failed) continue;
-        PyObject *type, *value, *trace;
-        PyErr_Fetch(&type, &value, &trace);
-        for (Py_ssize_t k = 0; k <= i; ++k)
-            if (call->locks[k].exclusive) PyObject_SetAttr(call->locks[k].lock, s_writer, Py_None);
-            else if (k < i) add_readers(call->locks[k].lock, one, 1);
-        PyErr_Restore(type, value, trace);
-        return -1;
+        if (use->exclusive) continue;
+        PyObject *more = PyNumber_Add(SLOT(use->lock, slots.lock_readers), one);
+        if (!more) {
+            while (i--)
+                if (!call->locks[i].exclusive) drop_reader(call->locks[i].lock);
+            return -1;
+        }
+        Py_DECREF(exchange_slot(use->lock, slots.lock_readers, more));
+    }
+    for (Py_ssize_t i = 0; i < call->n_locks; ++i) {
+        LockUse *use = &call->locks[i];
+        if (use->exclusive) Py_DECREF(exchange_slot(use->lock, slots.lock_writer, Py_NewRef(loaded)));
+        use->holder = exchange_slot(use->lock, slots.lock_holder, Py_NewRef(origin));
     }
     return 0;
 }
@@ -111,6 +105,7 @@ int call_begin(Call *call, PyObject *loaded, PyObject *origin) {
     PyErr_Clear();
     PyErr_Restore(type, value, trace);
     Py_DECREF(more);
+    for (Py_ssize_t i = 0; i < call->n_locks; ++i) Py_CLEAR(call->locks[i].holder);
     if (good == 1)
         for (Py_ssize_t i = 0; i < call->n_moves; ++i) {
             Move *move = &call->moves[i];
@@ -128,8 +123,8 @@ void call_end(Call *call) {
     call->begun = 0;
     for (Py_ssize_t i = 0; i < call->n_locks; ++i) {
         LockUse *use = &call->locks[i];
-        int failed = use->exclusive ? PyObject_SetAttr(use->lock, s_writer, Py_None) : add_readers(use->lock, one, 1);
-        if (failed) PyErr_WriteUnraisable(use->lock);
+        if (use->exclusive) Py_DECREF(exchange_slot(use->lock, slots.lock_writer, Py_NewRef(Py_None)));
+        else drop_reader(use->lock);
     }
     PyErr_Restore(type, value, trace);
 }

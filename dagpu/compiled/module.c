@@ -5,7 +5,7 @@
 
 Known known;
 Slots slots;
-PyObject *s_state, *s_writer, *s_readers, *s_holder, *zero, *one;
+PyObject *s_state, *zero, *one;
 
 int flight_ready(void);
 int calls_ready(void);
@@ -23,7 +23,7 @@ static const struct { const char *name; size_t at; } objects[] = {
     OBJECT(interpreter_class), OBJECT(interpreter), OBJECT(thread_local_), OBJECT(outside), OBJECT(block),
     OBJECT(async_library), OBJECT(started), OBJECT(origins), OBJECT(ours), OBJECT(is_ours), OBJECT(chosen_device), OBJECT(chosen_mesh),
     OBJECT(lookup), OBJECT(variables), OBJECT(keys), OBJECT(plans), OBJECT(finish), OBJECT(miss), OBJECT(shared_tensor),
-    OBJECT(leaf_memory), OBJECT(new_tensor), OBJECT(lock),
+    OBJECT(leaf_memory), OBJECT(new_tensor), OBJECT(lock), OBJECT(thread_state),
 };
 
 #define PLACE(object, slot, at) {offsetof(Known, object), slot, offsetof(Slots, at)}
@@ -35,7 +35,8 @@ static const struct { size_t object; const char *slot; size_t at; } places[] = {
     PLACE(handle_state, "holders", state_holders), PLACE(storage, "device", storage_device),
     PLACE(storage, "nbytes", storage_nbytes), PLACE(storage, "memory", storage_memory),
     PLACE(storage, "lock", storage_lock), PLACE(storage, "graph", storage_graph), PLACE(storage, "lost", storage_lost),
-    PLACE(storage, "shares", storage_shares), PLACE(loaded_plan, "runs", plan_runs),
+    PLACE(storage, "shares", storage_shares), PLACE(lock, "writer", lock_writer), PLACE(lock, "readers", lock_readers),
+    PLACE(lock, "holder", lock_holder), PLACE(thread_state, "where", thread_where), PLACE(loaded_plan, "runs", plan_runs),
     PLACE(loaded_plan, "direct", plan_direct), PLACE(loaded_plan, "graph_from", plan_graph_from),
     PLACE(loaded_plan, "graph_is_ready", plan_graph_ready), PLACE(loaded_plan, "settings", plan_settings),
     PLACE(loaded_plan, "spin", plan_spin), PLACE(loaded_plan, "pace", plan_pace), PLACE(loaded_plan, "place", plan_place),
@@ -107,8 +108,8 @@ static PyMethodDef functions[] = {
     {"may_serve", py_may_serve, METH_O, "may_serve(op): whether an idle graph may serve a run of this op."},
     {"launch", py_launch, METH_O,
      "launch(op): the `Landing` of an op's run in a task; `MISS`, with no effect, if Python must run it."},
-    {"pipeline_op", (PyCFunction)(void (*)(void))py_pipeline_op, METH_FASTCALL,
-     "pipeline_op(pipeline, args): the op of a call; None, with no effect, if Python must make it."},
+    {"sync_method", py_sync_method, METH_VARARGS, "sync_method(DeviceOp, function): the method `sync` in C."},
+    {"call_method", py_call_method, METH_VARARGS, "call_method(Pipeline, function): the method `__call__` in C."},
     {"counts", py_counts, METH_NOARGS, "counts(): the calls of `sync` that were served here, and those left to Python."},
     {NULL},
 };
@@ -117,11 +118,7 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "dagpu.compiled._reader", "The compiled reader of the table of a run.", -1, functions};
 
 PyMODINIT_FUNC PyInit__reader(void) {
-    struct { PyObject **at; const char *text; } texts[] = {
-        {&s_state, "_state"}, {&s_writer, "writer"}, {&s_readers, "readers"}, {&s_holder, "holder"}};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i)
-        if (!(*texts[i].at = PyUnicode_InternFromString(texts[i].text))) return NULL;
-    if (!(zero = PyLong_FromLong(0)) || !(one = PyLong_FromLong(1)) || flight_ready() < 0 || calls_ready() < 0 || landing_ready() < 0)
+    if (!(s_state = PyUnicode_InternFromString("_state")) || !(zero = PyLong_FromLong(0)) || !(one = PyLong_FromLong(1)) || flight_ready() < 0 || calls_ready() < 0 || landing_ready() < 0)
         return NULL;
     PyObject *module = PyModule_Create(&definition);
     PyTypeObject *types[] = {&RowsType, &NodesType, &FlightType};

@@ -103,7 +103,7 @@ void call_clear(Call *call) {
 }
 
 static void call_add_lock(Call *call, PyObject *lock, int exclusive) {
-    call->locks[call->n_locks++] = (LockUse){Py_NewRef(lock), exclusive};
+    call->locks[call->n_locks++] = (LockUse){Py_NewRef(lock), exclusive, NULL};
 }
 
 static void call_add_move(Call *call, Py_ssize_t leaf, PyObject *handle, PyObject *state) {
@@ -141,6 +141,10 @@ int call_from_reading(Call *call, PyObject *reading) {
     if (call_reserve(call, Py_MAX(most, PyList_GET_SIZE(moved))) < 0) return -1;
     call->memory = Py_NewRef(PyTuple_GET_ITEM(reading, 0));
     call->leaves = Py_NewRef(PyTuple_GET_ITEM(reading, 1));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(writes); ++i)
+        if (!Py_IS_TYPE(PyList_GET_ITEM(writes, i), (PyTypeObject *)known.lock)) goto wrong;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(reads); ++i)
+        if (!Py_IS_TYPE(PyList_GET_ITEM(reads, i), (PyTypeObject *)known.lock)) goto wrong;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(writes); ++i) call_add_lock(call, PyList_GET_ITEM(writes, i), 1);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(reads); ++i) call_add_lock(call, PyList_GET_ITEM(reads, i), 0);
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(moved); ++i) {
@@ -214,7 +218,7 @@ static int read_handle(Handle *row, PyObject *handle, Call *call, PyObject **sta
     }
     if (row->lock >= 0) {
         PyObject *lock = SLOT(storage, slots.storage_lock);
-        if (!lock) return 0;
+        if (!lock || !Py_IS_TYPE(lock, (PyTypeObject *)known.lock)) return 0;
         call_add_lock(call, lock, row->lock);
     }
     if (row->moves >= 0) call_add_move(call, row->moves, handle, found);

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, TypeAlias, cast, final, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Protocol, TypeAlias, final, overload
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.common.compiled import MISS, READER
+from dagpu.common.compiled import READER
 from dagpu.common.errors import NotReadyError
 from dagpu.common.frozen import Slot
 from dagpu.common.layout import NewShape, Shape
@@ -147,9 +147,6 @@ def _as_tuple(extents: Any) -> Any:
     return tuple(extents) if isinstance(extents, list | np.ndarray) else extents
 
 
-_sync_compiled: Callable[[object], object] | None = None if READER is None else READER.sync
-
-
 class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     """An immutable description of device work with a result of type `T`.
 
@@ -173,10 +170,6 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
     def sync(self) -> _T_co:
         """Run the op, and block until its result is complete. For programs without trio."""
         try:
-            if _sync_compiled is not None:
-                result: Any = _sync_compiled(self)
-                if result is not MISS:
-                    return cast(_T_co, result)
             return RUNNER.value.run_sync(self)
         except BaseException as error:
             without_our_frames(error)
@@ -624,3 +617,7 @@ class Runner(Protocol):
 
 
 RUNNER: Final = Slot[Runner]("dagpu.runtime.interpreter")
+
+
+if READER is not None:  # the name of a method is looked up in the class: without a frame of Python
+    DeviceOp.sync = READER.sync_method(DeviceOp, DeviceOp.sync)  # type: ignore[method-assign]  # the same, in C

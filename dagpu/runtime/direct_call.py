@@ -24,7 +24,7 @@ from dagpu.common.critical import BOOKKEEPING, INTERRUPT
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.places import Origin
 from dagpu.handles import HandleBase, HandleState, Partition, Tensor, TensorMut, cut_of
-from dagpu.handles.handle_state import Storage, no_graph, restore_state, take_known_state
+from dagpu.handles.handle_state import Lock, Storage, no_graph, restore_state, take_known_state
 from dagpu.ops.base import DeviceOp, attach_plans
 from dagpu.runtime.loaded_plan import CALL, LEAVES, OP, LoadedPlan, Settings
 from dagpu.runtime.run_call import settle
@@ -291,7 +291,7 @@ def _reader(guard: Guard, signature: Signature, fixed: Sequence[tuple[int, Any]]
 
 
 teach(
-    handle_base=HandleBase, handle_state=HandleState, storage=Storage, no_graph=no_graph, ndarray=np.ndarray,
+    handle_base=HandleBase, handle_state=HandleState, storage=Storage, lock=Lock, no_graph=no_graph, ndarray=np.ndarray,
     argument_error=KernelArgumentError, same_element=has_elements, cut_matches=has_cut, acquire=BOOKKEEPING.acquire,
     release=BOOKKEEPING.release, taken=TAKEN, new_handle=after_move, tensor=Tensor, tensor_mut=TensorMut,
     loaded_plan=LoadedPlan, direct_call=DirectCall,

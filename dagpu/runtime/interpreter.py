@@ -11,14 +11,13 @@ from sniffio import thread_local as async_library
 
 from dagpu.backends.protocol import Run
 from dagpu.common.compiled import MISS, READER, teach
-from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, Section, begin_section, end_section
+from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, Section, ThreadState, begin_section, end_section
 from dagpu.common.env_vars import DEVICE, DIRECT, SPIN_US, VERIFY, raw_value, variables
 from dagpu.common.errors import NoDeviceError
 from dagpu.common.places import Origin, describe, here, leaves_run, start_of_run, without_our_frames
 from dagpu.common.wrong_arguments import add_call_place, check_count, check_flag, check_function, wrong_argument
 from dagpu.handles import SharedTensor
 from dagpu.handles.device_handles import Device, Stream
-from dagpu.handles.handle_state import Lock
 from dagpu.ops.base import RUNNER, DeviceOp, check_op, check_stream
 from dagpu.ops.compose import On, Pure, Then, Value
 from dagpu.ops.graph import Captured, CudaGraph, GraphLaunch, Scope
@@ -373,9 +372,13 @@ RUNNER.set(_CurrentInterpreter())
 
 
 def _finish(run: Run) -> None:
-    """Wait for a run that the compiled reader has started, and raise its failures."""
-    with Section(_RUN):
-        drive(settle(run, _blocking, 0.0))
+    """Wait for a run that the compiled reader has started, and raise its failures with the user's frames alone."""
+    try:
+        with Section(_RUN):
+            drive(settle(run, _blocking, 0.0))
+    except BaseException as error:
+        without_our_frames(error)
+        raise
 
 
 if isinstance(variables, dict):  # else each look-up is a call
@@ -383,5 +386,5 @@ if isinstance(variables, dict):  # else each look-up is a call
         interpreter=_current, interpreter_class=StreamInterpreter, settings=Settings, thread_local_=CURRENT_THREAD,
         outside=OUTSIDE, async_library=async_library, variables=variables, keys=(_DEVICE, _SPIN, _VERIFY, _DIRECT),
         plans=plans, finish=_finish, then=Then, value=Value, pure=Pure, graph_launch=GraphLaunch, device_op=DeviceOp,
-        shared_tensor=SharedTensor, lock=Lock, leaf_memory=LeafMemory, new_tensor=NewTensor,
+        shared_tensor=SharedTensor, thread_state=ThreadState, leaf_memory=LeafMemory, new_tensor=NewTensor,
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any, Generic, ParamSpec, cast, final, overload
+from typing import Any, Generic, ParamSpec, final, overload
 
 from typing_extensions import TypeVar
 
@@ -16,8 +16,6 @@ from dagpu.ops.compose import Pure, Then, Value, pipeline_numbers
 from dagpu.runtime.checked_runs import check_call
 from dagpu.runtime.loaded_plan import CALL
 from dagpu.runtime.plan_lookup import CacheInfo, PlanCache
-
-_op_compiled: Callable[[object, tuple[object, ...]], object] | None = None if READER is None else READER.pipeline_op
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -48,6 +46,8 @@ class Pipeline(PickledByName, Generic[_P, _T_co]):
         self.plans = PlanCache(cache_size, graph_from, of_pipeline=True, check=check_call if check else None)
         self._function = Pure(f, next(pipeline_numbers), repr(self), self.plans)
         self._signature, self._counts = _signature_of(f)
+        self.facts_of_call = self._counts, self._moved_by, self._function
+        """What the compiled reader needs for a call."""
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[_T_co]:
         """Return an op that runs the pipeline on these arguments: handles, NumPy arrays, numbers, sources, and tuples,
@@ -67,8 +67,6 @@ class Pipeline(PickledByName, Generic[_P, _T_co]):
             MovedError: a handle among the arguments has been moved.
         """
         try:
-            if _op_compiled is not None and not kwargs and (made := _op_compiled(self, args)) is not None:
-                return cast(DeviceOp[_T_co], made)
             origin = here()
             if kwargs or len(args) not in self._counts:
                 self._check(args, kwargs, origin)
@@ -118,6 +116,10 @@ class Pipeline(PickledByName, Generic[_P, _T_co]):
 
     def __repr__(self) -> str:
         return f"<pipeline {self.__name__} at {describe(self._declared)}>"
+
+
+if READER is not None:  # as `DeviceOp.sync`
+    Pipeline.__call__ = READER.call_method(Pipeline, Pipeline.__call__)  # type: ignore[method-assign]  # the same, in C
 
 
 def _signature_of(f: Callable[..., object]) -> tuple[inspect.Signature | None, range]:
