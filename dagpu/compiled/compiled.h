@@ -41,12 +41,12 @@ typedef struct {
     Py_ssize_t handle_state, handle_moved;                                        /* HandleBase */
     Py_ssize_t state_kind, state_storage, state_layout, state_origin, state_lender, state_loan, state_holders;
     Py_ssize_t storage_device, storage_nbytes, storage_memory, storage_lock, storage_graph, storage_lost, storage_shares;
-    Py_ssize_t plan_runs, plan_direct, plan_graph_from, plan_graph_ready, plan_settings, plan_spin, plan_pace, plan_place, plan_prepared;
+    Py_ssize_t plan_runs, plan_direct, plan_graph_from, plan_graph_ready, plan_compiled, plan_settings, plan_spin, plan_pace, plan_place, plan_prepared;
     Py_ssize_t lock_writer, lock_readers, lock_holder;                             /* Lock */
     Py_ssize_t thread_where;                                                      /* ThreadState */
     Py_ssize_t block_address;                                                     /* MemoryBlock */
     Py_ssize_t graph_raw, graph_parameters, graph_arenas, graph_nodes;            /* GraphExec */
-    Py_ssize_t stream_raw;                                                        /* CudaStream */
+    Py_ssize_t stream_raw, stream_submitting, stream_marks;                                                        /* CudaStream */
     Py_ssize_t parameters_bases, parameters_numbers;                              /* LaunchParameters */
     Py_ssize_t guard_begun;                                                       /* ExitGuard */
     Py_ssize_t then_source, then_f, then_origin, then_plans;                      /* Then */
@@ -161,6 +161,8 @@ PyObject *flight_refused(PyObject *flight, PyObject *memory, Boarding *boarding,
 /* Poll the stream of a run for `spin` seconds, or wait for it for ever with a negative number. Return 0 if it is idle,
  * `IS_BUSY` if it is not, the driver's code if it refuses, -1 with an error of Python. */
 int flight_poll(PyObject *flight, Boarding *boarding, double spin, const char **call);
+/* Return 1 for the flight of a captured graph. */
+int flight_is_captured(PyObject *flight);
 /* Return the set of the live runs of the device, as a new reference. */
 PyObject *flight_live(PyObject *flight);
 /* Drop what a run has held whose end nobody knows. */

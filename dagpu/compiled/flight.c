@@ -6,9 +6,12 @@
 #include "compiled.h"
 #include <time.h>
 
+#define MARKS 4 /* dagpu.backends.cuda.resources.streams.MARKS */
+
 static struct {
     int (*launch)(void *, void *), (*query)(void *), (*synchronize)(void *), (*set_params)(void *, void *, void *);
     int (*push)(void *), (*pop)(void **);
+    int (*record)(void *, void *), (*query_event)(void *), (*synchronize_event)(void *);
 } driver;
 
 /* set_driver(addresses): the addresses of the driver's functions by their names. */
@@ -16,7 +19,8 @@ PyObject *py_set_driver(PyObject *module, PyObject *addresses) {
     struct { const char *name; void *at; } all[] = {
         {"cuGraphLaunch", &driver.launch}, {"cuStreamQuery", &driver.query},
         {"cuStreamSynchronize", &driver.synchronize}, {"cuGraphExecKernelNodeSetParams", &driver.set_params},
-        {"cuCtxPushCurrent", &driver.push}, {"cuCtxPopCurrent", &driver.pop},
+        {"cuCtxPushCurrent", &driver.push}, {"cuCtxPopCurrent", &driver.pop}, {"cuEventRecord", &driver.record},
+        {"cuEventQuery", &driver.query_event}, {"cuEventSynchronize", &driver.synchronize_event},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i) {
         PyObject *address = PyMapping_GetItemString(addresses, all[i].name);
@@ -36,6 +40,7 @@ typedef struct { char *at; int64_t distance; } Address;
 typedef struct { char *at; int letter; } NumberAt; /* the letter of the struct module */
 typedef struct {
     Py_ssize_t cell, n_addresses, n_numbers, n_dependents;
+    int by_python; /* a node depends on it that Python updates */
     Address *addresses;
     NumberAt *numbers;
     Py_ssize_t *dependents;
@@ -45,6 +50,7 @@ typedef struct {
     PyObject *held; /* what keeps the parameters and the graph of the driver alive */
     void *exec, *context;
     unsigned epoch;
+    int has_others; /* Python updates some nodes */
     Py_ssize_t n_nodes, n_bases, n_sources;
     KernelNode *nodes;
     Source *sources; /* the bases, then the cells with numbers */
@@ -84,7 +90,8 @@ static void set_number(void *to, PyObject *row) {
 static void set_index(void *to, PyObject *row) { *(Py_ssize_t *)to = PyLong_AsSsize_t(PyTuple_GET_ITEM(row, 0)); }
 
 /* Nodes(exec, context, nodes, sources, bases, held): `nodes` has for each kernel its node and its parameters; `sources`
- * for each source its cell, or -1 for one of the first `bases`; its addresses; its numbers; and its nodes. */
+ * for each source its cell, or -1 for one of the first `bases`; its addresses; its numbers; its nodes;
+ * and whether Python has to update them. */
 static PyObject *nodes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *exec, *context, *nodes, *sources, *held;
     Py_ssize_t bases;
@@ -104,7 +111,9 @@ static PyObject *nodes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     for (Py_ssize_t i = 0; i < self->n_sources; ++i) {
         Source *source = &self->sources[i];
         PyObject *addresses, *numbers, *dependents;
-        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(sources, i), "nOOO", &source->cell, &addresses, &numbers, &dependents)) goto failed;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(sources, i), "nOOOp", &source->cell, &addresses, &numbers, &dependents,
+                              &source->by_python))
+            goto failed;
         source->n_addresses = fill(addresses, 2, sizeof(Address), (void **)&source->addresses, set_address);
         if (source->n_addresses < 0) goto failed;
         source->n_numbers = fill(numbers, 2, sizeof(NumberAt), (void **)&source->numbers, set_number);
@@ -114,6 +123,7 @@ static PyObject *nodes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         for (Py_ssize_t k = 0; k < source->n_dependents; ++k)
             if (source->dependents[k] < 0 || source->dependents[k] >= self->n_nodes) goto failed;
         if ((source->cell < 0) != (i < bases)) goto failed;
+        self->has_others |= source->by_python;
     }
     return (PyObject *)self;
 failed:
@@ -195,23 +205,27 @@ static void mark(Nodes *self, Source *source, Py_ssize_t *changed) {
 }
 
 /* Write the addresses and numbers that differ into the parameters, as LaunchParameters.relocate does, and mark the nodes
- * that depend on them. Return the number of these, or -1 with an error. */
-static Py_ssize_t relocate(Nodes *self, PyObject *parameters, PyObject *bases, PyObject *memory) {
+ * that depend on them. Return the number of these, or -1 with an error. With `only_look`, write nothing, and return 1 if
+ * Python has to update a node. Bases beyond those of a run are of memory that stays the graph's own. */
+static Py_ssize_t relocate(Nodes *self, PyObject *parameters, PyObject *bases, PyObject *memory, int only_look) {
     PyObject *mine = SLOT(parameters, slots.parameters_bases), *numbers = SLOT(parameters, slots.parameters_numbers);
     Py_ssize_t changed = 0;
     if (!mine || !numbers || !PyList_CheckExact(mine) || !PyList_CheckExact(numbers)
-        || PyList_GET_SIZE(mine) != self->n_bases || PyList_GET_SIZE(bases) != self->n_bases
+        || PyList_GET_SIZE(mine) != self->n_bases || PyList_GET_SIZE(bases) > self->n_bases
         || PyList_GET_SIZE(numbers) != self->n_sources - self->n_bases) {
         PyErr_SetString(PyExc_SystemError, "the nodes of a graph are not those of its parameters");
         return -1;
     }
-    ++self->epoch;
+    self->epoch += !only_look;
     for (Py_ssize_t i = 0; i < self->n_sources; ++i) {
         Source *source = &self->sources[i];
+        if (only_look && !source->by_python) continue;
+        if (i < self->n_bases && i >= PyList_GET_SIZE(bases)) continue;
         if (i >= self->n_bases) {
             if (source->cell >= PyList_GET_SIZE(memory)) return PyErr_SetString(PyExc_SystemError, "there is no such cell"), -1;
             PyObject *number = PyList_GET_ITEM(memory, source->cell);
             if (PyList_GET_ITEM(numbers, i - self->n_bases) == number) continue; /* not by value: 0.0 equals -0.0 */
+            if (only_look) return 1;
             for (Py_ssize_t k = 0; k < source->n_numbers; ++k)
                 if (write_number(&source->numbers[k], number) < 0) return -1;
             mark(self, source, &changed);
@@ -225,6 +239,7 @@ static Py_ssize_t relocate(Nodes *self, PyObject *parameters, PyObject *bases, P
         uint64_t address = PyLong_AsUnsignedLongLong(base);
         if (PyErr_Occurred()) return -1;
         if (!overflow && (uint64_t)old == address) continue;
+        if (only_look) return 1;
         for (Py_ssize_t k = 0; k < source->n_addresses; ++k) {
             uint64_t value = address + (uint64_t)source->addresses[k].distance;
             memcpy(source->addresses[k].at, &value, 8);
@@ -238,10 +253,14 @@ static Py_ssize_t relocate(Nodes *self, PyObject *parameters, PyObject *bases, P
 /* ---- the flight -------------------------------------------------------------------------------------------------- */
 
 typedef struct { Py_ssize_t buffer, base; } Pair;
+/* A flight of a plan whose graph has been captured once has the graph and the stream of the user's, which others may use
+ * too: the end of a run is an event, in the place of the graph of a boarding. */
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
-    PyObject *held, *device, *idle, *exclusive, *retired, *arrivals, *graphs;
+    void *exec;          /* the graph that was captured; NULL for idle graphs */
+    PyObject *stream;    /* the stream of that */
+    PyObject *held, *devices, *idle, *exclusive, *graphs; /* of each device itself, its dropped graphs and its arrivals */
     PyObject *borrow, *give_back, *take_memory, *take_stream, *describe, *follow, *refuse, *needs_context;
     Py_ssize_t n_bases, n_inputs, n_outputs;
     Pair *inputs, *outputs;
@@ -276,7 +295,7 @@ static int is_unset(PyObject *variable) {
 
 /* Return 1 if an idle graph may be launched now at all. */
 static int may_fly(Flight *self) {
-    if (!PyList_GET_SIZE(self->idle) || self->is_useless) return 0;
+    if (self->is_useless || (!self->exec && !PyList_GET_SIZE(self->idle))) return 0;
     if (!self->knows_context) { /* once there is a graph: to find that out takes a launch */
         PyObject *needs = PyObject_CallNoArgs(self->needs_context);
         if (!needs) return -1;
@@ -284,13 +303,26 @@ static int may_fly(Flight *self) {
         Py_DECREF(needs);
     }
     if (self->knows_context < 0 || !driver.launch) return 0;
-    PyObject *lost = PyObject_GetAttr(self->device, s_lost);
-    if (!lost) return -1;
-    Py_DECREF(lost);
-    if (lost != Py_None || SLOT(known.exit_guard, slots.guard_begun) != Py_False) return 0;
-    Py_ssize_t retired = PyObject_Size(self->retired), arrivals = PyObject_Size(self->arrivals);
-    if (retired < 0 || arrivals < 0) return -1;
-    return retired || arrivals ? 0 : is_unset(known.recorder);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->devices); ++i) {
+        PyObject *each = PyTuple_GET_ITEM(self->devices, i), *lost = PyObject_GetAttr(PyTuple_GET_ITEM(each, 0), s_lost);
+        Py_ssize_t retired = PyObject_Size(PyTuple_GET_ITEM(each, 1)), arrivals = PyObject_Size(PyTuple_GET_ITEM(each, 2));
+        Py_XDECREF(lost);
+        if (!lost || retired < 0 || arrivals < 0) return -1;
+        if (lost != Py_None || retired || arrivals) return 0;
+    }
+    return SLOT(known.exit_guard, slots.guard_begun) == Py_False ? is_unset(known.recorder) : 0;
+}
+
+/* Take an event for the end of a captured graph, unless its stream is full, or work for it is still being submitted. */
+static int board_captured(Flight *self, Boarding *boarding) {
+    PyObject *submitting = SLOT(self->stream, slots.stream_submitting), *marks = SLOT(self->stream, slots.stream_marks);
+    Py_ssize_t runs = submitting ? PyObject_Size(submitting) : -1, full = marks ? PyObject_Size(marks) : -1;
+    if (runs < 0 || full < 0) return -1;
+    if (runs || full >= MARKS) return 0;
+    boarding->graph = PyObject_CallNoArgs(self->take_stream);
+    if (!boarding->graph) return -1;
+    boarding->stream = Py_NewRef(self->stream);
+    return 1;
 }
 
 /* Put the address of a block of memory at a base. Return 1; 0 if there is no block. */
@@ -343,6 +375,7 @@ int flight_board(PyObject *flight, PyObject *memory, Boarding *boarding, int qui
     *boarding = (Boarding){NULL, NULL, NULL, NULL, NULL};
     int good = may_fly(self), missing = self->gathers;
     if (good != 1) return good;
+    if (self->exec) return board_captured(self, boarding);
     if (quick && !PyList_GET_SIZE(self->exclusive)) return 0;
     boarding->bases = PyList_New(self->n_bases);
     if (!boarding->bases) return -1;
@@ -364,6 +397,13 @@ int flight_board(PyObject *flight, PyObject *memory, Boarding *boarding, int qui
             PyObject *address = PyObject_GetAttr(PyList_GET_ITEM(kept, 0), s_address);
             if (!address) good = -1;
             else PyList_SetItem(boarding->bases, 0, address);
+        }
+    }
+    if (good == 1 && ((Nodes *)boarding->nodes)->has_others) {
+        PyObject *parameters = SLOT(boarding->graph, slots.graph_parameters);
+        if (parameters && Py_IS_TYPE(parameters, (PyTypeObject *)known.launch_parameters)) {
+            Py_ssize_t by_python = relocate((Nodes *)boarding->nodes, parameters, boarding->bases, memory, 1);
+            good = by_python < 0 ? -1 : !by_python;
         }
     }
     if (good == 1) {
@@ -395,7 +435,7 @@ void flight_leave(PyObject *flight, Boarding *boarding) {
         if (!done) PyErr_WriteUnraisable(boarding->graph);
         Py_XDECREF(done);
     }
-    if (boarding->stream && list_append(self->exclusive, boarding->stream) < 0) PyErr_WriteUnraisable(boarding->stream);
+    if (!self->exec && boarding->stream && list_append(self->exclusive, boarding->stream) < 0) PyErr_WriteUnraisable(boarding->stream);
     clear(boarding);
     PyErr_Restore(type, value, trace);
 }
@@ -404,6 +444,11 @@ void flight_land(PyObject *flight, Boarding *boarding) {
     Flight *self = (Flight *)flight;
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
+    if (self->exec) {
+        flight_leave(flight, boarding); /* it is the same: what was taken is an event */
+        PyErr_Restore(type, value, trace);
+        return;
+    }
     if (list_append(self->idle, boarding->graph) < 0) PyErr_WriteUnraisable(boarding->graph);
     if (list_append(self->exclusive, boarding->stream) < 0) PyErr_WriteUnraisable(boarding->stream);
     clear(boarding);
@@ -416,11 +461,12 @@ static int64_t nanoseconds(void) {
     return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
 }
 
-/* Poll a stream for this number of nanoseconds. Return the driver's code. No GIL. */
-static int poll_stream(void *stream, int64_t spin) {
+/* Poll a stream or an event, by the function that asks for it, for this number of nanoseconds. Return the driver's code.
+ * No GIL. */
+static int poll(int (*query)(void *), void *work, int64_t spin) {
     int64_t end = 0;
     for (;;) {
-        int code = driver.query(stream);
+        int code = query(work);
         if (code != IS_BUSY || spin <= 0) return code;
         int64_t now = nanoseconds();
         if (!end) end = now + spin;
@@ -436,13 +482,23 @@ static void *stream_of(PyObject *stream) {
     return found;
 }
 
+/* Return the CUevent of an event; NULL with an error. */
+static void *event_of(PyObject *event) {
+    PyObject *number = PyObject_GetAttr(event, s_handle);
+    void *found = number ? pointer_of(number) : NULL;
+    Py_XDECREF(number);
+    return found;
+}
+
 int flight_poll(PyObject *flight, Boarding *boarding, double spin, const char **call) {
-    void *stream = stream_of(boarding->stream);
-    int code;
-    *call = spin < 0 ? "cuStreamSynchronize" : "cuStreamQuery";
+    int is_event = ((Flight *)flight)->exec != NULL, code;
+    void *work = is_event ? event_of(boarding->graph) : stream_of(boarding->stream);
+    int (*query)(void *) = is_event ? driver.query_event : driver.query;
+    int (*synchronize)(void *) = is_event ? driver.synchronize_event : driver.synchronize;
+    *call = is_event ? spin < 0 ? "cuEventSynchronize" : "cuEventQuery" : spin < 0 ? "cuStreamSynchronize" : "cuStreamQuery";
     if (PyErr_Occurred() || list_append(known.inside, Py_None) < 0) return -1;
     Py_BEGIN_ALLOW_THREADS
-    code = spin < 0 ? driver.synchronize(stream) : poll_stream(stream, (int64_t)(spin * 1e9));
+    code = spin < 0 ? synchronize(work) : poll(query, work, (int64_t)(spin * 1e9));
     Py_END_ALLOW_THREADS
     PyObject *none = list_pop(known.inside);
     Py_XDECREF(none);
@@ -450,8 +506,12 @@ int flight_poll(PyObject *flight, Boarding *boarding, double spin, const char **
     return code;
 }
 
+int flight_is_captured(PyObject *flight) { return ((Flight *)flight)->exec != NULL; }
+
 PyObject *flight_live(PyObject *flight) {
-    PyObject *live = PyObject_GetAttrString(((Flight *)flight)->device, "live");
+    PyObject *devices = ((Flight *)flight)->devices;
+    if (PyTuple_GET_SIZE(devices) != 1) return Py_NewRef(Py_None); /* a run on several is a `Run` of Python in each of them */
+    PyObject *live = PyObject_GetAttrString(PyTuple_GET_ITEM(PyTuple_GET_ITEM(devices, 0), 0), "live");
     if (live && !PySet_CheckExact(live)) {
         PyErr_SetString(PyExc_SystemError, "the live runs of a device are no set");
         Py_CLEAR(live);
@@ -461,8 +521,42 @@ PyObject *flight_live(PyObject *flight) {
 
 void flight_forget(Boarding *boarding) { clear(boarding); }
 
+/* Launch a captured graph, and wait for the event after it. */
+static int fly_captured(Flight *self, Boarding *boarding, double spin, int *code, const char **call, int *refused) {
+    void *stream = stream_of(boarding->stream), *end = PyErr_Occurred() ? NULL : event_of(boarding->graph);
+    if (PyErr_Occurred() || list_append(known.inside, Py_None) < 0) return -1;
+    int found, launched;
+    const char *name = "cuGraphLaunch";
+    void *exec = self->exec;
+    Py_BEGIN_ALLOW_THREADS
+    found = driver.launch(exec, stream);
+    launched = !found;
+    if (!found) {
+        name = "cuEventRecord";
+        found = driver.record(end, stream);
+    }
+    if (!found && spin > 0) {
+        name = "cuEventQuery";
+        found = poll(driver.query_event, end, (int64_t)(spin * 1e9));
+        if (found == IS_BUSY) {
+            name = "cuEventSynchronize";
+            found = driver.synchronize_event(end);
+        }
+    }
+    Py_END_ALLOW_THREADS
+    PyObject *none = list_pop(known.inside);
+    Py_XDECREF(none);
+    PyErr_Clear();
+    *code = found;
+    *call = name;
+    *refused = launched ? -2 : -1;
+    return found ? REFUSED : spin > 0 ? LANDED : UNDER_WAY;
+}
+
 int flight_fly(PyObject *flight, PyObject *memory, Boarding *boarding, double spin, int *code, const char **call, int *refused) {
+    if (((Flight *)flight)->exec) return fly_captured((Flight *)flight, boarding, spin, code, call, refused);
     Nodes *nodes = (Nodes *)boarding->nodes;
+    int is_alone = PyTuple_GET_SIZE(((Flight *)flight)->devices) == 1;
     PyObject *parameters = SLOT(boarding->graph, slots.graph_parameters);
     void *stream = stream_of(boarding->stream);
     *code = 0;
@@ -473,7 +567,7 @@ int flight_fly(PyObject *flight, PyObject *memory, Boarding *boarding, double sp
         return -1;
     }
     if (PyErr_Occurred()) return -1;
-    Py_ssize_t changed = relocate(nodes, parameters, boarding->bases, memory);
+    Py_ssize_t changed = relocate(nodes, parameters, boarding->bases, memory, 0);
     if (changed < 0 || list_append(known.inside, Py_None) < 0) { /* some parameters may be written, and their nodes are not */
         PyObject *type, *value, *trace;
         PyErr_Fetch(&type, &value, &trace);
@@ -507,8 +601,8 @@ int flight_fly(PyObject *flight, PyObject *memory, Boarding *boarding, double sp
     }
     if (launched && spin > 0) {
         name = "cuStreamQuery";
-        found = poll_stream(stream, wait);
-        if (found == IS_BUSY) {
+        found = poll(driver.query, stream, wait);
+        if (found == IS_BUSY && is_alone) { /* of several devices one may be lost, for which the others would wait */
             name = "cuStreamSynchronize";
             found = driver.synchronize(stream);
         }
@@ -520,6 +614,7 @@ int flight_fly(PyObject *flight, PyObject *memory, Boarding *boarding, double sp
     *code = found;
     *call = name;
     *refused = launched ? -2 : node_refused; /* -2: the launch itself was accepted */
+    if (found == IS_BUSY) return UNDER_WAY;
     return found ? REFUSED : spin > 0 ? LANDED : UNDER_WAY;
 }
 
@@ -563,26 +658,32 @@ static PyObject *flight_call(PyObject *flight, PyObject *const *args, size_t fla
     return NULL;
 }
 
-/* Flight(device, idle, exclusive, retired, arrivals, graphs, functions, bases, inputs, outputs, has_arenas, gathers) */
+/* Flight(devices, idle, exclusive, graphs, functions, bases, inputs, outputs, has_arenas, gathers, exec, stream) */
 static PyObject *flight_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *device, *idle, *exclusive, *retired, *arrivals, *graphs, *functions, *inputs, *outputs;
+    PyObject *devices, *idle, *exclusive, *graphs, *functions, *inputs, *outputs, *exec, *stream;
     Py_ssize_t bases;
     int has_arenas, gathers;
-    if (!PyArg_ParseTuple(args, "OO!O!OOOO!nOOpp:Flight", &device, &PyList_Type, &idle, &PyList_Type, &exclusive, &retired,
-                          &arrivals, &graphs, &PyTuple_Type, &functions, &bases, &inputs, &outputs, &has_arenas, &gathers))
+    if (!PyArg_ParseTuple(args, "O!O!O!OO!nOOppOO:Flight", &PyTuple_Type, &devices, &PyList_Type, &idle, &PyList_Type,
+                          &exclusive, &graphs, &PyTuple_Type, &functions, &bases, &inputs, &outputs, &has_arenas, &gathers,
+                          &exec, &stream))
         return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(devices); ++i)
+        if (!PyTuple_Check(PyTuple_GET_ITEM(devices, i)) || PyTuple_GET_SIZE(PyTuple_GET_ITEM(devices, i)) != 3)
+            return PyErr_SetString(PyExc_TypeError, "a device has its dropped graphs and its arrivals beside it"), NULL;
     if (PyTuple_GET_SIZE(functions) != 8) return PyErr_SetString(PyExc_TypeError, "a flight takes 8 functions"), NULL;
     if (must_know(&known.memory_block, &known.completed, "Flight") < 0) return NULL;
     Flight *self = (Flight *)type->tp_alloc(type, 0);
     if (!self) return NULL;
     self->call = flight_call;
     self->held = Py_NewRef(args); /* the rest is borrowed from it */
-    self->device = device;
+    self->devices = devices;
     self->idle = idle;
     self->exclusive = exclusive;
-    self->retired = retired;
-    self->arrivals = arrivals;
     self->graphs = graphs;
+    self->exec = exec == Py_None ? NULL : pointer_of(exec);
+    self->stream = stream;
+    if (self->exec && !Py_IS_TYPE(stream, (PyTypeObject *)known.cuda_stream))
+        PyErr_SetString(PyExc_TypeError, "a captured graph has a stream");
     PyObject **all[] = {&self->borrow, &self->give_back, &self->take_memory, &self->take_stream,
                         &self->describe, &self->follow, &self->refuse, &self->needs_context};
     for (int i = 0; i < 8; ++i) *all[i] = PyTuple_GET_ITEM(functions, i);

@@ -2,9 +2,9 @@
 
 import inspect
 import math
+import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, final
 
 import numpy as np
@@ -451,7 +451,8 @@ class TracedExpression(NamedTuple):
     @property
     def label(self) -> str:
         """The name in tables, pictures and places of moves: that of the function, or `expression file.py:12`."""
-        return f"expression {PurePath(self.place).name}" if self.is_lambda else self.name
+        # Each call of the expression asks for it, and a `PurePath` takes 6 us.
+        return f"expression {self.place.rpartition(os.sep)[2]}" if self.is_lambda else self.name
 
     @property
     def title(self) -> str:
