@@ -43,6 +43,10 @@ class HostDriver(HostMemoryDriver):
 
     def streams(self, keys: Sequence[Hashable]) -> list[WorkerStream]:
         """Return a stream for each lane of a plan, given the lanes' keys; see `streams_of_lanes`."""
+        if len(keys) == 1 and isinstance(keys[0], int):  # most plans: the first idle one is the least busy
+            for number in range(SPREAD):
+                if not (stream := self._pooled(number)).load():
+                    return [stream]
         return streams_of_lanes(keys, f"host:{self._index}", self._own, self._least_busy)
 
     def _own(self, key: Hashable) -> WorkerStream | None:
