@@ -1,8 +1,9 @@
 /* What the parts of the compiled reader share.
  *
- * - rows.c: reads the inputs of a call by the rows of a table (the reference is Guard.read).
+ * - table.c, rows.c: the rows of a table, and the reader of a call by these (the reference is Guard.read).
  * - gate.c: locks the memory of a call and moves its handles, and releases the locks (begin_run and end_run).
- * - flight.c: launches an idle graph, or copies an array, and waits for it (launch_idle_graph, launch_copy).
+ * - nodes.c: the nodes of a graph of kernels, and the update of those that changed (GraphExec.update_nodes).
+ * - flight.c: launches a graph, or copies an array, and waits for it (idle_graph_launch, launch_captured, copy_launch).
  * - calls.c: the whole of a call of sync() by these three, and the op that a call of a pipeline returns.
  * - module.c: what Python gives to them: classes with the places of their slots, and objects.
  *
@@ -76,7 +77,7 @@ static inline PyObject *exchange_slot(PyObject *object, Py_ssize_t offset, PyObj
     return before;
 }
 
-/* ---- a call whose inputs have been read (rows.c) -------------------------------------------------------------- */
+/* ---- a call whose inputs have been read (gate.c) -------------------------------------------------------------- */
 
 typedef struct {
     PyObject *lock;
@@ -104,12 +105,16 @@ typedef struct {
 
 void call_init(Call *call);
 int call_reserve(Call *call, Py_ssize_t handles);
+void call_add_lock(Call *call, PyObject *lock, int exclusive);
+void call_add_move(Call *call, Py_ssize_t leaf, PyObject *handle, PyObject *state);
 /* Release all that a call refers to. It holds no lock. */
 void call_clear(Call *call);
 /* Make the tuple that `Guard.read` returns. */
 PyObject *call_as_reading(Call *call);
 /* Take over what `Guard.read`, or another reader of Python, has returned. Return -1 with an error for anything else. */
 int call_from_reading(Call *call, PyObject *reading);
+
+/* ---- the rows of a table (rows.c, table.c) ---------------------------------------------------------------------- */
 
 extern PyTypeObject RowsType;
 /* Read a call. Return 1 if its inputs are those of the table, 0 if not, -1 with an error. */

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from dagpu.backends.common.measuring import current_recorder
 from dagpu.backends.cuda.commands.buffers import CompiledPlan, take_result
 from dagpu.backends.cuda.commands.command_list import Command, CommandListPool
 from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
@@ -11,6 +10,7 @@ from dagpu.backends.cuda.replay.cuda_run import CudaRun
 from dagpu.backends.cuda.replay.starts import interrupted, lose_device, wait_for_work, watched
 from dagpu.backends.cuda.replay.submit import follow_launch
 from dagpu.backends.cuda.resources.streams import CudaStream
+from dagpu.backends.host.measuring import current_recorder
 from dagpu.backends.protocol import COMPLETED, Run, Strategy
 from dagpu.common.compiled import READER
 from dagpu.common.errors import DeviceError

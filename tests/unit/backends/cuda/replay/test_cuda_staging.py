@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import f32, from_host, pipeline, zip_ops
-from dagpu.backends.common.worker_threads import enqueue
 from dagpu.backends.cuda.commands import buffers, transfers
 from dagpu.backends.cuda.resources.pools import MemoryBlock
+from dagpu.backends.host.worker_threads import enqueue
 from tests.programs.graph_trials import graph_calls
 from tests.simulated.cuda import driver, installed
 from tests.simulated.machine import Machine
