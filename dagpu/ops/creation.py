@@ -493,7 +493,7 @@ def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
                 f"from_host at {describe(origin)}: array has elements of {array.dtype}, which no tensor has. "
                 f"{conversion_cure(array.dtype, 'array')}."
             )
-        return FromHost(array if type(array) is SymbolicArray else array.view(np.ndarray), origin)
+        return FromHost(array if type(array) in (np.ndarray, SymbolicArray) else array.view(np.ndarray), origin)
     except BaseException as error:
         without_our_frames(error)
         raise
