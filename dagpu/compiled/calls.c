@@ -5,6 +5,7 @@
  * and what Python code goes on with is over or belongs to a `Run`.
  */
 #include "compiled.h"
+#include <time.h>
 
 static PyObject *s_thread, *s_latest, *s_last, *s_version, *s_enabled, *s_name, *s_hits, *s_latest_at, *s_suits, *s_plans,
     *s_flight, *s_call, *s_leaves, *s_op, *s_origin, *s_done, *s_facts;
@@ -454,9 +455,26 @@ typedef struct {
     Trip trip;
     PyObject *live, *run, *pace; /* `run` is the run of Python that goes on; NULL for none */
     int is_flying, is_over; /* `is_over` once `done` has found that */
+    int is_taken;           /* a thread polls it, or lets Python go on: the others wait, and free nothing of it */
 } Landing;
 
 static PyTypeObject LandingType;
+
+/* Take a landing. Another thread may have it while it is in the driver, or in code of Python. Release it by `let_go`. */
+static void take(Landing *self) {
+    while (self->is_taken) {
+        struct timespec moment = {0, 20000};
+        Py_BEGIN_ALLOW_THREADS
+        nanosleep(&moment, NULL);
+        Py_END_ALLOW_THREADS
+    }
+    self->is_taken = 1;
+}
+
+static PyObject *let_go(Landing *self, PyObject *result) {
+    self->is_taken = 0;
+    return result;
+}
 
 /* Return 1 once for a landing that is flying, which the caller ends. */
 static int claim(Landing *self) {
@@ -494,7 +512,7 @@ PyObject *py_launch(PyObject *module, PyObject *op) {
     if (!self) return NULL;
     trip_init(&self->trip);
     self->live = self->run = self->pace = NULL;
-    self->is_flying = self->is_over = 0;
+    self->is_flying = self->is_over = self->is_taken = 0;
     PyObject *settings = NULL, *origin = NULL;
     Serving it;
     int outcome, code, refused, good = find_serving(op, &it);
@@ -540,9 +558,8 @@ static PyObject *landing_result(PyObject *self_, PyObject *unused) {
 }
 
 /* land(): the result, if the run is over within the spin; else `MISS`: Python has to wait for `run`, then asks `result`. */
-static PyObject *landing_land(PyObject *self_, PyObject *unused) {
-    Landing *self = (Landing *)self_;
-    if (self->is_over) return landing_result(self_, NULL);
+static PyObject *land(Landing *self) {
+    if (self->is_over) return landing_result((PyObject *)self, NULL);
     if (!claim(self)) return Py_NewRef(known.miss);
     const char *name;
     int code = flight_poll(self->trip.flight, &self->trip.boarding, self->trip.spin, &name);
@@ -557,16 +574,21 @@ static PyObject *landing_land(PyObject *self_, PyObject *unused) {
     return result;
 }
 
+static PyObject *landing_land(PyObject *self, PyObject *unused) {
+    take((Landing *)self);
+    return let_go((Landing *)self, land((Landing *)self));
+}
+
 /* end(): release the locks. `run` is over, or there is none. */
 static PyObject *landing_end(PyObject *self_, PyObject *unused) {
     Landing *self = (Landing *)self_;
+    take(self);
     if (!self->is_flying) trip_end(&self->trip);
-    return Py_NewRef(Py_None);
+    return let_go(self, Py_NewRef(Py_None));
 }
 
 /* done(): as `LiveRun.done`: look once whether it is over, and give back what it holds then. */
-static PyObject *landing_done(PyObject *self_, PyObject *unused) {
-    Landing *self = (Landing *)self_;
+static PyObject *done(Landing *self) {
     const char *name;
     if (!claim(self)) return self->run ? PyObject_CallMethodNoArgs(self->run, s_done) : PyBool_FromLong(self->is_over);
     int code = flight_poll(self->trip.flight, &self->trip.boarding, 0.0, &name);
@@ -580,11 +602,19 @@ static PyObject *landing_done(PyObject *self_, PyObject *unused) {
     Py_RETURN_FALSE;
 }
 
+static PyObject *landing_done(PyObject *self_, PyObject *unused) {
+    Landing *self = (Landing *)self_;
+    if (self->is_taken) Py_RETURN_FALSE; /* another thread looks */
+    take(self);
+    return let_go(self, done(self));
+}
+
 /* follow(): let a run of Python go on, and return it. */
 static PyObject *landing_follow(PyObject *self_, PyObject *unused) {
     Landing *self = (Landing *)self_;
-    if (claim(self) && follow(self, 0, "") < 0) return NULL;
-    return Py_NewRef(self->run ? self->run : Py_None);
+    take(self);
+    int failed = claim(self) && follow(self, 0, "") < 0;
+    return let_go(self, failed ? NULL : Py_NewRef(self->run ? self->run : Py_None));
 }
 
 /* lose(error): as `LiveRun.lose`: the run that goes on sees that the device is lost. */
