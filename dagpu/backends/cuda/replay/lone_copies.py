@@ -71,21 +71,25 @@ def copy_flight(compiled: CompiledPlan, command_lists: CommandListPool, copy: Co
     device, buffer, offset = compiled.devices[0], copy.there.buffer, copy.place.offset
     if READER is None or not device.gpu.is_native:
         return None
-    gpu, streams, pool = device.gpu, device.streams, device.memory
+    gpu, streams = device.gpu, device.streams
     is_in, nbytes = isinstance(copy, CopyIn), copy.nbytes
     result = sum([size for _, _, _, size in compiled.outputs])
 
     def prepare(memory: list[Any]) -> tuple[int, int, int] | None:
         """Give a run its memory, and return what the driver copies. Return None if `copy_launch` has to tell."""
-        block = memory[buffer]
         try:
             host = copy.host_address(memory, device)
-            if not host or (block is None and pool.parked_bytes):
-                return None
-            if block is None:
-                memory[buffer] = block = pool.take(result)
-        except DeviceError:  # there may be room, which that makes
+        except DeviceError:  # it fails the copy, and not the call
             return None
+        if not host:
+            return None
+        block = memory[buffer]
+        if block is None:
+            try:
+                memory[buffer] = block = take_result(compiled, 0, result)
+            except BaseException as error:
+                lose_device(compiled, error)
+                raise
         return (block.address + offset, host, nbytes) if is_in else (host, block.address + offset, nbytes)
 
     def refuse(
