@@ -494,10 +494,11 @@ def copies(w: World) -> Any:
         array = np.full(N, number + 0.5, np.uint8).astype(np.float32).view(np.uint8)[: 4 * N].view(np.float32)
         x = up(array)
         to, source, nbytes, first = w.driver.copied()
-        w.note(to == storage_of(x).memory.address, source == array.ctypes.data, nbytes, first, told(x))
+        there: Any = storage_of(x).memory
+        w.note(to == there.address, source == array.ctypes.data, nbytes, first, told(x))
         y = down(x)
         to, source, nbytes, _ = w.driver.copied()
-        w.note(to == y.ctypes.data, source == storage_of(x).memory.address, nbytes, y.shape, str(y.dtype))
+        w.note(to == y.ctypes.data, source == there.address, nbytes, y.shape, str(y.dtype))
     return float(y.sum())
 
 
