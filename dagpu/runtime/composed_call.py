@@ -15,7 +15,7 @@ from dagpu.runtime.direct_call import MISS
 from dagpu.runtime.loaded_plan import Settings
 from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call, run_by_a_plan
 from dagpu.runtime.waits import BlockingWaits, Waits
-from dagpu.tracing.run_memo import BoundClaims, RunMemo
+from dagpu.tracing.run_memo import RunMemo
 from dagpu.tracing.user_code import apply_map, call_closure, not_an_op_error
 
 AnyOp = DeviceOp[Any, Any, Any]
@@ -77,8 +77,8 @@ async def run_shared(op: Shared[Any], settings: Settings, waits: Waits, origin: 
         bottom = bottom.source
     if pipeline_call(bottom) is None or (above and type(above[-1].f) in BUILT_IN):
         return MISS, op
-    claims = BoundClaims([(op.once, {})])
-    if op.once.remembers() or not claims.claim():
+    memo = RunMemo()
+    if op.once.remembers() or not memo.claims.take_all([op.once]):
         return MISS, op
     try:
         value = await call_directly(bottom, settings, waits, origin)
@@ -88,11 +88,11 @@ async def run_shared(op: Shared[Any], settings: Settings, waits: Waits, origin: 
             if waits.pause_is_due():
                 await waits.pause()
             value = apply_map(node, value)
-        memo = RunMemo()
         result = memo.record_shared(op, value)
-        return claims.publish(([memo.claimed_value(op.once)], result)), None
+        memo.claims.publish(op.once, memo.claimed_value(op.once), {})
+        return result, None
     finally:
-        claims.abandon()
+        memo.abandon()
 
 
 def _above(op: AnyOp, nodes: list[Map[Any] | Then[Any]]) -> AnyOp:

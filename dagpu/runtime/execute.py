@@ -144,13 +144,13 @@ class _TracedRun:
         """The run of which this one makes parts, and these parts."""
         self.locks: Locks = Locks(origin) if whole is None else whole.locks
         self.runs: dict[object, _TracedRun] = {} if whole is None else whole.runs
-        """The runs of the whole and of its parts, by the owners of their claims."""
+        """The runs of the whole and of its parts, by their claims."""
         self._waited = False
 
     async def run(self) -> Any:
         """Run the op, and return its result. Store the plan for later runs."""
         tracer, runs = self.tracer, self.runs
-        runs[tracer.run] = self
+        runs[tracer.claims] = self
         locked = frozenset(self.locks.held)
         try:
             while not tracer.finished:
@@ -164,7 +164,7 @@ class _TracedRun:
             tracer.abandon("the run that was to make them failed or was cancelled")
             raise
         finally:
-            del runs[tracer.run]
+            del runs[tracer.claims]
             self.locks.release(locked)
 
     async def go_on(self) -> bool:

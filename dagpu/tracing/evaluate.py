@@ -1,6 +1,5 @@
 """The evaluation of a DAG during a trace, with its nodes that remember values."""
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, assert_never, final
 
@@ -108,8 +107,6 @@ class RememberingEvaluation:
         origin: Origin,
         sources: RunSources,
     ) -> None:
-        self.thread = threading.get_ident()
-        """The thread that drives the run. Code that blocks this thread must not wait for the run."""
         self.origin = origin
         self.builder = builder
         self.leaves = leaves
@@ -170,19 +167,16 @@ class RememberingEvaluation:
             self._sources.used(once, own[1])
             self.done.append(self._published_value(node, own[0], in_key))
             return
-        while (claim := once.claim(self)) == "done":
-            value, made_for = once.remembered()
-            if value is not NOTHING and not (made_for and self._sources.is_stale(made_for)):
-                self._sources.used(once, made_for)
-                self.done.append(self._published_value(node, value, in_key))
-                return
-            once.expire(value)
-        if claim == "busy":
+        claim, value, made_for = self.memo.claims.take(once, self._sources.is_stale)
+        if claim == "done":
+            self._sources.used(once, made_for)
+            self.done.append(self._published_value(node, value, in_key))
+        elif claim == "busy":
             self._suspend_until_made(node)
-            return
-        self.memo.start_claim(once)
-        self._sources.start(node)
-        self.todo += (len(self.done), node, FINISH, source)
+        else:
+            self.memo.start_claim(once)
+            self._sources.start(node)
+            self.todo += (len(self.done), node, FINISH, source)
 
     def _published_value(self, node: Remembering, value: Any, in_key: RememberedValue | None) -> Any:
         """Return the value that an earlier run has made; of an `Unzip`, take the component. `in_key` is how the key has

@@ -1,6 +1,6 @@
 """`SharedBuffer`: the value of a `Shared` in the trace of a feed, where it is a tensor that the feed computes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, final
 
 from dagpu.common.frozen import plain
@@ -10,7 +10,6 @@ from dagpu.handles import SharedTensor, live_state
 from dagpu.handles.device_handles import Device
 from dagpu.ops.compose import Cutoff, Shared
 from dagpu.ops.source_op import Source
-from dagpu.ops.versions import Snapshot
 from dagpu.tracing.program_builder import ProgramBuilder, TracedStorage
 
 
@@ -29,10 +28,6 @@ class SharedBuffer:
     layout: Layout
     origin: Origin
     """The place in the user's code that made the tensor."""
-
-    def revisions(self, snapshot: Snapshot) -> Mapping[Any, int]:
-        """Return the revisions of the sources in a snapshot."""
-        return {node: node.cell.history.at(snapshot).revision for node in self.sources or ()}
 
     def holds(self, value: Any) -> bool:
         """Return true if a value of another run can be in this buffer: it is a tensor of the same place and layout."""
