@@ -237,13 +237,10 @@ class RunMemo:
         none."""
         return self._of_sources.get(once)
 
-    def start_claim(self, once: Once) -> None:
-        """Record that this run evaluates the source."""
-        self._making[once] = PENDING
-
-    def start_private(self, once: Once) -> None:
-        """Record that this run evaluates the source for itself alone."""
-        self._private.add(once)
+    def start(self, once: Once, *, private: bool) -> None:
+        """Record that this run evaluates the source; with `private` for itself alone."""
+        if private:
+            self._private.add(once)
         self._making[once] = PENDING
 
     def forget_private(self) -> None:
