@@ -30,7 +30,7 @@ from dagpu.runtime.execute import next_stage
 from dagpu.runtime.loaded_plan import Settings
 from dagpu.runtime.waits import Waits
 from dagpu.tracing.compare_values import same_kind
-from dagpu.tracing.live_inputs import Bound, LetThrough, LiveInput, LiveInputs
+from dagpu.tracing.live_inputs import Bound, LastCall, LetThrough, LiveInput, LiveInputs
 from dagpu.tracing.run_memo import ends_on_host
 from dagpu.tracing.tracer import Tracer
 
@@ -279,7 +279,7 @@ class IncrementalRun:
         """Return the memory that is still right in a snapshot, and what closures have returned: of the last trace, and
         of those that have failed since."""
         available: Contents = {}
-        bound: dict[AnyOp, tuple[Any, Any]] = {}
+        bound: dict[AnyOp, LastCall] = {}
         again = self._build is None
         if self._live is not None:
             self._mark_changed(snapshot)

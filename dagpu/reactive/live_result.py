@@ -20,7 +20,6 @@ from dagpu.handles.handle_trees import make_unwritable
 from dagpu.handles.storage import Storage
 from dagpu.ops.compose import Map
 from dagpu.ops.source_op import as_read
-from dagpu.tracing.compare_values import same_objects
 from dagpu.tracing.live_inputs import NOT_CALLED, LiveInputs
 from dagpu.tracing.run_memo import Deferred, FromCell, FromItems, SuspendedOp, resolve
 from dagpu.tracing.user_code import apply_map
@@ -218,18 +217,15 @@ class _Builder:
         given = self.part(argument)
         if given is None:
             return None
-        before: list[Any] = []
         live = self._live
 
         def build() -> Any:
             value = given()
-            if not before or not same_objects(before[0], value):
-                made = live.bound_value(node, value)
-                if made is NOT_CALLED:
-                    made = make_unwritable(apply_map(node, own_containers(value)))
-                live.bind(node, (), value, made)
-                before[:] = [value, made]
-            return before[1]
+            made = live.bound_value(node, value)
+            if made is NOT_CALLED:
+                made = make_unwritable(apply_map(node, own_containers(value)))
+            live.bind(node, (), value, made)
+            return made
 
         return build
 
