@@ -171,8 +171,7 @@ class _Builder:
         found = self._made.get(storage)
         if found is not None:
             memory, buffer = found
-            device, nbytes, layout, origin = storage.device, storage.nbytes, state.layout, state.origin
-            return lambda: memory.shared(buffer, device, nbytes, layout, origin)
+            return partial(memory.shared, buffer, storage.device, storage.nbytes, state.layout, state.origin)
         index = self._live.storages.get(storage)
         if index is not None:
             made, layout = self._live.inputs[index], state.layout

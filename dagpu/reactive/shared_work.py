@@ -130,9 +130,12 @@ class SharedWork:
         """The nodes that closures have built, or refer to."""
         self.is_known = False
         """True once the feed has run, so that its nodes are known."""
+        self.observed = _observed
+        """The nodes of all feeds."""
         self.busy = False
-        """True while an update may write the feed's memory. It is set before the update looks at `changes`, and another
-        feed looks at it after a node has become common: so that one does not take what this one writes in place."""
+        """True while an update may write the feed's memory. It is set before the update looks at `observed.changes`,
+        and another feed looks at it after a node has become common: so that one does not take what this one writes in
+        place."""
         self._update: _SharedUpdate | None = None
         """What the present update computes for others, if it is anything."""
         self.lenders: Callable[[ValueNumbers, set[Version] | None], Lenders] | None = None
@@ -141,11 +144,6 @@ class SharedWork:
         with Bookkeeping():
             _observed.open[self] = None
             _observed.changes += 1
-
-    @property
-    def changes(self) -> int:
-        """A number that differs after a node has become common to two feeds, or is so no more."""
-        return _observed.changes
 
     def is_common(self, node: AnyOp) -> bool:
         """Return true if another feed observes a node too, or may do so."""
