@@ -11,6 +11,7 @@ from dagpu.backends.cuda.graphs.instances import CapturedGraph, GraphInstances, 
 from dagpu.backends.cuda.graphs.topology import cannot_capture
 from dagpu.backends.cuda.instruction_selection import LaunchFactories, select
 from dagpu.backends.cuda.replay.starts import (
+    compiled_flight,
     idle_graph_launch,
     launch_any_graph,
     launch_captured,
@@ -43,6 +44,8 @@ class Executable:
         self._is_simple = not (self.compiled.reports or len(devices) > 1 or self.graphs.own is not None)
         """True if an idle graph of the plan is launched in any stream: all is on one device, and nothing is read after
         the run."""
+        self.flight: Strategy | None = None
+        """The launch of idle graphs by the compiled reader, if it serves the plan; see `Prepared.flight`."""
         self._keep_arenas(KEPT)
         self._again: tuple[Sequence[Strategy], Sequence[Strategy]] = (), ()
         """The ways to start a short run, or what is launched as a whole, without a graph and with one; none until
@@ -166,6 +169,9 @@ class Executable:
             with_graph = plain if is_copy else (partial(launch_lane, compiled, command_lists, graphs),)
         if self._is_simple:
             with_graph = (idle_graph_launch(compiled, command_lists, graphs), *with_graph)
+            self.flight = compiled_flight(compiled, command_lists, graphs)
+            if self.flight is not None:
+                with_graph = self.flight, *with_graph
         self._again = plain, with_graph
         self._launch_graph = partial(launch_graph, compiled, command_lists, graphs)
         self._submit_run = partial(submit_run, compiled, command_lists)

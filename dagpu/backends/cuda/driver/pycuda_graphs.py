@@ -21,6 +21,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     GraphNode,
     IfNode,
     KernelLaunch,
+    KernelNodes,
     RawStream,
 )
 from dagpu.backends.cuda.driver.pycuda_streams import Checked, Context, Extras
@@ -416,6 +417,11 @@ class PyCudaGraph:
         params = [self._update_params(node) for node in nodes]
         handles = [self._nodes[node] for node in nodes]
         return PyCudaUpdates(self._checked, self._set_kernel, self._exec, nodes, handles, params)
+
+    def kernel_nodes(self) -> KernelNodes:
+        params = [self._update_params(node) for node in range(len(self._nodes))]
+        nodes = [(int(handle), each.getPtr()) for handle, each in zip(self._nodes, params, strict=True)]
+        return KernelNodes(int(self._exec), int(self._here.context.context), nodes, (self, params))
 
     def _update_params(self, node: int) -> Any:
         """Return the CUDA_KERNEL_NODE_PARAMS of this node alone."""
