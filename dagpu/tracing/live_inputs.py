@@ -177,8 +177,8 @@ class LiveInputs:
         """Returns true for two objects whose contents are known to be equal; one may be of an earlier trace."""
         self._calls: dict[AnyOp, tuple[Any, LastCall]] = {}
         """The last call of each closure, with what it was given, stand-ins included."""
-        self._built: list[tuple[LastCall, Any, Any, AnyOp]] = []
-        """The ops that closures have built and that other feeds may not have yet, with their shared calls."""
+        self._built: list[tuple[LastCall, AnyOp]] = []
+        """The nodes whose closures have built ops that other feeds may not have yet, with their shared calls."""
         self._before = before or {}
 
     @property
@@ -224,7 +224,7 @@ class LiveInputs:
         last = self._shared_call(node)
         if last is not None:
             if isinstance(value, DeviceOp):
-                self._built.append((last, argument, concrete, value))
+                self._built.append((last, node))
             else:
                 last.put(concrete, value)
 
@@ -232,12 +232,12 @@ class LiveInputs:
         """Let other feeds have the ops that closures have built: those that hold no stand-in which serves later values,
         as in `bound`."""
         built, self._built = self._built, []
-        for each in built:
-            last, argument, concrete, op = each
+        for last, node in built:
+            argument, own = self._calls[node]
             if self.reads.issuperset(self._indices_in(argument)):
-                last.put(concrete, op)
+                last.put(*own.last)
             else:
-                self._built.append(each)
+                self._built.append((last, node))
 
     def bound(self, stale: int, *, in_each_update: bool = False) -> dict[AnyOp, LastCall]:
         """Return the last call of each closure, for a later trace. The bits `stale` have changed since the values of
