@@ -11,8 +11,9 @@ not survive a fork: the child process does not have the thread of the run that m
 """
 
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from threading import get_ident
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias, final
 
@@ -115,15 +116,13 @@ IsStale: TypeAlias = Callable[[Mapping[Any, int]], bool]
 
 
 @final
+@dataclass(slots=True, eq=False)
 class Claims:
     """The values that one run computes for all runs. It owns their claims, until it publishes or abandons each."""
 
-    __slots__ = ("_held", "thread")
-
-    def __init__(self) -> None:
-        self._held: dict[Once, None] = {}
-        self.thread = threading.get_ident()
-        """The thread that drives the run. Code that blocks this thread must not wait for the run."""
+    _held: dict[Once, None] = field(default_factory=dict)
+    thread: int = field(default_factory=get_ident)
+    """The thread that drives the run. Code that blocks this thread must not wait for the run."""
 
     def take(self, once: Once, is_stale: IsStale) -> tuple[Claim, Any, Mapping[Any, int]]:
         """Return the value that is remembered ("done"), with its sources and their revisions; or claim it, also again
