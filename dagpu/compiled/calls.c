@@ -279,15 +279,17 @@ static PyObject *build(PyObject *recipe, Call *call) {
 
 /* ---- the call ------------------------------------------------------------------------------------------------------ */
 
-/* Return 1 if the plan may run as a graph now, with these settings. */
-static int may_be_graph(PyObject *loaded, PyObject *settings) {
-    if (SLOT(loaded, slots.plan_graph_ready) != Py_True) return 0;
+/* Return 1 if the flight of a plan may serve a run now, with these settings: a captured graph any, idle graphs one that is
+ * a graph. */
+static int may_be_served(PyObject *loaded, PyObject *settings, int is_captured) {
+    if (SLOT(loaded, is_captured ? slots.plan_compiled : slots.plan_graph_ready) != Py_True) return 0;
     if (settings != SLOT(loaded, slots.plan_settings)) {
         PyObject *suits = PyObject_CallMethodOneArg(loaded, s_suits, settings);
         if (!suits) return -1;
         Py_DECREF(suits);
         if (suits != Py_True) return 0;
     }
+    if (is_captured) return 1;
     double from = PyFloat_AsDouble(SLOT(loaded, slots.plan_graph_from));
     double runs = PyFloat_AsDouble(SLOT(loaded, slots.plan_runs));
     if (PyErr_Occurred()) return -1;
@@ -377,7 +379,7 @@ static int trip_plan(Trip *trip, Serving *it, PyObject *settings) {
     trip->cache = Py_XNewRef(it->cache);
     trip->spin = PyFloat_AsDouble(spin == Py_None ? SLOT(it->loaded, slots.plan_spin) : spin);
     if (PyErr_Occurred()) return -1;
-    return may_be_graph(it->loaded, settings);
+    return may_be_served(it->loaded, settings, flight_is_captured(trip->flight));
 }
 
 /* Read, lock, move and launch, and wait for `spin` seconds. Return -1 with an error; 0 if Python must make the call, which
@@ -415,7 +417,8 @@ static PyObject *run_call(PyObject *op, Serving *it, PyObject *settings) {
         flight_land(trip.flight, &trip.boarding);
         result = trip_result(&trip);
     } else if (good == 1) {
-        PyObject *run = trip_refused(&trip, code, name, refused);
+        PyObject *run = outcome == UNDER_WAY ? flight_follow(trip.flight, trip.call.memory, &trip.boarding)
+                                             : trip_refused(&trip, code, name, refused);
         PyObject *done = run ? PyObject_CallOneArg(known.finish, run) : NULL;
         if (done) result = trip_result(&trip);
         Py_XDECREF(run);
@@ -499,7 +502,10 @@ PyObject *py_launch(PyObject *module, PyObject *op) {
     if (good == 1) good = may_run(1);
     if (good == 1) good = take_settings(&settings);
     if (good == 1) good = trip_plan(&self->trip, &it, settings);
-    if (good == 1) good = (self->live = flight_live(self->trip.flight)) ? 1 : -1;
+    if (good == 1) {
+        self->live = flight_live(self->trip.flight);
+        good = !self->live ? -1 : self->live != Py_None;
+    }
     if (good == 1) {
         PyObject *pace = SLOT(settings, slots.settings_spin) == Py_None ? SLOT(it.loaded, slots.plan_pace) : Py_None;
         self->pace = Py_NewRef(pace);

@@ -1,8 +1,9 @@
 /* What the parts of the compiled reader share.
  *
- * - rows.c: reads the inputs of a call by the rows of a table (the reference is Guard.read).
+ * - table.c, rows.c: the rows of a table, and the reader of a call by these (the reference is Guard.read).
  * - gate.c: locks the memory of a call and moves its handles, and releases the locks (begin_run and end_run).
- * - flight.c: launches an idle graph and waits for it (launch_idle_graph).
+ * - nodes.c: the nodes of a graph of kernels, and the update of those that changed (GraphExec.update_nodes).
+ * - flight.c: launches a graph and waits for it (idle_graph_launch, launch_captured).
  * - calls.c: the whole of a call of sync() by these three, and the op that a call of a pipeline returns.
  * - module.c: what Python gives to them: classes with the places of their slots, and objects.
  *
@@ -41,12 +42,12 @@ typedef struct {
     Py_ssize_t handle_state, handle_moved;                                        /* HandleBase */
     Py_ssize_t state_kind, state_storage, state_layout, state_origin, state_lender, state_loan, state_holders;
     Py_ssize_t storage_device, storage_nbytes, storage_memory, storage_lock, storage_graph, storage_lost, storage_shares;
-    Py_ssize_t plan_runs, plan_direct, plan_graph_from, plan_graph_ready, plan_settings, plan_spin, plan_pace, plan_place, plan_prepared;
+    Py_ssize_t plan_runs, plan_direct, plan_graph_from, plan_graph_ready, plan_compiled, plan_settings, plan_spin, plan_pace, plan_place, plan_prepared;
     Py_ssize_t lock_writer, lock_readers, lock_holder;                             /* Lock */
     Py_ssize_t thread_where;                                                      /* ThreadState */
     Py_ssize_t block_address;                                                     /* MemoryBlock */
     Py_ssize_t graph_raw, graph_parameters, graph_arenas, graph_nodes;            /* GraphExec */
-    Py_ssize_t stream_raw;                                                        /* CudaStream */
+    Py_ssize_t stream_raw, stream_submitting, stream_marks;                                                        /* CudaStream */
     Py_ssize_t parameters_bases, parameters_numbers;                              /* LaunchParameters */
     Py_ssize_t guard_begun;                                                       /* ExitGuard */
     Py_ssize_t then_source, then_f, then_origin, then_plans;                      /* Then */
@@ -76,7 +77,7 @@ static inline PyObject *exchange_slot(PyObject *object, Py_ssize_t offset, PyObj
     return before;
 }
 
-/* ---- a call whose inputs have been read (rows.c) -------------------------------------------------------------- */
+/* ---- a call whose inputs have been read (gate.c) -------------------------------------------------------------- */
 
 typedef struct {
     PyObject *lock;
@@ -104,12 +105,16 @@ typedef struct {
 
 void call_init(Call *call);
 int call_reserve(Call *call, Py_ssize_t handles);
+void call_add_lock(Call *call, PyObject *lock, int exclusive);
+void call_add_move(Call *call, Py_ssize_t leaf, PyObject *handle, PyObject *state);
 /* Release all that a call refers to. It holds no lock. */
 void call_clear(Call *call);
 /* Make the tuple that `Guard.read` returns. */
 PyObject *call_as_reading(Call *call);
 /* Take over what `Guard.read`, or another reader of Python, has returned. Return -1 with an error for anything else. */
 int call_from_reading(Call *call, PyObject *reading);
+
+/* ---- the rows of a table (rows.c, table.c) ---------------------------------------------------------------------- */
 
 extern PyTypeObject RowsType;
 /* Read a call. Return 1 if its inputs are those of the table, 0 if not, -1 with an error. */
@@ -161,6 +166,8 @@ PyObject *flight_refused(PyObject *flight, PyObject *memory, Boarding *boarding,
 /* Poll the stream of a run for `spin` seconds, or wait for it for ever with a negative number. Return 0 if it is idle,
  * `IS_BUSY` if it is not, the driver's code if it refuses, -1 with an error of Python. */
 int flight_poll(PyObject *flight, Boarding *boarding, double spin, const char **call);
+/* Return 1 for the flight of a captured graph. */
+int flight_is_captured(PyObject *flight);
 /* Return the set of the live runs of the device, as a new reference. */
 PyObject *flight_live(PyObject *flight);
 /* Drop what a run has held whose end nobody knows. */

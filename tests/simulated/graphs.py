@@ -165,6 +165,10 @@ class SimulatedGraph:
     def prepare_updates(self, nodes: Sequence[int]) -> SimulatedUpdates:
         return SimulatedUpdates(self._update_kernel, nodes)
 
+    @property
+    def handle(self) -> None:
+        return None
+
     def kernel_nodes(self) -> None:
         return None
 

@@ -69,7 +69,8 @@ def open_gpus() -> list[Gpu]:
 _OF_READER: Final = {
     "cuGraphLaunch": "cuGraphLaunch", "cuStreamQuery": "cuStreamQuery", "cuStreamSynchronize": "cuStreamSynchronize",
     "cuGraphExecKernelNodeSetParams": "cuGraphExecKernelNodeSetParams_v2", "cuCtxPushCurrent": "cuCtxPushCurrent_v2",
-    "cuCtxPopCurrent": "cuCtxPopCurrent_v2",
+    "cuCtxPopCurrent": "cuCtxPopCurrent_v2", "cuEventRecord": "cuEventRecord", "cuEventQuery": "cuEventQuery",
+    "cuEventSynchronize": "cuEventSynchronize",
 }  # fmt: skip
 """The functions of the driver that the compiled reader calls, with their symbols: those of the library, which the names
 of cuda.h stand for."""

@@ -418,10 +418,14 @@ class PyCudaGraph:
         handles = [self._nodes[node] for node in nodes]
         return PyCudaUpdates(self._checked, self._set_kernel, self._exec, nodes, handles, params)
 
+    @property
+    def handle(self) -> int:
+        return int(self._exec)
+
     def kernel_nodes(self) -> KernelNodes:
-        params = [self._update_params(node) for node in range(len(self._nodes))]
-        nodes = [(int(handle), each.getPtr()) for handle, each in zip(self._nodes, params, strict=True)]
-        return KernelNodes(int(self._exec), int(self._here.context.context), nodes, (self, params))
+        own = {node: self._update_params(node) for node in self._kernels}
+        nodes = [(int(each), own[at].getPtr()) if at in own else (0, 0) for at, each in enumerate(self._nodes)]
+        return KernelNodes(int(self._exec), int(self._here.context.context), nodes, (self, own))
 
     def _update_params(self, node: int) -> Any:
         """Return the CUDA_KERNEL_NODE_PARAMS of this node alone."""

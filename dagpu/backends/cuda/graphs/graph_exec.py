@@ -129,20 +129,20 @@ class GraphExec:
             return self._updated(raw, tuple(changed), bases, memory)
 
     def describe_nodes(self) -> None:
-        """Describe the nodes for the compiled reader, which updates those of graphs of kernels alone."""
+        """Describe the nodes for the compiled reader, which updates those of kernels. Python updates them if a node of
+        another kind depends on a source that has changed."""
         raw, topology = self.raw, self._topology
         assert raw is not None
         self.nodes = False
-        if topology.staging or topology.crossed or topology.movable or len(self._devices) > 1:
-            return
-        if not all(type(node) is LaunchTemplate for node in topology.nodes):
+        if topology.crossed or topology.bodies:
             return
         kernels, places = raw.kernel_nodes(), self.parameters.places()
         if kernels is None or places is None:
             return
+        by_python = {number for number, node in enumerate(topology.nodes) if type(node) is not LaunchTemplate}
         sources = tuple(
-            (*place, [(node,) for node in dependents])
-            for place, dependents in zip(places, topology.dependents, strict=True)
+            (*place, [(node,) for node in nodes], source in topology.movable or not by_python.isdisjoint(nodes))
+            for source, (place, nodes) in enumerate(zip(places, topology.dependents, strict=True))
         )
         bases = len(self.parameters.bases)
         held = kernels.kept_alive, self.parameters.texts

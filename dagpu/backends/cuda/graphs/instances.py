@@ -317,6 +317,13 @@ class CapturedGraph:
         self._instance.raw.launch(stream)
 
     @property
+    def executable(self) -> int | None:
+        """The CUgraphExec, if a launch needs nothing but that; None if it copies arrays of the host, or draws seeds, or
+        if the driver has no functions of C."""
+        raw = self._instance.raw
+        return None if raw is None or self._staged or self._drawn else raw.handle
+
+    @property
     def cannot_fail(self) -> bool:
         """True if no kernel of the graph reports a violation of bounds."""
         return self._memory.reports is None

@@ -137,7 +137,7 @@ def compiled_flight(compiled: CompiledPlan, command_lists: CommandListPool, grap
     if READER is None or compiled.copies_host:
         return None
     device, encoded = compiled.devices[0], command_lists.encoded
-    gpu, streams = device.gpu, device.streams
+    gpu, streams, is_alone = device.gpu, device.streams, len(compiled.devices) == 1
 
     def take_memory(graph: GraphExec, memory: list[Any], bases: list[int]) -> list[object]:
         try:
@@ -151,7 +151,11 @@ def compiled_flight(compiled: CompiledPlan, command_lists: CommandListPool, grap
 
     def follow(graph: GraphExec, stream: CudaStream, memory: list[Any], arenas: list[object] | None) -> CudaRun:
         run = run_of(graph, stream, memory, arenas)
-        run.poll_stream(stream)
+        if is_alone:
+            run.poll_stream(stream)
+        else:
+            with gpu.current():
+                _follow_graph(run, stream)
         return run
 
     def refuse(
@@ -174,9 +178,64 @@ def compiled_flight(compiled: CompiledPlan, command_lists: CommandListPool, grap
         GraphExec.describe_nodes, follow, refuse, lambda: gpu.needs_context,
     )  # fmt: skip
     flight: Strategy = READER.Flight(
-        device, graphs.idle, streams.exclusive, device.retired.gone, device.exchange.arrivals, graphs, functions,
-        compiled.bases, [tuple(each) for each in compiled.inputs],
-        [(buffer, base) for buffer, base, _, _ in compiled.outputs], bool(compiled.arenas), bool(compiled.gathers),
+        _watched(compiled), graphs.idle, streams.exclusive, graphs, functions, compiled.bases,
+        [tuple(each) for each in compiled.inputs], [(buffer, base) for buffer, base, _, _ in compiled.outputs],
+        bool(compiled.arenas), bool(compiled.gathers), None, None,
+    )  # fmt: skip
+    return flight
+
+
+def _watched(compiled: CompiledPlan) -> tuple[tuple[object, ...], ...]:
+    """Return what a flight asks before a launch: each device, its dropped graphs, and what it has from other
+    libraries."""
+    return tuple([(device, device.retired.gone, device.exchange.arrivals) for device in compiled.devices])
+
+
+def captured_flight(
+    compiled: CompiledPlan, command_lists: CommandListPool, launch: LaunchGraph, stream: CudaStream
+) -> Strategy | None:
+    """Return the function of the compiled reader that launches the captured graph that is all of a plan, as
+    `launch_captured` does, in this stream. None if there is no compiled reader, or it cannot launch the graph alone."""
+    executable = launch.frozen.executable
+    if READER is None or executable is None:
+        return None
+    device = compiled.devices[0]
+    gpu, streams = device.gpu, device.streams
+
+    def run_of(memory: list[Any]) -> CudaRun:
+        run = CudaRun(compiled, command_lists)
+        run.end_by_events(RunMemory(compiled, memory))
+        run.buffers.launched.append(launch)
+        return run
+
+    def follow(end: RawEvent, stream: CudaStream, memory: list[Any], arenas: None) -> CudaRun:
+        run = run_of(memory)
+        run.is_launch = True
+        with gpu.current():
+            stream.count_entries(1)
+            follow_launch(run, stream, end)
+        return run
+
+    def refuse(
+        end: RawEvent,
+        stream: CudaStream,
+        memory: list[Any],
+        arenas: None,
+        code: int,
+        call: str,
+        launched: bool,
+        node: int,
+    ) -> CudaRun:
+        run = run_of(memory)
+        with gpu.current():
+            streams.give_back(end)
+            run.failed(command_lists.encoded.actions[0], gpu.refused(call, code))
+            follow_launch(run, stream)  # with an event after all that has been submitted
+        return run
+
+    functions = (None, streams.give_back, None, streams.take_event, None, follow, refuse, lambda: gpu.needs_context)
+    flight: Strategy = READER.Flight(
+        _watched(compiled), [], [], None, functions, 0, [], [], False, False, executable, stream
     )  # fmt: skip
     return flight
 
