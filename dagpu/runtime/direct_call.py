@@ -256,7 +256,9 @@ def make_leaves_call(loaded: LoadedPlan, leaves: Sequence[Any]) -> None:
     again, guard = signature.read_again, None
     if not (signature.needs_bind or signature.has_rest):
         guard = guard_leaves(leaves, signature.leaf_bindings(len(leaves)), signature.buffers)
-    read: Read = (lambda leaves, _: again(leaves)) if guard is None else _reader(guard, signature, ())
+    read: Read = signature.launch_reader(leaves) or (lambda leaves, _: again(leaves))
+    if guard is not None:
+        read = _reader(guard, signature, ())
     loaded.direct[LEAVES] = DirectCall(read, signature.result, guard)
 
 

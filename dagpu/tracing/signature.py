@@ -205,6 +205,25 @@ class Signature:
             type(leaves[index]) in HANDLES for index in self.moves
         )
 
+    def launch_reader(self, leaves: Sequence[Any]) -> Callable[[Sequence[Any], Any], Reading | None] | None:
+        """Return the function that reads a run which only launches the captured graph that is its one leaf, as
+        `read_again` does: its memory does not change while it lives. None for other runs."""
+        if self._leaves or self._numbers or self.moves or self.has_rest or len(leaves) != 1 or len(self._graphs) != 1:
+            return None
+        (captured,), ((graph, buffers),) = leaves, self._graphs
+        if graph != 0:
+            return None
+        memory: list[Any] = [None] * self.buffers
+        for storage, buffer in zip(captured.storages, buffers, strict=True):
+            memory[buffer] = storage.memory
+
+        def read(leaves: Sequence[Any], _: Any) -> Reading | None:
+            (captured,) = leaves
+            captured.check()
+            return (memory.copy(), [captured], captured.writes, captured.reads, []) if captured.updates.idle else None
+
+        return read
+
     def read_again(self, leaves: Sequence[Any]) -> Reading | None:
         """Bind one more run with the leaves of an earlier one: of the same op, or of a captured graph. Return None if
         the run needs a trace, or if a graph has updates that it has to take over."""

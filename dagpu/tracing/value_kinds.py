@@ -648,8 +648,8 @@ def with_standins(rows: Sequence[Row], value: Any, trace: Trace) -> Any:
 
 
 def guard_leaves(leaves: Sequence[Any], bindings: Sequence[LeafBinding], buffers: int) -> Guard | None:
-    """Return the guard of further runs with these very leaves, which reads them as the arguments of a call. None if one is
-    no handle and no number, or there is none. See `guard_call`."""
+    """Return the guard of further runs with these very leaves, which reads them as the arguments of a call. None if one
+    is no handle and no number, or there is no guard. See `guard_call`."""
     walk = TableWalk()
     for at, leaf in enumerate(leaves):
         if not ((type(leaf) in HANDLES or type(leaf) in NUMBERS) and walk.add_value(leaf, at)):
