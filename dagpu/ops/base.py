@@ -562,17 +562,10 @@ def _example_arguments(name: str) -> str:
     return "(...)" if name in ("reshape", "slice", "view") else "()"
 
 
-def attached_plans(op: DeviceOp[Any, Any, Any]) -> Any:
-    """Return the object that `attach_plans` attached last to an op; None if there is none."""
-    try:
-        return _read_plans_slot(op)
-    except AttributeError:  # a copy, made without `__init__`
-        return None
-
-
-_read_plans_slot: Callable[[DeviceOp[Any, Any, Any]], Any] = DeviceOp.__dict__["_plans"].__get__
-"""Reads the slot `_plans` by its descriptor. `op._plans` of an unset slot would call `DeviceOp.__getattr__`, which
-formats an error for users."""
+read_plans: Callable[[DeviceOp[Any, Any, Any]], Any] = DeviceOp.__dict__["_plans"].__get__
+"""Return the object that `attach_plans` attached last to an op; None if there is none. It raises an `AttributeError`
+for a copy, which is made without `__init__`. `op._plans` would call `DeviceOp.__getattr__`, which formats an error for
+users."""
 
 attach_plans: Callable[[DeviceOp[Any, Any, Any], object], None] = DeviceOp.__dict__["_plans"].__set__
 """Attach an object to an op; it dies with the op. Ops are frozen: this sets no field, only the slot `_plans`."""

@@ -16,8 +16,7 @@ from dagpu.common.places import Origin, describe, here, leaves_run, without_our_
 from dagpu.common.wrong_arguments import check_function, format_value, wrong_argument
 from dagpu.handles import HANDLES, OWNING, SharedTensor, Tensor, live_state
 from dagpu.handles.device_handles import driver_of
-from dagpu.handles.handle_trees import handles_in
-from dagpu.handles.tensors import share_tensor
+from dagpu.handles.tensors import handles_in, share_tensor
 from dagpu.ops.array_parts import Box, Region, box_of
 from dagpu.ops.base import DeviceOp, NoAlloc, Static, check_op
 from dagpu.ops.compose import UNKNOWN_RESULTS, Cutoff, shared

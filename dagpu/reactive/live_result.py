@@ -16,8 +16,8 @@ from dagpu.common.layout import Layout
 from dagpu.common.places import Origin, describe
 from dagpu.handles import OWNING, HandleState, Holders, SharedTensor, Tensor, clone_shared, live_state
 from dagpu.handles.device_handles import Device, driver_of
-from dagpu.handles.handle_trees import make_unwritable
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
+from dagpu.handles.tensors import make_unwritable
 from dagpu.ops.compose import Map
 from dagpu.ops.source_op import as_read
 from dagpu.tracing.live_inputs import NOT_CALLED, LiveInputs

@@ -9,8 +9,8 @@ from dagpu.common.compiled import MISS
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.places import Origin
 from dagpu.handles import SharedTensor, live_state
-from dagpu.handles.handle_trees import make_unwritable
-from dagpu.handles.storage import Locks
+from dagpu.handles.handle_state import Locks
+from dagpu.handles.tensors import make_unwritable
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Shared
 from dagpu.plans.plan import Plan
@@ -18,18 +18,17 @@ from dagpu.plans.program import HOST
 from dagpu.reactive.claims import Change
 from dagpu.reactive.leaf_values import LeafValues
 from dagpu.reactive.live_result import TargetMemory
-from dagpu.reactive.prepared_tiles import ChangedParts, StageTiles
 from dagpu.reactive.stage_cutoffs import StageCutoffs
-from dagpu.reactive.staleness import Staleness
+from dagpu.reactive.staleness import Staleness, ValueNumbers
+from dagpu.reactive.tile_updates import ChangedParts, StageTiles
 from dagpu.reactive.update_plans import UpdatePlan, UpdatePlans
-from dagpu.reactive.value_numbers import ValueNumbers
 from dagpu.runtime.direct_call import OFTEN, DirectCall
 from dagpu.runtime.loaded_plan import LEAVES, Settings
 from dagpu.runtime.run_call import run_call
 from dagpu.runtime.waits import Waits
 from dagpu.tracing.call_guard import Reading
 from dagpu.tracing.live_inputs import LiveInput
-from dagpu.tracing.shared_buffers import SharedBuffer
+from dagpu.tracing.program_builder import SharedBuffer
 from dagpu.tracing.signature import BoundArguments
 
 AnyOp = DeviceOp[Any, Any, Any]

@@ -21,9 +21,9 @@ from dagpu.reactive.flows.stage import End, FlowStage, Opening
 from dagpu.reactive.incremental import IncrementalRun
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.runtime.checked_runs import CheckedRuns
+from dagpu.runtime.execute import recording_block, refuse_nested
 from dagpu.runtime.interpreter import current_settings
 from dagpu.runtime.loaded_plan import Settings
-from dagpu.runtime.nesting import recording_block, refuse_nested
 from dagpu.runtime.spawning import borrows_in
 from dagpu.runtime.trio_waits import TrioWaits, await_steps, protected
 

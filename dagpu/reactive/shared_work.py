@@ -29,12 +29,12 @@ from dagpu.ops.source_op import Source, differ, revisions_at
 from dagpu.ops.versions import Snapshot, Version
 from dagpu.reactive.claims import Change
 from dagpu.reactive.live_stage import Lenders, LiveStage
-from dagpu.reactive.prepared_tiles import ChangedParts
-from dagpu.reactive.value_numbers import ValueNumbers
+from dagpu.reactive.staleness import ValueNumbers
+from dagpu.reactive.tile_updates import ChangedParts
 from dagpu.runtime.waits import Waits
 from dagpu.tracing.live_inputs import LastCall
 from dagpu.tracing.own_plans import inputs_of
-from dagpu.tracing.shared_buffers import SharedBuffer
+from dagpu.tracing.program_builder import SharedBuffer
 
 AnyOp = DeviceOp[Any, Any, Any]
 

@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
-from dagpu.common.recent import Recent
 from dagpu.handles.device_handles import driver_of
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.plans.plan import Plan
 from dagpu.reactive.claims import ALWAYS, Change, ConditionalUpdate, Subprogram, runs
 from dagpu.reactive.conditional_updates import conditional_update
 from dagpu.reactive.live_result import TargetMemory
-from dagpu.reactive.prepared_tiles import ListedTiles
-from dagpu.reactive.staleness import Staleness
+from dagpu.reactive.staleness import Recent, Staleness
 from dagpu.reactive.subprogram import CutoffComparisons
-from dagpu.reactive.tile_updates import TiledProgram, with_lists
+from dagpu.reactive.tile_updates import ListedTiles, TiledProgram, with_lists
 from dagpu.reactive.verify_updates import UpdateVerifier, verify_conditional
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.loaded_plan import LoadedPlan, Settings, plan_program

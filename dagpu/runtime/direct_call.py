@@ -24,8 +24,7 @@ from dagpu.common.critical import BOOKKEEPING, INTERRUPT
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.places import Origin
 from dagpu.handles import HandleBase, HandleState, Partition, Tensor, TensorMut, cut_of
-from dagpu.handles.handle_state import restore_state, take_known_state
-from dagpu.handles.storage import Lock, Storage, no_graph
+from dagpu.handles.handle_state import Lock, Storage, no_graph, restore_state, take_known_state
 from dagpu.ops.base import DeviceOp, attach_plans
 from dagpu.runtime.loaded_plan import CALL, LEAVES, OP, LoadedPlan, Settings
 from dagpu.runtime.run_call import settle

@@ -46,6 +46,7 @@ from dagpu.ops.compose import (
     UNCUT,
     ByResults,
     Cutoff,
+    Launch,
     Map,
     On,
     Pure,
@@ -60,7 +61,6 @@ from dagpu.ops.compose import (
 from dagpu.ops.creation import Alloc, Copy, FromHost, from_host
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.initializers import Constant, Normal, Uniform
-from dagpu.ops.launch import Launch
 from dagpu.ops.single_flight import NOTHING, Once
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import Snapshot

@@ -9,8 +9,8 @@ from dagpu.common.containers import own_containers
 from dagpu.common.errors import MovedError
 from dagpu.common.places import Origin, add_note
 from dagpu.handles import HANDLES, SharedTensor, TensorRef
-from dagpu.handles.handle_trees import has_owning_handle, make_unwritable
 from dagpu.handles.symbolic import SymbolicNumber, replace_standins
+from dagpu.handles.tensors import has_owning_handle, make_unwritable
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import (
     BUILT_IN,
@@ -19,6 +19,7 @@ from dagpu.ops.compose import (
     HostCall,
     Inspect,
     Item,
+    Launch,
     Map,
     On,
     Shared,
@@ -30,7 +31,6 @@ from dagpu.ops.compose import (
 )
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
-from dagpu.ops.launch import Launch
 from dagpu.ops.nodes import Node
 from dagpu.ops.single_flight import NOTHING, Once, once_numbers
 from dagpu.ops.source_op import Source

@@ -22,16 +22,16 @@ from dagpu.common.errors import NotReadyError
 from dagpu.common.layout import Layout
 from dagpu.common.places import Origin, describe
 from dagpu.handles import HANDLES, HandleState, Holders, SharedTensor, live_state
-from dagpu.handles.handle_trees import make_unwritable
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, standin_of
+from dagpu.handles.tensors import make_unwritable
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Cutoff, Map, Shared
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import Snapshot, Version
 from dagpu.tracing.compare_values import host_values_equal, same_objects
+from dagpu.tracing.program_builder import SharedBuffer
 from dagpu.tracing.run_memo import Deferred
-from dagpu.tracing.shared_buffers import SharedBuffer
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 Call: TypeAlias = Callable[[Any], Any]

@@ -12,8 +12,8 @@ from dagpu.common.containers import own_containers
 from dagpu.common.errors import MovedError, NestedRunError, OwnershipError, ShapeError
 from dagpu.common.places import Origin, describe, is_ours
 from dagpu.handles import OWNING, Handle, Partition, SharedTensor, Tensor, TensorMut, live_state
-from dagpu.handles.handle_trees import handles_in, has_owning_handle, make_unwritable, map_handles
 from dagpu.handles.symbolic import replace_standins
+from dagpu.handles.tensors import handles_in, has_owning_handle, make_unwritable, map_handles
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import ByResults, Map, Shared, Split, Taken, Then, Unzip
 from dagpu.ops.nodes import Node

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, final
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.places import Origin
 from dagpu.handles import HANDLES, find_live_state, live_state, state_of
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.ops.graph import Captured
 from dagpu.ops.initializers import fresh_seed
 from dagpu.ops.single_flight import Once

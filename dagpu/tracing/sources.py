@@ -11,13 +11,14 @@ from typing import Any, ClassVar, Protocol, TypeAlias, final
 from dagpu.common.containers import own_containers, values_in
 from dagpu.common.errors import NotReadyError
 from dagpu.handles import HANDLES
-from dagpu.handles.handle_trees import make_unwritable
+from dagpu.handles.tensors import make_unwritable
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import (
     BUILT_IN,
     Cutoff,
     HostCall,
     Inspect,
+    Launch,
     Map,
     Shared,
     Then,
@@ -29,15 +30,13 @@ from dagpu.ops.compose import (
 )
 from dagpu.ops.creation import Copy
 from dagpu.ops.graph import GraphLaunch
-from dagpu.ops.launch import Launch
 from dagpu.ops.single_flight import NOTHING, Once
 from dagpu.ops.source_op import Source, as_read, differ, revisions_at
 from dagpu.ops.versions import Snapshot
 from dagpu.plans.program import Cell, Items
 from dagpu.tracing.live_inputs import NOT_CALLED, LiveInputs, LiveValue
-from dagpu.tracing.program_builder import ProgramBuilder
+from dagpu.tracing.program_builder import ProgramBuilder, shared_buffer
 from dagpu.tracing.run_memo import NOT_YET, Deferred
-from dagpu.tracing.shared_buffers import shared_buffer
 from dagpu.tracing.traced_arguments import TracedArguments
 from dagpu.tracing.user_code import Closures, call_closure, describe_closure
 

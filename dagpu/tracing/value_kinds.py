@@ -26,7 +26,7 @@ from dagpu.common.errors import KernelArgumentError
 from dagpu.common.frozen import plain
 from dagpu.common.layout import element_type
 from dagpu.handles import HANDLES, HandleState, Partition, SharedTensor, Tensor, cut_of, find_live_state, state_of
-from dagpu.handles.storage import Storage, no_graph
+from dagpu.handles.handle_state import Storage, no_graph
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins, standin_of
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.ops.base import DeviceOp
