@@ -33,7 +33,7 @@ from dagpu.mypy_plugin.analysis.callees import (
     iterables_emptied,
     pass_arguments,
 )
-from dagpu.mypy_plugin.analysis.effects import call_closure
+from dagpu.mypy_plugin.analysis.effects import use_closure
 from dagpu.mypy_plugin.analysis.expressions import ask_feed, build_part
 from dagpu.mypy_plugin.analysis.graph import (
     ANY_GLOBAL,
@@ -254,7 +254,7 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
     if affected is not None:
         affected.borrow_parts()
     if callee.closure is not None:
-        parts.append(call_closure(b, callee.closure, e))
+        parts.append(use_closure(b, callee.closure, e, later=False))
     _record_kept(b, e, callee, passed, affected)
     _record_uses(b, e, callee, passed)
     parts.append(lower_question(b, e, callee.name))
