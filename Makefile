@@ -32,7 +32,7 @@ $(VENV)/.stamp-python:
 		"$$found" -m pip --python "$(BIN)/python" install --quiet pip; }
 	@touch $@
 
-$(VENV)/.stamp-%: pyproject.toml $(VENV)/.stamp-python
+$(VENV)/.stamp-%: pyproject.toml build_reader.py $(wildcard dagpu/compiled/*.[ch]) $(VENV)/.stamp-python
 	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check -e ".[$*]"
 	@touch $@
 
@@ -83,7 +83,7 @@ screenshots: docs
 bench: $(VENV)/.stamp-bench
 	"$(BIN)/python" -m benchmarks.overhead
 
-GPU_BENCHMARKS := launch forkjoin wake copies graph decoding peers.digits
+GPU_BENCHMARKS := calls launch forkjoin wake copies graph decoding peers.digits
 
 gpu:
 	"$(PYTHON)" -m pytest -q -n 8 -m "not exclusive" tests/gpu

@@ -173,9 +173,8 @@ def check(bench: Bench, model: Model[bf16]) -> None:
         assert ours == reference(model, COMPARED), "dagpu and NumPy differ"
 
 
-def main() -> None:
-    """Measure, print the results, and save them."""
-    bench = start_or_rehearse("decoding", "Tokens a second of a 1B transformer, beside the roofline and PyTorch.")
+def measured(bench: Bench) -> tuple[dict[str, list[Span]], str]:
+    """Return the times of a step in each way, with those of the rooflines, and sentences about them."""
     count = bench.many(20)
     with use_device(bench.where):
         model = random_model(LLAMA_1B if bench.floor is not None else Sizes(), bf16, 1)
@@ -193,29 +192,32 @@ def main() -> None:
         runs |= {COPY: copy, READ: reads}
         contenders: list[Measure] = [partial(rounds, name, run, count) for name, run in runs.items()]
         samples = bench.measure(contenders, 9)
-    bandwidths = moved / medians(samples.pop(COPY)).wall, read / medians(samples.pop(READ)).wall
-    bench.finish("Decoding, token by token", [tabled(bench, model, samples, bandwidths, agreement)])
-
-
-def tabled(
-    bench: Bench,
-    model: Model[Any],
-    samples: dict[str, list[Span]],
-    bandwidths: tuple[float, float],
-    agreement: str,
-) -> Table:
-    """Return a table of microseconds a token, with tokens a second as a remark. `bandwidths`: of a copy, of reads."""
-    table = Table("A decode step", "us/token", ratio_to="roofline", remarks="tokens/s")
-    roof, read_roof = (bytes_of(model) / bandwidth for bandwidth in bandwidths)
-    base = [Span(roof, math.nan)]
-    for name, spans in {ROOF: base, READ_ROOF: [Span(read_roof, math.nan)], **samples}.items():
-        target = round(1e6 * roof / SHARE, 1) if name == PIPELINE_NAME and bench.floor is not None else None
-        table.add(name, spans, 1e6, target=target, base=base, remark=f"{1 / medians(spans).wall:,.0f}")
-    table.note = (
-        f"{bytes_of(model) / 1e9:.2f} GB a step, {bandwidths[0] / 1e12:.2f} TB/s in a copy, "
-        f"{bandwidths[1] / 1e12:.2f} TB/s in a kernel that only reads. The target is {SHARE:.0%} of the roofline of "
-        f"the copy.{agreement}{bench.missing()}"
+    copied, only_read = moved / medians(samples.pop(COPY)).wall, read / medians(samples.pop(READ)).wall
+    nbytes = bytes_of(model)
+    roofs = {ROOF: [Span(nbytes / copied, math.nan)], READ_ROOF: [Span(nbytes / only_read, math.nan)]}
+    about = (
+        f"{nbytes / 1e9:.2f} GB a step, {copied / 1e12:.2f} TB/s in a copy, "
+        f"{only_read / 1e12:.2f} TB/s in a kernel that only reads.{agreement}"
     )
+    return roofs | samples, about
+
+
+def main() -> None:
+    """Measure, print the results, and save them."""
+    bench = start_or_rehearse("decoding", "Tokens a second of a 1B transformer, beside the roofline and PyTorch.")
+    samples, about = measured(bench)
+    bench.finish("Decoding, token by token", [tabled(bench, samples, about)])
+
+
+def tabled(bench: Bench, samples: dict[str, list[Span]], about: str) -> Table:
+    """Return a table of microseconds a token, with tokens a second as a remark."""
+    table = Table("A decode step", "us/token", ratio_to="roofline", remarks="tokens/s")
+    base = samples[ROOF]
+    for name, spans in samples.items():
+        reach = round(1e6 * medians(base).wall / SHARE, 1)
+        target = reach if name == PIPELINE_NAME and bench.floor is not None else None
+        table.add(name, spans, 1e6, target=target, base=base, remark=f"{1 / medians(spans).wall:,.0f}")
+    table.note = f"{about} The target is {SHARE:.0%} of the roofline of the copy.{bench.missing()}"
     return table
 
 

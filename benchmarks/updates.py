@@ -149,14 +149,14 @@ class OpenFeed:
         self._op = op
         self._late = late
 
-    def updates(self, name: str, count: int) -> Mapping[str, Span]:
-        """Return the mean time of `count` updates, after three that make the plan and its graph."""
-        return trio.run(self._updates, name, count)
+    def updates(self, name: str, count: int, before: int = 3) -> Mapping[str, Span]:
+        """Return the mean time of `count` updates, after those that make the plan and its graph."""
+        return trio.run(self._updates, name, count, before)
 
-    async def _updates(self, name: str, count: int) -> Mapping[str, Span]:
+    async def _updates(self, name: str, count: int, before: int) -> Mapping[str, Span]:
         async with observe(self._op) as feed:
             await feed.next()
-            await self._change(feed, 3)
+            await self._change(feed, before)
             begin = now()
             await self._change(feed, count)
             span = now().since(begin)

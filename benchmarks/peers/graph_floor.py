@@ -1,4 +1,4 @@
-"""floor/graph.cu in this process: the cost in C++ of a CUDA graph whose nodes' arguments change."""
+"""floor/graph.cu in this process: the cost in C++ of a launch of a CUDA graph, with its kernels' arguments written."""
 
 import ctypes
 import hashlib
@@ -9,9 +9,13 @@ import subprocess
 from pathlib import Path
 from typing import final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from benchmarks.support.gpu import Floor
-from benchmarks.support.gpu_kernels import FLOOR
+from benchmarks.support.gpu_kernels import FLOOR, SIZE
 from benchmarks.support.table import Span
+from dagpu import f32
 from dagpu.backends.cuda.compile.nvcc import find_nvcc
 
 
@@ -27,7 +31,35 @@ class GraphFloor:
         self._calls = ctypes.CDLL(str(_built()))
         self._calls.graph_failure.restype = ctypes.c_char_p
         self._calls.graph_changed.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.POINTER(ctypes.c_double)]
+        self._calls.graph_calls.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_float, ctypes.c_float]
+        self._calls.graph_read.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
         self._check(self._calls.graph_open(str(floor.kernels).encode()))
+
+    def chain(self, n: int) -> "FloorGraph":
+        """Return a graph of `n` times y *= a in a row, on one memory of ones."""
+        return self._made(self._calls.graph_chain(n))
+
+    def side_by_side(self, n: int) -> "FloorGraph":
+        """Return a graph of `n` times y += a x, each on memories of its own, of ones."""
+        return self._made(self._calls.graph_side_by_side(n))
+
+    def on_two_gpus(self) -> "FloorGraph":
+        """Return a graph of y *= a on each of two GPUs, which is launched from the first."""
+        return self._made(self._calls.graph_on_two_gpus())
+
+    def call(self, number: int, count: int, even: float, odd: float) -> None:
+        """Launch a graph and poll for its end, `count` times. See `FloorGraph`."""
+        self._check(self._calls.graph_calls(number, count, even, odd))
+
+    def read(self, number: int, kernel: int) -> NDArray[f32]:
+        """Return the y of a kernel of a graph."""
+        found = np.empty(SIZE, f32)
+        self._check(self._calls.graph_read(number, kernel, found.ctypes.data))
+        return found
+
+    def _made(self, number: int) -> "FloorGraph":
+        self._check(number < 0)
+        return FloorGraph(self, number)
 
     def changed_rounds(self, name: str, n: int, count: int) -> dict[str, Span]:
         """Return the median of `count` times on its own clock, of setting every node's arguments, launch and wait."""
@@ -38,6 +70,23 @@ class GraphFloor:
     def _check(self, failed: int) -> None:
         if failed:
             raise RuntimeError(f"the C++ floor of graphs failed: {self._calls.graph_failure().decode()}")
+
+
+@final
+class FloorGraph:
+    """A graph in C++, whose calls are a launch and polls of its stream until the end."""
+
+    def __init__(self, floor: GraphFloor, number: int) -> None:
+        self._floor, self._number = floor, number
+
+    def calls(self, count: int, even: float = 1.0, odd: float = 1.0) -> None:
+        """Call the graph `count` times. If the numbers differ, every kernel is given one of them before each launch,
+        in turns."""
+        self._floor.call(self._number, count, even, odd)
+
+    def read(self, kernel: int) -> NDArray[f32]:
+        """Return the y of a kernel."""
+        return self._floor.read(self._number, kernel)
 
 
 def _built() -> Path:
@@ -62,4 +111,4 @@ def _built() -> Path:
     return library
 
 
-__all__ = ["GraphFloor"]
+__all__ = ["FloorGraph", "GraphFloor"]

@@ -5,6 +5,7 @@ arguments, so its users put the number into a tensor that the graph reads, and r
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import trio
@@ -22,11 +23,17 @@ TORCH_NAME = "PyTorch: graph of 3, its input changed"
 Contender = Callable[[], Mapping[str, Span]]
 
 
-def update_peers(nodes: int, elements: int, count: int) -> tuple[list[Contender], list[str]]:
-    """Return the contenders that can run here, which do `count` updates each time, and the reasons for the others."""
+def update_peers(
+    nodes: int, elements: int, count: int, graphs: GraphFloor | None = None
+) -> tuple[list[Contender], list[str]]:
+    """Return the contenders that can run here, which do `count` updates each time, and the reasons for the others.
+
+    Args:
+        graphs: the floor, if the benchmark has opened it.
+    """
     found: list[Contender] = []
     left_out: list[str] = []
-    for name, make in ((FLOOR_NAME, _floor), (HAND_NAME, _by_hand), (TORCH_NAME, _torch)):
+    for name, make in ((FLOOR_NAME, partial(_floor, graphs)), (HAND_NAME, _by_hand), (TORCH_NAME, _torch)):
         try:
             found.append(make(name, nodes, elements, count))
         except Exception as error:  # a peer that is missing, or does not fit the driver, leaves the others
@@ -34,12 +41,13 @@ def update_peers(nodes: int, elements: int, count: int) -> tuple[list[Contender]
     return found, left_out
 
 
-def _floor(name: str, nodes: int, _elements: int, count: int) -> Contender:
-    nvcc = find_nvcc()
-    if nvcc is None:
-        raise RuntimeError("there is no nvcc")
-    graphs = GraphFloor(Floor(nvcc))
-    return lambda: graphs.changed_rounds(name, nodes, count)
+def _floor(graphs: GraphFloor | None, name: str, nodes: int, _elements: int, count: int) -> Contender:
+    if graphs is None:
+        nvcc = find_nvcc()
+        if nvcc is None:
+            raise RuntimeError("there is no nvcc")
+        graphs = GraphFloor(Floor(nvcc))
+    return partial(graphs.changed_rounds, name, nodes, count)
 
 
 def _by_hand(name: str, nodes: int, elements: int, count: int) -> Contender:

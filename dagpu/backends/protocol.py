@@ -174,6 +174,12 @@ class Prepared(Protocol):
         """The reason why no run of the plan can be one CUDA graph; empty if runs can be, as far as is known."""
         ...
 
+    @property
+    def flight(self) -> "Strategy | None":
+        """The way to start a run as one launch of an idle graph that the compiled reader takes by itself; None if there
+        is none, or none yet."""
+        ...
+
     def submit(self, memory: list[Any], spin: float = 0.0, graph: bool = False) -> Run:
         """Start a run of the plan. Return at once, or with `spin` after polling for its end for that long, or after
         its end.
@@ -233,6 +239,7 @@ class NoWork:
     before_first: None = None
     before_graph: None = None
     launch_whole: None = None
+    flight: None = None
     lacks_graph: str = "it has no work"
 
     def submit(self, memory: list[Any], spin: float = 0.0, graph: bool = False) -> Run:

@@ -171,6 +171,7 @@ class ClusterPlan:
 
     __slots__ = ("_cut", "_engine", "_lock", "_plan", "_tag", "tasks")
     launch_whole: None = None
+    flight: None = None
     lacks_graph: str = NO_GRAPHS
 
     def __init__(self, plan: Plan, cut: Callable[[Program], TaskList], engine: Engine, tag: str) -> None:

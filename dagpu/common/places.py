@@ -14,6 +14,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_
 from types import CodeType, FrameType, FunctionType, TracebackType
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar, cast, final
 
+from dagpu.common.compiled import teach
 from dagpu.common.errors import DagpuError
 
 Origin: TypeAlias = tuple[CodeType, int] | None
@@ -92,6 +93,9 @@ def here_outside(*modules: str) -> Origin:
 
 
 _started: ContextVar[Origin] = ContextVar("dagpu_started", default=None)
+
+
+teach(origins=globals(), ours=_ours, is_ours=is_ours, started=_started)
 
 
 @final

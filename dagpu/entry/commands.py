@@ -40,6 +40,7 @@ from dagpu import (
 )
 from dagpu.backends.cuda import declared_kernels, find_compiler
 from dagpu.backends.cuda.compile.offline import Declared, compile_for
+from dagpu.common.compiled import WHY_NOT
 from dagpu.common.env_vars import VARIABLES
 from dagpu.common.errors import CompileError, DeviceError, KernelArgumentError
 from dagpu.common.places import describe
@@ -136,6 +137,7 @@ def _versions() -> list[str]:
             lines.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             lines.append(f"{package} is not installed")
+    lines.append("calls are read by " + (f"Python: {WHY_NOT}" if WHY_NOT else "the compiled reader"))
     lines.append(f"NVIDIA driver {_driver_version() or 'is not loaded'}; {os.cpu_count()} cores")
     return lines
 

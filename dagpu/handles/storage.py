@@ -13,19 +13,21 @@ from dagpu.handles.device_handles import Device, driver_of
 
 @final
 class Lock:
-    """The lock of one storage: the runs that read or write it now. Only `Locks` changes it, under `BOOKKEEPING`.
-
-    The attributes of a new one are those of the class: to make one takes a third of the time of an `__init__`.
+    """The lock of one storage: the runs that read or write it now. Only `Locks` and direct calls change it, under
+    `BOOKKEEPING`.
 
     Invariant: readers > 0  =>  writer is None
     """
 
-    readers: int = 0
-    """The number of runs that hold a read lock; one more, for ever, if another library shares the memory."""
-    writer: object = None
-    """The `Locks` object of the run that holds the exclusive lock; None if no run holds it."""
-    holder: Origin = None
-    """The place in the user's code that started the run with the newest lock."""
+    __slots__ = ("holder", "readers", "writer")
+
+    def __init__(self) -> None:
+        self.readers = 0
+        """The number of runs that hold a read lock; one more, for ever, if another library shares the memory."""
+        self.writer: object = None
+        """The `Locks` object of the run that holds the exclusive lock, or its plan; None if no run holds it."""
+        self.holder: Origin = None
+        """The place in the user's code that started the run with the newest lock."""
 
 
 def no_graph() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
+from dagpu.common.compiled import READER
 from dagpu.common.errors import NotReadyError
 from dagpu.common.frozen import Slot
 from dagpu.common.layout import NewShape, Shape
@@ -634,3 +635,7 @@ class Runner(Protocol):
 
 
 RUNNER: Final = Slot[Runner]("dagpu.runtime.interpreter")
+
+
+if READER is not None:  # the name of a method is looked up in the class: without a frame of Python
+    DeviceOp.sync = READER.sync_method(DeviceOp, DeviceOp.sync)  # type: ignore[method-assign]  # the same, in C

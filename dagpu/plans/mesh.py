@@ -12,6 +12,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from dagpu.common.compiled import teach
 from dagpu.common.errors import MeshError, NoDeviceError
 from dagpu.common.places import Origin, here, leaves_run
 from dagpu.common.wrong_arguments import add_call_place, as_whole_number, check_count, is_real_number, wrong_argument
@@ -129,6 +130,7 @@ def _extents_of(shape: Any, count: int, where: Origin) -> tuple[int, ...]:
 
 _current: ContextVar[Mesh | None] = ContextVar("dagpu_mesh", default=None)
 chosen_mesh = _current.get
+teach(chosen_mesh=_current)
 """Returns the mesh of the innermost `use_mesh` around this task or thread; None if there is none."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, final
 
+from dagpu.common.compiled import MISS
 from dagpu.common.places import Origin, StartedAt
 from dagpu.handles import SharedTensor, live_state
 from dagpu.ops.array_parts import Box
@@ -25,7 +26,6 @@ from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stage_maker import StageMaker, explain_stages
 from dagpu.reactive.value_numbers import ValueNumbers
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.direct_call import MISS
 from dagpu.runtime.execute import next_stage
 from dagpu.runtime.loaded_plan import Settings
 from dagpu.runtime.waits import Waits

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, TypeAlias, final
 
 from dagpu.backends.protocol import Run
+from dagpu.common.compiled import MISS
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.places import Origin
 from dagpu.handles import SharedTensor, live_state
@@ -22,7 +23,7 @@ from dagpu.reactive.stage_cutoffs import StageCutoffs
 from dagpu.reactive.staleness import Staleness
 from dagpu.reactive.update_plans import UpdatePlan, UpdatePlans
 from dagpu.reactive.value_numbers import ValueNumbers
-from dagpu.runtime.direct_call import MISS, OFTEN, DirectCall
+from dagpu.runtime.direct_call import OFTEN, DirectCall
 from dagpu.runtime.loaded_plan import LEAVES, Settings
 from dagpu.runtime.run_call import run_call
 from dagpu.runtime.waits import Waits

@@ -6,12 +6,12 @@ function of `.then` returns is run in the same way, if it is such a chain too.
 
 from typing import Any, Final
 
+from dagpu.common.compiled import MISS
 from dagpu.common.containers import own_containers, values_in
 from dagpu.common.places import Origin
 from dagpu.handles import HANDLES
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import BUILT_IN, Map, Shared, Then, Value
-from dagpu.runtime.direct_call import MISS
 from dagpu.runtime.loaded_plan import Settings
 from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call, run_by_a_plan
 from dagpu.runtime.waits import BlockingWaits, Waits

@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import Final, Protocol, cast, runtime_checkable
 
 from dagpu.backends.protocol import Backend
+from dagpu.common.compiled import teach
 from dagpu.common.env_vars import DEVICE
 from dagpu.common.errors import NoDeviceError
 from dagpu.common.places import here, leaves_run
@@ -29,6 +30,7 @@ _SHIPPED = {
 
 _current: ContextVar[Device | None] = ContextVar("dagpu_device", default=None)
 chosen_device = _current.get
+teach(lookup=globals(), chosen_device=_current)
 """Returns the device of the innermost `use_device` around this task or thread; None if there is none."""
 
 

@@ -15,13 +15,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias, final
 
+import numpy as np
 from trio.lowlevel import cancel_shielded_checkpoint, checkpoint_if_cancelled
 
 from dagpu.backends.protocol import COMPLETED, Run
+from dagpu.common.compiled import MISS, READER, teach
 from dagpu.common.critical import BOOKKEEPING, INTERRUPT
+from dagpu.common.errors import KernelArgumentError
 from dagpu.common.places import Origin
-from dagpu.handles import Partition, cut_of
+from dagpu.handles import HandleBase, HandleState, Partition, Tensor, TensorMut, cut_of
 from dagpu.handles.handle_state import restore_state, take_known_state
+from dagpu.handles.storage import Lock, Storage, no_graph
 from dagpu.ops.base import DeviceOp, attach_plans
 from dagpu.runtime.loaded_plan import CALL, LEAVES, OP, LoadedPlan, Settings
 from dagpu.runtime.run_call import settle
@@ -31,10 +35,8 @@ from dagpu.tracing.call_guard import Guard, Moved, Reading, guard_call, guard_op
 from dagpu.tracing.flattened import Flattened
 from dagpu.tracing.signature import Signature
 from dagpu.tracing.undo_log import TAKEN
+from dagpu.tracing.value_kinds import ARRAY, HANDLE, NUMBER, has_cut, has_elements
 from dagpu.tracing.value_tokens import exact_token
-
-MISS: Final = object()
-"""Returned for a call that a direct call refuses. The call has had no effect; the general way runs it."""
 
 OFTEN: Final = 6
 """The number of runs of a plan after which the table of a plain op is made: to make it takes as long as ten runs save,
@@ -85,9 +87,13 @@ def begin_run(call: Reading, loaded: LoadedPlan, origin: Origin) -> bool:
             lock.holder = origin
         loaded.runs += 1
     for index, handle, state in moved:
-        kind = type(handle)
-        leaves[index] = Partition(state, cut_of(handle)) if kind is Partition else kind(state)
+        leaves[index] = after_move(handle, state)
     return True
+
+
+def after_move(handle: HandleBase, state: HandleState) -> HandleBase:
+    """Return the handle that has this state after it was moved out of another one."""
+    return Partition(state, cut_of(handle)) if type(handle) is Partition else type(handle)(state)
 
 
 def end_run(call: Reading) -> None:
@@ -271,14 +277,23 @@ def _make(
 
 def _reader(guard: Guard, signature: Signature, fixed: Sequence[tuple[int, Any]]) -> Read:
     """Return the function that reads calls by a guard. `fixed` has the leaves that the plan is specialised for."""
+    by_rows: Read = guard.read if READER is None else READER.Rows(guard, (HANDLE, NUMBER, ARRAY))
     if not fixed and not signature.has_rest:
-        return guard.read
+        return by_rows
     rest = signature.read_rest
 
     def read(arguments: Any, named: Any) -> Reading | None:
-        call = guard.read(arguments, named)
+        call = by_rows(arguments, named)
         if call is None or any(exact_token(call[1][index]) != token for index, token in fixed):
             return None
         return call if rest(call) else None
 
     return read
+
+
+teach(
+    handle_base=HandleBase, handle_state=HandleState, storage=Storage, lock=Lock, no_graph=no_graph, ndarray=np.ndarray,
+    argument_error=KernelArgumentError, same_element=has_elements, cut_matches=has_cut, acquire=BOOKKEEPING.acquire,
+    release=BOOKKEEPING.release, taken=TAKEN, new_handle=after_move, tensor=Tensor, tensor_mut=TensorMut,
+    loaded_plan=LoadedPlan, direct_call=DirectCall,
+)  # fmt: skip

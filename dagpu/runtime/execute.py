@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, TypeVar, final
 
+from dagpu.common.compiled import MISS
 from dagpu.common.critical import pause_section, restore_section
 from dagpu.common.places import Origin
 from dagpu.handles.storage import Locks
@@ -13,7 +14,6 @@ from dagpu.ops.compose import Map, Shared, Then, Value
 from dagpu.plans.plan import Plan
 from dagpu.runtime.composed_call import call_directly, run_composed, run_shared
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.direct_call import MISS
 from dagpu.runtime.loaded_plan import LoadedPlan, Settings, plan_stage
 from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call, run_by_a_plan
 from dagpu.runtime.run_call import run_call

@@ -9,15 +9,18 @@ from typing import Any, Final, Protocol, TypeVar, cast, final
 import trio
 from sniffio import thread_local as async_library
 
-from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, Section, begin_section, end_section
-from dagpu.common.env_vars import DEVICE, DIRECT, SPIN_US, VERIFY, raw_value
+from dagpu.backends.protocol import Run
+from dagpu.common.compiled import MISS, READER, teach
+from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, Section, ThreadState, begin_section, end_section
+from dagpu.common.env_vars import DEVICE, DIRECT, SPIN_US, VERIFY, raw_value, variables
 from dagpu.common.errors import NoDeviceError
 from dagpu.common.places import Origin, describe, here, leaves_run, start_of_run, without_our_frames
 from dagpu.common.wrong_arguments import add_call_place, check_count, check_flag, check_function, wrong_argument
+from dagpu.handles import SharedTensor
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.ops.base import RUNNER, DeviceOp, check_op, check_stream
-from dagpu.ops.compose import On
-from dagpu.ops.graph import Captured, CudaGraph, Scope
+from dagpu.ops.compose import On, Pure, Then, Value
+from dagpu.ops.graph import Captured, CudaGraph, GraphLaunch, Scope
 from dagpu.plans.cost_model import CostModel
 from dagpu.plans.list_schedule import ListSchedule
 from dagpu.plans.mesh import chosen_mesh
@@ -27,17 +30,20 @@ from dagpu.plans.report import explain
 from dagpu.plans.spread import over_mesh, spreads
 from dagpu.runtime import device_lookup, execute, graph_updating
 from dagpu.runtime.device_lookup import chosen_device, current_device, find_device
-from dagpu.runtime.direct_call import MISS
 from dagpu.runtime.loaded_plan import Settings
 from dagpu.runtime.nesting import outside_trio, recording_block, refuse_nested, warn_in_task
+from dagpu.runtime.plan_cache import plans
 from dagpu.runtime.plan_lookup import direct_call
+from dagpu.runtime.run_call import settle
 from dagpu.runtime.trio_waits import TrioWaits, await_steps, await_user, protected
+from dagpu.runtime.waits import BlockingWaits, block_until_done, drive
+from dagpu.tracing.results import LeafMemory, NewTensor
 
 _T = TypeVar("_T")
 _RUN: Final = "an op was run"
 _ABOVE_RUN: Final = 3
-"""The frames between `start_of_run` and the caller of `DeviceOp.sync`: the runner, and `sync` itself. `await` has as
-many: the runner, and `__await__`."""
+"""The frames between `start_of_run` and the caller of `DeviceOp.sync`: the runner, and `sync` itself."""
+_blocking: Final = BlockingWaits()
 _DEVICE, _DIRECT, _SPIN, _VERIFY = DEVICE.key, DIRECT.key, SPIN_US.key, VERIFY.key
 
 
@@ -136,7 +142,7 @@ class StreamInterpreter:
         """Run an op in a trio task. The run is a checkpoint. A cancellation waits for the submitted work."""
         if not isinstance(op, DeviceOp):
             check_op(op, "run")
-        return await await_steps(_run_in_task(self, op, start_of_run()))
+        return await await_steps(_run_in_task(self, op))
 
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
         """Run an op, and block until its result is complete."""
@@ -191,9 +197,10 @@ def _run_now(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any], origin:
 
 
 @trio.lowlevel.enable_ki_protection
-def _run_in_task(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any], origin: Origin) -> Generator[Any, Any, _T]:
-    """Run an op, which `origin` started, in a trio task. An error that leaves this has only the user's frames."""
+def _run_in_task(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any]) -> Generator[Any, Any, _T]:
+    """Run an op in a trio task. An error that leaves this has only the user's frames."""
     result: _T
+    given: Any
     arguments: Any = None
     named: Any = None
     try:
@@ -201,12 +208,19 @@ def _run_in_task(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any], ori
             refuse_nested(op)
         if async_library.name != "trio" and not trio.lowlevel.in_trio_task():
             raise outside_trio(op)
+        if READER is not None and READER.may_serve(op):
+            yield from trio.lowlevel.checkpoint_if_cancelled().__await__()  # noqa: ASYNC105  # a generator cannot await
+            given = READER.launch(op)
+            if given is not MISS:
+                result = yield from _landed(given)
+                return result
         settings = interpreter.settings()
+        origin = start_of_run()
         call = direct_call(op) if settings.direct else None
         if call is not None:
             loaded, direct, arguments, named, cache = call
             del call
-            given: Any = yield from protected(direct.in_task(loaded, arguments, named, settings, origin), _RUN)
+            given = yield from protected(direct.in_task(loaded, arguments, named, settings, origin), _RUN)
             if given is not MISS:
                 if cache is not None:
                     cache.hits += 1
@@ -218,6 +232,29 @@ def _run_in_task(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any], ori
         without_our_frames(error)
         del op, arguments, named  # this frame is still running, and the traceback refers to it
         raise
+
+
+@trio.lowlevel.enable_ki_protection
+def _landed(landing: Any) -> Generator[Any, Any, Any]:
+    """Wait in a trio task for a run that the compiled reader has launched, and return its result.
+
+    The other tasks have their turn while the device works, as in `DirectCall.in_task`.
+    """
+    try:
+        yield from trio.lowlevel.cancel_shielded_checkpoint().__await__()  # noqa: ASYNC105  # a generator cannot await
+        result = landing.land()
+        if result is not MISS:
+            return result
+        yield from protected(settle(landing.run, TrioWaits(has_yielded=True), 0.0, landing.pace), _RUN)
+        return landing.result()
+    except BaseException:
+        run = landing.follow()
+        if run is not None:
+            run.cancel()
+            block_until_done(run)
+        raise
+    finally:
+        landing.end()
 
 
 def _policy_of(op: DeviceOp[Any, Any, Any], otherwise: Any) -> Any:
@@ -310,7 +347,7 @@ class _CurrentInterpreter:
     def run(self, op: DeviceOp[_T, Any, Any], /) -> Generator[Any, Any, _T]:
         current = _current.get()
         if type(current) is StreamInterpreter:
-            return _run_in_task(current, op, start_of_run(_ABOVE_RUN))
+            return _run_in_task(current, op)
         return _run_by(current, op).__await__()
 
     def run_sync(self, op: DeviceOp[_T, Any, Any], /) -> _T:
@@ -333,3 +370,22 @@ class _CurrentInterpreter:
 
 
 RUNNER.set(_CurrentInterpreter())
+
+
+def _finish(run: Run) -> None:
+    """Wait for a run that the compiled reader has started, and raise its failures with the user's frames alone."""
+    try:
+        with Section(_RUN):
+            drive(settle(run, _blocking, 0.0))
+    except BaseException as error:
+        without_our_frames(error)
+        raise
+
+
+if isinstance(variables, dict):  # else each look-up is a call
+    teach(
+        interpreter=_current, interpreter_class=StreamInterpreter, settings=Settings, thread_local_=CURRENT_THREAD,
+        outside=OUTSIDE, async_library=async_library, variables=variables, keys=(_DEVICE, _SPIN, _VERIFY, _DIRECT),
+        plans=plans, finish=_finish, then=Then, value=Value, pure=Pure, graph_launch=GraphLaunch, device_op=DeviceOp,
+        shared_tensor=SharedTensor, thread_state=ThreadState, leaf_memory=LeafMemory, new_tensor=NewTensor,
+    )  # fmt: skip

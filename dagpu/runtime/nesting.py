@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import trio
 
+from dagpu.common.compiled import teach
 from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, in_user_code
 from dagpu.common.critical import refuse_nested as refuse_in_section
 from dagpu.common.errors import NestedRunError
@@ -27,6 +28,7 @@ _block: "ContextVar[weakref.ref[RecordingBlock] | None]" = ContextVar("dagpu_sco
 `with` block without its `__exit__`: the block must not refuse later runs then."""
 
 
+teach(block=_block)
 recording_block = _block.get
 """Returns a reference to the innermost recording block around this task or thread; None if there is none."""
 

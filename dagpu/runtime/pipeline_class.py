@@ -6,6 +6,7 @@ from typing import Any, Generic, ParamSpec, final, overload
 
 from typing_extensions import TypeVar
 
+from dagpu.common.compiled import READER
 from dagpu.common.pickling import PickledByName
 from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import check_count, check_flag, format_value, suspended_result, wrong_argument
@@ -45,6 +46,8 @@ class Pipeline(PickledByName, Generic[_P, _T_co]):
         self.plans = PlanCache(cache_size, graph_from, of_pipeline=True, check=check_call if check else None)
         self._function = Pure(f, next(pipeline_numbers), repr(self), self.plans)
         self._signature, self._counts = _signature_of(f)
+        self.facts_of_call = self._counts, self._moved_by, self._function
+        """What the compiled reader needs for a call."""
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> DeviceOp[_T_co]:
         """Return an op that runs the pipeline on these arguments: handles, NumPy arrays, numbers, sources, and tuples,
@@ -113,6 +116,10 @@ class Pipeline(PickledByName, Generic[_P, _T_co]):
 
     def __repr__(self) -> str:
         return f"<pipeline {self.__name__} at {describe(self._declared)}>"
+
+
+if READER is not None:  # as `DeviceOp.sync`
+    Pipeline.__call__ = READER.call_method(Pipeline, Pipeline.__call__)  # type: ignore[method-assign]  # the same, in C
 
 
 def _signature_of(f: Callable[..., object]) -> tuple[inspect.Signature | None, range]:

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from types import CodeType
 from typing import Any, Final, TypeAlias, final
 
+from dagpu.common.compiled import MISS
 from dagpu.common.places import Origin, describe, passes_on, place_of
 from dagpu.handles.storage import Locks
 from dagpu.ops.base import DeviceOp, attach_plans, attached_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.versions import Snapshot
-from dagpu.runtime.direct_call import MISS, OFTEN, make_leaves_call
+from dagpu.runtime.direct_call import OFTEN, make_leaves_call
 from dagpu.runtime.loaded_plan import CALL, LEAVES, OP, VALUE_POLICIES, LoadedPlan, Settings
 from dagpu.runtime.plan_cache import KEPT_PER_OP, PlanCache, plans
 from dagpu.runtime.run_call import run_bound

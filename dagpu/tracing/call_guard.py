@@ -72,8 +72,8 @@ class Guard:
     """
 
     __slots__ = (
-        "_buffers", "_flat", "_is_plain", "_leaves", "_named", "_rows", "_shift", "again", "alike", "bindings",
-        "checks", "different", "equal", "inner", "leaf_rows", "places", "same",
+        "_named", "_rows", "_shift", "again", "alike", "bindings", "buffers",
+        "checks", "different", "equal", "flat", "inner", "is_plain", "leaf_places", "leaf_rows", "places", "same",
     )  # fmt: skip
 
     def __init__(
@@ -83,11 +83,11 @@ class Guard:
         self._rows = rows
         self._named = named
         """The objects whose ids are in the rows."""
-        self._buffers = buffers + 1
+        self.buffers = buffers + 1
         """One more than the program has: what it does not use is bound to the last one."""
         self.bindings = bindings
         self._shift = 0
-        self._flat = -1
+        self.flat = -1
         """The number of the arguments, if they alone are the values; else -1."""
         self.inner: list[tuple[int, type[Any], int, Callable[[Any], Any] | None, object, int]] = []
         """The containers and nodes: the place; the type; the number of values once its items are among them; the
@@ -109,9 +109,9 @@ class Guard:
         """The places of the leaves, by their indices."""
         self.leaf_rows: dict[Leaves, Any] = {}
         """For each kind of leaves its rows."""
-        self._leaves: list[int] | None = None
+        self.leaf_places: list[int] | None = None
         """The places of the leaves; None if all values are leaves in this order."""
-        self._is_plain = False
+        self.is_plain = False
         """True if nothing but leaves has a condition."""
 
     def named(self, token: int) -> Any:
@@ -131,33 +131,33 @@ class Guard:
     def fill(self, values: dict[int, Any], shift: int, flat: int = -1) -> bool:
         """Fill the guard from its rows. `values` has those that the run is given, by their places; the first has the
         place `shift`, and there are `flat` of them if nothing is in them. Return false if only keys can tell."""
-        self._shift, self._flat = shift, flat
+        self._shift, self.flat = shift, flat
         for row in self._rows:
             kind, place = row[:2]
             if place not in values or not kind.guard(row, values[place], self):
                 return False
             kind.open(row, values)
         self.different.update(*[places for places in self.alike.values() if len(places) > 1])
-        self._leaves = None if flat >= 0 and self.places == list(range(flat)) else self.places
-        self._is_plain = not (self.equal or self.same or self.checks or self.again or len(self.different) > 1)
+        self.leaf_places = None if flat >= 0 and self.places == list(range(flat)) else self.places
+        self.is_plain = not (self.equal or self.same or self.checks or self.again or len(self.different) > 1)
         return True
 
     def read(self, first: Any, named: Any = ()) -> Reading | None:
         """Read another run: the arguments and the keyword arguments of a call, or an op. Return None if it has another
         key; if a handle has been moved or has no memory; or if a number does not fit."""
-        if self._flat >= 0:
-            if named or len(first) != self._flat:
+        if self.flat >= 0:
+            if named or len(first) != self.flat:
                 return None
             values = first
         else:
             values = [first, named]
             if not self._find(values):
                 return None
-        if not self._is_plain and not self._accepts(values):
+        if not self.is_plain and not self._accepts(values):
             return None
-        places = self._leaves
+        places = self.leaf_places
         leaves = list(values) if places is None else [values[at] for at in places]
-        found: Reading = [None] * self._buffers, leaves, [], [], []
+        found: Reading = [None] * self.buffers, leaves, [], [], []
         for kind, rows in self.leaf_rows.items():
             if not kind.read(rows, values, found):
                 return None

@@ -198,7 +198,7 @@ class HandleKind(ValueKind):
             if storages[number] is not storages[first]:
                 return False
         for number, at, cut in rows.cuts:
-            if (states[number].kind, *cut_of(values[at])) != cut:
+            if not has_cut(values[at], states[number].kind, cut):
                 return False
         for number in rows.borrows:
             lender = states[number].lender
@@ -208,6 +208,11 @@ class HandleKind(ValueKind):
 
     def put_standin(self, row: Row, values: Values, trace: Trace) -> None:
         values[row[1]] = trace.take(values[row[1]])
+
+
+def has_cut(partition: Partition[Any], kind: type[Any], cut: object) -> bool:
+    """Return true if a partition of a tensor of this kind has the cut of a row."""
+    return (kind, *cut_of(partition)) == cut
 
 
 class UnreadKind(ValueKind):
@@ -275,11 +280,15 @@ class ArrayKind(UnreadKind):
             array = values[at]
             if type(array) is not np.ndarray or array.shape != shape:
                 return False
-            dtype = array.dtype
-            if dtype is not element and (dtype.metadata is not None or element_type(dtype) is not element):
+            if array.dtype is not element and not has_elements(array.dtype, element):
                 return False
             memory[cell] = array
         return True
+
+
+def has_elements(dtype: "np.dtype[Any]", element: object) -> bool:
+    """Return true if an array of this dtype has the element type of a row."""
+    return dtype.metadata is None and element_type(dtype) is element
 
 
 @final

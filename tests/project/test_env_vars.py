@@ -12,7 +12,7 @@ from dagpu.backends.cuda.compile.disk_cache import default_cache_dir
 from dagpu.backends.cuda.resources.cuda_device import pinned_room
 from dagpu.cluster.backend import ClusterBackend
 from dagpu.common import env_vars
-from dagpu.common.env_vars import VARIABLES
+from dagpu.common.env_vars import COMPILED, VARIABLES
 from dagpu.interop.foreign_bodies import BodyList
 from dagpu.testing import HostBackend
 from tests.support.paths import ROOT
@@ -48,6 +48,7 @@ READERS: dict[str, Callable[[], object]] = {
     "DAGPU_CACHE_DIR": default_cache_dir,
     "DAGPU_CHECKED": declare,
     "DAGPU_CLUSTER_NAMES": tasks_of_a_cluster,
+    "DAGPU_COMPILED": COMPILED.get,
     "DAGPU_DEVICE": current_device,
     "DAGPU_DIRECT": lambda: value(0).map(str).sync(),
     "DAGPU_EXPLORE_SEED": explored,
@@ -65,6 +66,7 @@ WRONG = {
     "DAGPU_CACHE_DIR": ["cache", "./cache"],
     "DAGPU_CHECKED": ["maybe", "2"],
     "DAGPU_CLUSTER_NAMES": ["short"],
+    "DAGPU_COMPILED": ["c"],
     "DAGPU_DEVICE": ["tpu", "host:x", "host:99"],
     "DAGPU_DIRECT": ["never"],
     "DAGPU_EXPLORE_SEED": ["x", "1.5"],

@@ -21,7 +21,7 @@ PACKAGE = ROOT / "dagpu"
 # From the lowest to the highest. A name stands for the module or for all of the package of that name. Where several
 # layers share a package, modules of it are named too, with the package; the longest name counts.
 LAYERS: tuple[frozenset[str], ...] = (
-    frozenset({"common.facts"}),
+    frozenset({"common.facts", "compiled"}),
     frozenset({"mypy_plugin"}),
     frozenset({"common", "kernels.tile"}),
     frozenset({"handles.device_handles", "handles.library_bodies", "handles.symbolic"}),

@@ -165,6 +165,13 @@ class SimulatedGraph:
     def prepare_updates(self, nodes: Sequence[int]) -> SimulatedUpdates:
         return SimulatedUpdates(self._update_kernel, nodes)
 
+    @property
+    def handle(self) -> None:
+        return None
+
+    def kernel_nodes(self) -> None:
+        return None
+
     def _update_kernel(self, node: int) -> None:
         kernel = self._nodes[node]
         assert isinstance(kernel, KernelLaunch)

@@ -172,12 +172,12 @@ class RunRecorder(Protocol):
         ...
 
 
-_recorder: ContextVar[RunRecorder | None] = ContextVar("dagpu_recorder", default=None)
-current_recorder = _recorder.get
+recorder_variable: Final[ContextVar[RunRecorder | None]] = ContextVar("dagpu_recorder", default=None)
+current_recorder = recorder_variable.get
 """Returns the recorder that measures the runs of this task; None if none is set."""
-set_recorder = _recorder.set
+set_recorder = recorder_variable.set
 """Sets the recorder that measures the runs of this task and of tasks that it starts from now on."""
-reset_recorder = _recorder.reset
+reset_recorder = recorder_variable.reset
 
 
 class TrackMaker(Protocol):
@@ -188,7 +188,7 @@ class TrackMaker(Protocol):
 
 def track_maker() -> TrackMaker | None:
     """Return the function that makes tracks of the recorder of this task; None if no recorder is set."""
-    recorder = _recorder.get()
+    recorder = recorder_variable.get()
     return None if recorder is None else recorder.track
 
 

@@ -11,6 +11,8 @@ from dagpu.backends.cuda.graphs.instances import CapturedGraph, GraphInstances, 
 from dagpu.backends.cuda.graphs.topology import cannot_capture
 from dagpu.backends.cuda.instruction_selection import LaunchFactories, select
 from dagpu.backends.cuda.replay.starts import (
+    captured_flight,
+    compiled_flight,
     idle_graph_launch,
     launch_any_graph,
     launch_captured,
@@ -19,6 +21,7 @@ from dagpu.backends.cuda.replay.starts import (
     submit_run,
 )
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.backends.cuda.resources.streams import OwnedStream
 from dagpu.backends.protocol import Run, Strategy
 from dagpu.plans.plan import Plan
 
@@ -43,6 +46,8 @@ class Executable:
         self._is_simple = not (self.compiled.reports or len(devices) > 1 or self.graphs.own is not None)
         """True if an idle graph of the plan is launched in any stream: all is on one device, and nothing is read after
         the run."""
+        self.flight: Strategy | None = None
+        """The launch of idle graphs by the compiled reader, if it serves the plan; see `Prepared.flight`."""
         self._keep_arenas(KEPT)
         self._again: tuple[Sequence[Strategy], Sequence[Strategy]] = (), ()
         """The ways to start a short run, or what is launched as a whole, without a graph and with one; none until
@@ -166,9 +171,25 @@ class Executable:
             with_graph = plain if is_copy else (partial(launch_lane, compiled, command_lists, graphs),)
         if self._is_simple:
             with_graph = (idle_graph_launch(compiled, command_lists, graphs), *with_graph)
+        if captured is not None:
+            self.flight = self._captured_flight(command_lists, captured)
+        elif graphs.own is None and not (compiled.reports or (is_copy and compiled.copies_host)):
+            self.flight = compiled_flight(compiled, command_lists, graphs)
+        if self.flight is not None:
+            with_graph = self.flight, *with_graph
+            plain = (self.flight, *plain) if captured is not None else plain
         self._again = plain, with_graph
         self._launch_graph = partial(launch_graph, compiled, command_lists, graphs)
         self._submit_run = partial(submit_run, compiled, command_lists)
+
+    def _captured_flight(self, command_lists: CommandListPool, captured: LaunchGraph) -> Strategy | None:
+        """Return the launch of a captured graph by the compiled reader; None if it is left to `launch_captured`."""
+        (key,) = self.compiled.keys
+        return (
+            captured_flight(self.compiled, command_lists, captured, key.stream)
+            if isinstance(key, OwnedStream)
+            else None
+        )
 
 
 def _captured_graph(compiled: CompiledPlan, only: Command) -> LaunchGraph | None:

@@ -116,6 +116,7 @@ class PreparedHostPlan:
     before_graph: ClassVar[None] = None
     """None, because plans are not launched as CUDA graphs."""
     launch_whole: ClassVar[None] = None
+    flight: ClassVar[None] = None
     """None, because plans are not launched as CUDA graphs."""
     lacks_graph: ClassVar[str] = NO_GRAPHS
 

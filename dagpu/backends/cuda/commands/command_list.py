@@ -4,6 +4,7 @@ One run at a time submits a command list: its kernel parameters are written for 
 that run has recorded. A run that begins meanwhile gets a copy.
 """
 
+import ctypes
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.driver.driver_protocol import LAUNCH, KernelLaunch, Launches, RawEvent
+from dagpu.backends.cuda.kernels.launch_params import letter_of
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.common.compiled import teach
 from dagpu.common.places import describe
 from dagpu.plans.plan import Execute, Plan
 from dagpu.plans.program import Instruction, Launch
@@ -132,6 +135,23 @@ class LaunchParameters:
                 numbers[index] = number
         return changed
 
+    def places(self) -> list[tuple[int, list[tuple[int, int]], list[tuple[int, str]]]] | None:
+        """Return for each source its cell, or -1 for a base; the addresses of memory that have an address which is
+        counted from it, each with the distance; and those that have its number, each with the letter of the number's C
+        type for struct. None if struct has no letter for one of them."""
+        starts = [ctypes.addressof(ctypes.c_char.from_buffer(text)) if len(text) else 0 for text in self.texts]
+        found: list[tuple[int, list[tuple[int, int]], list[tuple[int, str]]]] = [
+            (-1, [(starts[launch] + at, distance) for launch, at, distance in places], [])
+            for places in self.relocations.addresses
+        ]
+        for cell, of_number in self.relocations.numbers.items():
+            letters = [(starts[launch] + at, letter_of(convert)) for launch, at, convert in of_number]
+            known = [(at, letter) for at, letter in letters if letter is not None]
+            if len(known) < len(letters):
+                return None
+            found.append((cell, [], known))
+        return found
+
     def copy(self) -> "LaunchParameters":
         """Return a copy for a run that is submitted at the same time. The copy is not written for any base: another
         thread may be writing this object meanwhile."""
@@ -187,6 +207,9 @@ class LaunchParameters:
         index, elements, convert = column
         elements[index] = np.frombuffer(convert(number), elements.dtype)
         return True
+
+
+teach(launch_parameters=LaunchParameters)
 
 
 def _starts(texts: Sequence[Bytes]) -> list[int]:

@@ -212,6 +212,18 @@ class KernelUpdates(Protocol):
         ...
 
 
+class KernelNodes(NamedTuple):
+    """The kernels' nodes of an executable graph, as addresses for the functions of the driver's library."""
+
+    executable: int
+    """The CUgraphExec."""
+    context: int
+    """The CUcontext that must be current while a node is updated."""
+    nodes: Sequence[tuple[int, int]]
+    """For each node its CUgraphNode, and the address of its CUDA_KERNEL_NODE_PARAMS; zeros for one of another kind."""
+    kept_alive: object
+
+
 class RawGraph(Protocol):
     """An executable graph (CUgraphExec). A node's number is its index in the argument of `Gpu.make_graph`.
 
@@ -219,8 +231,17 @@ class RawGraph(Protocol):
     may follow each other.
     """
 
+    @property
+    def handle(self) -> int | None:
+        """The CUgraphExec; None if the driver has no functions of C."""
+        ...
+
     def prepare_updates(self, nodes: Sequence[int]) -> KernelUpdates:
         """Prepare updates of these kernels' nodes, for runs in which their parameters change together."""
+        ...
+
+    def kernel_nodes(self) -> KernelNodes | None:
+        """Return the kernels' nodes as the driver's functions take them; None if the driver has no functions of C."""
         ...
 
     def update_copy(self, node: int, to: CopyNode) -> None:

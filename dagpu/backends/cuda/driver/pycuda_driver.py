@@ -45,6 +45,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
 )
 from dagpu.backends.cuda.driver.pycuda_graphs import GraphSite, PyCudaGraph, StreamCapture
 from dagpu.backends.cuda.driver.pycuda_streams import Context, PyCudaEvent, PyCudaLaunches, PyCudaStream
+from dagpu.common.compiled import READER
 from dagpu.common.errors import DeviceError, NoDeviceError
 from dagpu.common.layout import address_of
 from dagpu.handles.device_handles import INSTALL_CUDA
@@ -63,6 +64,16 @@ def open_gpus() -> list[Gpu]:
     """
     libraries = _Libraries()
     return [PyCudaGpu(libraries, index) for index in range(cuda.Device.count())]
+
+
+_OF_READER: Final = {
+    "cuGraphLaunch": "cuGraphLaunch", "cuStreamQuery": "cuStreamQuery", "cuStreamSynchronize": "cuStreamSynchronize",
+    "cuGraphExecKernelNodeSetParams": "cuGraphExecKernelNodeSetParams_v2", "cuCtxPushCurrent": "cuCtxPushCurrent_v2",
+    "cuCtxPopCurrent": "cuCtxPopCurrent_v2", "cuEventRecord": "cuEventRecord", "cuEventQuery": "cuEventQuery",
+    "cuEventSynchronize": "cuEventSynchronize",
+}  # fmt: skip
+"""The functions of the driver that the compiled reader calls, with their symbols: those of the library, which the names
+of cuda.h stand for."""
 
 
 @final
@@ -86,6 +97,9 @@ class _Libraries:
         driver = ctypes.CDLL("libcuda.so.1")
         self.launch_kernel = _function(driver, LAUNCH)
         self.launch_host_function = _function(driver, "cuLaunchHostFunc")
+        if READER is not None:
+            names = {name: getattr(driver, symbol) for name, symbol in _OF_READER.items()}
+            READER.set_driver({name: ctypes.cast(each, ctypes.c_void_p).value for name, each in names.items()})
         os.register_at_fork(after_in_child=self._after_fork)
 
     @cached_property

@@ -21,6 +21,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     GraphNode,
     IfNode,
     KernelLaunch,
+    KernelNodes,
     RawStream,
 )
 from dagpu.backends.cuda.driver.pycuda_streams import Checked, Context, Extras
@@ -416,6 +417,15 @@ class PyCudaGraph:
         params = [self._update_params(node) for node in nodes]
         handles = [self._nodes[node] for node in nodes]
         return PyCudaUpdates(self._checked, self._set_kernel, self._exec, nodes, handles, params)
+
+    @property
+    def handle(self) -> int:
+        return int(self._exec)
+
+    def kernel_nodes(self) -> KernelNodes:
+        own = {node: self._update_params(node) for node in self._kernels}
+        nodes = [(int(each), own[at].getPtr()) if at in own else (0, 0) for at, each in enumerate(self._nodes)]
+        return KernelNodes(int(self._exec), int(self._here.context.context), nodes, (self, own))
 
     def _update_params(self, node: int) -> Any:
         """Return the CUDA_KERNEL_NODE_PARAMS of this node alone."""

@@ -112,13 +112,14 @@ class PyCudaEvent:
     created with timing.
     """
 
-    __slots__ = ("_bindings", "_checked", "cu")
+    __slots__ = ("_bindings", "_checked", "cu", "handle")
 
     def __init__(self, bindings: Any, checked: Checked, cu: Any) -> None:
         self._bindings = bindings
         self._checked = checked
         self.cu = cu
         """The CUevent of cuda.bindings."""
+        self.handle = int(cu)
 
     def record(self, stream: Any, /) -> None:
         returned = self._bindings.cuEventRecord(self.cu, stream.cu)

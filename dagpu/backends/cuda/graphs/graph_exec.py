@@ -7,7 +7,7 @@ addresses differ from the graph's last run are updated.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, final
 
 from dagpu.backends.cuda.commands.command_list import NOWHERE
 from dagpu.backends.cuda.commands.library_calls import BodyInGraph, LibraryCall, refused_capture
@@ -26,6 +26,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
 from dagpu.backends.cuda.graphs.topology import CommandNode, ConditionalNode, GraphTopology, LaunchTemplate, Node
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import MemoryBlock
+from dagpu.common.compiled import READER, teach
 from dagpu.common.errors import DeviceError, DeviceLostError
 
 CHANGES: Final = 8
@@ -58,6 +59,7 @@ class GraphExec:
         "arenas",
         "broken",
         "failed_node",
+        "nodes",
         "parameters",
         "raw",
         "staged_arrays",
@@ -94,6 +96,8 @@ class GraphExec:
         graph any more, and it may be destroyed."""
         self.arenas: list[MemoryBlock] = []
         """The memory of temporaries, if it stays between launches and there has been one."""
+        self.nodes: Any = None
+        """The nodes of `raw` for the compiled reader; false if it cannot update them, None if that is not known yet."""
         self.broken = False
         """True if an update or a launch has failed."""
         self.failed_node: Node | None = None
@@ -123,6 +127,30 @@ class GraphExec:
             return raw
         with self._devices[0].gpu.current():  # without it the driver of CUDA 13.0 ends the process
             return self._updated(raw, tuple(changed), bases, memory)
+
+    def describe_nodes(self) -> None:
+        """Describe the nodes for the compiled reader, which updates those of kernels. Python updates them if a node of
+        another kind depends on a source that has changed."""
+        raw, topology = self.raw, self._topology
+        assert raw is not None
+        self.nodes = False
+        if topology.crossed or topology.bodies:
+            return
+        kernels, places = raw.kernel_nodes(), self.parameters.places()
+        if kernels is None or places is None:
+            return
+        by_python = {number for number, node in enumerate(topology.nodes) if type(node) is not LaunchTemplate}
+        sources = tuple(
+            (*place, [(node,) for node in nodes], source in topology.movable or not by_python.isdisjoint(nodes))
+            for source, (place, nodes) in enumerate(zip(places, topology.dependents, strict=True))
+        )
+        bases = len(self.parameters.bases)
+        held = kernels.kept_alive, self.parameters.texts
+        self.nodes = READER.Nodes(kernels.executable, kernels.context, kernels.nodes, sources, bases, held)
+
+    def refuse_node(self, number: int) -> None:
+        """Note that the driver has refused the update of a node."""
+        self.failed_node = self._topology.nodes[number]
 
     def _forget_mappings(self) -> None:
         """Let the copies between devices be set again if memory was mapped since they were set.
@@ -231,6 +259,7 @@ class GraphExec:
         with self._devices[0].gpu.current():
             raw = self._instantiated(lambda node: self._node(node, bases, memory))
             self.raw = self._retired.resource = raw
+            self.nodes = None
             self._updates.clear()
             before.destroy()
         return raw
@@ -314,3 +343,6 @@ def _moved(node: GraphNode, written: int, read: int, host: int) -> GraphNode:
         return replace(node, address=written)
     target, source = host if node.kind == "out" else written, host if node.kind == "in" else read
     return replace(node, target=target, source=source)
+
+
+teach(graph_exec=GraphExec)

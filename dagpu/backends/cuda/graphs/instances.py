@@ -70,7 +70,7 @@ class GraphInstances:
         self._plan = plan
         self._devices = devices
         self._topology: GraphTopology | None = None
-        self._is_small = False
+        self.is_small = False
         """True if the graph has few nodes."""
         self._lock = threading.Lock()
         self.idle: list[GraphExec] = []
@@ -147,7 +147,7 @@ class GraphInstances:
         time."""
         if self._topology is None:
             self._topology = build_topology(compiled, encoded)
-            self._is_small = len(self._topology.nodes) <= FEW_NODES
+            self.is_small = len(self._topology.nodes) <= FEW_NODES
         return self._topology
 
     def _with_staged(self, compiled: CompiledPlan, encoded: Encoded, staged: frozenset[int]) -> GraphTopology:
@@ -172,7 +172,7 @@ class GraphInstances:
 
     def borrow_idle(self) -> GraphExec | None:
         """Return any idle graph of a plan with few nodes, without a comparison of bases; None if there is none."""
-        if self._is_small:
+        if self.is_small:
             try:
                 return self.idle.pop()  # atomic
             except IndexError:
@@ -315,6 +315,13 @@ class CapturedGraph:
                 self._instance.update_nodes(self._memory.bases, bound)
         assert self._instance.raw is not None
         self._instance.raw.launch(stream)
+
+    @property
+    def executable(self) -> int | None:
+        """The CUgraphExec, if a launch needs nothing but that; None if it copies arrays of the host, or draws seeds, or
+        if the driver has no functions of C."""
+        raw = self._instance.raw
+        return None if raw is None or self._staged or self._drawn else raw.handle
 
     @property
     def cannot_fail(self) -> bool:

@@ -323,7 +323,17 @@ def _converter(dtype: "np.dtype[Any]") -> Callable[[Any], bytes]:
         except OverflowError:  # struct rejects a number that rounds to infinity; NumPy rounds it
             return by_numpy(value)
 
+    _letters[by_struct] = _FORMATS[dtype.name][-1]
     return by_struct
+
+
+_letters: dict[Callable[[Any], bytes], str] = {}
+
+
+def letter_of(convert: Callable[[Any], bytes]) -> str | None:
+    """Return the letter of the struct module by which a function packs numbers, in the byte order of a GPU; None if
+    struct has none for the C type."""
+    return _letters.get(convert)
 
 
 # ---- the variants of a kernel, and the one that a launch needs: each is compiled with other macros of the prelude

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from dagpu.backends.common.lanes import streams_by_device
-from dagpu.backends.common.measuring import current_recorder
+from dagpu.backends.common.measuring import current_recorder, recorder_variable
 from dagpu.backends.cuda.commands.buffers import CompiledPlan, RunMemory, allocate_blocks
 from dagpu.backends.cuda.commands.command_list import (
     CommandList,
@@ -33,8 +33,10 @@ from dagpu.backends.cuda.replay.submit import (
     submit_rest_on_thread,
 )
 from dagpu.backends.cuda.resources.cuda_device import lose_devices
+from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.protocol import COMPLETED, Run, Strategy
+from dagpu.common.compiled import READER, teach
 from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError
 
 # ---- an idle graph ----------------------------------------------------------------------------------------------
@@ -127,6 +129,115 @@ def idle_graph_launch(  # noqa: C901 - of its inner function
         return run
 
     return launch_idle_graph
+
+
+def compiled_flight(compiled: CompiledPlan, command_lists: CommandListPool, graphs: GraphInstances) -> Strategy | None:
+    """Return the function of the compiled reader that launches an idle graph of kernels, as that of `idle_graph_launch`
+    does. None if there is no compiled reader, or the plan copies arrays of the host."""
+    if READER is None or compiled.copies_host:
+        return None
+    device, encoded = compiled.devices[0], command_lists.encoded
+    gpu, streams, is_alone = device.gpu, device.streams, len(compiled.devices) == 1
+
+    def take_memory(graph: GraphExec, memory: list[Any], bases: list[int]) -> list[object]:
+        try:
+            return _take_memory(compiled, graphs, graph, memory, bases)
+        except BaseException as error:
+            lose_device(compiled, error)
+            raise
+
+    def run_of(graph: GraphExec, stream: CudaStream, memory: list[Any], arenas: list[object] | None) -> CudaRun:
+        return CudaRun(compiled, command_lists, graphs, graph, stream, (memory, arenas))
+
+    def follow(graph: GraphExec, stream: CudaStream, memory: list[Any], arenas: list[object] | None) -> CudaRun:
+        run = run_of(graph, stream, memory, arenas)
+        if is_alone:
+            run.poll_stream(stream)
+        else:
+            with gpu.current():
+                _follow_graph(run, stream)
+        return run
+
+    def refuse(
+        graph: GraphExec,
+        stream: CudaStream,
+        memory: list[Any],
+        arenas: list[object] | None,
+        code: int,
+        call: str,
+        launched: bool,
+        node: int,
+    ) -> CudaRun | None:
+        if node >= 0:
+            graph.refuse_node(node)
+        run = run_of(graph, stream, memory, arenas)
+        return _failed(run, graph, stream, gpu.refused(call, code), launched=bool(launched))
+
+    functions = (
+        partial(graphs.borrow, compiled, encoded), graphs.give_back, take_memory, streams.take_exclusive,
+        GraphExec.describe_nodes, follow, refuse, lambda: gpu.needs_context,
+    )  # fmt: skip
+    flight: Strategy = READER.Flight(
+        _watched(compiled), graphs.idle, streams.exclusive, graphs, functions, compiled.bases,
+        [tuple(each) for each in compiled.inputs], [(buffer, base) for buffer, base, _, _ in compiled.outputs],
+        bool(compiled.arenas), bool(compiled.gathers), None, None,
+    )  # fmt: skip
+    return flight
+
+
+def _watched(compiled: CompiledPlan) -> tuple[tuple[object, ...], ...]:
+    """Return what a flight asks before a launch: each device, its dropped graphs, and what it has from other
+    libraries."""
+    return tuple([(device, device.retired.gone, device.exchange.arrivals) for device in compiled.devices])
+
+
+def captured_flight(
+    compiled: CompiledPlan, command_lists: CommandListPool, launch: LaunchGraph, stream: CudaStream
+) -> Strategy | None:
+    """Return the function of the compiled reader that launches the captured graph that is all of a plan, as
+    `launch_captured` does, in this stream. None if there is no compiled reader, or it cannot launch the graph alone."""
+    executable = launch.frozen.executable
+    if READER is None or executable is None:
+        return None
+    device = compiled.devices[0]
+    gpu, streams = device.gpu, device.streams
+
+    def run_of(memory: list[Any]) -> CudaRun:
+        run = CudaRun(compiled, command_lists)
+        run.end_by_events(RunMemory(compiled, memory))
+        run.buffers.launched.append(launch)
+        return run
+
+    def follow(end: RawEvent, stream: CudaStream, memory: list[Any], arenas: None) -> CudaRun:
+        run = run_of(memory)
+        run.is_launch = True
+        with gpu.current():
+            stream.count_entries(1)
+            follow_launch(run, stream, end)
+        return run
+
+    def refuse(
+        end: RawEvent,
+        stream: CudaStream,
+        memory: list[Any],
+        arenas: None,
+        code: int,
+        call: str,
+        launched: bool,
+        node: int,
+    ) -> CudaRun:
+        run = run_of(memory)
+        with gpu.current():
+            streams.give_back(end)
+            run.failed(command_lists.encoded.actions[0], gpu.refused(call, code))
+            follow_launch(run, stream)  # with an event after all that has been submitted
+        return run
+
+    functions = (None, streams.give_back, None, streams.take_event, None, follow, refuse, lambda: gpu.needs_context)
+    flight: Strategy = READER.Flight(
+        _watched(compiled), [], [], None, functions, 0, [], [], False, False, executable, stream
+    )  # fmt: skip
+    return flight
 
 
 def _failed(
@@ -533,3 +644,9 @@ def _take_ends(run: CudaRun) -> None:
         run.ends = [(0, streams.take_event()) for _ in run.streams]
     else:
         run.ends = [(lane.device, run.devices[lane.device].new_event()) for lane in run.compiled.plan.lanes]
+
+
+teach(
+    memory_block=MemoryBlock, cuda_stream=CudaStream, inside=EXIT_GUARD.inside, exit_guard=EXIT_GUARD,
+    recorder=recorder_variable, completed=COMPLETED,
+)  # fmt: skip

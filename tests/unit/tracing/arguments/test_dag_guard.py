@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import DeviceOp, convert, dup, empty, fill, from_host, full, rand, use_device, value, zeros, zip_ops
+from dagpu.common.compiled import MISS
 from dagpu.handles import HANDLES
 from dagpu.ops.compose import Cut, HostCall, Item, ToHost, Value
-from dagpu.runtime.direct_call import MISS
 from dagpu.testing import Constant, KernelSpec, Uniform
 from dagpu.tracing.cache_key import EqualKind, KernelKind, RecordKind, flatten_op
 from dagpu.tracing.call_guard import Guard, LeafBinding, guard_op

@@ -4,6 +4,7 @@ import linecache
 import os
 import sys
 from contextlib import suppress
+from inspect import isfunction
 from types import FrameType
 from typing import Any, Final
 
@@ -261,7 +262,8 @@ def _raise_at_each_line(launch: str) -> None:
         for _ in range(3):  # the third is the first launch of an idle graph
             first(zeros(S).sync(), 1.0, given).sync()
         (executable,) = executables_of(first)
-        function = executable._again[True][0]  # noqa: SLF001  # the function that its plans call
+        # The function of Python that its plans call; the compiled reader has none of the simulated driver.
+        function = next(each for each in executable._again[True] if isfunction(each))  # noqa: SLF001
     for code, line in lines_to_try(function):
         f = axpy_pipeline(allocates)
         graph = axpy(zeros(S).sync().partition(S), 1.0, given).graph()

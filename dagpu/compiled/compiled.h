@@ -1,0 +1,179 @@
+/* What the parts of the compiled reader share.
+ *
+ * - rows.c: reads the inputs of a call by the rows of a table (the reference is Guard.read).
+ * - gate.c: locks the memory of a call and moves its handles, and releases the locks (begin_run and end_run).
+ * - flight.c: launches an idle graph and waits for it (launch_idle_graph).
+ * - calls.c: the whole of a call of sync() by these three, and the op that a call of a pipeline returns.
+ * - module.c: what Python gives to them: classes with the places of their slots, and objects.
+ *
+ * Each part does what its reference in Python does, by the same data, and refuses what it does not know: then the
+ * reference decides. A refusal has no effect. From the first effect to the launch no code of Python runs, so no signal
+ * handler, no finaliser and no other thread comes in between. What may run code of Python comes before:
+ *
+ * - an `==` of objects that are not numbers or texts of Python,
+ * - an allocation of an object that the garbage collector tracks, which may collect (CPython 3.11),
+ * - the last release of an object.
+ */
+#ifndef DAGPU_COMPILED_H
+#define DAGPU_COMPILED_H
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ---- what Python gives (module.c) ---------------------------------------------------------------------------- */
+
+typedef struct {
+    /* rows */
+    PyObject *handle_base, *handle_state, *storage, *no_graph, *argument_error, *ndarray, *same_element, *lock, *cut_matches;
+    /* gate */
+    PyObject *acquire, *release, *taken, *new_handle, *tensor, *tensor_mut, *loaded_plan;
+    /* flight */
+    PyObject *memory_block, *graph_exec, *cuda_stream, *launch_parameters, *inside, *exit_guard, *recorder, *completed;
+    /* calls */
+    PyObject *then, *value, *pure, *graph_launch, *device_op, *direct_call, *settings, *interpreter_class, *interpreter;
+    PyObject *thread_local_, *outside, *block, *async_library, *started, *origins, *ours, *is_ours, *chosen_device, *chosen_mesh;
+    PyObject *lookup, *variables, *keys, *plans, *finish, *miss, *shared_tensor, *thread_state, *leaf_memory, *new_tensor;
+} Known;
+extern Known known;
+
+typedef struct {
+    Py_ssize_t handle_state, handle_moved;                                        /* HandleBase */
+    Py_ssize_t state_kind, state_storage, state_layout, state_origin, state_lender, state_loan, state_holders;
+    Py_ssize_t storage_device, storage_nbytes, storage_memory, storage_lock, storage_graph, storage_lost, storage_shares;
+    Py_ssize_t plan_runs, plan_direct, plan_graph_from, plan_graph_ready, plan_compiled, plan_settings, plan_spin, plan_pace, plan_place, plan_prepared;
+    Py_ssize_t lock_writer, lock_readers, lock_holder;                             /* Lock */
+    Py_ssize_t thread_where;                                                      /* ThreadState */
+    Py_ssize_t block_address;                                                     /* MemoryBlock */
+    Py_ssize_t graph_raw, graph_parameters, graph_arenas, graph_nodes;            /* GraphExec */
+    Py_ssize_t stream_raw, stream_submitting, stream_marks;                                                        /* CudaStream */
+    Py_ssize_t parameters_bases, parameters_numbers;                              /* LaunchParameters */
+    Py_ssize_t guard_begun;                                                       /* ExitGuard */
+    Py_ssize_t then_source, then_f, then_origin, then_plans;                      /* Then */
+    Py_ssize_t value_content, value_origin, value_plans;                          /* Value */
+    Py_ssize_t pure_plans;                                                        /* Pure */
+    Py_ssize_t launch_captured, launch_origin;                                    /* GraphLaunch */
+    Py_ssize_t direct_read, direct_build, direct_attaches, direct_on_failure;     /* DirectCall */
+    Py_ssize_t settings_spin, settings_direct;                                    /* Settings */
+    Py_ssize_t leaf_index, leaf_kind, leaf_layout;                                /* LeafMemory */
+    Py_ssize_t new_device, new_nbytes, new_buffer, new_layout, new_origin;        /* NewTensor */
+} Slots;
+extern Slots slots;
+
+/* The content of a slot, which is NULL if it is not set. The object must be of the class of the slot. */
+#define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
+
+extern PyObject *s_state, *zero, *one;
+
+/* Set an error and return -1 unless Python has given all objects from `first` to `last`, which are neighbours in
+ * `Known`. `what` is the part that needs them. */
+int must_know(PyObject **first, PyObject **last, const char *what);
+
+/* Replace the content of a slot, and return what it was: its release may run code of Python. */
+static inline PyObject *exchange_slot(PyObject *object, Py_ssize_t offset, PyObject *fresh) {
+    PyObject *before = SLOT(object, offset);
+    SLOT(object, offset) = fresh;
+    return before;
+}
+
+/* ---- a call whose inputs have been read (rows.c) -------------------------------------------------------------- */
+
+typedef struct {
+    PyObject *lock;
+    int exclusive;
+    PyObject *holder; /* what the lock had before, until the gate is open */
+} LockUse;
+
+typedef struct {
+    Py_ssize_t leaf;               /* the index among the leaves */
+    PyObject *handle, *state;      /* the handle, and its state as it was read */
+    PyObject *fresh, *record;      /* made by `prepare`: the handle after the move, and the record of the move */
+} Move;
+
+#define FEW 16
+
+typedef struct {
+    PyObject *memory, *leaves;     /* lists: see `Reading` in dagpu.tracing.call_guard */
+    Py_ssize_t n_locks, n_moves, room;
+    LockUse *locks;
+    Move *moves;
+    LockUse few_locks[FEW];
+    Move few_moves[FEW];
+    int begun;                     /* true while the call holds its locks */
+} Call;
+
+void call_init(Call *call);
+int call_reserve(Call *call, Py_ssize_t handles);
+/* Release all that a call refers to. It holds no lock. */
+void call_clear(Call *call);
+/* Make the tuple that `Guard.read` returns. */
+PyObject *call_as_reading(Call *call);
+/* Take over what `Guard.read`, or another reader of Python, has returned. Return -1 with an error for anything else. */
+int call_from_reading(Call *call, PyObject *reading);
+
+extern PyTypeObject RowsType;
+/* Read a call. Return 1 if its inputs are those of the table, 0 if not, -1 with an error. */
+int rows_read(PyObject *rows, PyObject *first, PyObject *named, Call *call);
+
+/* ---- locks and moves (gate.c) --------------------------------------------------------------------------------- */
+
+/* Make what a call needs for its moves. It has no effect. Return -1 with an error. */
+int call_prepare(Call *call, PyObject *origin);
+/* Lock the memory, move the handles, and count the run of the plan. The call must be prepared. Return 1; 0 if another run
+ * is in the way, -1 with an error: nothing is done then. */
+int call_begin(Call *call, PyObject *loaded, PyObject *origin);
+/* Release the locks. An error that is set stays set. */
+void call_end(Call *call);
+/* Move the handles back. */
+void call_put_back(Call *call);
+
+PyObject *py_begin(PyObject *module, PyObject *const *args, Py_ssize_t n);
+PyObject *py_end(PyObject *module, PyObject *reading);
+
+/* ---- a run as one launch of an idle graph (flight.c) ----------------------------------------------------------- */
+
+extern PyTypeObject FlightType, NodesType;
+
+/* What a run through an idle graph holds. */
+typedef struct {
+    PyObject *graph, *stream, *nodes, *bases, *arenas;
+} Boarding;
+
+typedef enum { NOT_NOW = 0, LANDED = 1, UNDER_WAY = 2, REFUSED = 3 } Outcome;
+
+/* Take a graph, a stream and memory for a run. Code of Python may run. Return 1; 0, with nothing held, if the run must
+ * be started in another way now; -1 with an error. With `quick`, only if all of the rest is done without Python. */
+int flight_board(PyObject *flight, PyObject *memory, Boarding *boarding, int quick);
+/* Give back what a run has taken that has not been launched. */
+void flight_leave(PyObject *flight, Boarding *boarding);
+/* Update the nodes, launch the graph, and wait for at most `spin` seconds, then block; 0 for no wait. No code of Python
+ * runs if the graph has nodes. Return -1 with an error of Python, or an `Outcome`. For `REFUSED` see `flight_refused`. */
+int flight_fly(PyObject *flight, PyObject *memory, Boarding *boarding, double spin, int *code, const char **call, int *refused);
+/* Give back what a run has held that is over. */
+void flight_land(PyObject *flight, Boarding *boarding);
+/* Return the run of Python that goes on with a launch that is under way. It takes over what the boarding holds. */
+PyObject *flight_follow(PyObject *flight, PyObject *memory, Boarding *boarding);
+/* Return the run of Python that goes on after the driver has refused a call, or None if the run must be started in
+ * another way. It takes over what the boarding holds. */
+PyObject *flight_refused(PyObject *flight, PyObject *memory, Boarding *boarding, int code, const char *call, int refused);
+
+#define IS_BUSY 600 /* cuda.h: CUDA_ERROR_NOT_READY */
+/* Poll the stream of a run for `spin` seconds, or wait for it for ever with a negative number. Return 0 if it is idle,
+ * `IS_BUSY` if it is not, the driver's code if it refuses, -1 with an error of Python. */
+int flight_poll(PyObject *flight, Boarding *boarding, double spin, const char **call);
+/* Return 1 for the flight of a captured graph. */
+int flight_is_captured(PyObject *flight);
+/* Return the set of the live runs of the device, as a new reference. */
+PyObject *flight_live(PyObject *flight);
+/* Drop what a run has held whose end nobody knows. */
+void flight_forget(Boarding *boarding);
+
+/* ---- whole calls (calls.c) -------------------------------------------------------------------------------------- */
+
+PyObject *py_sync(PyObject *module, PyObject *op);
+PyObject *py_may_serve(PyObject *module, PyObject *op);
+PyObject *py_launch(PyObject *module, PyObject *op);
+PyObject *py_sync_method(PyObject *module, PyObject *args);
+PyObject *py_call_method(PyObject *module, PyObject *args);
+
+#endif

@@ -1,0 +1,735 @@
+/* A run as one launch of an idle graph.
+ *
+ * The reference is idle_graph_launch in dagpu.backends.cuda.replay.starts, with GraphExec.update_nodes for graphs of
+ * kernels alone. The driver's calls are made here, without the GIL.
+ */
+#include "compiled.h"
+#include <time.h>
+
+#define MARKS 4 /* dagpu.backends.cuda.resources.streams.MARKS */
+
+static struct {
+    int (*launch)(void *, void *), (*query)(void *), (*synchronize)(void *), (*set_params)(void *, void *, void *);
+    int (*push)(void *), (*pop)(void **);
+    int (*record)(void *, void *), (*query_event)(void *), (*synchronize_event)(void *);
+} driver;
+
+/* set_driver(addresses): the addresses of the driver's functions by their names. */
+PyObject *py_set_driver(PyObject *module, PyObject *addresses) {
+    struct { const char *name; void *at; } all[] = {
+        {"cuGraphLaunch", &driver.launch}, {"cuStreamQuery", &driver.query},
+        {"cuStreamSynchronize", &driver.synchronize}, {"cuGraphExecKernelNodeSetParams", &driver.set_params},
+        {"cuCtxPushCurrent", &driver.push}, {"cuCtxPopCurrent", &driver.pop}, {"cuEventRecord", &driver.record},
+        {"cuEventQuery", &driver.query_event}, {"cuEventSynchronize", &driver.synchronize_event},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; ++i) {
+        PyObject *address = PyMapping_GetItemString(addresses, all[i].name);
+        if (!address) return NULL;
+        void *found = PyLong_AsVoidPtr(address);
+        Py_DECREF(address);
+        if (PyErr_Occurred()) return NULL;
+        memcpy(all[i].at, &found, sizeof found);
+    }
+    return Py_NewRef(Py_None);
+}
+
+/* ---- the nodes of a graph of kernels ---------------------------------------------------------------------------- */
+
+typedef struct { void *node, *params; unsigned epoch; } KernelNode;
+typedef struct { char *at; int64_t distance; } Address;
+typedef struct { char *at; int letter; } NumberAt; /* the letter of the struct module */
+typedef struct {
+    Py_ssize_t cell, n_addresses, n_numbers, n_dependents;
+    int by_python; /* a node depends on it that Python updates */
+    Address *addresses;
+    NumberAt *numbers;
+    Py_ssize_t *dependents;
+} Source;
+typedef struct {
+    PyObject_HEAD
+    PyObject *held; /* what keeps the parameters and the graph of the driver alive */
+    void *exec, *context;
+    unsigned epoch;
+    int has_others; /* Python updates some nodes */
+    Py_ssize_t n_nodes, n_bases, n_sources;
+    KernelNode *nodes;
+    Source *sources; /* the bases, then the cells with numbers */
+} Nodes;
+
+static void *pointer_of(PyObject *number) { return PyLong_AsVoidPtr(number); }
+
+/* Fill an array from a sequence of tuples, each of `width` items, by `set(item, index, tuple)`. Return its length. */
+static Py_ssize_t fill(PyObject *sequence, Py_ssize_t width, size_t size, void **array, void (*set)(void *, PyObject *)) {
+    PyObject *items = PySequence_Tuple(sequence);
+    if (!items) return -1;
+    Py_ssize_t n = PyTuple_GET_SIZE(items);
+    char *found = PyMem_Calloc((size_t)n + 1, size);
+    *array = found;
+    if (!found) PyErr_NoMemory();
+    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < n; ++i) {
+        PyObject *row = PyTuple_GET_ITEM(items, i);
+        if (PyTuple_Check(row) && PyTuple_GET_SIZE(row) == width) set(found + (size_t)i * size, row);
+        else PyErr_Format(PyExc_TypeError, "%R has not %zd facts", row, width);
+    }
+    Py_DECREF(items);
+    return PyErr_Occurred() ? -1 : n;
+}
+
+static void set_node(void *to, PyObject *row) {
+    *(KernelNode *)to = (KernelNode){pointer_of(PyTuple_GET_ITEM(row, 0)), pointer_of(PyTuple_GET_ITEM(row, 1)), 0};
+}
+static void set_address(void *to, PyObject *row) {
+    *(Address *)to = (Address){pointer_of(PyTuple_GET_ITEM(row, 0)), PyLong_AsLongLong(PyTuple_GET_ITEM(row, 1))};
+}
+static void set_number(void *to, PyObject *row) {
+    PyObject *letter = PyTuple_GET_ITEM(row, 1);
+    int found = PyUnicode_Check(letter) && PyUnicode_GET_LENGTH(letter) == 1 ? (int)PyUnicode_READ_CHAR(letter, 0) : 0;
+    if (!found || !strchr("efd?bBhHiIqQ", found)) PyErr_Format(PyExc_ValueError, "%R is no kind of number", letter);
+    *(NumberAt *)to = (NumberAt){pointer_of(PyTuple_GET_ITEM(row, 0)), found};
+}
+static void set_index(void *to, PyObject *row) { *(Py_ssize_t *)to = PyLong_AsSsize_t(PyTuple_GET_ITEM(row, 0)); }
+
+/* Nodes(exec, context, nodes, sources, bases, held): `nodes` has for each kernel its node and its parameters; `sources`
+ * for each source its cell, or -1 for one of the first `bases`; its addresses; its numbers; its nodes;
+ * and whether Python has to update them. */
+static PyObject *nodes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *exec, *context, *nodes, *sources, *held;
+    Py_ssize_t bases;
+    if (!PyArg_ParseTuple(args, "OOOO!nO:Nodes", &exec, &context, &nodes, &PyTuple_Type, &sources, &bases, &held)) return NULL;
+    Nodes *self = (Nodes *)type->tp_alloc(type, 0);
+    if (!self) return NULL;
+    self->held = Py_NewRef(held);
+    self->exec = pointer_of(exec);
+    self->context = pointer_of(context);
+    self->n_bases = bases;
+    self->sources = PyMem_Calloc((size_t)PyTuple_GET_SIZE(sources) + 1, sizeof(Source));
+    if (!self->sources) goto failed;
+    self->n_sources = PyTuple_GET_SIZE(sources);
+    if (PyErr_Occurred() || bases < 0 || bases > self->n_sources) goto failed;
+    self->n_nodes = fill(nodes, 2, sizeof(KernelNode), (void **)&self->nodes, set_node);
+    if (self->n_nodes < 0) goto failed;
+    for (Py_ssize_t i = 0; i < self->n_sources; ++i) {
+        Source *source = &self->sources[i];
+        PyObject *addresses, *numbers, *dependents;
+        if (!PyArg_ParseTuple(PyTuple_GET_ITEM(sources, i), "nOOOp", &source->cell, &addresses, &numbers, &dependents,
+                              &source->by_python))
+            goto failed;
+        source->n_addresses = fill(addresses, 2, sizeof(Address), (void **)&source->addresses, set_address);
+        if (source->n_addresses < 0) goto failed;
+        source->n_numbers = fill(numbers, 2, sizeof(NumberAt), (void **)&source->numbers, set_number);
+        if (source->n_numbers < 0) goto failed;
+        source->n_dependents = fill(dependents, 1, sizeof(Py_ssize_t), (void **)&source->dependents, set_index);
+        if (source->n_dependents < 0) goto failed;
+        for (Py_ssize_t k = 0; k < source->n_dependents; ++k)
+            if (source->dependents[k] < 0 || source->dependents[k] >= self->n_nodes) goto failed;
+        if ((source->cell < 0) != (i < bases)) goto failed;
+        self->has_others |= source->by_python;
+    }
+    return (PyObject *)self;
+failed:
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_ValueError, "a source names a node or a cell that does not exist");
+    Py_DECREF(self);
+    return NULL;
+}
+
+static int nodes_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(((Nodes *)self)->held);
+    return 0;
+}
+
+static int nodes_clear(PyObject *self) {
+    Nodes *nodes = (Nodes *)self;
+    nodes->exec = NULL;
+    Py_CLEAR(nodes->held);
+    return 0;
+}
+
+static void nodes_dealloc(PyObject *self) {
+    Nodes *nodes = (Nodes *)self;
+    PyObject_GC_UnTrack(self);
+    for (Py_ssize_t i = 0; i < nodes->n_sources; ++i) {
+        PyMem_Free(nodes->sources[i].addresses);
+        PyMem_Free(nodes->sources[i].numbers);
+        PyMem_Free(nodes->sources[i].dependents);
+    }
+    PyMem_Free(nodes->sources);
+    PyMem_Free(nodes->nodes);
+    nodes_clear(self);
+    Py_TYPE(self)->tp_free(self);
+}
+
+PyTypeObject NodesType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "dagpu.compiled._reader.Nodes",
+    .tp_doc = "Nodes(exec, context, nodes, sources, bases, held): the nodes of an executable graph of kernels, and the\n"
+              "places of addresses and numbers in their parameters.",
+    .tp_basicsize = sizeof(Nodes),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = nodes_new,
+    .tp_dealloc = nodes_dealloc,
+    .tp_traverse = nodes_traverse,
+    .tp_clear = nodes_clear,
+};
+
+/* Write a number into parameters; its range has been checked. Return -1 with an error for any other object. */
+static int write_number(NumberAt *place, PyObject *number) {
+    char *at = place->at;
+    if (strchr("efd", place->letter)) {
+        double value = PyFloat_AsDouble(number);
+        float single = (float)value;
+        if (value == -1.0 && PyErr_Occurred()) return -1;
+        if (place->letter == 'e') {
+            if (!PyFloat_Pack2(value, at, 1)) return 0;
+            if (!PyErr_ExceptionMatches(PyExc_OverflowError)) return -1;
+            PyErr_Clear(); /* it rounds to infinity */
+            uint16_t infinite = value < 0 ? 0xFC00 : 0x7C00;
+            memcpy(at, &infinite, 2);
+            return 0;
+        }
+        if (place->letter == 'f') memcpy(at, &single, 4);
+        else memcpy(at, &value, 8);
+        return 0;
+    }
+    uint64_t value = PyLong_AsUnsignedLongLongMask(number); /* the low bytes are those of any narrower integer */
+    if (value == (uint64_t)-1 && PyErr_Occurred()) return -1;
+    memcpy(at, &value, strchr("?bB", place->letter) ? 1 : strchr("hH", place->letter) ? 2 : strchr("iI", place->letter) ? 4 : 8);
+    return 0;
+}
+
+static void mark(Nodes *self, Source *source, Py_ssize_t *changed) {
+    for (Py_ssize_t k = 0; k < source->n_dependents; ++k) {
+        KernelNode *node = &self->nodes[source->dependents[k]];
+        *changed += node->epoch != self->epoch;
+        node->epoch = self->epoch;
+    }
+}
+
+/* Write the addresses and numbers that differ into the parameters, as LaunchParameters.relocate does, and mark the nodes
+ * that depend on them. Return the number of these, or -1 with an error. With `only_look`, write nothing, and return 1 if
+ * Python has to update a node. Bases beyond those of a run are of memory that stays the graph's own. */
+static Py_ssize_t relocate(Nodes *self, PyObject *parameters, PyObject *bases, PyObject *memory, int only_look) {
+    PyObject *mine = SLOT(parameters, slots.parameters_bases), *numbers = SLOT(parameters, slots.parameters_numbers);
+    Py_ssize_t changed = 0;
+    if (!mine || !numbers || !PyList_CheckExact(mine) || !PyList_CheckExact(numbers)
+        || PyList_GET_SIZE(mine) != self->n_bases || PyList_GET_SIZE(bases) > self->n_bases
+        || PyList_GET_SIZE(numbers) != self->n_sources - self->n_bases) {
+        PyErr_SetString(PyExc_SystemError, "the nodes of a graph are not those of its parameters");
+        return -1;
+    }
+    self->epoch += !only_look;
+    for (Py_ssize_t i = 0; i < self->n_sources; ++i) {
+        Source *source = &self->sources[i];
+        if (only_look && !source->by_python) continue;
+        if (i < self->n_bases && i >= PyList_GET_SIZE(bases)) continue;
+        if (i >= self->n_bases) {
+            if (source->cell >= PyList_GET_SIZE(memory)) return PyErr_SetString(PyExc_SystemError, "there is no such cell"), -1;
+            PyObject *number = PyList_GET_ITEM(memory, source->cell);
+            if (PyList_GET_ITEM(numbers, i - self->n_bases) == number) continue; /* not by value: 0.0 equals -0.0 */
+            if (only_look) return 1;
+            for (Py_ssize_t k = 0; k < source->n_numbers; ++k)
+                if (write_number(&source->numbers[k], number) < 0) return -1;
+            mark(self, source, &changed);
+            PyList_SetItem(numbers, i - self->n_bases, Py_NewRef(number));
+            continue;
+        }
+        PyObject *before = PyList_GET_ITEM(mine, i), *base = PyList_GET_ITEM(bases, i);
+        if (before == base) continue;
+        int overflow;
+        long long old = PyLong_AsLongLongAndOverflow(before, &overflow);
+        uint64_t address = PyLong_AsUnsignedLongLong(base);
+        if (PyErr_Occurred()) return -1;
+        if (!overflow && (uint64_t)old == address) continue;
+        if (only_look) return 1;
+        for (Py_ssize_t k = 0; k < source->n_addresses; ++k) {
+            uint64_t value = address + (uint64_t)source->addresses[k].distance;
+            memcpy(source->addresses[k].at, &value, 8);
+        }
+        mark(self, source, &changed);
+        PyList_SetItem(mine, i, Py_NewRef(base)); /* last: a base that looks written is written */
+    }
+    return changed;
+}
+
+/* ---- the flight -------------------------------------------------------------------------------------------------- */
+
+typedef struct { Py_ssize_t buffer, base; } Pair;
+/* A flight of a plan whose graph has been captured once has the graph and the stream of the user's, which others may use
+ * too: the end of a run is an event, in the place of the graph of a boarding. */
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    void *exec;          /* the graph that was captured; NULL for idle graphs */
+    PyObject *stream;    /* the stream of that */
+    PyObject *held, *devices, *idle, *exclusive, *graphs; /* of each device itself, its dropped graphs and its arrivals */
+    PyObject *borrow, *give_back, *take_memory, *take_stream, *describe, *follow, *refuse, *needs_context;
+    Py_ssize_t n_bases, n_inputs, n_outputs;
+    Pair *inputs, *outputs;
+    int has_arenas, gathers, knows_context, is_useless, is_small;
+} Flight;
+
+static void set_pair(void *to, PyObject *row) {
+    *(Pair *)to = (Pair){PyLong_AsSsize_t(PyTuple_GET_ITEM(row, 0)), PyLong_AsSsize_t(PyTuple_GET_ITEM(row, 1))};
+}
+
+static PyObject *s_lost, *s_is_small, *s_raw, *s_handle, *s_address;
+
+static int list_append(PyObject *list, PyObject *item) { return PyList_Append(list, item); }
+
+/* Remove and return the last item of a list; NULL without an error if there is none. */
+static PyObject *list_pop(PyObject *list) {
+    Py_ssize_t n = PyList_GET_SIZE(list);
+    if (!n) return NULL;
+    PyObject *found = Py_NewRef(PyList_GET_ITEM(list, n - 1));
+    if (PyList_SetSlice(list, n - 1, n, NULL) < 0) Py_CLEAR(found);
+    return found;
+}
+
+/* Return 1 if the context of this thread has no value of a variable, or None; 0 if it has another, -1 with an error. */
+static int is_unset(PyObject *variable) {
+    PyObject *value = NULL;
+    if (PyContextVar_Get(variable, NULL, &value) < 0) return -1;
+    int unset = !value || value == Py_None;
+    Py_XDECREF(value);
+    return unset;
+}
+
+/* Return 1 if an idle graph may be launched now at all. */
+static int may_fly(Flight *self) {
+    if (self->is_useless || (!self->exec && !PyList_GET_SIZE(self->idle))) return 0;
+    if (!self->knows_context) { /* once there is a graph: to find that out takes a launch */
+        PyObject *needs = PyObject_CallNoArgs(self->needs_context);
+        if (!needs) return -1;
+        self->knows_context = needs == Py_True ? -1 : 1;
+        Py_DECREF(needs);
+    }
+    if (self->knows_context < 0 || !driver.launch) return 0;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->devices); ++i) {
+        PyObject *each = PyTuple_GET_ITEM(self->devices, i), *lost = PyObject_GetAttr(PyTuple_GET_ITEM(each, 0), s_lost);
+        Py_ssize_t retired = PyObject_Size(PyTuple_GET_ITEM(each, 1)), arrivals = PyObject_Size(PyTuple_GET_ITEM(each, 2));
+        Py_XDECREF(lost);
+        if (!lost || retired < 0 || arrivals < 0) return -1;
+        if (lost != Py_None || retired || arrivals) return 0;
+    }
+    return SLOT(known.exit_guard, slots.guard_begun) == Py_False ? is_unset(known.recorder) : 0;
+}
+
+/* Take an event for the end of a captured graph, unless its stream is full, or work for it is still being submitted. */
+static int board_captured(Flight *self, Boarding *boarding) {
+    PyObject *submitting = SLOT(self->stream, slots.stream_submitting), *marks = SLOT(self->stream, slots.stream_marks);
+    Py_ssize_t runs = submitting ? PyObject_Size(submitting) : -1, full = marks ? PyObject_Size(marks) : -1;
+    if (runs < 0 || full < 0) return -1;
+    if (runs || full >= MARKS) return 0;
+    boarding->graph = PyObject_CallNoArgs(self->take_stream);
+    if (!boarding->graph) return -1;
+    boarding->stream = Py_NewRef(self->stream);
+    return 1;
+}
+
+/* Put the address of a block of memory at a base. Return 1; 0 if there is no block. */
+static int set_base(PyObject *memory, Pair *pair, PyObject *bases) {
+    PyObject *block = PyList_GET_ITEM(memory, pair->buffer);
+    if (block == Py_None) return 0;
+    PyObject *address = Py_IS_TYPE(block, (PyTypeObject *)known.memory_block)
+        ? Py_XNewRef(SLOT(block, slots.block_address)) : PyObject_GetAttr(block, s_address);
+    if (!address) {
+        if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "a block of memory has no address");
+        return -1;
+    }
+    PyList_SetItem(bases, pair->base, address);
+    return 1;
+}
+
+/* Take an idle graph, or another one by the way of Python. Return 1 if there is one that has been instantiated. */
+static int take_graph(Flight *self, Boarding *boarding, int quick) {
+    if (!self->is_small) { /* not known before there is a topology */
+        PyObject *small = PyObject_GetAttr(self->graphs, s_is_small);
+        if (!small) return -1;
+        self->is_small = small == Py_True;
+        Py_DECREF(small);
+    }
+    if (self->is_small) boarding->graph = list_pop(self->idle);
+    if (!boarding->graph && !PyErr_Occurred()) {
+        PyObject *found = PyObject_CallOneArg(self->borrow, boarding->bases);
+        if (found && found != Py_None) boarding->graph = found;
+        else Py_XDECREF(found);
+    }
+    if (PyErr_Occurred()) return -1;
+    if (!boarding->graph) return 0;
+    if (!Py_IS_TYPE(boarding->graph, (PyTypeObject *)known.graph_exec)) return 0;
+    PyObject *raw = SLOT(boarding->graph, slots.graph_raw);
+    if (!raw || raw == Py_None) return 0;
+    PyObject *nodes = SLOT(boarding->graph, slots.graph_nodes);
+    if (!nodes || nodes == Py_None) { /* it has not been described yet */
+        PyObject *made = PyObject_CallOneArg(self->describe, boarding->graph);
+        if (!made) return -1;
+        Py_DECREF(made);
+        nodes = SLOT(boarding->graph, slots.graph_nodes);
+    }
+    if (nodes && Py_IS_TYPE(nodes, &NodesType)) boarding->nodes = Py_NewRef(nodes);
+    else self->is_useless = 1; /* the graphs of a plan have the same nodes */
+    return boarding->nodes ? 1 : 0;
+}
+
+int flight_board(PyObject *flight, PyObject *memory, Boarding *boarding, int quick) {
+    Flight *self = (Flight *)flight;
+    *boarding = (Boarding){NULL, NULL, NULL, NULL, NULL};
+    int good = may_fly(self), missing = self->gathers;
+    if (good != 1) return good;
+    if (self->exec) return board_captured(self, boarding);
+    if (quick && !PyList_GET_SIZE(self->exclusive)) return 0;
+    boarding->bases = PyList_New(self->n_bases);
+    if (!boarding->bases) return -1;
+    for (Py_ssize_t i = 0; i < self->n_bases; ++i) PyList_SET_ITEM(boarding->bases, i, Py_NewRef(zero));
+    for (Py_ssize_t i = 0; good == 1 && i < self->n_inputs; ++i) good = set_base(memory, &self->inputs[i], boarding->bases);
+    for (Py_ssize_t i = 0; good == 1 && i < self->n_outputs; ++i) {
+        int found = set_base(memory, &self->outputs[i], boarding->bases);
+        if (found < 0) good = -1;
+        missing |= !found;
+    }
+    if (good == 1) good = take_graph(self, boarding, quick);
+    if (good == 1) {
+        PyObject *kept = SLOT(boarding->graph, slots.graph_arenas);
+        int has_kept = kept && PyList_CheckExact(kept) && PyList_GET_SIZE(kept);
+        if (missing || (self->has_arenas && !has_kept)) {
+            boarding->arenas = PyObject_CallFunctionObjArgs(self->take_memory, boarding->graph, memory, boarding->bases, NULL);
+            if (!boarding->arenas) good = -1;
+        } else if (self->has_arenas) {
+            PyObject *address = PyObject_GetAttr(PyList_GET_ITEM(kept, 0), s_address);
+            if (!address) good = -1;
+            else PyList_SetItem(boarding->bases, 0, address);
+        }
+    }
+    if (good == 1 && ((Nodes *)boarding->nodes)->has_others) {
+        PyObject *parameters = SLOT(boarding->graph, slots.graph_parameters);
+        if (parameters && Py_IS_TYPE(parameters, (PyTypeObject *)known.launch_parameters)) {
+            Py_ssize_t by_python = relocate((Nodes *)boarding->nodes, parameters, boarding->bases, memory, 1);
+            good = by_python < 0 ? -1 : !by_python;
+        }
+    }
+    if (good == 1) {
+        boarding->stream = list_pop(self->exclusive);
+        if (!boarding->stream && !PyErr_Occurred()) boarding->stream = PyObject_CallNoArgs(self->take_stream);
+        if (!boarding->stream || !Py_IS_TYPE(boarding->stream, (PyTypeObject *)known.cuda_stream)) {
+            if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "this is no stream");
+            good = -1;
+        }
+    }
+    if (good != 1) flight_leave(flight, boarding);
+    return good;
+}
+
+static void clear(Boarding *boarding) {
+    Py_CLEAR(boarding->graph);
+    Py_CLEAR(boarding->stream);
+    Py_CLEAR(boarding->nodes);
+    Py_CLEAR(boarding->bases);
+    Py_CLEAR(boarding->arenas);
+}
+
+void flight_leave(PyObject *flight, Boarding *boarding) {
+    Flight *self = (Flight *)flight;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (boarding->graph) { /* by the way of Python: it may be new, or broken */
+        PyObject *done = PyObject_CallOneArg(self->give_back, boarding->graph);
+        if (!done) PyErr_WriteUnraisable(boarding->graph);
+        Py_XDECREF(done);
+    }
+    if (!self->exec && boarding->stream && list_append(self->exclusive, boarding->stream) < 0) PyErr_WriteUnraisable(boarding->stream);
+    clear(boarding);
+    PyErr_Restore(type, value, trace);
+}
+
+void flight_land(PyObject *flight, Boarding *boarding) {
+    Flight *self = (Flight *)flight;
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (self->exec) {
+        flight_leave(flight, boarding); /* it is the same: what was taken is an event */
+        PyErr_Restore(type, value, trace);
+        return;
+    }
+    if (list_append(self->idle, boarding->graph) < 0) PyErr_WriteUnraisable(boarding->graph);
+    if (list_append(self->exclusive, boarding->stream) < 0) PyErr_WriteUnraisable(boarding->stream);
+    clear(boarding);
+    PyErr_Restore(type, value, trace);
+}
+
+static int64_t nanoseconds(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
+}
+
+/* Poll a stream or an event, by the function that asks for it, for this number of nanoseconds. Return the driver's code.
+ * No GIL. */
+static int poll(int (*query)(void *), void *work, int64_t spin) {
+    int64_t end = 0;
+    for (;;) {
+        int code = query(work);
+        if (code != IS_BUSY || spin <= 0) return code;
+        int64_t now = nanoseconds();
+        if (!end) end = now + spin;
+        if (now >= end) return IS_BUSY;
+    }
+}
+
+/* Return the CUstream of a stream; NULL with an error. */
+static void *stream_of(PyObject *stream) {
+    PyObject *raw = SLOT(stream, slots.stream_raw), *number = raw ? PyObject_GetAttr(raw, s_handle) : NULL;
+    void *found = number ? pointer_of(number) : NULL;
+    Py_XDECREF(number);
+    return found;
+}
+
+/* Return the CUevent of an event; NULL with an error. */
+static void *event_of(PyObject *event) {
+    PyObject *number = PyObject_GetAttr(event, s_handle);
+    void *found = number ? pointer_of(number) : NULL;
+    Py_XDECREF(number);
+    return found;
+}
+
+int flight_poll(PyObject *flight, Boarding *boarding, double spin, const char **call) {
+    int is_event = ((Flight *)flight)->exec != NULL, code;
+    void *work = is_event ? event_of(boarding->graph) : stream_of(boarding->stream);
+    int (*query)(void *) = is_event ? driver.query_event : driver.query;
+    int (*synchronize)(void *) = is_event ? driver.synchronize_event : driver.synchronize;
+    *call = is_event ? spin < 0 ? "cuEventSynchronize" : "cuEventQuery" : spin < 0 ? "cuStreamSynchronize" : "cuStreamQuery";
+    if (PyErr_Occurred() || list_append(known.inside, Py_None) < 0) return -1;
+    Py_BEGIN_ALLOW_THREADS
+    code = spin < 0 ? synchronize(work) : poll(query, work, (int64_t)(spin * 1e9));
+    Py_END_ALLOW_THREADS
+    PyObject *none = list_pop(known.inside);
+    Py_XDECREF(none);
+    PyErr_Clear();
+    return code;
+}
+
+int flight_is_captured(PyObject *flight) { return ((Flight *)flight)->exec != NULL; }
+
+PyObject *flight_live(PyObject *flight) {
+    PyObject *devices = ((Flight *)flight)->devices;
+    if (PyTuple_GET_SIZE(devices) != 1) return Py_NewRef(Py_None); /* a run on several is a `Run` of Python in each of them */
+    PyObject *live = PyObject_GetAttrString(PyTuple_GET_ITEM(PyTuple_GET_ITEM(devices, 0), 0), "live");
+    if (live && !PySet_CheckExact(live)) {
+        PyErr_SetString(PyExc_SystemError, "the live runs of a device are no set");
+        Py_CLEAR(live);
+    }
+    return live;
+}
+
+void flight_forget(Boarding *boarding) { clear(boarding); }
+
+/* Launch a captured graph, and wait for the event after it. */
+static int fly_captured(Flight *self, Boarding *boarding, double spin, int *code, const char **call, int *refused) {
+    void *stream = stream_of(boarding->stream), *end = PyErr_Occurred() ? NULL : event_of(boarding->graph);
+    if (PyErr_Occurred() || list_append(known.inside, Py_None) < 0) return -1;
+    int found, launched;
+    const char *name = "cuGraphLaunch";
+    void *exec = self->exec;
+    Py_BEGIN_ALLOW_THREADS
+    found = driver.launch(exec, stream);
+    launched = !found;
+    if (!found) {
+        name = "cuEventRecord";
+        found = driver.record(end, stream);
+    }
+    if (!found && spin > 0) {
+        name = "cuEventQuery";
+        found = poll(driver.query_event, end, (int64_t)(spin * 1e9));
+        if (found == IS_BUSY) {
+            name = "cuEventSynchronize";
+            found = driver.synchronize_event(end);
+        }
+    }
+    Py_END_ALLOW_THREADS
+    PyObject *none = list_pop(known.inside);
+    Py_XDECREF(none);
+    PyErr_Clear();
+    *code = found;
+    *call = name;
+    *refused = launched ? -2 : -1;
+    return found ? REFUSED : spin > 0 ? LANDED : UNDER_WAY;
+}
+
+int flight_fly(PyObject *flight, PyObject *memory, Boarding *boarding, double spin, int *code, const char **call, int *refused) {
+    if (((Flight *)flight)->exec) return fly_captured((Flight *)flight, boarding, spin, code, call, refused);
+    Nodes *nodes = (Nodes *)boarding->nodes;
+    int is_alone = PyTuple_GET_SIZE(((Flight *)flight)->devices) == 1;
+    PyObject *parameters = SLOT(boarding->graph, slots.graph_parameters);
+    void *stream = stream_of(boarding->stream);
+    *code = 0;
+    *refused = -1;
+    *call = "";
+    if (!parameters || !Py_IS_TYPE(parameters, (PyTypeObject *)known.launch_parameters) || !nodes->exec) {
+        PyErr_SetString(PyExc_SystemError, "the graph has no parameters");
+        return -1;
+    }
+    if (PyErr_Occurred()) return -1;
+    Py_ssize_t changed = relocate(nodes, parameters, boarding->bases, memory, 0);
+    if (changed < 0 || list_append(known.inside, Py_None) < 0) { /* some parameters may be written, and their nodes are not */
+        PyObject *type, *value, *trace;
+        PyErr_Fetch(&type, &value, &trace);
+        if (PyObject_SetAttrString(boarding->graph, "broken", Py_True) < 0) PyErr_Clear();
+        PyErr_Restore(type, value, trace);
+        return -1;
+    }
+    int found = 0, node_refused = -1, launched = 0;
+    const char *name = "cuGraphLaunch";
+    int64_t wait = spin > 0 ? (int64_t)(spin * 1e9) : 0;
+    unsigned epoch = nodes->epoch;
+    Py_BEGIN_ALLOW_THREADS
+    if (changed) { /* without a context the driver of CUDA 13.0 ends the process */
+        void *popped;
+        name = "cuCtxPushCurrent";
+        found = driver.push(nodes->context);
+        if (!found) {
+            name = "cuGraphExecKernelNodeSetParams";
+            for (Py_ssize_t i = 0; !found && i < nodes->n_nodes; ++i)
+                if (nodes->nodes[i].epoch == epoch) {
+                    found = driver.set_params(nodes->exec, nodes->nodes[i].node, nodes->nodes[i].params);
+                    if (found) node_refused = (int)i;
+                }
+            driver.pop(&popped);
+        }
+    }
+    if (!found) {
+        name = "cuGraphLaunch";
+        found = driver.launch(nodes->exec, stream);
+        launched = !found;
+    }
+    if (launched && spin > 0) {
+        name = "cuStreamQuery";
+        found = poll(driver.query, stream, wait);
+        if (found == IS_BUSY && is_alone) { /* of several devices one may be lost, for which the others would wait */
+            name = "cuStreamSynchronize";
+            found = driver.synchronize(stream);
+        }
+    }
+    Py_END_ALLOW_THREADS
+    PyObject *none = list_pop(known.inside);
+    Py_XDECREF(none);
+    PyErr_Clear();
+    *code = found;
+    *call = name;
+    *refused = launched ? -2 : node_refused; /* -2: the launch itself was accepted */
+    if (found == IS_BUSY) return UNDER_WAY;
+    return found ? REFUSED : spin > 0 ? LANDED : UNDER_WAY;
+}
+
+PyObject *flight_follow(PyObject *flight, PyObject *memory, Boarding *boarding) {
+    Flight *self = (Flight *)flight;
+    PyObject *arenas = boarding->arenas ? boarding->arenas : Py_None;
+    PyObject *run = PyObject_CallFunctionObjArgs(self->follow, boarding->graph, boarding->stream, memory, arenas, NULL);
+    clear(boarding);
+    return run;
+}
+
+PyObject *flight_refused(PyObject *flight, PyObject *memory, Boarding *boarding, int code, const char *call, int refused) {
+    Flight *self = (Flight *)flight;
+    PyObject *arenas = boarding->arenas ? boarding->arenas : Py_None;
+    PyObject *run = PyObject_CallFunction(
+        self->refuse, "OOOOisii", boarding->graph, boarding->stream, memory, arenas, code, call, refused == -2, refused);
+    clear(boarding);
+    return run;
+}
+
+/* flight(memory, spin): a `Strategy`. */
+static PyObject *flight_call(PyObject *flight, PyObject *const *args, size_t flags, PyObject *names) {
+    if (PyVectorcall_NARGS(flags) != 2 || (names && PyTuple_GET_SIZE(names)) || !PyList_CheckExact(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "a flight takes the memory and the spin of a run");
+        return NULL;
+    }
+    double spin = PyFloat_AsDouble(args[1]);
+    if (spin == -1.0 && PyErr_Occurred()) return NULL;
+    Boarding boarding;
+    int code, refused, good = flight_board(flight, args[0], &boarding, 0);
+    const char *call;
+    if (good != 1) return good ? NULL : Py_NewRef(Py_None);
+    int outcome = flight_fly(flight, args[0], &boarding, spin, &code, &call, &refused);
+    if (outcome == LANDED) {
+        flight_land(flight, &boarding);
+        return Py_NewRef(known.completed);
+    }
+    if (outcome == UNDER_WAY) return flight_follow(flight, args[0], &boarding);
+    if (outcome == REFUSED) return flight_refused(flight, args[0], &boarding, code, call, refused);
+    flight_leave(flight, &boarding);
+    return NULL;
+}
+
+/* Flight(devices, idle, exclusive, graphs, functions, bases, inputs, outputs, has_arenas, gathers, exec, stream) */
+static PyObject *flight_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *devices, *idle, *exclusive, *graphs, *functions, *inputs, *outputs, *exec, *stream;
+    Py_ssize_t bases;
+    int has_arenas, gathers;
+    if (!PyArg_ParseTuple(args, "O!O!O!OO!nOOppOO:Flight", &PyTuple_Type, &devices, &PyList_Type, &idle, &PyList_Type,
+                          &exclusive, &graphs, &PyTuple_Type, &functions, &bases, &inputs, &outputs, &has_arenas, &gathers,
+                          &exec, &stream))
+        return NULL;
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(devices); ++i)
+        if (!PyTuple_Check(PyTuple_GET_ITEM(devices, i)) || PyTuple_GET_SIZE(PyTuple_GET_ITEM(devices, i)) != 3)
+            return PyErr_SetString(PyExc_TypeError, "a device has its dropped graphs and its arrivals beside it"), NULL;
+    if (PyTuple_GET_SIZE(functions) != 8) return PyErr_SetString(PyExc_TypeError, "a flight takes 8 functions"), NULL;
+    if (must_know(&known.memory_block, &known.completed, "Flight") < 0) return NULL;
+    Flight *self = (Flight *)type->tp_alloc(type, 0);
+    if (!self) return NULL;
+    self->call = flight_call;
+    self->held = Py_NewRef(args); /* the rest is borrowed from it */
+    self->devices = devices;
+    self->idle = idle;
+    self->exclusive = exclusive;
+    self->graphs = graphs;
+    self->exec = exec == Py_None ? NULL : pointer_of(exec);
+    self->stream = stream;
+    if (self->exec && !Py_IS_TYPE(stream, (PyTypeObject *)known.cuda_stream))
+        PyErr_SetString(PyExc_TypeError, "a captured graph has a stream");
+    PyObject **all[] = {&self->borrow, &self->give_back, &self->take_memory, &self->take_stream,
+                        &self->describe, &self->follow, &self->refuse, &self->needs_context};
+    for (int i = 0; i < 8; ++i) *all[i] = PyTuple_GET_ITEM(functions, i);
+    self->n_bases = bases;
+    self->has_arenas = has_arenas;
+    self->gathers = gathers;
+    self->n_inputs = fill(inputs, 2, sizeof(Pair), (void **)&self->inputs, set_pair);
+    if (self->n_inputs >= 0) self->n_outputs = fill(outputs, 2, sizeof(Pair), (void **)&self->outputs, set_pair);
+    if (PyErr_Occurred()) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static int flight_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(((Flight *)self)->held);
+    return 0;
+}
+
+static void flight_dealloc(PyObject *self) {
+    Flight *flight = (Flight *)self;
+    PyObject_GC_UnTrack(self);
+    PyMem_Free(flight->inputs);
+    PyMem_Free(flight->outputs);
+    Py_CLEAR(flight->held);
+    Py_TYPE(self)->tp_free(self);
+}
+
+PyTypeObject FlightType = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "dagpu.compiled._reader.Flight",
+    .tp_doc = "Launches idle graphs of a plan as the function does that `idle_graph_launch` returns.",
+    .tp_basicsize = sizeof(Flight),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = flight_new,
+    .tp_dealloc = flight_dealloc,
+    .tp_traverse = flight_traverse, /* no tp_clear: what it holds breaks the cycles */
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Flight, call),
+};
+
+int flight_ready(void) {
+    struct { PyObject **at; const char *text; } all[] = {
+        {&s_lost, "lost"}, {&s_is_small, "is_small"}, {&s_raw, "raw"}, {&s_handle, "handle"}, {&s_address, "address"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
+        if (!(*all[i].at = PyUnicode_InternFromString(all[i].text))) return -1;
+    return 0;
+}

@@ -1,0 +1,130 @@
+/* The module `dagpu.compiled._reader`: what Python gives to the parts, and what they offer. */
+#include "compiled.h"
+#include <structmember.h>
+#include <stddef.h>
+
+Known known;
+Slots slots;
+PyObject *s_state, *zero, *one;
+
+int flight_ready(void);
+int calls_ready(void);
+int landing_ready(void);
+PyObject *py_set_driver(PyObject *module, PyObject *addresses);
+PyObject *py_counts(PyObject *module, PyObject *unused);
+
+#define OBJECT(name) {#name, offsetof(Known, name)}
+static const struct { const char *name; size_t at; } objects[] = {
+    OBJECT(handle_base), OBJECT(handle_state), OBJECT(storage), OBJECT(no_graph), OBJECT(argument_error), OBJECT(ndarray),
+    OBJECT(same_element), OBJECT(cut_matches), OBJECT(acquire), OBJECT(release), OBJECT(taken), OBJECT(new_handle),
+    OBJECT(tensor), OBJECT(tensor_mut), OBJECT(loaded_plan), OBJECT(memory_block), OBJECT(graph_exec), OBJECT(cuda_stream),
+    OBJECT(launch_parameters), OBJECT(inside), OBJECT(exit_guard), OBJECT(recorder), OBJECT(completed), OBJECT(then),
+    OBJECT(value), OBJECT(pure), OBJECT(graph_launch), OBJECT(device_op), OBJECT(direct_call), OBJECT(settings),
+    OBJECT(interpreter_class), OBJECT(interpreter), OBJECT(thread_local_), OBJECT(outside), OBJECT(block),
+    OBJECT(async_library), OBJECT(started), OBJECT(origins), OBJECT(ours), OBJECT(is_ours), OBJECT(chosen_device), OBJECT(chosen_mesh),
+    OBJECT(lookup), OBJECT(variables), OBJECT(keys), OBJECT(plans), OBJECT(finish), OBJECT(miss), OBJECT(shared_tensor),
+    OBJECT(leaf_memory), OBJECT(new_tensor), OBJECT(lock), OBJECT(thread_state),
+};
+
+#define PLACE(object, slot, at) {offsetof(Known, object), slot, offsetof(Slots, at)}
+static const struct { size_t object; const char *slot; size_t at; } places[] = {
+    PLACE(handle_base, "_state", handle_state), PLACE(handle_base, "_moved", handle_moved),
+    PLACE(handle_state, "kind", state_kind), PLACE(handle_state, "storage", state_storage),
+    PLACE(handle_state, "layout", state_layout), PLACE(handle_state, "origin", state_origin),
+    PLACE(handle_state, "lender", state_lender), PLACE(handle_state, "loan", state_loan),
+    PLACE(handle_state, "holders", state_holders), PLACE(storage, "device", storage_device),
+    PLACE(storage, "nbytes", storage_nbytes), PLACE(storage, "memory", storage_memory),
+    PLACE(storage, "lock", storage_lock), PLACE(storage, "graph", storage_graph), PLACE(storage, "lost", storage_lost),
+    PLACE(storage, "shares", storage_shares), PLACE(lock, "writer", lock_writer), PLACE(lock, "readers", lock_readers),
+    PLACE(lock, "holder", lock_holder), PLACE(thread_state, "where", thread_where), PLACE(loaded_plan, "runs", plan_runs),
+    PLACE(loaded_plan, "direct", plan_direct), PLACE(loaded_plan, "graph_from", plan_graph_from),
+    PLACE(loaded_plan, "graph_is_ready", plan_graph_ready), PLACE(loaded_plan, "settings", plan_settings),
+    PLACE(loaded_plan, "is_compiled", plan_compiled),
+    PLACE(loaded_plan, "spin", plan_spin), PLACE(loaded_plan, "pace", plan_pace), PLACE(loaded_plan, "place", plan_place),
+    PLACE(loaded_plan, "prepared", plan_prepared), PLACE(memory_block, "address", block_address),
+    PLACE(graph_exec, "raw", graph_raw), PLACE(graph_exec, "parameters", graph_parameters),
+    PLACE(graph_exec, "arenas", graph_arenas), PLACE(graph_exec, "nodes", graph_nodes), PLACE(cuda_stream, "raw", stream_raw),
+    PLACE(cuda_stream, "still_submitting", stream_submitting), PLACE(cuda_stream, "_marks", stream_marks),
+    PLACE(launch_parameters, "bases", parameters_bases), PLACE(launch_parameters, "numbers", parameters_numbers),
+    PLACE(exit_guard, "begun", guard_begun), PLACE(then, "source", then_source), PLACE(then, "f", then_f),
+    PLACE(then, "origin", then_origin), PLACE(device_op, "_plans", then_plans), PLACE(value, "content", value_content),
+    PLACE(value, "origin", value_origin), PLACE(pure, "plans", pure_plans), PLACE(graph_launch, "captured", launch_captured),
+    PLACE(graph_launch, "origin", launch_origin), PLACE(direct_call, "read", direct_read),
+    PLACE(direct_call, "_build", direct_build), PLACE(direct_call, "_attaches", direct_attaches),
+    PLACE(direct_call, "_on_failure", direct_on_failure), PLACE(settings, "spin", settings_spin),
+    PLACE(settings, "direct", settings_direct), PLACE(leaf_memory, "_index", leaf_index),
+    PLACE(leaf_memory, "_kind", leaf_kind), PLACE(leaf_memory, "_layout", leaf_layout),
+    PLACE(new_tensor, "_device", new_device), PLACE(new_tensor, "_nbytes", new_nbytes),
+    PLACE(new_tensor, "_buffer", new_buffer), PLACE(new_tensor, "_layout", new_layout),
+    PLACE(new_tensor, "_origin", new_origin),
+};
+
+static PyObject **known_at(size_t at) { return (PyObject **)((char *)&known + at); }
+
+int must_know(PyObject **first, PyObject **last, const char *what) {
+    for (PyObject **each = first; each <= last; ++each)
+        if (!*each) return PyErr_Format(PyExc_RuntimeError, "%s: Python has not given all that it needs", what), -1;
+    return 0;
+}
+
+/* Return the place of a slot in the objects of a class, or of a subclass of it; -1 with an error if it has none. */
+static Py_ssize_t place_of_slot(PyObject *of, const char *name) {
+    PyObject *type = PyType_Check(of) ? of : (PyObject *)Py_TYPE(of), *found = PyObject_GetAttrString(type, name);
+    if (!found) return -1;
+    Py_ssize_t at = -1;
+    if (Py_IS_TYPE(found, &PyMemberDescr_Type) && ((PyMemberDescrObject *)found)->d_member->type == T_OBJECT_EX)
+        at = ((PyMemberDescrObject *)found)->d_member->offset;
+    else PyErr_Format(PyExc_TypeError, "%R has no slot %s", type, name);
+    Py_DECREF(found);
+    return at;
+}
+
+/* learn(**objects): keep these objects, and find the slots of the classes among them. */
+static PyObject *py_learn(PyObject *module, PyObject *args, PyObject *given) {
+    PyObject *name, *value;
+    Py_ssize_t at = 0;
+    if (PyTuple_GET_SIZE(args)) return PyErr_SetString(PyExc_TypeError, "learn takes names"), NULL;
+    while (given && PyDict_Next(given, &at, &name, &value)) {
+        size_t i = 0, n = sizeof objects / sizeof *objects;
+        while (i < n && PyUnicode_CompareWithASCIIString(name, objects[i].name)) ++i;
+        if (i == n) return PyErr_Format(PyExc_TypeError, "%U is no name that is known here", name), NULL;
+        for (size_t k = 0; k < sizeof places / sizeof *places; ++k) {
+            if (places[k].object != objects[i].at) continue;
+            Py_ssize_t found = place_of_slot(value, places[k].slot);
+            if (found < 0) return NULL;
+            *(Py_ssize_t *)((char *)&slots + places[k].at) = found;
+        }
+        Py_XSETREF(*known_at(objects[i].at), Py_NewRef(value));
+    }
+    return Py_NewRef(Py_None);
+}
+
+static PyMethodDef functions[] = {
+    {"learn", (PyCFunction)(void (*)(void))py_learn, METH_VARARGS | METH_KEYWORDS,
+     "learn(**objects): keep these objects, and find the slots of the classes among them."},
+    {"begin", (PyCFunction)(void (*)(void))py_begin, METH_FASTCALL,
+     "begin(reading, loaded, origin): lock the memory of a call, move its handles and count its run; see begin_run."},
+    {"end", py_end, METH_O, "end(reading): release the locks of a call; see end_run."},
+    {"set_driver", py_set_driver, METH_O, "set_driver(addresses): take the addresses of the driver's functions by name."},
+    {"sync", py_sync, METH_O, "sync(op): the result of an op; `MISS`, with no effect, if Python must run it."},
+    {"may_serve", py_may_serve, METH_O, "may_serve(op): whether an idle graph may serve a run of this op."},
+    {"launch", py_launch, METH_O,
+     "launch(op): the `Landing` of an op's run in a task; `MISS`, with no effect, if Python must run it."},
+    {"sync_method", py_sync_method, METH_VARARGS, "sync_method(DeviceOp, function): the method `sync` in C."},
+    {"call_method", py_call_method, METH_VARARGS, "call_method(Pipeline, function): the method `__call__` in C."},
+    {"counts", py_counts, METH_NOARGS, "counts(): the calls of `sync` that were served here, and those left to Python."},
+    {NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "dagpu.compiled._reader", "The compiled reader of the table of a run.", -1, functions};
+
+PyMODINIT_FUNC PyInit__reader(void) {
+    if (!(s_state = PyUnicode_InternFromString("_state")) || !(zero = PyLong_FromLong(0)) || !(one = PyLong_FromLong(1)) || flight_ready() < 0 || calls_ready() < 0 || landing_ready() < 0)
+        return NULL;
+    PyObject *module = PyModule_Create(&definition);
+    PyTypeObject *types[] = {&RowsType, &NodesType, &FlightType};
+    for (size_t i = 0; module && i < sizeof types / sizeof *types; ++i)
+        if (PyModule_AddType(module, types[i]) < 0) Py_CLEAR(module);
+    return module;
+}
