@@ -4,7 +4,9 @@
  * - gate.c: locks the memory of a call and moves its handles, and releases the locks (begin_run and end_run).
  * - nodes.c: the nodes of a graph of kernels, and the update of those that changed (GraphExec.update_nodes).
  * - flight.c: launches a graph, or copies an array, and waits for it (idle_graph_launch, launch_captured, copy_launch).
- * - calls.c: the whole of a call of sync() by these three, and the op that a call of a pipeline returns.
+ * - launched.c: a launch that is under way, as a `Run` (CudaRun).
+ * - serving.c, calls.c, landing.c: the plan that serves an op, and the whole of a call of sync() and of `await` by these.
+ * - pipeline_op.c: the op that a call of a pipeline returns.
  * - module.c: what Python gives to them: classes with the places of their slots, and objects.
  *
  * Each part does what its reference in Python does, by the same data, and refuses what it does not know: then the
@@ -174,6 +176,13 @@ int flight_is_awaited(PyObject *flight);
 PyObject *flight_live(PyObject *flight);
 /* Drop what a run has held whose end nobody knows. */
 void flight_forget(Boarding *boarding);
+
+/* ---- a launch that is under way (launched.c) -------------------------------------------------------------------- */
+
+/* Return the `Run` of a launch. It takes over what the boarding holds. */
+PyObject *launched_run(PyObject *flight, PyObject *memory, Boarding *boarding);
+/* Poll such a run for this number of seconds. Return 1 if it is over; 0 if not, and for any other run; -1 with an error. */
+int launched_poll(PyObject *run, double seconds);
 
 /* ---- whole calls (calls.c) -------------------------------------------------------------------------------------- */
 

@@ -490,7 +490,7 @@ static PyObject *flight_call(PyObject *flight, PyObject *const *args, size_t fla
         flight_land(flight, &boarding);
         return Py_NewRef(known.completed);
     }
-    if (outcome == UNDER_WAY) return flight_follow(flight, args[0], &boarding);
+    if (outcome == UNDER_WAY) return launched_run(flight, args[0], &boarding);
     if (outcome == REFUSED) return flight_refused(flight, args[0], &boarding, code, call, refused);
     flight_leave(flight, &boarding);
     return NULL;

@@ -1,6 +1,6 @@
 """`Source`, an op whose value is set from outside, and `cutoff`, which hides equal values from what comes after it."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from threading import get_ident
 from typing import Any, Final, TypeAlias, final, overload
@@ -325,6 +325,16 @@ def _is_alone(tensor: Any) -> bool:
 def as_read(value: Any) -> Any:
     """Return the value of a source for one more reader: a tensor as another handle to it."""
     return value.clone() if type(value) is SharedTensor else value
+
+
+def revisions_at(instant: Snapshot, sources: Iterable[Source[Any]]) -> Mapping[Any, int]:
+    """Return the revisions of sources at an instant."""
+    return {node: node.cell.history.at(instant).revision for node in sources}
+
+
+def differ(made_for: Mapping[Any, int], instant: Snapshot) -> bool:
+    """Return true if one of these sources has another revision at an instant."""
+    return any(node.cell.history.at(instant).revision != revision for node, revision in made_for.items())
 
 
 def _own(x: Any, kind: type[Any], whose: Source[Any] | None) -> Any:

@@ -35,7 +35,7 @@ from dagpu.runtime.execute import call_on_plan, next_stage
 from dagpu.runtime.loaded_plan import Settings
 from dagpu.runtime.waits import Waits
 from dagpu.tracing.compare_values import same_kind
-from dagpu.tracing.live_inputs import Bound, LetThrough, LiveInput, LiveInputs
+from dagpu.tracing.live_inputs import Bound, LastCall, LetThrough, LiveInput, LiveInputs
 from dagpu.tracing.program_builder import ProgramBuilder, SharedBuffer
 from dagpu.tracing.run_memo import ends_on_host
 from dagpu.tracing.tracer import Tracer
@@ -308,7 +308,7 @@ class IncrementalRun:
         another type or shape.
         """
         shared = self._shared
-        if shared is not None and shared.changes != self._shared_at:
+        if shared is not None and shared.observed.changes != self._shared_at:
             self._follow_sharing(shared)
         fits, changed = self._mark_changed(snapshot, newer)
         if not fits or (live.reads and self._stale & live.structural_bits()):
@@ -320,19 +320,14 @@ class IncrementalRun:
         since, self._host_newer = self._host_newer, 0
         if self._layer.computes:
             try:
-                self._layer.refresh(since, self._mark_cutoff)
+                self._layer.refresh(since, self._mark)
             except NewTraceNeeded:
                 return False
         self._host_stale = 0
         return not (live.reads and self._stale & live.structural_bits())
 
     def _mark(self, bits: int) -> None:
-        """Note that the sources of these bits have changed."""
-        self._host_newer |= bits
-        self._mark_cutoff(bits)
-
-    def _mark_cutoff(self, bits: int) -> None:
-        """Note that the values have changed that cutoffs of these bits let through."""
+        """Note that the sources of these bits have changed, or what cutoffs of these bits let through."""
         self._stale |= bits
         self._host_stale |= bits
         for stage in self._stages:
@@ -352,7 +347,7 @@ class IncrementalRun:
         """Add the bits of the sources that differ from the trace's values. Return false if one needs a new trace, and
         the inputs that differ with their versions in the snapshot. Of the sources in `newer` alone, unless it is
         None."""
-        fits, changed, inputs = True, [], self._inputs
+        fits, changed, inputs, bits = True, [], self._inputs, 0
         if newer is None:
             newer = {node: node.cell.history.at(snapshot) for node in inputs}
         for node, version in newer.items():
@@ -365,10 +360,12 @@ class IncrementalRun:
                 boxes = version.parts_since(before.revision)
                 if boxes is not None or made.own in self._parts:
                     self._note_parts(made.own, boxes)
-            self._mark(made.own)
+            bits |= made.own
             kind = type(version.value)
             fits = fits and ((kind in PLAIN and kind is type(made.value)) or same_kind(made.value, version.value))
             changed.append((made, version))
+        self._host_newer |= bits
+        self._mark(bits)
         return fits, changed
 
     def _note_parts(self, bit: int, boxes: tuple[Box, ...] | None) -> None:
@@ -448,7 +445,7 @@ class IncrementalRun:
         """Return the memory that is still right in a snapshot, and what closures have returned: of the last trace, and
         of those that have failed since."""
         available: Contents = {}
-        bound: dict[AnyOp, tuple[Any, Any]] = {}
+        bound: dict[AnyOp, LastCall] = {}
         again = self._build is None
         if self._live is not None:
             self._mark_changed(snapshot)
@@ -474,7 +471,7 @@ class IncrementalRun:
         assert live is not None
         live.bound_before, live.are_equal = bound, table.are_equal
         if self._shared is not None:
-            self._shared_at = self._shared.changes
+            self._shared_at = self._shared.observed.changes
             live.sharing = None if self._shared.is_alone else self._shared
         stages: list[LiveStage] = []
         made: Made = {}
@@ -539,7 +536,7 @@ class IncrementalRun:
 
     def _follow_sharing(self, shared: SharedWork) -> None:
         """Share with other feeds what they observe too now, and nothing else."""
-        self._shared_at = shared.changes
+        self._shared_at = shared.observed.changes
         self._layer = None  # it calls the closures that are shared
         for stage in self._stages:
             self._maker.share(stage, shared)

@@ -191,7 +191,8 @@ class LiveStage:
         and the update may run it."""
         if self.cutoffs.inputs or self.lost or self.fresh or self.shares_updates or self.tiles.latest:
             return None
-        return self.plans.known(mask)
+        found = self.plans.kept.use(mask)
+        return found if type(found) is UpdatePlan else None
 
     def find_whole(self, mask: int, parts: ChangedParts | None) -> UpdatePlan | None:
         """Return the plan for all of the update for a change of these bits; None if it must be run in parts."""
@@ -291,11 +292,15 @@ class LiveStage:
         if update.decides:
             differing = self.cutoffs.find_differing(update.compare)
             outputs = update.outputs_of(differing)
-        lost = frozenset([buffer for buffer, here in outputs if here in spoilt]) if spoilt else spoilt
-        self._replace([each for each in outputs if each[0] not in lost] if lost else outputs, memory)
+        on_devices = self._targets_on_devices
+        for buffer, here in outputs:
+            if here not in spoilt:
+                held: Any = memory[here]
+                self.targets.replace(buffer, held if buffer in on_devices else make_unwritable(held))
         if update.decides:
             self.cutoffs.decide_all(update.note(differing))
         made = frozenset([buffer for buffer, _ in outputs]) if update.decides else update.targets
+        lost = frozenset([buffer for buffer, here in outputs if here in spoilt]) if spoilt else spoilt
         self.lost = (self.lost - made) | lost
         self.fresh = (self.fresh | made) - lost
 
@@ -328,14 +333,6 @@ class LiveStage:
         if update.tiles is not None:
             update.tiles.bind(memory, targets)
         return memory
-
-    def _replace(self, outputs: Sequence[tuple[int, int]], memory: Sequence[object]) -> None:
-        """Take over the memory in which an update has made targets: for each its number in the whole program, and in
-        that of the update."""
-        buffers = self.staleness.program.buffers
-        for buffer, here in outputs:
-            made: Any = memory[here]
-            self.targets.replace(buffer, make_unwritable(made) if buffers[buffer].device == HOST else made)
 
 
 def _targets_on_devices(staleness: Staleness) -> set[int]:

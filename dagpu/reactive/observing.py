@@ -126,7 +126,7 @@ class Observed(FlowStage[Any]):
         self._due = True
         value = await await_steps(protected(self._update(snapshot), _UPDATE))
         self._due = False
-        return own_containers(value)
+        return value if type(value) is SharedTensor else own_containers(value)
 
     def _changed_snapshot(self) -> Snapshot | None:
         """Return the present instant if there is a value to make for it; None if nothing has changed."""

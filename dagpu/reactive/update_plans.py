@@ -165,13 +165,14 @@ class UpdatePlans:
         self._settings = settings
         self._on_plan = on_plan
         self._keeps_memory = keeps_memory
-        self._plans: Recent[Hashable, UpdatePlan | str] = Recent(MOST_PLANS)
-        """By what has changed, and the lists of tiles: the plan, or the reason why there is none that decides."""
+        self.kept: Recent[Hashable, UpdatePlan | str] = Recent(MOST_PLANS)
+        """By what has changed (its bits, if that is all), and the lists of tiles: the plan, or the reason why there is
+        none that decides."""
         self._verifier: UpdateVerifier | None = None
         """The checker of updates; None until the first proof."""
 
     def __len__(self) -> int:
-        return len(self._plans)
+        return len(self.kept)
 
     def with_staleness(self, staleness: Staleness) -> "UpdatePlans":
         """Return a holder without plans, for another analysis of the program."""
@@ -182,9 +183,9 @@ class UpdatePlans:
         key: Hashable = change if change[1:] != _NOTHING_ELSE else change.mask
         if tiles is not None:
             key = change, tiles.prepared.update.chosen, tiles.prepared.lengths, tiles.copied
-        plan = self._plans.use(key)
+        plan = self.kept.use(key)
         if plan is None:
-            plan = self._plans.keep(key, self._whole(change) if tiles is None else self._tiled(change, tiles))
+            plan = self.kept.keep(key, self._whole(change) if tiles is None else self._tiled(change, tiles))
         assert type(plan) is UpdatePlan
         if tiles is not None and plan.tiles is not None:
             prepared = tiles.prepared
@@ -195,16 +196,11 @@ class UpdatePlans:
                 plan.tiles.put_lists(prepared.array)
         return plan
 
-    def known(self, mask: int) -> UpdatePlan | None:
-        """Return the plan for a change of these bits and nothing else; None if none is made yet."""
-        found = self._plans.use(mask)
-        return found if type(found) is UpdatePlan else None
-
     def find_deciding(self, mask: int, cutoffs: int) -> UpdatePlan | str:
         """Return the plan for a change of the bits `mask` that decides these cutoffs itself, or the reason why there
         can be none."""
         change = Change(mask, compare=cutoffs)  # which waits for none of them, so no part of an update is like it
-        return self._plans.use(change) or self._plans.keep(change, self._deciding(change))
+        return self.kept.use(change) or self.kept.keep(change, self._deciding(change))
 
     # ---- making
 

@@ -28,7 +28,7 @@ from dagpu.runtime.run_call import run_call
 from dagpu.runtime.waits import BlockingWaits, Waits, drive
 from dagpu.tracing.cache_key import flatten_op
 from dagpu.tracing.own_plans import sources_of_part
-from dagpu.tracing.run_memo import PENDING, BoundClaims, Deferred, RunMemo, part_of
+from dagpu.tracing.run_memo import PENDING, Deferred, RunMemo, part_of
 from dagpu.tracing.tracer import Stage, Tracer
 from dagpu.tracing.user_code import apply_map, call_closure, not_an_op_error
 from dagpu.tracing.value_tokens import is_fixed
@@ -235,13 +235,13 @@ class _TracedRun:
         """The run of which this one makes parts, and these parts."""
         self.locks: Locks = Locks(origin) if whole is None else whole.locks
         self.runs: dict[object, _TracedRun] = {} if whole is None else whole.runs
-        """The runs of the whole and of its parts, by the owners of their claims."""
+        """The runs of the whole and of its parts, by their claims."""
         self._waited = False
 
     async def run(self) -> Any:
         """Run the op, and return its result. Store the plan for later runs."""
         tracer, runs = self.tracer, self.runs
-        runs[tracer.run] = self
+        runs[tracer.claims] = self
         locked = frozenset(self.locks.held)
         try:
             while not tracer.finished:
@@ -255,7 +255,7 @@ class _TracedRun:
             tracer.abandon("the run that was to make them failed or was cancelled")
             raise
         finally:
-            del runs[tracer.run]
+            del runs[tracer.claims]
             self.locks.release(locked)
 
     async def go_on(self) -> bool:
@@ -434,8 +434,8 @@ async def run_shared(op: Shared[Any], settings: Settings, waits: Waits, origin: 
         bottom = bottom.source
     if pipeline_call(bottom) is None or (above and type(above[-1].f) in BUILT_IN):
         return MISS, op
-    claims = BoundClaims([(op.once, {})])
-    if op.once.remembers() or not claims.claim():
+    memo = RunMemo()
+    if op.once.remembers() or not memo.claims.take_all([op.once]):
         return MISS, op
     try:
         value = await call_directly(bottom, settings, waits, origin)
@@ -445,11 +445,11 @@ async def run_shared(op: Shared[Any], settings: Settings, waits: Waits, origin: 
             if waits.pause_is_due():
                 await waits.pause()
             value = apply_map(node, value)
-        memo = RunMemo()
         result = memo.record_shared(op, value)
-        return claims.publish(([memo.claimed_value(op.once)], result)), None
+        memo.claims.publish(op.once, memo.claimed_value(op.once), {})
+        return result, None
     finally:
-        claims.abandon()
+        memo.abandon()
 
 
 def _above(op: AnyOp, nodes: list[Map[Any] | Then[Any]]) -> AnyOp:

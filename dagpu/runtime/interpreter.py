@@ -247,10 +247,8 @@ def _landed(landing: Any) -> Generator[Any, Any, Any]:
         yield from protected(settle(landing.run, TrioWaits(has_yielded=True), 0.0, landing.pace), _RUN)
         return landing.result()
     except BaseException:
-        run = landing.follow()
-        if run is not None:
-            run.cancel()
-            block_until_done(run)
+        landing.run.cancel()
+        block_until_done(landing.run)
         raise
     finally:
         landing.end()

@@ -19,6 +19,7 @@ from dagpu.handles.handle_state import Locks
 from dagpu.ops.base import DeviceOp, attach_plans, read_plans
 from dagpu.ops.compose import Pure, Then, Value
 from dagpu.ops.graph import GraphLaunch
+from dagpu.ops.single_flight import Claims
 from dagpu.ops.versions import Snapshot
 from dagpu.runtime.direct_call import OFTEN, make_call, make_leaves_call, make_op_call
 from dagpu.runtime.loaded_plan import CALL, LEAVES, OP, VALUE_POLICIES, LoadedPlan, Settings
@@ -511,19 +512,23 @@ async def run_by_a_plan(
         if result is not MISS:
             return result
         bound = lookup.bind_again(loaded)
-    if bound is not None and (bound.claims is None or bound.claims.claim()):
-        return await _run_found(loaded, bound, settings, waits, origin, locks)
-    return MISS
+    return MISS if bound is None else await _run_found(loaded, bound, settings, waits, origin, locks)
 
 
 async def _run_found(
     loaded: LoadedPlan, bound: BoundArguments, settings: Settings, waits: Waits, origin: Origin, locks: Locks | None
 ) -> Any:
-    """Run a plan of an earlier run. The run has claimed the values of `Shared` and `Unzip` that it computes."""
-    claims = bound.claims
-    if claims is None:
+    """Run a plan of an earlier run. Return `MISS` if another run makes a value of a `Shared` or `Unzip` that this one
+    computes, or has made it."""
+    if not bound.makes:
         return await run_bound(loaded, bound, settings, waits, origin, locks)
+    claims = Claims()
+    if not claims.take_all(once for once, _ in bound.makes):
+        return MISS
     try:
-        return claims.publish(await run_bound(loaded, bound, settings, waits, origin, locks))
+        values, result = await run_bound(loaded, bound, settings, waits, origin, locks)
+        for (once, made_for), value in zip(bound.makes, values, strict=True):
+            claims.publish(once, value, made_for)
+        return result
     finally:
         claims.abandon()

@@ -5,7 +5,7 @@ tensors from outside that the run borrows or owns.
 """
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 from weakref import WeakSet
@@ -34,7 +34,6 @@ from dagpu.ops.compose import Cutoff, Shared
 from dagpu.ops.graph import Captured
 from dagpu.ops.initializers import Constant, fresh_seed
 from dagpu.ops.source_op import Source
-from dagpu.ops.versions import Snapshot
 from dagpu.plans.program import HOST, Buffer, Cell, CopyDtoD, Fill, Instruction, Program, Role, Tiles, View
 from dagpu.tracing.traced_arguments import NumberUse
 
@@ -495,10 +494,6 @@ class SharedBuffer:
     layout: Layout
     origin: Origin
     """The place in the user's code that made the tensor."""
-
-    def revisions(self, snapshot: Snapshot) -> Mapping[Any, int]:
-        """Return the revisions of the sources in a snapshot."""
-        return {node: node.cell.history.at(snapshot).revision for node in self.sources or ()}
 
     def holds(self, value: Any) -> bool:
         """Return true if a value of another run can be in this buffer: it is a tensor of the same place and layout."""

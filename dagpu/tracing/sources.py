@@ -31,7 +31,7 @@ from dagpu.ops.compose import (
 from dagpu.ops.creation import Copy
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.single_flight import NOTHING, Once
-from dagpu.ops.source_op import Source, as_read
+from dagpu.ops.source_op import Source, as_read, differ, revisions_at
 from dagpu.ops.versions import Snapshot
 from dagpu.plans.program import Cell, Items
 from dagpu.tracing.live_inputs import NOT_CALLED, LiveInputs, LiveValue
@@ -250,11 +250,6 @@ class RunSources(Protocol):
         ...
 
 
-def _differ(made_for: Mapping[Any, int], snapshot: Snapshot) -> bool:
-    """Return true if one of these sources has another revision in a snapshot."""
-    return any(node.cell.history.at(snapshot).revision != revision for node, revision in made_for.items())
-
-
 @final
 @dataclass(slots=True, eq=False)
 class SnapshotSources:
@@ -279,10 +274,7 @@ class SnapshotSources:
         if not self._read:
             return {}
         key = op.once if type(op) is Shared or type(op) is Unzip else op
-        return self._revisions(node for node in self._recorded().of(key) if type(node) is Source)
-
-    def _revisions(self, sources: Iterable[Source[Any]]) -> Mapping[Any, int]:
-        return {node: node.cell.history.at(self.instant()).revision for node in sources}
+        return revisions_at(self.instant(), (node for node in self._recorded().of(key) if type(node) is Source))
 
     def instant(self) -> Snapshot:
         """Return the instant at which the run reads sources."""
@@ -316,7 +308,7 @@ class SnapshotSources:
 
     def is_stale(self, made_for: Mapping[Any, int]) -> bool:
         self._leaves.forbid_reuse()
-        return _differ(made_for, self.instant())
+        return differ(made_for, self.instant())
 
     def start(self, node: Remembering) -> None:
         self._recorded().start(node)
@@ -351,7 +343,7 @@ class SnapshotSources:
     def made_for(self, once: Once) -> Mapping[Any, int]:
         if not self._read:
             return {}
-        return self._revisions(node for node in self._recorded().of(once) if type(node) is Source)
+        return revisions_at(self.instant(), (node for node in self._recorded().of(once) if type(node) is Source))
 
 
 @final
@@ -481,9 +473,7 @@ class LiveSources:
         self.reads.used(once, made_for)
 
     def made_for(self, once: Once) -> Mapping[Any, int]:
-        snapshot = self.live.snapshot
-        nodes = [node for node in self.reads.of(once) if type(node) is Source]
-        return {node: node.cell.history.at(snapshot).revision for node in nodes}
+        return revisions_at(self.live.snapshot, (node for node in self.reads.of(once) if type(node) is Source))
 
 
 def _holds_handles(value: Any) -> bool:

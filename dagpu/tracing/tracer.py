@@ -29,7 +29,7 @@ from dagpu.handles.symbolic import replace_standins
 from dagpu.handles.tensors import handles_in
 from dagpu.ops.compose import Unzip, Zip
 from dagpu.ops.graph import Captured
-from dagpu.ops.single_flight import Once
+from dagpu.ops.single_flight import Claims, Once
 from dagpu.ops.versions import Snapshot
 from dagpu.plans.placing import place_spread
 from dagpu.plans.program import CopyDtoD, CopyDtoH, CopyHtoD, GraphLaunch, HostCall, Instruction, Launch, Program
@@ -341,9 +341,9 @@ class Tracer:
         return self._sources.instant()
 
     @property
-    def run(self) -> object:
-        """The owner of the claims of this run."""
-        return self._evaluation
+    def claims(self) -> Claims:
+        """The claims of this run."""
+        return self._evaluation.memo.claims
 
     def discard_undo_log(self) -> None:
         """Discard the undo log: from now on nothing that was taken can be put back."""
