@@ -172,7 +172,7 @@ int flight_poll(PyObject *flight, Boarding *boarding, double spin, const char **
 int flight_serves_all(PyObject *flight);
 /* Return 1 if a task may wait for the flight: the driver's call for a copy may take long. */
 int flight_is_awaited(PyObject *flight);
-/* Return the set of the live runs of the device, as a new reference. */
+/* Return the set of the live runs of each device, as a new tuple. */
 PyObject *flight_live(PyObject *flight);
 /* Drop what a run has held whose end nobody knows. */
 void flight_forget(Boarding *boarding);

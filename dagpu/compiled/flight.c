@@ -314,13 +314,19 @@ int flight_is_awaited(PyObject *flight) { return !((Flight *)flight)->copies; }
 
 PyObject *flight_live(PyObject *flight) {
     PyObject *devices = ((Flight *)flight)->devices;
-    if (PyTuple_GET_SIZE(devices) != 1) return Py_NewRef(Py_None); /* a run on several is a `Run` of Python in each of them */
-    PyObject *live = PyObject_GetAttrString(PyTuple_GET_ITEM(PyTuple_GET_ITEM(devices, 0), 0), "live");
-    if (live && !PySet_CheckExact(live)) {
-        PyErr_SetString(PyExc_SystemError, "the live runs of a device are no set");
-        Py_CLEAR(live);
+    Py_ssize_t n = PyTuple_GET_SIZE(devices);
+    PyObject *all = PyTuple_New(n);
+    for (Py_ssize_t i = 0; all && i < n; ++i) {
+        PyObject *live = PyObject_GetAttrString(PyTuple_GET_ITEM(PyTuple_GET_ITEM(devices, i), 0), "live");
+        if (live && PySet_CheckExact(live)) {
+            PyTuple_SET_ITEM(all, i, live);
+            continue;
+        }
+        if (live) PyErr_SetString(PyExc_SystemError, "the live runs of a device are no set");
+        Py_XDECREF(live);
+        Py_CLEAR(all);
     }
-    return live;
+    return all;
 }
 
 void flight_forget(Boarding *boarding) { clear(boarding); }
