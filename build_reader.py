@@ -21,7 +21,7 @@ def build(into: Path) -> Path | None:
     """Build the extension in a folder, and return its path. Return None, with a line on stderr that says why, if that
     fails."""
     sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "dagpu" / "compiled").glob("*.c"))
-    headers = [str(ROOT / "dagpu" / "compiled" / "compiled.h")]
+    headers = sorted(str(path) for path in (ROOT / "dagpu" / "compiled").glob("*.h"))
     extension = Extension(NAME, sources, depends=headers, extra_compile_args=["-O2", "-fno-semantic-interposition"])
     command: Any = Distribution({"name": "dagpu", "ext_modules": [extension]}).get_command_obj("build_ext")
     command.build_temp, command.build_lib = str(into / "objects"), str(into)

@@ -1,7 +1,7 @@
 """A call at the driver's cost: each way to call dagpu beside the same work in C++ and beside the best peer.
 
-    python -m benchmarks.calls                  under four minutes; keeps results/calls.json and calls.md
-    python -m benchmarks.calls --decode         the decode step too, with PyTorch's compiled one: three minutes more
+    python -m benchmarks.calls                  half a minute; keeps results/calls.json and calls.md
+    python -m benchmarks.calls --decode         the decode step too, with PyTorch's compiled one
     python -m benchmarks.calls --device host    measures the rows of the host alone; dagpu's part of the others runs
                                                 without being measured; keeps nothing
 
@@ -55,6 +55,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
+from dagpu.common.compiled import WHY_NOT, served
 
 TITLE: Final = "A call at the driver's cost"
 
@@ -510,11 +511,6 @@ def on_one_core() -> Iterator[None]:
 # ---- the tables
 
 
-def served() -> int | None:
-    """Return how many calls a compiled reader of plans has served; None where there is none."""
-    return None
-
-
 def grid_of_parts(pipelines: Section, plain: Section) -> Grid:
     """Return where the time of one call goes, in microseconds: the driver in C++, trio's checkpoint, the construction
     of the op, and the rest."""
@@ -595,9 +591,10 @@ def main() -> None:
     ]
     if not failed:
         tables.insert(1, grid_of_parts(sections[0], sections[1]))
-    count = served()
-    if count is not None:
-        bench.about["calls served by the compiled reader"] = f"{count:,}"
+    in_c, by_python = served()
+    bench.about["calls of sync() and await read by"] = (
+        WHY_NOT or f"the compiled reader: {in_c:,}, Python: {by_python:,}"
+    )
     bench.quick = bench.quick or bool(failed)  # parts of a result are not kept
     bench.finish(TITLE, tables)
     if failed:

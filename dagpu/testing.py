@@ -28,16 +28,15 @@ from dagpu.backends.explore import Exploration, Search, exploring
 from dagpu.backends.host import HostBackend
 from dagpu.backends.protocol import Failure, Prepared, Run
 from dagpu.common.layout import check_tiling, contiguous_layout, slice_layout
-from dagpu.common.param_form import Form
 from dagpu.handles import live_state
 from dagpu.handles.device_handles import driver_of
-from dagpu.handles.handle_trees import handles_in, storage_of
-from dagpu.handles.storage import Locks
+from dagpu.handles.handle_state import Locks
+from dagpu.handles.tensors import handles_in, storage_of
 from dagpu.meshes.values import parts_of
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import nodes_of
 from dagpu.ops.initializers import Arange, Constant, Normal, Uniform
-from dagpu.ops.kernel_spec import HostBody, KernelSpec, Param
+from dagpu.ops.kernel_spec import Form, HostBody, KernelSpec, Param
 from dagpu.plans.plan import ALIGNMENT, Allocate, Execute, Lane, Plan, Record, Release, Step, Wait
 from dagpu.plans.program import (
     HOST,
@@ -61,7 +60,7 @@ from dagpu.plans.scheduler import schedule
 from dagpu.plans.verifier import verify
 from dagpu.runtime.device_lookup import backend, replaced_backend
 from dagpu.runtime.interpreter import plan_of
-from dagpu.runtime.plan_cache import plans
+from dagpu.runtime.plan_lookup import plans
 
 __all__ = [
     "ALIGNMENT", "HOST", "LAUNCH", "Allocate", "Arange", "Buffer", "CapturedNode", "Cell", "Constant",

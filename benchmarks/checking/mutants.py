@@ -54,7 +54,7 @@ SUBJECTS: Final = {
     ),
     "updates": Subject(
         (
-            "dagpu/reactive", "dagpu/tracing/live_inputs.py", "dagpu/tracing/shared_buffers.py",
+            "dagpu/reactive", "dagpu/tracing/live_inputs.py", "dagpu/tracing/program_builder.py",
             "dagpu/tracing/sources.py", "dagpu/tracing/compare_values.py",
         ),
         (

@@ -16,7 +16,7 @@ from benchmarks.support.gpu import Floor
 from benchmarks.support.gpu_kernels import FLOOR, SIZE
 from benchmarks.support.table import Span
 from dagpu import f32
-from dagpu.backends.cuda.compile.nvcc import find_nvcc
+from dagpu.backends.cuda.compile.nvidia_compilers import find_nvcc
 
 
 @final

@@ -14,7 +14,7 @@ from benchmarks.peers.graph_floor import GraphFloor
 from benchmarks.peers.updates_by_hand import GraphByHand
 from benchmarks.support.gpu import Floor, optional, rounds
 from benchmarks.support.table import Span
-from dagpu.backends.cuda.compile.nvcc import find_nvcc
+from dagpu.backends.cuda.compile.nvidia_compilers import find_nvcc
 
 FLOOR_NAME = "C++: graph of 3, all arguments written"
 HAND_NAME = "Python, by hand: the same through cuda.bindings, awaited"

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.plans.cost_model import CostModel
-from dagpu.plans.dependences import Dependences, streams_of
+from dagpu.plans.list_schedule import Dependences, streams_of
 from dagpu.plans.program import Program
 
 _Seconds: TypeAlias = NDArray[np.float64]

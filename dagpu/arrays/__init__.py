@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from dagpu.arrays import fused_reductions as fused_reductions
 from dagpu.arrays.arg_reductions import argmax, argmin
-from dagpu.arrays.deviations import std, var
 from dagpu.arrays.element_functions import (
     abs,
     ceil,
@@ -34,6 +33,7 @@ from dagpu.arrays.element_functions import (
     where,
 )
 from dagpu.arrays.fourier_transforms import fft, ifft, irfft, rfft
+from dagpu.arrays.fused_reductions import std, var
 from dagpu.arrays.gathering import one_hot, take
 from dagpu.arrays.matrix_products import matmul
 from dagpu.arrays.normalising import softmax

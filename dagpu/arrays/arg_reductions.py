@@ -12,16 +12,7 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.arrays.reduction_order import (
-    THREADS,
-    ReducedAxes,
-    ReductionOrder,
-    RowWalk,
-    identity_text,
-    merge_axes,
-    reduction_order,
-)
-from dagpu.arrays.reductions import checked_input, early_text, kept_shape, no_elements, normal_axes, rows_of
+from dagpu.arrays.reductions import checked_input, kept_shape, no_elements, normal_axes
 from dagpu.common.layout import Layout, bf16, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.places import Origin, here, leaves_run
 from dagpu.handles import Tensor
@@ -37,14 +28,23 @@ from dagpu.kernels.generated_launch import (
     reshaped,
     tensor_input,
 )
+from dagpu.kernels.numpy_twin import NBYTES, until_cancelled
 from dagpu.kernels.operations import memory_type, register_dtype, register_type
+from dagpu.kernels.reduction_kernels import early_text, rows_of
+from dagpu.kernels.reduction_order import (
+    THREADS,
+    ReducedAxes,
+    ReductionOrder,
+    RowWalk,
+    identity_text,
+    merge_axes,
+    reduction_order,
+)
 from dagpu.kernels.row_elements import array_elements
-from dagpu.kernels.twin_blocks import NBYTES, until_cancelled
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import UNCUT, Map, components_of
+from dagpu.ops.compose import UNCUT, Launch, Map, components_of
 from dagpu.ops.creation import Alloc
 from dagpu.ops.kernel_spec import KernelSpec
-from dagpu.ops.launch import Launch
 
 # Constrained, not bounded: handles are covariant, and a bound would accept bool.
 _N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)

@@ -14,15 +14,13 @@ from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
 from dagpu.handles.symbolic import SymbolicNumber
 from dagpu.kernels.annotations import In
-from dagpu.kernels.element import Elem, as_elements, constant, dtype_of, operate
+from dagpu.kernels.element import Elem, as_elements, constant, dtype_of, operate, trace_expression
 from dagpu.kernels.expression import Expression
 from dagpu.kernels.generated_launch import AnyOp, array_call, refused_call, refused_type
 from dagpu.kernels.operations import DOMAINS, OPERATIONS, register_dtype, type_name
-from dagpu.kernels.traced_expression import trace_expression
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.creation import Alloc
+from dagpu.ops.creation import Alloc, Seed, check_seed, with_seed
 from dagpu.ops.initializers import DROPOUT_STREAM, PERMUTATION_STREAM, Uniform
-from dagpu.ops.seeds import Seed, check_seed, with_seed
 
 _F32: Final = np.dtype(f32)
 

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.arrays.axis_groups import one_axis
 from dagpu.arrays.libraries import KeptPlans, import_bindings, library_error, open_handle
 from dagpu.arrays.matrix_products import resize_kernel, scale_kernel
 from dagpu.arrays.rearranging import from_rows, rows_along
@@ -42,6 +41,7 @@ from dagpu.kernels.generated_launch import (
     tensor_input,
 )
 from dagpu.kernels.operations import DOMAINS, type_name
+from dagpu.kernels.row_elements import one_axis
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Cut, Map
 from dagpu.ops.creation import Alloc

@@ -9,15 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.arrays.axis_groups import (
-    GroupPattern,
-    around_axis,
-    element_text,
-    extent_text,
-    group_axes,
-    grouped_array,
-    one_axis,
-)
 from dagpu.arrays.reductions import checked_input
 from dagpu.common.env_vars import CHECKED
 from dagpu.common.layout import Layout, Shape, f32, i32, i64, scalar_dtype
@@ -40,6 +31,15 @@ from dagpu.kernels.generated_launch import (
     tensor_input,
 )
 from dagpu.kernels.operations import memory_type, store_text, type_name
+from dagpu.kernels.row_elements import (
+    GroupPattern,
+    around_axis,
+    element_text,
+    extent_text,
+    group_axes,
+    grouped_array,
+    one_axis,
+)
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.kernel_spec import IndexBeyond, Indexed, KernelSpec
 

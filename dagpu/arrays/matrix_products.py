@@ -17,6 +17,7 @@ from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Tensor
 from dagpu.handles.device_handles import Enqueue
 from dagpu.kernels.annotations import In
+from dagpu.kernels.element import trace_expression
 from dagpu.kernels.expression import TILE, Expression
 from dagpu.kernels.expression_text import broadcast_shape, tile_of
 from dagpu.kernels.generated_launch import (
@@ -36,7 +37,6 @@ from dagpu.kernels.generated_launch import (
     tensor_input,
 )
 from dagpu.kernels.operations import DOMAINS, complex_struct, memory_type, type_name
-from dagpu.kernels.traced_expression import trace_expression
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import FIRST, UNCUT, Map
 from dagpu.ops.creation import Alloc

@@ -13,9 +13,6 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.arrays.axis_groups import GroupPattern, around_axis, one_axis
-from dagpu.arrays.ordered_sums import Array, Combination, parts_of, reduce_lines
-from dagpu.arrays.reduction_order import GROUP, identity_text, power_of_two
 from dagpu.arrays.reductions import checked_input
 from dagpu.common.layout import Layout, Shape, bf16, f16, f32, f64
 from dagpu.common.places import Origin, here, leaves_run
@@ -33,8 +30,9 @@ from dagpu.kernels.generated_launch import (
     reshaped,
     tensor_input,
 )
-from dagpu.kernels.numpy_twin import PART
+from dagpu.kernels.numpy_twin import PART, SCRATCH, in_groups, shaped, until_cancelled
 from dagpu.kernels.operations import (
+    Array,
     NumpyFunction,
     helper_texts,
     memory_type,
@@ -44,12 +42,20 @@ from dagpu.kernels.operations import (
     register_type,
     store_text,
 )
-from dagpu.kernels.row_elements import Elements, array_elements, coordinate_texts, neighbour_reads
-from dagpu.kernels.twin_blocks import SCRATCH, in_groups, shaped, until_cancelled
+from dagpu.kernels.reduction_kernels import Combination, parts_of, reduce_lines
+from dagpu.kernels.reduction_order import GROUP, identity_text, power_of_two
+from dagpu.kernels.row_elements import (
+    Elements,
+    GroupPattern,
+    around_axis,
+    array_elements,
+    coordinate_texts,
+    neighbour_reads,
+    one_axis,
+)
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import UNCUT, Map, components_of
+from dagpu.ops.compose import UNCUT, Launch, Map, components_of
 from dagpu.ops.kernel_spec import KernelSpec, Param
-from dagpu.ops.launch import Launch
 
 EACH: Final = (16, 32)
 """The elements that a thread keeps: of short rows and of rows whose elements are no neighbours, and of longer rows."""

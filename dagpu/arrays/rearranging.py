@@ -12,16 +12,6 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.arrays.axis_groups import (
-    AxisGroups,
-    GroupPattern,
-    element_text,
-    extent_text,
-    group_axes,
-    grouped_array,
-    one_axis,
-)
-from dagpu.arrays.reduction_order import power_of_two
 from dagpu.arrays.reductions import checked_input
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import (
@@ -63,10 +53,19 @@ from dagpu.kernels.generated_launch import (
     tensor_input,
 )
 from dagpu.kernels.operations import complex_struct, memory_type, type_name
+from dagpu.kernels.reduction_order import power_of_two
+from dagpu.kernels.row_elements import (
+    AxisGroups,
+    GroupPattern,
+    element_text,
+    extent_text,
+    group_axes,
+    grouped_array,
+    one_axis,
+)
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import FIRST, UNCUT, Map
+from dagpu.ops.compose import FIRST, UNCUT, Launch, Map
 from dagpu.ops.kernel_spec import KernelSpec
-from dagpu.ops.launch import Launch
 
 # Constrained, not bounded: handles are covariant, and a bound would join f32 and i64 to np.generic.
 _V = TypeVar("_V", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_)

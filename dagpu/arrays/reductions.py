@@ -4,66 +4,45 @@ All combine elements in an order that follows from the shape alone (`reduction_o
 of a result are the same on every device, in every schedule and in every run.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache, partial
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.arrays.ordered_sums import Array, Combination, parts_of, reduce_in_order
-from dagpu.arrays.reduction_order import (
-    COUNTED,
-    STEPS,
-    THREADS,
-    ReducedAxes,
-    ReductionOrder,
-    RowWalk,
-    finish_text,
-    identity,
-    identity_text,
-    merge_axes,
-    number_type,
-    reduction_order,
-    result_type,
-    start_text,
-)
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout, Shape, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.places import Origin, describe, here, leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, check_flag, format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
-from dagpu.kernels.expression_text import safe_name
 from dagpu.kernels.generated_launch import (
     AnyOp,
     array_call,
     first_output,
-    generated_kernel,
     move_arguments,
     new_output,
-    number_input,
-    output,
     refused_call,
     refused_type,
     reshaped,
-    tensor_input,
 )
 from dagpu.kernels.operations import (
     DOMAINS,
     Domain,
-    helper_texts,
-    memory_type,
-    operation_text,
-    register_type,
-    store_text,
 )
-from dagpu.kernels.row_elements import Elements, array_elements
-from dagpu.kernels.twin_blocks import NBYTES, ElementBlocks, GroupedBlocks, in_groups, until_cancelled
+from dagpu.kernels.reduction_kernels import reduction_kernel
+from dagpu.kernels.reduction_order import (
+    COUNTED,
+    STEPS,
+    ReducedAxes,
+    identity,
+    merge_axes,
+    number_type,
+    reduction_order,
+    result_type,
+)
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.creation import Alloc
 from dagpu.ops.initializers import Constant
-from dagpu.ops.kernel_spec import KernelSpec, Param
 
 _D = TypeVar("_D", bound=np.generic)
 # Constrained, not bounded: handles are covariant, and a bound would accept bool, which has no sum.
@@ -258,191 +237,3 @@ def of_nothing(name: str, dtype: "np.dtype[Any]", shape: Shape, origin: Origin) 
     value = 0.0 if STEPS[name].operation == "add" else identity(STEPS[name].operation, number).item()
     value = float("nan") if STEPS[name].finish in COUNTED else value
     return Alloc(shape, result_type(name, dtype), Constant(value), origin)
-
-
-# ---- reduction kernels
-#
-# The generated kernels of reductions: one pass over rows, as CUDA text.
-
-TEXT: Final = """\
-__global__ void {name}(Tile<{out}, 2> out{formals}) {{
-{early}{head}    {number} found[{count}] = {{{identities}}};
-    if (mine) {{
-{body}    }}
-{fold}    if (mine && lane == 0) {{
-{results}    }}
-}}
-"""
-SQUARE: Final = "template <class T> __device__ __forceinline__ T square(T x) { return x * x; }\n"
-
-
-@cache
-def reduction_kernel(
-    name: str, dtype: "np.dtype[Any]", reduced: tuple[bool, ...], order: ReductionOrder, first: bool, last: bool
-) -> KernelSpec:
-    """Return the kernel of one pass: `out[row, span]` of shape (rows, spans) from the input's rows.
-
-    `dtype` is the element type of the reduction's input. The first pass reads elements of it, the last one writes
-    elements of the result's type; what lies between them has the type in which numbers are combined.
-    """
-    number = number_type(name, dtype)
-    source = dtype if first else number
-    target = result_type(name, dtype) if last else number
-    params = [output("out", target, 2), tensor_input("x", source, len(reduced)), *count_params(name, number, last)]
-    kernel, elements = safe_name(name), array_elements("x", source, len(reduced))
-    text = pass_text(kernel, name, elements, (number, target), reduced, order, (first, last))
-    twin = pass_twin(name, number, reduced, order, (first, last))
-    place = (reduction_kernel.__wrapped__.__code__, 0)
-    return generated_kernel(kernel, params, text, twin, place, block=(THREADS,), early_reads=None if first else ())
-
-
-def count_params(name: str, number: "np.dtype[Any]", last: bool) -> list[Param]:
-    """Return the parameter for the count by which the last pass of a mean divides."""
-    return [number_input("count", number, name)] if last and STEPS[name].finish in COUNTED else []
-
-
-# ---- CUDA
-def pass_text(
-    kernel: str,
-    name: str,
-    elements: Elements,
-    types: "tuple[np.dtype[Any], np.dtype[Any]]",
-    reduced: tuple[bool, ...],
-    order: ReductionOrder,
-    ends: tuple[bool, bool],
-) -> str:
-    """Return the text of a pass of the reduction `name`, as a kernel of the name `kernel`. `types` are those in which
-    numbers are combined and of the output; `ends` says whether this is the first pass, and the last."""
-    (number, target), step = types, STEPS[name]
-    register = register_type(number)
-    walk = RowWalk(order, reduced, elements.operands)
-    start, finish = step.start if ends[0] else "itself", step.finish if ends[1] else "itself"
-    helpers: set[str] = set(elements.helpers)
-
-    def combined(a: str, b: str) -> str:
-        text = operation_text(step.operation, number, (a, b))
-        helpers.update(text.helpers)
-        return text.text
-
-    def visit(values: Sequence[str], _: str) -> list[str]:
-        started = start_text(start, "next")
-        return [
-            f"const {register_type(elements.dtype)} next = {elements.value(values)};",
-            f"found[n] = {combined('found[n]', f'({started})' if start == 'test' else started)};",
-        ]
-
-    def join(names: Sequence[str], a: str, b: str) -> str:
-        return f"{names[0]}[{a}] = {combined(f'{names[0]}[{a}]', f'{names[0]}[{b}]')};"
-
-    body, fold = walk.body(visit), walk.fold({"found": register}, join)
-    results = []
-    for n in range(order.beside if order.across else 1):
-        result = store_text(target, finish_text(finish, f"all_found[{walk.result(n)}]", number))
-        guard = f"if (row + {n} < out.tile_extent(0)) " if order.across else ""
-        results.append(f"        {guard}out(out.origin(0) + row + {n}, out.origin(1)) = {result};\n")
-    square = SQUARE if start == "square" else ""
-    return f"{helper_texts(helpers)}{square}{elements.functions}" + TEXT.format(
-        name=kernel,
-        out=memory_type(target),
-        formals=f"{elements.formals}, {register} count" if finish in COUNTED else elements.formals,
-        early=early_text(*ends),
-        head=walk.head(),
-        number=register,
-        count=order.beside,
-        identities=", ".join([identity_text(step.operation, number)] * order.beside),
-        body=body,
-        fold=fold,
-        results="".join(results),
-    )
-
-
-def early_text(first: bool, last: bool) -> str:
-    """Return the text by which the second pass starts in a graph while the first one ends: its blocks wait for it."""
-    ahead = "" if last else "    launch_dependents();\n"
-    return ahead if first else f"{ahead}    wait_for_inputs();\n"
-
-
-# ---- reduction twins
-#
-# The NumPy twins of reductions: one pass over rows, with the bits of the CUDA text.
-#
-# Sums and products of floats follow the order of the kernel. Whatever has the same bits in any order is left to NumPy,
-# which has a faster one: smallest and largest elements, tests, and the numbers of integers, which wrap.
-
-
-@cache
-def _groups(reduced: tuple[bool, ...]) -> tuple[int, ...]:
-    """Return the group of each axis of an input, that of the reduced ones before that of the others."""
-    return tuple([int(not kind) for kind in reduced])
-
-
-def rows_of(x: Array | ElementBlocks, reduced: tuple[bool, ...]) -> Array | GroupedBlocks:
-    """Return an input as an array of shape (length of a row, rows), or as what reads blocks of it."""
-    return in_groups(x, _groups(reduced), 2)
-
-
-def pass_twin(
-    name: str, number: "np.dtype[Any]", reduced: tuple[bool, ...], order: ReductionOrder, ends: tuple[bool, bool]
-) -> Callable[..., None]:
-    """Return the NumPy twin of a pass: `body(out, x, count=None)`. `ends` says whether it is the first pass, and the
-    last."""
-    step = STEPS[name]
-    start, finish = step.start if ends[0] else "itself", step.finish if ends[1] else "itself"
-    if step.operation in ("add", "multiply") and number.kind == "f":
-        combine = np.add if step.operation == "add" else np.multiply
-        does = Combination(combine, identity(step.operation, number), start == "square")
-        in_spans = partial(reduce_in_order, does, order)
-    else:
-        in_spans = partial(_in_any_order, step.operation, start == "test", order.span)
-
-    def body(out: Any, x: Any, count: Any = None) -> None:
-        rows = rows_of(x, reduced)
-        if out.dtype == number and finish == "itself":
-            in_spans(rows, out)
-            return
-        found = np.empty(out.shape, number)
-        in_spans(rows, found)
-        if finish in COUNTED:
-            found /= number.type(count)
-        if finish in ("sqrt", "root"):
-            np.sqrt(found, out=found)
-        np.copyto(out, found, casting="unsafe")
-
-    return body
-
-
-# ---- in any order
-LARGE: Final = 1 << 22
-"""The number of elements that NumPy reduces at a time, after which a cancelled run stops. Elements that have to be
-converted first are so in smaller parts."""
-
-_WHOLE: Final[dict[str, "np.ufunc"]] = {
-    "add": np.add, "multiply": np.multiply, "minimum": np.minimum, "maximum": np.maximum,
-    "bitwise_or": np.logical_or, "bitwise_and": np.logical_and,
-}  # fmt: skip
-
-
-def _in_any_order(operation: str, test: bool, span: int, rows: Array | GroupedBlocks, found: Array) -> None:
-    """Reduce rows of shape (length, rows) to the numbers of their spans, of shape (rows, spans). With `test`, or for
-    bools, an element counts as true unless it is 0."""
-    length, total = rows.shape
-    in_memory = isinstance(rows, np.ndarray) and (test or rows.dtype == found.dtype)
-    size = LARGE if in_memory else NBYTES // found.itemsize
-    for elements, chosen, spans in until_cancelled(parts_of(span, length, total, 0, size)):
-        target = found[chosen, spans].T
-        _reduce_whole(operation, test, rows[elements, chosen].reshape(len(target), -1, target.shape[1]), target)
-
-
-def _reduce_whole(operation: str, test: bool, block: Array, found: Array) -> None:
-    """Reduce elements of shape (spans, elements, rows) to (spans, rows)."""
-    function = _WHOLE[operation]
-    if test:
-        function.reduce(block, 1, None, found)
-        return
-    numbers = block.astype(found.dtype, copy=False)
-    function.reduce(numbers, 1, found.dtype, found)
-    if found.dtype.kind == "f" and np.count_nonzero(found) < found.size:
-        # NumPy leaves open which of two zeros it gives. Among whole numbers with the same bits, -0 is the lowest, other
-        # negative numbers follow it, and 0 is the lowest of all others.
-        whole, zeros = function.reduce(numbers.view(f"i{numbers.itemsize}"), 1), found == 0
-        found[zeros] = np.where(whole[zeros] < 0, found.dtype.type(-0.0), found.dtype.type(0))

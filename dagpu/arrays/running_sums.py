@@ -8,16 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.arrays.axis_groups import (
-    AxisGroups,
-    GroupPattern,
-    around_axis,
-    element_text,
-    extent_text,
-    grouped_array,
-    one_axis,
-)
-from dagpu.arrays.reduction_order import identity, identity_text
 from dagpu.arrays.reductions import checked_input
 from dagpu.common.layout import Layout, Shape, bf16, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
 from dagpu.common.places import Origin, here, leaves_run
@@ -43,10 +33,19 @@ from dagpu.kernels.operations import (
     register_type,
     store_text,
 )
+from dagpu.kernels.reduction_order import identity, identity_text
+from dagpu.kernels.row_elements import (
+    AxisGroups,
+    GroupPattern,
+    around_axis,
+    element_text,
+    extent_text,
+    grouped_array,
+    one_axis,
+)
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import UNCUT, Map, components_of
+from dagpu.ops.compose import UNCUT, Launch, Map, components_of
 from dagpu.ops.kernel_spec import KernelSpec
-from dagpu.ops.launch import Launch
 
 RUN: Final = 16
 """The elements of a run, and the runs of a run of runs."""

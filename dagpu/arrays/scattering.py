@@ -14,9 +14,7 @@ from typing import Any, Final
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.arrays.axis_groups import GroupPattern, element_text, extent_text, group_axes, grouped_array
 from dagpu.arrays.gathering import check_places, checked_indices, checked_places
-from dagpu.arrays.reduction_order import power_of_two
 from dagpu.arrays.reductions import checked_input
 from dagpu.common.env_vars import CHECKED
 from dagpu.common.errors import ShapeError
@@ -35,7 +33,7 @@ from dagpu.kernels.generated_launch import (
     reshaped,
     tensor_input,
 )
-from dagpu.kernels.numpy_twin import PART
+from dagpu.kernels.numpy_twin import PART, in_groups, until_cancelled
 from dagpu.kernels.operations import (
     helper_texts,
     load_text,
@@ -46,7 +44,8 @@ from dagpu.kernels.operations import (
     store_text,
     type_name,
 )
-from dagpu.kernels.twin_blocks import in_groups, until_cancelled
+from dagpu.kernels.reduction_order import power_of_two
+from dagpu.kernels.row_elements import GroupPattern, element_text, extent_text, group_axes, grouped_array
 from dagpu.ops.base import Borrowed, DeviceOp
 from dagpu.ops.compose import Cut, Map, Value
 from dagpu.ops.kernel_spec import Indexed, KernelSpec

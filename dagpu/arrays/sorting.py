@@ -12,11 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.arrays.axis_groups import one_axis
 from dagpu.arrays.matrix_products import resize_kernel
 from dagpu.arrays.radix_texts import ADD_UP, BITS, COUNT, RANKS, SCATTER, SORT, order_text
 from dagpu.arrays.rearranging import from_rows, rows_along
-from dagpu.arrays.reduction_order import power_of_two
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import (
     Layout,
@@ -58,11 +56,12 @@ from dagpu.kernels.generated_launch import (
     tensor_input,
 )
 from dagpu.kernels.operations import memory_type, type_name
+from dagpu.kernels.reduction_order import power_of_two
+from dagpu.kernels.row_elements import one_axis
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import UNCUT, Map, Zip, components_of
+from dagpu.ops.compose import UNCUT, Launch, Map, Zip, components_of
 from dagpu.ops.creation import Alloc
 from dagpu.ops.kernel_spec import KernelSpec, Param
-from dagpu.ops.launch import Launch
 
 _I64: Final = np.dtype(np.int64)
 _I32: Final = np.dtype(np.int32)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Protocol, final
 
 import numpy as np
 
-from dagpu.backends.common.measuring import SpanTrack, track_maker
+from dagpu.backends.host.measuring import SpanTrack, track_maker
 from dagpu.backends.protocol import Failure
 from dagpu.cluster.blobs import Encoder, refused_code
 from dagpu.cluster.cutting import Part, cut

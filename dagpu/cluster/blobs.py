@@ -24,12 +24,11 @@ import numpy as np
 from dagpu.common.errors import ClusterError, ClusterSecurityError
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout, element_type
-from dagpu.common.param_form import Form
 from dagpu.common.places import Origin, describe, place_of
-from dagpu.handles.storage import module_state
+from dagpu.handles.handle_state import module_state
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Uniform
-from dagpu.ops.kernel_spec import HostBody, Indexed, KernelSpec, Param, Sight
+from dagpu.ops.kernel_spec import Form, HostBody, Indexed, KernelSpec, Param, Sight
 from dagpu.plans.list_schedule import ListSchedule
 from dagpu.plans.program import (
     Buffer,

@@ -25,8 +25,8 @@ from dagpu.ops.compose import value
 from dagpu.ops.creation import from_host
 from dagpu.plans.cost_model import CostModel
 from dagpu.plans.mesh import Mesh
+from dagpu.plans.placing import Spread
 from dagpu.plans.plan import Plan
-from dagpu.plans.spread import Spread
 from dagpu.runtime.interpreter import StreamInterpreter
 
 if TYPE_CHECKING:

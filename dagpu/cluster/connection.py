@@ -20,7 +20,7 @@ from pathlib import Path, PurePath
 from types import FrameType, ModuleType
 from typing import Any, Final, Generic, TypeVar, final
 
-from dagpu.backends.common.worker_threads import start_thread
+from dagpu.backends.host.worker_threads import start_thread
 from dagpu.backends.protocol import Failure
 from dagpu.common.errors import ClusterError, ClusterSecurityError, NoDeviceError, VersionMismatchError
 from dagpu.common.frozen import plain

@@ -10,16 +10,26 @@ from dagpu.common.errors import CaptureError, ClusterError
 from dagpu.common.layout import contiguous_layout
 from dagpu.common.places import describe
 from dagpu.handles.device_handles import is_automatic
-from dagpu.handles.handle_trees import handles_in
-from dagpu.plans.cost_model import CostModel
+from dagpu.handles.tensors import handles_in
+from dagpu.plans.cost_model import DEFAULT_COSTS, CostModel
 from dagpu.plans.list_schedule import ListSchedule
 from dagpu.plans.mesh import Mesh, node_of
-from dagpu.plans.placing import place
+from dagpu.plans.placing import Spread, place
 from dagpu.plans.plan import Plan, peak_bytes_on
-from dagpu.plans.program import HOST, Buffer, CopyDtoD, GraphLaunch, HostCall, Instruction, Items, Program, Role, View
-from dagpu.plans.renumbering import Renumbering
+from dagpu.plans.program import (
+    HOST,
+    Buffer,
+    CopyDtoD,
+    GraphLaunch,
+    HostCall,
+    Instruction,
+    Items,
+    Program,
+    Renumbering,
+    Role,
+    View,
+)
 from dagpu.plans.scheduler import schedule
-from dagpu.plans.spread import Spread
 from dagpu.runtime.execute import quiet_collector
 
 Version: TypeAlias = tuple[int, int]
@@ -344,7 +354,7 @@ def cut(program: Program, mesh: Mesh, *, part_seconds: float, costs: CostModel |
         CaptureError: the program launches a captured graph, whose memory is in this process.
         ClusterError: a function of `host_map` gets a handle, whose memory is on another machine.
     """
-    model = CostModel() if costs is None else costs
+    model = DEFAULT_COSTS if costs is None else costs
     if any(map(is_automatic, program.devices)):
         program = place(program, Spread(mesh, costs=model), mesh)
     with quiet_collector():

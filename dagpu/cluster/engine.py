@@ -22,7 +22,7 @@ from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client
 from distributed.client import _wait as wait_for_futures
 
-from dagpu.backends.common.measuring import SpanTrack
+from dagpu.backends.host.measuring import SpanTrack
 from dagpu.cluster import dask_tasks
 from dagpu.cluster.backend import ClusterRun
 from dagpu.cluster.blobs import Codes

@@ -12,15 +12,15 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from dagpu.backends.common.measuring import FEEDS, MeasuredRun, SpanTrack, reset_recorder, set_recorder
 from dagpu.backends.host.arrays import ALIGNMENT, Account, HostMemory
+from dagpu.backends.host.measuring import FEEDS, MeasuredRun, SpanTrack, reset_recorder, set_recorder
 from dagpu.cluster.blobs import Decoder
 from dagpu.cluster.cutting import Version
 from dagpu.common.errors import OperationCancelled
 from dagpu.common.frozen import plain
 from dagpu.common.layout import contiguous_layout, element_type
 from dagpu.common.places import add_note
-from dagpu.handles.storage import ModuleState
+from dagpu.handles.handle_state import ModuleState
 from dagpu.plans.plan import Execute, Plan
 from dagpu.plans.policies import SingleStream
 from dagpu.plans.prediction import forecast
@@ -223,7 +223,7 @@ PARTS_TRACK: Final = "parts"
 
 @final
 class _PartRecorder:
-    """Keeps the measurements of a part. Implements `dagpu.backends.common.measuring.RunRecorder`."""
+    """Keeps the measurements of a part. Implements `dagpu.backends.host.measuring.RunRecorder`."""
 
     def __init__(self) -> None:
         self._runs: list[MeasuredRun] = []

@@ -2,8 +2,8 @@
 
 A direct call reads the table of its plan (dagpu.tracing.call_guard), locks, launches an idle graph and waits. Each of
 these parts has a twin in C (compiled.h names them), which reads the same rows and refuses what it does not know: then
-the part in Python decides. So a call means the same with and without it. On an H200 it makes the call of a pipeline of
-one kernel take %%% of the time that it takes in Python (benchmarks.calls).
+the part in Python decides. So a call means the same with and without it. On an H200 the call of a pipeline of one kernel
+takes 9 us with it and 20 without, where C takes 7 for the launch and the wait alone (benchmarks.calls).
 
 The environment variable DAGPU_COMPILED=0 turns the compiled reader off when dagpu is imported.
 """

@@ -42,8 +42,9 @@ _SEARCHED: Final = (tuple, Composite)
 
 
 def is_container(value: Any) -> bool:
-    """Return true for a container that is searched."""
-    return type(value) in _MUTABLE or isinstance(value, _SEARCHED)
+    """Return true for a container that is searched. It asks the type: a stand-in has the `__class__` of another one."""
+    kind = type(value)
+    return kind in _MUTABLE or issubclass(kind, _SEARCHED)
 
 
 def map_values(
@@ -71,7 +72,7 @@ def map_values(
     while True:
         for item in rest:
             kind = type(item)
-            if kind is tuple or kind in _MUTABLE or isinstance(item, _SEARCHED):
+            if kind is tuple or kind in _MUTABLE or issubclass(kind, _SEARCHED):
                 above.append((container, rest, made))
                 container, rest, made = item, _iterate_items(item, path), []
                 break

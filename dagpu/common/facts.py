@@ -106,6 +106,7 @@ def _is_package(module: str) -> bool:
     return file is not None and file.stem == "__init__"
 
 
+@cache
 def _file(module: str) -> Path | None:
     """Return the file of a module of dagpu; None if there is none."""
     path = _PACKAGE.joinpath(*module.split(".")[1:])

@@ -1,9 +1,12 @@
 /* What the parts of the compiled reader share.
  *
- * - rows.c: reads the inputs of a call by the rows of a table (the reference is Guard.read).
+ * - table.c, rows.c: the rows of a table, and the reader of a call by these (the reference is Guard.read).
  * - gate.c: locks the memory of a call and moves its handles, and releases the locks (begin_run and end_run).
- * - flight.c: launches an idle graph and waits for it (launch_idle_graph).
- * - calls.c: the whole of a call of sync() by these three, and the op that a call of a pipeline returns.
+ * - nodes.c: the nodes of a graph of kernels, and the update of those that changed (GraphExec.update_nodes).
+ * - flight.c: launches a graph and waits for it (idle_graph_launch, launch_captured).
+ * - launched.c: a launch that is under way, as a `Run` (CudaRun).
+ * - serving.c, calls.c, landing.c: the plan that serves an op, and the whole of a call of sync() and of `await` by these.
+ * - pipeline_op.c: the op that a call of a pipeline returns.
  * - module.c: what Python gives to them: classes with the places of their slots, and objects.
  *
  * Each part does what its reference in Python does, by the same data, and refuses what it does not know: then the
@@ -76,7 +79,7 @@ static inline PyObject *exchange_slot(PyObject *object, Py_ssize_t offset, PyObj
     return before;
 }
 
-/* ---- a call whose inputs have been read (rows.c) -------------------------------------------------------------- */
+/* ---- a call whose inputs have been read (gate.c) -------------------------------------------------------------- */
 
 typedef struct {
     PyObject *lock;
@@ -104,12 +107,16 @@ typedef struct {
 
 void call_init(Call *call);
 int call_reserve(Call *call, Py_ssize_t handles);
+void call_add_lock(Call *call, PyObject *lock, int exclusive);
+void call_add_move(Call *call, Py_ssize_t leaf, PyObject *handle, PyObject *state);
 /* Release all that a call refers to. It holds no lock. */
 void call_clear(Call *call);
 /* Make the tuple that `Guard.read` returns. */
 PyObject *call_as_reading(Call *call);
 /* Take over what `Guard.read`, or another reader of Python, has returned. Return -1 with an error for anything else. */
 int call_from_reading(Call *call, PyObject *reading);
+
+/* ---- the rows of a table (rows.c, table.c) ---------------------------------------------------------------------- */
 
 extern PyTypeObject RowsType;
 /* Read a call. Return 1 if its inputs are those of the table, 0 if not, -1 with an error. */
@@ -167,6 +174,13 @@ int flight_is_captured(PyObject *flight);
 PyObject *flight_live(PyObject *flight);
 /* Drop what a run has held whose end nobody knows. */
 void flight_forget(Boarding *boarding);
+
+/* ---- a launch that is under way (launched.c) -------------------------------------------------------------------- */
+
+/* Return the `Run` of a launch. It takes over what the boarding holds. */
+PyObject *launched_run(PyObject *flight, PyObject *memory, Boarding *boarding);
+/* Poll such a run for this number of seconds. Return 1 if it is over; 0 if not, and for any other run; -1 with an error. */
+int launched_poll(PyObject *run, double seconds);
 
 /* ---- whole calls (calls.c) -------------------------------------------------------------------------------------- */
 

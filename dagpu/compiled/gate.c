@@ -1,9 +1,120 @@
-/* The locks of a call, and the handles that move into its run.
+/* A call whose inputs have been read: its locks, and the handles that move into its run.
  *
  * The reference is begin_run and end_run in dagpu.runtime.direct_call. Both do the same in one step: under the gate
  * (`BOOKKEEPING`) all is checked, and then all is done, without code of Python in between.
  */
 #include "compiled.h"
+
+/* ---- what a reader has read ------------------------------------------------------------------------------------ */
+
+void call_init(Call *call) {
+    call->memory = call->leaves = NULL;
+    call->n_locks = call->n_moves = 0;
+    call->room = FEW;
+    call->locks = call->few_locks;
+    call->moves = call->few_moves;
+    call->begun = 0;
+}
+
+int call_reserve(Call *call, Py_ssize_t handles) {
+    if (handles <= call->room) return 0;
+    LockUse *locks = PyMem_New(LockUse, handles);
+    Move *moves = PyMem_New(Move, handles);
+    if (!locks || !moves) {
+        PyMem_Free(locks);
+        PyMem_Free(moves);
+        PyErr_NoMemory();
+        return -1;
+    }
+    call->locks = locks;
+    call->moves = moves;
+    call->room = handles;
+    return 0;
+}
+
+void call_clear(Call *call) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    Py_CLEAR(call->memory);
+    Py_CLEAR(call->leaves);
+    while (call->n_locks) Py_DECREF(call->locks[--call->n_locks].lock);
+    while (call->n_moves) {
+        Move *move = &call->moves[--call->n_moves];
+        Py_DECREF(move->handle);
+        Py_DECREF(move->state);
+        Py_XDECREF(move->fresh);
+        Py_XDECREF(move->record);
+    }
+    if (call->locks != call->few_locks) {
+        PyMem_Free(call->locks);
+        PyMem_Free(call->moves);
+    }
+    call_init(call);
+    PyErr_Restore(type, value, trace);
+}
+
+void call_add_lock(Call *call, PyObject *lock, int exclusive) {
+    call->locks[call->n_locks++] = (LockUse){Py_NewRef(lock), exclusive, NULL};
+}
+
+void call_add_move(Call *call, Py_ssize_t leaf, PyObject *handle, PyObject *state) {
+    call->moves[call->n_moves++] = (Move){leaf, Py_NewRef(handle), Py_NewRef(state), NULL, NULL};
+}
+
+PyObject *call_as_reading(Call *call) {
+    PyObject *writes = PyList_New(0), *reads = PyList_New(0), *moved = PyList_New(0), *reading = NULL;
+    if (!writes || !reads || !moved) goto done;
+    for (Py_ssize_t i = 0; i < call->n_locks; ++i)
+        if (PyList_Append(call->locks[i].exclusive ? writes : reads, call->locks[i].lock) < 0) goto done;
+    for (Py_ssize_t i = 0; i < call->n_moves; ++i) {
+        PyObject *each = Py_BuildValue("nOO", call->moves[i].leaf, call->moves[i].handle, call->moves[i].state);
+        if (!each || PyList_Append(moved, each) < 0) {
+            Py_XDECREF(each);
+            goto done;
+        }
+        Py_DECREF(each);
+    }
+    reading = PyTuple_Pack(5, call->memory, call->leaves, writes, reads, moved);
+done:
+    Py_XDECREF(writes);
+    Py_XDECREF(reads);
+    Py_XDECREF(moved);
+    return reading;
+}
+
+int call_from_reading(Call *call, PyObject *reading) {
+    if (!PyTuple_Check(reading) || PyTuple_GET_SIZE(reading) != 5) goto wrong;
+    for (Py_ssize_t i = 0; i < 5; ++i)
+        if (!PyList_CheckExact(PyTuple_GET_ITEM(reading, i))) goto wrong;
+    PyObject *writes = PyTuple_GET_ITEM(reading, 2), *reads = PyTuple_GET_ITEM(reading, 3);
+    PyObject *moved = PyTuple_GET_ITEM(reading, 4);
+    Py_ssize_t most = PyList_GET_SIZE(writes) + PyList_GET_SIZE(reads);
+    if (call_reserve(call, Py_MAX(most, PyList_GET_SIZE(moved))) < 0) return -1;
+    call->memory = Py_NewRef(PyTuple_GET_ITEM(reading, 0));
+    call->leaves = Py_NewRef(PyTuple_GET_ITEM(reading, 1));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(writes); ++i)
+        if (!Py_IS_TYPE(PyList_GET_ITEM(writes, i), (PyTypeObject *)known.lock)) goto wrong;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(reads); ++i)
+        if (!Py_IS_TYPE(PyList_GET_ITEM(reads, i), (PyTypeObject *)known.lock)) goto wrong;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(writes); ++i) call_add_lock(call, PyList_GET_ITEM(writes, i), 1);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(reads); ++i) call_add_lock(call, PyList_GET_ITEM(reads, i), 0);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(moved); ++i) {
+        PyObject *each = PyList_GET_ITEM(moved, i);
+        if (!PyTuple_Check(each) || PyTuple_GET_SIZE(each) != 3) goto wrong;
+        PyObject *handle = PyTuple_GET_ITEM(each, 1), *state = PyTuple_GET_ITEM(each, 2);
+        if (!PyObject_TypeCheck(handle, (PyTypeObject *)known.handle_base)) goto wrong;
+        if (!Py_IS_TYPE(state, (PyTypeObject *)known.handle_state)) goto wrong;
+        Py_ssize_t leaf = PyLong_AsSsize_t(PyTuple_GET_ITEM(each, 0));
+        if (leaf < 0 || leaf >= PyList_GET_SIZE(call->leaves)) goto wrong;
+        call_add_move(call, leaf, handle, state);
+    }
+    return 0;
+wrong:
+    if (!PyErr_Occurred()) PyErr_Format(PyExc_TypeError, "%R is not what a reader returns", reading);
+    return -1;
+}
+
+/* ---- locks and moves -------------------------------------------------------------------------------------------- */
 
 static PyObject *new_handle(PyObject *handle, PyObject *state) {
     PyTypeObject *kind = Py_TYPE(handle);

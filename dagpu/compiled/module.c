@@ -8,7 +8,10 @@ Slots slots;
 PyObject *s_state, *zero, *one;
 
 int flight_ready(void);
+int serving_ready(void);
 int calls_ready(void);
+int pipeline_ready(void);
+int launched_ready(void);
 int landing_ready(void);
 PyObject *py_set_driver(PyObject *module, PyObject *addresses);
 PyObject *py_counts(PyObject *module, PyObject *unused);
@@ -120,8 +123,11 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "dagpu.compiled._reader", "The compiled reader of the table of a run.", -1, functions};
 
 PyMODINIT_FUNC PyInit__reader(void) {
-    if (!(s_state = PyUnicode_InternFromString("_state")) || !(zero = PyLong_FromLong(0)) || !(one = PyLong_FromLong(1)) || flight_ready() < 0 || calls_ready() < 0 || landing_ready() < 0)
+    if (!(s_state = PyUnicode_InternFromString("_state")) || !(zero = PyLong_FromLong(0)) || !(one = PyLong_FromLong(1)))
         return NULL;
+    int (*all[])(void) = {flight_ready, serving_ready, calls_ready, pipeline_ready, launched_ready, landing_ready};
+    for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
+        if (all[i]() < 0) return NULL;
     PyObject *module = PyModule_Create(&definition);
     PyTypeObject *types[] = {&RowsType, &NodesType, &FlightType};
     for (size_t i = 0; module && i < sizeof types / sizeof *types; ++i)

@@ -39,7 +39,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.backends.cuda import declared_kernels, find_compiler
-from dagpu.backends.cuda.compile.offline import Declared, compile_for
+from dagpu.backends.cuda.compile.compiler import Declared, compile_for
 from dagpu.common.compiled import WHY_NOT
 from dagpu.common.env_vars import VARIABLES
 from dagpu.common.errors import CompileError, DeviceError, KernelArgumentError

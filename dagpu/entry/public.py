@@ -3,6 +3,7 @@
 from typing import Final
 
 from dagpu import arrays as array
+from dagpu.backends.host.body_checks import Tile
 from dagpu.cluster.cluster import Cluster, Progress, checkpoint
 from dagpu.cluster.connection import Tls, WorkerInfo
 from dagpu.cluster.cutting import Part
@@ -65,7 +66,6 @@ from dagpu.kernels.expression import (
     expr,
 )
 from dagpu.kernels.sees import Along, Around, Columns, Here, Rows
-from dagpu.kernels.tile import Tile
 from dagpu.meshes.collectives import Reduction, all_gather, all_reduce, broadcast, halo, reduce_scatter
 from dagpu.meshes.layouts import Blocks, Cyclic
 from dagpu.meshes.layouts import DeviceLayout as Layout
@@ -74,7 +74,7 @@ from dagpu.meshes.per_device import as_partials, as_shards, each, unzip_each
 from dagpu.meshes.values import Each, Haloed, Partials, PerDevice, Rank, Replicated, Sharded, ShardedRef
 from dagpu.ops.array_parts import Region
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Static
-from dagpu.ops.compose import value, zip_ops
+from dagpu.ops.compose import KernelOp, value, zip_ops
 from dagpu.ops.creation import (
     arange,
     convert,
@@ -82,6 +82,7 @@ from dagpu.ops.creation import (
     empty,
     eye,
     fill,
+    fold_in,
     from_host,
     full,
     linspace,
@@ -92,25 +93,21 @@ from dagpu.ops.creation import (
     zeros,
 )
 from dagpu.ops.graph import CudaGraph, Module, Scope
-from dagpu.ops.launch import KernelOp
-from dagpu.ops.seeds import fold_in
 from dagpu.ops.source_op import Source, cutoff, source
 from dagpu.ops.versions import batch
 from dagpu.plans.cost_model import CostModel
 from dagpu.plans.list_schedule import ListSchedule
 from dagpu.plans.mesh import Link, Links, Mesh, use_mesh
 from dagpu.plans.placed_values import verify_placement
-from dagpu.plans.placing import DevicePolicy, place
+from dagpu.plans.placing import DevicePolicy, Spread, place
 from dagpu.plans.plan import Plan, peak_bytes_on
 from dagpu.plans.policies import RoundRobin, SchedulingPolicy, SingleStream
 from dagpu.plans.program import Program
-from dagpu.plans.spread import Spread
 from dagpu.reactive import put_part as _put_part  # noqa: F401  # reason: it sets the slot of `Source.write`
 from dagpu.reactive.asyncio_guest import in_trio
 from dagpu.reactive.flows.asking import Ask, batching
 from dagpu.reactive.flows.feed import Feed
-from dagpu.reactive.flows.flow_class import Flow
-from dagpu.reactive.flows.flow_makers import every, flow, merge, zip_flows
+from dagpu.reactive.flows.flow_class import Flow, every, flow, merge, zip_flows
 from dagpu.reactive.flows.stage import Stats
 from dagpu.reactive.observing import observe
 from dagpu.reactive.terminal import watch

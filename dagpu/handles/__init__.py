@@ -36,18 +36,20 @@ from dagpu.handles.handle_state import (
     state_of,
     take_state,
 )
-from dagpu.handles.partitions import Cut, Partition, cut_of
 from dagpu.handles.tensors import (
     HANDLES,
     OWNING,
     TO_HOST,
+    Cut,
     Handle,
     Owning,
+    Partition,
     SharedTensor,
     Tensor,
     TensorMut,
     TensorRef,
     clone_shared,
+    cut_of,
     move_handle,
     partition_handle,
     reshape_handle,

@@ -1,23 +1,158 @@
-"""The four kinds of tensor handles, and the functions that move handles of any kind."""
+"""The kinds of tensor handles, `Partition` among them; and the functions that find and move handles, also in values."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, TypeAlias, cast, final
+from collections.abc import Callable, Iterator
+from operator import attrgetter, is_
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Self, TypeAlias, cast, final
 
+import numpy as np
+from typing_extensions import TypeVar
+
+from dagpu.common.containers import is_container, map_values, own_containers, values_in
 from dagpu.common.critical import Bookkeeping
-from dagpu.common.errors import OwnershipError, ShapeError
+from dagpu.common.errors import NotReadyError, OwnershipError, PartitionError, ShapeError
 from dagpu.common.frozen import Slot
-from dagpu.common.layout import Layout, NewShape, Shape, reshape_layout, slice_layout
+from dagpu.common.layout import Layout, NewShape, Shape, check_tiling, reshape_layout, slice_layout
 from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
-from dagpu.handles.array_handle import EXPORTS, ArrayHandle, D_co, DLPackExport, S_co, wrong_kind
+from dagpu.handles.array_handle import (
+    ARITHMETIC,
+    EXPORTS,
+    READING,
+    ArrayHandle,
+    D_co,
+    DLPackExport,
+    S_co,
+    contents_cure,
+    refuse_await,
+    refuse_copy,
+    refuse_name,
+    wrong_kind,
+)
 from dagpu.handles.device_handles import driver_of, is_remote
-from dagpu.handles.handle_state import HandleState, Holders, Loan, live_state, origin_of, restore_state, take_state
-from dagpu.handles.partitions import Partition, cut_of, partition_tensor, unpartition_tensor
-from dagpu.handles.storage import release_returned_loans
+from dagpu.handles.handle_state import (
+    HandleBase,
+    HandleState,
+    Holders,
+    Loan,
+    Storage,
+    live_state,
+    origin_of,
+    release_returned_loans,
+    restore_state,
+    state_of,
+    take_state,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dagpu.ops.base import Borrowed, DeviceOp
+
+
+# ---- partitions
+
+
+Cut: TypeAlias = tuple[Shape, Shape]
+"""The extents of one tile in elements, and the number of tiles along each axis."""
+
+_V_co = TypeVar("_V_co", covariant=True)
+_Tile_co = TypeVar("_Tile_co", bound=tuple[int, ...], covariant=True, default=tuple[int, ...])
+
+
+@final
+class Partition(HandleBase, Generic[_V_co, _Tile_co]):
+    """A tensor that is divided into disjoint tiles. Outputs of kernels must be partitions."""
+
+    __slots__ = ("__weakref__", "_cut")
+
+    if TYPE_CHECKING:  # for checkers unhashable, so that no source takes it; at run time it hashes by identity
+        # As in typeshed for lists; object declares a method.
+        __hash__: ClassVar[None]  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    def __init__(self, state: HandleState, cut: Cut) -> None:
+        self._state = state
+        self._cut = cut
+
+    @property
+    def shape(self) -> Shape:
+        """The extents of the whole tensor, in elements."""
+        return self._unmoved_state().layout.shape
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        """The element type."""
+        return self._unmoved_state().layout.dtype
+
+    @property
+    def tile(self) -> _Tile_co:
+        """The extents of one tile, in elements."""
+        self._unmoved_state()
+        return cast(_Tile_co, self._cut[0])
+
+    @property
+    def grid(self) -> Shape:
+        """The number of tiles along each axis."""
+        self._unmoved_state()
+        return self._cut[1]
+
+    def unpartition(self) -> _V_co:
+        """Return the tensor that was partitioned. Moves the partition."""
+        return cast(_V_co, unpartition_tensor(self, here()))
+
+    def __repr__(self) -> str:
+        layout, _, where = self._summary()
+        tile, grid = self._cut
+        state = where if where == "gone" else f"grid {grid}"
+        return f"Partition({layout.dtype.name}, {layout.shape}, tile {tile}, {state})"
+
+    if not TYPE_CHECKING:  # hidden from type checkers, as in `ArrayHandle`
+        __getattr__ = refuse_name
+        __await__ = refuse_await
+
+        @leaves_run
+        def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
+            """Raise a `NotReadyError`, because the operation needs the contents."""
+            _, made, _ = self._summary()
+            raise NotReadyError(
+                f"Partition of a tensor made at {describe(made)}: a handle never reveals its contents by itself. "
+                f"Put it together with .unpartition(). {contents_cure()}."
+            )
+
+        __reduce_ex__ = refuse_copy
+        vars().update(dict.fromkeys(ARITHMETIC + READING, _no_contents))
+        __getitem__ = __setitem__ = __delitem__ = __iter__ = __bool__ = _no_contents
+        __eq__ = ArrayHandle.__eq__
+        _no_comparison = _no_contents
+        __hash__ = object.__hash__
+
+
+cut_of: Final[Callable[[Partition[Any, Any]], Cut]] = attrgetter("_cut")
+"""Return the tile and the grid of a partition. The partition may have been moved."""
+
+
+def partition_tensor(tensor: HandleBase, tile: object, partial: bool, where: Origin) -> Partition[Any, Any]:
+    """Return the partition of a `Tensor` or a `TensorMut` into tiles. Moves the tensor.
+
+    `where` is the place of the call in the user's code.
+
+    Raises:
+        MovedError: the tensor or its lender has been moved.
+        PartitionError: the tile does not divide the shape and `partial` is false.
+    """
+    state = live_state(tensor)
+    try:
+        tiles = check_tiling(state.layout.shape, tile, partial)
+    except PartitionError as error:
+        raise PartitionError(f"partition() at {describe(where)}: {error}") from None
+    return Partition(take_state(tensor, "partition()", where), tiles)
+
+
+def unpartition_tensor(partition: Partition[Any, Any], where: Origin) -> HandleBase:
+    """Return the tensor that was partitioned. Moves the partition."""
+    state = take_state(partition, "unpartition()", where)
+    return state.kind(state)
+
+
+# ---- tensors
 
 
 @final
@@ -396,3 +531,116 @@ def move_handle(handle: Any, how: str, where: Origin) -> Any:
     if kind is SharedTensor or kind is TensorRef:
         live_state(handle)
     return handle
+
+
+# ---- handles inside nested values
+
+
+_SHALLOW: Final = 4
+"""The depth to which tuples are walked by recursion."""
+
+
+def storage_of(handle: Handle) -> Storage:
+    """Return the memory of a handle.
+
+    Raises:
+        MovedError: the handle or its lender has been moved.
+    """
+    return live_state(handle).storage
+
+
+def storage_key(handle: Handle) -> object:
+    """Return a key that is equal for two handles exactly if they share memory."""
+    return storage_of(handle)
+
+
+def map_handles(change: Callable[[Any], Any], value: Any) -> Any:
+    """Return `value` with `change` applied to each handle in its tuples, lists and dicts."""
+    return map_values(change, value, HANDLES)
+
+
+def move_handles(
+    value: Any, how: str, where: Origin, around: list[tuple[Any, Any]] | None = None, depth: int = 0
+) -> Any:
+    """Move all handles in a value with `move_handle`, and return the value with the new handles.
+
+    If one move fails, the others are undone: those of `around` too, which are of the values around this one, by the
+    outermost call.
+
+    A check before the moves would not suffice, because another thread may move a handle after the check.
+
+    Raises:
+        MovedError: a handle has been moved before, or a handle that moves is in `value` twice.
+        OwnershipError: a list or dict contains itself.
+    """
+    moved: list[tuple[Any, Any]] = [] if around is None else around
+    try:
+        if type(value) is not tuple:
+            return _move_nested(value, how, where, moved)
+        items: list[Any] = []
+        for item in value:  # most are handles, numbers, and shallow tuples of these
+            kind = type(item)
+            if kind in HANDLES:
+                taken = move_handle(item, how, where)
+                if taken is not item:
+                    moved.append((item, taken))
+                items.append(taken)
+            elif kind is int or kind is float:
+                items.append(item)
+            elif kind is tuple and depth < _SHALLOW:
+                items.append(move_handles(item, how, where, moved, depth + 1))
+            elif is_container(item):
+                items.append(_move_nested(item, how, where, moved))
+            else:
+                items.append(item)
+        return value if all(map(is_, items, value)) else tuple(items)
+    except BaseException:
+        if around is None:
+            for handle, taken in moved:
+                state = state_of(taken)
+                assert state is not None  # only this function has a reference to it
+                restore_state(handle, state)
+        raise
+
+
+def _move_nested(value: Any, how: str, where: Origin, moved: list[tuple[Any, Any]]) -> Any:
+    """Return a value with its handles moved. Adds each handle that moves to `moved`, with the new one."""
+
+    def move(handle: Any) -> Any:
+        taken = move_handle(handle, how, where)
+        if taken is not handle:
+            moved.append((handle, taken))
+        return taken
+
+    return map_handles(move, value)
+
+
+def handles_in(value: Any) -> Iterator[Handle]:
+    """Return an iterator over the handles in the tuples, lists and dicts of a value."""
+    return (item for item in values_in(value) if type(item) in HANDLES)
+
+
+def make_unwritable(value: Any) -> Any:
+    """Return a value that several consumers share: its NumPy arrays become read-only views.
+
+    So one consumer cannot write an array that another one reads. Each of them gets lists, dicts, sets and bytearrays of
+    its own by `own_containers`.
+    """
+    return own_containers(map_values(_unwritable, value))
+
+
+def _unwritable(item: Any) -> Any:
+    """Return a read-only view of a NumPy array, or any other value itself. A view that is read-only stays the same
+    object: by that a later trace knows it."""
+    if not issubclass(type(item), np.ndarray):  # isinstance would be true for a `SymbolicArray`
+        return item
+    if not item.flags.writeable and item.base is not None:
+        return item
+    view = item.view()
+    view.flags.writeable = False
+    return view
+
+
+def has_owning_handle(value: Any) -> bool:
+    """Return true if a value contains a handle that moves when it is passed on."""
+    return any(type(item) in OWNING for item in values_in(value))

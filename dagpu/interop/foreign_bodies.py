@@ -11,13 +11,12 @@ from dagpu.common.env_vars import FOREIGN
 from dagpu.common.errors import ForeignError, NoDeviceError
 from dagpu.common.frozen import frozen
 from dagpu.common.layout import Layout, contiguous_layout
-from dagpu.common.param_form import Form
 from dagpu.common.places import Origin, describe, here, leaves_run
 from dagpu.common.wrong_arguments import format_value, suspended_result
 from dagpu.handles.device_handles import Capturing, TemporaryMemory, UserBody, tuple_getter
 from dagpu.interop.array_libraries import LANES, ArrayLibrary, BodyLane, LibraryName, OperandView, find_library
 from dagpu.kernels.annotations import takes_by_position
-from dagpu.ops.kernel_spec import HostBody
+from dagpu.ops.kernel_spec import Form, HostBody
 
 Body: TypeAlias = Callable[..., object]
 """A function that does the work of a foreign op on arrays of one library."""

@@ -41,9 +41,8 @@ from dagpu.kernels.annotations import In, Out, PySignature, bind_arguments, decl
 from dagpu.kernels.declaration import declared_param
 from dagpu.kernels.generated_launch import AnyOp, check_call, move_arguments, new_output, output, with_layouts
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import UNCUT, Components, Item, Map, Outputs, arity
+from dagpu.ops.compose import UNCUT, Components, Item, KernelOp, Launch, Map, Outputs, arity
 from dagpu.ops.kernel_spec import KernelSpec
-from dagpu.ops.launch import KernelOp, Launch
 
 _P = ParamSpec("_P")
 

@@ -34,7 +34,7 @@ from dagpu.handles import (
     live_state,
 )
 from dagpu.handles.device_handles import Device, driver_of
-from dagpu.handles.storage import Locks, Storage, Visit, release_returned_loans
+from dagpu.handles.handle_state import Locks, Storage, Visit, release_returned_loans
 from dagpu.interop.arrays import ForeignArray, StreamLike, follow_stream, read_array, read_host_array, stream_handle
 from dagpu.interop.capsules import LEGACY, make_capsule
 from dagpu.interop.memory import ArrayLoan, add_memory, check_type, own_array, share_memory

@@ -34,7 +34,7 @@ from dagpu.handles import (
     take_state,
 )
 from dagpu.handles.device_handles import driver_of
-from dagpu.handles.storage import Storage, find_loan, release_returned_loans
+from dagpu.handles.handle_state import Storage, find_loan, release_returned_loans
 from dagpu.interop.arrays import StreamLike, read_array
 from dagpu.interop.capsules import ArrayMemory
 

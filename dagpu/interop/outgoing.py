@@ -27,7 +27,7 @@ from dagpu.handles import (
     take_state,
 )
 from dagpu.handles.device_handles import Device, Exchange, driver_of
-from dagpu.handles.storage import Locks, Storage
+from dagpu.handles.handle_state import Locks, Storage
 from dagpu.interop.capsules import CUDA, LEGACY, ArrayMemory, form_of, make_capsule
 from dagpu.interop.memory import add_memory, forget_memory
 

@@ -16,13 +16,12 @@ from typing_extensions import TypeVar
 
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import FLOATING, scalar_dtype
-from dagpu.common.param_form import Form
 from dagpu.common.places import Origin, describe
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernels.call_arguments import refuse_call
 from dagpu.kernels.cuda_signature import ScalarKind
 from dagpu.ops.base import Borrowed, DeviceOp
-from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.ops.kernel_spec import Form, KernelSpec
 
 _T = TypeVar("_T")
 _D = TypeVar("_D", bound=np.generic)

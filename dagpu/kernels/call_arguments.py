@@ -12,13 +12,12 @@ import numpy as np
 
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout, Shape
-from dagpu.common.param_form import Form
 from dagpu.common.places import Origin, describe, is_ours_at
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, cut_of, live_state
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.ops.base import DeviceOp, cure_by_await
-from dagpu.ops.kernel_spec import KernelSpec, Param
+from dagpu.ops.kernel_spec import Form, KernelSpec, Param
 
 _TAKEN: Final[Mapping[Form, frozenset[type]]] = {
     Form.IN: frozenset((Tensor, SharedTensor, TensorRef, TensorMut)),

@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite
-from typing import Any, Literal, NoReturn, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, final
 
 from dagpu.common.errors import KernelArgumentError
-from dagpu.common.param_form import Form, Passed
 from dagpu.kernels.cuda_lexer import (
     IGNORED,
     Aliases,
@@ -29,6 +28,9 @@ from dagpu.kernels.cuda_lexer import (
     tokenize,
     without_attributes,
 )
+
+if TYPE_CHECKING:
+    from dagpu.ops.kernel_spec import Form, Passed
 
 ScalarKind: TypeAlias = Literal["int", "float", "bool"]
 

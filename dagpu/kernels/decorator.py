@@ -22,8 +22,8 @@ from dagpu.common.pickling import PickledByName
 from dagpu.common.places import Origin, describe, here, leaves_run, scope_of_caller, without_our_frames
 from dagpu.common.wrong_arguments import as_whole_number, format_value
 from dagpu.handles import Tensor
-from dagpu.handles.handle_trees import move_handles
-from dagpu.handles.storage import module_state
+from dagpu.handles.handle_state import module_state
+from dagpu.handles.tensors import move_handles
 from dagpu.kernels.annotations import In as In
 from dagpu.kernels.annotations import Lazy as Lazy
 from dagpu.kernels.annotations import Out as Out
@@ -49,10 +49,9 @@ from dagpu.kernels.declaration import (
 )
 from dagpu.kernels.sees import Sees, sights_of
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import FIRST, UNCUT, Cut, Map
+from dagpu.ops.compose import FIRST, UNCUT, Cut, KernelOp, Launch, Map
 from dagpu.ops.creation import Alloc
 from dagpu.ops.kernel_spec import HostBody, KernelSpec
-from dagpu.ops.launch import KernelOp, Launch
 
 _P = ParamSpec("_P")
 _Q = ParamSpec("_Q")

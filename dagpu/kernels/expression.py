@@ -42,7 +42,6 @@ from dagpu.common.layout import (
     u32,
     u64,
 )
-from dagpu.common.param_form import Form
 from dagpu.common.pickling import PickledByName
 from dagpu.common.places import Origin, describe, here, leaves_run, scope_of_caller, without_our_frames
 from dagpu.common.wrong_arguments import check_flag, format_value
@@ -50,7 +49,7 @@ from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In, Lazy, Out
 from dagpu.kernels.declaration import compile_ahead
 from dagpu.kernels.decorator import DECLARED
-from dagpu.kernels.element import REDUCE, Elem, refuse_call_in_expression
+from dagpu.kernels.element import REDUCE, Elem, TracedExpression, refuse_call_in_expression, trace_expression
 from dagpu.kernels.expression_text import (
     ArgumentPattern,
     argument_params,
@@ -79,10 +78,9 @@ from dagpu.kernels.generated_launch import (
 )
 from dagpu.kernels.numpy_twin import numpy_twin
 from dagpu.kernels.operations import type_name
-from dagpu.kernels.traced_expression import TracedExpression, trace_expression
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.kernel_spec import KernelSpec
-from dagpu.ops.launch import KernelOp, Launch
+from dagpu.ops.compose import KernelOp, Launch
+from dagpu.ops.kernel_spec import Form, KernelSpec
 
 _R = TypeVar("_R", bound=np.generic)
 _P = ParamSpec("_P")

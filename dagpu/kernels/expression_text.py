@@ -9,11 +9,10 @@ import numpy as np
 
 from dagpu.common.errors import KernelArgumentError, ShapeError
 from dagpu.common.layout import Layout, Shape
-from dagpu.common.param_form import Form
 from dagpu.common.places import Origin, describe, here
 from dagpu.kernels.call_arguments import elements_problem
 from dagpu.kernels.cuda_signature import parameter_text
-from dagpu.kernels.element import Elem, refuse_call_in_expression
+from dagpu.kernels.element import Elem, TracedExpression, refuse_call_in_expression
 from dagpu.kernels.generated_launch import is_number, number_input, reshaped, tensor_input
 from dagpu.kernels.operations import (
     cast_text,
@@ -25,8 +24,7 @@ from dagpu.kernels.operations import (
     register_type,
     store_text,
 )
-from dagpu.kernels.traced_expression import TracedExpression
-from dagpu.ops.kernel_spec import Param
+from dagpu.ops.kernel_spec import Form, Param
 
 _RESERVED: Final = frozenset(
     """alignas alignof and asm auto bool break case catch char class concept const constexpr continue decltype default

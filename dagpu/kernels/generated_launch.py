@@ -12,7 +12,6 @@ import numpy as np
 from dagpu.common.env_vars import CHECKED
 from dagpu.common.errors import KernelArgumentError, PartitionError, ShapeError
 from dagpu.common.layout import Layout, Shape, contiguous_layout, reshape_layout
-from dagpu.common.param_form import Form
 from dagpu.common.places import Origin, describe
 from dagpu.handles import (
     HANDLES,
@@ -25,7 +24,7 @@ from dagpu.handles import (
     reshape_handle,
 )
 from dagpu.handles.device_handles import LibraryBody
-from dagpu.handles.handle_trees import move_handles
+from dagpu.handles.tensors import move_handles
 from dagpu.kernels.call_arguments import check_arguments
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.kernels.element import REDUCE, Elem, refuse_call_in_expression
@@ -38,6 +37,7 @@ from dagpu.ops.compose import (
     Cut,
     Inspect,
     Item,
+    Launch,
     Map,
     On,
     Reshape,
@@ -51,8 +51,7 @@ from dagpu.ops.compose import (
     Zip,
 )
 from dagpu.ops.creation import Alloc, Copy, FromHost, copied
-from dagpu.ops.kernel_spec import HostBody, Indexed, KernelSpec, Param
-from dagpu.ops.launch import Launch
+from dagpu.ops.kernel_spec import Form, HostBody, Indexed, KernelSpec, Param
 from dagpu.ops.source_op import Source
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]

@@ -495,7 +495,7 @@ def _polynomial(coefficients: "tuple[float, ...]", x: NDArray[np.float64]) -> ND
 # Each function takes arrays or NumPy scalars, and an array for its result or None. The element type of the operands has
 # been checked. f16 and bf16 arrive as f32 with rounded values, and `numpy_function` rounds the result.
 
-Array: TypeAlias = "NDArray[Any]"
+Array: TypeAlias = NDArray[Any]
 NumpyFunction: TypeAlias = Callable[..., Any]
 """A function `f(*operands, out=None)`, which returns its result; that is `out` if it is given."""
 

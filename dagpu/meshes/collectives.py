@@ -20,8 +20,8 @@ from dagpu.common.places import Origin, describe, here, leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, check_flag, wrong_argument
 from dagpu.handles import SharedTensor, Tensor, TensorRef, share_tensor
 from dagpu.handles.device_handles import Device, reaches
+from dagpu.kernels.element import trace_expression
 from dagpu.kernels.expression import Expression
-from dagpu.kernels.traced_expression import trace_expression
 from dagpu.meshes.layouts import FIRST_AXIS, DeviceLayout, as_slices, intersection
 from dagpu.meshes.moving import (
     AnyOp,
@@ -54,9 +54,8 @@ from dagpu.meshes.values import (
     spreading_of,
 )
 from dagpu.ops.base import Borrowed, DeviceOp
-from dagpu.ops.compose import Map, On, Then, Value, Zip
+from dagpu.ops.compose import Launch, Map, On, Then, Value, Zip
 from dagpu.ops.kernel_spec import KernelSpec
-from dagpu.ops.launch import Launch
 from dagpu.plans.mesh import Mesh
 
 _L = TypeVar("_L", bound=Borrowed)

@@ -15,8 +15,8 @@ from dagpu.common.places import Origin, describe, here, leaves_run
 from dagpu.common.wrong_arguments import add_call_place, wrong_argument
 from dagpu.handles import HandleState, SharedTensor, Tensor, TensorRef, clone_shared, live_state, move_handle
 from dagpu.handles.device_handles import FIND_DEVICE, Device, reaches
-from dagpu.handles.handle_trees import move_handles
 from dagpu.handles.symbolic import SymbolicArray
+from dagpu.handles.tensors import move_handles
 from dagpu.meshes.layouts import FIRST_AXIS, DeviceLayout, as_slices, intersection
 from dagpu.meshes.values import (
     TO_ARRAY,

@@ -70,8 +70,6 @@ _F = TypeVar("_F")
 _H = TypeVar("_H")
 _I = TypeVar("_I")
 _N = TypeVar("_N", bound=np.generic)
-_L = TypeVar("_L", bound=Borrowed)
-_G = TypeVar("_G", bound=MayAlloc)
 _L2 = TypeVar("_L2", bound=Borrowed)
 _G2 = TypeVar("_G2", bound=MayAlloc)
 _T_co = TypeVar("_T_co", covariant=True)
@@ -240,9 +238,9 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
             raise
 
     @overload
-    def shared(self: "DeviceOp[Tensor[_N], _L, _G]") -> "DeviceOp[SharedTensor[_N], _L, _G]": ...
+    def shared(self: "DeviceOp[Tensor[_N], _L_co, _G_co]") -> "DeviceOp[SharedTensor[_N], _L_co, _G_co]": ...
     @overload
-    def shared(self: "DeviceOp[_T, _L, _G]") -> "DeviceOp[_T, _L, _G]": ...
+    def shared(self: "DeviceOp[_T, _L_co, _G_co]") -> "DeviceOp[_T, _L_co, _G_co]": ...
     def shared(self) -> Any:
         """Return an op that runs at most once and remembers its result while it lives; a `Tensor` becomes a
         `SharedTensor`.
@@ -257,69 +255,76 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         return NODES.value.shared(self, here())
 
     @overload
-    def unzip(self: "DeviceOp[tuple[_A], _L, _G]", n: int | None = None) -> tuple["DeviceOp[_A, _L, _G]"]: ...
+    def unzip(
+        self: "DeviceOp[tuple[_A], _L_co, _G_co]", n: int | None = None
+    ) -> tuple["DeviceOp[_A, _L_co, _G_co]"]: ...
     @overload
     def unzip(
-        self: "DeviceOp[tuple[_A, _B], _L, _G]", n: int | None = None
-    ) -> tuple["DeviceOp[_A, _L, _G]", "DeviceOp[_B, _L, _G]"]: ...
+        self: "DeviceOp[tuple[_A, _B], _L_co, _G_co]", n: int | None = None
+    ) -> tuple["DeviceOp[_A, _L_co, _G_co]", "DeviceOp[_B, _L_co, _G_co]"]: ...
     @overload
     def unzip(
-        self: "DeviceOp[tuple[_A, _B, _C], _L, _G]", n: int | None = None
-    ) -> tuple["DeviceOp[_A, _L, _G]", "DeviceOp[_B, _L, _G]", "DeviceOp[_C, _L, _G]"]: ...
+        self: "DeviceOp[tuple[_A, _B, _C], _L_co, _G_co]", n: int | None = None
+    ) -> tuple["DeviceOp[_A, _L_co, _G_co]", "DeviceOp[_B, _L_co, _G_co]", "DeviceOp[_C, _L_co, _G_co]"]: ...
     @overload
     def unzip(
-        self: "DeviceOp[tuple[_A, _B, _C, _D], _L, _G]", n: int | None = None
-    ) -> tuple["DeviceOp[_A, _L, _G]", "DeviceOp[_B, _L, _G]", "DeviceOp[_C, _L, _G]", "DeviceOp[_D, _L, _G]"]: ...
-    @overload
-    def unzip(
-        self: "DeviceOp[tuple[_A, _B, _C, _D, _E], _L, _G]", n: int | None = None
+        self: "DeviceOp[tuple[_A, _B, _C, _D], _L_co, _G_co]", n: int | None = None
     ) -> tuple[
-        "DeviceOp[_A, _L, _G]",
-        "DeviceOp[_B, _L, _G]",
-        "DeviceOp[_C, _L, _G]",
-        "DeviceOp[_D, _L, _G]",
-        "DeviceOp[_E, _L, _G]",
+        "DeviceOp[_A, _L_co, _G_co]",
+        "DeviceOp[_B, _L_co, _G_co]",
+        "DeviceOp[_C, _L_co, _G_co]",
+        "DeviceOp[_D, _L_co, _G_co]",
     ]: ...
     @overload
     def unzip(
-        self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F], _L, _G]", n: int | None = None
+        self: "DeviceOp[tuple[_A, _B, _C, _D, _E], _L_co, _G_co]", n: int | None = None
     ) -> tuple[
-        "DeviceOp[_A, _L, _G]",
-        "DeviceOp[_B, _L, _G]",
-        "DeviceOp[_C, _L, _G]",
-        "DeviceOp[_D, _L, _G]",
-        "DeviceOp[_E, _L, _G]",
-        "DeviceOp[_F, _L, _G]",
+        "DeviceOp[_A, _L_co, _G_co]",
+        "DeviceOp[_B, _L_co, _G_co]",
+        "DeviceOp[_C, _L_co, _G_co]",
+        "DeviceOp[_D, _L_co, _G_co]",
+        "DeviceOp[_E, _L_co, _G_co]",
     ]: ...
     @overload
     def unzip(
-        self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H], _L, _G]", n: int | None = None
+        self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F], _L_co, _G_co]", n: int | None = None
     ) -> tuple[
-        "DeviceOp[_A, _L, _G]",
-        "DeviceOp[_B, _L, _G]",
-        "DeviceOp[_C, _L, _G]",
-        "DeviceOp[_D, _L, _G]",
-        "DeviceOp[_E, _L, _G]",
-        "DeviceOp[_F, _L, _G]",
-        "DeviceOp[_H, _L, _G]",
+        "DeviceOp[_A, _L_co, _G_co]",
+        "DeviceOp[_B, _L_co, _G_co]",
+        "DeviceOp[_C, _L_co, _G_co]",
+        "DeviceOp[_D, _L_co, _G_co]",
+        "DeviceOp[_E, _L_co, _G_co]",
+        "DeviceOp[_F, _L_co, _G_co]",
     ]: ...
     @overload
     def unzip(
-        self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H, _I], _L, _G]", n: int | None = None
+        self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H], _L_co, _G_co]", n: int | None = None
     ) -> tuple[
-        "DeviceOp[_A, _L, _G]",
-        "DeviceOp[_B, _L, _G]",
-        "DeviceOp[_C, _L, _G]",
-        "DeviceOp[_D, _L, _G]",
-        "DeviceOp[_E, _L, _G]",
-        "DeviceOp[_F, _L, _G]",
-        "DeviceOp[_H, _L, _G]",
-        "DeviceOp[_I, _L, _G]",
+        "DeviceOp[_A, _L_co, _G_co]",
+        "DeviceOp[_B, _L_co, _G_co]",
+        "DeviceOp[_C, _L_co, _G_co]",
+        "DeviceOp[_D, _L_co, _G_co]",
+        "DeviceOp[_E, _L_co, _G_co]",
+        "DeviceOp[_F, _L_co, _G_co]",
+        "DeviceOp[_H, _L_co, _G_co]",
     ]: ...
     @overload
     def unzip(
-        self: "DeviceOp[tuple[Any, ...], _L, _G]", n: int | None = None
-    ) -> tuple["DeviceOp[Any, _L, _G]", ...]: ...
+        self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H, _I], _L_co, _G_co]", n: int | None = None
+    ) -> tuple[
+        "DeviceOp[_A, _L_co, _G_co]",
+        "DeviceOp[_B, _L_co, _G_co]",
+        "DeviceOp[_C, _L_co, _G_co]",
+        "DeviceOp[_D, _L_co, _G_co]",
+        "DeviceOp[_E, _L_co, _G_co]",
+        "DeviceOp[_F, _L_co, _G_co]",
+        "DeviceOp[_H, _L_co, _G_co]",
+        "DeviceOp[_I, _L_co, _G_co]",
+    ]: ...
+    @overload
+    def unzip(
+        self: "DeviceOp[tuple[Any, ...], _L_co, _G_co]", n: int | None = None
+    ) -> tuple["DeviceOp[Any, _L_co, _G_co]", ...]: ...
     @leaves_run
     def unzip(self, n: int | None = None) -> Any:
         """Return one op for each component of the tuple. The source runs at most once; each component is taken once.
@@ -332,45 +337,47 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         return NODES.value.unzip(self, n, here())
 
     @overload
-    def first(self: "DeviceOp[tuple[_A], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    def first(self: "DeviceOp[tuple[_A], _L_co, _G_co]") -> "DeviceOp[_A, _L_co, _G_co]": ...
     @overload
-    def first(self: "DeviceOp[tuple[_A, _B], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    def first(self: "DeviceOp[tuple[_A, _B], _L_co, _G_co]") -> "DeviceOp[_A, _L_co, _G_co]": ...
     @overload
-    def first(self: "DeviceOp[tuple[_A, _B, _C], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    def first(self: "DeviceOp[tuple[_A, _B, _C], _L_co, _G_co]") -> "DeviceOp[_A, _L_co, _G_co]": ...
     @overload
-    def first(self: "DeviceOp[tuple[_A, _B, _C, _D], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    def first(self: "DeviceOp[tuple[_A, _B, _C, _D], _L_co, _G_co]") -> "DeviceOp[_A, _L_co, _G_co]": ...
     @overload
-    def first(self: "DeviceOp[tuple[_A, _B, _C, _D, _E], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    def first(self: "DeviceOp[tuple[_A, _B, _C, _D, _E], _L_co, _G_co]") -> "DeviceOp[_A, _L_co, _G_co]": ...
     @overload
-    def first(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    def first(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F], _L_co, _G_co]") -> "DeviceOp[_A, _L_co, _G_co]": ...
     @overload
-    def first(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    def first(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H], _L_co, _G_co]") -> "DeviceOp[_A, _L_co, _G_co]": ...
     @overload
-    def first(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H, _I], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    def first(
+        self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H, _I], _L_co, _G_co]",
+    ) -> "DeviceOp[_A, _L_co, _G_co]": ...
     @overload
-    def first(self: "DeviceOp[tuple[Any, ...], _L, _G]") -> "DeviceOp[Any, _L, _G]": ...
+    def first(self: "DeviceOp[tuple[Any, ...], _L_co, _G_co]") -> "DeviceOp[Any, _L_co, _G_co]": ...
     def first(self) -> Any:
         """Return an op for the first component of the tuple; the others are dropped."""
         return NODES.value.map(self, NODES.value.first, here())
 
     @overload
-    def last(self: "DeviceOp[tuple[_A], _L, _G]") -> "DeviceOp[_A, _L, _G]": ...
+    def last(self: "DeviceOp[tuple[_A], _L_co, _G_co]") -> "DeviceOp[_A, _L_co, _G_co]": ...
     @overload
-    def last(self: "DeviceOp[tuple[_A, _B], _L, _G]") -> "DeviceOp[_B, _L, _G]": ...
+    def last(self: "DeviceOp[tuple[_A, _B], _L_co, _G_co]") -> "DeviceOp[_B, _L_co, _G_co]": ...
     @overload
-    def last(self: "DeviceOp[tuple[_A, _B, _C], _L, _G]") -> "DeviceOp[_C, _L, _G]": ...
+    def last(self: "DeviceOp[tuple[_A, _B, _C], _L_co, _G_co]") -> "DeviceOp[_C, _L_co, _G_co]": ...
     @overload
-    def last(self: "DeviceOp[tuple[_A, _B, _C, _D], _L, _G]") -> "DeviceOp[_D, _L, _G]": ...
+    def last(self: "DeviceOp[tuple[_A, _B, _C, _D], _L_co, _G_co]") -> "DeviceOp[_D, _L_co, _G_co]": ...
     @overload
-    def last(self: "DeviceOp[tuple[_A, _B, _C, _D, _E], _L, _G]") -> "DeviceOp[_E, _L, _G]": ...
+    def last(self: "DeviceOp[tuple[_A, _B, _C, _D, _E], _L_co, _G_co]") -> "DeviceOp[_E, _L_co, _G_co]": ...
     @overload
-    def last(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F], _L, _G]") -> "DeviceOp[_F, _L, _G]": ...
+    def last(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F], _L_co, _G_co]") -> "DeviceOp[_F, _L_co, _G_co]": ...
     @overload
-    def last(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H], _L, _G]") -> "DeviceOp[_H, _L, _G]": ...
+    def last(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H], _L_co, _G_co]") -> "DeviceOp[_H, _L_co, _G_co]": ...
     @overload
-    def last(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H, _I], _L, _G]") -> "DeviceOp[_I, _L, _G]": ...
+    def last(self: "DeviceOp[tuple[_A, _B, _C, _D, _E, _F, _H, _I], _L_co, _G_co]") -> "DeviceOp[_I, _L_co, _G_co]": ...
     @overload
-    def last(self: "DeviceOp[tuple[Any, ...], _L, _G]") -> "DeviceOp[Any, _L, _G]": ...
+    def last(self: "DeviceOp[tuple[Any, ...], _L_co, _G_co]") -> "DeviceOp[Any, _L_co, _G_co]": ...
     def last(self) -> Any:
         """Return an op for the last component of the tuple; the others are dropped."""
         return NODES.value.map(self, NODES.value.last, here())
@@ -379,40 +386,44 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
     @overload
     def partition(
-        self: "DeviceOp[Tensor[_N], _L, _G]", tile: Shape, *, partial: bool = False
-    ) -> "DeviceOp[Partition[Tensor[_N]], _L, _G]": ...
+        self: "DeviceOp[Tensor[_N], _L_co, _G_co]", tile: Shape, *, partial: bool = False
+    ) -> "DeviceOp[Partition[Tensor[_N]], _L_co, _G_co]": ...
     @overload
     def partition(
-        self: "DeviceOp[TensorMut[_N], _L, _G]", tile: Shape, *, partial: bool = False
-    ) -> "DeviceOp[Partition[TensorMut[_N]], _L, _G]": ...
+        self: "DeviceOp[TensorMut[_N], _L_co, _G_co]", tile: Shape, *, partial: bool = False
+    ) -> "DeviceOp[Partition[TensorMut[_N]], _L_co, _G_co]": ...
     def partition(self, tile: Shape, *, partial: bool = False) -> Any:
         """Apply `t.partition(tile)` to the result, a `Tensor` or a `TensorMut`."""
         return NODES.value.map(self, NODES.value.cut(tile if type(tile) is tuple else _as_tuple(tile), partial), here())
 
-    def unpartition(self: "DeviceOp[Partition[_T], _L, _G]") -> "DeviceOp[_T, _L, _G]":
+    def unpartition(self: "DeviceOp[Partition[_T], _L_co, _G_co]") -> "DeviceOp[_T, _L_co, _G_co]":
         """Apply `p.unpartition()` to the result, a `Partition`."""
         return NODES.value.map(self, NODES.value.uncut, here())
 
-    def share(self: "DeviceOp[Tensor[_N], _L, _G]") -> "DeviceOp[SharedTensor[_N], _L, _G]":
+    def share(self: "DeviceOp[Tensor[_N], _L_co, _G_co]") -> "DeviceOp[SharedTensor[_N], _L_co, _G_co]":
         """Apply `t.share()` to the result, a `Tensor`. Unlike `shared()`, this remembers nothing."""
         return NODES.value.map(self, NODES.value.share, here())
 
     @overload
-    def reshape(self: "DeviceOp[Tensor[_N], _L, _G]", shape: NewShape) -> "DeviceOp[Tensor[_N], _L, _G]": ...
+    def reshape(
+        self: "DeviceOp[Tensor[_N], _L_co, _G_co]", shape: NewShape
+    ) -> "DeviceOp[Tensor[_N], _L_co, _G_co]": ...
     @overload
-    def reshape(self: "DeviceOp[TensorMut[_N], _L, _G]", shape: NewShape) -> "DeviceOp[TensorMut[_N], _L, _G]": ...
+    def reshape(
+        self: "DeviceOp[TensorMut[_N], _L_co, _G_co]", shape: NewShape
+    ) -> "DeviceOp[TensorMut[_N], _L_co, _G_co]": ...
     def reshape(self, shape: NewShape) -> Any:
         """Apply `t.reshape(shape)` to the result, a `Tensor` or a `TensorMut`. One extent may be -1: what is left."""
         return NODES.value.map(self, NODES.value.reshape(_as_tuple(shape)), here())
 
     @overload
-    def to_host(self: "DeviceOp[Tensor[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
+    def to_host(self: "DeviceOp[Tensor[_N], _L_co, _G_co]") -> "DeviceOp[NDArray[_N], _L_co]": ...
     @overload
-    def to_host(self: "DeviceOp[SharedTensor[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
+    def to_host(self: "DeviceOp[SharedTensor[_N], _L_co, _G_co]") -> "DeviceOp[NDArray[_N], _L_co]": ...
     @overload
-    def to_host(self: "DeviceOp[TensorRef[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
+    def to_host(self: "DeviceOp[TensorRef[_N], _L_co, _G_co]") -> "DeviceOp[NDArray[_N], _L_co]": ...
     @overload
-    def to_host(self: "DeviceOp[TensorMut[_N], _L, _G]") -> "DeviceOp[NDArray[_N], _L]": ...
+    def to_host(self: "DeviceOp[TensorMut[_N], _L_co, _G_co]") -> "DeviceOp[NDArray[_N], _L_co]": ...
     def to_host(self) -> Any:
         """Copy the result, a handle, to a new NumPy array.
 
@@ -562,17 +573,10 @@ def _example_arguments(name: str) -> str:
     return "(...)" if name in ("reshape", "slice", "view") else "()"
 
 
-def attached_plans(op: DeviceOp[Any, Any, Any]) -> Any:
-    """Return the object that `attach_plans` attached last to an op; None if there is none."""
-    try:
-        return _read_plans_slot(op)
-    except AttributeError:  # a copy, made without `__init__`
-        return None
-
-
-_read_plans_slot: Callable[[DeviceOp[Any, Any, Any]], Any] = DeviceOp.__dict__["_plans"].__get__
-"""Reads the slot `_plans` by its descriptor. `op._plans` of an unset slot would call `DeviceOp.__getattr__`, which
-formats an error for users."""
+read_plans: Callable[[DeviceOp[Any, Any, Any]], Any] = DeviceOp.__dict__["_plans"].__get__
+"""Return the object that `attach_plans` attached last to an op; None if there is none. It raises an `AttributeError`
+for a copy, which is made without `__init__`. `op._plans` would call `DeviceOp.__getattr__`, which formats an error for
+users."""
 
 attach_plans: Callable[[DeviceOp[Any, Any, Any], object], None] = DeviceOp.__dict__["_plans"].__set__
 """Attach an object to an op; it dies with the op. Ops are frozen: this sets no field, only the slot `_plans`."""

@@ -1,9 +1,9 @@
-"""The nodes that compose ops, and the functions that they apply."""
+"""The nodes that a call of a kernel and the composition of ops build, and the functions that they apply."""
 
 import itertools
 import weakref
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol, final, overload
+from typing import TYPE_CHECKING, Any, Final, Protocol, final, overload
 
 from typing_extensions import TypeVar
 
@@ -14,9 +14,9 @@ from dagpu.common.places import Origin, describe, here, leaves_run, without_our_
 from dagpu.common.wrong_arguments import as_whole_number, format_value, wrong_argument
 from dagpu.handles import HANDLES, partition_handle, reshape_handle, share_tensor, unpartition_handle
 from dagpu.handles.device_handles import Device, Stream
-from dagpu.handles.handle_trees import move_handles
+from dagpu.handles.tensors import move_handles
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static, cure_by_await
-from dagpu.ops.launch import Launch
+from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.ops.single_flight import Once
 
 _T = TypeVar("_T")
@@ -142,6 +142,36 @@ class HostCall(DeviceOp[_T_co, _L_co, _G_co]):
 
     source: DeviceOp[Any, Any, Any]
     f: Callable[[Any], Any]
+    origin: Origin
+
+
+class KernelOp(DeviceOp[Any, Any, Any]):
+    """The type of a kernel call for a type checker without the plugin. With it, the type is `DeviceOp[tuple[...]]`."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:  # other types for the same methods; real overrides would cost as much as building the op
+
+        def unzip(self, n: int | None = None) -> tuple[DeviceOp[Any, Any, Any], ...]:  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # reason: any arity
+            """Return one op for each argument of the call, in the form in which it was passed."""
+            return super().unzip(n)
+
+        def first(self) -> DeviceOp[Any, Any, Any]:
+            """Return an op for the first argument, in the form in which it was passed; the others are dropped."""
+            return super().first()
+
+
+@final
+@frozen
+class Launch(KernelOp):
+    """A kernel call. `args` are handles, ops and numbers, in the order of the kernel's parameters.
+
+    The result is a tuple of all arguments, each in the form in which it was passed. Handles among them have moved into
+    this op.
+    """
+
+    kernel: KernelSpec
+    args: tuple[Any, ...]
     origin: Origin
 
 
@@ -544,7 +574,7 @@ class Pure:
     name: str
     """The pipeline in messages: its name and the place of its declaration."""
     plans: Any
-    """The plans of the pipeline: a `PlanCache` of dagpu.runtime.plan_cache."""
+    """The plans of the pipeline: a `PlanCache` of dagpu.runtime.plan_lookup."""
 
     def __repr__(self) -> str:
         return self.name

@@ -24,6 +24,7 @@ from dagpu.ops.compose import (
     HostCall,
     Inspect,
     Item,
+    Launch,
     Map,
     On,
     Outputs,
@@ -43,7 +44,6 @@ from dagpu.ops.compose import (
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform
-from dagpu.ops.launch import Launch
 from dagpu.ops.source_op import Source
 
 MOST_OPS: Final = 150

@@ -16,7 +16,7 @@ from dagpu.common.frozen import frozen
 from dagpu.common.places import Origin, describe, here, leaves_run
 from dagpu.handles import HandleState, Lender, copy_error, last_move, state_of
 from dagpu.handles.device_handles import Stream
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.ops.base import RUNNER, Borrowed, DeviceOp, MayAlloc, NoAlloc, check_op, check_stream
 
 if TYPE_CHECKING:

@@ -1,4 +1,5 @@
-"""`KernelSpec`, the declaration of a kernel as data: its parameters, its code and its host body.
+"""`KernelSpec`, the declaration of a kernel as data: its parameters, its code and its host body; and `Form`, what is
+passed for a parameter, and what the kernel does with it.
 
 The code is CUDA source text, a library's functions, or a `PythonKernel`.
 """
@@ -7,16 +8,63 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Final, Literal, TypeAlias, final
 
 import numpy as np
 
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout, Shape
-from dagpu.common.param_form import Form
 from dagpu.common.places import Origin, describe
 from dagpu.handles.device_handles import LibraryBody
-from dagpu.handles.storage import ModuleState
+from dagpu.handles.handle_state import ModuleState
+
+# ---- forms of parameters
+
+
+Passed: TypeAlias = Literal["view", "tile", "scalar"]
+"""How CUDA takes a parameter, unless it takes plain pointers: a `View`, a `Tile`, or a scalar C type."""
+
+
+@final
+class Form(Enum):
+    """The form of a kernel's parameter: a tensor that is read or written, or a value.
+
+    A member answers what all layers ask about a parameter. What one layer alone asks is in a table of that layer, by
+    form: which handles a call takes (`call_arguments`), how a launch packs it (`launch_params`).
+    """
+
+    IN = "in", "an input", "a Tensor, SharedTensor, TensorRef or TensorMut", "view"
+    OUT = "out", "an output", "a Partition", "tile"
+    SCALAR = "scalar", "a number", "a number", "scalar"
+
+    def __new__(cls, name: str, noun: str, wanted: str, passed: Passed) -> "Form":
+        """Make a member. Its value is its name alone, and so is what a pickle holds."""
+        made = object.__new__(cls)
+        made._value_ = name
+        return made
+
+    def __init__(self, name: str, noun: str, wanted: str, passed: Passed) -> None:
+        self.noun: Final = noun
+        """The words for a parameter, in messages."""
+        self.wanted: Final = wanted
+        """The words for its argument, in messages."""
+        self.passed: Final[Passed] = passed
+        """How CUDA takes it."""
+        self.is_tensor: Final = passed in ("view", "tile")
+        """True if the argument is memory of a device, false if it is a value."""
+        self.is_written: Final = passed == "tile"
+        """True if the kernel writes the argument."""
+        self.is_input: Final = passed == "view"
+        """True if the kernel only reads the argument. It may read an output too."""
+        self.word: Final = name.capitalize() if self.is_tensor else name
+        """The name of the annotation, `In` or `Out`; for a number "scalar"."""
+
+    __hash__ = object.__hash__  # that of an `Enum` is a function in Python, and members are equal to themselves alone
+
+
+# ---- the declaration
+
 
 AxisSight: TypeAlias = tuple[int, int, int]
 """What a tile sees along an axis of an input: an axis of the first output, and the elements that it also sees before
@@ -293,11 +341,8 @@ class KernelSpec:
     pointers."""
     open_places: tuple[int, ...] = field(init=False, repr=False)
     """Indices of the parameters in `params` that take an op or a handle."""
-
-    @property
-    def label(self) -> str:
-        """The name in tables and pictures."""
-        return self.expression or self.name
+    label: str = field(init=False, repr=False)
+    """The name in tables and pictures."""
 
     @property
     def title(self) -> str:
@@ -316,3 +361,4 @@ class KernelSpec:
         object.__setattr__(self, "tensors", tuple(tensors))
         object.__setattr__(self, "lazy", tuple(lazy))
         object.__setattr__(self, "open_places", tuple([i for i, p in params if p.is_open]))
+        object.__setattr__(self, "label", self.expression or self.name)

@@ -12,6 +12,7 @@ from dagpu.ops.compose import (
     Cutoff,
     HostCall,
     Inspect,
+    Launch,
     Map,
     On,
     Reshape,
@@ -30,7 +31,6 @@ from dagpu.ops.compose import (
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.drawing import name_of_call, picture, to_dot
 from dagpu.ops.graph import GraphLaunch
-from dagpu.ops.launch import Launch
 from dagpu.ops.source_op import Source
 
 Node: TypeAlias = (

@@ -1,6 +1,6 @@
 """`Source`, an op whose value is set from outside, and `cutoff`, which hides equal values from what comes after it."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from threading import get_ident
 from typing import Any, Final, TypeAlias, final, overload
@@ -16,8 +16,7 @@ from dagpu.common.places import Origin, describe, here, leaves_run, without_our_
 from dagpu.common.wrong_arguments import check_function, format_value, wrong_argument
 from dagpu.handles import HANDLES, OWNING, SharedTensor, Tensor, live_state
 from dagpu.handles.device_handles import driver_of
-from dagpu.handles.handle_trees import handles_in
-from dagpu.handles.tensors import share_tensor
+from dagpu.handles.tensors import handles_in, share_tensor
 from dagpu.ops.array_parts import Box, Region, box_of
 from dagpu.ops.base import DeviceOp, NoAlloc, Static, check_op
 from dagpu.ops.compose import UNKNOWN_RESULTS, Cutoff, shared
@@ -326,6 +325,16 @@ def _is_alone(tensor: Any) -> bool:
 def as_read(value: Any) -> Any:
     """Return the value of a source for one more reader: a tensor as another handle to it."""
     return value.clone() if type(value) is SharedTensor else value
+
+
+def revisions_at(instant: Snapshot, sources: Iterable[Source[Any]]) -> Mapping[Any, int]:
+    """Return the revisions of sources at an instant."""
+    return {node: node.cell.history.at(instant).revision for node in sources}
+
+
+def differ(made_for: Mapping[Any, int], instant: Snapshot) -> bool:
+    """Return true if one of these sources has another revision at an instant."""
+    return any(node.cell.history.at(instant).revision != revision for node, revision in made_for.items())
 
 
 def _own(x: Any, kind: type[Any], whose: Source[Any] | None) -> Any:

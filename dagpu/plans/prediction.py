@@ -14,6 +14,7 @@ from dagpu.common.frozen import plain
 from dagpu.common.places import Origin
 from dagpu.plans.cost_model import (
     COMPUTE,
+    DEFAULT_COSTS,
     PEER_IN,
     CostModel,
     EngineTimes,
@@ -150,7 +151,7 @@ def overlap_of(spans: Iterable[tuple[float, float]]) -> float:
 def forecast(plan: Plan, costs: CostModel | None = None, mesh: tuple[int, int] | None = None) -> Prediction:
     """Predict the timeline of a plan, with instruction times from `costs` (`CostModel()` unless given). `mesh` has the
     number of devices that the work is spread over, and of the streams of each; None if it is not spread."""
-    model = CostModel() if costs is None else costs
+    model = DEFAULT_COSTS if costs is None else costs
     inputs = dependencies(plan)
     latest = [-1] * len(plan.lanes)
     pending: list[list[int]] = [[] for _ in plan.lanes]

@@ -9,7 +9,7 @@ are recorded for whole buffers: an output covers its buffer, except that of a co
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import accumulate, chain, islice
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeAlias, final
@@ -638,3 +638,34 @@ def buffer_bytes(buffers: Sequence[Buffer], numbers: Sequence[int]) -> str:
     if all(buffer.device == HOST for buffer in known):
         return ""
     return f"{sum(buffer.nbytes for buffer in known):,}"
+
+
+@final
+class Renumbering:
+    """Writes instructions with other numbers of buffers and devices. A view that several share stays one object."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, int], View | Tiles] = {}
+        """The operands made so far, by the identity of the old one and the new number of its buffer."""
+
+    def instruction(self, old: Instruction, buffers: Mapping[int, int], device: int) -> Instruction:
+        """Return the instruction on another device, with the new numbers of all its buffers and cells."""
+        reads = tuple([buffers[b] for b in old.reads])
+        writes = tuple([buffers[b] for b in old.writes])
+        return map_operands(old, partial(self._operand, buffers), reads, writes, device)
+
+    def _operand(self, buffers: Mapping[int, int], operand: Operand) -> Operand:
+        """Return an operand with the new number of its buffer."""
+        number = buffers[operand.buffer]
+        if type(operand) is Cell:
+            return Cell(number)
+        found = self._made.get((id(operand), number))
+        if found is None:
+            if type(operand) is Tiles:
+                view = self._operand(buffers, operand.view)
+                assert type(view) is View
+                found = Tiles(view, operand.tile, operand.grid)
+            else:
+                found = View(number, operand.layout)
+            self._made[id(operand), number] = found
+        return found

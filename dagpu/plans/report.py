@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, final
 
 from dagpu.common.places import describe
 from dagpu.handles.device_handles import STAGED_BYTES, UserBody
-from dagpu.plans.cost_model import BY_BYTES, COMPUTE, CostModel
+from dagpu.plans.cost_model import BY_BYTES, COMPUTE, DEFAULT_COSTS, CostModel
 from dagpu.plans.plan import Execute, Plan, peak_bytes_on
 from dagpu.plans.prediction import PredictedStep, Prediction, forecast, least_bytes
 from dagpu.plans.program import Launch, Role
@@ -277,8 +277,8 @@ def explain(
             "",
             *_time(found),
             *_memory(plan),
-            *_costs(plan, costs or CostModel()),
-            *_foreign(plan, costs or CostModel()),
+            *_costs(plan, costs or DEFAULT_COSTS),
+            *_foreign(plan, costs or DEFAULT_COSTS),
             *_devices(plan, found),
             "",
             *_kernels(found),

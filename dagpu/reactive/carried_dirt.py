@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 import numpy as np
 
 from dagpu.common.layout import Layout
-from dagpu.common.recent import Recent
 from dagpu.ops.array_parts import Box, slices_of
 from dagpu.ops.kernel_spec import Sight
 from dagpu.plans.program import Cell, CopyDtoD, CopyHtoD, Launch, Tiles, Value, View
 from dagpu.reactive.claims import EVERYTHING, Dirt, Dirty, LeafDirt
-from dagpu.reactive.staleness import Staleness
+from dagpu.reactive.staleness import Recent, Staleness
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

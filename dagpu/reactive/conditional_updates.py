@@ -15,9 +15,8 @@ from typing import Final, final
 
 from dagpu.plans.program import HOST, HostCall, If, Instruction, Role, View, label
 from dagpu.reactive.claims import ALWAYS, Change, Comparison, ConditionalUpdate
-from dagpu.reactive.staleness import Staleness
+from dagpu.reactive.staleness import Staleness, ValueNumbers
 from dagpu.reactive.subprogram import CutoffComparisons, assemble
-from dagpu.reactive.value_numbers import ValueNumbers
 
 MOST_CUTOFFS: Final = 4
 """The most cutoffs that one program decides. It is proved for each outcome, and their number doubles with each

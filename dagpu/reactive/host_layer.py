@@ -15,7 +15,7 @@ from dagpu.common.critical import call_user
 from dagpu.common.places import add_note
 from dagpu.common.wrong_arguments import refuse_stop_iteration
 from dagpu.handles import HANDLES
-from dagpu.handles.handle_trees import make_unwritable
+from dagpu.handles.tensors import make_unwritable
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import BUILT_IN, Cutoff, Inspect, Map
 from dagpu.tracing.compare_values import host_values_equal, same_kind

@@ -6,35 +6,204 @@ where a value has another type or shape, and, if it has several stages, in each 
 the same by construction stays in use, so the device still runs only what has changed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, final
 
 from dagpu.common.compiled import MISS
-from dagpu.common.places import Origin, StartedAt
+from dagpu.common.errors import BorrowError, KernelArgumentError, MovedError, PlanError
+from dagpu.common.places import Origin, StartedAt, describe
 from dagpu.handles import SharedTensor, live_state
 from dagpu.ops.array_parts import Box
 from dagpu.ops.base import DeviceOp
+from dagpu.ops.drawing import name_of
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import PLAIN, Snapshot, Version
+from dagpu.plans.program import Instruction, Launch, Program, label
 from dagpu.reactive.claims import Change
 from dagpu.reactive.host_layer import HostLayer, NewTraceNeeded
+from dagpu.reactive.leaf_values import LeafValues, written_from_outside
 from dagpu.reactive.live_result import Build, Made, TargetMemory, result_builder
 from dagpu.reactive.live_stage import Contents, Lenders, LiveStage
-from dagpu.reactive.prepared_tiles import ChangedParts
 from dagpu.reactive.shared_work import SharedWork
-from dagpu.reactive.stage_maker import StageMaker, explain_stages
-from dagpu.reactive.value_numbers import ValueNumbers
+from dagpu.reactive.stage_cutoffs import compared_buffer
+from dagpu.reactive.staleness import Staleness, ValueNumbers, fit_into
+from dagpu.reactive.tile_updates import ChangedParts, TileUpdates
 from dagpu.runtime.device_lookup import find_device
-from dagpu.runtime.execute import next_stage
+from dagpu.runtime.execute import call_on_plan, next_stage
 from dagpu.runtime.loaded_plan import Settings
 from dagpu.runtime.waits import Waits
 from dagpu.tracing.compare_values import same_kind
-from dagpu.tracing.live_inputs import Bound, LetThrough, LiveInput, LiveInputs
+from dagpu.tracing.live_inputs import Bound, LastCall, LetThrough, LiveInput, LiveInputs
+from dagpu.tracing.program_builder import ProgramBuilder, SharedBuffer
 from dagpu.tracing.run_memo import ends_on_host
 from dagpu.tracing.tracer import Tracer
 
+# ---- makes the stages: what each keeps, and what it shares with other feeds
+
+
 AnyOp = DeviceOp[Any, Any, Any]
+
+
+def outputs_of(instruction: Instruction) -> list[int]:
+    """Return the buffers that an instruction writes, but for the memory that its library works in."""
+    scratch = instruction.scratch if type(instruction) is Launch else None
+    return [buffer for buffer in instruction.writes if scratch is None or buffer != scratch.buffer]
+
+
+@final
+class StageMaker:
+    """Makes the stages of one observed op. `shared` has the nodes that other feeds observe too; None to share none."""
+
+    def __init__(
+        self, op: AnyOp, settings: Settings, memory: int | None, origin: Origin, shared: SharedWork | None
+    ) -> None:
+        self._op = op
+        self._settings = settings
+        self._limit = memory
+        self._origin = origin
+        self._shared = shared
+
+    def new_stage(self, tracer: Tracer, live: LiveInputs, program: Program, before: list[LiveStage]) -> LiveStage:
+        """Return the stage that was traced last, before its first run."""
+        builder, where = tracer.builder, self._origin
+        self._check_borrows(builder)
+        owned = written_from_outside(builder, tracer.taken_handles())
+        if owned is not None:
+            raise MovedError(
+                f"the op observed at {describe(where)} writes over {owned[1]!r}, made at {describe(owned[1].origin)}, "
+                "which moved into it: its second update would find it written. Share it, t.share(), and begin with a "
+                "copy at each update, value(t).then(dup), or begin with zeros."
+            )
+        for state in builder.states:
+            raise KernelArgumentError(
+                f"the op observed at {describe(where)} launches {state.shares}: an update could not find it as a run "
+                "from scratch does. Pass the variable as an output, which begins with zeros at each update."
+            )
+        known = {id(cut) for stage in before for cut in stage.cutoffs.inputs}
+        cutoffs = [made for made in live.inputs if made.buffer is not None and id(made) not in known]
+        # What earlier stages have made may depend on everything but the cutoffs that wait for this stage.
+        leaves = LeafValues(builder, live, ~sum(cut.own for cut in cutoffs) if before else 0)
+        shared, live.shared = live.shared, []
+        staleness = self._analyse(program, leaves.bits, [compared_buffer(cut) for cut in cutoffs])
+        memory = TargetMemory(len(program.buffers))
+        on_plan = partial(call_on_plan, self._settings, self._op)
+        stage = LiveStage(staleness, leaves, cutoffs, shared, memory, self._settings, on_plan, self._limit is None)
+        if self._shared is not None:
+            live.share_built()
+            stage.opened = list(live.open)
+            self.share(stage, self._shared)
+        return stage
+
+    def _analyse(
+        self, program: Program, bits: dict[int, int], results: list[int], also_kept: frozenset[int] = frozenset()
+    ) -> Staleness:
+        """Return the analysis of a stage in which these buffers are results too, within the limit of memory."""
+        staleness = Staleness(program, bits, results, (), also_kept)
+        return staleness if self._limit is None else fit_into(staleness, self._limit, self._origin)
+
+    def share(self, stage: LiveStage, shared: SharedWork) -> None:
+        """Share the nodes of a stage that other feeds observe too. A feed with a limit of memory shares what fits."""
+        common = [each for each in shared.common(stage.shared) if each.buffer in stage.staleness.last]
+        if list(map(id, common)) != list(map(id, stage.common)):
+            try:
+                self._restage(stage, common, stage.staleness.also_kept)
+            except PlanError:
+                self._restage(stage, [], stage.staleness.also_kept)
+
+    def keep_for_tiles(self, stage: LiveStage, bits: int) -> None:
+        """Keep from now on what launches in tiles need after changes of parts of these sources."""
+        stage.written_bits |= bits
+        kept = TileUpdates(stage.staleness).kept_for(stage.leaves.bits_of_sources(), stage.written_bits)
+        self._restage(stage, stage.common, kept)
+
+    def _restage(self, stage: LiveStage, common: list[SharedBuffer], also_kept: frozenset[int]) -> None:
+        """Analyse a stage again, with other nodes that are shared, or other buffers that are kept."""
+        old = stage.staleness
+        results = [*[compared_buffer(cut) for cut in stage.cutoffs.inputs], *[each.buffer for each in common]]
+        for index in sorted(old.instructions_below([each.buffer for each in common])):
+            outputs = [buffer for buffer in outputs_of(old.program.instructions[index]) if old.last[buffer] == index]
+            if len(outputs) > 1:  # another feed may read the other output of this kernel alone
+                results += outputs
+        stage.restage(self._analyse(old.program, old.bits, results, also_kept), common)
+
+    def _check_borrows(self, builder: ProgramBuilder) -> None:
+        """Raise a `BorrowError` for an op that holds a borrow, or launches a graph: a feed outlives both."""
+        if builder.graphs:
+            raise BorrowError(
+                f"observe at {describe(self._origin)} of an op that launches {builder.graphs[0]!r}, which works on "
+                "memory that it borrows. Observe the op itself: its updates are launched as graphs."
+            )
+        for state, lender in builder.lent.items():
+            if state.lender is not None:
+                raise BorrowError(
+                    f"observe at {describe(self._origin)} of an op that holds {state!r}, borrowed at "
+                    f"{describe(state.origin)}: the feed may outlive the loan. share() the tensor and pass that."
+                )
+            del lender
+
+
+# ---- explained stages
+#
+# What `feed.explain()` says of an observed op: what runs again for each source, in which tiles, and what is kept.
+
+_SHOWN: Final = (int, float, str)
+"""Values of these types are shown beside the places of their sources."""
+_MOST_SHOWN: Final = 12
+"""The most instructions that `explain` names for one source."""
+
+
+def explain_stages(live: LiveInputs, stages: Sequence[LiveStage], kept_bytes: int, *, traces: bool) -> list[str]:
+    """Describe the stages of an observed op, one fact a line. With `traces` each update traces the op again."""
+    instructions = sum(len(stage.staleness.program.instructions) for stage in stages)
+    lines = [_explain_bit(live, stages, number, instructions) for number in range(len(live.bit_names))]
+    if traces:
+        lines.append(f"{len(stages)} stages: a closure waits for host data, so each update traces the op again")
+    lines += _explain_tiles(stages)
+    total = sum(buffer.nbytes for stage in stages for buffer in stage.staleness.program.buffers)
+    lines.append(f"kept {kept_bytes:,} bytes of {total:,}")
+    return lines
+
+
+def _explain_bit(live: LiveInputs, stages: Sequence[LiveStage], number: int, total: int) -> str:
+    """Describe what runs again for the source or the cutoff of this bit, of a total number of instructions."""
+    node, bit = live.bit_names[number], 1 << number
+    again: list[str] = []
+    for stage in stages:
+        stale = stage.staleness
+        again += [label(stale.program.instructions[i]) for i in stale.instructions_for_mask(bit)]
+    what = name_of(node) if type(node) is Source else "cutoff, if its value differs,"
+    shown = ", ".join(again[:_MOST_SHOWN]) + (", ..." if len(again) > _MOST_SHOWN else "")
+    why = "; a closure reads it, so the op is traced again" if bit & live.structural_bits() else ""
+    value = f", now {node.get()!r}" if type(node) is Source and issubclass(node.kind, _SHOWN) else ""
+    for stage in stages:
+        if bit & stage.cutoffs.bits:
+            last = "was cut off" if bit & stage.cutoffs.cut_off else "was let through"
+            why += f"; {stage.cutoffs.describe()}, and the last tensor {last}"
+    where = f"{what} at {describe(node.origin)}{value}"
+    return f"{where}: {len(again)} of {total} instructions{f': {shown}' if again else ''}{why}"
+
+
+def _explain_tiles(stages: Sequence[LiveStage]) -> list[str]:
+    """Describe which tiles the last update ran, and from how many on it runs all of them."""
+    counts = [(stage, count) for stage in stages for count in stage.tiles.counts if count.tiles]
+    if not counts:
+        return []
+    names = [label(stage.staleness.program.instructions[count.instruction]) for stage, count in counts]
+    ran, least = [], []
+    for name, (stage, count) in list(zip(names, counts, strict=True))[:_MOST_SHOWN]:
+        ran.append(f"{name} {count.tiles:,} of {count.total:,}")
+        least.append(f"{name} {stage.tiles.whole_from(count.instruction):,}")
+    more = ", ..." if len(counts) > _MOST_SHOWN else ""
+    return [
+        f"from this number of dirty tiles on, a launch runs all of them and has no list: {', '.join(least)}{more}",
+        f"the last update ran tiles: {', '.join(ran)} tiles{more}",
+    ]
+
+
+# ---- the run
+
 
 _MOST_FAILED: Final = 2
 """The most traces in a row that have failed and of which something is kept."""
@@ -139,7 +308,7 @@ class IncrementalRun:
         another type or shape.
         """
         shared = self._shared
-        if shared is not None and shared.changes != self._shared_at:
+        if shared is not None and shared.observed.changes != self._shared_at:
             self._follow_sharing(shared)
         fits, changed = self._mark_changed(snapshot, newer)
         if not fits or (live.reads and self._stale & live.structural_bits()):
@@ -151,19 +320,14 @@ class IncrementalRun:
         since, self._host_newer = self._host_newer, 0
         if self._layer.computes:
             try:
-                self._layer.refresh(since, self._mark_cutoff)
+                self._layer.refresh(since, self._mark)
             except NewTraceNeeded:
                 return False
         self._host_stale = 0
         return not (live.reads and self._stale & live.structural_bits())
 
     def _mark(self, bits: int) -> None:
-        """Note that the sources of these bits have changed."""
-        self._host_newer |= bits
-        self._mark_cutoff(bits)
-
-    def _mark_cutoff(self, bits: int) -> None:
-        """Note that the values have changed that cutoffs of these bits let through."""
+        """Note that the sources of these bits have changed, or what cutoffs of these bits let through."""
         self._stale |= bits
         self._host_stale |= bits
         for stage in self._stages:
@@ -183,7 +347,7 @@ class IncrementalRun:
         """Add the bits of the sources that differ from the trace's values. Return false if one needs a new trace, and
         the inputs that differ with their versions in the snapshot. Of the sources in `newer` alone, unless it is
         None."""
-        fits, changed, inputs = True, [], self._inputs
+        fits, changed, inputs, bits = True, [], self._inputs, 0
         if newer is None:
             newer = {node: node.cell.history.at(snapshot) for node in inputs}
         for node, version in newer.items():
@@ -196,10 +360,12 @@ class IncrementalRun:
                 boxes = version.parts_since(before.revision)
                 if boxes is not None or made.own in self._parts:
                     self._note_parts(made.own, boxes)
-            self._mark(made.own)
+            bits |= made.own
             kind = type(version.value)
             fits = fits and ((kind in PLAIN and kind is type(made.value)) or same_kind(made.value, version.value))
             changed.append((made, version))
+        self._host_newer |= bits
+        self._mark(bits)
         return fits, changed
 
     def _note_parts(self, bit: int, boxes: tuple[Box, ...] | None) -> None:
@@ -279,7 +445,7 @@ class IncrementalRun:
         """Return the memory that is still right in a snapshot, and what closures have returned: of the last trace, and
         of those that have failed since."""
         available: Contents = {}
-        bound: dict[AnyOp, tuple[Any, Any]] = {}
+        bound: dict[AnyOp, LastCall] = {}
         again = self._build is None
         if self._live is not None:
             self._mark_changed(snapshot)
@@ -305,7 +471,7 @@ class IncrementalRun:
         assert live is not None
         live.bound_before, live.are_equal = bound, table.are_equal
         if self._shared is not None:
-            self._shared_at = self._shared.changes
+            self._shared_at = self._shared.observed.changes
             live.sharing = None if self._shared.is_alone else self._shared
         stages: list[LiveStage] = []
         made: Made = {}
@@ -370,7 +536,7 @@ class IncrementalRun:
 
     def _follow_sharing(self, shared: SharedWork) -> None:
         """Share with other feeds what they observe too now, and nothing else."""
-        self._shared_at = shared.changes
+        self._shared_at = shared.observed.changes
         self._layer = None  # it calls the closures that are shared
         for stage in self._stages:
             self._maker.share(stage, shared)

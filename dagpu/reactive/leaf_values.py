@@ -9,7 +9,7 @@ import numpy as np
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.handles import Handle, HandleState, SharedTensor, clone_shared, live_state
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.ops.array_parts import Box
 from dagpu.ops.versions import Version
 from dagpu.reactive.carried_dirt import dirt_of_boxes

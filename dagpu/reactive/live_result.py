@@ -16,11 +16,10 @@ from dagpu.common.layout import Layout
 from dagpu.common.places import Origin, describe
 from dagpu.handles import OWNING, HandleState, Holders, SharedTensor, Tensor, clone_shared, live_state
 from dagpu.handles.device_handles import Device, driver_of
-from dagpu.handles.handle_trees import make_unwritable
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
+from dagpu.handles.tensors import make_unwritable
 from dagpu.ops.compose import Map
 from dagpu.ops.source_op import as_read
-from dagpu.tracing.compare_values import same_objects
 from dagpu.tracing.live_inputs import NOT_CALLED, LiveInputs
 from dagpu.tracing.run_memo import Deferred, FromCell, FromItems, SuspendedOp, resolve
 from dagpu.tracing.user_code import apply_map
@@ -172,8 +171,7 @@ class _Builder:
         found = self._made.get(storage)
         if found is not None:
             memory, buffer = found
-            device, nbytes, layout, origin = storage.device, storage.nbytes, state.layout, state.origin
-            return lambda: memory.shared(buffer, device, nbytes, layout, origin)
+            return partial(memory.shared, buffer, storage.device, storage.nbytes, state.layout, state.origin)
         index = self._live.storages.get(storage)
         if index is not None:
             made, layout = self._live.inputs[index], state.layout
@@ -218,18 +216,15 @@ class _Builder:
         given = self.part(argument)
         if given is None:
             return None
-        before: list[Any] = []
         live = self._live
 
         def build() -> Any:
             value = given()
-            if not before or not same_objects(before[0], value):
-                made = live.bound_value(node, value)
-                if made is NOT_CALLED:
-                    made = make_unwritable(apply_map(node, own_containers(value)))
-                live.bind(node, (), value, made)
-                before[:] = [value, made]
-            return before[1]
+            made = live.bound_value(node, value)
+            if made is NOT_CALLED:
+                made = make_unwritable(apply_map(node, own_containers(value)))
+            live.bind(node, (), value, made)
+            return made
 
         return build
 

@@ -9,8 +9,8 @@ from dagpu.common.compiled import MISS
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.places import Origin
 from dagpu.handles import SharedTensor, live_state
-from dagpu.handles.handle_trees import make_unwritable
-from dagpu.handles.storage import Locks
+from dagpu.handles.handle_state import Locks
+from dagpu.handles.tensors import make_unwritable
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Shared
 from dagpu.plans.plan import Plan
@@ -18,18 +18,17 @@ from dagpu.plans.program import HOST
 from dagpu.reactive.claims import Change
 from dagpu.reactive.leaf_values import LeafValues
 from dagpu.reactive.live_result import TargetMemory
-from dagpu.reactive.prepared_tiles import ChangedParts, StageTiles
 from dagpu.reactive.stage_cutoffs import StageCutoffs
-from dagpu.reactive.staleness import Staleness
+from dagpu.reactive.staleness import Staleness, ValueNumbers
+from dagpu.reactive.tile_updates import ChangedParts, StageTiles
 from dagpu.reactive.update_plans import UpdatePlan, UpdatePlans
-from dagpu.reactive.value_numbers import ValueNumbers
 from dagpu.runtime.direct_call import OFTEN, DirectCall
 from dagpu.runtime.loaded_plan import LEAVES, Settings
 from dagpu.runtime.run_call import run_call
 from dagpu.runtime.waits import Waits
 from dagpu.tracing.call_guard import Reading
 from dagpu.tracing.live_inputs import LiveInput
-from dagpu.tracing.shared_buffers import SharedBuffer
+from dagpu.tracing.program_builder import SharedBuffer
 from dagpu.tracing.signature import BoundArguments
 
 AnyOp = DeviceOp[Any, Any, Any]
@@ -192,7 +191,8 @@ class LiveStage:
         and the update may run it."""
         if self.cutoffs.inputs or self.lost or self.fresh or self.shares_updates or self.tiles.latest:
             return None
-        return self.plans.known(mask)
+        found = self.plans.kept.use(mask)
+        return found if type(found) is UpdatePlan else None
 
     def find_whole(self, mask: int, parts: ChangedParts | None) -> UpdatePlan | None:
         """Return the plan for all of the update for a change of these bits; None if it must be run in parts."""
@@ -292,11 +292,15 @@ class LiveStage:
         if update.decides:
             differing = self.cutoffs.find_differing(update.compare)
             outputs = update.outputs_of(differing)
-        lost = frozenset([buffer for buffer, here in outputs if here in spoilt]) if spoilt else spoilt
-        self._replace([each for each in outputs if each[0] not in lost] if lost else outputs, memory)
+        on_devices = self._targets_on_devices
+        for buffer, here in outputs:
+            if here not in spoilt:
+                held: Any = memory[here]
+                self.targets.replace(buffer, held if buffer in on_devices else make_unwritable(held))
         if update.decides:
             self.cutoffs.decide_all(update.note(differing))
         made = frozenset([buffer for buffer, _ in outputs]) if update.decides else update.targets
+        lost = frozenset([buffer for buffer, here in outputs if here in spoilt]) if spoilt else spoilt
         self.lost = (self.lost - made) | lost
         self.fresh = (self.fresh | made) - lost
 
@@ -329,14 +333,6 @@ class LiveStage:
         if update.tiles is not None:
             update.tiles.bind(memory, targets)
         return memory
-
-    def _replace(self, outputs: Sequence[tuple[int, int]], memory: Sequence[object]) -> None:
-        """Take over the memory in which an update has made targets: for each its number in the whole program, and in
-        that of the update."""
-        buffers = self.staleness.program.buffers
-        for buffer, here in outputs:
-            made: Any = memory[here]
-            self.targets.replace(buffer, make_unwritable(made) if buffers[buffer].device == HOST else made)
 
 
 def _targets_on_devices(staleness: Staleness) -> set[int]:

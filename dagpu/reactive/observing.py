@@ -21,9 +21,9 @@ from dagpu.reactive.flows.stage import End, FlowStage, Opening
 from dagpu.reactive.incremental import IncrementalRun
 from dagpu.reactive.shared_work import SharedWork
 from dagpu.runtime.checked_runs import CheckedRuns
+from dagpu.runtime.execute import recording_block, refuse_nested
 from dagpu.runtime.interpreter import current_settings
 from dagpu.runtime.loaded_plan import Settings
-from dagpu.runtime.nesting import recording_block, refuse_nested
 from dagpu.runtime.spawning import borrows_in
 from dagpu.runtime.trio_waits import TrioWaits, await_steps, protected
 
@@ -126,7 +126,7 @@ class Observed(FlowStage[Any]):
         self._due = True
         value = await await_steps(protected(self._update(snapshot), _UPDATE))
         self._due = False
-        return own_containers(value)
+        return value if type(value) is SharedTensor else own_containers(value)
 
     def _changed_snapshot(self) -> Snapshot | None:
         """Return the present instant if there is a value to make for it; None if nothing has changed."""

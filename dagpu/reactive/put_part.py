@@ -10,8 +10,7 @@ from dagpu.common.layout import Layout, contiguous_layout, slice_layout
 from dagpu.common.places import Origin
 from dagpu.handles import HandleState, SharedTensor, Tensor, TensorMut, live_state
 from dagpu.handles.device_handles import driver_of
-from dagpu.handles.handle_state import Loan
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Loan, Storage
 from dagpu.handles.tensors import share_tensor
 from dagpu.ops.array_parts import Box, slices_of
 from dagpu.ops.base import DeviceOp

@@ -14,7 +14,6 @@ first, so that no two feeds wait for each other.
 Closures below such a node are called once for each argument: the feeds share the last call of each.
 """
 
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -25,17 +24,17 @@ from dagpu.common.places import Origin
 from dagpu.handles import SharedTensor
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import BUILT_IN, Map, Shared, Then, Zip, nodes_of
-from dagpu.ops.single_flight import NOTHING, Once
-from dagpu.ops.source_op import Source
+from dagpu.ops.single_flight import NOTHING, Claims, Once
+from dagpu.ops.source_op import Source, differ, revisions_at
 from dagpu.ops.versions import Snapshot, Version
 from dagpu.reactive.claims import Change
 from dagpu.reactive.live_stage import Lenders, LiveStage
-from dagpu.reactive.prepared_tiles import ChangedParts
-from dagpu.reactive.value_numbers import ValueNumbers
+from dagpu.reactive.staleness import ValueNumbers
+from dagpu.reactive.tile_updates import ChangedParts
 from dagpu.runtime.waits import Waits
 from dagpu.tracing.live_inputs import LastCall
 from dagpu.tracing.own_plans import inputs_of
-from dagpu.tracing.shared_buffers import SharedBuffer
+from dagpu.tracing.program_builder import SharedBuffer
 
 AnyOp = DeviceOp[Any, Any, Any]
 
@@ -100,12 +99,8 @@ class _Observed:
         """Return the last call of the closure of a node; None if no two feeds share it."""
         return self._calls.get(node)
 
-    def publish(self, node: Shared[Any], value: Any, made_for: Mapping[Any, int], mine: "SharedWork") -> None:
-        """Give a value that a feed has made to other runs: of sources as long as two feeds observe the node, a constant
-        for ever. `mine` is that feed."""
-        node.once.publish(value, made_for)
-        if not made_for:
-            return
+    def keep(self, node: Shared[Any], value: Any, mine: "SharedWork") -> None:
+        """Keep the value of sources that the feed `mine` has published, as long as two feeds observe the node."""
         with Bookkeeping():
             self._published[node] = value
             if not self.is_common(node, mine):
@@ -135,22 +130,20 @@ class SharedWork:
         """The nodes that closures have built, or refer to."""
         self.is_known = False
         """True once the feed has run, so that its nodes are known."""
+        self.observed = _observed
+        """The nodes of all feeds."""
         self.busy = False
-        """True while an update may write the feed's memory. It is set before the update looks at `changes`, and another
-        feed looks at it after a node has become common: so that one does not take what this one writes in place."""
-        self._claims: _Claims | None = None
-        """The claims of the present update, if it has any."""
+        """True while an update may write the feed's memory. It is set before the update looks at `observed.changes`,
+        and another feed looks at it after a node has become common: so that one does not take what this one writes in
+        place."""
+        self._update: _SharedUpdate | None = None
+        """What the present update computes for others, if it is anything."""
         self.lenders: Callable[[ValueNumbers, set[Version] | None], Lenders] | None = None
         """Returns what the feed holds for others, by value number."""
         _observed.enter(self._visible)
         with Bookkeeping():
             _observed.open[self] = None
             _observed.changes += 1
-
-    @property
-    def changes(self) -> int:
-        """A number that differs after a node has become common to two feeds, or is so no more."""
-        return _observed.changes
 
     def is_common(self, node: AnyOp) -> bool:
         """Return true if another feed observes a node too, or may do so."""
@@ -178,9 +171,9 @@ class SharedWork:
     def end(self) -> None:
         """End an update. What it has claimed and not made, others may make, or take from this feed."""
         self.busy = False
-        if self._claims is not None:
-            self._claims.end()
-            self._claims = None
+        if self._update is not None:
+            self._update.end()
+            self._update = None
         if not self.is_known:
             self.is_known = True
             _observed.know()
@@ -249,13 +242,13 @@ class SharedWork:
 
         Return the number of instructions that ran.
         """
-        claims = self._claims = self._claims or _Claims(self, snapshot)
+        update = self._update = self._update or _SharedUpdate(self, snapshot)
         try:
-            given = await claims.settle(stage, table, change, waits)
+            given = await update.settle(stage, table, change, waits)
             stage.fresh |= given
             ran = await stage.run(change._replace(lost=stage.lost, given=change.given | given), waits, origin, parts)
         finally:
-            claims.publish(stage)
+            update.publish(stage)
         return ran
 
 
@@ -265,16 +258,15 @@ def _calls_closure(node: AnyOp) -> bool:
 
 
 @final
-class _Claims:
-    """The nodes that one update computes for other feeds too. It is the owner of their claims."""
+class _SharedUpdate:
+    """What one update computes for other feeds too."""
 
     def __init__(self, work: SharedWork, snapshot: Snapshot) -> None:
         self._work = work
-        self.thread = threading.get_ident()
-        """The thread that drives the run. Code that blocks this thread must not wait for the run."""
         self._snapshot = snapshot
-        self._claimed: dict[Once, SharedBuffer | None] = {}
-        """What is claimed, each with what is published of it once it is made, or with None."""
+        self._claims = Claims()
+        self._making: dict[Once, SharedBuffer] = {}
+        """What is claimed and is published once it is made."""
         self._made: dict[Once, Callable[[], None]] = {}
         """What is claimed and made, each with the call that publishes it."""
 
@@ -289,8 +281,7 @@ class _Claims:
             made |= self._work.take(stage, table, change, stale - made)
             found: list[tuple[SharedBuffer, Any]] = []
             wanted = [each for each in stage.common if each.buffer in stale and each.buffer not in made]
-            opened = [*(stage.opened if stale - made else ()), *[each.node for each in wanted if each.sources is None]]
-            busy = self._hold(opened) or self._claim([each for each in wanted if each.sources is not None], found)
+            busy = self._hold(stage.opened if stale - made else (), wanted, found)
             if busy is None:
                 break
             self.end()
@@ -301,70 +292,54 @@ class _Claims:
         bits = stage.staleness.bits_of
         return frozenset([buffer for buffer in made if bits(buffer) & change.mask])
 
-    def _hold(self, nodes: Iterable[Shared[Any]]) -> Once | None:
-        """Claim nodes whose values cannot be published until the end of the update: then others take from this feed
-        what is below them. Return the first one that another run is making."""
-        for node in nodes:
-            if node.once.owner is not self:
-                self._find(node.once)
-                if node.once.claim(self) == "busy":
-                    return node.once
-                self._claimed[node.once] = None
+    def _hold(
+        self, opened: Iterable[Shared[Any]], wanted: list[SharedBuffer], found: list[tuple[SharedBuffer, Any]]
+    ) -> Once | None:
+        """Claim each node, or add it to `found` with its value. Return the first one that another run is making.
+
+        One that has no sources to be published for is claimed until the end of the update, as those that are `opened`
+        are: then others take from this feed what is below it.
+        """
+        for node, each in [*[(node, None) for node in opened], *[(each.node, each) for each in wanted]]:
+            claim, value, _ = self._claims.take(node.once, self._is_stale)
+            if claim == "busy":
+                return node.once
+            if each is None or each.sources is None:
+                continue
+            if claim == "claimed":
+                self._making[node.once] = each
+            elif each.holds(value):
+                found.append((each, value))
         return None
 
-    def _find(self, once: Once) -> Any:
-        """Return the value that another run has made for this snapshot; `NOTHING` if there is none, and one of another
-        snapshot is forgotten."""
-        value, made_for = once.remembered()
-        if any(node.cell.history.at(self._snapshot).revision != made_for[node] for node in made_for):
-            once.expire(value)
-            return NOTHING
-        return value
-
-    def _claim(self, wanted: list[SharedBuffer], found: list[tuple[SharedBuffer, Any]]) -> Once | None:
-        """Claim each node, or add it to `found` with its value. Return the first one that another run is making."""
-        for each in wanted:
-            once = each.node.once
-            while True:
-                value = self._find(once)
-                if value is not NOTHING:
-                    if each.holds(value):
-                        found.append((each, value))
-                    break
-                claim = "claimed" if once.owner is self else once.claim(self)
-                if claim == "busy":
-                    return once
-                if claim == "claimed":
-                    self._claimed[once] = each
-                    break
-        return None
+    def _is_stale(self, made_for: Mapping[Any, int]) -> bool:
+        return differ(made_for, self._snapshot)
 
     def publish(self, stage: LiveStage) -> None:
         """Give the tensors that the update has made to other runs, also one that has failed since. If they need more
         of what is below a tensor, they take it from this feed, and so they wait for the end of the update."""
         common = {each.buffer for each in stage.common}
-        for once, each in list(self._claimed.items()):
-            if each is None or each.buffer not in stage.fresh:
+        for once, each in list(self._making.items()):
+            if each.buffer not in stage.fresh:
                 continue
             tensor: SharedTensor[Any] = stage.targets.shared(
                 each.buffer, each.device, each.nbytes, each.layout, each.origin
             )
-            revisions = each.revisions(self._snapshot)
-            self._made[once] = partial(_observed.publish, each.node, tensor, revisions, self._work)
-            del self._claimed[once]
+            made_for = revisions_at(self._snapshot, each.sources or ())
+            self._made[once] = partial(self._publish, each.node, tensor, made_for)
+            del self._making[once]
             if stage.below(frozenset([each.buffer])) <= common:
                 self._made.pop(once)()
+
+    def _publish(self, node: Shared[Any], tensor: Any, made_for: Mapping[Any, int]) -> None:
+        self._claims.publish(node.once, tensor, made_for)
+        if made_for:  # else it is a constant, for ever
+            _observed.keep(node, tensor, self._work)
 
     def end(self) -> None:
         """Publish what was made, and give up the other claims."""
         for publish in self._made.values():
             publish()
         self._made.clear()
-        self.abandon()
-
-    def abandon(self) -> None:
-        """Give up the claims of what was not made."""
-        while self._claimed:
-            once, _ = self._claimed.popitem()
-            if once.owner is self:
-                once.abandon()
+        self._making.clear()
+        self._claims.abandon()

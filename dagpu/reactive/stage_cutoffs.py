@@ -10,7 +10,7 @@ from typing import Any, final
 from dagpu.common.layout import Layout
 from dagpu.handles import HandleState, Holders, SharedTensor, live_state
 from dagpu.handles.device_handles import MappedMemory, driver_of
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.reactive.claims import Change, Comparison, Subprogram
 from dagpu.reactive.conditional_updates import NOTHING_AFTER
 from dagpu.reactive.leaf_values import LeafValues

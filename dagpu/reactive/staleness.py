@@ -1,21 +1,172 @@
-"""Which instructions of a program run again for a set of changed inputs, and which buffers are kept between updates.
-
-Each value of a program has the bits of the sources and cutoffs that it depends on. The *targets* are the buffers whose
-last value must be right after an update: the results, and those whose last value some instruction with more bits needs
-again, which are *kept*. Of a chain on one source nothing is kept. An update for the bits `mask` makes the targets whose
-bits meet `mask`, and for each of them what it needs and is not kept. So the instructions of an update depend on `mask`
-alone, and with nothing dropped they are exactly those whose bits meet `mask`, as far as a target needs them.
+"""What a change of inputs leaves to be done: which instructions of a program run again for it, which buffers are kept
+between updates, and which contents of two traces are equal.
 """
 
-from collections.abc import Container, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Final, final
+from types import MappingProxyType
+from typing import Any, Final, TypeVar, final, get_args
 
 from dagpu.common.errors import PlanError
 from dagpu.common.places import Origin, describe
-from dagpu.common.recent import Recent
-from dagpu.plans.program import Program, Role, Value
+from dagpu.ops.initializers import Recipe
+from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.plans.program import (
+    Cell,
+    GraphLaunch,
+    If,
+    Instruction,
+    Items,
+    Program,
+    Role,
+    Tiles,
+    Value,
+    View,
+    constant_values,
+    operand_values,
+    operands_in,
+)
 from dagpu.reactive.claims import Change
+from dagpu.tracing.value_tokens import PLAIN, exact_token
+
+# ---- what is kept by key
+
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+
+@final
+class Recent(OrderedDict[_K, _V]):
+    """A dict of at most a number of entries, the one used last at the end."""
+
+    __slots__ = ("_most",)
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def use(self, key: _K) -> _V | None:
+        """Return what is kept for a key, which has been used last from now on; None if there is nothing."""
+        found = self.get(key)
+        if found is not None:
+            self.move_to_end(key)
+        return found
+
+    def keep(self, key: _K, value: _V) -> _V:
+        """Keep a value, and drop the one that was not used for the longest time, if there are too many. Return the
+        value."""
+        self[key] = value
+        if len(self) > self._most:
+            self.popitem(last=False)
+        return value
+
+
+# ---- value numbers
+#
+# Equal numbers mean contents that are equal by construction. The number of what an instruction leaves in one of its
+# outputs stands for the instruction, without the numbers of its buffers, for the number of the output, and for the
+# value numbers of all that it reads. So two programs that were traced one after the other can be compared, and memory
+# of the first one that is still right for the second one stays in use.
+
+
+@final
+class ValueNumbers:
+    """A table of value numbers, for several programs. It keeps alive the objects whose ids are in it."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._named: dict[int, int] = {}
+        """The numbers of contents, by the ids of the objects that hold them."""
+        self._alive: list[object] = []
+
+    def number(self, term: Hashable) -> int:
+        """Return the number of a term: the same for equal terms."""
+        return self._numbers.setdefault(term, len(self._numbers))
+
+    def of_leaf(self, value: Any) -> int:
+        """Return the number of a value from outside: memory, an array, a number."""
+        if type(value) in PLAIN:
+            return self.number(("plain", exact_token(value)))
+        if id(value) in self._named:
+            return self._named[id(value)]
+        self._alive.append(value)
+        return self.number(("object", id(value)))
+
+    def name(self, held: object, number: int) -> None:
+        """Note that this object, memory or a value of the host, holds the contents of this number: what a later stage
+        makes of it is what one stage alone would make. An object that has a number already keeps that: a stage may have
+        read it as what a cutoff lets through."""
+        if type(held) not in PLAIN and ("object", id(held)) not in self._numbers:
+            self._alive.append(held)
+            self._named[id(held)] = number
+
+    def are_equal(self, one: object, other: object) -> bool:
+        """Return true for one object, and for two that hold contents of one number."""
+        return one is other or self._named.get(id(one), self) == self._named.get(id(other))
+
+    def of_program(
+        self, program: Program, leaf: Callable[[int], Any], made: Mapping[Value, object] = MappingProxyType({})
+    ) -> dict[int, int]:
+        """Return the number of what a program leaves in each buffer that it uses. `leaf` returns the value that a
+        buffer holds before the program starts, and `made` has the memory of values that other programs get as leaves;
+        None where it is not there yet."""
+        accesses, numbers = program.accesses, [-1] * len(program.buffers)
+        for instruction, uses in zip(program.instructions, accesses.uses, strict=True):
+            for value in uses:
+                if numbers[value] < 0:
+                    numbers[value] = self.of_leaf(leaf(value))
+            values = operand_values(instruction)
+            names: dict[int, int] = {}
+            for buffer in (*[each.buffer for each in operands_in(values)], *instruction.reads, *instruction.writes):
+                names.setdefault(buffer, len(names))
+            does = self._operation(program, instruction), tuple([self._operand(each, names) for each in values])
+            reads = tuple(sorted([(names[accesses.buffer[value]], numbers[value]) for value in uses]))
+            for buffer in instruction.writes:
+                held = made.get(len(numbers))
+                numbers.append(self.number((does, names[buffer], reads)) if held is None else self.of_leaf(held))
+        return {buffer: numbers[value] for buffer, value in enumerate(accesses.last) if numbers[value] >= 0}
+
+    def _operation(self, program: Program, instruction: Instruction) -> Hashable:
+        """Return what an instruction does, apart from its operands. A captured graph has memory of its own, and what an
+        `If` decides depends on its body."""
+        own = [instruction] if type(instruction) in (GraphLaunch, If) else constant_values(instruction)
+        return type(instruction), program.devices[instruction.device], tuple(map(self._field, own))
+
+    def _field(self, value: Any) -> Hashable:
+        """Return what a field of an instruction says: equal for kernels and recipes that do the same."""
+        if type(value) is KernelSpec:
+            self._alive.append(value.host)
+            return id(value.host), value.block, value.shared_bytes, value.checked
+        if isinstance(value, get_args(Recipe)):
+            return type(value), tuple([self._constant(getattr(value, name)) for name in type(value).__slots__])
+        return self._constant(value)
+
+    def _operand(self, operand: Any, names: dict[int, int]) -> Hashable:
+        """Return an operand or a constant. `names` has what stands for the buffers, whose contents count apart."""
+        kind = type(operand)
+        if kind is View:
+            return View, names[operand.buffer], operand.layout
+        if kind is Tiles:
+            return Tiles, names[operand.buffer], operand.view.layout, operand.tile, operand.grid
+        if kind is Items:
+            return Items, tuple([self._operand(item, names) for item in operand.items])
+        return (Cell, names[operand.buffer]) if kind is Cell else self._constant(operand)
+
+    def _constant(self, value: Any) -> Hashable:
+        return tuple(map(self._constant, value)) if type(value) is tuple else self.of_leaf(value)
+
+
+# ---- staleness
+#
+# Each value of a program has the bits of the sources and cutoffs that it depends on. The *targets* are the buffers
+# whose last value must be right after an update: the results, and those whose last value some instruction with more
+# bits needs again, which are *kept*. Of a chain on one source nothing is kept. An update for the bits `mask` makes
+# the targets whose bits meet `mask`, and for each of them what it needs and is not kept. So the instructions of an
+# update depend on `mask` alone, and with nothing dropped they are exactly those whose bits meet `mask`, as far as a
+# target needs them.
+
 
 _MOST_REMEMBERED: Final = 64
 """The most changes whose stale targets are remembered, and sets of targets whose instructions are."""
@@ -36,7 +187,7 @@ class Staleness:
         self.program = program
         self.bits = bits
         """The bits of each buffer from outside; a buffer that is missing never changes."""
-        accesses = program.accesses
+        self._accesses = accesses = program.accesses
         self.deps: list[int] = []
         """The bits of each instruction."""
         found = [bits.get(buffer, 0) for buffer in range(len(program.buffers))]  # the bits of each value
@@ -70,7 +221,7 @@ class Staleness:
 
     def _needed_again(self) -> set[int]:
         """Return the buffers whose last value some instruction with more bits needs."""
-        accesses, found = self.program.accesses, set[int]()
+        accesses, found = self._accesses, set[int]()
         for index in self.instructions_below(self.results):
             for value in accesses.uses[index]:
                 buffer = accesses.buffer[value]
@@ -81,11 +232,11 @@ class Staleness:
 
     def bits_of(self, buffer: int) -> int:
         """Return the bits of the last value of a buffer."""
-        return self.bits_of_value(self.program.accesses.last[buffer])
+        return self.bits_of_value(self._accesses.last[buffer])
 
     def bits_of_value(self, value: Value) -> int:
         """Return the bits of a value."""
-        maker = self.program.accesses.maker[value]
+        maker = self._accesses.maker[value]
         return self.bits.get(value, 0) if maker < 0 else self.deps[maker]
 
     def stale_targets(self, change: Change) -> set[int]:
@@ -116,7 +267,7 @@ class Staleness:
         return found
 
     def _find_makers(self, targets: frozenset[int]) -> tuple[int, ...]:
-        last, valid = self.program.accesses.last, self.targets - targets
+        last, valid = self._accesses.last, self.targets - targets
         while True:
             chosen = self._closure({self.last[buffer] for buffer in targets}, {last[buffer] for buffer in valid})
             # A kept buffer of which an earlier value is made again loses its last one.
@@ -136,7 +287,7 @@ class Staleness:
 
     def _closure(self, roots: set[int], kept: Container[Value]) -> set[int]:
         """Return the instructions that make what `roots` need, these included, where these values are kept."""
-        chosen, maker, uses = set(roots), self.program.accesses.maker, self.program.accesses.uses
+        chosen, maker, uses = set(roots), self._accesses.maker, self._accesses.uses
         todo = list(roots)
         while todo:
             for value in uses[todo.pop()]:

@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
-from dagpu.common.recent import Recent
 from dagpu.handles.device_handles import driver_of
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.plans.plan import Plan
 from dagpu.reactive.claims import ALWAYS, Change, ConditionalUpdate, Subprogram, runs
 from dagpu.reactive.conditional_updates import conditional_update
 from dagpu.reactive.live_result import TargetMemory
-from dagpu.reactive.prepared_tiles import ListedTiles
-from dagpu.reactive.staleness import Staleness
+from dagpu.reactive.staleness import Recent, Staleness
 from dagpu.reactive.subprogram import CutoffComparisons
-from dagpu.reactive.tile_updates import TiledProgram, with_lists
+from dagpu.reactive.tile_updates import ListedTiles, TiledProgram, with_lists
 from dagpu.reactive.verify_updates import UpdateVerifier, verify_conditional
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.loaded_plan import LoadedPlan, Settings, plan_program
@@ -167,13 +165,14 @@ class UpdatePlans:
         self._settings = settings
         self._on_plan = on_plan
         self._keeps_memory = keeps_memory
-        self._plans: Recent[Hashable, UpdatePlan | str] = Recent(MOST_PLANS)
-        """By what has changed, and the lists of tiles: the plan, or the reason why there is none that decides."""
+        self.kept: Recent[Hashable, UpdatePlan | str] = Recent(MOST_PLANS)
+        """By what has changed (its bits, if that is all), and the lists of tiles: the plan, or the reason why there is
+        none that decides."""
         self._verifier: UpdateVerifier | None = None
         """The checker of updates; None until the first proof."""
 
     def __len__(self) -> int:
-        return len(self._plans)
+        return len(self.kept)
 
     def with_staleness(self, staleness: Staleness) -> "UpdatePlans":
         """Return a holder without plans, for another analysis of the program."""
@@ -184,9 +183,9 @@ class UpdatePlans:
         key: Hashable = change if change[1:] != _NOTHING_ELSE else change.mask
         if tiles is not None:
             key = change, tiles.prepared.update.chosen, tiles.prepared.lengths, tiles.copied
-        plan = self._plans.use(key)
+        plan = self.kept.use(key)
         if plan is None:
-            plan = self._plans.keep(key, self._whole(change) if tiles is None else self._tiled(change, tiles))
+            plan = self.kept.keep(key, self._whole(change) if tiles is None else self._tiled(change, tiles))
         assert type(plan) is UpdatePlan
         if tiles is not None and plan.tiles is not None:
             prepared = tiles.prepared
@@ -197,16 +196,11 @@ class UpdatePlans:
                 plan.tiles.put_lists(prepared.array)
         return plan
 
-    def known(self, mask: int) -> UpdatePlan | None:
-        """Return the plan for a change of these bits and nothing else; None if none is made yet."""
-        found = self._plans.use(mask)
-        return found if type(found) is UpdatePlan else None
-
     def find_deciding(self, mask: int, cutoffs: int) -> UpdatePlan | str:
         """Return the plan for a change of the bits `mask` that decides these cutoffs itself, or the reason why there
         can be none."""
         change = Change(mask, compare=cutoffs)  # which waits for none of them, so no part of an update is like it
-        return self._plans.use(change) or self._plans.keep(change, self._deciding(change))
+        return self.kept.use(change) or self.kept.keep(change, self._deciding(change))
 
     # ---- making
 

@@ -8,14 +8,14 @@ from dagpu.common.errors import UpdateError
 from dagpu.common.frozen import frozen
 from dagpu.common.places import Origin, describe
 from dagpu.handles import HandleState, Partition, SharedTensor, TensorMut, TensorRef, cut_of, live_state
-from dagpu.handles.handle_trees import handles_in, map_handles
+from dagpu.handles.tensors import handles_in, map_handles
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Pure, Then, ToHost, Value, Zip, pipeline_numbers
 from dagpu.ops.creation import Copy
 from dagpu.ops.source_op import Source
 from dagpu.runtime.execute import execute, run_unchecked
 from dagpu.runtime.loaded_plan import Settings
-from dagpu.runtime.plan_cache import PlanCache
+from dagpu.runtime.plan_lookup import PlanCache
 from dagpu.runtime.waits import Waits
 from dagpu.tracing.compare_values import same_contents
 

@@ -123,7 +123,7 @@ def _load(kind: str) -> Backend:
 
 
 def _compile_for(spec: KernelSpec, arch: str) -> None:
-    from dagpu.backends.cuda.compile.offline import compile_for
+    from dagpu.backends.cuda.compile.compiler import compile_for
 
     compile_for(spec, arch)
 

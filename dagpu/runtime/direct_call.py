@@ -24,8 +24,7 @@ from dagpu.common.critical import BOOKKEEPING, INTERRUPT
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.places import Origin
 from dagpu.handles import HandleBase, HandleState, Partition, Tensor, TensorMut, cut_of
-from dagpu.handles.handle_state import restore_state, take_known_state
-from dagpu.handles.storage import Lock, Storage, no_graph
+from dagpu.handles.handle_state import Lock, Storage, no_graph, restore_state, take_known_state
 from dagpu.ops.base import DeviceOp, attach_plans
 from dagpu.runtime.loaded_plan import CALL, LEAVES, OP, LoadedPlan, Settings
 from dagpu.runtime.run_call import settle
@@ -35,7 +34,7 @@ from dagpu.tracing.call_guard import Guard, Moved, Reading, guard_call, guard_op
 from dagpu.tracing.flattened import Flattened
 from dagpu.tracing.signature import Signature
 from dagpu.tracing.undo_log import TAKEN
-from dagpu.tracing.value_kinds import ARRAY, HANDLE, NUMBER, has_cut, has_elements
+from dagpu.tracing.value_kinds import ARRAY, HANDLE, NUMBER, guard_leaves, has_cut, has_elements
 from dagpu.tracing.value_tokens import exact_token
 
 OFTEN: Final = 6
@@ -250,9 +249,16 @@ def make_leaves_call(loaded: LoadedPlan, leaves: Sequence[Any]) -> None:
     signature = loaded.signature
     if LEAVES in loaded.direct or signature is None:
         return
-    again = signature.read_again
-    fits = signature.can_read_again(leaves)
-    loaded.direct[LEAVES] = DirectCall(lambda leaves, _: again(leaves), signature.result) if fits else None
+    if not signature.can_read_again(leaves):
+        loaded.direct[LEAVES] = None
+        return
+    again, guard = signature.read_again, None
+    if not (signature.needs_bind or signature.has_rest):
+        guard = guard_leaves(leaves, signature.leaf_bindings(len(leaves)), signature.buffers)
+    read: Read = signature.launch_reader(leaves) or (lambda leaves, _: again(leaves))
+    if guard is not None:
+        read = _reader(guard, signature, ())
+    loaded.direct[LEAVES] = DirectCall(read, signature.result, guard)
 
 
 def _make(

@@ -1,18 +1,26 @@
-"""Runs one op: traces, locks, schedules, verifies, submits and waits, stage by stage."""
+"""Runs one op: traces, locks, schedules, verifies, submits and waits, stage by stage; and where no run may begin."""
 
 import gc
+import warnings
+import weakref
 from collections.abc import Sequence
+from contextvars import ContextVar
 from functools import partial
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, Protocol, TypeVar, final
 
-from dagpu.common.compiled import MISS
-from dagpu.common.critical import pause_section, restore_section
-from dagpu.common.places import Origin
-from dagpu.handles.storage import Locks
+import trio
+
+from dagpu.common.compiled import MISS, teach
+from dagpu.common.containers import own_containers, values_in
+from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, in_user_code, pause_section, restore_section
+from dagpu.common.critical import refuse_nested as refuse_in_section
+from dagpu.common.errors import NestedRunError
+from dagpu.common.places import Origin, describe, here, place_of
+from dagpu.handles import HANDLES
+from dagpu.handles.handle_state import Locks
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import Map, Shared, Then, Value
+from dagpu.ops.compose import BUILT_IN, Map, Shared, Then, Value
 from dagpu.plans.plan import Plan
-from dagpu.runtime.composed_call import call_directly, run_composed, run_shared
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.loaded_plan import LoadedPlan, Settings, plan_stage
 from dagpu.runtime.plan_lookup import PlanLookup, direct_call, pipeline_call, run_by_a_plan
@@ -20,9 +28,92 @@ from dagpu.runtime.run_call import run_call
 from dagpu.runtime.waits import BlockingWaits, Waits, drive
 from dagpu.tracing.cache_key import flatten_op
 from dagpu.tracing.own_plans import sources_of_part
-from dagpu.tracing.run_memo import PENDING, Deferred, part_of
+from dagpu.tracing.run_memo import PENDING, Deferred, RunMemo, part_of
 from dagpu.tracing.tracer import Stage, Tracer
+from dagpu.tracing.user_code import apply_map, call_closure, not_an_op_error
 from dagpu.tracing.value_tokens import is_fixed
+
+# ---- where no run may begin
+
+
+class RecordingBlock(Protocol):
+    """The context manager of a `CudaGraph.scope`."""
+
+    @property
+    def origin(self) -> Origin: ...
+
+
+_block: "ContextVar[weakref.ref[RecordingBlock] | None]" = ContextVar("dagpu_scope", default=None)
+"""The innermost recording block around this task or thread. The reference is weak, because an interrupt can end a
+`with` block without its `__exit__`: the block must not refuse later runs then."""
+
+
+teach(block=_block)
+recording_block = _block.get
+"""Returns a reference to the innermost recording block around this task or thread; None if there is none."""
+
+
+def enter_recording(block: RecordingBlock) -> "weakref.ref[RecordingBlock] | None":
+    """Refuse runs in this task or thread from now on. Returns the block around this one, for `leave_recording`."""
+    around = _block.get()
+    _block.set(weakref.ref(block))
+    return around
+
+
+def leave_recording(around: "weakref.ref[RecordingBlock] | None") -> None:
+    """Restore the block that `enter_recording` returned."""
+    _block.set(around)
+
+
+def refuse_nested(op: DeviceOp[Any, Any, Any]) -> None:
+    """Raise if `op` is run inside a critical section of dagpu, a closure, or a recording block.
+
+    Raises:
+        NestedRunError: the message names the place of the run and the cure.
+    """
+    if CURRENT_THREAD.state.where == OUTSIDE and _block.get() is None:
+        return
+    refuse_in_section("an op was run")
+    if in_user_code():
+        raise NestedRunError(
+            f"{op!r} was run at {describe(here())}, inside a closure or host_map of another run. "
+            "Return the op from .then instead: it becomes part of that run."
+        )
+    around = _block.get()
+    block = None if around is None else around()
+    if block is not None:
+        raise NestedRunError(
+            f"{op!r} was run at {describe(here())}, inside the scope at {describe(block.origin)}, in which ops are "
+            "only recorded. Record it with scope.record(op), or run it before or after the with block."
+        )
+
+
+def outside_trio(op: DeviceOp[Any, Any, Any]) -> RuntimeError:
+    """Return the error for an op that is awaited outside a trio task."""
+    return RuntimeError(
+        f"{op!r} was awaited at {describe(here())}, outside a trio task (asyncio and Jupyter run none). "
+        "Use op.sync(), or await it in an async function that trio.run(...) runs."
+    )
+
+
+_warned: set[object] = set()
+
+
+def warn_in_task(call: str, cure: str) -> None:
+    """Warn, once for each place, of a call in a trio task that waits without `await`: it blocks all other tasks."""
+    if not trio.lowlevel.in_trio_task():
+        return
+    origin = here()
+    place = place_of(origin)
+    if place not in _warned:
+        _warned.add(place)
+        file, line = ("dagpu", 0) if place is None else place
+        message = f"{call} at {describe(origin)} in a trio task blocks every other task until it is done. {cure}"
+        warnings.warn_explicit(message, RuntimeWarning, file, line)
+
+
+# ---- the run
+
 
 _T = TypeVar("_T")
 _blocking: Final = BlockingWaits()
@@ -144,13 +235,13 @@ class _TracedRun:
         """The run of which this one makes parts, and these parts."""
         self.locks: Locks = Locks(origin) if whole is None else whole.locks
         self.runs: dict[object, _TracedRun] = {} if whole is None else whole.runs
-        """The runs of the whole and of its parts, by the owners of their claims."""
+        """The runs of the whole and of its parts, by their claims."""
         self._waited = False
 
     async def run(self) -> Any:
         """Run the op, and return its result. Store the plan for later runs."""
         tracer, runs = self.tracer, self.runs
-        runs[tracer.run] = self
+        runs[tracer.claims] = self
         locked = frozenset(self.locks.held)
         try:
             while not tracer.finished:
@@ -164,15 +255,14 @@ class _TracedRun:
             tracer.abandon("the run that was to make them failed or was cancelled")
             raise
         finally:
-            del runs[tracer.run]
+            del runs[tracer.claims]
             self.locks.release(locked)
 
     async def go_on(self) -> bool:
         """Trace and run a stage, and the parts that the trace has met. Return false if only another run can help."""
         tracer, settings, waits = self.tracer, self._settings, self._waits
-        before = tracer.resumed
         stage = await next_stage(tracer, waits)
-        moved = tracer.resumed > before
+        moved = stage.went_on
         if stage.program.instructions:
             with quiet_collector():
                 plan = plan_stage(stage, settings.verify)
@@ -276,3 +366,109 @@ def call_on_plan(settings: Settings, op: DeviceOp[Any, Any, Any], plan: Plan) ->
             settings.on_plan(op, plan)
         finally:
             restore_section(before)
+
+
+# ---- the quick way to run `model(x).map(f)`
+#
+# The plan of what is below all functions of the user's is run, and then these. A run of such an op need not be traced:
+# a chain of functions has nothing that runs beside it, and no place. What a function of `.then` returns is run in the
+# same way, if it is such a chain too.
+
+
+AnyOp = DeviceOp[Any, Any, Any]
+
+_FEW_NODES: Final = 64
+"""The most nodes below the functions for which a plan is looked up here: the key of a larger DAG takes its time."""
+
+_MOST: Final = 100
+"""The most functions that are called in this way. In a chain that may have no end a trace counts them."""
+
+
+async def run_composed(op: AnyOp, settings: Settings, waits: Waits, origin: Origin) -> tuple[Any, AnyOp | None]:
+    """Run an op as far as possible in this way. Return its result, or `MISS` and the op that is left to be run: the op
+    itself, of which nothing has been run then, or what the functions so far have made of it."""
+    above: list[Map[Any] | Then[Any]] = []
+    """The nodes whose functions are still to be called, the last one next."""
+    called = 0
+    bottom, value = op, MISS
+    while True:
+        while (type(bottom) is Map or type(bottom) is Then) and pipeline_call(bottom) is None:
+            above.append(bottom)
+            bottom = bottom.source
+        if type(bottom) is Value and called and HANDLES.isdisjoint(map(type, values_in(bottom.content))):
+            value = own_containers(bottom.content)
+        elif above and type(above[-1]) is Map and type(above[-1].f) in BUILT_IN:
+            value = MISS  # it is a part of what has a plan
+        else:
+            value = await call_directly(bottom, settings, waits, origin)
+            if value is MISS and not called and all(type(node) is Map for node in above):
+                # Nothing else of this run reads sources, so the instant at which it does is its own.
+                value = await run_by_a_plan(PlanLookup(bottom, settings, most=_FEW_NODES), settings, waits, origin)
+        if value is MISS:
+            return MISS, _above(bottom, above) if called else op
+        while above:
+            if waits.pause_is_due():
+                await waits.pause()
+            node = above.pop()
+            called += 1
+            if type(node) is Map:
+                value = apply_map(node, value)
+                continue
+            bottom = call_closure(node, node.f, value)
+            if not isinstance(bottom, DeviceOp):
+                raise not_an_op_error(node, bottom)
+            if called > _MOST:
+                return MISS, _above(bottom, above)
+            break
+        else:
+            return value, None
+
+
+async def run_shared(op: Shared[Any], settings: Settings, waits: Waits, origin: Origin) -> tuple[Any, AnyOp | None]:
+    """Run a `shared()` op in this way, if it is above a chain of `.map` over a call that has a direct one, and has not
+    run. Its value depends on no source."""
+    above: list[Map[Any]] = []
+    bottom = op.source
+    while type(bottom) is Map:
+        above.append(bottom)
+        bottom = bottom.source
+    if pipeline_call(bottom) is None or (above and type(above[-1].f) in BUILT_IN):
+        return MISS, op
+    memo = RunMemo()
+    if op.once.remembers() or not memo.claims.take_all([op.once]):
+        return MISS, op
+    try:
+        value = await call_directly(bottom, settings, waits, origin)
+        if value is MISS:
+            return MISS, op
+        for node in reversed(above):
+            if waits.pause_is_due():
+                await waits.pause()
+            value = apply_map(node, value)
+        result = memo.record_shared(op, value)
+        memo.claims.publish(op.once, memo.claimed_value(op.once), {})
+        return result, None
+    finally:
+        memo.abandon()
+
+
+def _above(op: AnyOp, nodes: list[Map[Any] | Then[Any]]) -> AnyOp:
+    """Return an op with these nodes above it, the last one next."""
+    for node in reversed(nodes):
+        op = Map(op, node.f, node.origin) if type(node) is Map else Then(op, node.f, node.origin)
+    return op
+
+
+async def call_directly(op: AnyOp, settings: Settings, waits: Waits, origin: Origin) -> Any:
+    """Run the call of a pipeline by the direct call of its latest plan. Return `MISS` if that refuses it, and for any
+    other op."""
+    if not settings.direct or pipeline_call(op) is None or (call := direct_call(op)) is None:
+        return MISS
+    loaded, direct, arguments, named, cache = call
+    if type(waits) is BlockingWaits:
+        result = direct.now(loaded, arguments, named, settings, origin)
+    else:
+        result = await direct.in_task(loaded, arguments, named, settings, origin)
+    if result is not MISS and cache is not None:
+        cache.hits += 1
+    return result

@@ -24,16 +24,15 @@ from dagpu.ops.graph import Captured, CudaGraph, GraphLaunch, Scope
 from dagpu.plans.cost_model import CostModel
 from dagpu.plans.list_schedule import ListSchedule
 from dagpu.plans.mesh import chosen_mesh
+from dagpu.plans.placing import over_mesh, spreads
 from dagpu.plans.plan import Plan
 from dagpu.plans.policies import SchedulingPolicy
 from dagpu.plans.report import explain
-from dagpu.plans.spread import over_mesh, spreads
-from dagpu.runtime import device_lookup, execute, graph_updating
+from dagpu.runtime import device_lookup, execute, graph_capture
 from dagpu.runtime.device_lookup import chosen_device, current_device, find_device
+from dagpu.runtime.execute import outside_trio, recording_block, refuse_nested, warn_in_task
 from dagpu.runtime.loaded_plan import Settings
-from dagpu.runtime.nesting import outside_trio, recording_block, refuse_nested, warn_in_task
-from dagpu.runtime.plan_cache import plans
-from dagpu.runtime.plan_lookup import direct_call
+from dagpu.runtime.plan_lookup import direct_call, plans
 from dagpu.runtime.run_call import settle
 from dagpu.runtime.trio_waits import TrioWaits, await_steps, await_user, protected
 from dagpu.runtime.waits import BlockingWaits, block_until_done, drive
@@ -155,13 +154,13 @@ class StreamInterpreter:
         check_op(op, "graph")
         refuse_nested(op)
         warn_in_task("graph()", "Capture before trio.run(...), or in a thread.")
-        return graph_updating.graph_of(op, stream, self.settings())
+        return graph_capture.graph_of(op, stream, self.settings())
 
     def scope(self, stream: Stream, /) -> AbstractContextManager[Scope]:
         """Record ops into a graph for launches on `stream`. The `with` block has a `Scope`. Nothing is run."""
         origin = here()
         check_stream(stream, "scope", origin)
-        return graph_updating.ScopeBlock(stream, replace(self.settings(), device=stream.device), origin)
+        return graph_capture.ScopeBlock(stream, replace(self.settings(), device=stream.device), origin)
 
     def plan_of(self, op: DeviceOp[Any, Any, Any], /) -> Plan:
         """Return the plan of the op's first stage: all its work until a closure needs host data. Nothing is run."""
@@ -248,10 +247,8 @@ def _landed(landing: Any) -> Generator[Any, Any, Any]:
         yield from protected(settle(landing.run, TrioWaits(has_yielded=True), 0.0, landing.pace), _RUN)
         return landing.result()
     except BaseException:
-        run = landing.follow()
-        if run is not None:
-            run.cancel()
-            block_until_done(run)
+        landing.run.cancel()
+        block_until_done(landing.run)
         raise
     finally:
         landing.end()
@@ -366,7 +363,7 @@ class _CurrentInterpreter:
         return _planner("scope").scope(stream)
 
     def update(self, captured: Captured, op: DeviceOp[_T, Any, Any], /) -> _T:
-        return graph_updating.update(captured, op)
+        return graph_capture.update(captured, op)
 
 
 RUNNER.set(_CurrentInterpreter())

@@ -12,11 +12,11 @@ from dagpu.handles.device_handles import Device
 from dagpu.ops.base import DeviceOp
 from dagpu.plans.list_schedule import ListSchedule
 from dagpu.plans.placed_values import verify_placement
+from dagpu.plans.placing import Spread
 from dagpu.plans.plan import Plan
 from dagpu.plans.policies import RoundRobin, SingleStream
 from dagpu.plans.program import Program
 from dagpu.plans.scheduler import schedule
-from dagpu.plans.spread import Spread
 from dagpu.plans.verifier import verify
 from dagpu.runtime.device_lookup import backend
 from dagpu.runtime.waits import Pace

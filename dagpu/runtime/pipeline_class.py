@@ -10,12 +10,12 @@ from dagpu.common.compiled import READER
 from dagpu.common.pickling import PickledByName
 from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import check_count, check_flag, format_value, suspended_result, wrong_argument
-from dagpu.handles.handle_trees import move_handles
+from dagpu.handles.tensors import move_handles
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Pure, Then, Value, pipeline_numbers
 from dagpu.runtime.checked_runs import check_call
 from dagpu.runtime.loaded_plan import CALL
-from dagpu.runtime.plan_cache import CacheInfo, PlanCache
+from dagpu.runtime.plan_lookup import CacheInfo, PlanCache
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

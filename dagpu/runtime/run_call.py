@@ -6,7 +6,7 @@ from typing import Any, final
 
 from dagpu.backends.protocol import Failure, Run
 from dagpu.common.places import Origin, passes_on
-from dagpu.handles.storage import Locks
+from dagpu.handles.handle_state import Locks
 from dagpu.runtime.loaded_plan import LoadedPlan, Settings
 from dagpu.runtime.waits import Pace, Waits
 from dagpu.tracing.signature import BoundArguments

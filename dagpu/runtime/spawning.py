@@ -11,11 +11,10 @@ from dagpu.common.errors import BorrowError, MovedError, OperationCancelled
 from dagpu.common.places import Origin, StartedAt, describe, here, leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import no_attribute, wrong_argument
 from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, OP_NAMES, TensorMut, copy_error, origin_of, state_of
-from dagpu.handles.handle_trees import handles_in, has_owning_handle, make_unwritable
+from dagpu.handles.tensors import handles_in, has_owning_handle, make_unwritable
 from dagpu.ops.base import DeviceOp, Static, check_op
-from dagpu.ops.compose import Value, nodes_of
+from dagpu.ops.compose import Launch, Value, nodes_of
 from dagpu.ops.creation import Copy
-from dagpu.ops.launch import Launch
 
 _T = TypeVar("_T")
 _T_co = TypeVar("_T_co", covariant=True)

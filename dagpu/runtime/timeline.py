@@ -9,7 +9,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Final, final
 
-from dagpu.backends.common.measuring import (
+from dagpu.backends.host.measuring import (
     FEEDS,
     Mark,
     MeasuredRun,
@@ -101,7 +101,7 @@ class Trace:
     # ---- for backends -------------------------------------------------------------------------------------------
 
     def begin(self, plan: Plan, streams: Sequence[object]) -> MeasuredRun | None:
-        """Begin to measure a run of `plan` on these streams: `dagpu.backends.common.measuring.Recorder.begin`."""
+        """Begin to measure a run of `plan` on these streams: `dagpu.backends.host.measuring.Recorder.begin`."""
         predicted = forecast(plan, self._costs)
         with self._lock:
             if not self._open:
@@ -124,7 +124,7 @@ class Trace:
         return found[0]
 
     def track(self, name: str, process: str = FEEDS) -> SpanTrack:
-        """Return a track: `dagpu.backends.common.measuring.RunRecorder.track`."""
+        """Return a track: `dagpu.backends.host.measuring.RunRecorder.track`."""
         made = SpanTrack(name, process)
         with self._lock:
             known = [each for each in self._tracks if (each.name, each.process) == (name, process)]

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, TypeVar, final
 
 import trio
 
-from dagpu.backends.common.worker_threads import no_thread
+from dagpu.backends.host.worker_threads import no_thread
 from dagpu.backends.protocol import Run
 from dagpu.common.critical import CRITICAL, CURRENT_THREAD, counting_interrupts, refuse_nested, run_user_code
 from dagpu.ops.single_flight import Once

@@ -26,7 +26,7 @@ closes over alone: that is in the key.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Final, TypeAlias, final
 
@@ -46,6 +46,7 @@ from dagpu.ops.compose import (
     UNCUT,
     ByResults,
     Cutoff,
+    Launch,
     Map,
     On,
     Pure,
@@ -60,7 +61,6 @@ from dagpu.ops.compose import (
 from dagpu.ops.creation import Alloc, Copy, FromHost, from_host
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.initializers import Constant, Normal, Uniform
-from dagpu.ops.launch import Launch
 from dagpu.ops.single_flight import NOTHING, Once
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import Snapshot
@@ -430,23 +430,21 @@ class _DagWalk(TableWalk):
         self.add_facts(self.splits[split.once], op.index)
         return True
 
+    def _is_stale(self, made_for: Mapping[Any, int]) -> bool:
+        return any(self.revision(each) != revision for each, revision in made_for.items())
+
     def _add_remembered(self, node: Shared[Any] | Unzip[Any], source: AnyOp) -> bool:
         """Add an op that remembers its value: with the value if it has run, else with its source, which comes next for
         the first use. Return false if it cannot be added."""
         once = node.once
         found = self.remembered.get(once)
         if found is None:
-            value, made_for = once.remembered()
-            if value is not NOTHING and made_for:
-                self.changeable = True
-                if any(self.revision(each) != revision for each, revision in made_for.items()):
-                    once.expire(value)
-                    value, made_for = NOTHING, {}
+            value, made_for = once.find(self._is_stale)
             if value is NOTHING:
-                made_for = {}
                 if not once.settled():
                     return False
             elif made_for:
+                self.changeable = True
                 if type(node) is Unzip:
                     return False  # a run that takes a component must find those of its own instant
                 self.add_facts("made for", len(made_for))

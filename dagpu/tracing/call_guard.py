@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeAlias, final
 
 from dagpu.common.frozen import plain
 from dagpu.handles import HandleState
-from dagpu.handles.storage import Lock
+from dagpu.handles.handle_state import Lock
 from dagpu.tracing.flattened import Flattened, Row
 
 Moved: TypeAlias = tuple[int, Any, HandleState]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dagpu.common.errors import DeviceError, KernelArgumentError, ShapeError
-from dagpu.common.layout import Layout, Shape, contiguous_layout, element_type
+from dagpu.common.layout import Layout, Shape, element_type
 from dagpu.common.places import Origin, describe, place_of
 from dagpu.handles import (
     HANDLES,
@@ -24,15 +24,17 @@ from dagpu.handles import (
     live_state,
 )
 from dagpu.handles.device_handles import Device, driver_of
-from dagpu.handles.handle_trees import handles_in, storage_of
 from dagpu.handles.symbolic import SymbolicNumber
+from dagpu.handles.tensors import handles_in, storage_of
 from dagpu.kernels.call_arguments import arguments_fit, check_arguments
-from dagpu.ops import creation, graph, launch
+from dagpu.ops import creation, graph
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import HostCall as HostCallNode
+from dagpu.ops.compose import Launch as LaunchNode
 from dagpu.ops.compose import ToHost
 from dagpu.ops.initializers import Constant, Normal, Uniform
 from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.plans.placing import spreads
 from dagpu.plans.program import (
     HOST,
     Cell,
@@ -47,7 +49,6 @@ from dagpu.plans.program import (
     View,
     operands_in,
 )
-from dagpu.plans.spread import spreads
 from dagpu.tracing.program_builder import NO_DEVICE, ProgramBuilder, TracedStorage
 from dagpu.tracing.run_memo import Deferred, FromCell
 from dagpu.tracing.traced_arguments import SEED, ScalarUse
@@ -58,11 +59,10 @@ def emit_alloc(
 ) -> Tensor[Any, Any]:
     """Emit `empty`, `zeros`, `arange` and the other creation ops. `seed` is the stand-in for the seed of random
     numbers, if the seed may differ between runs."""
-    layout = contiguous_layout(node.shape, node.dtype)
-    tensor, out = b.new_tensor(device, layout, node.origin)
+    tensor, out = b.new_tensor(device, node.shape, node.dtype, node.origin)
     recipe = node.recipe
     if recipe is None:
-        b.leave_undefined(tensor, policy)
+        b.leave_undefined(out, policy, node.origin)
         return tensor
     cell = None
     if isinstance(recipe, Uniform | Normal):
@@ -87,7 +87,7 @@ def emit_from_host(
     array = node.array
     element = element_type(array.dtype)
     assert element is not None, "the op was not built for it"
-    tensor, out = b.new_tensor(device, contiguous_layout(array.shape, element), node.origin)
+    tensor, out = b.new_tensor(device, array.shape, element, node.origin)
     cell = b.array_cell(array, leaf)
     b.emit(CopyHtoD(out, Cell(cell), (cell,), (out.buffer,), b.buffers[out.buffer].device, node.origin), policy)
     return tensor
@@ -124,7 +124,7 @@ def emit_copy(
     view = b.read_view(source)
     if into is None:
         dtype = source.dtype if node.dtype is None else node.dtype
-        target, _ = b.new_tensor(device or source.device, contiguous_layout(source.shape, dtype), node.origin)
+        target, _ = b.new_tensor(device or source.device, source.shape, dtype, node.origin)
     else:
         target = into
     changes = into is not None and not b.is_blank(into)
@@ -139,7 +139,7 @@ def emit_copy(
 
 
 def emit_launch(
-    node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder, policy: int, *, over_mesh: bool = False
+    node: LaunchNode, args: tuple[Any, ...], b: ProgramBuilder, policy: int, *, over_mesh: bool = False
 ) -> None:
     """Emit a kernel launch on arguments that all exist. With `over_mesh` a mesh is in use: tensors may be on several
     devices without a word of the user's, and are brought to one."""
@@ -194,7 +194,7 @@ def emit_launch(
         b.policy_of += [policy] * len(back)
 
 
-def library_work(node: launch.Launch, inputs: Sequence[Any]) -> Callable[[], None] | None:
+def library_work(node: LaunchNode, inputs: Sequence[Any]) -> Callable[[], None] | None:
     """Return the work that a library has with a launch before its scratch memory is known, for a thread that may wait;
     None if it has none. It raises a `DeviceError` if the library is missing, or refuses the launch.
 
@@ -253,19 +253,19 @@ def _with_scratch(made: Launch, device: Device, b: ProgramBuilder) -> Launch:
         nbytes *= prod(made.grid)
     if not nbytes:
         return made
-    _, view = b.new_tensor(device, contiguous_layout((nbytes,), np.dtype(np.uint8)), made.origin)
+    _, view = b.new_tensor(device, (nbytes,), np.dtype(np.uint8), made.origin)
     # No handle refers to the memory, so it is a temporary.
     return replace(made, writes=(*made.writes, view.buffer), scratch=view)
 
 
-def _blank_outputs(node: launch.Launch, args: tuple[Any, ...], b: ProgramBuilder) -> Collection[int]:
+def _blank_outputs(node: LaunchNode, args: tuple[Any, ...], b: ProgramBuilder) -> Collection[int]:
     """Return the buffers that a launch writes, and that nothing has written yet."""
     found = [storage_of(args[index]) for index, param in node.kernel.tensors if param.form.is_written]
     return {each.buffer for each in found if type(each) is TracedStorage and b.is_blank_storage(each)}
 
 
 def _device_of_several(
-    node: launch.Launch, args: tuple[Any, ...], writes: list[int], b: ProgramBuilder, policy: int, over_mesh: bool
+    node: LaunchNode, args: tuple[Any, ...], writes: list[int], b: ProgramBuilder, policy: int, over_mesh: bool
 ) -> int:
     """Return the device of a launch whose tensors are on several: that of its outputs, and of several the first. Under
     `Spread` it is chosen later if the outputs are on no device yet. A kernel that reads its peers runs where its
@@ -288,7 +288,7 @@ def _device_of_several(
 
 
 def _bring_together(
-    node: launch.Launch, operands: list[Any], device: int, blank: Collection[int], b: ProgramBuilder, policy: int
+    node: LaunchNode, operands: list[Any], device: int, blank: Collection[int], b: ProgramBuilder, policy: int
 ) -> list[CopyDtoD]:
     """Emit copies to a device of what a launch uses elsewhere, whole buffers, and put them in its operands. Return the
     copies that bring what it writes back to where that lies. `blank` are buffers that nothing has written.
@@ -306,8 +306,9 @@ def _bring_together(
         if at in (device, b.automatic) or not (writes or b.automatic == NO_DEVICE):
             continue
         if view.buffer not in near:
-            layout = contiguous_layout((b.buffers[view.buffer].nbytes,), np.dtype(np.uint8))
-            far, (_, target) = View(view.buffer, layout), b.new_tensor(b.device_at(device), layout, node.origin)
+            nbytes = b.buffers[view.buffer].nbytes
+            _, target = b.new_tensor(b.device_at(device), (nbytes,), np.dtype(np.uint8), node.origin)
+            far = View(view.buffer, target.layout)
             near[far.buffer] = target.buffer
             if far.buffer not in blank:
                 b.emit(CopyDtoD(target, far, (far.buffer,), (target.buffer,), device, node.origin), policy)
@@ -318,7 +319,7 @@ def _bring_together(
     return back
 
 
-def _two_devices(node: launch.Launch, args: tuple[Any, ...]) -> KernelArgumentError:
+def _two_devices(node: LaunchNode, args: tuple[Any, ...]) -> KernelArgumentError:
     """Return the error for a launch whose tensors are on several devices."""
     tensors = [(param, args[index]) for index, param in node.kernel.tensors]
     lie = ", ".join(f"{param.name} on {storage_of(arg).device.name}" for param, arg in tensors)

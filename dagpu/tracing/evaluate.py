@@ -1,6 +1,5 @@
 """The evaluation of a DAG during a trace, with its nodes that remember values."""
 
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, assert_never, final
 
@@ -10,8 +9,8 @@ from dagpu.common.containers import own_containers
 from dagpu.common.errors import MovedError
 from dagpu.common.places import Origin, add_note
 from dagpu.handles import HANDLES, SharedTensor, TensorRef
-from dagpu.handles.handle_trees import has_owning_handle, make_unwritable
 from dagpu.handles.symbolic import SymbolicNumber, replace_standins
+from dagpu.handles.tensors import has_owning_handle, make_unwritable
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import (
     BUILT_IN,
@@ -20,6 +19,7 @@ from dagpu.ops.compose import (
     HostCall,
     Inspect,
     Item,
+    Launch,
     Map,
     On,
     Shared,
@@ -31,7 +31,6 @@ from dagpu.ops.compose import (
 )
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
-from dagpu.ops.launch import Launch
 from dagpu.ops.nodes import Node
 from dagpu.ops.single_flight import NOTHING, Once, once_numbers
 from dagpu.ops.source_op import Source
@@ -108,8 +107,6 @@ class RememberingEvaluation:
         origin: Origin,
         sources: RunSources,
     ) -> None:
-        self.thread = threading.get_ident()
-        """The thread that drives the run. Code that blocks this thread must not wait for the run."""
         self.origin = origin
         self.builder = builder
         self.leaves = leaves
@@ -140,49 +137,44 @@ class RememberingEvaluation:
     def _visit_remembered(self, node: Remembering, source: AnyOp) -> None:
         """Use the remembered value of a `Shared` or `Unzip`, evaluate it, or wait for the run that is evaluating it."""
         once = node.once
-        if type(node) is Unzip and node.split.in_each_run:
-            self._visit_private(node, source)
-            return
-        in_key = self.leaves.reach_remembered(once)
-        if self._sources.is_private(node):
-            self._visit_private(node, source)
-            return
+        in_each_run = type(node) is Unzip and node.split.in_each_run
+        in_key = None if in_each_run else self.leaves.reach_remembered(once)
+        private = in_each_run or self._sources.is_private(node)
         # A plan may be cached in three cases. The key has this use. A node that a pipeline's function has just made is
         # remembered for no other run. A value that a `Shared` has remembered before is a constant. All hold in the next
         # run too. A value that depends on sources is no constant: `is_stale` forbids the reuse.
-        if in_key is None and (
-            not self.leaves.pure
-            or (once.number < self._newest_before and (type(node) is Unzip or not once.remembers()))
-        ):
+        is_given = once.number < self._newest_before and (type(node) is Unzip or not once.remembers())
+        if in_key is None and not private and (is_given or not self.leaves.pure):
             self.leaves.forbid_reuse()
-        if in_key is not None and in_key.made_for:  # another run may have replaced it by that of another instant
-            self._sources.used(once, in_key.made_for)
-            self.done.append(self._published_value(node, in_key.value, in_key))
-            return
-        if self.memo.is_deferred(once):
+        if in_key is not None and in_key.made_for and not private:  # another run may have replaced it since
+            self._use(node, in_key.value, in_key.made_for, in_key)
+        elif self.memo.is_deferred(once):
             self._suspend_until_made(node)
-            return
-        if self.memo.is_claimed(once):
+        elif self.memo.is_claimed(once):
             self.done.append(self.memo.use_again(node))
-            return
-        own = self.memo.published_value(once)
+        elif private or self._claim(node, in_key):
+            self.memo.start(once, private=private)
+            self._sources.start(node)
+            self.todo += (len(self.done), node, FINISH, source)
+
+    def _claim(self, node: Remembering, in_key: RememberedValue | None) -> bool:
+        """Claim the value of a node. Return false if this run has made it in an earlier stage, or another run has made
+        it, so that it is used, or is making it, so that this use waits."""
+        own = self.memo.published_value(node.once)
         if own is not None:
-            self._sources.used(once, own[1])
-            self.done.append(self._published_value(node, own[0], in_key))
-            return
-        while (claim := once.claim(self)) == "done":
-            value, made_for = once.remembered()
-            if value is not NOTHING and not (made_for and self._sources.is_stale(made_for)):
-                self._sources.used(once, made_for)
-                self.done.append(self._published_value(node, value, in_key))
-                return
-            once.expire(value)
-        if claim == "busy":
+            self._use(node, *own, in_key)
+            return False
+        claim, value, made_for = self.memo.claims.take(node.once, self._sources.is_stale)
+        if claim == "done":
+            self._use(node, value, made_for, in_key)
+        elif claim == "busy":
             self._suspend_until_made(node)
-            return
-        self.memo.start_claim(once)
-        self._sources.start(node)
-        self.todo += (len(self.done), node, FINISH, source)
+        return claim == "claimed"
+
+    def _use(self, node: Remembering, value: Any, made_for: Mapping[Any, int], in_key: RememberedValue | None) -> None:
+        """Use a value that is remembered, and that was made for these revisions of sources."""
+        self._sources.used(node.once, made_for)
+        self.done.append(self._published_value(node, value, in_key))
 
     def _published_value(self, node: Remembering, value: Any, in_key: RememberedValue | None) -> Any:
         """Return the value that an earlier run has made; of an `Unzip`, take the component. `in_key` is how the key has
@@ -193,18 +185,6 @@ class RememberingEvaluation:
             return copy_for_consumer(self.taker.take_handles(value, node))
         # The copies are no leaves, also if a function has built this use of a node that is in the key too.
         return self.taker.take_handles(copy_for_consumer(value), node)
-
-    def _visit_private(self, node: Remembering, source: AnyOp) -> None:
-        """Use the value of a `Shared` or `Unzip` that this run evaluates for itself alone."""
-        once = node.once
-        if self.memo.is_deferred(once):
-            self._suspend_until_made(node)
-        elif self.memo.is_claimed(once):
-            self.done.append(self.memo.use_again(node))
-        else:
-            self.memo.start_private(once)
-            self._sources.start(node)
-            self.todo += (len(self.done), node, FINISH, source)
 
     def _suspend_until_made(self, node: Remembering) -> None:
         """Suspend a node whose value is being made. When the value exists, this use gets handles of its own to it."""

@@ -22,16 +22,16 @@ from dagpu.common.errors import NotReadyError
 from dagpu.common.layout import Layout
 from dagpu.common.places import Origin, describe
 from dagpu.handles import HANDLES, HandleState, Holders, SharedTensor, live_state
-from dagpu.handles.handle_trees import make_unwritable
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, standin_of
+from dagpu.handles.tensors import make_unwritable
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Cutoff, Map, Shared
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import Snapshot, Version
 from dagpu.tracing.compare_values import host_values_equal, same_objects
+from dagpu.tracing.program_builder import SharedBuffer
 from dagpu.tracing.run_memo import Deferred
-from dagpu.tracing.shared_buffers import SharedBuffer
 
 AnyOp: TypeAlias = DeviceOp[Any, Any, Any]
 Call: TypeAlias = Callable[[Any], Any]
@@ -61,9 +61,6 @@ class LiveValue:
         self.value = value
 
 
-Bound: TypeAlias = Mapping[AnyOp, tuple[Any, Any]]
-"""For the node of a closure, an argument without stand-ins and what the closure has returned for it."""
-
 LetThrough: TypeAlias = Mapping[Cutoff[Any, Any, Any], Any]
 """What cutoffs have let through last."""
 
@@ -76,23 +73,24 @@ _STANDINS: Final = frozenset((SymbolicNumber, SymbolicArray, LiveValue))
 
 @final
 class LastCall:
-    """The last argument and value of a closure that several feeds call. The value may be an op, as one without handles
-    of its own never changes."""
+    """The last argument and value of a closure: of a trace, of an earlier one, or of any feed that calls it. The value
+    may be an op, as one without handles of its own never changes."""
 
-    __slots__ = ("_last",)
+    __slots__ = ("last",)
 
-    def __init__(self) -> None:
-        self._last: tuple[Any, Any] | None = None
+    def __init__(self, argument: Any = None, value: Any = NOT_CALLED) -> None:
+        self.last = argument, value
+        """The argument, without stand-ins, and the value; `NOT_CALLED` before the first call."""
 
     def find(self, argument: Any, are_equal: Callable[[object, object], bool] = is_) -> Any:
         """Return the last value, if the argument is the same as then; else `NOT_CALLED`. `are_equal` may know that two
         objects have equal contents."""
-        last = self._last  # one read: another thread may replace the pair
-        return last[1] if last is not None and same_objects(last[0], argument, are_equal) else NOT_CALLED
+        given, value = self.last  # one read: another thread may replace the pair
+        return value if value is not NOT_CALLED and same_objects(given, argument, are_equal) else NOT_CALLED
 
     def put(self, argument: Any, value: Any) -> None:
         """Keep what the closure has returned."""
-        self._last = argument, value
+        self.last = argument, value
 
     def value(self, call: Call, argument: Any) -> Any:
         """Return what `call`, whose value is to be one of the host, gives for an argument; the last value, if the
@@ -104,6 +102,10 @@ class LastCall:
                 value = make_unwritable(value)
                 self.put(argument, value)
         return value
+
+
+Bound: TypeAlias = Mapping[AnyOp, LastCall]
+"""The last call of the closure of each node, as earlier traces have made it."""
 
 
 @final
@@ -173,10 +175,10 @@ class LiveInputs:
         """What closures have returned in earlier traces."""
         self.are_equal: Callable[[object, object], bool] = is_
         """Returns true for two objects whose contents are known to be equal; one may be of an earlier trace."""
-        self._calls: dict[AnyOp, tuple[Any, Any, Any]] = {}
-        """The calls of closures: what each was given, with stand-ins and without, and what it has returned."""
-        self._built: list[tuple[LastCall, Any, Any, AnyOp]] = []
-        """The ops that closures have built and that other feeds may not have yet, with their shared calls."""
+        self._calls: dict[AnyOp, tuple[Any, LastCall]] = {}
+        """The last call of each closure, with what it was given, stand-ins included."""
+        self._built: list[tuple[LastCall, AnyOp]] = []
+        """The nodes whose closures have built ops that other feeds may not have yet, with their shared calls."""
         self._before = before or {}
 
     @property
@@ -200,13 +202,17 @@ class LiveInputs:
     # ---- calls of closures
 
     def bound_value(self, node: AnyOp, argument: Any) -> Any:
-        """Return what the closure of a node has returned for this argument in an earlier trace, or for another feed;
-        `NOT_CALLED` if it was not called with it."""
-        given, value = self.bound_before.get(node, (None, NOT_CALLED))
-        if value is not NOT_CALLED and same_objects(given, argument, self.are_equal):
-            return value
-        last = None if self.sharing is None else self.sharing.last_call(node, below_shared=bool(self.open))
-        return NOT_CALLED if last is None else last.find(argument, self.are_equal)
+        """Return what the closure of a node has returned for this argument last, in an earlier trace, or for another
+        feed; `NOT_CALLED` if it was not called with it."""
+        own, before = self._calls.get(node, (None, None))[1], self.bound_before.get(node)
+        for last in (own, before, self._shared_call(node)):
+            value = NOT_CALLED if last is None else last.find(argument, self.are_equal)
+            if value is not NOT_CALLED:
+                return value
+        return NOT_CALLED
+
+    def _shared_call(self, node: AnyOp) -> LastCall | None:
+        return None if self.sharing is None else self.sharing.last_call(node, below_shared=bool(self.open))
 
     def called(self) -> set[AnyOp]:
         """Return the nodes whose closures were called, or whose values were found."""
@@ -214,11 +220,11 @@ class LiveInputs:
 
     def bind(self, node: AnyOp, argument: Any, concrete: Any, value: Any) -> None:
         """Record what a closure has returned. `concrete` is its argument without stand-ins."""
-        self._calls[node] = argument, concrete, value
-        last = None if self.sharing is None else self.sharing.last_call(node, below_shared=bool(self.open))
+        self._calls[node] = argument, LastCall(concrete, value)
+        last = self._shared_call(node)
         if last is not None:
             if isinstance(value, DeviceOp):
-                self._built.append((last, argument, concrete, value))
+                self._built.append((last, node))
             else:
                 last.put(concrete, value)
 
@@ -226,26 +232,25 @@ class LiveInputs:
         """Let other feeds have the ops that closures have built: those that hold no stand-in which serves later values,
         as in `bound`."""
         built, self._built = self._built, []
-        for each in built:
-            last, argument, concrete, op = each
+        for last, node in built:
+            argument, own = self._calls[node]
             if self.reads.issuperset(self._indices_in(argument)):
-                last.put(concrete, op)
+                last.put(*own.last)
             else:
-                self._built.append(each)
+                self._built.append((last, node))
 
-    def bound(self, stale: int, *, in_each_update: bool = False) -> dict[AnyOp, tuple[Any, Any]]:
-        """Return for each closure its last argument and what it has returned for that, for a later trace. The bits
-        `stale` have changed since the values of the inputs were computed. Traces that come `in_each_update` lose
-        nothing by what is structural.
+    def bound(self, stale: int, *, in_each_update: bool = False) -> dict[AnyOp, LastCall]:
+        """Return the last call of each closure, for a later trace. The bits `stale` have changed since the values of
+        the inputs were computed. Traces that come `in_each_update` lose nothing by what is structural.
 
         An op that a closure has returned may hold a stand-in of what the closure was given, which is a constant in a
         later trace. So what the closure was given must be structural: it is already, or that trace makes it so. As a
         constant an array has the same contents; a number would be another argument of a kernel, which then runs again.
         """
         found = {
-            node: (concrete, value)
-            for node, (argument, concrete, value) in self._calls.items()
-            if not isinstance(value, DeviceOp)
+            node: last
+            for node, (argument, last) in self._calls.items()
+            if not isinstance(last.last[1], DeviceOp)
             or all(
                 index in self.reads or (in_each_update and type(self.inputs[index].value) is np.ndarray)
                 for index in self._indices_in(argument)
@@ -253,7 +258,7 @@ class LiveInputs:
         }
         for made in self.inputs:
             if made.node is not None and not made.bits & stale:
-                found[made.node] = self.concrete(made.argument), made.value
+                found[made.node] = LastCall(self.concrete(made.argument), made.value)
         return found
 
     # ---- the trace

@@ -5,7 +5,7 @@ tensors from outside that the run borrows or owns.
 """
 
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 from weakref import WeakSet
@@ -14,14 +14,26 @@ import numpy as np
 
 from dagpu.common.errors import BorrowError, MovedError, NotReadyError
 from dagpu.common.frozen import plain
-from dagpu.common.layout import Layout, contiguous_layout
+from dagpu.common.layout import Layout, Shape, contiguous_layout
 from dagpu.common.places import Origin, describe
-from dagpu.handles import HandleBase, HandleState, Lender, Partition, Tensor, TensorMut, cut_of, live_state
+from dagpu.handles import (
+    HandleBase,
+    HandleState,
+    Lender,
+    Partition,
+    SharedTensor,
+    Tensor,
+    TensorMut,
+    cut_of,
+    live_state,
+)
 from dagpu.handles.device_handles import Device
-from dagpu.handles.storage import ModuleState, Storage
+from dagpu.handles.handle_state import ModuleState, Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
+from dagpu.ops.compose import Cutoff, Shared
 from dagpu.ops.graph import Captured
 from dagpu.ops.initializers import Constant, fresh_seed
+from dagpu.ops.source_op import Source
 from dagpu.plans.program import HOST, Buffer, Cell, CopyDtoD, Fill, Instruction, Program, Role, Tiles, View
 from dagpu.tracing.traced_arguments import NumberUse
 
@@ -169,9 +181,11 @@ class ProgramBuilder:
         """Return the device of an index in this program."""
         return next(device for device, index in self._devices.items() if index == number)
 
-    def new_tensor(self, device: Device, layout: Layout, origin: Origin) -> tuple[Tensor[Any, Any], View]:
-        """Return a handle to memory that this program will allocate, and the view of all of it."""
-        index = len(self.buffers)
+    def new_tensor(
+        self, device: Device, shape: Shape, dtype: "np.dtype[Any]", origin: Origin
+    ) -> tuple[Tensor[Any, Any], View]:
+        """Return a handle to memory that this program will allocate, in C order, and the view of all of it."""
+        layout, index = contiguous_layout(shape, dtype), len(self.buffers)
         storage = TracedStorage(device, layout.nbytes, self, index, self._loans.mark)
         self.buffers.append(Buffer(storage.nbytes, self.device_index(device), Role.TEMPORARY))
         self._own_storages[index] = weakref.ref(storage)
@@ -304,14 +318,11 @@ class ProgramBuilder:
         """Return whether no instruction has written this memory yet."""
         return storage.builder is self and storage.buffer in self._undefined
 
-    def leave_undefined(self, tensor: Tensor[Any, Any], policy: int) -> None:
-        """Record the tensor of an `empty`, which no instruction writes at first. If it is read, or leaves the run,
-        before a kernel writes it, it is filled with zeros: earlier contents of that memory stay private, and runs stay
-        deterministic."""
-        state = live_state(tensor)
-        storage = state.storage
-        assert type(storage) is TracedStorage
-        self._undefined[storage.buffer] = (weakref.ref(storage), state.layout, policy, state.origin)
+    def leave_undefined(self, new: View, policy: int, origin: Origin) -> None:
+        """Record the view of the new tensor of an `empty`, which no instruction writes at first. If it is read, or
+        leaves the run, before a kernel writes it, it is filled with zeros: earlier contents of that memory stay
+        private, and runs stay deterministic."""
+        self._undefined[new.buffer] = (self._own_storages[new.buffer], new.layout, policy, origin)
 
     def _fill_with_zeros(self, buffer: int) -> None:
         """Fill an undefined buffer with zeros."""
@@ -463,3 +474,47 @@ def _no_memory_error(state: HandleState) -> Exception:
     return NotReadyError(
         f"{state!r} belongs to a run that is not complete. A handle leaves its run as part of the run's result."
     )
+
+
+# ---- values of `Shared`s in the trace of a feed
+
+
+@final
+@plain
+class SharedBuffer:
+    """A `Shared`, and the buffer of its value in the program of a stage."""
+
+    node: Shared[Any]
+    sources: tuple[Source[Any], ...] | None
+    """The sources on which the value depends; none for a constant. None if it depends on a cutoff with an `equal` too:
+    it may be that of an earlier snapshot, so no other run may take it for the value of these sources."""
+    buffer: int
+    device: Device
+    nbytes: int
+    layout: Layout
+    origin: Origin
+    """The place in the user's code that made the tensor."""
+
+    def holds(self, value: Any) -> bool:
+        """Return true if a value of another run can be in this buffer: it is a tensor of the same place and layout."""
+        if type(value) is not SharedTensor:
+            return False
+        state = live_state(value)
+        storage = state.storage
+        return storage.device is self.device and storage.nbytes == self.nbytes and state.layout == self.layout
+
+
+def shared_buffer(
+    node: Shared[Any], value: Any, read: Iterable[Source[Any] | Cutoff[Any, Any, Any]], builder: ProgramBuilder
+) -> SharedBuffer | None:
+    """Return the buffer of a `Shared` for which the trace has read these sources and cutoffs; None if its value is no
+    tensor that the stage makes."""
+    if type(value) is not SharedTensor:
+        return None
+    state, nodes = live_state(value), list(read)
+    storage = state.storage
+    if type(storage) is not TracedStorage or storage.builder is not builder:
+        return None
+    old = any(type(each) is Cutoff and each.equal is not None for each in nodes)
+    sources = None if old else tuple([each for each in nodes if type(each) is Source])
+    return SharedBuffer(node, sources, storage.buffer, storage.device, storage.nbytes, state.layout, state.origin)

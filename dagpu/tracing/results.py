@@ -23,9 +23,9 @@ from dagpu.handles import (
     live_state,
     state_of,
 )
-from dagpu.handles.handle_trees import has_owning_handle, make_unwritable
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins
+from dagpu.handles.tensors import has_owning_handle, make_unwritable
 from dagpu.ops.compose import BUILT_IN, Map, Shared, Taken, Value
 from dagpu.ops.single_flight import NOTHING
 from dagpu.tracing.flattened import RememberedValue

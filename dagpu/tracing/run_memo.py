@@ -4,7 +4,6 @@ A closure is never called with such a value. A node that depends on one is suspe
 attribute `value` is `PENDING` until then.
 """
 
-import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar, final
@@ -13,12 +12,12 @@ from dagpu.common.containers import own_containers
 from dagpu.common.errors import MovedError, NestedRunError, OwnershipError, ShapeError
 from dagpu.common.places import Origin, describe, is_ours
 from dagpu.handles import OWNING, Handle, Partition, SharedTensor, Tensor, TensorMut, live_state
-from dagpu.handles.handle_trees import handles_in, has_owning_handle, make_unwritable, map_handles
 from dagpu.handles.symbolic import replace_standins
+from dagpu.handles.tensors import handles_in, has_owning_handle, make_unwritable, map_handles
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import ByResults, Map, Shared, Split, Taken, Then, Unzip
 from dagpu.ops.nodes import Node
-from dagpu.ops.single_flight import Once, exchange_item
+from dagpu.ops.single_flight import Claims, Once, exchange_item
 from dagpu.plans.program import Cell, Items
 from dagpu.tracing.value_tokens import is_fixed
 
@@ -196,12 +195,12 @@ def is_plain_template(template: Any) -> bool:
 #
 # The memo of one run for `Shared` and `Unzip`: the values that the run makes itself, until they are complete.
 #
-# `claims[once]` is, for each of them,
+# `making[once]` is, for each of them,
 #     PENDING         while its source is being evaluated,
 #     a list          the components of an `Unzip`, with `Taken` in place of each that was taken,
 #     anything else   the value of a `Shared`; a `Deferred` if it does not exist yet.
 #
-# A complete value is published to its `Once`, for other runs and for the next run, and removed from `claims`.
+# A complete value is published to its `Once`, for other runs and for the next run, and removed from `making`.
 
 Remembering: TypeAlias = Shared[Any] | Unzip[Any]
 
@@ -209,9 +208,11 @@ Remembering: TypeAlias = Shared[Any] | Unzip[Any]
 @final
 @dataclass(slots=True, eq=False)
 class RunMemo:
-    """The claims of one run."""
+    """The values of one run, and its claims."""
 
-    _claims: dict[Once, Any] = field(default_factory=dict)
+    claims: Claims = field(default_factory=Claims)
+    """The claims of the values that the run makes for all runs."""
+    _making: dict[Once, Any] = field(default_factory=dict)
     _splits: dict[Once, Split] = field(default_factory=dict)
     _coming: dict[Once, list[Deferred]] = field(default_factory=dict)
     """The components that were taken before they exist: until then nobody knows which sources their value has read, and
@@ -225,50 +226,47 @@ class RunMemo:
     @property
     def makes_values(self) -> bool:
         """True if this run makes values that are not published yet."""
-        return bool(self._claims)
+        return bool(self._making)
 
     def is_claimed(self, once: Once) -> bool:
         """Return true if this run is making that value, or has made it in the stage that is being traced."""
-        return once in self._claims
+        return once in self._making
 
     def published_value(self, once: Once) -> tuple[Any, Mapping[Any, int]] | None:
         """Return a value that an earlier stage of this run has made of sources, with their revisions; None if there is
         none."""
         return self._of_sources.get(once)
 
-    def start_claim(self, once: Once) -> None:
-        """Record that this run evaluates the source."""
-        self._claims[once] = PENDING
-
-    def start_private(self, once: Once) -> None:
-        """Record that this run evaluates the source for itself alone."""
-        self._private.add(once)
-        self._claims[once] = PENDING
+    def start(self, once: Once, *, private: bool) -> None:
+        """Record that this run evaluates the source; with `private` for itself alone."""
+        if private:
+            self._private.add(once)
+        self._making[once] = PENDING
 
     def forget_private(self) -> None:
         """Drop the values that this run has made for itself alone. Nothing of the run needs them any more."""
         self.forget_private_components()
         for once in self._private:
-            self._claims.pop(once, None)
+            self._making.pop(once, None)
         self._private.clear()
 
     def forget_private_components(self) -> None:
         """Drop the components that this run has made for itself alone. Nothing of the run takes one any more."""
         for once in self._private & self._splits.keys():
-            del self._claims[once], self._splits[once]
+            del self._making[once], self._splits[once]
             self._private.discard(once)
 
     def defer_shared(self, once: Once, deferred: Deferred) -> None:
         """Record that the value of a `Shared` does not exist yet."""
-        self._claims[once] = deferred
+        self._making[once] = deferred
 
     def is_deferred(self, once: Once) -> bool:
         """Return true for the value of a `Shared` that this run makes in a later stage."""
-        return type(resolve(self._claims.get(once))) is Deferred
+        return type(resolve(self._making.get(once))) is Deferred
 
     def use_again(self, node: Remembering) -> Any:
         """Return a value that this run itself has evaluated, for one more use."""
-        claimed = self._claims[node.once]
+        claimed = self._making[node.once]
         if claimed is PENDING:
             raise own_result_error(node.origin)
         return self.take_component(node) if isinstance(node, Unzip) else copy_for_consumer(claimed)
@@ -287,7 +285,7 @@ class RunMemo:
             )
         else:
             value = make_unwritable(value)
-        self._claims[node.once] = value
+        self._making[node.once] = value
         return copy_for_consumer(value)
 
     def record_components(self, split: Split, value: Any, origin: Origin) -> None:
@@ -296,12 +294,12 @@ class RunMemo:
 
     def defer_components(self, split: Split, parts: Iterable[Any]) -> None:
         """Record the components of an `Unzip`, each as a value or as a `Deferred`."""
-        self._claims[split.once] = list(parts)
+        self._making[split.once] = list(parts)
         self._splits[split.once] = split
 
     def take_component(self, node: Unzip[Any]) -> Any:
         """Take one component."""
-        parts, index = self._claims[node.split.once], node.index
+        parts, index = self._making[node.split.once], node.index
         if isinstance(parts[index], Taken):
             raise _taken_error(node)
         part, parts[index] = parts[index], Taken()
@@ -313,7 +311,7 @@ class RunMemo:
         """Drop the components whose ops no longer exist. No op can ask for them any more, so their memory is
         temporary."""
         for once, split in self._splits.items():
-            parts = self._claims.get(once)
+            parts = self._making.get(once)
             if type(parts) is list:
                 for index, taker in enumerate(split.takers):
                     if taker() is None:
@@ -323,7 +321,7 @@ class RunMemo:
         """Return an op that may still ask for a component that this run has made and no op has taken; None if there is
         none."""
         for once, split in self._splits.items():
-            parts = self._claims.get(once)
+            parts = self._making.get(once)
             if type(parts) is list:
                 for part, taker in zip(parts, split.takers, strict=True):
                     op = taker()
@@ -334,7 +332,7 @@ class RunMemo:
     def complete_values(self) -> dict[Once, Any]:
         """Return the values that are made and not published yet."""
         found: dict[Once, Any] = {}
-        for once, claimed in self._claims.items():
+        for once, claimed in self._making.items():
             parts = [resolve(part) for part in claimed] if type(claimed) is list else [resolve(claimed)]
             coming = [resolve(part) for part in self._coming.get(once, ())]
             if claimed is not PENDING and Deferred not in map(type, [*parts, *coming]):
@@ -347,7 +345,7 @@ class RunMemo:
 
     def claimed_value(self, once: Once) -> Any:
         """Return what this run has recorded for a value (see the module); `PENDING` also if it does not make it."""
-        return self._claims.get(once, PENDING)
+        return self._making.get(once, PENDING)
 
     def publish(
         self,
@@ -368,55 +366,19 @@ class RunMemo:
                     once.offer(published[-1])  # nothing has claimed it: it is a constant, whoever makes it
                 continue
             sources = made_for(once)
-            del self._claims[once]
+            del self._making[once]
             self._splits.pop(once, None)
             restored = restore(value)
             published.append(restored if components else constant(restored))
             if sources:
                 self._of_sources[once] = published[-1], sources
-            once.publish(published[-1], sources)
+            self.claims.publish(once, published[-1], sources)
         return published
 
     def abandon(self) -> None:
         """Give up all claims: this run will not make the values, so another run may."""
-        for once in self._claims.keys() - self._private:
-            once.abandon()
-        self._claims.clear()
-
-
-@final
-class BoundClaims:
-    """The claims of one run that is not traced. Its program computes the values of these nodes, which have not run."""
-
-    __slots__ = ("_made", "thread")
-
-    def __init__(self, made: Sequence[tuple[Once, Mapping[Any, int]]]) -> None:
-        self._made = made
-        """Each value, with the sources on which it depends and their revisions."""
-        self.thread = threading.get_ident()
-        """The thread that drives the run. Code that blocks this thread must not wait for the run."""
-
-    def claim(self) -> bool:
-        """Claim all values. Return false, without a claim, if one of them is complete or claimed by another run."""
-        for once, _ in self._made:
-            if once.claim(self) != "claimed":
-                self.abandon()
-                return False
-        return True
-
-    def publish(self, built: tuple[list[Any], Any]) -> Any:
-        """Remember the values, for other runs and for the next run, once the run has released its locks. `built` is
-        what `Signature.result` returns for such a run: the values, and the result, which this returns."""
-        values, result = built
-        for (once, made_for), value in zip(self._made, values, strict=True):
-            once.publish(value, made_for)
-        return result
-
-    def abandon(self) -> None:
-        """Give up the claims of the values that were not made: another run may make them."""
-        for once, _ in self._made:
-            if once.owner is self:
-                once.abandon()
+        self.claims.abandon()
+        self._making.clear()
 
 
 def take_published(node: Unzip[Any], parts: list[Any], undo: Callable[[Callable[[], None]], None]) -> Any:

@@ -7,14 +7,14 @@ from typing import Any, TypeAlias, final
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.places import Origin
 from dagpu.handles import HANDLES, find_live_state, live_state, state_of
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.ops.graph import Captured
 from dagpu.ops.initializers import fresh_seed
 from dagpu.ops.single_flight import Once
 from dagpu.tracing.call_guard import LeafBinding, Reading
 from dagpu.tracing.program_builder import ProgramBuilder
 from dagpu.tracing.results import ResultBuilder, ResultTemplate, remembering_builder
-from dagpu.tracing.run_memo import BoundClaims, Deferred, RunMemo
+from dagpu.tracing.run_memo import Deferred, RunMemo
 from dagpu.tracing.traced_arguments import FixedHandle, NumberUse, TracedArguments
 from dagpu.tracing.undo_log import UndoLog
 
@@ -37,9 +37,9 @@ class BoundArguments:
     undo_log: UndoLog | None = None
     """The log of the handles that have moved into the run; None if there are none. Discard it when the run is
     submitted: from then on nothing can be moved back."""
-    claims: BoundClaims | None = None
-    """The claims of the values of `Shared` and `Unzip` nodes that the run computes; None if it computes none. A traced
-    run has none here: its trace has claimed the values."""
+    makes: Sequence[tuple[Once, Mapping[Any, int]]] = ()
+    """The values of `Shared` and `Unzip` nodes that the run computes, each with the sources on which it depends and
+    their revisions. A traced run has none here: its trace has claimed the values."""
 
     def take_leaves(self, origin: Origin) -> None:
         """Move the owning leaves into the run, and take the components of the `Unzip` nodes among the leaves.
@@ -205,6 +205,25 @@ class Signature:
             type(leaves[index]) in HANDLES for index in self.moves
         )
 
+    def launch_reader(self, leaves: Sequence[Any]) -> Callable[[Sequence[Any], Any], Reading | None] | None:
+        """Return the function that reads a run which only launches the captured graph that is its one leaf, as
+        `read_again` does: its memory does not change while it lives. None for other runs."""
+        if self._leaves or self._numbers or self.moves or self.has_rest or len(leaves) != 1 or len(self._graphs) != 1:
+            return None
+        (captured,), ((graph, buffers),) = leaves, self._graphs
+        if graph != 0:
+            return None
+        memory: list[Any] = [None] * self.buffers
+        for storage, buffer in zip(captured.storages, buffers, strict=True):
+            memory[buffer] = storage.memory
+
+        def read(leaves: Sequence[Any], _: Any) -> Reading | None:
+            (captured,) = leaves
+            captured.check()
+            return (memory.copy(), [captured], captured.writes, captured.reads, []) if captured.updates.idle else None
+
+        return read
+
     def read_again(self, leaves: Sequence[Any]) -> Reading | None:
         """Bind one more run with the leaves of an earlier one: of the same op, or of a captured graph. Return None if
         the run needs a trace, or if a graph has updates that it has to take over."""
@@ -267,12 +286,8 @@ class Signature:
                 memory[cell] = use.checked(leaves[index])  # raises the same error with the place of the call
         for cell in self._drawn:
             memory[cell] = fresh_seed()
-        remembered = self._remembered
-        claims = None
-        if remembered:
-            made = [(leaves[index], dict([leaves[each] for each in revisions])) for index, revisions in remembered]
-            claims = BoundClaims(made)
-        return BoundArguments(memory, locks, leaves, graphs, self.moves, claims=claims)
+        makes = [(leaves[index], dict([leaves[each] for each in revisions])) for index, revisions in self._remembered]
+        return BoundArguments(memory, locks, leaves, graphs, self.moves, makes=makes)
 
     def _bind_given(self, memory: list[Any], locks: dict[Storage, bool]) -> bool:
         """Bind the handles that are not leaves. Return False if one of them has been moved or lost."""

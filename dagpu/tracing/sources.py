@@ -11,13 +11,14 @@ from typing import Any, ClassVar, Protocol, TypeAlias, final
 from dagpu.common.containers import own_containers, values_in
 from dagpu.common.errors import NotReadyError
 from dagpu.handles import HANDLES
-from dagpu.handles.handle_trees import make_unwritable
+from dagpu.handles.tensors import make_unwritable
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import (
     BUILT_IN,
     Cutoff,
     HostCall,
     Inspect,
+    Launch,
     Map,
     Shared,
     Then,
@@ -29,15 +30,13 @@ from dagpu.ops.compose import (
 )
 from dagpu.ops.creation import Copy
 from dagpu.ops.graph import GraphLaunch
-from dagpu.ops.launch import Launch
 from dagpu.ops.single_flight import NOTHING, Once
-from dagpu.ops.source_op import Source, as_read
+from dagpu.ops.source_op import Source, as_read, differ, revisions_at
 from dagpu.ops.versions import Snapshot
 from dagpu.plans.program import Cell, Items
 from dagpu.tracing.live_inputs import NOT_CALLED, LiveInputs, LiveValue
-from dagpu.tracing.program_builder import ProgramBuilder
+from dagpu.tracing.program_builder import ProgramBuilder, shared_buffer
 from dagpu.tracing.run_memo import NOT_YET, Deferred
-from dagpu.tracing.shared_buffers import shared_buffer
 from dagpu.tracing.traced_arguments import TracedArguments
 from dagpu.tracing.user_code import Closures, call_closure, describe_closure
 
@@ -251,11 +250,6 @@ class RunSources(Protocol):
         ...
 
 
-def _differ(made_for: Mapping[Any, int], snapshot: Snapshot) -> bool:
-    """Return true if one of these sources has another revision in a snapshot."""
-    return any(node.cell.history.at(snapshot).revision != revision for node, revision in made_for.items())
-
-
 @final
 @dataclass(slots=True, eq=False)
 class SnapshotSources:
@@ -280,10 +274,7 @@ class SnapshotSources:
         if not self._read:
             return {}
         key = op.once if type(op) is Shared or type(op) is Unzip else op
-        return self._revisions(node for node in self._recorded().of(key) if type(node) is Source)
-
-    def _revisions(self, sources: Iterable[Source[Any]]) -> Mapping[Any, int]:
-        return {node: node.cell.history.at(self.instant()).revision for node in sources}
+        return revisions_at(self.instant(), (node for node in self._recorded().of(key) if type(node) is Source))
 
     def instant(self) -> Snapshot:
         """Return the instant at which the run reads sources."""
@@ -317,7 +308,7 @@ class SnapshotSources:
 
     def is_stale(self, made_for: Mapping[Any, int]) -> bool:
         self._leaves.forbid_reuse()
-        return _differ(made_for, self.instant())
+        return differ(made_for, self.instant())
 
     def start(self, node: Remembering) -> None:
         self._recorded().start(node)
@@ -352,7 +343,7 @@ class SnapshotSources:
     def made_for(self, once: Once) -> Mapping[Any, int]:
         if not self._read:
             return {}
-        return self._revisions(node for node in self._recorded().of(once) if type(node) is Source)
+        return revisions_at(self.instant(), (node for node in self._recorded().of(once) if type(node) is Source))
 
 
 @final
@@ -482,9 +473,7 @@ class LiveSources:
         self.reads.used(once, made_for)
 
     def made_for(self, once: Once) -> Mapping[Any, int]:
-        snapshot = self.live.snapshot
-        nodes = [node for node in self.reads.of(once) if type(node) is Source]
-        return {node: node.cell.history.at(snapshot).revision for node in nodes}
+        return revisions_at(self.live.snapshot, (node for node in self.reads.of(once) if type(node) is Source))
 
 
 def _holds_handles(value: Any) -> bool:

@@ -27,9 +27,9 @@ from dagpu.handles import (
     live_state,
     state_of,
 )
-from dagpu.handles.handle_trees import map_handles
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.handles.symbolic import SymbolicNumber, standin_of
+from dagpu.handles.tensors import map_handles
 from dagpu.kernels.call_arguments import check_scalar_argument
 from dagpu.ops.compose import Unzip, Value
 from dagpu.ops.creation import Alloc

@@ -24,15 +24,15 @@ from dagpu.common.errors import CaptureError, NestedRunError
 from dagpu.common.places import Origin, describe, start_of_run
 from dagpu.handles import Handle, HandleState, Lender, SharedTensor, Tensor, TensorRef
 from dagpu.handles.device_handles import Device
-from dagpu.handles.handle_trees import handles_in
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.handles.symbolic import replace_standins
+from dagpu.handles.tensors import handles_in
 from dagpu.ops.compose import Unzip, Zip
 from dagpu.ops.graph import Captured
-from dagpu.ops.single_flight import Once
+from dagpu.ops.single_flight import Claims, Once
 from dagpu.ops.versions import Snapshot
+from dagpu.plans.placing import place_spread
 from dagpu.plans.program import CopyDtoD, CopyDtoH, CopyHtoD, GraphLaunch, HostCall, Instruction, Launch, Program
-from dagpu.plans.spread import place_spread
 from dagpu.tracing.evaluate import AnyOp, Evaluation
 from dagpu.tracing.flattened import Flattened
 from dagpu.tracing.live_inputs import LetThrough, LiveInputs
@@ -74,6 +74,8 @@ class Stage:
     inputs: dict[int, object]
     locks: dict[Storage, bool]
     graphs: list[Captured]
+    went_on: bool
+    """True if the trace has got a value for which it was suspended before."""
     _undo_log: UndoLog
 
     def bind(self) -> BoundArguments:
@@ -196,6 +198,7 @@ class Tracer:
         the trace goes on. The trace itself does what is not done.
         """
         evaluation = self._evaluation
+        resumed = evaluation.resumed
         if self._root is PENDING:
             yield from evaluation.run(due)
             self._root = evaluation.done.pop()
@@ -214,7 +217,8 @@ class Tracer:
         if traced.instructions and (program := place_spread(traced)) is not traced:
             builder.place_outputs(program, self._find)
         undo_log = evaluation.taker.undo_log
-        return Stage(program, traced, builder.inputs, builder.locks, builder.graphs, undo_log)
+        went_on = evaluation.resumed > resumed
+        return Stage(program, traced, builder.inputs, builder.locks, builder.graphs, went_on, undo_log)
 
     def make_signature(self) -> Signature | None:
         """Return the record that lets later runs of the same op skip their trace. Call this after the trace of the
@@ -318,11 +322,6 @@ class Tracer:
             items = [resolve(item) for item in items.cause.items]
         return [PENDING if type(item) is Deferred else self._restore(item) for item in items]
 
-    @property
-    def resumed(self) -> int:
-        """How many suspended values the run has got so far."""
-        return self._evaluation.resumed
-
     def read_sources_at(self, instant: Snapshot, parts: Iterable[Deferred]) -> None:
         """Let a plain run read sources at this instant, and tell what these parts of another op depend on. Call this
         before the first stage."""
@@ -342,9 +341,9 @@ class Tracer:
         return self._sources.instant()
 
     @property
-    def run(self) -> object:
-        """The owner of the claims of this run."""
-        return self._evaluation
+    def claims(self) -> Claims:
+        """The claims of this run."""
+        return self._evaluation.memo.claims
 
     def discard_undo_log(self) -> None:
         """Discard the undo log: from now on nothing that was taken can be put back."""

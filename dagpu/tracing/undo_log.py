@@ -15,11 +15,11 @@ from dagpu.common.wrong_arguments import add_call_place
 from dagpu.handles import HANDLES, OWNING, Handle, Tensor, find_live_state, live_state, move_handle
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.handle_state import HandleState, restore_state, take_state
-from dagpu.handles.handle_trees import handles_in, map_handles
+from dagpu.handles.tensors import handles_in, map_handles
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import On, Unzip
+from dagpu.plans.placing import on_one_device, spreads
 from dagpu.plans.policies import OnStream
-from dagpu.plans.spread import on_one_device, spreads
 from dagpu.tracing.program_builder import Loans
 from dagpu.tracing.run_memo import take_published
 from dagpu.tracing.traced_arguments import TracedArguments

@@ -26,13 +26,13 @@ from dagpu.common.errors import KernelArgumentError
 from dagpu.common.frozen import plain
 from dagpu.common.layout import element_type
 from dagpu.handles import HANDLES, HandleState, Partition, SharedTensor, Tensor, cut_of, find_live_state, state_of
-from dagpu.handles.storage import Storage, no_graph
+from dagpu.handles.handle_state import Storage, no_graph
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, replace_standins, standin_of
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import Snapshot
-from dagpu.tracing.call_guard import Guard, Reading
+from dagpu.tracing.call_guard import Guard, LeafBinding, Reading
 from dagpu.tracing.flattened import AnyOp, Flattened, Row
 from dagpu.tracing.value_tokens import (
     COMPARABLE,
@@ -645,3 +645,15 @@ def with_standins(rows: Sequence[Row], value: Any, trace: Trace) -> Any:
     for row in reversed(known):
         row[0].close(row, values)
     return values[place]
+
+
+def guard_leaves(leaves: Sequence[Any], bindings: Sequence[LeafBinding], buffers: int) -> Guard | None:
+    """Return the guard of further runs with these very leaves, which reads them as the arguments of a call. None if one
+    is no handle and no number, or there is no guard. See `guard_call`."""
+    walk = TableWalk()
+    for at, leaf in enumerate(leaves):
+        if not ((type(leaf) in HANDLES or type(leaf) in NUMBERS) and walk.add_value(leaf, at)):
+            return None
+    guard = Guard(walk.rows, walk.named, bindings, buffers)
+    fits = len(walk.leaves) == len(leaves) and guard.fill(dict(enumerate(leaves)), 0, len(leaves))
+    return guard if fits else None

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu import DeviceOp
-from dagpu.ops.compose import Cut, Item, Map, Reshape, Uncut, Unzip, Value, Zip
+from dagpu.ops.compose import Cut, Item, Launch, Map, Reshape, Uncut, Unzip, Value, Zip
 from dagpu.ops.creation import Alloc, FromHost
-from dagpu.ops.launch import Launch
 from dagpu.testing import live_state, nodes_of
 from tests.emulation.emulated_kernels import EmulatedKernels
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dagpu import CostModel, NoDeviceError, Out, current_device, f32, kernel, ones, plan_of, use_device, value
-from dagpu.backends.cuda.compile.disk_cache import default_cache_dir
+from dagpu.backends.cuda.compile.cubins import default_cache_dir
 from dagpu.backends.cuda.resources.cuda_device import pinned_room
 from dagpu.cluster.backend import ClusterBackend
 from dagpu.common import env_vars

@@ -23,7 +23,7 @@ PACKAGE = ROOT / "dagpu"
 LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"common.facts", "compiled"}),
     frozenset({"mypy_plugin"}),
-    frozenset({"common", "kernels.tile"}),
+    frozenset({"common"}),
     frozenset({"handles.device_handles", "handles.library_bodies", "handles.symbolic"}),
     frozenset({"handles"}),
     frozenset({"ops"}),
@@ -315,7 +315,7 @@ def test_errors_imports_nothing_of_ours() -> None:
         ("handles/tensors.py", "from dagpu.ops.base import DeviceOp", "higher layer"),
         ("handles/tensors.py", "from ..misc import thing", "no layer"),
         ("misc.py", "", "no layer"),
-        ("backends/common/worker_threads.py", "import trio", "only dagpu.runtime, dagpu.reactive, dagpu.cluster may"),
+        ("backends/host/worker_threads.py", "import trio", "only dagpu.runtime, dagpu.reactive, dagpu.cluster may"),
         ("runtime/execute.py", "import pycuda.driver", "only dagpu.backends.cuda may"),
         ("plans/plan.py", "from cuda.bindings import driver", "only dagpu.backends.cuda may"),
         ("ops/base.py", "import mypy.nodes", "only dagpu.mypy_plugin may"),

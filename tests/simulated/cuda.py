@@ -16,7 +16,6 @@ from typing import Any, final
 import numpy as np
 import pytest
 
-from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.cuda.backend import CudaBackend
 from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, Unit
 from dagpu.backends.cuda.instruction_selection import LaunchFactories
@@ -25,6 +24,7 @@ from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
 from dagpu.backends.cuda.kernels.launch_params import PackedLaunch
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import Pool
+from dagpu.backends.host.numpy_initializers import write
 from dagpu.common.critical import Reference, ReferenceQueue
 from dagpu.common.errors import CompileError
 from dagpu.common.layout import Layout

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from dagpu.runtime.direct_call import DirectCall
 from dagpu.runtime.loaded_plan import CALL
-from dagpu.runtime.plan_cache import PlanCache
+from dagpu.runtime.plan_lookup import PlanCache
 
 
 def direct_call(pipeline: Any) -> DirectCall:

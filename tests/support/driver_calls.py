@@ -1,6 +1,6 @@
 """Questions that the stand-ins for a driver ask about its calls."""
 
-from dagpu.backends.cuda.driver.driver_calls import DRIVER_CALLS, DriverCall
+from dagpu.backends.cuda.driver.driver_protocol import DRIVER_CALLS, DriverCall
 
 
 def driver_calls() -> tuple[DriverCall, ...]:
@@ -10,7 +10,7 @@ def driver_calls() -> tuple[DriverCall, ...]:
 
 def _rows(call: str) -> list[DriverCall]:
     rows = [row for row in driver_calls() if row.name == call]
-    assert rows, f"{call} is not listed in dagpu.backends.cuda.driver.driver_calls"
+    assert rows, f"{call} is not listed in dagpu.backends.cuda.driver.driver_protocol"
     return rows
 
 

@@ -1,5 +1,5 @@
 """The CUDA backend: it replays plans on streams and events of NVIDIA GPUs."""
 
 from dagpu.backends.cuda.backend import CudaBackend as CudaBackend
-from dagpu.backends.cuda.compile.offline import declared_kernels as declared_kernels
-from dagpu.backends.cuda.compile.offline import find_compiler as find_compiler
+from dagpu.backends.cuda.compile.compiler import declared_kernels as declared_kernels
+from dagpu.backends.cuda.compile.compiler import find_compiler as find_compiler

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Literal, final
 
 from dagpu.backends.cuda.compile.compiler import Compiler
 from dagpu.backends.cuda.compile.module_cache import CubinCompiler
-from dagpu.backends.cuda.compile.nvrtc import load_nvrtc
+from dagpu.backends.cuda.compile.nvidia_compilers import load_nvrtc
 from dagpu.backends.cuda.driver.driver_protocol import Gpu
 from dagpu.backends.cuda.driver.pycuda_driver import open_gpus
 from dagpu.backends.cuda.executable import Executable

@@ -4,14 +4,14 @@ from collections.abc import Hashable, Sequence
 from itertools import count
 from typing import ClassVar, Literal, final
 
-from dagpu.backends.common.bound_plan import BoundPlan
-from dagpu.backends.common.device_registry import DeviceRegistry
-from dagpu.backends.common.failures import out_of_memory
 from dagpu.backends.explore.exploration import current
 from dagpu.backends.explore.explored_run import ExploreRun, RunWithinStep
 from dagpu.backends.explore.machine import script_of
 from dagpu.backends.explore.store import PoisonedStore
 from dagpu.backends.host.arrays import Account, HostMemoryDriver
+from dagpu.backends.host.failures import out_of_memory
+from dagpu.backends.host.host_instructions import BoundPlan
+from dagpu.backends.host.plan_devices import DeviceRegistry
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import NO_GRAPHS, Device
 from dagpu.plans.plan import Plan

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable
 from typing import final
 
-from dagpu.backends.common.failures import Outcome
 from dagpu.backends.explore.exploration import Exploration, current
 from dagpu.backends.explore.machine import Machine, Script
 from dagpu.backends.explore.store import PoisonedStore
+from dagpu.backends.host.failures import Outcome
 from dagpu.backends.protocol import Failure
 from dagpu.common.places import add_note, without_our_frames
 
@@ -187,7 +187,7 @@ class ExploreRun:
 @final
 class RunWithinStep:
     """One run of a captured graph, which is launched in one step of another run. It has its own order of steps.
-    Implements `dagpu.backends.common.bound_plan.Launched`."""
+    Implements `dagpu.backends.host.host_instructions.Launched`."""
 
     __slots__ = ("_machine", "_outcome", "_plan")
 

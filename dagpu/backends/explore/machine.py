@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol, final
 
-from dagpu.backends.common.failures import Outcome
+from dagpu.backends.host.failures import Outcome
 from dagpu.common.errors import PlanError
 from dagpu.common.places import describe
 from dagpu.plans.plan import Allocate, Execute, Plan, Record, Release, Wait, may_write_over

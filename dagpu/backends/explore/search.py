@@ -17,7 +17,6 @@ from typing import TypeAlias, final
 
 import numpy as np
 
-from dagpu.backends.common.failures import Outcome
 from dagpu.backends.explore.machine import (
     ALLOCATE,
     BEGIN,
@@ -37,6 +36,7 @@ from dagpu.backends.explore.machine import (
 )
 from dagpu.backends.explore.store import PoisonedStore
 from dagpu.backends.host.arrays import Account, HostMemory
+from dagpu.backends.host.failures import Outcome
 from dagpu.plans.plan import Plan
 from dagpu.plans.program import Role
 

@@ -5,13 +5,11 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import ClassVar, Final, Literal, final
 
-from dagpu.backends.common.bound_plan import BoundPlan
-from dagpu.backends.common.device_registry import DeviceRegistry
-from dagpu.backends.common.lanes import streams_of_lanes
-from dagpu.backends.common.worker_threads import WorkerStream
 from dagpu.backends.host.arrays import HostMemoryDriver
-from dagpu.backends.host.host_plans import PromptPlan, RunRoom, ThreadedPlan, by_stream, is_prompt
-from dagpu.backends.host.host_run import run_batches
+from dagpu.backends.host.host_instructions import BoundPlan
+from dagpu.backends.host.host_run import PromptPlan, RunRoom, ThreadedPlan, by_stream, is_prompt, run_batches
+from dagpu.backends.host.plan_devices import DeviceRegistry, streams_of_lanes
+from dagpu.backends.host.worker_threads import WorkerStream
 from dagpu.backends.protocol import Run
 from dagpu.common.env_vars import HOST_DEVICES
 from dagpu.common.errors import NoDeviceError
@@ -45,6 +43,10 @@ class HostDriver(HostMemoryDriver):
 
     def streams(self, keys: Sequence[Hashable]) -> list[WorkerStream]:
         """Return a stream for each lane of a plan, given the lanes' keys; see `streams_of_lanes`."""
+        if len(keys) == 1 and isinstance(keys[0], int):  # most plans: the first idle one is the least busy
+            for number in range(SPREAD):
+                if not (stream := self._pooled(number)).load():
+                    return [stream]
         return streams_of_lanes(keys, f"host:{self._index}", self._own, self._least_busy)
 
     def _own(self, key: Hashable) -> WorkerStream | None:

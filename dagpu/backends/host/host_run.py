@@ -1,26 +1,40 @@
-"""One run of a plan on the host: its events, its failures and its end.
+"""One run of a plan on the host, its events, its failures and its end; and the ways to start one: on worker threads, or
+by the thread that waits for it.
 
-Invariants. State that several threads may write is written under `_lock`.
+To hand a run to a worker, and to wake up at its end, takes as long as NumPy takes for a megabyte. Without that, most of
+the time of a small run is that between the calls of NumPy. So each instruction is made ready once, as a function of the
+run's memory, and a run makes no object of its own unless an instruction fails.
+
+Invariants of a run. State that several threads may write is written under `_lock`.
     _happened[e]                =>  all steps before the Record of event e in its lane are done or skipped
     _done                       =>  neither a worker nor the run refers to the plan or its memory any more
 """
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextvars import Context
 from functools import partial
-from typing import assert_never, final
+from typing import Final, Protocol, assert_never, final
 
-from dagpu.backends.common.failures import Outcome
-from dagpu.backends.common.measuring import KernelTimes, MeasuredRun, Perform
-from dagpu.backends.common.worker_threads import WorkerStream, enqueue, report_lost
-from dagpu.backends.host.arrays import ArenaRange, HostMemory
-from dagpu.backends.host.numpy_execution import execute
-from dagpu.backends.protocol import Failure
+import numpy as np
+
+from dagpu.backends.host.arrays import NO_MEMORY, Account, ArenaRange, HostMemory
+from dagpu.backends.host.failures import Outcome, no_room, out_of_memory
+from dagpu.backends.host.measuring import KernelTimes, MeasuredRun, Perform, current_recorder
+from dagpu.backends.host.numpy_execution import execute, generated_call
+from dagpu.backends.host.plan_devices import streams_by_device
+from dagpu.backends.host.worker_threads import WorkerStream, enqueue, process, report_lost
+from dagpu.backends.protocol import COMPLETED, Failure, Run
 from dagpu.common.critical import SIGNALS_SECONDS
+from dagpu.common.env_vars import MEASURE
 from dagpu.common.places import without_our_frames
+from dagpu.plans.cost_model import DEFAULT_COSTS
+from dagpu.plans.memory import describe_peak
 from dagpu.plans.plan import Allocate, Execute, Plan, Record, Release, Step, Wait
-from dagpu.plans.program import Instruction
+from dagpu.plans.program import HOST, GraphLaunch, HostCall, Instruction, Launch, Role
+
+# ---- one run
 
 
 @final
@@ -239,3 +253,225 @@ def run_batches(
     run = HostRun(plan, memory, arenas, len(work), recording)
     enqueue({stream: Batch(run, steps) for stream, steps in work.items()})
     return run
+
+
+# ---- the ways to start one
+
+PROMPT_BYTES: Final = 1 << 24
+"""The bytes that all instructions of a run read and write, up to which the thread that waits for it executes it: a few
+milliseconds of work."""
+
+BESIDE_BYTES: Final = 1 << 17
+"""The same for a plan of several lanes, which workers would execute beside each other: work that takes less time than
+to hand the lanes to them."""
+
+MEASURED_RUNS: Final = 3
+"""Runs of a plan in which host bodies are measured. The first call of a body may do what no later one does."""
+
+
+class StreamsOfDevice(Protocol):
+    """The part of a device's driver that starts use."""
+
+    def streams(self, keys: Sequence[Hashable]) -> list[WorkerStream]:
+        """Return a stream for each lane of a plan, given the lanes' keys."""
+        ...
+
+
+@final
+class RunRoom:
+    """Allocates the memory that runs of a plan need beyond their inputs."""
+
+    __slots__ = ("_accounts", "_outputs", "_plan")
+
+    def __init__(self, plan: Plan, accounts: Sequence[Account]) -> None:
+        self._plan = plan
+        self._accounts = accounts
+        self._outputs = [
+            (number, buffer.device, buffer.nbytes)
+            for number, buffer in enumerate(plan.buffers)
+            if buffer.role is Role.OUTPUT and buffer.device != HOST
+        ]
+
+    def take(self, memory: list[object]) -> list[HostMemory]:
+        """Give memory to the outputs that have none. Return the arenas.
+
+        Raises:
+            OutOfMemoryError: there is too little memory.
+        """
+        arenas = [
+            self._take(device, nbytes) if nbytes else NO_MEMORY for device, nbytes in enumerate(self._plan.arena_bytes)
+        ]
+        for number, device, nbytes in self._outputs:
+            if memory[number] is None:
+                memory[number] = self._take(device, nbytes)
+        return arenas
+
+    def _take(self, device: int, nbytes: int) -> HostMemory:
+        try:
+            return HostMemory(self._accounts[device], nbytes)
+        except MemoryError:
+            plan = self._plan
+            raise out_of_memory(
+                f"{no_room(plan.devices[device], nbytes)}. A run takes {plan.peak_bytes:,} bytes; "
+                f"alive at the peak: {describe_peak(plan, device)}"
+            ) from None
+
+
+@final
+class ThreadedPlan:
+    """Starts runs on the workers of streams: the way that is left to every run. A `Strategy`."""
+
+    __slots__ = ("_plan", "_room", "_streams", "_unmeasured")
+
+    def __init__(self, plan: Plan, drivers: Sequence[StreamsOfDevice], room: RunRoom) -> None:
+        self._plan = plan
+        self._room = room
+        self._streams: Callable[[], list[WorkerStream]]
+        """Returns the stream of each lane, for one run."""
+        if len(drivers) == 1:
+            self._streams = partial(drivers[0].streams, [lane.key for lane in plan.lanes])
+        else:
+            self._streams = partial(
+                streams_by_device, plan.lanes, len(drivers), lambda number, keys: drivers[number].streams(keys)
+            )
+        self._unmeasured = MEASURED_RUNS if MEASURE.get() and DEFAULT_COSTS.guesses(plan) else 0
+        """The number of runs to come whose bodies are measured."""
+
+    def start(self, memory: list[object], spin: float) -> Run:
+        """Start a run, and poll it for at most `spin` seconds.
+
+        Raises:
+            OutOfMemoryError: there is too little memory; the run has not begun.
+        """
+        plan, recorder = self._plan, current_recorder()
+        arenas = self._room.take(memory)
+        streams = self._streams()
+        work = by_stream(plan.steps, streams)
+        measured: MeasuredRun | KernelTimes | None = None
+        if recorder is not None:
+            measured = recorder.begin(plan, streams)
+        elif self._unmeasured:
+            self._unmeasured -= 1
+            measured = KernelTimes(plan)
+        run = run_batches(plan, arenas, work, memory, measured)
+        del arenas
+        if spin:
+            run.poll(spin)
+        return run
+
+
+_quiet: Final[list[Context]] = []
+"""Contexts in which NumPy ignores floating-point errors, and in which no thread is. To enter one takes a twentieth of
+the time of `np.errstate`, which sets the same context variable."""
+
+
+def _quiet_context() -> Context:
+    """Return a context in which NumPy ignores floating-point errors, and which nothing else uses."""
+    try:
+        return _quiet.pop()
+    except IndexError:
+        made = Context()
+        made.run(np.seterr, all="ignore")
+        return made
+
+
+@final
+class PromptPlan:
+    """Runs a plan that `is_prompt` by the thread that waits. No lane waits for another one, since the plan's order of
+    steps is one in which they may be executed. A `Strategy`."""
+
+    __slots__ = ("_calls", "_plan", "_ranges", "_released", "_room", "_steps")
+
+    def __init__(self, plan: Plan, room: RunRoom) -> None:
+        self._plan = plan
+        self._room = room
+        self._steps = [number for number, step in enumerate(plan.steps) if type(step) is Execute]
+        """For each call, the number of its step."""
+        self._calls = [_call_of(step.instruction) for step in plan.steps if type(step) is Execute]
+        self._ranges = [
+            (step.buffer, plan.buffers[step.buffer].device, plan.offsets[step.buffer], plan.buffers[step.buffer].nbytes)
+            for step in plan.steps
+            if type(step) is Allocate and plan.offsets[step.buffer] >= 0
+        ]
+        """For each buffer in an arena, its number, its device, its offset and its size."""
+        self._released = [step.buffer for step in plan.steps if type(step) is Release]
+
+    def start(self, memory: list[object], _spin: float) -> Run | None:
+        """Run the plan to its end. Return None, without any effect, if runs are recorded, or if the process is about to
+        end.
+
+        Raises:
+            OutOfMemoryError: there is too little memory; the run has not begun.
+        """
+        if current_recorder() is not None or process.over:
+            return None
+        arenas = self._room.take(memory)
+        for buffer, device, offset, nbytes in self._ranges:
+            memory[buffer] = ArenaRange(arenas[device], offset, nbytes)
+        context = _quiet_context()
+        failed = context.run(self._execute, memory)
+        _quiet.append(context)
+        if failed is not None:
+            return self._failed(memory, arenas, *failed)
+        for buffer in self._released:
+            memory[buffer] = None
+        return COMPLETED
+
+    def _execute(self, memory: list[object]) -> tuple[int, BaseException] | None:
+        """Execute the steps up to one that fails. Return its number and its error; None if all are done."""
+        done = 0
+        try:
+            for call in self._calls:
+                call(memory)
+                done += 1
+        except BaseException as error:  # as on a worker: it is a failure of the run, which goes on
+            return self._steps[done], error
+        return None
+
+    def _failed(self, memory: list[object], arenas: Sequence[HostMemory], number: int, error: BaseException) -> Run:
+        """Return a run in which a step failed, after the steps that do not depend on it."""
+        run = HostRun(self._plan, memory, arenas, 1)
+        step = self._plan.steps[number]
+        assert type(step) is Execute
+        run.fail(step.instruction, error)
+        Batch(run, self._plan.steps[number + 1 :]).run()
+        return run
+
+
+def is_prompt(plan: Plan) -> bool:
+    """Return True if the thread that waits for a run may execute it: its lanes are no streams of the user's, and it
+    calls no code of the user's and is over soon."""
+    instructions = [step.instruction for step in plan.steps if type(step) is Execute]
+    return (
+        all(isinstance(lane.key, int) for lane in plan.lanes)
+        and all(map(_calls_no_user, instructions))
+        and sum(plan.buffers[number].nbytes for each in instructions for number in (*each.reads, *each.writes))
+        <= (PROMPT_BYTES if len(plan.lanes) == 1 else BESIDE_BYTES)
+    )
+
+
+def _calls_no_user(instruction: Instruction) -> bool:
+    """Return True if an instruction calls no function of the user's."""
+    if isinstance(instruction, Launch):
+        return instruction.kernel.host.generated is not None
+    return not isinstance(instruction, HostCall | GraphLaunch)
+
+
+def _call_of(instruction: Instruction) -> Callable[[list[object]], None]:
+    """Return the function that executes an instruction on the memory of a run."""
+    return generated_call(instruction) if isinstance(instruction, Launch) else partial(execute, instruction)
+
+
+def by_stream(steps: Sequence[Step], streams: Sequence[WorkerStream]) -> dict[WorkerStream, Sequence[Step]]:
+    """Return the steps of each stream, in the plan's order. Streams without steps are left out.
+
+    Lanes that share a stream are merged. In the plan's order every Record comes before its Waits, so no stream can wait
+    for itself.
+    """
+    if len(streams) == 1:
+        return {streams[0]: steps} if steps else {}
+    parts: dict[WorkerStream, list[Step]] = {stream: [] for stream in streams}
+    put = [parts[stream].append for stream in streams]
+    for step in steps:
+        put[step.lane](step)
+    return {stream: part for stream, part in parts.items() if part}

@@ -7,16 +7,25 @@ from typing import Any, Final, Protocol, assert_never, cast
 
 import numpy as np
 
-from dagpu.backends.common.checked_bodies import index_error, is_checked
-from dagpu.backends.common.failures import Outcome, no_room, out_of_memory
-from dagpu.backends.common.host_instructions import blame, call, source_array
-from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.host.arrays import input_array, readonly_array, writable_array
-from dagpu.backends.host.body_checks import TilePlace, call_checked, check_sight, cut_out, listed, places, whole
+from dagpu.backends.host.body_checks import (
+    TilePlace,
+    call_checked,
+    check_sight,
+    cut_out,
+    index_error,
+    is_checked,
+    listed,
+    places,
+    whole,
+)
+from dagpu.backends.host.failures import Outcome, no_room, out_of_memory
+from dagpu.backends.host.host_instructions import blame, call, source_array
+from dagpu.backends.host.numpy_initializers import write
 from dagpu.common.errors import DagpuError
 from dagpu.common.layout import Layout, as_truth
 from dagpu.common.places import describe, passes_on
-from dagpu.kernels.twin_blocks import cancelled_by
+from dagpu.kernels.numpy_twin import cancelled_by
 from dagpu.ops.initializers import with_seed
 from dagpu.ops.kernel_spec import IndexBeyond, KernelSpec
 from dagpu.plans.program import (

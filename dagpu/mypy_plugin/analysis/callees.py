@@ -7,6 +7,8 @@ from typing import Final, TypeGuard
 
 from mypy.argmap import map_actuals_to_formals
 from mypy.nodes import (
+    ARG_STAR,
+    ARG_STAR2,
     CallExpr,
     Decorator,
     Expression,
@@ -344,7 +346,8 @@ def pass_arguments(b: GraphBuilder, e: CallExpr, callee: Callee) -> list[Passed]
     if _pass_by_name(b, e, callee, passed):
         return passed
     function = function_called(b, e, callee)
-    plain = not any(map(_may_hold_facts, repeat(b), e.args)) and not any(k.is_star() for k in e.arg_kinds)
+    starred = ARG_STAR in e.arg_kinds or ARG_STAR2 in e.arg_kinds
+    plain = not (starred or any(map(_may_hold_facts, repeat(b), e.args)))
     if plain and function not in b.module.own:
         return passed
     given = e.args if callee.receiver is None else [callee.receiver, *e.args]

@@ -33,7 +33,7 @@ from dagpu.mypy_plugin.analysis.callees import (
     iterables_emptied,
     pass_arguments,
 )
-from dagpu.mypy_plugin.analysis.effects import call_closure
+from dagpu.mypy_plugin.analysis.effects import use_closure
 from dagpu.mypy_plugin.analysis.expressions import ask_feed, build_part
 from dagpu.mypy_plugin.analysis.graph import (
     ANY_GLOBAL,
@@ -66,14 +66,16 @@ from dagpu.mypy_plugin.analysis.operands import (
 from dagpu.mypy_plugin.analysis.places import place_of
 from dagpu.mypy_plugin.typing.type_facts import FREE, HANDLE, MOVES, OP, method_name, signatures
 
+_OF_FEED: Final = f"{names.FEED}."
+"""The start of the full names of the methods of a feed."""
+
 # ---- the result
 
 
 def _build_result(
     b: GraphBuilder, e: CallExpr, callee: Callee, parts: list[Slot], passed: list[Passed], owns: bool
 ) -> Slot | None:
-    t = b.types.get(e)
-    kind = b.kinds.kind_of(t)
+    kind = b.kind(e)
     if callee.name in names.RUNS and parts:
         b.emit(Run(e, parts[0]))
     if callee.name == names.SPAWN and passed:
@@ -90,7 +92,7 @@ def _build_result(
     captures = _has_captures(b, callee, passed)
     if kind & FREE and not captures and callee.name not in (names.VALUE, names.PIPELINE_CALL):
         keeps &= ~LOANS
-    if callee.name.startswith(f"{names.FEED}."):
+    if callee.name.startswith(_OF_FEED):
         keeps &= ~FEED  # a value does not depend on the feed that gave it
     function = callee.name == names.PARTIAL and _takes_handle(b, e.args[0])
     builds = callee.is_ours or function
@@ -252,7 +254,7 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
     if affected is not None:
         affected.borrow_parts()
     if callee.closure is not None:
-        parts.append(call_closure(b, callee.closure, e))
+        parts.append(use_closure(b, callee.closure, e, later=False))
     _record_kept(b, e, callee, passed, affected)
     _record_uses(b, e, callee, passed)
     parts.append(lower_question(b, e, callee.name))
@@ -265,7 +267,7 @@ def _call(b: GraphBuilder, e: CallExpr, by_value: bool) -> Slot | None:
             affected.give_part(e)
             b.at_exit[e] = affected.moves_at_exit()
         b.may_raise()
-    held = [slot for slot in (*parts, *(one.held for one in passed)) if slot is not None]
+    held = [slot for slot in (*parts, *[one.held for one in passed]) if slot is not None]
     return _build_result(b, e, callee, held, passed, operands.owns)
 
 
@@ -318,7 +320,7 @@ def _evaluate_receiver(
         return operands.evaluate(receiver, True, always=True)
     exclusive = names.LENDS_SELF.get(callee.name)
     if exclusive is None or not b.kind(receiver) & HANDLE:
-        return ask_feed(b, receiver) if callee.name.startswith(f"{names.FEED}.") else b.read(receiver)
+        return ask_feed(b, receiver) if callee.name.startswith(_OF_FEED) else b.read(receiver)
     place = place_of(b, receiver)
     if place is None:
         b.read(receiver)

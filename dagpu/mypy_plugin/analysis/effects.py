@@ -137,17 +137,9 @@ def _record_use(closure: Closure, body: Body, i: Read | Move | Lend | Touch | St
             closure.uses.setdefault(place, i.node)
 
 
-def pass_closure_on(b: GraphBuilder, closure: Closure, node: Context) -> Slot | None:
-    """Pass a closure on, to be called later. Return a slot that holds its captures; None if it has none."""
-    return _emit_captures(b, closure, node, later=True)
-
-
-def call_closure(b: GraphBuilder, closure: Closure, node: Context) -> Slot | None:
-    """Call a closure here. Return a slot with the facts of enclosing places that its result may hold, or None."""
-    return _emit_captures(b, closure, node, later=False)
-
-
-def _emit_captures(b: GraphBuilder, closure: Closure, node: Context, *, later: bool) -> Slot | None:
+def use_closure(b: GraphBuilder, closure: Closure, node: Context, *, later: bool) -> Slot | None:
+    """Call a closure here, or pass it on, to be called later. Return a slot with the facts of enclosing places that its
+    result, or the closure itself, may hold; None if there are none."""
     at_any_time = later or closure.node.is_generator or closure.node.is_coroutine
     parts: list[Slot] = []
     for outside, inside in closure.uses.items():

@@ -33,7 +33,7 @@ from dagpu.mypy_plugin.analysis.assignments import assign, declare
 from dagpu.mypy_plugin.analysis.builder import GraphBuilder, expression
 from dagpu.mypy_plugin.analysis.callees import closure_of, function_of, property_effect
 from dagpu.mypy_plugin.analysis.containers import element_of, places_in
-from dagpu.mypy_plugin.analysis.effects import pass_closure_on
+from dagpu.mypy_plugin.analysis.effects import use_closure
 from dagpu.mypy_plugin.analysis.graph import (
     EVERYTHING,
     FEED,
@@ -99,7 +99,7 @@ def _name(b: GraphBuilder, e: NameExpr, by_value: bool) -> Slot | None:
 def _closure(b: GraphBuilder, closure: Closure, e: NameExpr, by_value: bool) -> Slot | None:
     """Lower the name of a closure: it is passed on, or to something of a type that says nothing about it."""
     if by_value:
-        return pass_closure_on(b, closure, e)
+        return use_closure(b, closure, e, later=True)
     b.body.opaque.update(root for root, _ in closure.uses)
     return None
 
@@ -266,7 +266,7 @@ def _yield_from(b: GraphBuilder, e: YieldFromExpr, by_value: bool) -> Slot | Non
 @expression(LambdaExpr)
 def _lambda(b: GraphBuilder, e: LambdaExpr, by_value: bool) -> Slot | None:
     closure = b.lambdas[e] = closure_of(b, e)
-    return pass_closure_on(b, closure, e)
+    return use_closure(b, closure, e, later=True)
 
 
 # ---- expressions that branch

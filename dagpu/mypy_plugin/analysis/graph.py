@@ -388,6 +388,8 @@ class BasicBlock:
     evaluations: list[Evaluation] = field(default_factory=list)
     """What has one on the values that are known."""
     next: list["BasicBlock"] = field(default_factory=list)
+    in_loop: bool = False
+    """True for a block of a loop in a finished body: it leads back to itself or to an earlier one."""
     behind: "BasicBlock | None" = None
     """The block behind a loop that begins here. It comes after those of the loop, whichever of them leads to it."""
 
@@ -452,6 +454,10 @@ def reverse_postorder(entry: BasicBlock) -> list[BasicBlock]:
     ordered = [block for block in reversed(found) if block in reached]
     for index, block in enumerate(ordered):
         block.index = index
+    for block in ordered:
+        for follower in block.next:
+            for repeated in ordered[follower.index : block.index + 1]:
+                repeated.in_loop = True
     return ordered
 
 

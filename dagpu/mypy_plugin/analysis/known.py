@@ -390,7 +390,7 @@ class Evaluator:
     def _call_kernel(self, call: CallExpr, kernel: Instance) -> Value:
         """Evaluate a kernel call: an op whose result is the tuple of all arguments, in the order of the parameters."""
         self.visit(op_types.base_kernel(call.callee))
-        order = op_types.parameter_names(kernel)
+        order = tuple(op_types.forms_of(kernel))
         given = self._arguments(call, order)
         if (checks := self._checks) is not None and _is_plain(call):
             checks.check_arguments(call, call.callee, kernel, given)
@@ -413,7 +413,8 @@ class Evaluator:
 
     def _call_new_output(self, call: CallExpr, made: Value) -> Value:
         """Evaluate a call of what `kernel.new(shape, tile)` returns: an op with a new tensor of that shape."""
-        given = self._arguments(call, op_types.parameter_names(made.kernel)[1:] if isinstance(made, NewOutput) else ())
+        order = tuple(op_types.forms_of(made.kernel)) if isinstance(made, NewOutput) else ()
+        given = self._arguments(call, order[1:])
         if not isinstance(made, NewOutput):
             return value_of_type(self.type_of(call))
         if _is_plain(call) and (checks := self._checks) is not None:

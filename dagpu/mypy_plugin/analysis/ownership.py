@@ -44,7 +44,7 @@ from dagpu.mypy_plugin.analysis.graph import (
     Store,
     covers,
 )
-from dagpu.mypy_plugin.analysis.solver import at_entry_of, is_cyclic, visits
+from dagpu.mypy_plugin.analysis.solver import at_entry_of, visits
 
 # ---- places that share a value
 
@@ -434,12 +434,22 @@ def entry_states(body: Body, live: list[int] | None = None) -> Iterator[tuple[Ba
         lent |= 1 << loan.place.slot
     states = at_entry_of(body, Dataflow(WholeBody(lent)))
     found = visits(body.blocks, states, lambda state, to: state.pruned(-1 if live is None else live[to.index]))
-    if not is_cyclic(body.blocks):  # one visit to each is enough
-        yield from found
-        return
+    looped: list[BasicBlock] = []
     for block, state in found:
-        for i in block.instructions:
-            state.step(i)
-    for block, begin in zip(body.blocks, states, strict=True):
-        assert begin is not None, "every block is reachable"
-        yield block, begin
+        if block.in_loop:
+            looped.append(block)
+            for i in block.instructions:
+                state.step(i)
+        else:
+            yield from _complete(looped, states)
+            looped.clear()
+            yield block, state
+    yield from _complete(looped, states)
+
+
+def _complete(looped: list[BasicBlock], states: list[Dataflow | None]) -> Iterator[tuple[BasicBlock, Dataflow]]:
+    """Iterate over the blocks of loops that the solver has left, each once, with the state at its entry."""
+    for block in sorted(set(looped), key=lambda block: block.index):
+        state = states[block.index]
+        assert state is not None, "something has come to it"
+        yield block, state

@@ -299,19 +299,12 @@ def used_twice(body: Body) -> Iterator[tuple[Build, Build]]:
 
 def _read_often(body: Body) -> set[Slot]:
     """Return the variables that are read twice, or where a loop may come by several times."""
-    loops = [
-        range(follower.index, block.index + 1)
-        for block in body.blocks
-        for follower in block.next
-        if follower.index <= block.index
-    ]
     once: set[Slot] = set()
     often: set[Slot] = set()
     for block in body.blocks:
-        repeated = any(block.index in loop for loop in loops)
         for i in block.instructions:
             if isinstance(i, Read):
-                (often if repeated or i.place.slot in once else once).add(i.place.slot)
+                (often if block.in_loop or i.place.slot in once else once).add(i.place.slot)
     return often
 
 

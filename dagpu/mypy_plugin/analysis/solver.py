@@ -53,11 +53,6 @@ def at_entry_of(body: Body, facts: _F) -> list[_F | None]:
     return [facts, *[None] * (len(body.blocks) - 1)]
 
 
-def is_cyclic(blocks: list[BasicBlock]) -> bool:
-    """Return True if a block leads back to itself or to an earlier one."""
-    return any(follower.index <= block.index for block in blocks for follower in block.next)
-
-
 def visits(
     blocks: list[BasicBlock],
     states: list[_F | None],
@@ -73,7 +68,7 @@ def visits(
     and the first one to a block behind the loop comes after its last round. `backwards`: the facts are those at the
     ends of blocks, and go to the blocks before.
     """
-    cyclic, sign = is_cyclic(blocks), -1 if backwards else 1
+    sign = -1 if backwards else 1
     edges = [block.next for block in blocks]
     if backwards:
         edges = [[] for _ in blocks]
@@ -88,8 +83,9 @@ def visits(
         index = sign * number
         begin = states[index]
         assert begin is not None, "something has come to it"
-        facts = begin.copy() if cyclic else begin
-        yield blocks[index], facts
+        block = blocks[index]
+        facts = begin.copy() if block.in_loop else begin
+        yield block, facts
         for to in edges[index]:
             coming = facts if arriving is None else arriving(facts, to)
             known = states[to.index]

@@ -46,7 +46,7 @@ def problems_of_declaration(
         return
     if any(isinstance(get_proper_type(formal), AnyType) for formal in function.arg_types):
         return
-    forms = list(map(op_types.form_of, function.arg_types))
+    forms = [op_types.parameter(formal).form for formal in function.arg_types]
     parameters = [name or "" for name in function.arg_names]
     inputs = [name for name, form in zip(parameters, forms, strict=True) if form == "in"]
     found = kernel_calls.ranks_named(declared.name, made.ret_type)
@@ -201,10 +201,9 @@ class ValueChecks:
 
         `first`: the first parameter that the call passes. What `kernel.new` returned makes the output itself.
         """
-        parameters = op_types.parameters_of(kernel)
-        names = op_types.parameter_names(kernel)[first:]
-        forms = [] if parameters is None else [op_types.form_of(formal) for formal in parameters.arg_types[first:]]
-        outputs = [form == "out" and first == 0 for form in forms]
+        forms = op_types.forms_of(kernel)
+        names = list(forms)[first:]
+        outputs = [form == "out" and first == 0 for form in forms.values()][first:]
         places, ranks = arguments_of(call, names), kernel_calls.ranks_of(callee, kernel)[first:]
         seen: dict[object, int] = {}
         for index, (name, is_output) in enumerate(zip(names, outputs, strict=True)):

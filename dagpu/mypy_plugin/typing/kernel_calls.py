@@ -45,7 +45,7 @@ from mypy.types import (
 
 from dagpu.mypy_plugin import messages, names
 from dagpu.mypy_plugin.typing import op_types
-from dagpu.mypy_plugin.typing.type_facts import literal_of
+from dagpu.mypy_plugin.typing.type_facts import class_name, literal_of
 
 # ---- ranks in a CUDA text
 
@@ -187,33 +187,29 @@ def _widen_signature(context: MethodSigContext) -> FunctionLike:
     """
     signature = context.default_signature
     anything = context.api.named_generic_type("builtins.object", [])
-    formals = [anything if op_types.is_checked_here(formal) else formal for formal in signature.arg_types]
+    formals = [anything if op_types.parameter(formal).is_checked_here else formal for formal in signature.arg_types]
     return signature.copy_modified(arg_types=formals)
 
 
 def _type_call(context: MethodContext) -> Type:
     """Return the type of the op that a kernel call builds, and report its wrong arguments."""
-    formals = _formals(context, names.KERNEL)
+    formals = _formals(context)
     if formals is None:
         return context.default_return_type
     for index, (formal, given) in enumerate(zip(formals, context.arg_types, strict=True)):
-        if given and op_types.is_checked_here(formal) and not is_subtype(given[0], op_types.expand_alias(formal)):
+        wanted = op_types.parameter(formal)
+        if given and wanted.is_checked_here and not is_subtype(given[0], wanted.type):
             _refuse(context, index, formal, given[0])
     return _op_type(context, formals)
 
 
-def _type_foreign_call(context: MethodContext) -> Type:
-    """Return the type of the op that a call of a foreign op with partitions builds. mypy has checked its arguments."""
-    formals = _formals(context, names.FOREIGN)
-    return context.default_return_type if formals is None else _op_type(context, formals)
-
-
-def _type_expression_write(context: MethodContext) -> Type:
-    """Return the type of `expression.into(out, ...)` or `expression.update(out, ...)`. mypy has checked its arguments.
+def _type_write(context: MethodContext) -> Type:
+    """Return the type of the op that writes to partitions: of a call of a foreign op, `expression.into(out, ...)` or
+    `expression.update(out, ...)`. mypy has checked its arguments.
 
     The output of `update` stands for the first parameter of the expression.
     """
-    formals = _formals(context, names.EXPRESSION)
+    formals = _formals(context)
     return context.default_return_type if formals is None else _op_type(context, formals)
 
 
@@ -233,11 +229,12 @@ def _name_parameters(context: FunctionContext) -> Type:
     return made.copy_modified(args=[named, *made.args[1:]])
 
 
-def _formals(context: MethodContext, owner: str) -> list[Type] | None:
+def _formals(context: MethodContext) -> list[Type] | None:
     """Return the types of the parameters of a call; None if they are unknown, or an argument is starred.
 
     Those of a method of an expression are the last ones of the expression, after the output.
     """
+    owner = class_name(context.type)
     parameters = op_types.parameters_of(context.type, owner)
     if (
         parameters is None
@@ -266,7 +263,7 @@ def _op_type(context: MethodContext, formals: list[Type]) -> Type:
             parts.append(_number_type(formal, context.api))
             continue
         parts.append(_part_type(formal, given[0], context.api))
-        if op_types.form_of(formal) != "number":
+        if op_types.parameter(formal).form != "number":
             lifetimes.append(op_types.lifetime(given[0], context.api))
             allocations.append(op_types.allocation(given[0]))
     whole = op_types.tuple_of(parts, context.api)
@@ -284,7 +281,7 @@ def _part_type(formal: Type, actual: Type, api: CheckerPluginInterface) -> Type:
         return op.args[0]
     if op_types.is_handle(proper):
         return actual
-    return _number_type(formal, api) if op_types.accepts_numbers(formal) else actual
+    return _number_type(formal, api) if op_types.parameter(formal).takes_numbers else actual
 
 
 def _number_type(formal: Type, api: CheckerPluginInterface) -> Type:
@@ -305,11 +302,7 @@ def _refuse(context: MethodContext, index: int, formal: Type, actual: Type) -> N
     place = context.args[index][0]
     callee = context.context.callee if isinstance(context.context, CallExpr) else place
     where = f"{op_types.kernel_name(callee)}, argument {context.callee_arg_names[index]!r}"
-    form, element, got = (
-        op_types.form_of(formal),
-        op_types.element_of(formal),
-        op_types.describe(actual),
-    )
+    form, element, got = op_types.parameter(formal).form, op_types.element_of(formal), op_types.describe(actual)
     if op_types.is_fitting(actual, form):
         name, cut = op_types.short_name(element), " before it is cut" if form == "out" else ""
         cure = f"Convert it{cut}: convert(t, {name})"
@@ -351,9 +344,7 @@ FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {
 }
 METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
     names.KERNEL_CALL: _type_call,
-    names.FOREIGN_CALL: _type_foreign_call,
-    names.EXPRESSION_INTO: _type_expression_write,
-    names.EXPRESSION_UPDATE: _type_expression_write,
+    **dict.fromkeys((names.FOREIGN_CALL, names.EXPRESSION_INTO, names.EXPRESSION_UPDATE), _type_write),
     **dict.fromkeys((f"{names.KERNEL}.{name}" for name in ("grid", "block", "shared_memory")), copy_ranks),
 }
 SIGNATURE_HOOKS: dict[str, Callable[[MethodSigContext], FunctionLike]] = {names.KERNEL_CALL: _widen_signature}

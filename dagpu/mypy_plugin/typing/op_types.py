@@ -6,7 +6,7 @@
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from mypy.checker import TypeChecker
 from mypy.maptype import map_instance_to_supertype
@@ -183,43 +183,35 @@ def is_partition(type_: Type) -> bool:
     return class_name(proper) == names.PARTITION
 
 
-@lru_cache(maxsize=256)
-def expand_alias(formal: Type) -> ProperType:
-    """Return a parameter's type with its alias expanded. The cache is for speed: mypy expands `In[f32]` each time."""
-    return get_proper_type(formal)
+class Parameter(NamedTuple):
+    """What the type of a kernel's parameter says."""
+
+    type: ProperType
+    """The type with its alias expanded."""
+    form: Form
+    takes_numbers: bool
+    """True for a parameter that takes a number: itself, or beside the tensors of an expression."""
+    is_checked_here: bool
+    """True for an input or output that the plugin checks in mypy's place. mypy checks those of generic kernels, whose
+    type variables tie the element types of the arguments together."""
 
 
 @lru_cache(maxsize=256)
-def form_of(formal: Type) -> Form:
-    """Return the form of a kernel's parameter. mypy drops the annotations of the aliases `In` and `Out`, but the
-    aliases are unions, which differ in their first member. The cache is for speed: each call asks several times.
+def parameter(formal: Type) -> Parameter:
+    """Return what the type of a kernel's parameter says. mypy drops the annotations of the aliases `In` and `Out`, but
+    the aliases are unions, which differ in their first member. The cache is for speed: mypy expands an alias each time.
     """
     proper = get_proper_type(formal)
     if not isinstance(proper, UnionType):
-        return "number"
-    if is_partition(proper.items[0]):
-        return "out"
-    return "in" if is_handle(proper.items[0]) else "lazy"
+        return Parameter(proper, "number", takes_numbers=True, is_checked_here=False)
+    first = proper.items[0]
+    form: Form = "out" if is_partition(first) else "in" if is_handle(first) else "lazy"
+    return Parameter(proper, form, bool(numbers_in(proper)), form != "lazy" and not has_type_vars(formal))
 
 
 def numbers_in(formal: UnionType) -> list[Type]:
     """Return the members of a parameter's union that are neither handles nor ops: `float` of a `Lazy[float]`."""
     return [item for item in formal.items if not is_handle(item) and as_op(get_proper_type(item)) is None]
-
-
-@lru_cache(maxsize=256)
-def accepts_numbers(formal: Type) -> bool:
-    """Return True for a parameter that takes a number: itself, or beside the tensors of an expression."""
-    proper = get_proper_type(formal)
-    return not isinstance(proper, UnionType) or bool(numbers_in(proper))
-
-
-@lru_cache(maxsize=256)
-def is_checked_here(formal: Type) -> bool:
-    """Return True for an input or output that the plugin checks in mypy's place. mypy checks those of generic kernels,
-    whose type variables tie the element types of the arguments together.
-    """
-    return form_of(formal) in ("in", "out") and not has_type_vars(formal)
 
 
 def is_fitting(type_: Type, form: Form) -> bool:
@@ -243,10 +235,13 @@ def parameters_of(called: Type, owner: str = names.KERNEL) -> Parameters | None:
     return parameters if isinstance(parameters, Parameters) else None
 
 
-def parameter_names(kernel: Type) -> list[str]:
-    """Return the names of a kernel's parameters; empty if they are unknown. One without a name has its number."""
-    parameters = parameters_of(kernel)
-    return [] if parameters is None else [name or str(i) for i, name in enumerate(parameters.arg_names, start=1)]
+@lru_cache(maxsize=256)
+def forms_of(kernel: Type) -> dict[str, Form]:
+    """Return the form of each parameter of a kernel, by name; empty if they are unknown. One without a name has its
+    number."""
+    known = parameters_of(kernel)
+    formals = () if known is None else zip(known.arg_names, known.arg_types, strict=True)
+    return {name or str(i): parameter(formal).form for i, (name, formal) in enumerate(formals, start=1)}
 
 
 def base_kernel(callee: Expression) -> Expression:

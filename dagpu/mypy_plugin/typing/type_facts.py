@@ -73,6 +73,8 @@ class TypeFacts:
         """Return the kind bits of a type; 0 for None and for types unrelated to handles."""
         if t is None:
             return 0
+        if isinstance(t, FunctionLike):  # its hash takes longer
+            return LOANS | SPENDABLE
         kind = self._known.get(t)
         if kind is None:
             self._known[t] = 0  # for a type that contains itself
@@ -91,8 +93,6 @@ class TypeFacts:
                 return self._kind_of_union(t.items)
             case TypeVarType():
                 return self.kind_of(t.upper_bound)
-            case FunctionLike():
-                return LOANS | SPENDABLE
             case _:
                 return 0
 

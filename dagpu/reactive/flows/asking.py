@@ -12,10 +12,9 @@ from dagpu.common.places import Origin, describe, here, without_our_frames
 from dagpu.common.wrong_arguments import check_count, check_function
 from dagpu.handles import copy_error
 from dagpu.ops.base import DeviceOp, Static
-from dagpu.reactive.flows.arguments import check_seconds
 from dagpu.reactive.flows.feed import OpenBlock
 from dagpu.reactive.flows.in_flight import InFlightStage, ItemWork, begin_op
-from dagpu.reactive.flows.stage import FlowStage, ItemOutcome, Opening, Stats, ask
+from dagpu.reactive.flows.stage import FlowStage, ItemOutcome, Opening, Stats, ask, check_seconds
 from dagpu.reactive.flows.timed_stages import BatchedStage
 
 _A = TypeVar("_A")

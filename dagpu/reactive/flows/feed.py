@@ -8,7 +8,7 @@ from typing import Generic, NoReturn, Self, TypeVar, final
 
 import trio
 
-from dagpu.backends.common.measuring import SpanTrack, track_maker
+from dagpu.backends.host.measuring import SpanTrack, track_maker
 from dagpu.common.places import Origin, describe, without_our_frames
 from dagpu.handles import copy_error
 from dagpu.ops.svg import text_in_page

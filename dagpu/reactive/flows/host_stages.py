@@ -11,7 +11,7 @@ from dagpu.common.containers import own_containers
 from dagpu.common.critical import run_user_code
 from dagpu.common.places import Origin, describe, passes_on
 from dagpu.common.wrong_arguments import refuse_stop_iteration
-from dagpu.handles.handle_trees import make_unwritable
+from dagpu.handles.tensors import make_unwritable
 from dagpu.ops.base import DeviceOp
 from dagpu.reactive.flows.merged_stages import MergeStage
 from dagpu.reactive.flows.stage import Asker, Begin, End, FlowStage, ItemOutcome, Opening, ask

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar, final
 
 import trio
 
-from dagpu.backends.common.measuring import SpanTrack
+from dagpu.backends.host.measuring import SpanTrack
 from dagpu.common.containers import own_containers
 from dagpu.common.critical import run_user_code
 from dagpu.common.places import Origin, StartedAt, describe, passes_on

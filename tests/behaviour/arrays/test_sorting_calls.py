@@ -20,7 +20,7 @@ from dagpu import (
     value,
     zeros,
 )
-from dagpu.backends.common.numpy_initializers import write
+from dagpu.backends.host.numpy_initializers import write
 from dagpu.ops.initializers import DROPOUT_STREAM, PERMUTATION_STREAM
 from dagpu.testing import Uniform
 from tests.behaviour.arrays.array_places import cut

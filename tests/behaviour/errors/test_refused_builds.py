@@ -30,7 +30,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.handles import HANDLES, OWNING, last_move, move_handle, state_of
-from dagpu.handles.handle_trees import move_handles
+from dagpu.handles.tensors import move_handles
 from dagpu.testing import handles_in
 from tests.programs.arithmetic import add, axpy
 

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from dagpu import BorrowError, CaptureError, CudaGraph, MovedError, dup, fill, memcpy, ones, value, zeros
-from dagpu.runtime import graph_updating
+from dagpu.runtime import graph_capture
 from tests.behaviour.graphs.captured_graphs import (
     CURES,
     PATIENCE,
@@ -78,13 +78,13 @@ def test_an_update_of_a_known_structure_needs_no_trace() -> None:
     graph = scaled(1.0, x.borrow()).graph()
     output = graph.take_output()
     traced: list[object] = []
-    tracer: Any = vars(graph_updating)["Tracer"]
+    tracer: Any = vars(graph_capture)["Tracer"]
 
     def counting(*args: Any) -> Any:
         traced.append(args)
         return tracer(*args)
 
-    with patch.object(graph_updating, "Tracer", counting):
+    with patch.object(graph_capture, "Tracer", counting):
         for k in range(4):
             graph.update(memcpy(x.borrow_mut(), shared(k)))
             graph.launch().sync()

@@ -37,8 +37,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.backends.common.numpy_initializers import write
-from dagpu.backends.common.philox import key_of, philox4x32
+from dagpu.backends.host.numpy_initializers import key_of, philox4x32, write
 from dagpu.testing import Normal, Uniform, plans
 from dagpu.tracing.cache_key import flatten_op
 from tests.programs.expressions import bits

@@ -2,7 +2,7 @@
 also where plans are found by structure."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
 
@@ -12,7 +12,7 @@ import trio
 from numpy.typing import NDArray
 
 from dagpu import DeviceOp, SharedTensor, Source, cutoff, f32, from_host, observe, pipeline, source, value, zip_ops
-from dagpu.ops.single_flight import NOTHING, Once
+from dagpu.ops.single_flight import NOTHING, Claims, Once
 from tests.behaviour.laws.marked_ops import marked
 from tests.behaviour.laws.marked_ops import no_marks as no_marks
 from tests.behaviour.live.live_trials import machine
@@ -291,6 +291,30 @@ def test_only_the_value_that_a_run_has_seen_expires() -> None:
     once.publish(new)
     once.expire(old)
     assert once.remembered()[0] is new
+
+
+def test_one_run_claims_a_value_another_waits_and_a_stale_one_is_made_again() -> None:
+    """A run may claim again what it has claimed. It gives up no value that it has published, and forgets no value that
+    is of its sources."""
+    once, given, old, new = Once(), source(1), object(), object()
+    first, second, woken = Claims(), Claims(), list[int]()
+
+    def is_stale(made_for: Mapping[Any, int]) -> bool:
+        return made_for[given] < 1
+
+    assert [claims.take(once, is_stale)[0] for claims in (first, first, second)] == ["claimed", "claimed", "busy"]
+    once.when_settled(lambda: woken.append(1))
+    first.publish(once, old, {given: 0})
+    first.abandon()
+    assert woken == [1]
+    assert once.remembered() == (old, {given: 0})
+    assert not second.take_all([Once(), once])
+    assert second.take(once, is_stale)[0] == "claimed"
+    second.publish(once, new, {given: 1})
+    assert first.take(once, is_stale) == ("done", new, {given: 1})
+    other = Once()
+    assert not second.take_all([other, once])
+    assert other.settled()
 
 
 def test_a_run_keeps_what_it_has_made_when_another_run_replaces_it() -> None:

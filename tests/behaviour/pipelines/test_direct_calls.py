@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dagpu import CudaGraph, empty, full, pipeline, value
 from dagpu.common.errors import DagpuError
 from dagpu.handles import HandleBase, state_of
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.runtime.direct_call import OFTEN
 from dagpu.runtime.plan_lookup import PlanLookup
 from dagpu.testing import Locks, storage_of

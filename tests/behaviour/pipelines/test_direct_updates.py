@@ -117,7 +117,7 @@ def direct_call(stage: LiveStage) -> DirectCall:
 
 def plans_of(stage: LiveStage) -> list[UpdatePlan]:
     """The plans of a stage, the one used last at the end."""
-    found = stage.plans._plans.values()  # noqa: SLF001  # the plans are not public
+    found = stage.plans.kept.values()
     return [plan for plan in found if type(plan) is UpdatePlan]
 
 

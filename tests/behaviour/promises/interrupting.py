@@ -19,7 +19,7 @@ import trio.testing
 
 import dagpu
 from dagpu import CudaGraph, DeviceOp, Out, Tile, f32, from_host, full, kernel, ones, use_device, zeros, zip_ops
-from dagpu.backends.common.failures import Outcome
+from dagpu.backends.host.failures import Outcome
 from dagpu.common.critical import in_section
 from dagpu.ops.compose import Shared
 from dagpu.testing import storage_of
@@ -35,7 +35,7 @@ TRACING: Final = tuple(f"tracing/{module}" for module in ("undo_log", "tracer", 
 EverySoMany = dict[tuple[str, ...], int]
 
 EVERY_SO_MANY: Final[EverySoMany] = {
-    tuple(PACKAGE + name for name in ("common/critical", "runtime", "handles/storage", "ops/single_flight")): 1,
+    tuple(PACKAGE + name for name in ("common/critical", "runtime", "handles/handle_state", "ops/single_flight")): 1,
     tuple(PACKAGE + name for name in ("backends", *TRACING)): 8,
     (PACKAGE,): 60,
 }

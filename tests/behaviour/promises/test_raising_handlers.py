@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from dagpu import ones, pipeline, value, zeros
-from dagpu.ops.base import attached_plans
+from dagpu.ops.base import read_plans
 from dagpu.runtime.direct_call import OFTEN, DirectCall
 from dagpu.runtime.loaded_plan import LEAVES
 from dagpu.testing import storage_of
@@ -46,7 +46,7 @@ def of_op_again(given: Any, run: Run) -> tuple[DirectCall, Callable[[], Any]]:
     again = axpy(zeros(S).partition(S), 1.0, given).first().unpartition()
     for _ in range(OFTEN + 2):
         run(again)
-    attached = attached_plans(again)
+    attached = read_plans(again)
     assert attached is not None
     return attached[0][0].direct[LEAVES], lambda: again
 

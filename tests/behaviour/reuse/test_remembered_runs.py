@@ -6,7 +6,7 @@ The kernel calls a function of the test on the host, so that a run can fail, or 
 import gc
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import patch
@@ -28,9 +28,9 @@ from dagpu import (
     value,
     zip_ops,
 )
+from dagpu.ops.single_flight import Claims, Once
 from dagpu.runtime import execute
 from dagpu.testing import Locks, storage_of
-from dagpu.tracing.run_memo import BoundClaims
 from dagpu.tracing.signature import BoundArguments
 from tests.behaviour.laws.marked_ops import Op, awaiting
 from tests.behaviour.reuse.acting_kernels import ACTIONS, CALLED, acting, forked, lists
@@ -254,17 +254,17 @@ def test_a_node_that_another_run_claims_after_the_look_up(how: str) -> None:
     """The run has found a plan, and then another run computes the node: the value is used, or computed after all."""
     planned()
     op, node = with_node()
-    claim = BoundClaims.claim
+    take_all = Claims.take_all
     before: list[Op] = [node]
 
-    def late(claims: BoundClaims) -> bool:
+    def late(claims: Claims, onces: Iterable[Once]) -> bool:
         if before:
             other = before.pop()
             with ThreadPoolExecutor(1) as pool, patch.dict(ACTIONS, {1: fail} if how == "failed" else {}):
                 pool.submit(other.sync).exception(PATIENCE)
-        return claim(claims)
+        return take_all(claims, onces)
 
-    with traces() as count, patch.object(BoundClaims, "claim", late):
+    with traces() as count, patch.object(Claims, "take_all", late):
         assert lists(op.sync()) == RESULT
     assert CALLED.count(1) == (1 if how == "complete" else 2)
     assert count.now == (2 if how == "complete" else 1)

@@ -230,7 +230,7 @@ def outcomes(e: Expr, *, reuse: bool) -> list[Any]:
     b = Building()
     op = build(e, b).to_host()
     found: list[Any] = []
-    kept = nullcontext() if reuse else patch.multiple(plan_lookup, attached_plans=forget, _cache_of=forget)
+    kept = nullcontext() if reuse else patch.multiple(plan_lookup, _attached_plans=forget, _cache_of=forget)
     with kept:
         for _ in range(3):
             try:

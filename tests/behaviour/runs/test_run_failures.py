@@ -25,7 +25,7 @@ from dagpu import (
     zeros,
     zip_ops,
 )
-from dagpu.backends.common.worker_threads import process
+from dagpu.backends.host.worker_threads import process
 from tests.support.gates import boom, run
 from tests.support.handle_cases import line
 

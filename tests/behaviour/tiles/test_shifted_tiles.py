@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from dagpu import batch, empty, from_host, source, zip_ops
 from dagpu.common.errors import PlanError
 from dagpu.reactive.claims import EVERYTHING, Change
-from dagpu.reactive.prepared_tiles import StageTiles
-from dagpu.reactive.tile_updates import TileUpdates, list_array
+from dagpu.reactive.tile_updates import StageTiles, TileUpdates, list_array
 from dagpu.reactive.verify_tiles import TileVerifier, find_shifts
 from tests.behaviour.live.live_trials import Trial, machine
 from tests.behaviour.tiles.tile_kernels import N, joined, line, negated, smooth, smoothed, turned

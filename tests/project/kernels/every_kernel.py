@@ -17,8 +17,8 @@ from importlib import import_module
 from pathlib import Path
 
 from dagpu import CompileError, DeviceError
-from dagpu.backends.cuda.compile.nvrtc import load_nvrtc
-from dagpu.backends.cuda.compile.offline import compile_for, declared_kernels
+from dagpu.backends.cuda.compile.compiler import compile_for, declared_kernels
+from dagpu.backends.cuda.compile.nvidia_compilers import load_nvrtc
 from dagpu.kernels.decorator import Kernel
 from dagpu.testing import KernelSpec
 from tests.project.kernels.generated_kernels import generated_kernels, uncalled

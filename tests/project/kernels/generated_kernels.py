@@ -8,7 +8,7 @@ import numpy as np
 
 from dagpu import array, bf16, bool_, c64, c128, expr, f16, f32, f64, from_host, i8, i32, i64, u32
 from dagpu.common.errors import KernelArgumentError
-from dagpu.ops.launch import Launch
+from dagpu.ops.compose import Launch
 from dagpu.testing import KernelSpec, nodes_of
 
 TYPES: Final = (f16, bf16, f32, f64, i8, i32, i64, u32, bool_)

@@ -24,7 +24,7 @@ from dagpu import (
     zip_ops,
 )
 from dagpu.common.containers import Composite, about_of, items_of, map_values, values_in
-from dagpu.handles.handle_trees import has_owning_handle
+from dagpu.handles.tensors import has_owning_handle
 from dagpu.testing import handles_in
 
 Op = DeviceOp[Any, Any, Any]

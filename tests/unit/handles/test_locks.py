@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu import BorrowError, device
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.testing import Locks
 
 

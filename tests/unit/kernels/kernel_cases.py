@@ -12,8 +12,8 @@ from dagpu.common.layout import Layout, f32, strides_of
 from dagpu.common.places import describe
 from dagpu.handles import HandleState, Tensor
 from dagpu.handles.device_handles import Device
-from dagpu.handles.handle_trees import storage_key
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
+from dagpu.handles.tensors import storage_key
 from dagpu.kernels.decorator import In, Kernel, Lazy, Out, kernel
 from dagpu.ops.compose import value
 

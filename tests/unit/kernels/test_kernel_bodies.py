@@ -10,7 +10,7 @@ from dagpu.common.errors import NoDeviceError
 from dagpu.common.layout import f32
 from dagpu.kernels.declaration import COMPILER
 from dagpu.kernels.decorator import In, Kernel, Out, kernel
-from dagpu.ops.launch import Launch
+from dagpu.ops.compose import Launch
 from tests.unit.kernels import kernel_cases
 from tests.unit.kernels.kernel_cases import SAXPY, lazy, refused, saxpy
 

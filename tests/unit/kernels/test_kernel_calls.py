@@ -11,8 +11,7 @@ from dagpu.common.places import place_of
 from dagpu.handles import Partition, Tensor
 from dagpu.kernels.decorator import In, Out, kernel
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import value
-from dagpu.ops.launch import Launch
+from dagpu.ops.compose import Launch, value
 from tests.unit.kernels import kernel_cases
 from tests.unit.kernels.kernel_cases import add, alive, cut, declared_line, lazily, lazy, refused, saxpy, split, tensor
 

@@ -14,7 +14,7 @@ from dagpu.common.layout import f32, f64, i32, u8
 from dagpu.common.places import record_origins
 from dagpu.handles import Tensor
 from dagpu.kernels.decorator import In, Kernel, Lazy, Out, kernel
-from dagpu.ops.launch import Launch
+from dagpu.ops.compose import Launch
 from dagpu.testing import Form
 from tests.unit.kernels import kernel_cases
 from tests.unit.kernels.kernel_cases import SAXPY, cut, declared_line, lazily, lazy, refused, saxpy, split, tensor

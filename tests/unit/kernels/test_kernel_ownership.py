@@ -14,8 +14,7 @@ from dagpu.common.errors import MovedError
 from dagpu.common.layout import f32, f64
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernels.call_arguments import arguments_fit, check_arguments
-from dagpu.ops.compose import value
-from dagpu.ops.launch import Launch
+from dagpu.ops.compose import Launch, value
 from tests.unit.kernels.kernel_cases import add, alive, cut, lazily, lazy, refused, saxpy, split, tensor
 
 # ---- calls: ownership

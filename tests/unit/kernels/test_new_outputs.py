@@ -24,7 +24,7 @@ from dagpu import (
     value,
     zeros,
 )
-from dagpu.ops.launch import Launch
+from dagpu.ops.compose import Launch
 from dagpu.testing import nodes_of
 from tests.simulated.each_device import where as where
 

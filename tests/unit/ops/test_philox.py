@@ -9,12 +9,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
-from dagpu.backends.common import philox
+from dagpu.backends.host import numpy_initializers as philox
 from dagpu.common.layout import bf16
 
 DType: TypeAlias = np.dtype[Any]
 FLOATS = [np.dtype(t) for t in (np.float16, bf16, np.float32, np.float64)]
-BLOCK = philox.CHUNK * 4
+BLOCK = philox.BLOCK * 4
 """The most elements that one block can give."""
 
 floats = st.sampled_from(FLOATS)
@@ -90,7 +90,7 @@ def test_the_vectorised_function_is_the_plain_one(counters: list[tuple[int, ...]
 
 def test_philox_over_several_chunks() -> None:
     """More counters than one chunk holds give what they give in pieces."""
-    counters = np.arange((philox.CHUNK + 3) * 4, dtype=np.uint32).reshape(-1, 4)
+    counters = np.arange((philox.BLOCK + 3) * 4, dtype=np.uint32).reshape(-1, 4)
     key = philox.key_of(5)
     whole = philox.philox4x32(counters, key)
     pieces = [philox.philox4x32(counters[:7], key), philox.philox4x32(counters[7:], key)]
@@ -127,7 +127,7 @@ def test_normal_is_f64_rounded_at_the_end(
 
 @given(seeds, st.integers(0, 2 * BLOCK), st.integers(0, BLOCK + 9), floats, st.booleans())
 @example(seed=3, start=BLOCK - 1, count=2, dtype=np.dtype(np.float32), gaussian=False)
-@example(seed=3, start=philox.CHUNK * 2 - 1, count=2, dtype=np.dtype(np.float64), gaussian=True)
+@example(seed=3, start=philox.BLOCK * 2 - 1, count=2, dtype=np.dtype(np.float64), gaussian=True)
 def test_cutting_does_not_matter(seed: int, start: int, count: int, dtype: DType, gaussian: bool) -> None:
     """A part drawn alone is a slice of the whole, in bits, across the edges of chunks and counters."""
     draw = philox.normal if gaussian else philox.uniform

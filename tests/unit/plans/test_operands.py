@@ -6,8 +6,7 @@ from typing import Any, Final, get_args, get_type_hints
 import numpy as np
 import pytest
 
-from dagpu.plans.program import Items, Operand, constant_values, map_operands, operand_values, operands
-from dagpu.plans.renumbering import Renumbering
+from dagpu.plans.program import Items, Operand, Renumbering, constant_values, map_operands, operand_values, operands
 from dagpu.testing import (
     HOST,
     Cell,

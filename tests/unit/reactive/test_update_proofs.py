@@ -23,7 +23,7 @@ PACKAGE: Final = Path(dagpu.__file__).parent
 PROOFS: Final = sorted((PACKAGE / "reactive").glob("verify_*.py"))
 
 
-OF_FEEDS: Final = ("live_inputs", "shared_buffers", "sources", "compare_values")
+OF_FEEDS: Final = ("live_inputs", "sources", "compare_values")
 """The modules of traces that are about feeds."""
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dagpu.common.layout import Layout, reshape_layout
 from dagpu.plans.program import Items
-from dagpu.reactive.value_numbers import ValueNumbers
+from dagpu.reactive.staleness import ValueNumbers
 from dagpu.testing import (
     HOST,
     Buffer,

@@ -6,7 +6,7 @@ from typing import final
 import pytest
 
 from dagpu import BorrowError, Device, device
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.runtime.run_call import EnqueuedUpdate, GraphUpdates
 from dagpu.testing import Failure, Locks
 

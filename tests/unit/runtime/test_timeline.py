@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from dagpu import CostModel, Trace, current_device, ones, plan_of, trace, value, zeros, zip_ops
-from dagpu.backends.common import measuring
+from dagpu.backends.host import measuring
 from tests.programs.named_dags import EXPECTED, NAMED
 from tests.simulated.cuda import driver
 from tests.simulated.runs import fresh_machine as fresh_machine

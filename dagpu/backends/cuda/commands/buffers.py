@@ -7,15 +7,15 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.backends.common.checked_bodies import index_error, index_of_tile, sight_error
-from dagpu.backends.common.failures import Outcome
-from dagpu.backends.common.host_instructions import source_array
 from dagpu.backends.cuda.commands.command_list import BaseOffset, Reporting, instructions_of
 from dagpu.backends.cuda.commands.transfers import PROMPT_IN, CopyIn, CopyOut, StagedArrays, is_copied_in_place
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
 from dagpu.backends.cuda.kernels.launch_params import REPORT
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import MemoryBlock, array_over, free_idle_memory_of_others
+from dagpu.backends.host.body_checks import index_error, index_of_tile, sight_error
+from dagpu.backends.host.failures import Outcome
+from dagpu.backends.host.host_instructions import source_array
 from dagpu.common.errors import DeviceError, KernelBoundsError
 from dagpu.common.layout import address_of
 from dagpu.common.places import describe

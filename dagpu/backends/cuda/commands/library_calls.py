@@ -10,7 +10,12 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.backends.common.checked_bodies import (
+from dagpu.backends.cuda.commands.command_list import BaseOffset, RunBuffers
+from dagpu.backends.cuda.driver.driver_protocol import CapturedNode, EnqueuedWork, Gpu, RawStream
+from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.backends.cuda.resources.pools import MemoryBlock, Pool, array_over, rounded
+from dagpu.backends.cuda.resources.streams import Detour
+from dagpu.backends.host.body_checks import (
     Bytes,
     GuardedMemory,
     check_outputs,
@@ -22,12 +27,7 @@ from dagpu.backends.common.checked_bodies import (
     refuse_body,
     refuse_changed_input,
 )
-from dagpu.backends.common.host_instructions import blame
-from dagpu.backends.cuda.commands.command_list import BaseOffset, RunBuffers
-from dagpu.backends.cuda.driver.driver_protocol import CapturedNode, EnqueuedWork, Gpu, RawStream
-from dagpu.backends.cuda.resources.cuda_device import CudaDevice
-from dagpu.backends.cuda.resources.pools import MemoryBlock, Pool, array_over, rounded
-from dagpu.backends.cuda.resources.streams import Detour
+from dagpu.backends.host.host_instructions import blame
 from dagpu.common.errors import CaptureError, DeviceLostError, ForeignError
 from dagpu.common.layout import contiguous_layout
 from dagpu.common.places import describe
@@ -224,7 +224,7 @@ def _remark(words: int) -> str:
     )
 
 
-# ---- checked calls of the bodies of foreign ops on a CUDA device; see `dagpu.backends.common.checked_bodies` ----
+# ---- checked calls of the bodies of foreign ops on a CUDA device; see `dagpu.backends.host.body_checks` ----
 
 
 _U8 = np.dtype(np.uint8)

@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.backends.common.host_instructions import call, source_array
 from dagpu.backends.cuda.commands.command_list import BaseOffset, Do, RunBuffers
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, CopyNode, Gpu, RawStream
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import GRAIN, LockedMemory, MemoryBlock, array_over
+from dagpu.backends.host.host_instructions import call, source_array
 from dagpu.common.errors import DeviceError, ShapeError
 from dagpu.common.layout import Layout, address_of
 from dagpu.common.places import describe

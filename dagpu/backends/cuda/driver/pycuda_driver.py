@@ -6,7 +6,7 @@ cuda.bindings 12 do. So a call that may wait goes through a function that releas
 the driver's threads.
 
 A call may wait for the device. It may also wait behind a thread, of dagpu or of any library, that loads a module or
-frees memory: such a thread holds a lock of the context while it waits for the device. `driver_calls` lists all calls
+frees memory: such a thread holds a lock of the context while it waits for the device. `DRIVER_CALLS` lists all calls
 that dagpu makes, with what each may wait for.
 
 Streams are not PyCUDA's, so copies and fills are not PyCUDA's either: PyCUDA's accept only its own streams. An

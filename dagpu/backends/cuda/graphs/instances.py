@@ -20,9 +20,6 @@ from typing import Any, Final, final
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu.backends.common.checked_bodies import is_checked
-from dagpu.backends.common.failures import Outcome
-from dagpu.backends.common.host_instructions import source_array
 from dagpu.backends.cuda.commands.buffers import CompiledPlan, RunMemory, fail_violations
 from dagpu.backends.cuda.commands.command_list import Encoded, RunBuffers
 from dagpu.backends.cuda.commands.transfers import CopyIn
@@ -31,6 +28,9 @@ from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.topology import GraphTopology, body_of, build_topology, cannot_capture, obstacle
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import array_over
+from dagpu.backends.host.body_checks import is_checked
+from dagpu.backends.host.failures import Outcome
+from dagpu.backends.host.host_instructions import source_array
 from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError
 from dagpu.common.places import describe
 from dagpu.handles.device_handles import UserBody

@@ -15,8 +15,8 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, assert_never, fi
 
 import numpy as np
 
-from dagpu.backends.common.numpy_initializers import write_constant
 from dagpu.backends.cuda.driver.driver_protocol import CopyNode, FillNode, Gpu, RawStream
+from dagpu.backends.host.numpy_initializers import write_constant
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout, strides_of
 from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform, check_recipe

@@ -17,10 +17,9 @@ import numpy as np
 from dagpu.backends.cuda.driver.driver_protocol import Function, GridExtents, Limits
 from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Layout, bf16
-from dagpu.common.param_form import Form
 from dagpu.common.places import describe
 from dagpu.kernels.declaration import ScalarCheck
-from dagpu.ops.kernel_spec import Field, KernelSpec, Param, PythonKernel
+from dagpu.ops.kernel_spec import Field, Form, KernelSpec, Param, PythonKernel
 from dagpu.plans.program import Cell, Launch, Tiles, View
 
 THREADS: Final = 256

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Final, final
 
-from dagpu.backends.common.failures import Outcome
-from dagpu.backends.common.measuring import MeasuredRun
 from dagpu.backends.cuda.commands.buffers import CompiledPlan, RunMemory, fail_violations
 from dagpu.backends.cuda.commands.command_list import (
     Command,
@@ -30,6 +28,8 @@ from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice, identity, lose_devices
 from dagpu.backends.cuda.resources.pools import array_over
 from dagpu.backends.cuda.resources.streams import MARK_EVERY, CudaStream
+from dagpu.backends.host.failures import Outcome
+from dagpu.backends.host.measuring import MeasuredRun
 from dagpu.backends.protocol import Failure
 from dagpu.common.errors import DeviceError, DeviceLostError
 from dagpu.common.places import without_our_frames

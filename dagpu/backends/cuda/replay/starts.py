@@ -12,8 +12,6 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from dagpu.backends.common.lanes import streams_by_device
-from dagpu.backends.common.measuring import current_recorder, recorder_variable
 from dagpu.backends.cuda.commands.buffers import CompiledPlan, RunMemory, allocate_blocks
 from dagpu.backends.cuda.commands.command_list import (
     CommandList,
@@ -35,6 +33,8 @@ from dagpu.backends.cuda.replay.submit import (
 from dagpu.backends.cuda.resources.cuda_device import lose_devices
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.backends.cuda.resources.streams import CudaStream
+from dagpu.backends.host.measuring import current_recorder, recorder_variable
+from dagpu.backends.host.plan_devices import streams_by_device
 from dagpu.backends.protocol import COMPLETED, Run, Strategy
 from dagpu.common.compiled import READER, teach
 from dagpu.common.errors import CaptureError, DagpuError, DeviceError, DeviceLostError, ForeignError

@@ -16,12 +16,12 @@ from functools import partial
 from itertools import islice
 from typing import Any, Final, final
 
-from dagpu.backends.common.worker_threads import enqueue
 from dagpu.backends.cuda.commands.command_list import Command, Kind
 from dagpu.backends.cuda.driver.driver_protocol import LAUNCH, RawEvent
 from dagpu.backends.cuda.replay.cuda_run import CudaRun
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.streams import CudaStream
+from dagpu.backends.host.worker_threads import enqueue
 from dagpu.common.errors import DeviceError
 
 # As names of this module they cost one look-up each in the loop over all launches.

@@ -10,8 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, final
 
-from dagpu.backends.common.failures import no_room, out_of_memory
-from dagpu.backends.common.worker_threads import start_thread
 from dagpu.backends.cuda.compile.module_cache import CubinCompiler, Library
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, STICKY, Gpu, RawEvent, RawGraph
 from dagpu.backends.cuda.resources.cuda_exchange import CudaExchange
@@ -25,6 +23,8 @@ from dagpu.backends.cuda.resources.pools import (
     describe_memory_of_others,
 )
 from dagpu.backends.cuda.resources.streams import OwnedStream, Streams
+from dagpu.backends.host.failures import no_room, out_of_memory
+from dagpu.backends.host.worker_threads import start_thread
 from dagpu.common.critical import ReferenceQueue, enter_section
 from dagpu.common.env_vars import PINNED_BYTES
 from dagpu.common.errors import DeviceError, DeviceLostError, OutOfMemoryError

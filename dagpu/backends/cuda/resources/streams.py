@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final, final
 from weakref import WeakValueDictionary
 
-from dagpu.backends.common.lanes import streams_of_lanes
-from dagpu.backends.common.worker_threads import WorkerStream
 from dagpu.backends.cuda.driver.driver_protocol import Gpu, RawEvent, RawStream, TimingEvent
+from dagpu.backends.host.plan_devices import streams_of_lanes
+from dagpu.backends.host.worker_threads import WorkerStream
 from dagpu.common.critical import ReferenceQueue
 
 SPREAD: Final = 8

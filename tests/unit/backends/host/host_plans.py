@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dagpu.backends.host import HostMemory
+from dagpu.backends.host.body_checks import Tile
 from dagpu.common.layout import Layout
 from dagpu.common.places import Origin, here
-from dagpu.kernels.tile import Tile
 from dagpu.testing import (
     ALIGNMENT,
     HOST,

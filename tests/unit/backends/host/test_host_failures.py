@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from dagpu.backends.host.body_checks import Tile
 from dagpu.common.errors import OutOfMemoryError
-from dagpu.kernels.tile import Tile
 from dagpu.testing import HostBackend, Role
 from tests.unit.backends.host import host_plans
 from tests.unit.backends.host.host_plans import Builder, adding, finish, used

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from dagpu.backends.host import HostMemory
+from dagpu.backends.host.body_checks import Tile
 from dagpu.common.errors import DagpuError
 from dagpu.common.layout import bf16
-from dagpu.kernels.tile import Tile
 from dagpu.testing import HostBackend, Launch, Tiles, View, contiguous_layout, driver_of
 from tests.unit.backends.host import host_plans
 from tests.unit.backends.host.host_plans import F32, Builder, adding, bytes_of, kernel

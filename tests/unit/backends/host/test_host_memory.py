@@ -12,11 +12,11 @@ import pytest
 
 from dagpu.backends.host import HostMemory
 from dagpu.backends.host.backend import SPREAD
+from dagpu.backends.host.body_checks import Tile
 from dagpu.backends.protocol import Backend
 from dagpu.common.errors import NoDeviceError, PlanError
 from dagpu.common.layout import address_of, bf16
 from dagpu.handles.device_handles import Driver
-from dagpu.kernels.tile import Tile
 from dagpu.testing import Cell, CopyHtoD, HostBackend, Instruction, View, contiguous_layout, driver_of
 from tests.unit.backends.host.host_plans import F32, PATIENCE, Builder, adding, bytes_of, finish, used
 from tests.unit.backends.host.host_plans import backend as backend

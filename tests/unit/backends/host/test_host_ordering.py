@@ -4,7 +4,7 @@ import threading
 import time
 from typing import Any
 
-from dagpu.kernels.tile import Tile
+from dagpu.backends.host.body_checks import Tile
 from dagpu.testing import HostBackend, Lane, Record, Wait
 from tests.unit.backends.host.host_plans import PATIENCE, Builder, adding, bytes_of, finish
 from tests.unit.backends.host.host_plans import backend as backend

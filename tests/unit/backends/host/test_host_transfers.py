@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dagpu.backends.common.host_instructions import resolve
+from dagpu.backends.host.host_instructions import resolve
 from dagpu.common.critical import in_user_code
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import bf16

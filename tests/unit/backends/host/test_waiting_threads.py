@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dagpu import expr, f32, ones
-from dagpu.backends.common.worker_threads import WorkerStream, process
-from dagpu.backends.host.host_plans import BESIDE_BYTES, PROMPT_BYTES
-from dagpu.ops.launch import Launch as DagLaunch
+from dagpu.backends.host.host_run import BESIDE_BYTES, PROMPT_BYTES
+from dagpu.backends.host.worker_threads import WorkerStream, process
+from dagpu.ops.compose import Launch as DagLaunch
 from dagpu.testing import HostBackend, HostBody, Launch, Tiles, View, contiguous_layout, nodes_of
 from tests.unit.backends.host.host_plans import F32, Builder, bytes_of, finish, kernel
 from tests.unit.backends.host.host_plans import backend as backend

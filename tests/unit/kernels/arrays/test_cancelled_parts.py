@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from dagpu import array, expr, f32, ones
-from dagpu.arrays import normalising, ordered_sums, reductions
-from dagpu.backends.common.failures import Outcome
+from dagpu.arrays import normalising
 from dagpu.backends.host.arrays import Account, HostMemory, writable_array
+from dagpu.backends.host.failures import Outcome
 from dagpu.backends.host.numpy_execution import execute
-from dagpu.kernels import numpy_twin
-from dagpu.kernels.twin_blocks import until_cancelled
-from dagpu.ops.launch import Launch as DagLaunch
+from dagpu.kernels import numpy_twin, reduction_kernels
+from dagpu.kernels.numpy_twin import until_cancelled
+from dagpu.ops.compose import Launch as DagLaunch
 from dagpu.testing import Launch, Tiles, View, contiguous_layout, nodes_of
 
 T = ones((40, 10))
@@ -30,8 +30,8 @@ def test_a_cancelled_run_stops_between_two_parts(monkeypatch: pytest.MonkeyPatch
     """The part at work, a quarter of the whole, is finished, and no other one is begun."""
     monkeypatch.setattr(numpy_twin, "PART", 100)
     monkeypatch.setattr(normalising, "PART", 100)
-    monkeypatch.setattr(ordered_sums, "SMALL", 0)
-    monkeypatch.setattr(ordered_sums, "NBYTES", 400)
+    monkeypatch.setattr(reduction_kernels, "SMALL", 0)
+    monkeypatch.setattr(reduction_kernels, "NBYTES", 400)
     outcome = Outcome()
 
     def cancelled_in_the_first(parts: Any) -> Any:
@@ -39,8 +39,8 @@ def test_a_cancelled_run_stops_between_two_parts(monkeypatch: pytest.MonkeyPatch
             outcome.cancel()
             yield part
 
-    monkeypatch.setattr(reductions, "LARGE", 100)
-    for module in (numpy_twin, normalising, ordered_sums, reductions):
+    monkeypatch.setattr(reduction_kernels, "LARGE", 100)
+    for module in (numpy_twin, normalising, reduction_kernels):
         monkeypatch.setattr(module, "until_cancelled", cancelled_in_the_first)
     op, given, made, element = CASES[name]
     (kernel,) = [node.kernel for node in nodes_of(op) if isinstance(node, DagLaunch)]

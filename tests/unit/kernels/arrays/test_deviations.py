@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dagpu import KernelArgumentError, ShapeError, array, bf16, expr, f16, f32, f64, from_host, i32, ones
-from dagpu.ops.launch import Launch
+from dagpu.ops.compose import Launch
 from dagpu.testing import live_state, nodes_of
 from tests.behaviour.arrays.array_places import steps
 from tests.emulation import shared_folder

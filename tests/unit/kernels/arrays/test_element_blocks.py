@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu import array, bf16, expr, f16, f32, f64, from_host, i32, zeros
-from dagpu.arrays import arg_reductions, ordered_sums, reductions
-from dagpu.kernels import twin_blocks
-from dagpu.kernels.twin_blocks import ElementBlocks, GroupedBlocks, boxes_of
+from dagpu.arrays import arg_reductions
+from dagpu.kernels import numpy_twin, reduction_kernels, row_elements
+from dagpu.kernels.numpy_twin import ElementBlocks, GroupedBlocks, boxes_of
 
 shapes = st.lists(st.integers(1, 6), min_size=0, max_size=4).map(tuple)
 
@@ -54,8 +54,9 @@ product = expr(f32, f32)(lambda x, y: x * y)
 @pytest.fixture
 def in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bodies read blocks of some hundred elements, of arrays of any size."""
-    monkeypatch.setattr(twin_blocks, "WHOLE", 0)
-    for module in (ordered_sums, reductions, arg_reductions):
+    monkeypatch.setattr(numpy_twin, "WHOLE", 0)
+    monkeypatch.setattr(row_elements, "WHOLE", 0)
+    for module in (reduction_kernels, arg_reductions):
         monkeypatch.setattr(module, "NBYTES", 1024)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dagpu import array, bf16, c64, c128, f16, f32, f64, from_host, i8, zeros
 from dagpu.arrays.matrix_products import resize_kernel, scale_kernel
-from dagpu.ops.launch import Launch
+from dagpu.ops.compose import Launch
 from dagpu.testing import KernelSpec, nodes_of
 from tests.emulation import shared_folder
 from tests.emulation.emulated_kernels import EmulatedKernels

@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dagpu import KernelArgumentError, ShapeError, array, expr, f16, f32, from_host, i32, ones, pipeline, zeros
-from dagpu.ops.launch import Launch
+from dagpu.ops.compose import Launch
 from dagpu.testing import nodes_of
 from tests.behaviour.arrays.array_places import steps
 from tests.emulation import shared_folder

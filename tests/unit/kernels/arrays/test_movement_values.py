@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from dagpu import array, bf16, bool_, expr, f16, f32, f64, from_host, i8, i32, ones, zeros
 from dagpu.arrays import scattering
 from dagpu.backends.cuda.commands.buffers import LAYOUT
-from dagpu.ops.launch import Launch
+from dagpu.ops.compose import Launch
 from dagpu.testing import KernelSpec, nodes_of
 from tests.emulation import shared_folder
 from tests.emulation.emulated_kernels import EmulatedKernels, same_bits

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagpu import array, bf16, bool_, f16, f32, f64, from_host, i8, i32, i64, u16
-from dagpu.arrays import ordered_sums, reductions
-from dagpu.arrays.reduction_order import ReducedAxes, ReductionOrder, merge_axes, reduction_order
 from dagpu.backends.cuda.kernels.launch_params import NARROW
-from dagpu.ops.launch import Launch
+from dagpu.kernels import reduction_kernels
+from dagpu.kernels.reduction_order import ReducedAxes, ReductionOrder, merge_axes, reduction_order
+from dagpu.ops.compose import Launch
 from dagpu.testing import nodes_of
 from tests.behaviour.arrays.array_places import steps
 from tests.conftest import DEEP
@@ -162,11 +162,10 @@ def test_the_parts_in_which_the_host_works_change_nothing(case: Any, nbytes: int
     t, reduce = from_host(x).sync().share(), getattr(array, name)
     expected = reduce(t, axis, keepdims=keepdims).to_host().sync()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordered_sums, "SMALL", 0)
-        patch.setattr(ordered_sums, "FEW", 0)
-        patch.setattr(ordered_sums, "LOOPS", loops)
-        for module in (ordered_sums, reductions):
-            patch.setattr(module, "NBYTES", nbytes)
+        patch.setattr(reduction_kernels, "SMALL", 0)
+        patch.setattr(reduction_kernels, "FEW", 0)
+        patch.setattr(reduction_kernels, "LOOPS", loops)
+        patch.setattr(reduction_kernels, "NBYTES", nbytes)
         assert same_bits(reduce(t, axis, keepdims=keepdims).to_host().sync(), expected)
 
 
@@ -204,13 +203,13 @@ def test_the_order_of_memory_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], reduced: tuple[bool, bool], nbytes: int
 ) -> None:
     """Along neighbours in memory NumPy would add in pairs: the host body has the bits of the rule there too."""
-    monkeypatch.setattr(ordered_sums, "NBYTES", nbytes)
-    monkeypatch.setattr(ordered_sums, "SMALL", nbytes)
+    monkeypatch.setattr(reduction_kernels, "NBYTES", nbytes)
+    monkeypatch.setattr(reduction_kernels, "SMALL", nbytes)
     x = np.random.default_rng(0).standard_normal(shape, dtype=f32)
     axes = ReducedAxes(shape, reduced)
     order = reduction_order(axes.length, axes.neighbours)
     assert axes.length <= order.span
-    body = reductions.pass_twin("sum", np.dtype(f32), reduced, order, (True, True))
+    body = reduction_kernels.pass_twin("sum", np.dtype(f32), reduced, order, (True, True))
     for array_of in (x, np.asfortranarray(x), x[::-1][::-1], np.repeat(x, 2, 1)[:, ::2]):
         found = np.empty((axes.rows, 1), f32)
         body(found, array_of)

@@ -12,8 +12,8 @@ import pytest
 
 from dagpu import bf16, f32, f64
 from dagpu.arrays import normalising
-from dagpu.arrays.axis_groups import GroupPattern
 from dagpu.arrays.normalising import SoftmaxOrder, softmax_kernel, softmax_order
+from dagpu.kernels.row_elements import GroupPattern
 from dagpu.testing import KernelSpec
 from tests.emulation import shared_folder
 from tests.emulation.emulated_kernels import EmulatedKernels

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dagpu import bf16, bool_, f16, f32, f64, from_host, i8, i32, i64, u16, u64, zeros
 from dagpu.arrays.sorting import FEW, TILE
-from dagpu.ops.launch import Launch
+from dagpu.ops.compose import Launch
 from dagpu.testing import nodes_of
 from tests.behaviour.arrays.array_places import steps
 from tests.emulation.emulated_kernels import same_bits

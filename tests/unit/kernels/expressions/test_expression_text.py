@@ -12,7 +12,7 @@ from dagpu.kernels.cuda_signature import parse_cuda_signature
 from dagpu.kernels.element import operate
 from dagpu.kernels.expression import Expression
 from dagpu.kernels.operations import HELPERS, OPERATIONS, TRANSCENDENTAL, helper_texts
-from dagpu.ops.launch import Launch
+from dagpu.ops.compose import Launch
 from dagpu.testing import KernelSpec, nodes_of
 from tests.emulation import shared_folder
 from tests.emulation.emulated_kernels import EmulatedKernels, same_bits

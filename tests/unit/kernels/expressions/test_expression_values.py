@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from dagpu import expr, f32, from_host
 from dagpu.kernels import numpy_twin
 from dagpu.kernels.expression import Expression
-from dagpu.kernels.twin_blocks import SCRATCH
-from dagpu.ops.compose import Map
-from dagpu.ops.launch import Launch
+from dagpu.kernels.numpy_twin import SCRATCH
+from dagpu.ops.compose import Launch, Map
 from dagpu.testing import nodes_of
 from tests.conftest import DEEP
 from tests.emulation import shared_folder

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.support.makespan_bound import LARGEST, lower_bound
 from benchmarks.support.plan_times import simulate
 from dagpu import CostModel, ListSchedule, RoundRobin
-from dagpu.plans.dependences import Dependences, streams_of
+from dagpu.plans.list_schedule import Dependences, streams_of
 from dagpu.testing import (
     HOST,
     Buffer,

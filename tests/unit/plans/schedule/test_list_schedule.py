@@ -18,8 +18,7 @@ from dagpu import CostModel, ListSchedule, RoundRobin, SingleStream, plan_of, ze
 from dagpu.backends.cuda.commands.transfers import PROMPT_IN
 from dagpu.common.errors import PlanError
 from dagpu.plans.cost_model import COMPUTE, DOWNLOAD, UPLOAD, engine_of
-from dagpu.plans.dependences import Dependences
-from dagpu.plans.list_schedule import PROMPT, UPLOAD_STREAMS, ListSimulation
+from dagpu.plans.list_schedule import PROMPT, UPLOAD_STREAMS, Dependences, ListSimulation
 from dagpu.plans.policies import OnStream, Placement, SchedulingPolicy, place_program, reordered
 from dagpu.testing import (
     HOST,

@@ -28,9 +28,9 @@ from dagpu import (
     plan_of,
     zip_ops,
 )
-from dagpu.backends.common import measuring
+from dagpu.backends.host import measuring
 from dagpu.handles.device_handles import kind_of
-from dagpu.plans.measured_costs import MEASURED, MeasuredCosts, at_size, is_near
+from dagpu.plans.cost_model import MEASURED, MeasuredCosts, at_size, is_near
 from dagpu.testing import Execute, Launch
 from tests.programs.plain_programs import kernel as spec
 

@@ -16,7 +16,7 @@ from dagpu.common.containers import Composite, about_of, items_of
 from dagpu.common.frozen import plain
 from dagpu.common.layout import element_type
 from dagpu.handles import Partition, cut_of, live_state
-from dagpu.handles.storage import Storage
+from dagpu.handles.handle_state import Storage
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import Pure, Then, Value

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from dagpu.backends.cuda.compile.compiler import Compiler, Unit
-from dagpu.backends.cuda.compile.nvrtc import Refusal
+from dagpu.backends.cuda.compile.nvidia_compilers import Refusal
 from dagpu.common.errors import CompileError
 
 SAXPY = """\

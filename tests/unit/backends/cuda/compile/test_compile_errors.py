@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dagpu.backends.cuda.compile.compiler import Compiler
 from dagpu.backends.cuda.compile.diagnostics import SourceText, read_log
-from dagpu.backends.cuda.compile.nvrtc import Refusal
+from dagpu.backends.cuda.compile.nvidia_compilers import Refusal
 from tests.unit.backends.cuda.compile.compiler_fakes import FakeNvrtc, refusal, unit
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from dagpu.backends.cuda.compile import compiler as compiler_module
 from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, kernel_unit
-from dagpu.backends.cuda.compile.cubin import kernel_symbols, plain_name
-from dagpu.backends.cuda.compile.nvcc import find_nvcc
-from dagpu.backends.cuda.compile.nvrtc import Refusal, load_nvrtc
+from dagpu.backends.cuda.compile.cubins import kernel_symbols, plain_name
+from dagpu.backends.cuda.compile.nvidia_compilers import Refusal, find_nvcc, load_nvrtc
 from dagpu.common.errors import DeviceError
 from dagpu.handles.device_handles import INSTALL_NVRTC
 from tests.programs.arithmetic import scale

@@ -10,9 +10,9 @@ import pytest
 from dagpu import CompileError, In, KernelArgumentError, Out, array, expr, f32, kernel
 from dagpu.__main__ import main
 from dagpu.backends.cuda import declared_kernels, find_compiler
-from dagpu.backends.cuda.compile import offline
+from dagpu.backends.cuda.compile import compiler as compiling
 from dagpu.backends.cuda.compile.compiler import Compiled, Compiler
-from dagpu.backends.cuda.compile.nvrtc import Refusal, load_nvrtc
+from dagpu.backends.cuda.compile.nvidia_compilers import Refusal, load_nvrtc
 from dagpu.entry import commands
 from dagpu.handles.device_handles import INSTALL_NVRTC
 from dagpu.testing import KernelSpec
@@ -57,7 +57,7 @@ half = expr(f32)(lambda x: x / 2)
 def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeNvrtc:
     """A compiler of everything."""
     compiler = FakeNvrtc(cubin("_Z5twicev"))
-    monkeypatch.setattr(offline, "_compiler", lambda _: Compiler(compiler, "", tmp_path / "cache"))
+    monkeypatch.setattr(compiling, "_compiler", lambda _: Compiler(compiler, "", tmp_path / "cache"))
     monkeypatch.setattr(commands, "find_compiler", lambda **_: "NVRTC 13.0")
     return compiler
 
@@ -105,7 +105,7 @@ def test_the_kernels_of_a_file_are_listed() -> None:
     made, wide = in_a_function(), twice.block(64)
     assert wide.spec.cuda == twice.spec.cuda
     assert declared_kernels(__name__) == [made, twice, bounded]
-    assert declared_kernels(SimpleNamespace(__file__=offline.__file__)) == []  # type: ignore[arg-type]  # reason: no module
+    assert declared_kernels(SimpleNamespace(__file__=compiling.__file__)) == []  # type: ignore[arg-type]  # reason: no module
 
 
 def test_a_file_is_compiled(fake: FakeNvrtc, script: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from dagpu import full, ones
 from dagpu.backends.cuda.driver import pycuda_driver, pycuda_graphs, pycuda_streams
-from dagpu.backends.cuda.driver.driver_calls import DriverCall
+from dagpu.backends.cuda.driver.driver_protocol import DriverCall
 from dagpu.testing import LAUNCH
 from tests.programs.arithmetic import axpy
 from tests.simulated.cuda import driver, installed

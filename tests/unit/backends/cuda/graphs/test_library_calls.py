@@ -15,7 +15,7 @@ from dagpu.arrays import fourier_transforms, matrix_products
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import NoDeviceError
 from dagpu.plans.policies import RoundRobin
-from dagpu.runtime import plan_cache
+from dagpu.runtime import plan_lookup
 from dagpu.testing import Launch, Role
 from tests.programs.graph_trials import block, prepared, program_of, run
 from tests.simulated.libraries import WORKSPACE, SimulatedCublasLt, libraries
@@ -99,7 +99,7 @@ def test_plans_of_shapes_that_are_no_longer_used_are_freed(
         np.testing.assert_allclose(array.matmul(from_host(wide), from_host(wide)).to_host().sync(), wide @ wide)
         array.rfft(from_host(np.ones((1, n), f32))).to_host().sync()
         np.testing.assert_array_equal(smooth(x).sync(), expected)
-    plan_cache.plans.clear()
+    plan_lookup.plans.clear()
     gc.collect()
     array.matmul(from_host(A[:1]), from_host(B)).sync()
     array.rfft(from_host(A[:2])).sync()

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
-from dagpu.backends.common import philox
-from dagpu.backends.common.numpy_initializers import write
 from dagpu.backends.cuda.kernels import fill_and_copy
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memcpy2D, Memset, copy, fill
+from dagpu.backends.host import numpy_initializers
+from dagpu.backends.host.numpy_initializers import write
 from dagpu.common.errors import ShapeError
 from dagpu.common.layout import COMPLEX, FLOATING, SUPPORTED, Layout, bf16
 from dagpu.ops.initializers import Eye, Linspace, Recipe
@@ -206,7 +206,7 @@ def test_normal_is_the_hosts_within_its_tolerance(device: Device, dtype: DType, 
     write(recipe, array_of(expected, layout))
     device.run(fill(recipe, layout), found, shape=grid)
     wanted, got = (array_of(memory, layout).astype(np.float64) for memory in (expected, found))
-    digits = philox.DIGITS[dtype]
+    digits = numpy_initializers.DIGITS[dtype]
     size = np.maximum(abs(recipe.mean), abs(wanted - recipe.mean))
     ulp = 2.0 ** (np.floor(np.log2(np.maximum(size, 2.0**-14))) + 1 - digits)
     assert np.all(np.abs(got - wanted) <= (8 if digits == 53 else 1) * ulp)
@@ -238,7 +238,7 @@ def test_element_numbers_have_64_bits(device: Device, first: int) -> None:
         device.run(BuiltinWork(work.source, work.name, work.grid, work.block, moved, work.pointers), memory)
         return array_of(memory, layout).copy()
 
-    assert_array_equal(far(Uniform(5)), philox.uniform(5, first, 8, F32))
+    assert_array_equal(far(Uniform(5)), numpy_initializers.uniform(5, first, 8, F32))
     numbers = np.arange(first, first + 8, dtype=np.int64).astype(np.float64)
     assert_array_equal(far(Arange(1.0, 0.5)), (1.0 + numbers * 0.5).astype(np.float32))
 

@@ -1,15 +1,24 @@
-"""Host instructions that all backends execute alike: the call of a `host_map`, the source array of a `from_host`."""
+"""What backends execute alike on the host: the call of a `host_map`, the source array of a `from_host`, and the launch
+of a captured graph where there are no CUDA graphs.
+"""
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, final
 
 import numpy as np
 
+from dagpu.backends.host.failures import Outcome
+from dagpu.backends.protocol import Failure
 from dagpu.common.containers import own_containers
 from dagpu.common.errors import ShapeError
 from dagpu.common.places import add_note, describe, passes_on
 from dagpu.common.wrong_arguments import SUSPENDED, refuse_stop_iteration, refuse_suspended
 from dagpu.ops.base import has_op, refuse_op
+from dagpu.ops.initializers import fresh_seed
+from dagpu.plans.plan import Plan
 from dagpu.plans.program import Cell, CopyHtoD, HostCall, Items
+
+# ---- host instructions
 
 
 @passes_on
@@ -85,3 +94,52 @@ def blame(error: BaseException, whose: str) -> None:
     if isinstance(error, StopIteration):
         refuse_stop_iteration(error, whose)
     add_note(error, f"dagpu: in {whose}")
+
+
+# ---- captured graphs
+
+
+class Launched(Protocol):
+    """What a launch needs of the run that it has started; see `dagpu.backends.protocol.Run`."""
+
+    def cancel(self) -> None: ...
+
+    def wait(self) -> object: ...
+
+    def failures(self) -> list[Failure]: ...
+
+
+@final
+class BoundPlan:
+    """A frozen plan; see `dagpu.backends.protocol.Prepared.freeze`."""
+
+    __slots__ = ("_drawn", "_memory", "_start")
+
+    def __init__(self, plan: Plan, memory: list[object], start: Callable[[list[object]], Launched]) -> None:
+        """`memory` is what the plan is bound to. `start` starts a run on a copy of it."""
+        self._drawn = plan.seed_cells
+        self._memory = memory
+        self._start = start
+
+    def launch(self, outcome: Outcome) -> None:
+        """Run the plan to its end. If `outcome` is cancelled, skip instructions that have not begun.
+
+        Only one launch may run at a time. An error of an instruction is raised, several errors as a group.
+        """
+        memory = self._memory.copy()
+        for cell in self._drawn:
+            memory[cell] = fresh_seed()
+        run = self._start(memory)
+        outcome.also_cancel(run.cancel)
+        run.wait()
+        error = _error_of(run.failures())
+        if error is not None:
+            raise error
+
+
+def _error_of(failures: Sequence[Failure]) -> BaseException | None:
+    """Return the error of a launch: the error of its only failure, or a group of several; None without one."""
+    errors = [failure.error for failure in failures]
+    if len(errors) > 1:
+        return BaseExceptionGroup(f"{len(errors)} ops of one graph failed", errors)
+    return errors[0] if errors else None

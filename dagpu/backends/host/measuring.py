@@ -12,8 +12,7 @@ from contextvars import ContextVar
 from typing import Any, Final, Protocol, TypeAlias, final
 
 from dagpu.common.errors import DagpuError
-from dagpu.plans.cost_model import CostModel
-from dagpu.plans.measured_costs import MEASURED
+from dagpu.plans.cost_model import DEFAULT_COSTS, MEASURED
 from dagpu.plans.plan import Execute, Plan
 from dagpu.plans.prediction import Prediction
 from dagpu.plans.program import Instruction, Launch
@@ -115,7 +114,7 @@ class KernelTimes:
 
     def end(self) -> None:
         """Put the times into the table. Must be called once, at the end of the run."""
-        plan, model = self._plan, CostModel()
+        plan, model = self._plan, DEFAULT_COSTS
         for launch, seconds in self._found:
             MEASURED.add(plan.devices[launch.device], launch.kernel, model.nbytes(launch, plan), seconds)
 

@@ -1,26 +1,42 @@
-"""Philox 4x32-10 in NumPy, and the uniform and normal numbers made from it.
+"""Initializes NumPy arrays on the host, by the formulas of `dagpu.ops.initializers`.
 
-Source: J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC'11.
-Philox is a keyed bijection of a 128-bit counter. It has no state: element i depends only on the seed and on i, so all
-devices agree, regardless of how they split the work. `dagpu.ops.initializers.Uniform` and `Normal` define how counters
-become elements.
-
-Counters are processed in blocks of `CHUNK`, in place, in about a megabyte of scratch memory. At this size the scratch
-stays in a core's own cache, and NumPy's cost for each call is negligible. The calls release the GIL. Words are paired
-by viewing memory, which requires a little-endian machine. All machines that run CUDA are little-endian.
+Random numbers are made by Philox 4x32-10. Source: J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random
+numbers: as easy as 1, 2, 3", SC'11. Philox is a keyed bijection of a 128-bit counter. It has no state: element i
+depends only on the seed and on i, so all devices agree, regardless of how they split the work.
+`dagpu.ops.initializers.Uniform` and `Normal` define how counters become elements.
 """
 
 import math
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeAlias, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.common.layout import bf16
-from dagpu.ops.initializers import NORMAL_STREAM, UNIFORM_STREAM
+from dagpu.ops.initializers import (
+    NORMAL_STREAM,
+    UNIFORM_STREAM,
+    Arange,
+    Constant,
+    Eye,
+    Linspace,
+    Normal,
+    Number,
+    Real,
+    Recipe,
+    Uniform,
+    check_recipe,
+)
 
-CHUNK: Final = 16384
+# ---- Philox
+#
+# Counters are processed in blocks of `BLOCK`, in place, in about a megabyte of scratch memory. At this size the scratch
+# stays in a core's own cache, and NumPy's cost for each call is negligible. The calls release the GIL. Words are paired
+# by viewing memory, which requires a little-endian machine. All machines that run CUDA are little-endian.
+
+
+BLOCK: Final = 16384
 """Number of counters in each block: 64 Ki elements of f32. Half and four times this number were a quarter slower."""
 
 ROUNDS: Final = 10
@@ -51,12 +67,12 @@ def philox4x32(counter: NDArray[np.uint32], key: NDArray[np.uint32]) -> NDArray[
     """Apply Philox 4x32-10 to counters of shape (n, 4) with one key of shape (2,). Return words of shape (n, 4)."""
     keys = _round_keys(key)
     words = np.empty((len(counter), 4), dtype=np.uint32)
-    for at in range(0, len(counter), CHUNK):
-        part = counter[at : at + CHUNK]
+    for at in range(0, len(counter), BLOCK):
+        part = counter[at : at + BLOCK]
         even = np.array([part[:, 0], part[:, 2]], dtype=np.uint64)
         odd = np.array([part[:, 1], part[:, 3]], dtype=np.uint64)
         _rounds(even, odd, np.empty_like(even), keys)
-        block = words[at : at + CHUNK]
+        block = words[at : at + BLOCK]
         block[:, 0], block[:, 2] = even
         block[:, 1], block[:, 3] = odd
     return words
@@ -97,7 +113,7 @@ def fill_uniform(seed: int, start: int, out: NDArray[Any], stream: int = UNIFORM
     excess = unsigned((64 if wide else 32) - digits)
     scale = np.float64(2.0**-digits) if wide else np.float32(2.0**-digits)
     first, stop = _counters(start, len(out), lanes)
-    words = np.empty((min(CHUNK, stop - first), 2), dtype=np.uint64)
+    words = np.empty((min(BLOCK, stop - first), 2), dtype=np.uint64)
     for at, pairs in _blocks(seed, stream, first, stop):
         block = words[: pairs.shape[1]]
         block[:, 0], block[:, 1] = pairs
@@ -117,7 +133,7 @@ def fill_normal(seed: int, start: int, out: NDArray[Any], mean: float = 0.0, std
     """Write elements start, start + 1, ... of `Normal(mean, std, seed)` into `out`, of shape (count,)."""
     _digits(out.dtype)
     first, stop = _counters(start, len(out), 2)
-    size = min(CHUNK, stop - first)
+    size = min(BLOCK, stop - first)
     fractions, wave, drawn = np.empty((2, size)), np.empty(size), np.empty((size, 2))
     with np.errstate(over="ignore"):  # numbers beyond the element type's range become infinity, as documented
         for at, pairs in _blocks(seed, NORMAL_STREAM, first, stop):
@@ -183,11 +199,11 @@ def _blocks(seed: int, stream: int, first: int, stop: int) -> Iterator[tuple[int
     write to it, and the next step overwrites it.
     """
     keys = _round_keys(key_of(seed))
-    size = min(CHUNK, stop - first)
+    size = min(BLOCK, stop - first)
     scratch = np.empty((3, 2 * size), dtype=np.uint64)
     offsets = np.arange(size, dtype=np.uint64)
-    for at in range(first, stop, CHUNK):
-        n = min(CHUNK, stop - at)
+    for at in range(first, stop, BLOCK):
+        n = min(BLOCK, stop - at)
         # Views of the flat scratch memory, so that a short last block is contiguous too.
         even, odd, product = (scratch[k, : 2 * n].reshape(2, n) for k in range(3))
         np.add(offsets[:n], _U64(at), out=even[0])
@@ -224,3 +240,123 @@ def _rounds(
         np.bitwise_xor(even, odd, out=even)
         np.bitwise_xor(even, key, out=even)
         np.bitwise_and(crossed, _LOW, out=odd)
+
+
+# ---- recipes
+
+
+CHUNK: Final = 1 << 16
+"""Number of elements computed at a time. It bounds the scratch memory for arrays of any size."""
+
+_Part: TypeAlias = Callable[[int, NDArray[Any]], None]
+"""Writes elements start, start + 1, ... into an array of shape (count,)."""
+
+
+def write(recipe: Recipe, out: NDArray[Any]) -> None:
+    """Write every element of `out`, which may have any shape and strides. Elements are numbered in C order.
+
+    Raises:
+        TypeError: the element type cannot represent the recipe (see `dagpu.ops.initializers.check_recipe`). Nothing has
+            been written.
+    """
+    check_recipe(recipe, out.dtype, out.shape)
+    match recipe:
+        case Constant(value):
+            write_constant(value, out)
+        case Arange(start, step):
+            _write_arange(start, step, out)
+        case Linspace(start, stop, num):
+            _write_linspace(float(start), float(stop), num, out)
+        case Eye():
+            out[...] = 0
+            diagonal = np.arange(min(out.shape))
+            out[diagonal, diagonal] = 1
+        case Uniform(int(seed), stream):
+            _fill_in_chunks(out, lambda first, part: fill_uniform(seed, first, part, stream), whole=True)
+        case Normal(mean, std, int(seed)):
+            _fill_in_chunks(out, lambda first, part: fill_normal(seed, first, part, mean, std), whole=True)
+        case Uniform() | Normal():
+            raise AssertionError(f"{recipe} has no seed yet")
+        case _:
+            assert_never(recipe)
+
+
+def write_constant(value: Number, out: NDArray[Any]) -> None:
+    """Write one number, which fits the element type, to every element of `out`."""
+    kind = out.dtype.kind
+    if kind == "c" or isinstance(value, complex):
+        out[...] = value
+    elif kind in "biu":
+        out[...] = int(value)
+    else:
+        # Convert through f64 in all cases: from a whole number NumPy might go through int64, which rounds differently.
+        with np.errstate(over="ignore"):
+            out[...] = np.float64(value).astype(out.dtype)
+
+
+def _write_arange(start: Real, step: Real, out: NDArray[Any]) -> None:
+    if out.dtype.kind in "biu":
+        # Compute modulo 2**64. All elements fit the type, as was checked, so the low bits are the number.
+        modulus = 1 << 64
+        first_bits, step_bits = np.uint64(int(start) % modulus), np.uint64(int(step) % modulus)
+
+        def whole(first: int, part: NDArray[Any]) -> None:
+            bits = np.arange(first, first + len(part), dtype=np.uint64)
+            np.multiply(bits, step_bits, out=bits)
+            np.add(bits, first_bits, out=bits)
+            np.copyto(part, bits, casting="unsafe")
+
+        _fill_in_chunks(out, whole)
+        return
+
+    def fractions(first: int, part: NDArray[Any]) -> None:
+        _round_into(_affine(float(start), float(step), first, len(part)), part)
+
+    _fill_in_chunks(out, fractions)
+
+
+def _write_linspace(start: float, stop: float, num: int, out: NDArray[Any]) -> None:
+    step = (stop - start) / float(num - 1) if num > 1 else 0.0
+
+    def fractions(first: int, part: NDArray[Any]) -> None:
+        values = _affine(start, step, first, len(part))
+        if num > 1 and first + len(part) == num:
+            values[-1] = stop
+        _round_into(values, part)
+
+    _fill_in_chunks(out, fractions)
+
+
+def _affine(start: float, step: float, first: int, count: int) -> NDArray[np.float64]:
+    """Return elements first, first + 1, ... of start + i * step in f64, shape (count,)."""
+    with np.errstate(over="ignore"):
+        values = np.arange(first, first + count, dtype=np.int64).astype(np.float64)
+        np.multiply(values, step, out=values)
+        np.add(values, start, out=values)
+    return values
+
+
+def _round_into(values: NDArray[np.float64], part: NDArray[Any]) -> None:
+    """Round `values` to the element type of `part`, and store them there. The contents of `values` are destroyed."""
+    if part.dtype.kind in "iu":
+        np.floor(values, out=values)
+    with np.errstate(over="ignore"):
+        np.copyto(part, values, casting="unsafe")
+
+
+def _fill_in_chunks(out: NDArray[Any], fill: _Part, *, whole: bool = False) -> None:
+    """Call `fill` for every chunk of `out` in C order, through scratch memory if `out` is not contiguous in C order.
+
+    With `whole`, `fill` bounds its own scratch memory, and a contiguous `out` is filled in one call.
+    """
+    if out.flags.c_contiguous:
+        flat = out.reshape(-1)
+        size = max(out.size, 1) if whole else CHUNK
+        for at in range(0, out.size, size):
+            fill(at, flat[at : at + size])
+        return
+    scratch = np.empty(min(CHUNK, out.size), out.dtype)
+    for at in range(0, out.size, CHUNK):
+        part = scratch[: min(CHUNK, out.size - at)]
+        fill(at, part)
+        out.flat[at : at + len(part)] = part

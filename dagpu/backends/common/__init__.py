@@ -1,1 +1,0 @@
-"""Parts that several backends share: streams for lanes, failures, host instructions, measuring."""

@@ -1,0 +1,38 @@
+/* The nodes of a graph in C: nodes.c describes and updates them, and flight.c launches their graph. */
+#ifndef DAGPU_NODES_H
+#define DAGPU_NODES_H
+#include "compiled.h"
+
+typedef struct { void *node, *params; unsigned epoch; } KernelNode;
+typedef struct { char *at; int64_t distance; } Address;
+typedef struct { char *at; int letter; } NumberAt; /* the letter of the struct module */
+typedef struct {
+    Py_ssize_t cell, n_addresses, n_numbers, n_dependents;
+    int by_python; /* a node depends on it that Python updates */
+    Address *addresses;
+    NumberAt *numbers;
+    Py_ssize_t *dependents;
+} Source;
+typedef struct {
+    PyObject_HEAD
+    PyObject *held; /* what keeps the parameters and the graph of the driver alive */
+    void *exec, *context;
+    unsigned epoch;
+    int has_others; /* Python updates some nodes */
+    Py_ssize_t n_nodes, n_bases, n_sources;
+    KernelNode *nodes;
+    Source *sources; /* the bases, then the cells with numbers */
+} Nodes;
+
+static inline void *pointer_of(PyObject *number) { return PyLong_AsVoidPtr(number); }
+
+/* Fill an array from a sequence of tuples, each of `width` items, by `set(item, tuple)`. Return its length, or -1 with an
+ * error. */
+Py_ssize_t fill_array(PyObject *sequence, Py_ssize_t width, size_t size, void **array, void (*set)(void *, PyObject *));
+
+/* Write the addresses and numbers that differ into the parameters, as LaunchParameters.relocate does, and mark the nodes
+ * that depend on them. Return the number of these, or -1 with an error. With `only_look`, write nothing, and return 1 if
+ * Python has to update a node. Bases beyond those of a run are of memory that stays the graph's own. */
+Py_ssize_t nodes_relocate(Nodes *self, PyObject *parameters, PyObject *bases, PyObject *memory, int only_look);
+
+#endif
