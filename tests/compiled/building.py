@@ -44,7 +44,7 @@ def build_driver(folder: Path, *flags: str) -> Path:
 def _object(source: Path, into: Path, *flags: str) -> Path:
     built = into / f"{source.stem}.o"
     headers = f"-I{sysconfig.get_path('include')}", f"-I{SOURCES}"
-    _gcc("-c", "-fPIC", "-w", *flags, *headers, source, "-o", built)
+    _gcc("-c", "-fPIC", *flags, *headers, source, "-o", built)
     return built
 
 

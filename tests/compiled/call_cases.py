@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import trio
@@ -250,7 +250,7 @@ def many_tensors(w: World) -> Any:
     for _ in range(WARM):
         many = steps(*many).sync()
     many = steps(*many).sync()
-    op = steps(*many)
+    op: Any = steps(*many)
     last = storage_of(op.source.content[0][-1]).lock
     last.readers = 1
     try:
@@ -380,11 +380,12 @@ def add_ctype(ctype: str, numbers: tuple[Any, ...]) -> None:
         def named(y: Any, a: Any) -> None:
             """A kernel with a number of this type."""
 
-        named.__annotations__ = {"y": Out[f32], "a": Lazy[kind], "return": None}
+        lazy, out = cast("tuple[Any, Any]", (Lazy, Out))
+        named.__annotations__ = {"y": out[f32], "a": lazy[kind], "return": None}
         made: Any = kernel(cuda=f"__global__ void named(Tile<float, 1> y, {ctype} a) {{}}")(named)
 
         @pipeline
-        def step(x: Tensor[f32], a: Any) -> DeviceOp[Any]:
+        def step(x: Tensor[f32], a: Any) -> Any:
             return made(x.partition(TILE), a).first().unpartition()
 
         x = fresh()

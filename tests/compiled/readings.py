@@ -74,7 +74,7 @@ def assert_same_reading(one: Reading, other: Any) -> None:
     for mine, its in zip(one[0][:-1], other[0][:-1], strict=True):
         assert mine is its or (type(mine) is type(its) and repr(mine) == repr(its)), (mine, its)
     for part in (1, 2, 3):
-        assert [*map(id, one[part])] == [*map(id, other[part])], part  # type: ignore[arg-type]  # these are lists
+        assert [*map(id, one[part])] == [*map(id, other[part])], part
     assert [(leaf, id(handle), id(state)) for leaf, handle, state in one[4]] == [
         (leaf, id(handle), id(state)) for leaf, handle, state in other[4]
     ]
@@ -191,7 +191,7 @@ def check_begin(reading: Reading, loaded: Any, origin: Any) -> bool:
     ended = effects.seen()
     effects.undo()
     assert effects.seen() == untouched
-    assert READER.begin(reading, loaded, origin) is begun
+    assert [READER.begin(reading, loaded, origin)] == [begun]
     by_c = effects.seen()
     assert by_c == seen, (by_c, seen)
     assert begun or seen == untouched
@@ -258,7 +258,8 @@ NUMBERS: Final = (
 
 
 def _of_numbers() -> Iterator[str]:
-    for first, check in product((1, 1.0), (*CHECKS, loud)):
+    checks: tuple[Callable[[float], object], ...] = (*CHECKS, loud)
+    for first, check in product((1, 1.0), checks):
         guard = guard_of((first, first), [LeafBinding(numbers=((0, check),)), LeafBinding()], 1)
         readers = Readers(guard)
         for number in NUMBERS:

@@ -44,9 +44,9 @@ def blend(y: Out[f32], a: Lazy[float], x: In[f32]) -> None:
     """Stands for y += a * x."""
 
 
-def fresh(n: int = N, device: str = "cuda:0") -> Tensor[f32]:
-    made: Any = ones((n,)).on(device).sync()
-    return made
+def fresh(n: int = N, device: str = "cuda:0") -> Any:
+    """A tensor, typed so that a case may use it after it was moved."""
+    return ones((n,)).on(device).sync()
 
 
 def new_step() -> Any:
