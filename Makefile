@@ -10,7 +10,7 @@ JOBS ?= 2
 BIN := $(VENV)/bin
 PYTHONS := $(or $(PYTHON),python3 python python3.14 python3.13 python3.12 python3.11)
 
-.PHONY: help demo cluster-demo test deep docs lint types kernels packages screenshots bench gpu check clean
+.PHONY: help demo cluster-demo test pure deep docs lint types kernels packages screenshots bench gpu check clean
 
 help:
 	@sed -n '2,4s/^# //p' Makefile
@@ -50,6 +50,12 @@ cluster-demo: $(VENV)/.stamp-cluster
 
 test: $(VENV)/.stamp-dev
 	"$(BIN)/python" -m pytest -q -n $(JOBS)
+
+# What has calls, read by Python alone: `make test` reads them by the compiled reader, where it was built.
+READ_BY_PYTHON := $(addprefix tests/behaviour/,graphs interop live pipelines promises reuse runs) \
+	$(addprefix tests/unit/,backends/cuda runtime tracing)
+pure: $(VENV)/.stamp-dev
+	DAGPU_COMPILED=0 "$(BIN)/python" -m pytest -q -n $(JOBS) $(READ_BY_PYTHON)
 
 # The properties on all of their examples, of which `make test` tries three tenths, and interrupts in four times as many ways.
 # Clusters whose workers are killed at any point, and those that speak TLS, are tested here alone.
@@ -95,7 +101,7 @@ gpu:
 	DAGPU_DEVICE=cuda:0 "$(PYTHON)" -m examples.digits
 	for each in $(GPU_BENCHMARKS); do "$(PYTHON)" -m benchmarks.$$each || exit 1; done
 
-check: test deep lint types kernels
+check: test pure deep lint types kernels
 
 clean:
 	rm -rf "$(VENV)" docs/_build docs/_static/generated docs/benchmarks.md docs/benchmarks docs/examples.md docs/parity.md docs/tutorial/notebook.md .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist *.egg-info

@@ -2,8 +2,8 @@
 
 A direct call reads the table of its plan (dagpu.tracing.call_guard), locks, launches an idle graph and waits. Each of
 these parts has a twin in C (compiled.h names them), which reads the same rows and refuses what it does not know: then
-the part in Python decides. So a call means the same with and without it. On an H200 the call of a pipeline of one kernel
-takes 9 us with it and 20 without, where C takes 7 for the launch and the wait alone (benchmarks.calls).
+the part in Python decides. So a call means the same with and without it. On H200s the call of a pipeline of one kernel
+takes 9 to 12 us with it and 20 to 26 without, where C takes 7 for the launch and the wait alone (benchmarks.calls).
 
 The environment variable DAGPU_COMPILED=0 turns the compiled reader off when dagpu is imported.
 """

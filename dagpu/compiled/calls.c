@@ -84,17 +84,17 @@ static PyObject *build(PyObject *recipe, Call *call) {
 
 /* ---- the call ------------------------------------------------------------------------------------------------------ */
 
-/* Return 1 if the flight of a plan may serve a run now, with these settings: a captured graph any, idle graphs one that is
- * a graph. */
-static int may_be_served(PyObject *loaded, PyObject *settings, int is_captured) {
-    if (SLOT(loaded, is_captured ? slots.plan_compiled : slots.plan_graph_ready) != Py_True) return 0;
+/* Return 1 if the flight of a plan may serve a run now, with these settings: a captured graph or a copy any, idle graphs
+ * one that is a graph. */
+static int may_be_served(PyObject *loaded, PyObject *settings, int serves_all) {
+    if (SLOT(loaded, serves_all ? slots.plan_compiled : slots.plan_graph_ready) != Py_True) return 0;
     if (settings != SLOT(loaded, slots.plan_settings)) {
         PyObject *suits = PyObject_CallMethodOneArg(loaded, s_suits, settings);
         if (!suits) return -1;
         Py_DECREF(suits);
         if (suits != Py_True) return 0;
     }
-    if (is_captured) return 1;
+    if (serves_all) return 1;
     double from = PyFloat_AsDouble(SLOT(loaded, slots.plan_graph_from));
     double runs = PyFloat_AsDouble(SLOT(loaded, slots.plan_runs));
     if (PyErr_Occurred()) return -1;
@@ -172,7 +172,7 @@ int trip_plan(Trip *trip, Serving *it, PyObject *settings) {
     trip->cache = Py_XNewRef(it->cache);
     trip->spin = PyFloat_AsDouble(spin == Py_None ? SLOT(it->loaded, slots.plan_spin) : spin);
     if (PyErr_Occurred()) return -1;
-    return may_be_served(it->loaded, settings, flight_is_captured(trip->flight));
+    return may_be_served(it->loaded, settings, flight_serves_all(trip->flight));
 }
 
 int trip_begin(Trip *trip, PyObject *op, Serving *it, PyObject *origin, double spin, int *outcome, int *code,

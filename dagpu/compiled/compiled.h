@@ -3,7 +3,7 @@
  * - table.c, rows.c: the rows of a table, and the reader of a call by these (the reference is Guard.read).
  * - gate.c: locks the memory of a call and moves its handles, and releases the locks (begin_run and end_run).
  * - nodes.c: the nodes of a graph of kernels, and the update of those that changed (GraphExec.update_nodes).
- * - flight.c: launches a graph and waits for it (idle_graph_launch, launch_captured).
+ * - flight.c: launches a graph, or copies an array, and waits for it (idle_graph_launch, launch_captured, copy_launch).
  * - launched.c: a launch that is under way, as a `Run` (CudaRun).
  * - serving.c, calls.c, landing.c: the plan that serves an op, and the whole of a call of sync() and of `await` by these.
  * - pipeline_op.c: the op that a call of a pipeline returns.
@@ -168,9 +168,11 @@ PyObject *flight_refused(PyObject *flight, PyObject *memory, Boarding *boarding,
 /* Poll the stream of a run for `spin` seconds, or wait for it for ever with a negative number. Return 0 if it is idle,
  * `IS_BUSY` if it is not, the driver's code if it refuses, -1 with an error of Python. */
 int flight_poll(PyObject *flight, Boarding *boarding, double spin, const char **call);
-/* Return 1 for the flight of a captured graph. */
-int flight_is_captured(PyObject *flight);
-/* Return the set of the live runs of the device, as a new reference. */
+/* Return 1 for the flight of a captured graph or of a copy: it serves any run of its plan. */
+int flight_serves_all(PyObject *flight);
+/* Return 1 if a task may wait for the flight: the driver's call for a copy may take long. */
+int flight_is_awaited(PyObject *flight);
+/* Return the set of the live runs of each device, as a new tuple. */
 PyObject *flight_live(PyObject *flight);
 /* Drop what a run has held whose end nobody knows. */
 void flight_forget(Boarding *boarding);

@@ -1,7 +1,7 @@
-/* A run as one launch of a graph: of an idle one, or of one that was captured.
+/* A run as one launch of a graph, of an idle one or of one that was captured, or as one copy from or to the host.
  *
- * The references are idle_graph_launch and launch_captured in dagpu.backends.cuda.replay.starts. The driver's calls are
- * made here, without the GIL.
+ * The references are idle_graph_launch and launch_captured in dagpu.backends.cuda.replay.starts, and copy_launch in
+ * lone_copies beside it. The driver's calls are made here, without the GIL.
  */
 #include "nodes.h"
 #include <time.h>
@@ -12,6 +12,7 @@ static struct {
     int (*launch)(void *, void *), (*query)(void *), (*synchronize)(void *), (*set_params)(void *, void *, void *);
     int (*push)(void *), (*pop)(void **);
     int (*record)(void *, void *), (*query_event)(void *), (*synchronize_event)(void *);
+    int (*copy_in)(uint64_t, const void *, size_t, void *), (*copy_out)(void *, uint64_t, size_t, void *);
 } driver;
 
 /* set_driver(addresses): the addresses of the driver's functions by their names. */
@@ -21,6 +22,7 @@ PyObject *py_set_driver(PyObject *module, PyObject *addresses) {
         {"cuStreamSynchronize", &driver.synchronize}, {"cuGraphExecKernelNodeSetParams", &driver.set_params},
         {"cuCtxPushCurrent", &driver.push}, {"cuCtxPopCurrent", &driver.pop}, {"cuEventRecord", &driver.record},
         {"cuEventQuery", &driver.query_event}, {"cuEventSynchronize", &driver.synchronize_event},
+        {"cuMemcpyHtoDAsync", &driver.copy_in}, {"cuMemcpyDtoHAsync", &driver.copy_out},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i) {
         PyObject *address = PyMapping_GetItemString(addresses, all[i].name);
@@ -48,6 +50,7 @@ typedef struct {
     Py_ssize_t n_bases, n_inputs, n_outputs;
     Pair *inputs, *outputs;
     int has_arenas, gathers, knows_context, is_useless, is_small;
+    int copies; /* 1 for a copy from the host, 2 for one to the host, instead of graphs */
 } Flight;
 
 static void set_pair(void *to, PyObject *row) {
@@ -78,7 +81,7 @@ static int is_unset(PyObject *variable) {
 
 /* Return 1 if an idle graph may be launched now at all. */
 static int may_fly(Flight *self) {
-    if (self->is_useless || (!self->exec && !PyList_GET_SIZE(self->idle))) return 0;
+    if (self->is_useless || (!self->exec && !self->copies && !PyList_GET_SIZE(self->idle))) return 0;
     if (!self->knows_context) { /* once there is a graph: to find that out takes a launch */
         PyObject *needs = PyObject_CallNoArgs(self->needs_context);
         if (!needs) return -1;
@@ -106,6 +109,24 @@ static int board_captured(Flight *self, Boarding *boarding) {
     if (!boarding->graph) return -1;
     boarding->stream = Py_NewRef(self->stream);
     return 1;
+}
+
+/* Take a stream of its own for a run. */
+static int take_stream(Flight *self, Boarding *boarding) {
+    boarding->stream = list_pop(self->exclusive);
+    if (!boarding->stream && !PyErr_Occurred()) boarding->stream = PyObject_CallNoArgs(self->take_stream);
+    if (boarding->stream && Py_IS_TYPE(boarding->stream, (PyTypeObject *)known.cuda_stream)) return 1;
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "this is no stream");
+    return -1;
+}
+
+/* Take memory and a stream for a copy. Python tells where to, where from and how many bytes the driver has to copy, unless
+ * it has to do more than that. */
+static int board_copy(Flight *self, PyObject *memory, Boarding *boarding) {
+    boarding->bases = PyObject_CallOneArg(self->take_memory, memory);
+    if (!boarding->bases) return -1;
+    if (!PyTuple_Check(boarding->bases) || PyTuple_GET_SIZE(boarding->bases) != 3) return 0;
+    return take_stream(self, boarding);
 }
 
 /* Put the address of a block of memory at a base. Return 1; 0 if there is no block. */
@@ -159,6 +180,11 @@ int flight_board(PyObject *flight, PyObject *memory, Boarding *boarding, int qui
     int good = may_fly(self), missing = self->gathers;
     if (good != 1) return good;
     if (self->exec) return board_captured(self, boarding);
+    if (self->copies) {
+        good = board_copy(self, memory, boarding);
+        if (good != 1) flight_leave(flight, boarding);
+        return good;
+    }
     if (quick && !PyList_GET_SIZE(self->exclusive)) return 0;
     boarding->bases = PyList_New(self->n_bases);
     if (!boarding->bases) return -1;
@@ -189,14 +215,7 @@ int flight_board(PyObject *flight, PyObject *memory, Boarding *boarding, int qui
             good = by_python < 0 ? -1 : !by_python;
         }
     }
-    if (good == 1) {
-        boarding->stream = list_pop(self->exclusive);
-        if (!boarding->stream && !PyErr_Occurred()) boarding->stream = PyObject_CallNoArgs(self->take_stream);
-        if (!boarding->stream || !Py_IS_TYPE(boarding->stream, (PyTypeObject *)known.cuda_stream)) {
-            if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "this is no stream");
-            good = -1;
-        }
-    }
+    if (good == 1) good = take_stream(self, boarding);
     if (good != 1) flight_leave(flight, boarding);
     return good;
 }
@@ -227,8 +246,8 @@ void flight_land(PyObject *flight, Boarding *boarding) {
     Flight *self = (Flight *)flight;
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    if (self->exec) {
-        flight_leave(flight, boarding); /* it is the same: what was taken is an event */
+    if (self->exec || self->copies) {
+        flight_leave(flight, boarding); /* it is the same: what was taken is an event, or a stream alone */
         PyErr_Restore(type, value, trace);
         return;
     }
@@ -289,17 +308,25 @@ int flight_poll(PyObject *flight, Boarding *boarding, double spin, const char **
     return code;
 }
 
-int flight_is_captured(PyObject *flight) { return ((Flight *)flight)->exec != NULL; }
+int flight_serves_all(PyObject *flight) { return ((Flight *)flight)->exec != NULL || ((Flight *)flight)->copies; }
+
+int flight_is_awaited(PyObject *flight) { return !((Flight *)flight)->copies; }
 
 PyObject *flight_live(PyObject *flight) {
     PyObject *devices = ((Flight *)flight)->devices;
-    if (PyTuple_GET_SIZE(devices) != 1) return Py_NewRef(Py_None); /* a run on several is a `Run` of Python in each of them */
-    PyObject *live = PyObject_GetAttrString(PyTuple_GET_ITEM(PyTuple_GET_ITEM(devices, 0), 0), "live");
-    if (live && !PySet_CheckExact(live)) {
-        PyErr_SetString(PyExc_SystemError, "the live runs of a device are no set");
-        Py_CLEAR(live);
+    Py_ssize_t n = PyTuple_GET_SIZE(devices);
+    PyObject *all = PyTuple_New(n);
+    for (Py_ssize_t i = 0; all && i < n; ++i) {
+        PyObject *live = PyObject_GetAttrString(PyTuple_GET_ITEM(PyTuple_GET_ITEM(devices, i), 0), "live");
+        if (live && PySet_CheckExact(live)) {
+            PyTuple_SET_ITEM(all, i, live);
+            continue;
+        }
+        if (live) PyErr_SetString(PyExc_SystemError, "the live runs of a device are no set");
+        Py_XDECREF(live);
+        Py_CLEAR(all);
     }
-    return live;
+    return all;
 }
 
 void flight_forget(Boarding *boarding) { clear(boarding); }
@@ -336,8 +363,40 @@ static int fly_captured(Flight *self, Boarding *boarding, double spin, int *code
     return found ? REFUSED : spin > 0 ? LANDED : UNDER_WAY;
 }
 
+/* Copy, and wait for the end. The driver itself stages an array that is not page-locked, before its call returns. */
+static int fly_copy(Flight *self, Boarding *boarding, double spin, int *code, const char **call, int *refused) {
+    void *stream = stream_of(boarding->stream), *to = NULL, *from = NULL;
+    size_t nbytes = 0;
+    if (!PyErr_Occurred()) to = pointer_of(PyTuple_GET_ITEM(boarding->bases, 0));
+    if (!PyErr_Occurred()) from = pointer_of(PyTuple_GET_ITEM(boarding->bases, 1));
+    if (!PyErr_Occurred()) nbytes = PyLong_AsSize_t(PyTuple_GET_ITEM(boarding->bases, 2));
+    if (PyErr_Occurred() || list_append(known.inside, Py_None) < 0) return -1;
+    int is_in = self->copies == 1, found, launched;
+    const char *name = is_in ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync";
+    Py_BEGIN_ALLOW_THREADS
+    found = is_in ? driver.copy_in((uintptr_t)to, from, nbytes, stream) : driver.copy_out(to, (uintptr_t)from, nbytes, stream);
+    launched = !found;
+    if (!found) {
+        name = "cuStreamQuery";
+        found = poll(driver.query, stream, (int64_t)(spin * 1e9));
+        if (found == IS_BUSY) {
+            name = "cuStreamSynchronize";
+            found = driver.synchronize(stream);
+        }
+    }
+    Py_END_ALLOW_THREADS
+    PyObject *none = list_pop(known.inside);
+    Py_XDECREF(none);
+    PyErr_Clear();
+    *code = found;
+    *call = name;
+    *refused = launched ? -2 : -1;
+    return found ? REFUSED : LANDED;
+}
+
 int flight_fly(PyObject *flight, PyObject *memory, Boarding *boarding, double spin, int *code, const char **call, int *refused) {
     if (((Flight *)flight)->exec) return fly_captured((Flight *)flight, boarding, spin, code, call, refused);
+    if (((Flight *)flight)->copies) return fly_copy((Flight *)flight, boarding, spin, code, call, refused);
     Nodes *nodes = (Nodes *)boarding->nodes;
     int is_alone = PyTuple_GET_SIZE(((Flight *)flight)->devices) == 1;
     PyObject *parameters = SLOT(boarding->graph, slots.graph_parameters);
@@ -412,8 +471,9 @@ PyObject *flight_follow(PyObject *flight, PyObject *memory, Boarding *boarding) 
 PyObject *flight_refused(PyObject *flight, PyObject *memory, Boarding *boarding, int code, const char *call, int refused) {
     Flight *self = (Flight *)flight;
     PyObject *arenas = boarding->arenas ? boarding->arenas : Py_None;
+    PyObject *graph = boarding->graph ? boarding->graph : Py_None;
     PyObject *run = PyObject_CallFunction(
-        self->refuse, "OOOOisii", boarding->graph, boarding->stream, memory, arenas, code, call, refused == -2, refused);
+        self->refuse, "OOOOisii", graph, boarding->stream, memory, arenas, code, call, refused == -2, refused);
     clear(boarding);
     return run;
 }
@@ -427,6 +487,7 @@ static PyObject *flight_call(PyObject *flight, PyObject *const *args, size_t fla
     double spin = PyFloat_AsDouble(args[1]);
     if (spin == -1.0 && PyErr_Occurred()) return NULL;
     Boarding boarding;
+    if (((Flight *)flight)->copies && !(spin > 0)) return Py_NewRef(Py_None); /* whoever does not wait has a `Run` */
     int code, refused, good = flight_board(flight, args[0], &boarding, 0);
     const char *call;
     if (good != 1) return good ? NULL : Py_NewRef(Py_None);
@@ -441,14 +502,14 @@ static PyObject *flight_call(PyObject *flight, PyObject *const *args, size_t fla
     return NULL;
 }
 
-/* Flight(devices, idle, exclusive, graphs, functions, bases, inputs, outputs, has_arenas, gathers, exec, stream) */
+/* Flight(devices, idle, exclusive, graphs, functions, bases, inputs, outputs, has_arenas, gathers, exec, stream, copies) */
 static PyObject *flight_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *devices, *idle, *exclusive, *graphs, *functions, *inputs, *outputs, *exec, *stream;
     Py_ssize_t bases;
-    int has_arenas, gathers;
-    if (!PyArg_ParseTuple(args, "O!O!O!OO!nOOppOO:Flight", &PyTuple_Type, &devices, &PyList_Type, &idle, &PyList_Type,
+    int has_arenas, gathers, copies = 0;
+    if (!PyArg_ParseTuple(args, "O!O!O!OO!nOOppOO|i:Flight", &PyTuple_Type, &devices, &PyList_Type, &idle, &PyList_Type,
                           &exclusive, &graphs, &PyTuple_Type, &functions, &bases, &inputs, &outputs, &has_arenas, &gathers,
-                          &exec, &stream))
+                          &exec, &stream, &copies))
         return NULL;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(devices); ++i)
         if (!PyTuple_Check(PyTuple_GET_ITEM(devices, i)) || PyTuple_GET_SIZE(PyTuple_GET_ITEM(devices, i)) != 3)
@@ -473,6 +534,7 @@ static PyObject *flight_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->n_bases = bases;
     self->has_arenas = has_arenas;
     self->gathers = gathers;
+    self->copies = copies;
     self->n_inputs = fill_array(inputs, 2, sizeof(Pair), (void **)&self->inputs, set_pair);
     if (self->n_inputs >= 0) self->n_outputs = fill_array(outputs, 2, sizeof(Pair), (void **)&self->outputs, set_pair);
     if (PyErr_Occurred()) {

@@ -22,7 +22,7 @@ PyObject *py_may_serve(PyObject *module, PyObject *op) {
     PyObject *flight = prepared ? PyObject_GetAttrString(prepared, "flight") : NULL;
     clear_serving(&it);
     if (PyErr_Occurred()) return NULL;
-    int serves = flight && Py_IS_TYPE(flight, &FlightType);
+    int serves = flight && Py_IS_TYPE(flight, &FlightType) && flight_is_awaited(flight);
     Py_XDECREF(flight);
     return PyBool_FromLong(serves);
 }
@@ -41,6 +41,7 @@ PyObject *py_launch(PyObject *module, PyObject *op) {
     if (good == 1) good = may_run(1);
     if (good == 1) good = take_settings(&settings);
     if (good == 1) good = trip_plan(&self->trip, &it, settings);
+    if (good == 1) good = flight_is_awaited(self->trip.flight);
     if (good == 1) {
         self->pace = Py_NewRef(SLOT(settings, slots.settings_spin) == Py_None ? SLOT(it.loaded, slots.plan_pace) : Py_None);
         good = (origin = start_now()) ? 1 : -1;

@@ -1,7 +1,7 @@
 /* A launch that is under way, as a `Run`.
  *
  * The reference is a CudaRun that is polled by its stream. A `Launched` owns what its boarding has taken, and is one of
- * the live runs of its device, until its stream is idle. Most are over at the first look. Where one is not, or the driver
+ * the live runs of its devices, until its stream is idle. Most are over at the first look. Where one is not, or the driver
  * refuses a call, a CudaRun goes on with it, and all that is asked of it is passed on to that.
  */
 #include "compiled.h"
@@ -32,7 +32,8 @@ static void take(Launched *self) {
 /* Note that a launch is no live run any more. It is taken. */
 static void leave(Launched *self) {
     self->is_flying = 0;
-    if (PySet_Discard(self->live, (PyObject *)self) < 0) PyErr_WriteUnraisable((PyObject *)self);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(self->live); ++i)
+        if (PySet_Discard(PyTuple_GET_ITEM(self->live, i), (PyObject *)self) < 0) PyErr_WriteUnraisable((PyObject *)self);
 }
 
 /* Let a run of Python go on, after the driver has refused a call with this code, or with 0. It is taken. */
@@ -67,10 +68,6 @@ int launched_poll(PyObject *run, double seconds) {
 
 PyObject *launched_run(PyObject *flight, PyObject *memory, Boarding *boarding) {
     PyObject *live = flight_live(flight);
-    if (live == Py_None) { /* each of several devices has the run */
-        Py_DECREF(live);
-        return flight_follow(flight, memory, boarding);
-    }
     Launched *self = live ? PyObject_GC_New(Launched, &LaunchedType) : NULL;
     if (!self) { /* the work goes on: a run of Python would need memory too */
         PyObject *type, *value, *trace;
@@ -90,7 +87,10 @@ PyObject *launched_run(PyObject *flight, PyObject *memory, Boarding *boarding) {
     self->is_flying = 1;
     self->is_taken = 0;
     PyObject_GC_Track((PyObject *)self);
-    if (PySet_Add(live, (PyObject *)self) < 0) { /* its release waits for the work */
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(live); ++i) {
+        if (!PySet_Add(PyTuple_GET_ITEM(live, i), (PyObject *)self)) continue;
+        leave(self);
+        self->is_flying = 1; /* its release waits for the work */
         Py_DECREF(self);
         return NULL;
     }

@@ -196,10 +196,14 @@ class Tensor(ArrayHandle[D_co, S_co], DLPackExport):
             without_our_frames(error)
             raise
 
-    @leaves_run
     def to_host(self) -> "DeviceOp[NDArray[D_co]]":
         """Return an op whose result is a new NumPy array with the contents. Moves the tensor."""
-        return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self))
+        try:
+            return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self, here()))
+        except BaseException as error:
+            without_our_frames(error)
+            del self
+            raise
 
     def borrow(self) -> "TensorRef[D_co, S_co]":
         """Lend the tensor for reading, any number of times at once, while no run writes it."""
@@ -293,7 +297,7 @@ class SharedTensor(ArrayHandle[D_co, S_co], DLPackExport):
     @leaves_run
     def to_host(self) -> "DeviceOp[NDArray[D_co]]":
         """Return an op whose result is a new NumPy array with the contents."""
-        return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self))
+        return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self, here()))
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -339,10 +343,14 @@ class TensorRef(ArrayHandle[D_co, S_co]):
         state = live_state(self)
         return TensorRef(state.with_layout(_slice_layout(state.layout, ranges, here())))
 
-    @leaves_run
     def to_host(self) -> "DeviceOp[NDArray[D_co], Borrowed]":
         """Return an op whose result is a new NumPy array with the contents."""
-        return cast("DeviceOp[NDArray[D_co], Borrowed]", TO_HOST.value(self))
+        try:
+            return cast("DeviceOp[NDArray[D_co], Borrowed]", TO_HOST.value(self, here()))
+        except BaseException as error:
+            without_our_frames(error)
+            del self
+            raise
 
     if not TYPE_CHECKING:  # hidden from type checkers, which report the call themselves
 
@@ -391,7 +399,7 @@ class TensorMut(ArrayHandle[D_co, S_co]):
     @leaves_run
     def to_host(self) -> "DeviceOp[NDArray[D_co], Borrowed]":
         """Return an op whose result is a new NumPy array with the contents. Moves the borrow; its run ends the loan."""
-        return cast("DeviceOp[NDArray[D_co], Borrowed]", TO_HOST.value(self))
+        return cast("DeviceOp[NDArray[D_co], Borrowed]", TO_HOST.value(self, here()))
 
 
 _KINDS = frozenset((Tensor, SharedTensor, TensorRef, TensorMut))
@@ -476,7 +484,7 @@ def _slice_layout(layout: Layout, ranges: tuple[slice, ...], where: Origin) -> L
         raise ShapeError(f"slice() at {describe(where)}: {error}") from None
 
 
-TO_HOST: Final = Slot[Callable[[Any], object]]("dagpu.ops.creation")
+TO_HOST: Final = Slot[Callable[[Any, Origin], object]]("dagpu.ops.creation")
 """Builds the op of `handle.to_host()`. It is a slot, because handles cannot import ops."""
 
 

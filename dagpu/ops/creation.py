@@ -479,6 +479,8 @@ def from_host(array: NDArray[_D]) -> DeviceOp[Tensor[_D]]:
     """
     try:
         origin = here()
+        if type(array) is np.ndarray and element_type(array.dtype) is not None:
+            return FromHost(array, origin)
         if not isinstance(array, np.ndarray):
             raise wrong_argument("from_host", origin, "array", array, "a NumPy array", _array_cure(array), ShapeError)
         if isinstance(array, np.ma.MaskedArray):
@@ -660,8 +662,7 @@ def fill(t: Any, fill_value: complex) -> Any:
     return Copy(constant, move_handle(t, "fill()", origin), None, origin)
 
 
-def _build_to_host(handle: Any) -> object:
-    origin = here()
+def _build_to_host(handle: Any, origin: Origin) -> object:
     return ToHost(Value(move_handle(handle, "to_host()", origin), origin), origin)
 
 

@@ -128,6 +128,10 @@ class Signature:
         for cell, array, leaf in builder.arrays:
             constant, number = (array, -1) if leaf is None else (None, leaf)
             self._arrays.append((cell, constant, number, array.shape, array.dtype))
+        self._guards_arrays = not self._arrays or {cell for cell, *_ in self._arrays} == {
+            *self._cells_of_arrays().values()
+        }
+        """True if a guard binds all arrays: each is a leaf, and is copied from once."""
         self._numbers: list[tuple[int, int, Callable[[float], object], NumberUse]] = []
         """Each cell of a number, with the index of its leaf, and one of its uses with its check."""
         for (index, _), (cell, use) in builder.numbers.items():
@@ -145,10 +149,14 @@ class Signature:
         """True if a function computes a part of the result of contents. A direct call may build the result while the
         device works."""
 
+    def _cells_of_arrays(self) -> dict[int, int]:
+        """Return a cell of each array that is a leaf, by the index of that leaf."""
+        return {index: cell for cell, constant, index, _, _ in self._arrays if constant is None}
+
     def leaf_bindings(self, leaves: int) -> list[LeafBinding]:
         """Return the use of each leaf, for a guard that binds them."""
         handles = {index: (buffer, exclusive) for index, buffer, exclusive, _ in self._leaves}
-        arrays = {index: cell for cell, constant, index, _, _ in self._arrays if constant is None}
+        arrays = self._cells_of_arrays()
         found = []
         for index in range(leaves):
             buffer, lock = handles.get(index, (arrays.get(index, -1), None))
@@ -170,7 +178,7 @@ class Signature:
     @property
     def has_rest(self) -> bool:
         """True if the program has inputs that no guard binds."""
-        return bool(self._held_storages or self._given or self._arrays or self._drawn)
+        return bool(self._held_storages or self._given or self._drawn or not self._guards_arrays)
 
     def read_rest(self, call: Reading) -> bool:
         """Bind what a guard made with `leaf_bindings` does not bind. Return false if `bind` must bind the run, or a
@@ -263,7 +271,7 @@ class Signature:
             if state is None:
                 return None
             moved.append((index, leaves[index], state))
-        return call if not self.has_rest or self.read_rest(call) else None
+        return call if not (self._arrays or self.has_rest) or self.read_rest(call) else None
 
     def bind(self, leaves: Sequence[Any] = ()) -> BoundArguments | None:
         """Bind the inputs of a run.

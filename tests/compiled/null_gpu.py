@@ -7,7 +7,7 @@ is in null_driver.c, which the compiled reader calls by address, and this module
 import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dagpu.backends.cuda.backend import CudaBackend
 from dagpu.backends.cuda.compile.compiler import Compiled, Unit
-from dagpu.backends.cuda.driver.driver_protocol import NOT_READY, KernelNodes, device_error
+from dagpu.backends.cuda.driver.driver_protocol import IN_DRIVER, NOT_READY, KernelNodes, device_error
 from dagpu.common.compiled import READER
 from dagpu.testing import LAUNCH, Function, Gpu, GraphNode, KernelLaunch, KernelSpec, Limits, replaced_backend
 
@@ -25,7 +25,7 @@ LIMITS: Final = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 227 <<
 CONTEXT: Final = 0xC0
 _READER_CALLS: Final = (
     "cuGraphLaunch", "cuStreamQuery", "cuStreamSynchronize", "cuGraphExecKernelNodeSetParams", "cuCtxPushCurrent",
-    "cuCtxPopCurrent", "cuEventRecord", "cuEventQuery", "cuEventSynchronize",
+    "cuCtxPopCurrent", "cuEventRecord", "cuEventQuery", "cuEventSynchronize", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync",
 )  # fmt: skip
 _POINTERS: Final = {
     "cuCtxPushCurrent": 1, "cuCtxPopCurrent": 1, "cuGraphExecKernelNodeSetParams": 3, "cuGraphLaunch": 2,
@@ -50,6 +50,9 @@ class Driver:
         calls.null_busy.argtypes = calls.null_press.argtypes = [ctypes.c_long]
         calls.null_launches.restype = calls.null_contexts.restype = ctypes.c_long
         calls.null_parameters.restype = ctypes.c_size_t
+        calls.null_copied.restype = ctypes.c_uint64
+        for copy in (calls.cuMemcpyHtoDAsync, calls.cuMemcpyDtoHAsync):
+            copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
         calls.null_log.restype = calls.null_problems.restype = ctypes.c_char_p
         self._call = calls.null_call
         calls.null_reset()
@@ -76,6 +79,10 @@ class Driver:
     def problems(self) -> list[str]:
         text: bytes = self.calls.null_problems()
         return text.decode().splitlines()
+
+    def copied(self) -> list[int]:
+        """Return where to and where from the last copy was, its bytes, and the first byte of one from the host."""
+        return [self.calls.null_copied(which) for which in range(4)]
 
     def parameters(self, node: int = 0) -> bytes:
         """Return the parameters of a node in the launch that was made last."""
@@ -217,6 +224,8 @@ class NullLaunches:
 class NullGpu:
     """Implements `Gpu`."""
 
+    is_native = True
+
     def __init__(self, driver: Driver, index: int) -> None:
         self.driver = driver
         self.index = index
@@ -229,6 +238,7 @@ class NullGpu:
         """The bytes that can be allocated from now on."""
         self._lock = threading.Lock()
         self._next = (index + 1) << 44
+        self._pinned: dict[int, object] = {}
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -237,6 +247,9 @@ class NullGpu:
             yield
         finally:
             self.driver.calls.cuCtxPopCurrent(ctypes.byref(ctypes.c_void_p()))
+
+    def entered(self) -> AbstractContextManager[object]:
+        return self.current() if self.needs_context else IN_DRIVER
 
     def record(self, event: Any, stream: Any) -> None:
         event.record(stream)
@@ -272,10 +285,14 @@ class NullGpu:
         self.driver.call("cuMemFree")
 
     def allocate_pinned(self, nbytes: int) -> int:
-        raise self.refused("cuMemHostAlloc", 2)
+        self.driver.call("cuMemHostAlloc")
+        memory = ctypes.create_string_buffer(nbytes)
+        self._pinned[ctypes.addressof(memory)] = memory
+        return ctypes.addressof(memory)
 
     def free_pinned(self, address: int) -> None:
-        raise NotImplementedError
+        self.driver.call("cuMemFreeHost")
+        del self._pinned[address]
 
     def memory_info(self) -> tuple[int, int]:
         self.driver.call("cuMemGetInfo")
@@ -291,15 +308,15 @@ class NullGpu:
     def prepare_launches(self, launches: Sequence[tuple[KernelLaunch, int]]) -> NullLaunches:
         return NullLaunches(self.driver, len(launches))
 
-    def copy_in(self, address: int, source: NDArray[Any], stream: object) -> None:
-        self.driver.call("cuMemcpyHtoDAsync")
+    def copy_in(self, address: int, source: NDArray[Any], stream: Any) -> None:
+        code = self.driver.calls.cuMemcpyHtoDAsync(address, source.ctypes.data, source.nbytes, stream.handle)
+        self.driver.check("cuMemcpyHtoDAsync", code)
 
-    def copy_in_and_wait(self, address: int, source: NDArray[Any], stream: object) -> None:
-        self.driver.call("cuMemcpyHtoDAsync")
+    copy_in_and_wait = copy_in
 
-    def copy_out(self, target: NDArray[Any], address: int, stream: object) -> None:
-        self.driver.call("cuMemcpyDtoHAsync")
-        target[...] = 0
+    def copy_out(self, target: NDArray[Any], address: int, stream: Any) -> None:
+        code = self.driver.calls.cuMemcpyDtoHAsync(target.ctypes.data, address, target.nbytes, stream.handle)
+        self.driver.check("cuMemcpyDtoHAsync", code)
 
     def copy(self, target: int, source: int, nbytes: int, stream: object) -> None:
         self.driver.call("cuMemcpyDtoDAsync")

@@ -11,7 +11,7 @@ would block, and every call needs its device's context. Violations of these rule
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, final
@@ -20,7 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.compile.module_cache import BUILTIN_FILE
-from dagpu.backends.cuda.driver.driver_protocol import STICKY, Launches, RawEvent, TimingEvent, device_error
+from dagpu.backends.cuda.driver.driver_protocol import (
+    IN_DRIVER,
+    STICKY,
+    Launches,
+    RawEvent,
+    TimingEvent,
+    device_error,
+)
 from dagpu.backends.host.arrays import Account, HostMemory
 from dagpu.common.errors import DeviceError
 from dagpu.testing import (
@@ -41,8 +48,11 @@ FIRST_HANDLE: Final = 0x100
 """The CUstream of the first stream that is created. 1 and 2 are the default streams."""
 
 NO_CONTEXT: Final = frozenset(
-    ("cuStreamQuery", "cuStreamSynchronize", "cuEventQuery", "cuEventRecord", "cuGraphLaunch")
-)
+    (
+        "cuStreamQuery", "cuStreamSynchronize", "cuEventQuery", "cuEventRecord", "cuEventSynchronize", "cuGraphLaunch",
+        "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync",
+    )
+)  # fmt: skip
 """The calls that need no context, as tried on a driver of CUDA 13.0. There an update of a node ends the process."""
 
 TEXTS: Final = {
@@ -76,6 +86,8 @@ class Current:
 @final
 class SimulatedGpu:
     """Implements `dagpu.backends.cuda.driver.driver_protocol.Gpu`."""
+
+    is_native = False
 
     def __init__(self, machine: Machine, index: int, memory: int, limits: Limits) -> None:
         self.machine = machine
@@ -145,6 +157,9 @@ class SimulatedGpu:
 
     def current(self) -> Current:
         return Current(self)
+
+    def entered(self) -> AbstractContextManager[object]:
+        return self.current() if self.needs_context else IN_DRIVER
 
     def record(self, event: RawEvent, stream: RawStream) -> None:
         with self.current():

@@ -10,6 +10,7 @@ from dagpu.backends.cuda.commands.encoder import encode
 from dagpu.backends.cuda.graphs.instances import CapturedGraph, GraphInstances, LaunchGraph, capture
 from dagpu.backends.cuda.graphs.topology import cannot_capture
 from dagpu.backends.cuda.instruction_selection import LaunchFactories, select
+from dagpu.backends.cuda.replay.lone_copies import copy_flight, copy_launch, lone_copy
 from dagpu.backends.cuda.replay.starts import (
     captured_flight,
     compiled_flight,
@@ -169,13 +170,18 @@ class Executable:
         elif _is_one_lane(compiled, command_lists.encoded):
             plain = (partial(launch_lane, compiled, command_lists, None),)
             with_graph = plain if is_copy else (partial(launch_lane, compiled, command_lists, graphs),)
+            copy = lone_copy(compiled, actions) if is_copy and compiled.copies_host else None
+            if copy is not None:
+                self.flight = copy_flight(compiled, command_lists, copy)
+                ways = [] if self.flight is None else [self.flight]
+                plain = with_graph = (*ways, copy_launch(compiled, command_lists, copy), *plain)
         if self._is_simple:
             with_graph = (idle_graph_launch(compiled, command_lists, graphs), *with_graph)
         if captured is not None:
             self.flight = self._captured_flight(command_lists, captured)
         elif graphs.own is None and not (compiled.reports or (is_copy and compiled.copies_host)):
             self.flight = compiled_flight(compiled, command_lists, graphs)
-        if self.flight is not None:
+        if self.flight is not None and self.flight not in plain:
             with_graph = self.flight, *with_graph
             plain = (self.flight, *plain) if captured is not None else plain
         self._again = plain, with_graph

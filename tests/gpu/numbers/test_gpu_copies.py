@@ -1,4 +1,4 @@
-"""Copies from the host to a real GPU, of sizes that are staged whole, piece by piece, or through a ring."""
+"""Copies between the host and a real GPU, of sizes that are staged whole, piece by piece, or by several threads."""
 
 from itertools import pairwise
 from typing import Any, Final
@@ -8,10 +8,11 @@ import pytest
 from numpy.typing import NDArray
 
 from dagpu import Device, from_host, i32, pipeline, use_device
-from dagpu.backends.cuda.commands.transfers import CHUNK, PIECE, PROMPT_IN, RING, SMALL
+from dagpu.backends.cuda.commands.transfers import CHUNK, PIECE, PROMPT_IN, SLOTS, SMALL, STAGERS
+from dagpu.common.compiled import READER, WHY_NOT, served
 
 SIZES: Final = sorted(
-    {size + more for size in (SMALL, PIECE, 3 * PIECE, PROMPT_IN, RING * CHUNK) for more in (-4, 0, 4)}
+    {size + more for size in (SMALL, PIECE, 3 * PIECE, PROMPT_IN, SLOTS * STAGERS * CHUNK) for more in (-4, 0, 4)}
 )
 """Bytes on both sides of each size at which another way is taken."""
 
@@ -32,6 +33,35 @@ def test_arrays_of_any_size_arrive(gpu: Device, graph_from: int | None) -> None:
                 back = up_and_down(array).sync()
                 array[...] = -1
                 assert (back == numbers(nbytes, start)).all(), nbytes
+
+
+def test_an_array_of_any_size_arrives_by_a_run_of_its_own(gpu: Device) -> None:
+    """So does it come back."""
+    with use_device(gpu):
+        for nbytes in SIZES:
+            array = numbers(nbytes, 0)
+            for start in range(4):
+                array[...] = numbers(nbytes, start)
+                tensor = from_host(array).sync()
+                array[...] = -1
+                assert (tensor.to_host().sync() == numbers(nbytes, start)).all(), nbytes
+
+
+@pytest.mark.skipif(READER is None, reason=f"there is no compiled reader: {WHY_NOT}")
+def test_the_compiled_reader_makes_copies(gpu: Device) -> None:
+    """Of an ordinary array, of a page-locked one, and to the host, once their plans have direct calls."""
+    with use_device(gpu):
+        ordinary = numbers(1 << 20, 0)
+        locked = from_host(ordinary).to_host().sync()
+        tensor = from_host(ordinary).sync()
+        ways = (lambda: from_host(ordinary).sync(), lambda: from_host(locked).sync(), tensor.borrow().to_host().sync)
+        for way in ways:
+            for _ in range(10):
+                way()
+            before, _ = served()
+            for _ in range(5):
+                way()
+            assert served()[0] == before + 5
 
 
 def test_a_page_locked_array_is_copied_as_it_is_now(gpu: Device) -> None:

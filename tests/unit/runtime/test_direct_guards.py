@@ -296,3 +296,20 @@ def test_each_guard_is_needed() -> None:
         for what, owner, name, mutant in left:
             with patch.object(owner, name, mutant):
                 assert not all(outcome(direct.now, made(change), way) for change, way in ways), what
+
+
+def test_a_guard_alone_binds_arrays_that_are_copied_once() -> None:
+    """What it leaves, an array that is copied twice or belongs to the function, is bound for each call."""
+    fixed = np.full(S, 5, np.float32)
+    once = pipeline(lambda a, b: zip_ops(from_host(a).to_host(), from_host(b).to_host()))
+    twice = pipeline(lambda a, b: zip_ops(from_host(a).to_host(), from_host(a).to_host(), from_host(b).to_host()))
+    of_function = pipeline(lambda a: zip_ops(from_host(a).to_host(), from_host(fixed).to_host()))
+    for f, count, left in ((once, 2, False), (twice, 2, True), (of_function, 1, True)):
+        for number in range(4):
+            arrays = [np.full(S, number + each, np.float32) for each in range(count)]
+            wanted = [arrays[0], *arrays] if f is twice else arrays if f is once else [*arrays, fixed]
+            for found, want in zip(f(*arrays).sync(), wanted, strict=True):
+                assert (found == want).all()
+        loaded: Any = f.plans.latest
+        assert CALL in loaded.direct
+        assert loaded.signature.has_rest is left

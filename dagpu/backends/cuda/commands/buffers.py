@@ -202,13 +202,23 @@ def allocate_blocks(
         bases[number] = arena.address
     for buffer, base, number, nbytes in compiled.outputs:
         if bound[buffer] is None:
-            block = _block(compiled, number, nbytes, before[base], _RESULT)
+            block = take_result(compiled, number, nbytes, before[base])
             bound[buffer] = block
             bases[base] = block.address
     for base, number, nbytes in compiled.gathers:
         block = _block(compiled, number, nbytes, before[base], _GATHER)
         kept_alive.append(block)
         bases[base] = block.address
+
+
+def take_result(compiled: CompiledPlan, number: int, nbytes: int, wanted: int = 0) -> MemoryBlock:
+    """Allocate a block for a result on a device of the plan, at the address `wanted` if that is free. Any context may
+    be current.
+
+    Raises:
+        OutOfMemoryError: there is too little memory.
+    """
+    return _block(compiled, number, nbytes, wanted, _RESULT)
 
 
 def _block(compiled: CompiledPlan, number: int, nbytes: int, wanted: int, purpose: str) -> MemoryBlock:

@@ -2,8 +2,10 @@
 and a stream. A copy also produces the equivalent node of a graph.
 """
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, NamedTuple, final
@@ -12,28 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.commands.command_list import BaseOffset, Do, RunBuffers
-from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, CopyNode, Gpu, RawStream
+from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, CopyNode, Gpu, RawEvent, RawStream
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import GRAIN, LockedMemory, MemoryBlock, array_over
 from dagpu.backends.host.host_instructions import call, source_array
+from dagpu.backends.host.worker_threads import WorkerStream, enqueue
 from dagpu.common.errors import DeviceError, ShapeError
 from dagpu.common.layout import Layout, address_of
 from dagpu.common.places import describe
-from dagpu.plans.program import CopyDtoH, CopyHtoD, HostCall
+from dagpu.plans.program import CopyDtoH, CopyHtoD, HostCall, View
 
 # ---- page-locked host memory, and the arrays that pass through it on their way to a device ----------------------
 # Host memory that the driver accesses while Python continues must be page-locked. An array that is page-locked (a
 # result of `to_host`, an array that CuPy or PyTorch pinned) is copied directly. Any other array is staged in blocks of
-# the pinned pool: a small one by the thread that submits the copy, a large one by several threads that copy ahead of
-# the driver.
+# the pinned pool: a small one by the thread that submits the copy, a large one by several threads, each of which
+# submits the copies of what it has staged.
 
 
 PROMPT_IN: Final = 4 << 20
 """Bytes that the thread which starts a run stages for it, in up to half a millisecond.
 
-On an H200 it takes 0.2 ms for 1 MiB and 0.48 for 4 MiB, from the call to the result; the ring takes 0.34 and 0.74. From
-8 MiB on both take the same. Threads that help with pieces of a smaller array were tried: their wake-ups cost more than
-they save.
+If it waits anyway, the driver does that for it. On an H200 that takes 88 us for 1 MiB and 290 for 4 MiB; in pieces
+through page-locked memory of dagpu's it takes 120 and 355. Several threads take 450 for 4 MiB, and 610 for 8 MiB, where
+the driver takes 560. They gain by arrays that are in no cache near the processor: 500 and 760 against 720 and 1,230.
 """
 
 SMALL: Final = 32 << 10
@@ -48,13 +51,16 @@ PIECE: Final = 512 << 10
 gain less than their calls cost."""
 
 CHUNK: Final = 4 << 20
-"""Bytes that one thread stages at a time: large enough that the copy takes longer than its launch."""
+"""The most bytes that one thread stages at a time. Each thread has the device copy its chunks, and a thread that comes
+back from the driver waits for the interpreter's lock while others have it: smaller chunks take up to half as long
+again."""
 
-RING: Final = 6
-"""Chunks in flight at the same time."""
+SLOTS: Final = 2
+"""Chunks of page-locked memory of each thread that stages: it fills one while the device reads the other."""
 
-STAGERS: Final = 4
-"""Threads that copy into the ring: a thread moves some 10 GB/s, the bus 55."""
+STAGERS: Final = min(8, os.cpu_count() or 1)
+"""The most threads that stage an array: each moves some 10 GB/s, the bus 55. On an H200 256 MiB take 17 ms with two,
+9.3 with four, 6.1 with eight, 6.7 with twelve."""
 
 
 def is_locked(array: NDArray[Any], gpu: Gpu) -> bool:
@@ -65,6 +71,12 @@ def is_locked(array: NDArray[Any], gpu: Gpu) -> bool:
     if isinstance(base, np.ndarray):
         base = base.base
     return type(base) is LockedMemory or gpu.is_pinned(array)  # a call of the driver takes some microseconds
+
+
+def is_left_to_driver(array: NDArray[Any], gpu: Gpu) -> bool:
+    """Return True if one call of the driver copies the array for a thread that waits: from the array itself, if that is
+    page-locked. Else the driver stages it, while it copies what it has staged."""
+    return array.flags.c_contiguous and (array.nbytes <= PROMPT_IN or is_locked(array, gpu))
 
 
 class LockedArray(NamedTuple):
@@ -136,44 +148,97 @@ def stage(array: NDArray[Any], block: MemoryBlock, address: int, gpu: Gpu, strea
         gpu.copy_in(address + start, piece, stream)
 
 
-def stage_by_threads(array: NDArray[Any], address: int, device: CudaDevice, stream: RawStream) -> None:
-    """Copy an array to the device through a ring of pinned chunks, which several threads fill. Return when all is
-    copied, so that the ring is free again."""
-    gpu, streams = device.gpu, device.streams
+def stage_by_threads(
+    array: NDArray[Any], address: int, device: CudaDevice, stream: RawStream, kept_alive: list[object]
+) -> None:
+    """Copy an array to the device by several threads, of which this is one. Each stages chunks and has the device copy
+    them, so none waits for another. Return when all is staged. What goes to `kept_alive` must live until the copies are
+    complete."""
     source = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    starts = range(0, len(source), CHUNK)
-    slots = min(RING, len(starts))
-    ring = [array_over(device.pinned.take(CHUNK), CHUNK) for _ in range(slots)]
-    left = [streams.take_event() for _ in range(slots)]
+    threads = min(2 + len(source) // CHUNK, STAGERS)
+    size = min(-(-len(source) // threads // GRAIN) * GRAIN, CHUNK)
+    starts = deque(range(0, len(source), size))
 
-    def fill(number: int) -> int:
-        part = source[starts[number] : starts[number] + CHUNK]
-        np.copyto(ring[number % slots][: len(part)], part)
-        return len(part)
+    def stage_chunks() -> None:
+        slots: deque[tuple[NDArray[Any], RawEvent]] = deque()
+        """Those in use, the one that the device has read first at the left."""
+        with device.gpu.entered():
+            try:
+                while starts:
+                    try:
+                        start = starts.popleft()
+                    except IndexError:  # another thread was quicker
+                        return
+                    if len(slots) < SLOTS:
+                        slots.append((array_over(device.pinned.take(size), size), device.streams.take_event()))
+                        kept_alive.append(slots[-1][0])
+                    else:
+                        slots[0][1].synchronize()
+                        slots.rotate(-1)
+                    room, read = slots[-1]
+                    part = source[start : start + size]
+                    np.copyto(room[: len(part)], part)
+                    device.gpu.copy_in(address + start, room[: len(part)], stream)
+                    if starts:
+                        read.record(stream)
+            finally:
+                for _, read in slots:
+                    device.streams.give_back(read)
 
-    copies = [_stagers().submit(fill, number) for number in range(slots)]
+    helpers = [_Helper(stage_chunks) for _ in range(min(threads, len(starts)) - 1)]
+    enqueue(dict(zip(_stagers(), helpers, strict=False)))
     try:
-        for number, start in enumerate(starts):
-            slot = number % slots
-            size = copies[slot].result()
-            gpu.copy_in(address + start, ring[slot][:size], stream)
-            left[slot].record(stream)
-            # The slot before is refilled: its copy ends first, and this one follows it without a gap.
-            before = number - 1 + slots
-            if number and before < len(starts):
-                left[before % slots].synchronize()
-                copies[before % slots] = _stagers().submit(fill, before)
+        stage_chunks()
     finally:
-        for copy in copies:
-            copy.exception()
-        for event in left:
-            event.synchronize()
-            streams.give_back(event)
+        starts.clear()
+        errors = [error for helper in helpers if (error := helper.end()) is not None]
+    if errors:
+        error = errors.pop()
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
+
+
+@final
+class _Helper:
+    """Work for a thread that helps to stage an array, unless it is ended before the thread begins it."""
+
+    __slots__ = ("_busy", "_error", "_functions")
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._functions = [function]
+        """The function until somebody takes it, which is atomic: the thread to call it, or `end`."""
+        self._error: BaseException | None = None
+        self._busy = threading.Lock()
+        self._busy.acquire()
+
+    def run(self) -> None:
+        try:
+            function = self._functions.pop()
+        except IndexError:
+            return
+        try:
+            function()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._busy.release()
+
+    def end(self) -> BaseException | None:
+        """Take the work back, or wait until it is done. Return its error."""
+        try:
+            self._functions.pop()
+        except IndexError:
+            self._busy.acquire()
+        error, self._error = self._error, None
+        return error
 
 
 @cache
-def _stagers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(STAGERS, thread_name_prefix="dagpu-stage")
+def _stagers() -> list[WorkerStream]:
+    """Return the threads that help to stage arrays, of all runs. A run whose helpers are busy stages by itself."""
+    return [WorkerStream(0, f"stage/{number}") for number in range(STAGERS - 1)]
 
 
 PROMPT_OUT: Final = 8 << 20
@@ -196,6 +261,16 @@ class CopyIn:
         return self.instruction.out.layout.nbytes
 
     @property
+    def there(self) -> View:
+        """The copy on the device."""
+        return self.instruction.out
+
+    @property
+    def place(self) -> BaseOffset:
+        """The place of `there`."""
+        return self.out
+
+    @property
     def bases(self) -> tuple[int, int]:
         """The bases of the copy's addresses."""
         return self.out.base, self.host
@@ -204,18 +279,36 @@ class CopyIn:
         """Return the equivalent node of a graph, which copies from page-locked memory."""
         return CopyNode("in", bases[self.out.base] + self.out.offset, bases[self.host], self.nbytes)
 
+    def is_prompt(self, memory: Sequence[object], device: CudaDevice) -> bool:
+        """Return True if `submit` may copy the array, since the thread waits anyway."""
+        array, layout = memory[self.instruction.source.buffer], self.instruction.out.layout
+        return (
+            isinstance(array, np.ndarray)
+            and array.shape == layout.shape
+            and array.dtype == layout.dtype
+            and is_left_to_driver(array, device.gpu)
+        )
+
+    def host_address(self, memory: list[object], device: CudaDevice) -> int:
+        """Return the address of the array; 0 if it is not prompt."""
+        array: Any = memory[self.instruction.source.buffer]
+        return address_of(array) if self.is_prompt(memory, device) else 0
+
+    def submit(self, memory: list[object], address: int, device: CudaDevice, stream: RawStream) -> None:
+        """Have the driver copy the array, which is prompt."""
+        array: Any = memory[self.instruction.source.buffer]
+        device.gpu.copy_in_and_wait(address, array, stream)
+
     def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
         array, address = source_array(self.instruction, buffers.bound), buffers.address(self.out)
-        if buffers.may_wait and array.flags.c_contiguous and array.nbytes:
-            # The driver stages the array itself, while it copies what it has staged. On an H200 that takes 82 us for
-            # 1 MiB and 283 for 4 MiB; in pieces through page-locked memory of dagpu's it takes 85 and 411.
+        if buffers.may_wait and array.nbytes and is_left_to_driver(array, device.gpu):
             device.gpu.copy_in_and_wait(address, array, stream)
             buffers.kept_alive.append(array)
         elif is_copied_in_place(array, device.gpu):
             device.gpu.copy_in(address, array, stream)
             buffers.kept_alive.append(array)
         elif array.nbytes > PROMPT_IN:
-            stage_by_threads(array, address, device, stream)
+            stage_by_threads(array, address, device, stream, buffers.kept_alive)
         elif array.nbytes:
             block = device.pinned.take(array.nbytes)
             buffers.kept_alive.append(block)
@@ -246,6 +339,16 @@ class CopyOut:
         return self.layout.nbytes
 
     @property
+    def there(self) -> View:
+        """What is copied, on the device."""
+        return self.instruction.source
+
+    @property
+    def place(self) -> BaseOffset:
+        """The place of `there`."""
+        return self.source
+
+    @property
     def bases(self) -> tuple[int, int]:
         """The bases of the copy's addresses."""
         return self.host, self.source.base
@@ -254,10 +357,22 @@ class CopyOut:
         """Return the equivalent node of a graph, which copies to page-locked memory."""
         return CopyNode("out", bases[self.host], bases[self.source.base] + self.source.offset, self.nbytes)
 
+    def is_prompt(self, memory: Sequence[object], device: CudaDevice) -> bool:
+        """Return True if `submit` may copy: the target is a new array."""
+        return memory[self.instruction.out.buffer] is None
+
+    def host_address(self, memory: list[object], device: CudaDevice) -> int:
+        """Put a new array into the cell, and return its address; 0 if the caller has given a target."""
+        return address_of(self.result(memory, device)) if self.is_prompt(memory, device) else 0
+
+    def submit(self, memory: list[object], address: int, device: CudaDevice, stream: RawStream) -> None:
+        """Copy to a new array, which is put into the cell."""
+        device.gpu.copy_out(self.result(memory, device), address, stream)
+
     def __call__(self, buffers: RunBuffers, device: CudaDevice, stream: RawStream) -> None:
         array = self.result(buffers.bound, device)
         if array.nbytes:
-            device.gpu.copy_out(array.reshape(-1).view(np.uint8), buffers.address(self.source), stream)
+            device.gpu.copy_out(array, buffers.address(self.source), stream)
 
     def result(self, memory: list[object], device: CudaDevice) -> NDArray[Any]:
         """Return the target array, and put a new one into the cell if the cell is empty.
@@ -268,12 +383,18 @@ class CopyOut:
         Raises:
             ShapeError: the array in the cell has another shape or element type, or is not contiguous.
         """
-        try:
+        if memory[self.instruction.out.buffer] is not None:
             return self.locked_result(memory, device).array
+        layout = self.layout
+        try:
+            block = device.pinned.take(layout.nbytes, device.pinned_room)
         except DeviceError as error:
             if error.code != OUT_OF_MEMORY:
                 raise
-        memory[self.instruction.out.buffer] = array = np.empty(self.layout.shape, self.layout.dtype)
+            array = np.empty(layout.shape, layout.dtype)
+        else:
+            array = array_over(block, layout.shape, layout.dtype)
+        memory[self.instruction.out.buffer] = array
         return array
 
     def locked_result(self, memory: list[object], device: CudaDevice, wanted: int = 0) -> LockedArray:

@@ -274,11 +274,19 @@ class Gpu(Protocol):
     arch: str
     """The architecture in the form of compiler options: `sm_90`."""
     limits: Limits
+    is_native: bool
+    """True if the functions of the driver's library take its streams and its memory, as the compiled reader calls
+    them."""
 
     @property
     def needs_context(self) -> bool:
-        """True if the launch of an executable graph, and calls that poll or record events and streams, fail where no
-        context is current. All other calls need the context."""
+        """True if the launch of an executable graph, copies between host and device, and calls that poll or record
+        events and streams, fail where no context is current. All other calls need the context."""
+        ...
+
+    def entered(self) -> AbstractContextManager[object]:
+        """Return a context manager for the calls of which `needs_context` tells. It makes the context current if they
+        need it."""
         ...
 
     def current(self) -> AbstractContextManager[object]:
@@ -492,6 +500,24 @@ class ExitGuard:
 
 
 EXIT_GUARD: Final = ExitGuard()
+
+
+@final
+class InDriver:
+    """A `with` block in which a thread is in the driver, with any context or none."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        if EXIT_GUARD.begun:
+            EXIT_GUARD.stop_other_threads()
+        EXIT_GUARD.inside.append(None)
+
+    def __exit__(self, *_error: object) -> None:
+        EXIT_GUARD.inside.pop()
+
+
+IN_DRIVER: Final = InDriver()
 
 
 # ---- the calls

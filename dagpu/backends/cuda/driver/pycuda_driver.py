@@ -19,6 +19,7 @@ import importlib
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -26,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.driver.driver_protocol import (
+    IN_DRIVER,
     LAUNCH,
     NOT_SUPPORTED,
     PEER_ACCESS_ALREADY_ENABLED,
@@ -70,7 +72,8 @@ _OF_READER: Final = {
     "cuGraphLaunch": "cuGraphLaunch", "cuStreamQuery": "cuStreamQuery", "cuStreamSynchronize": "cuStreamSynchronize",
     "cuGraphExecKernelNodeSetParams": "cuGraphExecKernelNodeSetParams_v2", "cuCtxPushCurrent": "cuCtxPushCurrent_v2",
     "cuCtxPopCurrent": "cuCtxPopCurrent_v2", "cuEventRecord": "cuEventRecord", "cuEventQuery": "cuEventQuery",
-    "cuEventSynchronize": "cuEventSynchronize",
+    "cuEventSynchronize": "cuEventSynchronize", "cuMemcpyHtoDAsync": "cuMemcpyHtoDAsync_v2",
+    "cuMemcpyDtoHAsync": "cuMemcpyDtoHAsync_v2",
 }  # fmt: skip
 """The functions of the driver that the compiled reader calls, with their symbols: those of the library, which the names
 of cuda.h stand for."""
@@ -185,6 +188,8 @@ KEPT_STREAMS: Final = 64
 class PyCudaGpu:
     """One CUDA device. Implements `dagpu.backends.cuda.driver.driver_protocol.Gpu`."""
 
+    is_native = True
+
     def __init__(self, libraries: _Libraries, index: int) -> None:
         self._libraries = libraries
         self._bindings = libraries.bindings
@@ -226,28 +231,39 @@ class PyCudaGpu:
 
     @property
     def needs_context(self) -> bool:
-        """See `Gpu.needs_context`. It is tried once, with an empty graph, in a thread of its own: no context is current
-        there. CUDA 13.0 needs none."""
+        """See `Gpu.needs_context`. It is tried once, with an empty graph and a byte, in a thread of its own: no context
+        is current there. CUDA 13.0 needs none."""
         if self._needs_context is None:
-            self._needs_context = not self._launches_without_context()
+            self._needs_context = not self._works_without_context()
         return self._needs_context
 
-    def _launches_without_context(self) -> bool:
+    def entered(self) -> AbstractContextManager[object]:
+        return self.current() if self.needs_context else IN_DRIVER
+
+    def _works_without_context(self) -> bool:
         with self.current():
-            stream, graph = self.new_stream(), self.make_graph(())
+            stream, event, graph = self.new_stream(), self.new_event(), self.make_graph(())
+            address = self.allocate(1)  # it is kept: to free it would wait for all work of the device
             outcome: list[bool] = []
-            thread = threading.Thread(target=lambda: outcome.append(self._launches_anywhere(graph, stream)))
+            thread = threading.Thread(
+                target=lambda: outcome.append(self._works_anywhere(graph, address, stream, event))
+            )
             thread.start()
             thread.join()
             stream.synchronize()
             graph.destroy()
         return outcome == [True]
 
-    def _launches_anywhere(self, graph: RawGraph, stream: RawStream) -> bool:
-        """Launch a graph, and return False if the driver refuses that, or to poll it."""
+    def _works_anywhere(self, graph: RawGraph, address: int, stream: RawStream, event: RawEvent) -> bool:
+        """Launch a graph, and copy a byte to and fro. Return False if the driver refuses that, or to wait for it."""
+        byte = np.zeros(1, np.uint8)
         try:
             graph.launch(stream)
+            self.copy_in(address, byte, stream)
+            self.copy_out(byte, address, stream)
             stream.query()
+            event.record(stream)
+            event.synchronize()
         except DeviceError:
             return False
         return True
@@ -334,13 +350,15 @@ class PyCudaGpu:
         # cuda.bindings takes an array too, but not one without the buffer protocol, such as one of bfloat16: of that it
         # takes the value of a single element for the address.
         returned = self._bindings.cuMemcpyHtoDAsync(address, address_of(source), source.nbytes, stream.cu)
-        self._checked("cuMemcpyHtoDAsync", returned)
+        if returned[0]:
+            self._checked("cuMemcpyHtoDAsync", returned)
 
     copy_in_and_wait = copy_in  # the driver itself stages what is not page-locked, before the call returns
 
     def copy_out(self, target: NDArray[Any], address: int, stream: Any) -> None:
         returned = self._bindings.cuMemcpyDtoHAsync(address_of(target), address, target.nbytes, stream.cu)
-        self._checked("cuMemcpyDtoHAsync", returned)
+        if returned[0]:
+            self._checked("cuMemcpyDtoHAsync", returned)
 
     def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
         returned = self._bindings.cuMemcpyDtoDAsync(target, source, nbytes, stream.cu)

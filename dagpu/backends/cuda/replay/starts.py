@@ -178,14 +178,14 @@ def compiled_flight(compiled: CompiledPlan, command_lists: CommandListPool, grap
         GraphExec.describe_nodes, follow, refuse, lambda: gpu.needs_context,
     )  # fmt: skip
     flight: Strategy = READER.Flight(
-        _watched(compiled), graphs.idle, streams.exclusive, graphs, functions, compiled.bases,
+        watched(compiled), graphs.idle, streams.exclusive, graphs, functions, compiled.bases,
         [tuple(each) for each in compiled.inputs], [(buffer, base) for buffer, base, _, _ in compiled.outputs],
         bool(compiled.arenas), bool(compiled.gathers), None, None,
     )  # fmt: skip
     return flight
 
 
-def _watched(compiled: CompiledPlan) -> tuple[tuple[object, ...], ...]:
+def watched(compiled: CompiledPlan) -> tuple[tuple[object, ...], ...]:
     """Return what a flight asks before a launch: each device, its dropped graphs, and what it has from other
     libraries."""
     return tuple([(device, device.retired.gone, device.exchange.arrivals) for device in compiled.devices])
@@ -235,7 +235,7 @@ def captured_flight(
 
     functions = (None, streams.give_back, None, streams.take_event, None, follow, refuse, lambda: gpu.needs_context)
     flight: Strategy = READER.Flight(
-        _watched(compiled), [], [], None, functions, 0, [], [], False, False, executable, stream
+        watched(compiled), [], [], None, functions, 0, [], [], False, False, executable, stream
     )  # fmt: skip
     return flight
 
@@ -259,10 +259,7 @@ def _failed(
             follow_launch(run, stream)
             return run
         _follow_graph(run, stream)
-        if not run.mark_lost(error, needs=0):
-            run.wait()  # an interrupt: no caller has the run to wait for it
-            raise error
-        return run
+        return interrupted(run, error)
 
 
 def _follow_graph(run: CudaRun, stream: CudaStream, buffers: RunMemory | None = None) -> None:
@@ -404,8 +401,6 @@ def launch_lane(
     if device.lost is not None or device.retired.gone or current_recorder() is not None or device.exchange.arrivals:
         return None
     buffers = RunMemory(compiled, memory)
-    if compiled.copies_host and not buffers.submits_quickly():
-        return None
     buffers.may_wait = True
     streams = device.streams
     end: RawEvent | None = None
@@ -462,8 +457,14 @@ def _followed(
     if not waited:
         number += not run.failed(actions[number], error)
     submit_commands(run, number, may_block=True)
-    if waited and not run.mark_lost(error, needs=0):
-        run.wait()  # an interrupt: no caller has the run to wait for it
+    return interrupted(run, error) if waited else run
+
+
+def interrupted(run: CudaRun, error: BaseException) -> CudaRun:
+    """Return a run whose wait has ended with this error of a lost device. Raise any other error once the run is over:
+    it is an interrupt, and no caller has the run to wait for it."""
+    if not run.mark_lost(error, needs=0):
+        run.wait()
         raise error
     return run
 

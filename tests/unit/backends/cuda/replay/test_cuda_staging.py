@@ -1,6 +1,7 @@
 """Arrays that are staged in page-locked memory on their way to a simulated GPU, piece by piece or through a ring."""
 
 import gc
+import threading
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from dagpu import f32, from_host, pipeline, zip_ops
 from dagpu.backends.cuda.commands import buffers, transfers
 from dagpu.backends.cuda.resources.pools import MemoryBlock
+from dagpu.backends.host.worker_threads import enqueue
 from tests.programs.graph_trials import graph_calls
 from tests.simulated.cuda import driver, installed
 from tests.simulated.machine import Machine
@@ -31,6 +33,8 @@ def small(monkeypatch: pytest.MonkeyPatch, prompt: int, piece: int, chunk: int) 
     monkeypatch.setattr(transfers, "SMALL", 16)
     monkeypatch.setattr(transfers, "PIECE", piece)
     monkeypatch.setattr(transfers, "CHUNK", chunk)
+    monkeypatch.setattr(transfers, "STAGERS", 4)  # whatever this machine has
+    transfers._stagers.cache_clear()  # noqa: SLF001  # it has as many
 
 
 @given(
@@ -82,6 +86,54 @@ def test_an_error_in_a_piece_fails_the_copy(
             from_host(array).sync()
     gc.collect()
     assert driver().pinned.used == 0
+    assert from_host(array).to_host().sync().tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_thread_that_helps_stages_its_share(
+    machine: Machine, small_pieces: None, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """The run waits for it, and has its error."""
+    real, both, caller = np.copyto, threading.Barrier(2), threading.get_ident()
+    met: set[int] = set()
+
+    def copyto(target: Any, source: Any) -> None:
+        thread = threading.get_ident()
+        if thread not in met and len(met) < 2:
+            met.add(thread)
+            both.wait(30)
+            if fails and thread != caller:
+                raise MemoryError("no more")
+        real(target, source)
+
+    array = np.arange(5000, dtype=f32)
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "copyto", copyto)
+        if fails:
+            with pytest.raises(MemoryError, match="no more"):
+                from_host(array).sync()
+        else:
+            assert from_host(array).sync().to_host().sync().tobytes() == array.tobytes()
+    assert len(met) == 2
+    assert from_host(array).to_host().sync().tobytes() == array.tobytes()
+
+
+def test_a_run_whose_helpers_are_busy_stages_alone(machine: Machine, small_pieces: None) -> None:
+    """It does not wait until they come to its work, which they then leave."""
+    stagers = transfers._stagers()  # noqa: SLF001  # all of them
+    begun, release = threading.Barrier(len(stagers) + 1), threading.Event()
+
+    class Busy:
+        def run(self) -> None:
+            begun.wait(30)
+            release.wait(30)
+
+    enqueue({stager: Busy() for stager in stagers})
+    begun.wait(30)
+    array = np.arange(5000, dtype=f32)
+    assert from_host(array).sync().to_host().sync().tobytes() == array.tobytes()
+    assert [stager.load() for stager in stagers] == [2] * len(stagers)
+    release.set()
     assert from_host(array).to_host().sync().tobytes() == array.tobytes()
 
 

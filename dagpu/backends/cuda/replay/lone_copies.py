@@ -1,0 +1,133 @@
+"""The way to start a run that is one copy from or to the host. See `starts` for what all ways have in common."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from dagpu.backends.cuda.commands.buffers import CompiledPlan, take_result
+from dagpu.backends.cuda.commands.command_list import Command, CommandListPool
+from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
+from dagpu.backends.cuda.replay.cuda_run import CudaRun
+from dagpu.backends.cuda.replay.starts import interrupted, lose_device, wait_for_work, watched
+from dagpu.backends.cuda.replay.submit import follow_launch
+from dagpu.backends.cuda.resources.streams import CudaStream
+from dagpu.backends.host.measuring import current_recorder
+from dagpu.backends.protocol import COMPLETED, Run, Strategy
+from dagpu.common.compiled import READER
+from dagpu.common.errors import DeviceError
+
+
+def lone_copy(compiled: CompiledPlan, actions: Sequence[Command]) -> CopyIn | CopyOut | None:
+    """Return the copy from or to the host that is all of a plan of one lane; None if the plan has another command, or
+    memory that the copy does not fill or read."""
+    copy = actions[0].a if len(actions) == 1 else None
+    if not isinstance(copy, CopyIn | CopyOut) or not copy.nbytes or compiled.arenas or compiled.gathers:
+        return None
+    return copy if all(buffer == copy.there.buffer for buffer, _, _, _ in compiled.outputs) else None
+
+
+def copy_launch(compiled: CompiledPlan, command_lists: CommandListPool, copy: CopyIn | CopyOut) -> Strategy:
+    """Return the function that makes a run of this copy, which is all of a plan, for a caller that waits.
+
+    It does what `launch_lane` does, without the objects that commands of any kind may need: to make those takes as long
+    as a copy of 64 KiB. It leaves to that a copy which is not prompt, and thus takes longer anyway or is rare.
+    """
+    device, buffer, offset = compiled.devices[0], copy.there.buffer, copy.place.offset
+    gpu, exchange, retired, streams = device.gpu, device.exchange, device.retired, device.streams
+    nbytes = sum([size for _, _, _, size in compiled.outputs])
+
+    def launch_copy(memory: list[Any], spin: float) -> Run | None:
+        """Make a run of the copy, if that is prompt and nothing is in its way."""
+        if not spin or device.lost is not None or retired.gone or exchange.arrivals or current_recorder() is not None:
+            return None
+        if not copy.is_prompt(memory, device):
+            return None
+        stream: CudaStream | None = None
+        launched = False
+        with gpu.entered():
+            try:
+                block = memory[buffer]
+                if block is None:
+                    memory[buffer] = block = take_result(compiled, 0, nbytes)
+                stream = streams.take_exclusive()
+                raw = stream.raw
+                copy.submit(memory, block.address + offset, device, raw)
+                launched = True
+                if not raw.query():
+                    wait_for_work(raw, spin)
+            except BaseException as error:
+                if stream is None:
+                    lose_device(compiled, error)
+                    raise
+                return _failed(compiled, command_lists, stream, memory, error, launched=launched)
+        streams.exclusive.append(stream)  # outside of the `try`: whatever interrupts this, it is not given back twice
+        return COMPLETED
+
+    return launch_copy
+
+
+def copy_flight(compiled: CompiledPlan, command_lists: CommandListPool, copy: CopyIn | CopyOut) -> Strategy | None:
+    """Return the function of the compiled reader that makes such a run as `copy_launch` does. None if there is no
+    compiled reader, or its functions do not reach the device."""
+    device, buffer, offset = compiled.devices[0], copy.there.buffer, copy.place.offset
+    if READER is None or not device.gpu.is_native:
+        return None
+    gpu, streams = device.gpu, device.streams
+    is_in, nbytes = isinstance(copy, CopyIn), copy.nbytes
+    result = sum([size for _, _, _, size in compiled.outputs])
+
+    def prepare(memory: list[Any]) -> tuple[int, int, int] | None:
+        """Give a run its memory, and return what the driver copies. Return None if `copy_launch` has to tell."""
+        try:
+            host = copy.host_address(memory, device)
+        except DeviceError:  # it fails the copy, and not the call
+            return None
+        if not host:
+            return None
+        block = memory[buffer]
+        if block is None:
+            try:
+                memory[buffer] = block = take_result(compiled, 0, result)
+            except BaseException as error:
+                lose_device(compiled, error)
+                raise
+        return (block.address + offset, host, nbytes) if is_in else (host, block.address + offset, nbytes)
+
+    def refuse(
+        graph: None,
+        stream: CudaStream,
+        memory: list[Any],
+        arenas: None,
+        code: int,
+        call: str,
+        launched: bool,
+        node: int,
+    ) -> CudaRun:
+        return _failed(compiled, command_lists, stream, memory, gpu.refused(call, code), launched=bool(launched))
+
+    functions = (None, None, prepare, streams.take_exclusive, None, None, refuse, lambda: gpu.needs_context)
+    flight: Strategy = READER.Flight(
+        watched(compiled), [], streams.exclusive, None, functions, 0, [], [], False, False, None, None,
+        1 if is_in else 2,
+    )  # fmt: skip
+    return flight
+
+
+def _failed(
+    compiled: CompiledPlan,
+    command_lists: CommandListPool,
+    stream: CudaStream,
+    memory: list[Any],
+    error: BaseException,
+    *,
+    launched: bool,
+) -> CudaRun:
+    """Go on after an error of a copy, or of the wait after it if it is `launched`."""
+    run = CudaRun(compiled, command_lists, exclusive=stream, kept=memory)
+    with run.devices[0].gpu.current():
+        if launched:
+            run.poll_stream(stream)
+            return interrupted(run, error)
+        run.end_by_events()
+        run.failed(command_lists.encoded.actions[0], error)
+        follow_launch(run, stream)  # with an event after all that has been submitted
+        return run
