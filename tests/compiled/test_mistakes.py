@@ -13,7 +13,7 @@ from tests.compiled.mistakes import MISTAKES, Mistake
 from tests.compiled.noticing import MODULES
 from tests.conftest import only_deep
 
-FEW: Final = {"DAGPU_TEST_CALLS": "4000"}
+FEW: Final = {"DAGPU_TEST_CALLS": "4000", "DAGPU_TEST_PATIENCE": "20"}
 UNOPTIMISED: Final = "-O0"
 
 

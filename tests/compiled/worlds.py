@@ -7,6 +7,7 @@ processes of their own, with the compiled reader and without it, and the outcome
 
 import faulthandler
 import gc
+import os
 import re
 import struct
 import sys
@@ -28,7 +29,7 @@ from tests.compiled.null_gpu import Driver, opened
 N: Final = 256
 TILE: Final = (64,)
 S: Final = (4, 4)
-PATIENCE: Final = 60.0
+PATIENCE: Final = float(os.environ.get("DAGPU_TEST_PATIENCE", "60"))
 """Seconds after which a case hangs."""
 WARM: Final = 6
 """Runs of a pipeline after which its calls are direct and launched as a graph."""
