@@ -190,15 +190,11 @@ static int take_locks(Call *call, PyObject *loaded, PyObject *origin) {
 }
 
 int call_begin(Call *call, PyObject *loaded, PyObject *origin) {
-    PyObject *runs = SLOT(loaded, slots.plan_runs), *more = runs ? PyNumber_Add(runs, one) : NULL;
-    if (!more) return -1;
     PyObject *got = PyObject_CallNoArgs(known.acquire);
-    if (!got) { /* a signal handler has raised while another thread had the gate */
-        Py_DECREF(more);
-        return -1;
-    }
+    if (!got) return -1; /* a signal handler has raised while another thread had the gate */
     Py_DECREF(got);
-    int good = all_free(call);
+    PyObject *runs = SLOT(loaded, slots.plan_runs), *more = runs ? PyNumber_Add(runs, one) : NULL;
+    int good = more ? all_free(call) : -1;
     if (good == 1 && take_locks(call, loaded, origin) < 0) good = -1;
     if (good == 1) {
         call->begun = 1;
@@ -215,7 +211,7 @@ int call_begin(Call *call, PyObject *loaded, PyObject *origin) {
     Py_XDECREF(got);
     PyErr_Clear();
     PyErr_Restore(type, value, trace);
-    Py_DECREF(more);
+    Py_XDECREF(more);
     for (Py_ssize_t i = 0; i < call->n_locks; ++i) Py_CLEAR(call->locks[i].holder);
     if (good == 1)
         for (Py_ssize_t i = 0; i < call->n_moves; ++i) {

@@ -18,7 +18,7 @@ ROOT: Final = HERE.parent.parent
 SOURCES: Final = ROOT / "dagpu" / "compiled"
 READER: Final = "DAGPU_TEST_READER"
 """The environment variable with the folder of the extension that a child is to import in the place of dagpu's own."""
-PATIENCE: Final = 300
+PATIENCE: Final = 150
 
 
 @cache
@@ -30,29 +30,50 @@ def missing() -> str:
     return "" if header.exists() else f"there is no {header}"
 
 
-def _compile(sources: Iterable[Path], library: Path, *flags: str) -> None:
-    shared = ["gcc", "-shared", "-fPIC", *flags, *map(str, sources), "-o", str(library), "-lpthread"]
-    subprocess.run(shared, check=True, capture_output=True, text=True)
+def _gcc(*arguments: object) -> None:
+    subprocess.run(["gcc", *map(str, arguments)], check=True, capture_output=True, text=True)
 
 
 def build_driver(folder: Path, *flags: str) -> Path:
     """Build the driver that does nothing in a folder, and return its path."""
     library = folder / "libnull.so"
-    _compile([HERE / "null_driver.c"], library, "-O1", "-Wall", "-Werror", *flags)
+    _gcc("-shared", "-fPIC", "-O1", "-Wall", "-Werror", *flags, HERE / "null_driver.c", "-o", library, "-lpthread")
     return library
 
 
-def build_reader(folder: Path, *flags: str, changed: Mapping[str, str] | None = None) -> Path:
-    """Build the compiled reader in a folder, and return the folder. `changed` has the whole text of some sources."""
-    copies = folder / "sources"
-    shutil.copytree(SOURCES, copies, ignore=shutil.ignore_patterns("*.so", "*.py*"))
-    for name, text in (changed or {}).items():
-        (copies / name).write_text(text, encoding="utf-8")
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    _compile(
-        sorted(copies.glob("*.c")), folder / f"_reader{suffix}", f"-I{sysconfig.get_path('include')}", "-w", *flags
-    )
+def _object(source: Path, into: Path, *flags: str) -> Path:
+    built = into / f"{source.stem}.o"
+    headers = f"-I{sysconfig.get_path('include')}", f"-I{SOURCES}"
+    _gcc("-c", "-fPIC", *flags, *headers, source, "-o", built)
+    return built
+
+
+def build_reader(folder: Path, *flags: str) -> Path:
+    """Build the compiled reader and its objects in a folder, and return the folder."""
+    _link(folder, [_object(source, folder, *flags) for source in sorted(SOURCES.glob("*.c"))], *flags)
     return folder
+
+
+def build_changed(folder: Path, whole: Path, text: str, instead: str, *flags: str) -> Path:
+    """Build the reader with another text in the place of one, which is in all sources once. `whole` has the objects of
+    the other sources. Return the folder.
+
+    Raises:
+        ValueError: the text is in no source, or more than once.
+    """
+    found = [source for source in SOURCES.glob("*.c") for _ in range(source.read_text(encoding="utf-8").count(text))]
+    if len(found) != 1:
+        raise ValueError(f"this is {len(found)} times in the sources: {text}")
+    (source,) = found
+    changed = folder / source.name
+    changed.write_text(source.read_text(encoding="utf-8").replace(text, instead), encoding="utf-8")
+    others = [each for each in whole.glob("*.o") if each.stem != source.stem]
+    _link(folder, [*others, _object(changed, folder, *flags)], *flags)
+    return folder
+
+
+def _link(folder: Path, objects: Iterable[Path], *flags: str) -> None:
+    _gcc("-shared", *flags, *objects, "-o", folder / f"_reader{sysconfig.get_config_var('EXT_SUFFIX')}")
 
 
 def use_built_reader() -> None:

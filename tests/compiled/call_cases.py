@@ -6,7 +6,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import trio
@@ -18,7 +18,7 @@ from dagpu.common.places import describe
 from dagpu.handles import state_of
 from dagpu.handles.handle_state import last_move, origin_of
 from dagpu.testing import storage_of
-from tests.compiled.worlds import CASES, TILE, WARM, Case, N, S, World, blend, case, fresh, grow, told
+from tests.compiled.worlds import CASES, TILE, WARM, Case, N, S, World, blend, case, fresh, grow, new_step, told
 from tests.programs.arithmetic import add, scale
 
 # ---- good calls, and those that are refused
@@ -38,7 +38,7 @@ def a_good_call(w: World) -> Any:
 @case(serves=4)
 def many_numbers(w: World) -> Any:
     x = fresh()
-    for number in (0.0, -0.0, 1.5, 3.4e38, -3.4028235677973366e38, 1e-45, 1e-50, -2.25, 1.5, 0.1, 5e-324):
+    for number in (0.0, -0.0, 1.5, 3.4e38, -3.4e38, 1e-45, 1e-50, -2.25, 1.5, 0.1, 5e-324):
         x = w.step(x, number).sync()
         w.note_launch(x=x)
     for number in (0, -1, 7, 1 << 24, (1 << 24) + 1, True):
@@ -216,6 +216,28 @@ def readers_of_one_tensor(w: World) -> Any:
         storage_of(shared).lock.readers = 0
 
 
+@case(serves=4)
+def parts_of_one_tensor(w: World) -> Any:
+    """Addresses that are counted from the begin of the memory."""
+
+    @pipeline
+    def mix(x: Tensor[f32], y: Any, z: Any) -> DeviceOp[Any]:
+        return blend(x.partition(TILE), 0.5, y).first().unpartition().then(lambda t: mixed(t, z))
+
+    def mixed(t: Any, z: Any) -> DeviceOp[Any]:
+        return blend(t.partition(TILE), 0.25, z).first().unpartition()
+
+    first, second = fresh(4 * N), fresh(4 * N)
+    x = fresh()
+    for number in range(WARM + 6):
+        lender = (first, second)[number // 2 % 2]
+        parts = [lender.borrow().slice(slice(at, at + N)) for at in (N, 2 * N)]
+        x = mix(x, *parts).sync()
+        for node in (0, 1):
+            w.note_launch(node, x=x, first=first, second=second)
+    return x
+
+
 @case(serves=1)
 def many_tensors(w: World) -> Any:
     """More handles than there is room for in a call without an allocation, and one of them is locked at last."""
@@ -228,14 +250,14 @@ def many_tensors(w: World) -> Any:
     for _ in range(WARM):
         many = steps(*many).sync()
     many = steps(*many).sync()
-    op = steps(*many)
-    last = storage_of(op.source.content[0][0][-1]).lock
+    op: Any = steps(*many)
+    last = storage_of(op.source.content[0][-1]).lock
     last.readers = 1
     try:
         op.sync()
     except dagpu.BorrowError as error:
         w.note(str(error))
-    held = op.source.content[0][0]
+    held = op.source.content[0]
     w.note([is_alive(each) for each in held], [w.lock_of(each) for each in held])
     last.readers = 0
     return op.sync()
@@ -358,11 +380,12 @@ def add_ctype(ctype: str, numbers: tuple[Any, ...]) -> None:
         def named(y: Any, a: Any) -> None:
             """A kernel with a number of this type."""
 
-        named.__annotations__ = {"y": Out[f32], "a": Lazy[kind], "return": None}
+        lazy, out = cast("tuple[Any, Any]", (Lazy, Out))
+        named.__annotations__ = {"y": out[f32], "a": lazy[kind], "return": None}
         made: Any = kernel(cuda=f"__global__ void named(Tile<float, 1> y, {ctype} a) {{}}")(named)
 
         @pipeline
-        def step(x: Tensor[f32], a: Any) -> DeviceOp[Any]:
+        def step(x: Tensor[f32], a: Any) -> Any:
             return made(x.partition(TILE), a).first().unpartition()
 
         x = fresh()
@@ -390,10 +413,12 @@ for _ctype, _numbers in CTYPES.items():
 
 @case()
 def in_a_task(w: World) -> Any:
+    x = fresh()
+
     async def main() -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            return w.step(fresh(), 0.5).sync()
+            return w.step(x, 0.5).sync()
 
     return trio.run(main)
 
@@ -452,13 +477,17 @@ def another_device_is_current(w: World) -> Any:
 
 @case()
 def a_recording(w: World) -> Any:
-    with dagpu.trace():
-        return w.step(fresh(), 0.5).sync()
+    x = fresh()
+    with dagpu.trace() as measured:
+        y = w.step(x, 0.5).sync()
+    w.note(str(measured).count("\n"))
+    return y
 
 
 @case()
 def nested_in_a_closure(w: World) -> Any:
-    return ones((N,)).sync and ones((N,)).then(lambda t: dagpu.value(w.step(fresh(), 0.5).sync())).sync()
+    x = fresh()
+    return ones((N,)).then(lambda t: dagpu.value(w.step(x, 0.5).sync())).sync()
 
 
 @case(serves=1)
@@ -593,6 +622,18 @@ def a_lost_device(w: World) -> Any:
         except dagpu.DeviceLostError as error:
             w.note(str(error))
     w.note_states(x, y)
+
+
+@case()
+def lost_in_another_run(w: World) -> Any:
+    """The pipeline that is called then has an idle graph."""
+    x, other = fresh(), new_step()
+    w.calls.null_fail(b"cuGraphLaunch", 700, 0)
+    try:
+        other(fresh(), 0.5).sync()
+    except dagpu.DeviceLostError as error:
+        w.note(str(error))
+    return w.step(x, 0.5).sync()
 
 
 @case()

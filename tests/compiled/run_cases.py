@@ -16,8 +16,7 @@ from tests.compiled.building import use_built_reader
 def main(library: str, module: str, *parts: str) -> None:
     use_built_reader()  # before anything of dagpu is imported
     import_module(f"tests.compiled.{module}")
-    found = import_module("tests.compiled.worlds").run_all(Path(library), parts)
-    print(json.dumps(found))
+    print(json.dumps(dict(import_module("tests.compiled.worlds").iterate(Path(library), parts))))
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ def stepped_by_hand(end: Callable[[Any], object]) -> Case:
         storages: list[Any] = []
 
         async def main() -> None:
-            x = await ones((N,))
+            x: Any = await ones((N,))
             storages.append(storage_of(x))
             steps = w.step(x, 0.5).__await__()
             w.note(type(steps.send(None)).__name__)

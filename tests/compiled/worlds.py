@@ -1,16 +1,18 @@
 """What the cases of this folder work with: a driver of their own, pipelines, and what a call leaves behind as text.
 
-A case is a function that gets a `World`, and returns or raises something. `run_all` runs the cases that a module has
-added to `CASES`, and returns what each has returned, raised, noted and left behind, as JSON has it. It is run twice in
+A case is a function that gets a `World`, and returns or raises something. `iterate` runs the cases that a module has
+added to `CASES`, and gives what each has returned, raised, noted and left behind, as JSON has it. It is run twice in
 processes of their own, with the compiled reader and without it, and the outcomes are compared.
 """
 
 import faulthandler
 import gc
+import os
 import re
 import struct
+import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
@@ -27,7 +29,7 @@ from tests.compiled.null_gpu import Driver, opened
 N: Final = 256
 TILE: Final = (64,)
 S: Final = (4, 4)
-PATIENCE: Final = 60.0
+PATIENCE: Final = float(os.environ.get("DAGPU_TEST_PATIENCE", "60"))
 """Seconds after which a case hangs."""
 WARM: Final = 6
 """Runs of a pipeline after which its calls are direct and launched as a graph."""
@@ -43,9 +45,9 @@ def blend(y: Out[f32], a: Lazy[float], x: In[f32]) -> None:
     """Stands for y += a * x."""
 
 
-def fresh(n: int = N, device: str = "cuda:0") -> Tensor[f32]:
-    made: Any = ones((n,)).on(device).sync()
-    return made
+def fresh(n: int = N, device: str = "cuda:0") -> Any:
+    """A tensor, typed so that a case may use it after it was moved."""
+    return ones((n,)).on(device).sync()
 
 
 def new_step() -> Any:
@@ -92,10 +94,14 @@ class World:
         lock = storage_of(handle).lock
         return [lock.writer is None, lock.readers, describe(lock.holder)]
 
-    def note_launch(self, **named: Any) -> None:
-        """Add the parameters of the last launch, with the addresses of handles as their names."""
-        known = {storage_of(handle).memory.address: name for name, handle in named.items()}
-        text = self.driver.parameters()
+    def note_launch(self, node: int = 0, **named: Any) -> None:
+        """Add the parameters of a node in the last launch, with the addresses of handles as their names."""
+        known: dict[int, str] = {}
+        for name, handle in named.items():
+            storage: Any = storage_of(handle)
+            start = storage.memory.address
+            known |= {start + at: f"{name} + {at}" for at in range(0, storage.nbytes, 4)}
+        text = self.driver.parameters(node)
         words = [struct.unpack_from("<Q", text, at)[0] for at in range(0, len(text) - 7, 8)]
         self.note([known.get(word, f"{word:#018x}") for word in words], text[len(words) * 8 :].hex())
 
@@ -112,6 +118,7 @@ class World:
             "contexts": self.calls.null_contexts(),
             "inside": len(EXIT_GUARD.inside),
             "live": len(self.device.live),
+            "unraisable": UNRAISABLE.copy(),
         }
         if not self.is_steady:
             return held
@@ -124,6 +131,14 @@ class World:
             "memory": self.device.memory.used,
             "log": self.driver.log(),
         }
+
+
+UNRAISABLE: Final[list[str]] = []
+"""The errors since the begin of a case that nobody could raise."""
+
+
+def _note_unraisable(found: Any) -> None:
+    UNRAISABLE.append(f"{found.exc_value!r} in {type(found.object).__name__}")
 
 
 Case: TypeAlias = Callable[[World], Any]
@@ -164,10 +179,11 @@ def outcome(function: Case, world: World) -> list[Any]:
         return told_error(error)
 
 
-def run_all(library: Path, parts: Sequence[str] = ()) -> dict[str, Any]:
-    """Run the cases whose names contain one of these parts, or all, and return their outcomes by their names."""
-    found: dict[str, Any] = {}
+def iterate(library: Path, parts: Sequence[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Iterate over the cases whose names contain one of these parts, or over all: run each, and give its outcome."""
+    sys.unraisablehook = _note_unraisable
     for name, (function, serves) in CASES.items():
+        UNRAISABLE.clear()
         if parts and not any(part in name for part in parts):
             continue
         faulthandler.dump_traceback_later(PATIENCE, exit=True)  # of a case that hangs
@@ -177,10 +193,10 @@ def run_all(library: Path, parts: Sequence[str] = ()) -> dict[str, Any]:
             before = served()[0]
             result = outcome(function, world)
             count = served()[0] - before
-            found[name] = {"result": result, "notes": told(world.notes), "rest": world.rest()}
+            found = {"result": result, "notes": told(world.notes), "rest": world.rest()}
             if READER is not None and count < serves:
-                found[name]["served"] = f"{count} of {serves} calls"
+                found["served"] = f"{count} of {serves} calls"
             del world
             plans.clear()
+        yield name, found
     faulthandler.cancel_dump_traceback_later()
-    return found

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any, Final, final
+from typing import Any, Final
 from unittest.mock import patch
 
 from hypothesis import given, settings
@@ -10,48 +10,10 @@ from hypothesis import strategies as st
 
 from dagpu import use_device
 from dagpu.tracing import cache_key, value_kinds
-from dagpu.tracing.call_guard import Guard, LeafBinding, guard_call
+from dagpu.tracing.call_guard import Guard
 from dagpu.tracing.flattened import CacheKey, Row
 from tests.support.check_mutants import check_mutants
-from tests.unit.tracing.arguments.argument_trees import AGAIN, CONTAINERS, LEAVES, Call, Tree, table_of, trees
-
-
-@final
-class Known:
-    """A call with its table."""
-
-    def __init__(self, trees: Sequence[Tree], number: float, *names: str) -> None:
-        self.trees = trees, names
-        self.call = Call(trees, names, number)
-        self.table = table = table_of(self.call.arguments, self.call.named)
-        self.key = None if table is None else table.key
-        self.told = None if table is None else self.call.told(table.key.rows[1:], table.leaves)
-
-    def guard(self) -> Guard | None:
-        table = self.table
-        if table is None:
-            return None
-        return guard_call(self.call.arguments, self.call.named, table, [LeafBinding()] * len(table.leaves))
-
-    def is_read_by(self, guard: Guard) -> bool:
-        """True if a guard accepts this call. It finds the leaves of the key then."""
-        found = guard.read(self.call.arguments, self.call.named)
-        if found is None:
-            return False
-        assert self.table is not None
-        assert list(map(id, found[1])) == list(map(id, self.table.leaves))
-        return True
-
-
-def one_leaf_changed(draw: Any, tree: Tree) -> Tree:
-    """Return a description that differs in one leaf or container at most."""
-    if isinstance(tree, str) or draw(st.integers(0, 5)) == 0:
-        return draw(trees) if draw(st.booleans()) else tree
-    kind, items = tree
-    at = draw(st.integers(0, len(items)))
-    if at == len(items):
-        return draw(st.sampled_from(sorted(CONTAINERS))), items
-    return kind, [one_leaf_changed(draw, each) if number == at else each for number, each in enumerate(items)]
+from tests.unit.tracing.arguments.known_calls import Known, pairs_differ, two_calls
 
 
 @settings(max_examples=400, deadline=None)
@@ -60,14 +22,7 @@ def test_key_guard_and_stand_ins_agree(data: st.DataObject) -> None:
     """For two calls whose nested arguments are the same or differ in one place: if one of them says that one plan
     serves both, all do."""
     with use_device("host"):
-        one = data.draw(st.lists(trees, min_size=1, max_size=3))
-        other = list(one)
-        at = data.draw(st.integers(0, len(one)))
-        if at < len(one):
-            other[at] = one_leaf_changed(data.draw, one[at])
-        names = data.draw(st.lists(st.sampled_from("xyz"), unique=True, max_size=len(one)))
-        other_names = names if data.draw(st.integers(0, 3)) else data.draw(st.permutations(names))
-        first, second = Known(one, 0, *names), Known(other, 100, *other_names)
+        first, second = two_calls(data)
         equal = first.key == second.key
         assert equal == (first.told == second.told)
         for mine, its in ((first, second), (second, first)):
@@ -78,21 +33,6 @@ def test_key_guard_and_stand_ins_agree(data: st.DataObject) -> None:
 
 
 # ---- each condition is needed
-
-TWICE: Final[list[list[Tree]]] = [
-    [name, other, again]
-    for name in ("shared", "array") for other in (name, "int") for again in (name, *AGAIN)
-]  # fmt: skip
-
-
-def pairs_differ() -> list[Known]:
-    """Calls with each leaf and each container, alone and in a list, and with one object twice."""
-    alone: list[list[Tree]] = [[each] for each in LEAVES]
-    nested: list[list[Tree]] = [[(kind, ["int", "'a'"])] for kind in CONTAINERS]
-    deep: list[list[Tree]] = [[("list", ["int", each])] for each in ("int", "'a'", "'b'", "shared", "f32(0)")]
-    more: list[list[Tree]] = [[], ["int", "int"], [("tuple", [])], [("list", [])], [("list", ["int"])]]
-    named = [Known(["int", each], 3.0, *names) for each in ("int", "'a'") for names in ("x", "y", "xy", "yx")]
-    return named + [Known(each, 3.0) for each in alone + nested + deep + more + TWICE]
 
 
 def disagreements(calls: Sequence[Known]) -> Iterator[tuple[object, object]]:
