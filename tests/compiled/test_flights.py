@@ -36,7 +36,7 @@ def outcomes(driver: Path, module: str, *, compiled: bool, calls: str = "") -> d
     return found
 
 
-@pytest.mark.parametrize("module", ["call_cases", "task_cases", "graph_cases"])
+@pytest.mark.parametrize("module", ["call_cases", "copy_cases", "task_cases", "graph_cases"])
 def test_both_readers_do_the_same(driver: Path, module: str) -> None:
     by_python = outcomes(driver, module, compiled=False)
     assert len(by_python) > 10
