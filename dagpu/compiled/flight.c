@@ -502,25 +502,54 @@ static PyObject *flight_call(PyObject *flight, PyObject *const *args, size_t fla
     return NULL;
 }
 
+/* Return an attribute of an attribute. */
+static PyObject *part_of(PyObject *object, const char *whole, const char *part) {
+    PyObject *between = PyObject_GetAttrString(object, whole), *found = between ? PyObject_GetAttrString(between, part) : NULL;
+    Py_XDECREF(between);
+    return found;
+}
+
+/* Return what a flight asks before a launch: a tuple of each device, its dropped graphs, and what it has from other
+ * libraries. */
+static PyObject *watched_of(PyObject *devices) {
+    PyObject *all = PySequence_List(devices), *found = NULL;
+    for (Py_ssize_t i = 0; all && i < PyList_GET_SIZE(all); ++i) {
+        PyObject *device = PyList_GET_ITEM(all, i), *retired = part_of(device, "retired", "gone");
+        PyObject *arrivals = retired ? part_of(device, "exchange", "arrivals") : NULL;
+        PyObject *row = arrivals ? PyTuple_Pack(3, device, retired, arrivals) : NULL;
+        Py_XDECREF(retired);
+        Py_XDECREF(arrivals);
+        if (!row) Py_CLEAR(all);
+        else PyList_SetItem(all, i, row);
+    }
+    if (all) found = PyList_AsTuple(all);
+    Py_XDECREF(all);
+    return found;
+}
+
 /* Flight(devices, idle, exclusive, graphs, functions, bases, inputs, outputs, has_arenas, gathers, exec, stream, copies) */
 static PyObject *flight_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *devices, *idle, *exclusive, *graphs, *functions, *inputs, *outputs, *exec, *stream;
+    PyObject *devices, *idle, *exclusive, *graphs, *functions, *inputs, *outputs, *exec, *stream, *watched;
     Py_ssize_t bases;
     int has_arenas, gathers, copies = 0;
-    if (!PyArg_ParseTuple(args, "O!O!O!OO!nOOppOO|i:Flight", &PyTuple_Type, &devices, &PyList_Type, &idle, &PyList_Type,
+    if (!PyArg_ParseTuple(args, "OO!O!OO!nOOppOO|i:Flight", &devices, &PyList_Type, &idle, &PyList_Type,
                           &exclusive, &graphs, &PyTuple_Type, &functions, &bases, &inputs, &outputs, &has_arenas, &gathers,
                           &exec, &stream, &copies))
         return NULL;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(devices); ++i)
-        if (!PyTuple_Check(PyTuple_GET_ITEM(devices, i)) || PyTuple_GET_SIZE(PyTuple_GET_ITEM(devices, i)) != 3)
-            return PyErr_SetString(PyExc_TypeError, "a device has its dropped graphs and its arrivals beside it"), NULL;
     if (PyTuple_GET_SIZE(functions) != 8) return PyErr_SetString(PyExc_TypeError, "a flight takes 8 functions"), NULL;
     if (must_know(&known.memory_block, &known.completed, "Flight") < 0) return NULL;
+    watched = watched_of(devices);
+    if (!watched) return NULL;
     Flight *self = (Flight *)type->tp_alloc(type, 0);
-    if (!self) return NULL;
+    PyObject *held = self ? PyTuple_Pack(2, args, watched) : NULL; /* the rest is borrowed from it */
+    Py_DECREF(watched);
+    if (!held) {
+        Py_XDECREF(self);
+        return NULL;
+    }
     self->call = flight_call;
-    self->held = Py_NewRef(args); /* the rest is borrowed from it */
-    self->devices = devices;
+    self->held = held;
+    self->devices = watched;
     self->idle = idle;
     self->exclusive = exclusive;
     self->graphs = graphs;
@@ -536,7 +565,7 @@ static PyObject *flight_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->gathers = gathers;
     self->copies = copies;
     self->n_inputs = fill_array(inputs, 2, sizeof(Pair), (void **)&self->inputs, set_pair);
-    if (self->n_inputs >= 0) self->n_outputs = fill_array(outputs, 2, sizeof(Pair), (void **)&self->outputs, set_pair);
+    if (self->n_inputs >= 0) self->n_outputs = fill_array(outputs, 4, sizeof(Pair), (void **)&self->outputs, set_pair);
     if (PyErr_Occurred()) {
         Py_DECREF(self);
         return NULL;

@@ -125,13 +125,14 @@ class Signature:
         self._arrays: list[tuple[int, Any, int, tuple[int, ...], Any]] = []
         """For each array that is copied from: its cell; the array if it is not a leaf; the index of the leaf, or -1;
         and the shape and element type with which it was traced."""
+        self._guards_arrays = True
+        """True if a guard binds all arrays: each is a leaf, and is copied from once."""
+        of_leaves: set[int | None] = {None}
         for cell, array, leaf in builder.arrays:
             constant, number = (array, -1) if leaf is None else (None, leaf)
             self._arrays.append((cell, constant, number, array.shape, array.dtype))
-        self._guards_arrays = not self._arrays or {cell for cell, *_ in self._arrays} == {
-            *self._cells_of_arrays().values()
-        }
-        """True if a guard binds all arrays: each is a leaf, and is copied from once."""
+            self._guards_arrays &= leaf not in of_leaves
+            of_leaves.add(leaf)
         self._numbers: list[tuple[int, int, Callable[[float], object], NumberUse]] = []
         """Each cell of a number, with the index of its leaf, and one of its uses with its check."""
         for (index, _), (cell, use) in builder.numbers.items():
@@ -149,14 +150,10 @@ class Signature:
         """True if a function computes a part of the result of contents. A direct call may build the result while the
         device works."""
 
-    def _cells_of_arrays(self) -> dict[int, int]:
-        """Return a cell of each array that is a leaf, by the index of that leaf."""
-        return {index: cell for cell, constant, index, _, _ in self._arrays if constant is None}
-
     def leaf_bindings(self, leaves: int) -> list[LeafBinding]:
         """Return the use of each leaf, for a guard that binds them."""
         handles = {index: (buffer, exclusive) for index, buffer, exclusive, _ in self._leaves}
-        arrays = self._cells_of_arrays()
+        arrays = {index: cell for cell, constant, index, _, _ in self._arrays if constant is None}
         found = []
         for index in range(leaves):
             buffer, lock = handles.get(index, (arrays.get(index, -1), None))

@@ -7,7 +7,7 @@ from dagpu.backends.cuda.commands.buffers import CompiledPlan, take_result
 from dagpu.backends.cuda.commands.command_list import Command, CommandListPool
 from dagpu.backends.cuda.commands.transfers import CopyIn, CopyOut
 from dagpu.backends.cuda.replay.cuda_run import CudaRun
-from dagpu.backends.cuda.replay.starts import interrupted, lose_device, wait_for_work, watched
+from dagpu.backends.cuda.replay.starts import interrupted, lose_device, wait_for_work
 from dagpu.backends.cuda.replay.submit import follow_launch
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.host.measuring import current_recorder
@@ -106,7 +106,7 @@ def copy_flight(compiled: CompiledPlan, command_lists: CommandListPool, copy: Co
 
     functions = (None, None, prepare, streams.take_exclusive, None, None, refuse, lambda: gpu.needs_context)
     flight: Strategy = READER.Flight(
-        watched(compiled), [], streams.exclusive, None, functions, 0, [], [], False, False, None, None,
+        compiled.devices, [], streams.exclusive, None, functions, 0, [], [], False, False, None, None,
         1 if is_in else 2,
     )  # fmt: skip
     return flight

@@ -178,17 +178,10 @@ def compiled_flight(compiled: CompiledPlan, command_lists: CommandListPool, grap
         GraphExec.describe_nodes, follow, refuse, lambda: gpu.needs_context,
     )  # fmt: skip
     flight: Strategy = READER.Flight(
-        watched(compiled), graphs.idle, streams.exclusive, graphs, functions, compiled.bases,
-        [tuple(each) for each in compiled.inputs], [(buffer, base) for buffer, base, _, _ in compiled.outputs],
-        bool(compiled.arenas), bool(compiled.gathers), None, None,
+        compiled.devices, graphs.idle, streams.exclusive, graphs, functions, compiled.bases, compiled.inputs,
+        compiled.outputs, bool(compiled.arenas), bool(compiled.gathers), None, None,
     )  # fmt: skip
     return flight
-
-
-def watched(compiled: CompiledPlan) -> tuple[tuple[object, ...], ...]:
-    """Return what a flight asks before a launch: each device, its dropped graphs, and what it has from other
-    libraries."""
-    return tuple([(device, device.retired.gone, device.exchange.arrivals) for device in compiled.devices])
 
 
 def captured_flight(
@@ -235,7 +228,7 @@ def captured_flight(
 
     functions = (None, streams.give_back, None, streams.take_event, None, follow, refuse, lambda: gpu.needs_context)
     flight: Strategy = READER.Flight(
-        watched(compiled), [], [], None, functions, 0, [], [], False, False, executable, stream
+        compiled.devices, [], [], None, functions, 0, [], [], False, False, executable, stream
     )  # fmt: skip
     return flight
 
