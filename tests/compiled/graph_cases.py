@@ -1,5 +1,6 @@
 """Launches of other graphs: captured ones, those with nodes that are no kernels, on several devices, and of feeds."""
 
+import signal
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -175,6 +176,62 @@ def two_devices_in_a_task(w: World) -> Any:
         return [told(x), told(y)]
 
     return trio.run(main)
+
+
+# ---- Ctrl-C
+
+
+def pressed(call: bytes, *disturb: Callable[[World], Any]) -> tuple[Case, int]:
+    """Ctrl-C in a call of the driver, of a run that something else happens to."""
+
+    def run(w: World) -> Any:
+        x = fresh()
+        op = w.step(x, 2.5)
+        for each in disturb:
+            each(w)
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        w.calls.null_press_in(call)
+        try:
+            return op.sync()
+        finally:
+            signal.signal(signal.SIGINT, before)
+            w.note_states(x, op.source.content[0][0])
+            w.note(told(w.step(fresh(), 0.5).sync()))
+
+    return run, 0
+
+
+LAUNCH, UPDATE = b"cuGraphLaunch", b"cuGraphExecKernelNodeSetParams"
+CASES["Ctrl-C in an update"] = pressed(UPDATE)
+CASES["Ctrl-C in a launch"] = pressed(LAUNCH)
+CASES["Ctrl-C in a busy run"] = pressed(b"cuStreamQuery", lambda w: w.calls.null_busy(3))
+CASES["Ctrl-C in a run that is longer than the spin"] = pressed(
+    b"cuStreamSynchronize", lambda w: w.calls.null_busy(1 << 40)
+)
+CASES["Ctrl-C in a launch that is refused"] = pressed(LAUNCH, lambda w: w.calls.null_fail(LAUNCH, 1, 0))
+CASES["Ctrl-C in an update that is refused"] = pressed(UPDATE, lambda w: w.calls.null_fail(UPDATE, 1, 0))
+
+
+@case()
+def ctrl_c_in_a_launch_over_two_devices(w: World) -> Any:
+    w.is_steady = False
+    both = on_two_devices()
+    x, y = fresh(), fresh(N, "cuda:1")
+    for _ in range(WARM):
+        x, y = both(x, y, 0.5).sync()
+    storages = storage_of(x), storage_of(y)
+    op = both(x, y, 2.5)
+    w.calls.null_busy(20_000)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    w.calls.null_press_in(b"cuStreamQuery")
+    try:
+        op.sync()
+    except KeyboardInterrupt:
+        w.note("interrupted")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    w.note([[each.lock.writer is None, each.lock.readers] for each in storages])
+    return told(both(fresh(), fresh(N, "cuda:1"), 0.5).sync())
 
 
 # ---- feeds

@@ -288,3 +288,39 @@ def ctrl_c_during_many_calls(w: World) -> Any:
     w.is_steady = False
     w.note(sum(each.lock.writer is not None or each.lock.readers > 0 for each in storages), gate_is_free())
     return [calls, caught > 100]
+
+
+@case(serves=100)
+def finalisers_that_run_ops(w: World) -> Any:
+    """The collector calls them inside of allocations of other runs. A run within the bookkeeping of another is refused;
+    any other is made."""
+    w.is_steady = False
+    ended = Counter[str]()
+
+    class Loop:
+        """An object in a cycle, which runs an op when it is collected."""
+
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            try:
+                w.step(fresh(), 0.5).sync()
+                ended["run"] += 1
+            except dagpu.NestedRunError:
+                ended["refused"] += 1
+
+    x, storages = fresh(), []
+    before = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        for _ in range(200):
+            Loop()
+            x = w.step(x, 0.5).sync()
+            storages.append(storage_of(x))
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    held = sum(each.lock.writer is not None or each.lock.readers > 0 for each in storages)
+    w.note(sum(ended.values()), held, gate_is_free())
+    return ended["run"] > 0

@@ -23,7 +23,7 @@ typedef struct { Graph *graph; } Stream; /* with the graph that runs in it; an e
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
-static char log_text[1 << 16], problem_text[1 << 12], failing[64], meeting[64];
+static char log_text[1 << 16], problem_text[1 << 12], failing[64], meeting[64], pressing[64];
 static size_t log_end, problem_end;
 static int failing_code, failing_after, lost, held, arrived, gone_on, descriptors[64], n_descriptors;
 static long busy, launches, contexts, press_every, entered;
@@ -53,6 +53,10 @@ static int enter(const char *call) {
     pthread_mutex_lock(&lock);
     say(call);
     if (press_every && ++entered % press_every == 0) kill(getpid(), SIGINT);
+    if (!strcmp(call, pressing)) {
+        pressing[0] = 0;
+        kill(getpid(), SIGINT);
+    }
     if (!strcmp(call, meeting)) {
         meeting[0] = 0;
         arrived = 1;
@@ -215,7 +219,7 @@ Stream **null_event(void) { return calloc(1, sizeof(Stream *)); }
 /* ---- what a test says, and asks ---- */
 void null_reset(void) {
     pthread_mutex_lock(&lock);
-    failing[0] = meeting[0] = log_text[log_end = 0] = problem_text[problem_end = 0] = 0;
+    failing[0] = meeting[0] = pressing[0] = log_text[log_end = 0] = problem_text[problem_end = 0] = 0;
     lost = held = n_streams = 0;
     busy = launches = contexts = press_every = 0;
     last = NULL;
@@ -266,6 +270,12 @@ void null_close(int descriptor) {
 void null_press(long every) {
     pthread_mutex_lock(&lock);
     press_every = every;
+    leave(0);
+}
+/* Ctrl-C is pressed once, in the next call of this name. */
+void null_press_in(const char *call) {
+    pthread_mutex_lock(&lock);
+    snprintf(pressing, sizeof pressing, "%s", call);
     leave(0);
 }
 /* The next call of this name waits for `null_go_on`. */
