@@ -208,10 +208,13 @@ static PyObject *run_call(PyObject *op, Serving *it, PyObject *settings) {
         flight_land(trip.flight, &trip.boarding);
         result = trip_result(&trip);
     } else if (good == 1) {
+        PyObject *type = NULL, *value = NULL, *trace = NULL; /* of a Ctrl-C that came in the driver: it is raised at the end */
+        if (PyErr_CheckSignals() < 0) PyErr_Fetch(&type, &value, &trace);
         PyObject *run = outcome == UNDER_WAY ? launched_run(trip.flight, trip.call.memory, &trip.boarding)
                                              : trip_refused(&trip, code, name, refused);
         PyObject *done = run ? PyObject_CallOneArg(known.finish, run) : NULL;
-        if (done) result = trip_result(&trip);
+        if (done && !type) result = trip_result(&trip);
+        if (type) PyErr_Restore(type, value, trace);
         Py_XDECREF(run);
         Py_XDECREF(done);
     }
