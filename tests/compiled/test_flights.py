@@ -29,7 +29,7 @@ def built_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def outcomes(driver: Path, module: str, *, compiled: bool, calls: str = "") -> dict[str, Any]:
     """Run the cases of a module, and return their outcomes."""
-    more = {"DAGPU_TEST_CALLS": calls} if calls else {}
+    more = {"DAGPU_TEST_CALLS": calls, "DAGPU_TEST_PATIENCE": "140"} if calls else {}
     ended = run_child("tests.compiled.run_cases", str(driver), module, compiled=compiled, more=more)
     assert ended.returncode == 0, ended.stderr[-4000:]
     found: dict[str, Any] = json.loads(ended.stdout)
@@ -47,9 +47,10 @@ def test_both_readers_do_the_same(driver: Path, module: str) -> None:
     assert [name for name, found in by_c.items() if any(found["rest"][each] for each in NOTHING)] == []
 
 
+@pytest.mark.deep
 def test_many_calls_leave_nothing_behind(driver: Path) -> None:
     """Of memory, references, locks and the gate; with errors, threads and Ctrl-C."""
-    by_c = outcomes(driver, "long_cases", compiled=True, calls="1000000" if DEEP else "")
+    by_c = outcomes(driver, "long_cases", compiled=True, calls="10000000" if DEEP else "")
     by_python = outcomes(driver, "long_cases", compiled=False, calls=FEW)
     level = [[], "level", "level"]
     expected: dict[str, list[Any]] = {
