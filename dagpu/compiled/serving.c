@@ -5,14 +5,14 @@
  */
 #include "calls.h"
 
-static PyObject *s_thread, *s_latest, *s_last, *s_version, *s_enabled, *s_name, *s_latest_at, *s_plans, *s_call,
+static PyObject *s_thread, *s_latest, *s_last, *s_version, *s_enabled, *s_name, *s_by_place, *s_plans, *s_call,
     *s_leaves, *s_op, *s_origin;
 static PyObject *no_names;
 
 int serving_ready(void) {
     struct { PyObject **at; const char *text; } all[] = {
         {&s_thread, "state"}, {&s_latest, "latest"}, {&s_last, "_last"}, {&s_version, "version"},
-        {&s_enabled, "_enabled"}, {&s_name, "name"}, {&s_latest_at, "latest_at"}, {&s_plans, "plans"},
+        {&s_enabled, "_enabled"}, {&s_name, "name"}, {&s_by_place, "by_place"}, {&s_plans, "plans"},
         {&s_call, "call"}, {&s_leaves, "leaves"}, {&s_op, "op"}, {&s_origin, "origin"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
         if (!(*all[i].at = PyUnicode_InternFromString(all[i].text))) return -1;
@@ -177,12 +177,20 @@ static int serve_attached(Serving *it, PyObject *attached) {
 }
 
 static int serve_structure(Serving *it, PyObject *op) {
-    PyObject *place = PyObject_GetAttr(op, s_origin);
-    PyObject *loaded = place ? PyObject_CallMethodOneArg(known.plans, s_latest_at, place) : NULL;
+    PyObject *place = PyObject_GetAttr(op, s_origin), *plans = place ? PyObject_GetAttr(known.plans, s_by_place) : NULL;
+    PyObject *key = NULL, *loaded = NULL;
+    if (plans && PyDict_CheckExact(plans) && PyTuple_CheckExact(place) && PyTuple_GET_SIZE(place) == 2)
+        key = Py_BuildValue("NO", PyLong_FromVoidPtr(PyTuple_GET_ITEM(place, 0)), PyTuple_GET_ITEM(place, 1)); /* by `id` */
+    if (key) loaded = Py_XNewRef(PyDict_GetItemWithError(plans, key));
+    Py_XDECREF(key);
+    Py_XDECREF(plans);
     Py_XDECREF(place);
-    if (!loaded) return -1;
-    int good = loaded == Py_None ? 0 : take_direct(it, loaded, s_op);
-    Py_DECREF(loaded);
+    if (PyErr_Occurred()) {
+        Py_XDECREF(loaded);
+        return -1;
+    }
+    int good = loaded ? take_direct(it, loaded, s_op) : 0;
+    Py_XDECREF(loaded);
     it->arguments = Py_NewRef(op);
     it->named = Py_NewRef(no_names);
     if (good == 1) it->cache = Py_NewRef(known.plans);

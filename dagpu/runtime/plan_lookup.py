@@ -75,7 +75,7 @@ class PlanCache:
         self.latest: LoadedPlan | None = None
         """The plan that `find` returned last, if later calls or launches may use it without a key; None once another
         plan has been stored."""
-        self._at: dict[tuple[int, int], LoadedPlan] = {}
+        self.by_place: dict[tuple[int, int], LoadedPlan] = {}
         """The plan that served the last op from a place in the code: id of the code object and offset. Its direct call
         may serve the next one. The key of the plan keeps the code object alive."""
         self.elsewhere: Final[set[_Elsewhere]] = set()
@@ -105,16 +105,16 @@ class PlanCache:
             with BOOKKEEPING:
                 if inputs.key in self._plans:
                     loaded.place = origin
-                    self._at[id(origin[0]), origin[1]] = loaded
+                    self.by_place[id(origin[0]), origin[1]] = loaded
 
     def latest_at(self, origin: Origin) -> LoadedPlan | None:
         """Return the plan that served the last op from this place, if it has a direct call for others."""
-        return None if origin is None else self._at.get((id(origin[0]), origin[1]))
+        return None if origin is None else self.by_place.get((id(origin[0]), origin[1]))
 
     def _forget_place(self, loaded: LoadedPlan) -> None:
         origin = loaded.place
         if origin is not None and self.latest_at(origin) is loaded:
-            del self._at[id(origin[0]), origin[1]]
+            del self.by_place[id(origin[0]), origin[1]]
 
     def find(self, inputs: Flattened, settings: Settings) -> LoadedPlan | None:
         """Return a plan that suits these leaves and settings, and count a hit; None if there is none."""
@@ -191,7 +191,7 @@ class PlanCache:
             _remove(self.elsewhere.pop())
         with Bookkeeping():
             self._plans.clear()
-            self._at.clear()
+            self.by_place.clear()
             self.latest = None
             self._misses = self.hits = 0
 
