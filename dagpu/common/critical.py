@@ -31,6 +31,7 @@ from threading import get_ident
 from types import FrameType
 from typing import Any, Final, Generic, NoReturn, TypeAlias, TypeVar, final
 
+from dagpu.common.compiled import teach
 from dagpu.common.errors import NestedRunError
 from dagpu.common.places import describe, here, is_ours, passes_on
 
@@ -391,6 +392,10 @@ class _DeferredInterrupt:
 _deferred_interrupt: Final = _DeferredInterrupt()
 INTERRUPT: Final = _deferred_interrupt
 """The Ctrl-C of the section on the main thread: its attribute `raised` is None if there has been none."""
+teach(
+    critical=CRITICAL, get_handler=_handler_of, set_handler=_set_handler, deferred=_deferred_interrupt,
+    end_section=end_section,
+)  # fmt: skip
 
 
 def _breaks_into_user_code(frame: FrameType | None) -> bool:

@@ -73,12 +73,24 @@ static PyObject *build_leaf(PyObject *recipe, PyObject *leaves) {
     return SLOT(state, slots.state_layout) == SLOT(recipe, slots.leaf_layout) ? Py_NewRef(leaf) : NULL;
 }
 
-static PyObject *build(PyObject *recipe, Call *call) {
+static PyObject *build(PyObject *recipe, Call *call, Section *section) {
     if (Py_IS_TYPE(recipe, (PyTypeObject *)known.new_tensor)) return build_new(recipe, call->memory);
     if (Py_IS_TYPE(recipe, (PyTypeObject *)known.leaf_memory)) {
         PyObject *leaf = build_leaf(recipe, call->leaves);
         if (leaf || PyErr_Occurred()) return leaf;
     }
+    if (Py_IS_TYPE(recipe, (PyTypeObject *)known.same_value)) return Py_XNewRef(SLOT(recipe, slots.same_value));
+    if (Py_IS_TYPE(recipe, (PyTypeObject *)known.tuple_of)) {
+        PyObject *parts = SLOT(recipe, slots.tuple_parts), *all = NULL;
+        if (parts && PyList_CheckExact(parts) && (all = PyTuple_New(PyList_GET_SIZE(parts))))
+            for (Py_ssize_t i = 0; all && i < PyTuple_GET_SIZE(all); ++i) {
+                PyObject *part = build(PyList_GET_ITEM(parts, i), call, section);
+                if (part) PyTuple_SET_ITEM(all, i, part);
+                else Py_CLEAR(all);
+            }
+        return all;
+    }
+    section_open(section);
     return PyObject_CallFunctionObjArgs(recipe, call->memory, call->leaves, NULL);
 }
 
@@ -124,9 +136,10 @@ static int read_call(Serving *it, PyObject *op, Call *call) {
 
 /* ---- a call under way ---------------------------------------------------------------------------------------------- */
 
-void trip_init(Trip *trip) {
+void trip_init(Trip *trip, int defers) {
+    section_init(&trip->section, defers);
     call_init(&trip->call);
-    trip->boarding = (Boarding){NULL, NULL, NULL, NULL, NULL};
+    trip->boarding = (Boarding){.section = &trip->section};
     trip->flight = trip->recipe = trip->cache = NULL;
 }
 
@@ -148,7 +161,7 @@ static int count_hit(PyObject *cache) {
 }
 
 PyObject *trip_result(Trip *trip) {
-    PyObject *result = build(trip->recipe, &trip->call);
+    PyObject *result = build(trip->recipe, &trip->call, &trip->section);
     if (result && trip->cache && count_hit(trip->cache) < 0) Py_CLEAR(result);
     if (result) ++served;
     return result;
@@ -199,7 +212,7 @@ static PyObject *run_call(PyObject *op, Serving *it, PyObject *settings) {
     PyObject *result = NULL, *origin = NULL;
     int outcome, code, refused;
     const char *name;
-    trip_init(&trip);
+    trip_init(&trip, 1);
     int good = trip_plan(&trip, it, settings);
     if (good == 1 && !(trip.spin > 0)) good = 0; /* a run that is not waited for at once has a `Run` */
     if (good == 1) good = (origin = start_now()) ? 1 : -1;
@@ -208,18 +221,17 @@ static PyObject *run_call(PyObject *op, Serving *it, PyObject *settings) {
         flight_land(trip.flight, &trip.boarding);
         result = trip_result(&trip);
     } else if (good == 1) {
-        PyObject *type = NULL, *value = NULL, *trace = NULL; /* of a Ctrl-C that came in the driver: it is raised at the end */
-        if (PyErr_CheckSignals() < 0) PyErr_Fetch(&type, &value, &trace);
+        section_open(&trip.section); /* a Ctrl-C that came in the driver is raised at the end */
         PyObject *run = outcome == UNDER_WAY ? launched_run(trip.flight, trip.call.memory, &trip.boarding)
                                              : trip_refused(&trip, code, name, refused);
         PyObject *done = run ? PyObject_CallOneArg(known.finish, run) : NULL;
-        if (done && !type) result = trip_result(&trip);
-        if (type) PyErr_Restore(type, value, trace);
+        if (done) result = trip_result(&trip);
         Py_XDECREF(run);
         Py_XDECREF(done);
     }
     trip_end(&trip);
     Py_XDECREF(origin);
+    if (section_close(&trip.section) < 0) Py_CLEAR(result);
     return result;
 }
 
@@ -243,8 +255,32 @@ PyObject *py_sync(PyObject *module, PyObject *op) {
 
 static PyObject *general_sync; /* the method of Python */
 
-static PyObject *method_sync(PyObject *op, PyObject *unused) {
+/* Take the frames of dagpu's own from the traceback of the error that is set, as the method of Python does. */
+static void without_our_frames(void) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (trace) PyException_SetTraceback(value, trace);
+    Py_XDECREF(trace);
+    PyObject *done = PyObject_CallOneArg(known.without_frames, value);
+    if (!done) PyErr_Clear();
+    Py_XDECREF(done);
+    PyErr_Restore(type, value, PyException_GetTraceback(value));
+}
+
+static PyObject *method_sync(PyObject *op, PyObject *const *arguments, Py_ssize_t n, PyObject *names) {
+    if (n || names) { /* the method of Python says what is wrong */
+        PyObject *few[FEW], **stack = few;
+        Py_ssize_t all = n + (names ? PyTuple_GET_SIZE(names) : 0);
+        if (all >= FEW && !(stack = PyMem_New(PyObject *, all + 1))) return PyErr_NoMemory();
+        stack[0] = op;
+        memcpy(stack + 1, arguments, (size_t)all * sizeof *stack);
+        PyObject *wrong = PyObject_Vectorcall(general_sync, stack, (size_t)n + 1, names);
+        if (stack != few) PyMem_Free(stack);
+        return wrong;
+    }
     PyObject *result = py_sync(NULL, op);
+    if (!result) without_our_frames();
     if (result != known.miss) return result;
     Py_DECREF(result);
     return PyObject_CallOneArg(general_sync, op);
@@ -254,6 +290,7 @@ static PyObject *method_sync(PyObject *op, PyObject *unused) {
 PyObject *method_of(PyObject *args, const char *signature, PyMethodDef *definition, PyObject **general) {
     PyObject *type, *function;
     if (!PyArg_ParseTuple(args, "O!O", &PyType_Type, &type, &function)) return NULL;
+    if (*general) return Py_NewRef(function); /* dagpu is imported again: the first classes keep what they have */
     PyObject *doc = PyObject_GetAttrString(function, "__doc__");
     PyObject *text = doc ? PyUnicode_FromFormat("%s%s\n--\n\n%S", definition->ml_name, signature, doc) : NULL;
     Py_XDECREF(doc);
@@ -266,6 +303,6 @@ PyObject *method_of(PyObject *args, const char *signature, PyMethodDef *definiti
 
 /* sync_method(DeviceOp, function): the method in C. */
 PyObject *py_sync_method(PyObject *module, PyObject *args) {
-    static PyMethodDef definition = {"sync", method_sync, METH_NOARGS, NULL};
+    static PyMethodDef definition = {"sync", (PyCFunction)(void (*)(void))method_sync, METH_FASTCALL | METH_KEYWORDS, NULL};
     return method_of(args, "($self)", &definition, &general_sync);
 }

@@ -30,9 +30,11 @@ typedef struct {
     Boarding boarding;
     PyObject *flight, *recipe, *cache;
     double spin;
+    Section section;
 } Trip;
 
-void trip_init(Trip *trip);
+/* With `defers` a Ctrl-C is deferred while code of Python runs; trio does that for a task. The caller closes the section. */
+void trip_init(Trip *trip, int defers);
 /* Release the locks and all that a call refers to. Its run is over, or was not begun. */
 void trip_end(Trip *trip);
 /* Take a plan and its flight, if the call is one for it. */

@@ -7,6 +7,7 @@
  * - launched.c: a launch that is under way, as a `Run` (CudaRun).
  * - serving.c, calls.c, landing.c: the plan that serves an op, and the whole of a call of sync() and of `await` by these.
  * - pipeline_op.c: the op that a call of a pipeline returns.
+ * - section.c: defers a Ctrl-C, and refuses runs, where a call needs code of Python (begin_section).
  * - module.c: what Python gives to them: classes with the places of their slots, and objects.
  *
  * Each part does what its reference in Python does, by the same data, and refuses what it does not know: then the
@@ -35,8 +36,8 @@ typedef struct {
     PyObject *memory_block, *graph_exec, *cuda_stream, *launch_parameters, *inside, *exit_guard, *recorder, *completed;
     /* calls */
     PyObject *then, *value, *pure, *graph_launch, *device_op, *direct_call, *settings, *interpreter_class, *interpreter;
-    PyObject *thread_local_, *outside, *block, *async_library, *started, *origins, *ours, *is_ours, *chosen_device, *chosen_mesh;
-    PyObject *lookup, *variables, *keys, *plans, *finish, *miss, *shared_tensor, *thread_state, *leaf_memory, *new_tensor;
+    PyObject *thread_local_, *outside, *critical, *block, *async_library, *started, *origins, *ours, *is_ours, *chosen_device, *chosen_mesh;
+    PyObject *lookup, *variables, *keys, *plans, *finish, *miss, *get_handler, *set_handler, *deferred, *end_section, *without_frames, *shared_tensor, *thread_state, *same_value, *tuple_of, *leaf_memory, *new_tensor;
 } Known;
 extern Known known;
 
@@ -46,7 +47,7 @@ typedef struct {
     Py_ssize_t storage_device, storage_nbytes, storage_memory, storage_lock, storage_graph, storage_lost, storage_shares;
     Py_ssize_t plan_runs, plan_direct, plan_graph_from, plan_graph_ready, plan_compiled, plan_settings, plan_spin, plan_pace, plan_place, plan_prepared;
     Py_ssize_t lock_writer, lock_readers, lock_holder;                             /* Lock */
-    Py_ssize_t thread_where;                                                      /* ThreadState */
+    Py_ssize_t thread_where, thread_hold, thread_signals;                                                      /* ThreadState */
     Py_ssize_t block_address;                                                     /* MemoryBlock */
     Py_ssize_t graph_raw, graph_parameters, graph_arenas, graph_nodes;            /* GraphExec */
     Py_ssize_t stream_raw, stream_submitting, stream_marks;                                                        /* CudaStream */
@@ -58,6 +59,7 @@ typedef struct {
     Py_ssize_t launch_captured, launch_origin;                                    /* GraphLaunch */
     Py_ssize_t direct_read, direct_build, direct_attaches, direct_on_failure;     /* DirectCall */
     Py_ssize_t settings_spin, settings_direct;                                    /* Settings */
+    Py_ssize_t same_value, tuple_parts;                                           /* SameValue, TupleOf */
     Py_ssize_t leaf_index, leaf_kind, leaf_layout;                                /* LeafMemory */
     Py_ssize_t new_device, new_nbytes, new_buffer, new_layout, new_origin;        /* NewTensor */
 } Slots;
@@ -79,12 +81,27 @@ static inline PyObject *exchange_slot(PyObject *object, Py_ssize_t offset, PyObj
     return before;
 }
 
+/* ---- the section of a call (section.c) --------------------------------------------------------------------------- */
+
+typedef struct {
+    PyObject *thread; /* the state of the thread while the section is open; NULL while it is not */
+    int defers;       /* a Ctrl-C is deferred: no loop of trio does that */
+    int installed;
+    PyObject *type, *value, *trace; /* the Ctrl-C that came before */
+} Section;
+
+void section_init(Section *section, int defers);
+/* Open the section, unless it is open, or the call is within one. It does not fail: an error is raised at its end. */
+void section_open(Section *section);
+/* Close it. Return -1 with the Ctrl-C that came meanwhile, in the place of any other error. */
+int section_close(Section *section);
+
 /* ---- a call whose inputs have been read (gate.c) -------------------------------------------------------------- */
 
 typedef struct {
     PyObject *lock;
     int exclusive;
-    PyObject *holder; /* what the lock had before, until the gate is open */
+    PyObject *holder; /* what the lock had before, until the run is over */
 } LockUse;
 
 typedef struct {
@@ -144,6 +161,7 @@ extern PyTypeObject FlightType, NodesType;
 /* What a run through an idle graph holds. */
 typedef struct {
     PyObject *graph, *stream, *nodes, *bases, *arenas;
+    Section *section; /* what is opened before code of Python runs; NULL within the section of a run of Python */
 } Boarding;
 
 typedef enum { NOT_NOW = 0, LANDED = 1, UNDER_WAY = 2, REFUSED = 3 } Outcome;

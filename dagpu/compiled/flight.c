@@ -59,6 +59,11 @@ static void set_pair(void *to, PyObject *row) {
 
 static PyObject *s_lost, *s_is_small, *s_raw, *s_handle, *s_address;
 
+/* Code of Python runs next. */
+static void python_begins(Boarding *boarding) {
+    if (boarding->section) section_open(boarding->section);
+}
+
 static int list_append(PyObject *list, PyObject *item) { return PyList_Append(list, item); }
 
 /* Remove and return the last item of a list; NULL without an error if there is none. */
@@ -80,9 +85,10 @@ static int is_unset(PyObject *variable) {
 }
 
 /* Return 1 if an idle graph may be launched now at all. */
-static int may_fly(Flight *self) {
+static int may_fly(Flight *self, Boarding *boarding) {
     if (self->is_useless || (!self->exec && !self->copies && !PyList_GET_SIZE(self->idle))) return 0;
     if (!self->knows_context) { /* once there is a graph: to find that out takes a launch */
+        python_begins(boarding);
         PyObject *needs = PyObject_CallNoArgs(self->needs_context);
         if (!needs) return -1;
         self->knows_context = needs == Py_True ? -1 : 1;
@@ -114,7 +120,10 @@ static int board_captured(Flight *self, Boarding *boarding) {
 /* Take a stream of its own for a run. */
 static int take_stream(Flight *self, Boarding *boarding) {
     boarding->stream = list_pop(self->exclusive);
-    if (!boarding->stream && !PyErr_Occurred()) boarding->stream = PyObject_CallNoArgs(self->take_stream);
+    if (!boarding->stream && !PyErr_Occurred()) {
+        python_begins(boarding);
+        boarding->stream = PyObject_CallNoArgs(self->take_stream);
+    }
     if (boarding->stream && Py_IS_TYPE(boarding->stream, (PyTypeObject *)known.cuda_stream)) return 1;
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "this is no stream");
     return -1;
@@ -123,6 +132,7 @@ static int take_stream(Flight *self, Boarding *boarding) {
 /* Take memory and a stream for a copy. Python tells where to, where from and how many bytes the driver has to copy, unless
  * it has to do more than that. */
 static int board_copy(Flight *self, PyObject *memory, Boarding *boarding) {
+    python_begins(boarding);
     boarding->bases = PyObject_CallOneArg(self->take_memory, memory);
     if (!boarding->bases) return -1;
     if (!PyTuple_Check(boarding->bases) || PyTuple_GET_SIZE(boarding->bases) != 3) return 0;
@@ -153,6 +163,7 @@ static int take_graph(Flight *self, Boarding *boarding, int quick) {
     }
     if (self->is_small) boarding->graph = list_pop(self->idle);
     if (!boarding->graph && !PyErr_Occurred()) {
+        python_begins(boarding);
         PyObject *found = PyObject_CallOneArg(self->borrow, boarding->bases);
         if (found && found != Py_None) boarding->graph = found;
         else Py_XDECREF(found);
@@ -164,6 +175,7 @@ static int take_graph(Flight *self, Boarding *boarding, int quick) {
     if (!raw || raw == Py_None) return 0;
     PyObject *nodes = SLOT(boarding->graph, slots.graph_nodes);
     if (!nodes || nodes == Py_None) { /* it has not been described yet */
+        python_begins(boarding);
         PyObject *made = PyObject_CallOneArg(self->describe, boarding->graph);
         if (!made) return -1;
         Py_DECREF(made);
@@ -176,8 +188,8 @@ static int take_graph(Flight *self, Boarding *boarding, int quick) {
 
 int flight_board(PyObject *flight, PyObject *memory, Boarding *boarding, int quick) {
     Flight *self = (Flight *)flight;
-    *boarding = (Boarding){NULL, NULL, NULL, NULL, NULL};
-    int good = may_fly(self), missing = self->gathers;
+    *boarding = (Boarding){.section = boarding->section};
+    int good = may_fly(self, boarding), missing = self->gathers;
     if (good != 1) return good;
     if (self->exec) return board_captured(self, boarding);
     if (self->copies) {
@@ -200,6 +212,7 @@ int flight_board(PyObject *flight, PyObject *memory, Boarding *boarding, int qui
         PyObject *kept = SLOT(boarding->graph, slots.graph_arenas);
         int has_kept = kept && PyList_CheckExact(kept) && PyList_GET_SIZE(kept);
         if (missing || (self->has_arenas && !has_kept)) {
+            python_begins(boarding);
             boarding->arenas = PyObject_CallFunctionObjArgs(self->take_memory, boarding->graph, memory, boarding->bases, NULL);
             if (!boarding->arenas) good = -1;
         } else if (self->has_arenas) {
@@ -233,6 +246,7 @@ void flight_leave(PyObject *flight, Boarding *boarding) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     if (boarding->graph) { /* by the way of Python: it may be new, or broken */
+        if (!PyCFunction_Check(self->give_back)) python_begins(boarding);
         PyObject *done = PyObject_CallOneArg(self->give_back, boarding->graph);
         if (!done) PyErr_WriteUnraisable(boarding->graph);
         Py_XDECREF(done);
@@ -420,7 +434,7 @@ int flight_fly(PyObject *flight, PyObject *memory, Boarding *boarding, double sp
     int found = 0, node_refused = -1, launched = 0;
     const char *name = "cuGraphLaunch";
     int64_t wait = spin > 0 ? (int64_t)(spin * 1e9) : 0;
-    unsigned epoch = nodes->epoch;
+    uint64_t epoch = nodes->epoch;
     Py_BEGIN_ALLOW_THREADS
     if (changed) { /* without a context the driver of CUDA 13.0 ends the process */
         void *popped;
@@ -463,6 +477,7 @@ int flight_fly(PyObject *flight, PyObject *memory, Boarding *boarding, double sp
 PyObject *flight_follow(PyObject *flight, PyObject *memory, Boarding *boarding) {
     Flight *self = (Flight *)flight;
     PyObject *arenas = boarding->arenas ? boarding->arenas : Py_None;
+    python_begins(boarding);
     PyObject *run = PyObject_CallFunctionObjArgs(self->follow, boarding->graph, boarding->stream, memory, arenas, NULL);
     clear(boarding);
     return run;
@@ -472,6 +487,7 @@ PyObject *flight_refused(PyObject *flight, PyObject *memory, Boarding *boarding,
     Flight *self = (Flight *)flight;
     PyObject *arenas = boarding->arenas ? boarding->arenas : Py_None;
     PyObject *graph = boarding->graph ? boarding->graph : Py_None;
+    python_begins(boarding);
     PyObject *run = PyObject_CallFunction(
         self->refuse, "OOOOisii", graph, boarding->stream, memory, arenas, code, call, refused == -2, refused);
     clear(boarding);
@@ -486,7 +502,7 @@ static PyObject *flight_call(PyObject *flight, PyObject *const *args, size_t fla
     }
     double spin = PyFloat_AsDouble(args[1]);
     if (spin == -1.0 && PyErr_Occurred()) return NULL;
-    Boarding boarding;
+    Boarding boarding = {.section = NULL};
     if (((Flight *)flight)->copies && !(spin > 0)) return Py_NewRef(Py_None); /* whoever does not wait has a `Run` */
     int code, refused, good = flight_board(flight, args[0], &boarding, 0);
     const char *call;

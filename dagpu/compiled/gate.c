@@ -37,7 +37,11 @@ void call_clear(Call *call) {
     PyErr_Fetch(&type, &value, &trace);
     Py_CLEAR(call->memory);
     Py_CLEAR(call->leaves);
-    while (call->n_locks) Py_DECREF(call->locks[--call->n_locks].lock);
+    while (call->n_locks) {
+        LockUse *use = &call->locks[--call->n_locks];
+        Py_DECREF(use->lock);
+        Py_XDECREF(use->holder); /* maybe the last that refers to its code, whose end may run code of Python */
+    }
     while (call->n_moves) {
         Move *move = &call->moves[--call->n_moves];
         Py_DECREF(move->handle);
@@ -212,7 +216,6 @@ int call_begin(Call *call, PyObject *loaded, PyObject *origin) {
     PyErr_Clear();
     PyErr_Restore(type, value, trace);
     Py_XDECREF(more);
-    for (Py_ssize_t i = 0; i < call->n_locks; ++i) Py_CLEAR(call->locks[i].holder);
     if (good == 1)
         for (Py_ssize_t i = 0; i < call->n_moves; ++i) {
             Move *move = &call->moves[i];

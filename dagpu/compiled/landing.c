@@ -32,7 +32,7 @@ PyObject *py_launch(PyObject *module, PyObject *op) {
     if (!known.new_tensor || !PyObject_TypeCheck(op, (PyTypeObject *)known.device_op)) return Py_NewRef(known.miss);
     Landing *self = PyObject_New(Landing, &LandingType);
     if (!self) return NULL;
-    trip_init(&self->trip);
+    trip_init(&self->trip, 0);
     self->run = self->pace = NULL;
     PyObject *settings = NULL, *origin = NULL;
     Serving it;
@@ -55,6 +55,7 @@ PyObject *py_launch(PyObject *module, PyObject *op) {
                                          : trip_refused(&self->trip, code, name, refused);
         good = self->run ? 1 : PyErr_Occurred() ? -1 : 0;
     }
+    if (section_close(&self->trip.section) < 0) good = -1;
     if (good == 1) return (PyObject *)self;
     Py_DECREF(self);
     if (good < 0) return NULL;
@@ -68,6 +69,7 @@ static PyObject *landing_result(PyObject *self_, PyObject *unused) {
     if (!self->trip.call.begun) return PyErr_SetString(PyExc_RuntimeError, "the call has ended"), NULL;
     PyObject *result = trip_result(&self->trip);
     trip_end(&self->trip);
+    if (section_close(&self->trip.section) < 0) Py_CLEAR(result);
     return result;
 }
 

@@ -5,6 +5,7 @@
  * refuses a call, a CudaRun goes on with it, and all that is asked of it is passed on to that.
  */
 #include "compiled.h"
+#include <pthread.h>
 #include <time.h>
 
 typedef struct {
@@ -13,20 +14,25 @@ typedef struct {
     PyObject *run; /* the run of Python that goes on; NULL for none */
     Boarding boarding;
     int is_flying; /* neither over, nor passed on */
+    unsigned taken_after; /* so many forks */
     int is_taken;  /* a thread polls it, or passes it on: the others wait, and free nothing of it */
 } Launched;
 
 static PyTypeObject LaunchedType;
 
+static unsigned forks; /* the forks between the first process and this one: who has taken a launch before is not here */
+static void count_fork(void) { ++forks; }
+
 /* Take a launch, which another thread may have while it is in the driver, or in code of Python. */
 static void take(Launched *self) {
-    while (self->is_taken) {
+    while (self->is_taken && self->taken_after == forks) {
         struct timespec moment = {0, 20000};
         Py_BEGIN_ALLOW_THREADS
         nanosleep(&moment, NULL);
         Py_END_ALLOW_THREADS
     }
     self->is_taken = 1;
+    self->taken_after = forks;
 }
 
 /* Note that a launch is no live run any more. It is taken. */
@@ -83,9 +89,11 @@ PyObject *launched_run(PyObject *flight, PyObject *memory, Boarding *boarding) {
     self->live = live;
     self->run = NULL;
     self->boarding = *boarding;
-    *boarding = (Boarding){NULL, NULL, NULL, NULL, NULL};
+    self->boarding.section = NULL;
+    *boarding = (Boarding){.section = boarding->section};
     self->is_flying = 1;
     self->is_taken = 0;
+    self->taken_after = forks;
     PyObject_GC_Track((PyObject *)self);
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(live); ++i) {
         if (!PySet_Add(PyTuple_GET_ITEM(live, i), (PyObject *)self)) continue;
@@ -124,7 +132,7 @@ static PyObject *asked(Launched *self, const char *method, PyObject *argument, P
 
 static PyObject *launched_done(PyObject *self_, PyObject *unused) {
     Launched *self = (Launched *)self_;
-    if (self->is_taken) Py_RETURN_FALSE; /* another thread looks */
+    if (self->is_taken && self->taken_after == forks) Py_RETURN_FALSE; /* another thread looks */
     int over = poll(self, 0.0);
     if (over < 0) return NULL;
     return over || !self->run ? PyBool_FromLong(over) : asked(self, "done", NULL, PyBool_FromLong(1));
@@ -255,4 +263,7 @@ static PyTypeObject LaunchedType = {
     .tp_getset = attributes,
     .tp_free = PyObject_GC_Del,
 };
-int launched_ready(void) { return PyType_Ready(&LaunchedType); }
+int launched_ready(void) {
+    if (pthread_atfork(NULL, NULL, count_fork)) return PyErr_NoMemory(), -1;
+    return PyType_Ready(&LaunchedType);
+}

@@ -7,6 +7,7 @@ Known known;
 Slots slots;
 PyObject *s_state, *zero, *one;
 
+int section_ready(void);
 int flight_ready(void);
 int serving_ready(void);
 int calls_ready(void);
@@ -23,10 +24,11 @@ static const struct { const char *name; size_t at; } objects[] = {
     OBJECT(tensor), OBJECT(tensor_mut), OBJECT(loaded_plan), OBJECT(memory_block), OBJECT(graph_exec), OBJECT(cuda_stream),
     OBJECT(launch_parameters), OBJECT(inside), OBJECT(exit_guard), OBJECT(recorder), OBJECT(completed), OBJECT(then),
     OBJECT(value), OBJECT(pure), OBJECT(graph_launch), OBJECT(device_op), OBJECT(direct_call), OBJECT(settings),
-    OBJECT(interpreter_class), OBJECT(interpreter), OBJECT(thread_local_), OBJECT(outside), OBJECT(block),
+    OBJECT(interpreter_class), OBJECT(interpreter), OBJECT(thread_local_), OBJECT(outside), OBJECT(critical), OBJECT(block),
     OBJECT(async_library), OBJECT(started), OBJECT(origins), OBJECT(ours), OBJECT(is_ours), OBJECT(chosen_device), OBJECT(chosen_mesh),
-    OBJECT(lookup), OBJECT(variables), OBJECT(keys), OBJECT(plans), OBJECT(finish), OBJECT(miss), OBJECT(shared_tensor),
-    OBJECT(leaf_memory), OBJECT(new_tensor), OBJECT(lock), OBJECT(thread_state),
+    OBJECT(lookup), OBJECT(variables), OBJECT(keys), OBJECT(plans), OBJECT(finish), OBJECT(get_handler), OBJECT(set_handler),
+    OBJECT(deferred), OBJECT(end_section), OBJECT(without_frames), OBJECT(miss), OBJECT(shared_tensor),
+    OBJECT(same_value), OBJECT(tuple_of), OBJECT(leaf_memory), OBJECT(new_tensor), OBJECT(lock), OBJECT(thread_state),
 };
 
 #define PLACE(object, slot, at) {offsetof(Known, object), slot, offsetof(Slots, at)}
@@ -39,7 +41,8 @@ static const struct { size_t object; const char *slot; size_t at; } places[] = {
     PLACE(storage, "nbytes", storage_nbytes), PLACE(storage, "memory", storage_memory),
     PLACE(storage, "lock", storage_lock), PLACE(storage, "graph", storage_graph), PLACE(storage, "lost", storage_lost),
     PLACE(storage, "shares", storage_shares), PLACE(lock, "writer", lock_writer), PLACE(lock, "readers", lock_readers),
-    PLACE(lock, "holder", lock_holder), PLACE(thread_state, "where", thread_where), PLACE(loaded_plan, "runs", plan_runs),
+    PLACE(lock, "holder", lock_holder), PLACE(thread_state, "where", thread_where),
+    PLACE(thread_state, "hold", thread_hold), PLACE(thread_state, "gets_signals", thread_signals), PLACE(loaded_plan, "runs", plan_runs),
     PLACE(loaded_plan, "direct", plan_direct), PLACE(loaded_plan, "graph_from", plan_graph_from),
     PLACE(loaded_plan, "graph_is_ready", plan_graph_ready), PLACE(loaded_plan, "settings", plan_settings),
     PLACE(loaded_plan, "is_compiled", plan_compiled),
@@ -55,7 +58,8 @@ static const struct { size_t object; const char *slot; size_t at; } places[] = {
     PLACE(graph_launch, "origin", launch_origin), PLACE(direct_call, "read", direct_read),
     PLACE(direct_call, "_build", direct_build), PLACE(direct_call, "_attaches", direct_attaches),
     PLACE(direct_call, "_on_failure", direct_on_failure), PLACE(settings, "spin", settings_spin),
-    PLACE(settings, "direct", settings_direct), PLACE(leaf_memory, "_index", leaf_index),
+    PLACE(settings, "direct", settings_direct), PLACE(same_value, "_value", same_value),
+    PLACE(tuple_of, "_parts", tuple_parts), PLACE(leaf_memory, "_index", leaf_index),
     PLACE(leaf_memory, "_kind", leaf_kind), PLACE(leaf_memory, "_layout", leaf_layout),
     PLACE(new_tensor, "_device", new_device), PLACE(new_tensor, "_nbytes", new_nbytes),
     PLACE(new_tensor, "_buffer", new_buffer), PLACE(new_tensor, "_layout", new_layout),
@@ -125,7 +129,7 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__reader(void) {
     if (!(s_state = PyUnicode_InternFromString("_state")) || !(zero = PyLong_FromLong(0)) || !(one = PyLong_FromLong(1)))
         return NULL;
-    int (*all[])(void) = {flight_ready, serving_ready, calls_ready, pipeline_ready, launched_ready, landing_ready};
+    int (*all[])(void) = {section_ready, flight_ready, serving_ready, calls_ready, pipeline_ready, launched_ready, landing_ready};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
         if (all[i]() < 0) return NULL;
     PyObject *module = PyModule_Create(&definition);

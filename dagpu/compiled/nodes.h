@@ -3,7 +3,7 @@
 #define DAGPU_NODES_H
 #include "compiled.h"
 
-typedef struct { void *node, *params; unsigned epoch; } KernelNode;
+typedef struct { void *node, *params; uint64_t epoch; } KernelNode;
 typedef struct { char *at; int64_t distance; } Address;
 typedef struct { char *at; int letter; } NumberAt; /* the letter of the struct module */
 typedef struct {
@@ -17,7 +17,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *held; /* what keeps the parameters and the graph of the driver alive */
     void *exec, *context;
-    unsigned epoch;
+    uint64_t epoch;
     int has_others; /* Python updates some nodes */
     Py_ssize_t n_nodes, n_bases, n_sources;
     KernelNode *nodes;

@@ -36,11 +36,13 @@ static PyObject *move_arguments(PyObject *const *arguments, Py_ssize_t n, PyObje
             PyTuple_SET_ITEM(held, i, Py_NewRef(arguments[i]));
             continue;
         }
-        PyObject *state = SLOT(arguments[i], slots.handle_state), *fresh = new_object(known.tensor);
+        PyObject *fresh = new_object(known.tensor), *state = SLOT(arguments[i], slots.handle_state);
+        good = fresh && state && Py_IS_TYPE(state, (PyTypeObject *)known.handle_state); /* it may have moved meanwhile */
+        if (fresh) PyTuple_SET_ITEM(held, i, fresh);
+        if (!good) break;
+        SLOT(fresh, slots.handle_state) = Py_NewRef(state);
         records[i] = PyTuple_Pack(4, how, origin, SLOT(state, slots.state_layout), SLOT(state, slots.state_origin));
-        good = fresh && records[i];
-        if (fresh) SLOT(fresh, slots.handle_state) = Py_NewRef(state);
-        PyTuple_SET_ITEM(held, i, fresh);
+        good = records[i] != NULL;
     }
     for (Py_ssize_t i = 0; good && i < n; ++i) { /* an allocation may have run code that moves one, and one may be there twice */
         if (!records[i]) continue;

@@ -36,7 +36,7 @@ from dagpu.runtime.plan_lookup import direct_call, plans
 from dagpu.runtime.run_call import settle
 from dagpu.runtime.trio_waits import TrioWaits, await_steps, await_user, protected
 from dagpu.runtime.waits import BlockingWaits, block_until_done, drive
-from dagpu.tracing.results import LeafMemory, NewTensor
+from dagpu.tracing.results import LeafMemory, NewTensor, SameValue, TupleOf
 
 _T = TypeVar("_T")
 _RUN: Final = "an op was run"
@@ -370,19 +370,16 @@ RUNNER.set(_CurrentInterpreter())
 
 
 def _finish(run: Run) -> None:
-    """Wait for a run that the compiled reader has started, and raise its failures with the user's frames alone."""
-    try:
-        with Section(_RUN):
-            drive(settle(run, _blocking, 0.0))
-    except BaseException as error:
-        without_our_frames(error)
-        raise
+    """Wait for a run that the compiled reader has started, in a section of its own, and raise its failures."""
+    drive(settle(run, _blocking, 0.0))
 
 
 if isinstance(variables, dict):  # else each look-up is a call
     teach(
         interpreter=_current, interpreter_class=StreamInterpreter, settings=Settings, thread_local_=CURRENT_THREAD,
         outside=OUTSIDE, async_library=async_library, variables=variables, keys=(_DEVICE, _SPIN, _VERIFY, _DIRECT),
-        plans=plans, finish=_finish, then=Then, value=Value, pure=Pure, graph_launch=GraphLaunch, device_op=DeviceOp,
-        shared_tensor=SharedTensor, thread_state=ThreadState, leaf_memory=LeafMemory, new_tensor=NewTensor,
+        plans=plans, finish=_finish, without_frames=without_our_frames, then=Then,
+        value=Value, pure=Pure, graph_launch=GraphLaunch, device_op=DeviceOp, shared_tensor=SharedTensor,
+        thread_state=ThreadState, leaf_memory=LeafMemory, new_tensor=NewTensor, same_value=SameValue,
+        tuple_of=TupleOf,
     )  # fmt: skip
