@@ -1,8 +1,8 @@
 /* A whole call: `op.sync()` of an op whose plan is launched as one graph.
  *
- * The references are _run_now in dagpu.runtime.interpreter, with direct_call and DirectCall.now. There is no section
- * around a call here. None is needed: from its first effect to its end, all that runs is code of C, and what Python code
- * goes on with is over or belongs to a `Run`.
+ * The references are _run_now in dagpu.runtime.interpreter, with direct_call and DirectCall.now. There is no section around
+ * a call as a whole: while code of C alone runs, nothing comes in between. Where a call needs Python, it opens one
+ * (section.c), and closes it once all is given back.
  */
 #include "calls.h"
 
