@@ -6,12 +6,11 @@
  */
 #include "calls.h"
 
-static PyObject *s_hits, *s_suits, *s_flight;
+static PyObject *s_hits, *s_suits;
 static unsigned long long served, refused_calls;
 
 int calls_ready(void) {
-    struct { PyObject **at; const char *text; } all[] = {
-        {&s_hits, "hits"}, {&s_suits, "suits"}, {&s_flight, "flight"}};
+    struct { PyObject **at; const char *text; } all[] = {{&s_hits, "hits"}, {&s_suits, "suits"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
         if (!(*all[i].at = PyUnicode_InternFromString(all[i].text))) return -1;
     return 0;
@@ -235,8 +234,8 @@ static PyObject *run_call(PyObject *op, Serving *it, PyObject *settings) {
     return result;
 }
 
-/* sync(op): the result of a run of an op; `MISS`, with no effect, if Python must run it. */
-PyObject *py_sync(PyObject *module, PyObject *op) {
+/* Return the result of a run of an op; `MISS`, with no effect, if Python must run it. */
+static PyObject *sync_op(PyObject *op) {
     if (!known.new_tensor || !PyObject_TypeCheck(op, (PyTypeObject *)known.device_op)) return Py_NewRef(known.miss);
     PyObject *result = NULL, *settings = NULL;
     Serving it;
@@ -279,7 +278,7 @@ static PyObject *method_sync(PyObject *op, PyObject *const *arguments, Py_ssize_
         if (stack != few) PyMem_Free(stack);
         return wrong;
     }
-    PyObject *result = py_sync(NULL, op);
+    PyObject *result = sync_op(op);
     if (!result) without_our_frames();
     if (result != known.miss) return result;
     Py_DECREF(result);

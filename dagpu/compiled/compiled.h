@@ -29,28 +29,33 @@
 
 typedef struct {
     /* rows */
-    PyObject *handle_base, *handle_state, *storage, *no_graph, *argument_error, *ndarray, *same_element, *lock, *cut_matches;
+    PyObject *handle_base, *handle_state, *storage, *no_graph, *argument_error, *ndarray, *same_element, *lock,
+        *cut_matches;
     /* gate */
     PyObject *acquire, *release, *taken, *new_handle, *tensor, *tensor_mut, *loaded_plan;
     /* flight */
     PyObject *memory_block, *graph_exec, *cuda_stream, *launch_parameters, *inside, *exit_guard, *recorder, *completed;
     /* calls */
     PyObject *then, *value, *pure, *graph_launch, *device_op, *direct_call, *settings, *interpreter_class, *interpreter;
-    PyObject *thread_local_, *outside, *critical, *block, *async_library, *started, *origins, *ours, *is_ours, *chosen_device, *chosen_mesh;
-    PyObject *lookup, *variables, *keys, *plans, *finish, *miss, *get_handler, *set_handler, *deferred, *end_section, *without_frames, *shared_tensor, *thread_state, *same_value, *tuple_of, *leaf_memory, *new_tensor;
+    PyObject *thread_local_, *outside, *critical, *block, *async_library, *started, *origins, *ours, *is_ours,
+        *chosen_device, *chosen_mesh;
+    PyObject *lookup, *variables, *keys, *plans, *finish, *miss, *get_handler, *set_handler, *deferred, *end_section,
+        *without_frames, *shared_tensor, *thread_state, *same_value, *tuple_of, *leaf_memory, *new_tensor;
 } Known;
 extern Known known;
 
 typedef struct {
     Py_ssize_t handle_state, handle_moved;                                        /* HandleBase */
     Py_ssize_t state_kind, state_storage, state_layout, state_origin, state_lender, state_loan, state_holders;
-    Py_ssize_t storage_device, storage_nbytes, storage_memory, storage_lock, storage_graph, storage_lost, storage_shares;
-    Py_ssize_t plan_runs, plan_direct, plan_graph_from, plan_graph_ready, plan_compiled, plan_settings, plan_spin, plan_pace, plan_place, plan_prepared;
+    Py_ssize_t storage_device, storage_nbytes, storage_memory, storage_lock, storage_graph, storage_lost,
+        storage_shares;
+    Py_ssize_t plan_runs, plan_direct, plan_graph_from, plan_graph_ready, plan_compiled, plan_settings, plan_spin,
+        plan_pace, plan_place, plan_prepared;
     Py_ssize_t lock_writer, lock_readers, lock_holder;                             /* Lock */
-    Py_ssize_t thread_where, thread_hold, thread_signals;                                                      /* ThreadState */
+    Py_ssize_t thread_where, thread_hold, thread_signals; /* ThreadState */
     Py_ssize_t block_address;                                                     /* MemoryBlock */
     Py_ssize_t graph_raw, graph_parameters, graph_arenas, graph_nodes;            /* GraphExec */
-    Py_ssize_t stream_raw, stream_submitting, stream_marks;                                                        /* CudaStream */
+    Py_ssize_t stream_raw, stream_submitting, stream_marks; /* CudaStream */
     Py_ssize_t parameters_bases, parameters_numbers;                              /* LaunchParameters */
     Py_ssize_t guard_begun;                                                       /* ExitGuard */
     Py_ssize_t then_source, then_f, then_origin, then_plans;                      /* Then */
@@ -68,7 +73,8 @@ extern Slots slots;
 /* The content of a slot, which is NULL if it is not set. The object must be of the class of the slot. */
 #define SLOT(object, offset) (*(PyObject **)((char *)(object) + (offset)))
 
-extern PyObject *s_state, *zero, *one;
+/* Names of attributes. A name that is made for one look-up would stay in the cache of types until another takes its place. */
+extern PyObject *s_state, *s_thread, *s_origin, *s_flight, *s_live, *s_shape, *s_dtype, *zero, *one;
 
 /* Set an error and return -1 unless Python has given all objects from `first` to `last`, which are neighbours in
  * `Known`. `what` is the part that needs them. */
@@ -204,7 +210,6 @@ int launched_poll(PyObject *run, double seconds);
 
 /* ---- whole calls (calls.c) -------------------------------------------------------------------------------------- */
 
-PyObject *py_sync(PyObject *module, PyObject *op);
 PyObject *py_may_serve(PyObject *module, PyObject *op);
 PyObject *py_launch(PyObject *module, PyObject *op);
 PyObject *py_sync_method(PyObject *module, PyObject *args);

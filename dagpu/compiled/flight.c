@@ -57,7 +57,7 @@ static void set_pair(void *to, PyObject *row) {
     *(Pair *)to = (Pair){PyLong_AsSsize_t(PyTuple_GET_ITEM(row, 0)), PyLong_AsSsize_t(PyTuple_GET_ITEM(row, 1))};
 }
 
-static PyObject *s_lost, *s_is_small, *s_raw, *s_handle, *s_address;
+static PyObject *s_lost, *s_is_small, *s_handle, *s_address;
 
 /* Code of Python runs next. */
 static void python_begins(Boarding *boarding) {
@@ -154,7 +154,7 @@ static int set_base(PyObject *memory, Pair *pair, PyObject *bases) {
 }
 
 /* Take an idle graph, or another one by the way of Python. Return 1 if there is one that has been instantiated. */
-static int take_graph(Flight *self, Boarding *boarding, int quick) {
+static int take_graph(Flight *self, Boarding *boarding) {
     if (!self->is_small) { /* not known before there is a topology */
         PyObject *small = PyObject_GetAttr(self->graphs, s_is_small);
         if (!small) return -1;
@@ -207,7 +207,7 @@ int flight_board(PyObject *flight, PyObject *memory, Boarding *boarding, int qui
         if (found < 0) good = -1;
         missing |= !found;
     }
-    if (good == 1) good = take_graph(self, boarding, quick);
+    if (good == 1) good = take_graph(self, boarding);
     if (good == 1) {
         PyObject *kept = SLOT(boarding->graph, slots.graph_arenas);
         int has_kept = kept && PyList_CheckExact(kept) && PyList_GET_SIZE(kept);
@@ -331,7 +331,7 @@ PyObject *flight_live(PyObject *flight) {
     Py_ssize_t n = PyTuple_GET_SIZE(devices);
     PyObject *all = PyTuple_New(n);
     for (Py_ssize_t i = 0; all && i < n; ++i) {
-        PyObject *live = PyObject_GetAttrString(PyTuple_GET_ITEM(PyTuple_GET_ITEM(devices, i), 0), "live");
+        PyObject *live = PyObject_GetAttr(PyTuple_GET_ITEM(PyTuple_GET_ITEM(devices, i), 0), s_live);
         if (live && PySet_CheckExact(live)) {
             PyTuple_SET_ITEM(all, i, live);
             continue;
@@ -618,7 +618,7 @@ PyTypeObject FlightType = {
 
 int flight_ready(void) {
     struct { PyObject **at; const char *text; } all[] = {
-        {&s_lost, "lost"}, {&s_is_small, "is_small"}, {&s_raw, "raw"}, {&s_handle, "handle"}, {&s_address, "address"}};
+        {&s_lost, "lost"}, {&s_is_small, "is_small"}, {&s_handle, "handle"}, {&s_address, "address"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
         if (!(*all[i].at = PyUnicode_InternFromString(all[i].text))) return -1;
     return 0;

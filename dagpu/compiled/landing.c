@@ -19,7 +19,7 @@ PyObject *py_may_serve(PyObject *module, PyObject *op) {
     if (!known.new_tensor || !PyObject_TypeCheck(op, (PyTypeObject *)known.device_op)) Py_RETURN_FALSE;
     int good = find_serving(op, &it);
     PyObject *prepared = good == 1 ? SLOT(it.loaded, slots.plan_prepared) : NULL;
-    PyObject *flight = prepared ? PyObject_GetAttrString(prepared, "flight") : NULL;
+    PyObject *flight = prepared ? PyObject_GetAttr(prepared, s_flight) : NULL;
     clear_serving(&it);
     if (PyErr_Occurred()) return NULL;
     int serves = flight && Py_IS_TYPE(flight, &FlightType) && flight_is_awaited(flight);

@@ -5,7 +5,7 @@
 
 Known known;
 Slots slots;
-PyObject *s_state, *zero, *one;
+PyObject *s_state, *s_thread, *s_origin, *s_flight, *s_live, *s_shape, *s_dtype, *zero, *one;
 
 int section_ready(void);
 int flight_ready(void);
@@ -113,7 +113,6 @@ static PyMethodDef functions[] = {
      "begin(reading, loaded, origin): lock the memory of a call, move its handles and count its run; see begin_run."},
     {"end", py_end, METH_O, "end(reading): release the locks of a call; see end_run."},
     {"set_driver", py_set_driver, METH_O, "set_driver(addresses): take the addresses of the driver's functions by name."},
-    {"sync", py_sync, METH_O, "sync(op): the result of an op; `MISS`, with no effect, if Python must run it."},
     {"may_serve", py_may_serve, METH_O, "may_serve(op): whether an idle graph may serve a run of this op."},
     {"launch", py_launch, METH_O,
      "launch(op): the `Landing` of an op's run in a task; `MISS`, with no effect, if Python must run it."},
@@ -127,8 +126,12 @@ static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, "dagpu.compiled._reader", "The compiled reader of the table of a run.", -1, functions};
 
 PyMODINIT_FUNC PyInit__reader(void) {
-    if (!(s_state = PyUnicode_InternFromString("_state")) || !(zero = PyLong_FromLong(0)) || !(one = PyLong_FromLong(1)))
-        return NULL;
+    struct { PyObject **at; const char *text; } names[] = {
+        {&s_state, "_state"}, {&s_thread, "state"}, {&s_origin, "origin"}, {&s_flight, "flight"}, {&s_live, "live"},
+        {&s_shape, "shape"}, {&s_dtype, "dtype"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
+        if (!(*names[i].at = PyUnicode_InternFromString(names[i].text))) return NULL;
+    if (!(zero = PyLong_FromLong(0)) || !(one = PyLong_FromLong(1))) return NULL;
     int (*all[])(void) = {section_ready, flight_ready, serving_ready, calls_ready, pipeline_ready, launched_ready, landing_ready};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
         if (all[i]() < 0) return NULL;

@@ -136,10 +136,10 @@ static int read_number(Number *row, PyObject *number, Call *call) {
 
 static int read_array(Array *row, PyObject *array, Call *call) {
     if (!Py_IS_TYPE(array, (PyTypeObject *)known.ndarray)) return 0;
-    PyObject *shape = PyObject_GetAttrString(array, "shape"), *dtype = NULL;
+    PyObject *shape = PyObject_GetAttr(array, s_shape), *dtype = NULL;
     int good = shape ? PyObject_RichCompareBool(shape, row->shape, Py_EQ) : -1;
     if (good == 1) {
-        dtype = PyObject_GetAttrString(array, "dtype");
+        dtype = PyObject_GetAttr(array, s_dtype);
         if (!dtype) good = -1;
         else if (dtype != row->element) {
             PyObject *same = PyObject_CallFunctionObjArgs(known.same_element, dtype, row->element, NULL);
@@ -158,7 +158,7 @@ static int read_array(Array *row, PyObject *array, Call *call) {
 /* Return 1 if a node was built at the place of a row, 0 if not, -1 with an error. */
 static int is_built_there(Inner *row, PyObject *node) {
     if (!row->code) return 1;
-    PyObject *origin = PyObject_GetAttrString(node, "origin");
+    PyObject *origin = PyObject_GetAttr(node, s_origin);
     if (!origin) return -1;
     int good = origin == row->code;
     if (!good && origin != Py_None && row->code != Py_None && PyTuple_Check(origin) && PyTuple_GET_SIZE(origin) == 2)

@@ -57,7 +57,7 @@ void section_open(Section *section) {
     PyObject *type, *value, *trace;
     if (section->thread) return;
     PyErr_Fetch(&type, &value, &trace);
-    PyObject *thread = PyObject_GetAttrString(known.thread_local_, "state");
+    PyObject *thread = PyObject_GetAttr(known.thread_local_, s_thread);
     if (thread && Py_IS_TYPE(thread, (PyTypeObject *)known.thread_state) && SLOT(thread, slots.thread_where) == known.outside) {
         section->thread = Py_NewRef(thread);
         Py_XDECREF(exchange_slot(thread, slots.thread_where, Py_NewRef(known.critical)));

@@ -5,15 +5,15 @@
  */
 #include "calls.h"
 
-static PyObject *s_thread, *s_latest, *s_last, *s_version, *s_enabled, *s_name, *s_by_place, *s_plans, *s_call,
-    *s_leaves, *s_op, *s_origin;
+static PyObject *s_latest, *s_last, *s_version, *s_enabled, *s_name, *s_by_place, *s_plans, *s_call,
+    *s_leaves, *s_op;
 static PyObject *no_names;
 
 int serving_ready(void) {
     struct { PyObject **at; const char *text; } all[] = {
-        {&s_thread, "state"}, {&s_latest, "latest"}, {&s_last, "_last"}, {&s_version, "version"},
+        {&s_latest, "latest"}, {&s_last, "_last"}, {&s_version, "version"},
         {&s_enabled, "_enabled"}, {&s_name, "name"}, {&s_by_place, "by_place"}, {&s_plans, "plans"},
-        {&s_call, "call"}, {&s_leaves, "leaves"}, {&s_op, "op"}, {&s_origin, "origin"}};
+        {&s_call, "call"}, {&s_leaves, "leaves"}, {&s_op, "op"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
         if (!(*all[i].at = PyUnicode_InternFromString(all[i].text))) return -1;
     return (no_names = PyTuple_New(0)) ? 0 : -1;

@@ -159,8 +159,7 @@ def awaited_calls(w: World) -> Any:
         await many(FIRST)
         before = counts()
         await many(OTHERS // 10)
-        # Some hundred blocks come and go with the objects that trio and the collector keep for a while.
-        return ["level" if abs(b - a) < 5 * SLACK else b - a for a, b in zip(before, counts(), strict=True)]
+        return ["level" if abs(b - a) < SLACK else b - a for a, b in zip(before, counts(), strict=True)]
 
     return trio.run(main)
 
