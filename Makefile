@@ -57,7 +57,7 @@ READ_BY_PYTHON := $(addprefix tests/behaviour/,graphs interop live pipelines pro
 pure: $(VENV)/.stamp-dev
 	DAGPU_COMPILED=0 "$(BIN)/python" -m pytest -q -n $(JOBS) $(READ_BY_PYTHON)
 
-# The properties on all of their examples, of which `make test` tries three tenths, and interrupts in four times as many ways.
+# The properties on all of their examples, of which `make test` tries three tenths, and interrupts in six times as many ways.
 # Clusters whose workers are killed at any point, and those that speak TLS, are tested here alone.
 deep: $(VENV)/.stamp-dev
 	DAGPU_DEEP=1 "$(BIN)/python" -m pytest -q -n $(JOBS) -m deep

@@ -3,8 +3,10 @@
     python -m benchmarks.cluster            keeps results/cluster.json and cluster.md
     python -m benchmarks.cluster --quick    fewer samples; keeps nothing
 
-A part that does nothing else: a chain of kernels on 1 KiB, in parts of one kernel, on one worker; the plain task takes
-an array and returns one of the same size, with the same restriction to that worker. Parts of 100 ms wait in their host
+A part that does nothing else: a chain of kernels on 1 KiB, in parts of one instruction, on one worker, and a fan of
+lanes that need nothing of each other, half of them on each worker. For each part there is a plain task, which takes an
+array and returns one of the same size, with the same restriction to a worker, in one graph for all tasks. Ours and
+theirs run in turns. Parts of 100 ms wait in their host
 body, as a worker's thread waits for its GPU, so they need no core: a worker runs two at a time. The plain tasks wait
 likewise, each with its array, in the same processes, in turns with ours. Other rows have parts that compute for 100 ms:
 with two cores for the workers, the scheduler and this process, no system reaches the work alone there.
@@ -22,7 +24,9 @@ from typing import Any
 import numpy as np
 import trio
 from dask._task_spec import Task, TaskRef
+from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from distributed import Client
+from distributed.client import _wait as wait_for_futures
 from numpy.typing import NDArray
 
 from benchmarks.support.table import Span, Table, load_average, machine, now, save, show
@@ -31,7 +35,7 @@ from dagpu.cluster.cutting import cut
 from dagpu.cluster.report import CLUSTER_COSTS
 from tests.support.paths import ROOT
 
-SIZE, PARTS, LONG = 256, 60, 0.1
+SIZE, PARTS, FAN, LONG = 256, 60, 120, 0.1
 CHAIN, WIDE = 8, 24
 LANES, CORES = 4, 2
 """Parts that two workers of two threads run at once, and cores of this machine."""
@@ -92,6 +96,25 @@ def wide(count: int, step: Any) -> Any:
     return zip_ops(*[chain(1, step, [f"w{at % 2}/host:0"]) for at in range(count)])
 
 
+def functions(count: int) -> Any:
+    """An op of `count` functions of the host that need nothing of each other, half of them on each worker."""
+    return zip_ops(*[value(SIZE).host_map(make_zeros).on(f"w{at % 2}/host:0") for at in range(count)])
+
+
+def make_zeros(size: int) -> NDArray[i32]:
+    return np.zeros(size, i32)
+
+
+def staying(count: int, step: Any) -> Any:
+    """An op of `count` kernels that need nothing of each other, whose results stay on their workers."""
+    lanes = []
+    for at in range(count):
+        place = f"w{at % 2}/host:0"
+        x = from_host(np.zeros(SIZE, i32)).on(place)
+        lanes.append(step(empty((SIZE,), i32).on(place).partition((SIZE,)), x).first().unpartition())
+    return zip_ops(*lanes)
+
+
 def plain_task(x: NDArray[Any]) -> NDArray[Any]:
     """Do what a part does: take an array, and make one."""
     return x + i32(1)
@@ -104,6 +127,24 @@ def plain_chain(client: Any, address: str, number: int) -> object:
     for before, key in pairwise(keys):
         graph[key] = Task(key, plain_task, TaskRef(before))
     return client.get(graph, keys[-1], workers=[address], allow_other_workers=True)
+
+
+def plain_fan(client: Any, addresses: Sequence[str], number: int, count: int = 3, fetch: bool = True) -> object:
+    """Run the lanes of the same fan as plain tasks of Dask, some for each lane; fetch the results, or keep them."""
+    layers: dict[str, MaterializedLayer] = {}
+    name = f"fan-{count}-{number}"
+    for at, address in enumerate(addresses):
+        graph: dict[str, Any] = {}
+        for lane in range(at, FAN, len(addresses)):
+            keys = [f"{name}-{lane}-{step}" for step in range(count)]
+            graph[keys[0]] = Task(keys[0], np.zeros, SIZE, i32)
+            for before, key in pairwise(keys):
+                graph[key] = Task(key, plain_task, TaskRef(before))
+        where = {"workers": [address], "allow_other_workers": True}
+        layers[f"{name}-{at}"] = MaterializedLayer(graph, annotations=where)
+    last = [f"{name}-{lane}-{count - 1}" for lane in range(FAN)]
+    found = client.get(HighLevelGraph(layers, {each: set() for each in layers}), last, sync=fetch)
+    return found if fetch else client.sync(wait_for_futures, found)
 
 
 def plain_wait(x: NDArray[Any]) -> NDArray[Any]:
@@ -141,20 +182,34 @@ def timed(run: Callable[[], object]) -> Span:
 
 
 def against_dask(cluster: Cluster, rounds: int) -> list[Table]:
-    """A part beside a task of plain Dask."""
-    table = Table(f"A part of a chain of {PARTS + 2}, on one worker", "ms a part", ratio_to="plain Dask")
-    address = cluster.workers[0].address
-    op = chain(PARTS, next_one, ["w0/host:0"])
-    plain, ours = [], []
-    with Client(cluster.scheduler, set_as_default=False) as client:
-        for number in range(rounds + 1):
-            plain.append(timed(partial(plain_chain, client, address, number)))
-            ours.append(timed(partial(cluster.run_sync, op)))
-    scale = 1e3 / (PARTS + 2)
-    table.add("plain Dask, the same values", plain[1:], scale, base=plain[1:])
-    target = 1.1 * float(np.median([span.wall for span in plain[1:]])) * scale
-    table.add("dagpu", ours[1:], scale, base=plain[1:], target=target)
-    return [table]
+    """A part beside a task of plain Dask, in a chain and in a fan."""
+    addresses = [worker.address for worker in cluster.workers]
+    halves = "half of them on each worker"
+    shapes: list[tuple[str, int, Any, Any]] = [
+        (f"a chain of {PARTS + 2}, on one worker", PARTS + 2, chain(PARTS, next_one, ["w0/host:0"]), plain_chain),
+        (f"a fan of {FAN} lanes of three, {halves}", 3 * FAN, wide(FAN, next_one), plain_fan),
+        (f"a fan of {FAN} functions of the host, {halves}", FAN, functions(FAN), partial(plain_fan, count=1)),
+        (
+            f"a fan of {FAN} lanes of two whose results stay, {halves}",
+            2 * FAN,
+            staying(FAN, next_one),
+            partial(plain_fan, count=2, fetch=False),
+        ),
+    ]
+    tables = []
+    for name, count, op, peer in shapes:
+        where: Any = addresses[0] if peer is plain_chain else addresses
+        plain, ours = [], []
+        with Client(cluster.scheduler, set_as_default=False) as client:
+            for number in range(rounds + 1):
+                plain.append(timed(partial(peer, client, where, number)))
+                ours.append(timed(partial(cluster.run_sync, op)))
+        table, scale = Table(f"A part of {name}", "ms a part", ratio_to="plain Dask"), 1e3 / count
+        table.add("plain Dask, the same values", plain[1:], scale, base=plain[1:])
+        target = float(np.median([span.wall for span in plain[1:]])) * scale
+        table.add("dagpu", ours[1:], scale, base=plain[1:], target=target)
+        tables.append(table)
+    return tables
 
 
 def long_parts(cluster: Cluster, rounds: int) -> list[Table]:
@@ -232,7 +287,7 @@ async def measured(quick: bool) -> list[Table]:
     """Return all tables."""
     tables: list[Table] = []
     rounds = 3 if quick else 7
-    short = Cluster.local(2, part_seconds=1e-9, window=64, timeout=120.0)
+    short = Cluster.local(2, part_seconds=1e-9, timeout=120.0)
     long = Cluster.local(2, part_seconds=LONG / 2, costs=COSTS, timeout=120.0)
     for opening, measures in ((short, (cutting, against_dask)), (long, (long_parts, killed))):
         async with opening as cluster:

@@ -5,20 +5,33 @@
 
 The op is a tiled Cholesky factorisation, n (n + 1) (n + 2) / 6 instructions for n x n tiles. Time is processor time, on
 one core, of the placement alone: from a program to devices and copies, and where it says so to the placed program.
+
+Two tables compare the orders and devices that the policies choose with HEFT and PEFT, over the task graphs of
+benchmarks/support/task_graphs.py. All makespans are those of the policies' own cost model.
 """
 
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from itertools import chain
+from statistics import fmean
+from typing import Any, final
 
+from benchmarks.support.heft import heft, peft
+from benchmarks.support.makespan_bound import lower_bound
+from benchmarks.support.plan_times import simulate
 from benchmarks.support.table import Grid, load_average, machine, pin_to_one_core, save, show
-from dagpu import CostModel, Device, Mesh, Spread
+from benchmarks.support.task_graphs import UNIT, TaskGraph, sets
+from dagpu import CostModel, Device, ListSchedule, Mesh, Spread
 from dagpu.handles.device_handles import driver_of
+from dagpu.plans.mesh_simulation import MeshSimulation
+from dagpu.plans.order_search import RUNS
 from dagpu.plans.placing import OwnerPlacement, place
-from dagpu.plans.policies import SingleStream
+from dagpu.plans.policies import Placement, SingleStream
 from dagpu.plans.program import Buffer, Launch, Program, Role
+from dagpu.plans.scheduler import schedule
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import quiet_collector
 from tests.programs.plain_programs import kernel
@@ -72,22 +85,43 @@ def timed(call: Callable[[], Any], repeats: int) -> tuple[float, float, Any]:
     return best, clock, result
 
 
+def hosts(devices: int) -> Mesh:
+    """Return a mesh of devices, in nodes of eight."""
+    driver = driver_of(find_device("host:0"))
+    return Mesh([Device("host", n % A_NODE, driver, f"node{n // A_NODE}") for n in range(devices)])
+
+
 def by_cost(tiles: int, repeats: int) -> Grid:
     """Measure `place` with `Spread`."""
     grid = Grid(
         f"Spread, {tiles} x {tiles} tiles, to the placed program",
-        ["instructions", "placed", "us an instruction", "us a placed one", "makespan / bound"],
+        [
+            "instructions",
+            "placed",
+            "us an instruction",
+            "us a placed one",
+            "makespan / bound",
+            "with search: us an instruction",
+            "makespan / bound",
+        ],
     )
-    grid.note = "Placed instructions are those and the copies between devices. Target: 20 us an instruction."
+    grid.note = (
+        "Placed instructions are those and the copies between devices. Target: 20 us an instruction, without a search "
+        f"(runs=0). With it, a plan is made for {RUNS} runs. Nodes of eight devices, 50 GB/s between them."
+    )
     program, _ = factorisation(tiles)
     count = len(program.instructions)
-    for devices in (1, 2, 4, 8):
-        there = Mesh([f"host:{number}" for number in range(devices)])
-        policy = Spread(there, costs=costs())
-        seconds, _, placed = timed(partial(place, program, policy, there), repeats)
-        made, run = len(placed.instructions), policy.assign(program, there).run
-        bound = max(count * SECONDS / devices, (3 * tiles - 2) * SECONDS)
-        row = [count, made, 1e6 * seconds / count, 1e6 * seconds / made, run.makespan / bound]
+    for devices in (1, 2, 4, 8, 16, 64):
+        there = hosts(devices)
+        row: list[float] = [count]
+        for runs in (0, RUNS):
+            policy = Spread(there, costs=costs(), runs=runs)
+            seconds, _, placed = timed(partial(place, program, policy, there), repeats)
+            made, run = len(placed.instructions), policy.assign(program, there).run
+            bound = max(count * SECONDS / devices, (3 * tiles - 2) * SECONDS)
+            row += [] if runs else [made]
+            row += [1e6 * seconds / count] if runs else [1e6 * seconds / count, 1e6 * seconds / made]
+            row.append(run.makespan / bound)
         grid.rows[f"{devices} devices"] = row
     return grid
 
@@ -119,13 +153,106 @@ def by_owner(cases: list[tuple[int, int, int]]) -> Grid:
 def _owned(tiles: int, rows: int, columns: int) -> list[float]:
     """Return a row of `by_owner`."""
     program, places = factorisation(tiles)
-    count, devices, driver = len(program.instructions), rows * columns, driver_of(find_device("host:0"))
-    there = Mesh([Device("host", n % A_NODE, driver, f"node{n // A_NODE}") for n in range(devices)])
-    policy = OwnerPlacement(there, [(r % rows) * columns + c % columns for r, c in places], costs())
+    count, devices = len(program.instructions), rows * columns
+    policy = OwnerPlacement(hosts(devices), [(r % rows) * columns + c % columns for r, c in places], costs())
     seconds, clock, plan = timed(partial(policy.plan, program), 1)
     bound = max(count * SECONDS / devices, (3 * tiles - 2) * SECONDS)
     moved, times = plan.sent.sum() / 1e12, [1e6 * seconds / count, seconds, clock]
     return [count, devices, len(plan.first), moved, plan.makespan / bound, *times]
+
+
+# ---- beside HEFT and PEFT
+
+NEAR = 1.05
+"""Target: no more times the best of three, in 95 % of the graphs."""
+CCRS = (0.1, 0.5, 2.0, 8.0)
+LANES = 4
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A graph by the three, in times of the lower bound; and the seconds of planning for each task."""
+
+    ratios: tuple[float, ...]
+    """Ours, that of HEFT and that of PEFT."""
+    planning: float
+
+    @property
+    def behind(self) -> float:
+        """Ours over the best of the three."""
+        return self.ratios[0] / min(self.ratios)
+
+
+def on_lanes(graph: TaskGraph) -> Trial:
+    """Return the plans of a graph for one device with four lanes."""
+    model = CostModel()
+    policy = ListSchedule(LANES, model)
+    program = replace(graph.program("cuda:0"), policies=(policy,))
+    seconds, _, placement = timed(partial(policy.place, program), 1)
+    times, before = model.times(program), program.accesses.predecessors
+    bound = lower_bound(program, model, LANES)
+    found = [placement]
+    for listed in (heft, peft):
+        made = listed(times, before, [0.0] * len(times), LANES)
+        found.append(Placement(made.processors, made.order))
+    least = max(bound.critical_path, bound.work)
+    spans = [simulate(schedule(program, each), model).makespan / least for each in found]
+    return Trial(tuple(spans), seconds / len(times))
+
+
+def on_mesh(graph: TaskGraph, ccr: float, devices: int) -> Trial:
+    """Return the placements of a graph on a mesh. Those of HEFT and PEFT are simulated with the copies' contention."""
+    model, there = CostModel(), Mesh([f"host:{number}" for number in range(devices)])
+    policy, program = Spread(there, costs=model), graph.program("host:auto", ccr, model)
+    seconds, _, assigned = timed(partial(policy.assign, program, there), 1)
+    simulation = MeshSimulation(program, there, model)
+    before = program.accesses.predecessors
+    bound = max(simulation.versions.by_path(simulation.times)[1], simulation.work() / devices)
+    spans = [assigned.run.makespan / bound]
+    for listed in (heft, peft):
+        made = listed(simulation.times, before, simulation.copy_seconds(), devices)
+        spans.append(simulation.run(made.order, made.processors).makespan / bound)
+    return Trial(tuple(spans), seconds / len(before))
+
+
+def beside(small: bool) -> list[Grid]:
+    """Compare with HEFT and PEFT, on one device and on meshes."""
+    columns = ["graphs", "ours, %", "HEFT, %", "PEFT, %", "near the best, %", "most behind, %", "planning, us a task"]
+    lanes = Grid(f"Makespan above the bound, mean: one device, {LANES} lanes", columns)
+    lanes.note = (
+        "The bound is max(critical path, work / lanes). Near the best is at most 5 % behind the best of the three; "
+        "most behind is ours above the best. Target: the least mean in each set, and 95 % near. A task takes about "
+        f"{10e3 * UNIT:g} ms, and a plan is made for {RUNS} runs."
+    )
+    meshes = Grid("Makespan above the bound, mean: meshes", columns)
+    meshes.note = (
+        f"Each graph at four ratios of communication to computation: {', '.join(f'{ccr:g}' for ccr in CCRS)}. The "
+        "bound has no copies in it. HEFT and PEFT do not know that copies share a device's link; their orders and "
+        "devices are simulated as ours are. The targets are the same."
+    )
+    graphs = sets(small=small)
+    _fill(lanes, "", {name: [on_lanes(graph) for graph in group] for name, group in graphs.items()})
+    for devices in (2, 4, 8):
+        found = {
+            name: [on_mesh(graph, ccr, devices) for graph in group for ccr in CCRS] for name, group in graphs.items()
+        }
+        _fill(meshes, f"{devices} devices: ", found)
+    return [lanes, meshes]
+
+
+def _fill(grid: Grid, prefix: str, found: dict[str, list[Trial]]) -> None:
+    """Add a row for each set, and one for all of them."""
+    for name, trials in {**found, "all": list(chain.from_iterable(found.values()))}.items():
+        grid.rows[prefix + name] = _row(trials)
+
+
+def _row(trials: list[Trial]) -> list[float]:
+    """Return a row of `beside`."""
+    means = [100 * (fmean(each) - 1) for each in zip(*[trial.ratios for trial in trials], strict=True)]
+    near = 100 * sum(trial.behind <= NEAR for trial in trials) / len(trials)
+    worst, planning = 100 * (max(trial.behind for trial in trials) - 1), 1e6 * fmean(trial.planning for trial in trials)
+    return [len(trials), *means, near, worst, planning]
 
 
 def main() -> None:
@@ -136,7 +263,7 @@ def main() -> None:
     about = machine(("numpy",))
     pin_to_one_core()
     cases = [(16, 4, 4)] if quick else [(60, 8, 8), (181, 8, 8), (181, 32, 32), (181, 100, 100)]
-    tables = [by_cost(8 if quick else 20, 2 if quick else 15), by_owner(cases)]
+    tables = [*beside(quick), by_cost(8 if quick else 20, 2 if quick else 15), by_owner(cases)]
     about["load average after"] = load_average()
     print(show(tables, about))
     if not quick:

@@ -111,7 +111,30 @@ def _compile(commands: _Commands) -> None:
     parser.set_defaults(run=run)
 
 
-_COMMANDS: tuple[Callable[[_Commands], None], ...] = (_info, _explain, _trace, _check, _compile)
+def _check_kernels(commands: _Commands) -> None:
+    parser = commands.add_parser(
+        "check-kernels",
+        help="run a script with the CUDA text of each launch checked on the host, without a GPU",
+        description="Run a script, unchanged, on the host. The CUDA text of each launch runs in three orders of "
+        "threads and blocks, with each access checked, and its results are compared with those of the host body. Then "
+        "every other kernel that the file declares is compiled for the host. The exit status is 0 if nothing was "
+        "found, else 1, or the script's.",
+        epilog="Arguments after -- go to the script: python -m dagpu check-kernels train.py -- --epochs 2",
+    )
+    parser.add_argument("script", metavar="FILE")
+    parser.add_argument(
+        "--tolerance", type=float, help="the largest difference allowed, as a part of the largest element of an output"
+    )
+
+    def run(arguments: argparse.Namespace, passed_on: Sequence[str]) -> int:
+        from dagpu.entry.kernel_checks import check_kernels
+
+        return check_kernels(arguments.script, passed_on, arguments.tolerance)
+
+    parser.set_defaults(run=run)
+
+
+_COMMANDS: tuple[Callable[[_Commands], None], ...] = (_info, _explain, _trace, _check, _compile, _check_kernels)
 
 
 def main(arguments: Sequence[str]) -> int:

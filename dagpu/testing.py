@@ -2,8 +2,9 @@
 
 Tests of pipelines need `exploring`, which runs a plan in adversarial orders, `program_of` and `plan_of`, and
 `plans.info()`, which counts what was planned. Tests of policies build a `Program` by hand, `schedule` it and `verify`
-the `Plan`. A stand-in for a GPU implements `Gpu` and the other protocols of the driver. These names stay where they
-are while the modules behind them move. Nothing in dagpu imports this module.
+the `Plan`. `checking_kernels` checks the CUDA text of each launch, as the fixture `check_kernels` of pytest does, and
+`texts_run` chooses the order of its threads. A stand-in for a GPU implements `Gpu` and the other protocols of the
+driver. These names stay where they are while the modules behind them move. Nothing in dagpu imports this module.
 """
 
 from typing import Any
@@ -15,17 +16,19 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     CopyNode,
     EnqueuedWork,
     FillNode,
-    Function,
     Gpu,
     GraphNode,
     IfNode,
     KernelLaunch,
-    Limits,
     RawGraph,
     RawStream,
 )
 from dagpu.backends.explore import Exploration, Search, exploring
 from dagpu.backends.host import HostBackend
+from dagpu.backends.host.cuda_text.compilers import Mode, find_cxx
+from dagpu.backends.host.cuda_text.launching import Order, texts_run
+from dagpu.backends.host.cuda_text.text_checks import CheckedKernels, checking_kernels
+from dagpu.backends.kernel_text.loaded_function import Function, Limits
 from dagpu.backends.protocol import Failure, Prepared, Run
 from dagpu.common.layout import check_tiling, contiguous_layout, slice_layout
 from dagpu.handles import live_state
@@ -63,14 +66,15 @@ from dagpu.runtime.interpreter import plan_of
 from dagpu.runtime.plan_lookup import plans
 
 __all__ = [
-    "ALIGNMENT", "HOST", "LAUNCH", "Allocate", "Arange", "Buffer", "CapturedNode", "Cell", "Constant",
+    "ALIGNMENT", "HOST", "LAUNCH", "Allocate", "Arange", "Buffer", "CapturedNode", "Cell", "CheckedKernels", "Constant",
     "CopyDtoD", "CopyDtoH", "CopyHtoD", "CopyNode", "EnqueuedWork", "Execute", "Exploration", "Failure", "Fill",
     "FillNode", "Form", "Function", "Gpu", "GraphLaunch", "GraphNode", "HostBackend", "HostBody", "HostCall", "If",
-    "IfNode", "Instruction", "KernelLaunch", "KernelSpec", "Lane", "Launch", "Limits", "Locks", "Normal", "Param",
-    "Plan", "Prepared", "Program", "RawGraph", "RawStream", "Record", "Release", "Role", "Run", "Search", "Step",
-    "Tiles", "Uniform", "View", "Wait", "backend", "check_tiling", "contiguous_layout", "declared_kernels",
-    "driver_of", "exploring", "find_compiler", "handles_in", "live_state", "nodes_of", "parts_of", "plan_of", "plans",
-    "program_of", "replaced_backend", "schedule", "slice_layout", "storage_of", "verify",
+    "IfNode", "Instruction", "KernelLaunch", "KernelSpec", "Lane", "Launch", "Limits", "Locks", "Mode", "Normal",
+    "Order", "Param", "Plan", "Prepared", "Program", "RawGraph", "RawStream", "Record", "Release", "Role", "Run",
+    "Search", "Step", "Tiles", "Uniform", "View", "Wait", "backend", "check_tiling", "checking_kernels",
+    "contiguous_layout", "declared_kernels", "driver_of", "exploring", "find_compiler", "find_cxx", "handles_in",
+    "live_state", "nodes_of", "parts_of", "plan_of", "plans", "program_of", "replaced_backend", "schedule",
+    "slice_layout", "storage_of", "texts_run", "verify",
 ]  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache
 from inspect import isfunction
@@ -50,6 +50,11 @@ def only_deep(test: _Test) -> _Test:
     for mark in MARKS:
         test = mark(test)
     return test
+
+
+def sampled(values: Iterable[Any], every: int = 4) -> list[Any]:
+    """Return the parameters of a test: all of them with `make deep`, and else one of `every`."""
+    return [pytest.param(value, marks=MARKS if number % every else ()) for number, value in enumerate(values)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -134,7 +134,7 @@ class Table:
 class Grid:
     """Medians of measurements at several sizes: a row for each name, a column for each size, all of one unit.
 
-    A whole number is a count, and is shown without decimals.
+    A whole number is a count, and is shown without decimals. nan is shown as "-": there is none.
     """
 
     title: str
@@ -172,6 +172,8 @@ def _markdown(title: str, note: str, cells: Sequence[Sequence[str]]) -> str:
 def _number(value: float) -> str:
     if isinstance(value, int):
         return f"{value:,}"
+    if math.isnan(value):
+        return "-"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
 
 

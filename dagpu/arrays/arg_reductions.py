@@ -5,18 +5,36 @@ elements the first is best, so the result does not depend on the order of compar
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
-from itertools import product
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import numpy as np
 from typing_extensions import TypeVar
 
 from dagpu.arrays.reductions import checked_input, kept_shape, no_elements, normal_axes
-from dagpu.common.layout import Layout, bf16, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from dagpu.common.layout import (
+    Layout,
+    bf16,
+    bool_,
+    contiguous_layout,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
+    u64,
+)
 from dagpu.common.places import Origin, here, leaves_run
+from dagpu.common.wrong_arguments import check_flag
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
+from dagpu.kernels.element import Elem, trace_expression
+from dagpu.kernels.expression import Expression
 from dagpu.kernels.generated_launch import (
     AnyOp,
     array_call,
@@ -46,8 +64,8 @@ from dagpu.ops.compose import UNCUT, Launch, Map, components_of
 from dagpu.ops.creation import Alloc
 from dagpu.ops.kernel_spec import KernelSpec
 
-# Constrained, not bounded: handles are covariant, and a bound would accept bool.
-_N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)
+# Constrained, not bounded: handles are covariant, and a bound would join f32 and i64 to np.generic.
+_V = TypeVar("_V", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_)
 
 _I64: Final = np.dtype(np.int64)
 
@@ -70,36 +88,39 @@ __global__ void {name}(Tile<long long, 2> out{best}, View<const {element}, {rank
 
 
 @leaves_run
-def argmin(x: In[_N], axis: int | None = None) -> DeviceOp[Tensor[i64], Any]:
+def argmin(x: In[_V], axis: int | None = None, *, keepdims: bool = False) -> DeviceOp[Tensor[i64], Any]:
     """Return the place of the smallest element along an axis; without an axis, in the whole tensor in C order.
 
-    Of equal elements it is the first. A NaN counts as the smallest.
+    Of equal elements it is the first. A NaN counts as the smallest. Bools are converted to bytes by a launch before.
+    With `keepdims` the axis stays, with extent 1.
 
     Raises:
         ShapeError: `x` has no such axis, or no elements along it.
     """
-    return _arg_reduce("argmin", x, axis)
+    return _arg_reduce("argmin", x, axis, keepdims)
 
 
 @leaves_run
-def argmax(x: In[_N], axis: int | None = None) -> DeviceOp[Tensor[i64], Any]:
+def argmax(x: In[_V], axis: int | None = None, *, keepdims: bool = False) -> DeviceOp[Tensor[i64], Any]:
     """Return the place of the largest element along an axis; without an axis, in the whole tensor in C order.
 
-    Of equal elements it is the first. A NaN counts as the largest.
+    Of equal elements it is the first. A NaN counts as the largest. Bools are converted to bytes by a launch before.
+    With `keepdims` the axis stays, with extent 1.
 
     Raises:
         ShapeError: `x` has no such axis, or no elements along it.
     """
-    return _arg_reduce("argmax", x, axis)
+    return _arg_reduce("argmax", x, axis, keepdims)
 
 
-def _arg_reduce(name: str, x: Any, axis: object) -> AnyOp:
+def _arg_reduce(name: str, x: Any, axis: object, keepdims: object) -> AnyOp:
     origin = here()
+    kept = check_flag(keepdims, name, origin, "keepdims")
 
     def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
-        layout = checked_input(name, layouts[0], "number", origin)
+        layout = checked_input(name, layouts[0], "ordered", origin)
         axes = normal_axes(axis, len(layout.shape), name, origin)
-        shape = kept_shape(layout.shape, axes, False)
+        shape = kept_shape(layout.shape, axes, kept)
         reduced = tuple([a in axes for a in range(len(layout.shape))])
         merged = merge_axes(layout.shape, reduced, contiguous=layout.contiguous)
         if not merged.length and 0 not in shape:
@@ -107,11 +128,25 @@ def _arg_reduce(name: str, x: Any, axis: object) -> AnyOp:
         (moved,) = move_arguments(name, arguments, origin)
         if not merged.length:
             return Alloc(shape, _I64, None, origin)
+        if layout.dtype.kind == "b":
+            moved = _as_bytes().build((moved,), origin)
+            layout = contiguous_layout(layout.shape, np.dtype(u8))
+            merged = merge_axes(layout.shape, reduced, contiguous=True)
         found = _passes(name, reshaped(moved, layout, merged.shape, origin), layout.dtype, merged, origin)
         result: AnyOp = reshaped(found, Layout(_I64, (merged.rows, 1), (), 0), shape, origin)
         return result
 
     return array_call(name, ("x",), (x,), build, origin)
+
+
+@cache
+def _as_bytes() -> Expression[..., Any]:
+    """Return the expression of bools as bytes of 0 and 1."""
+
+    def as_bytes(x: Elem[bool_]) -> Elem[u8]:
+        return x.to(u8)
+
+    return Expression(trace_expression(as_bytes, (np.dtype(bool_),)), (_arg_reduce.__code__, 0))
 
 
 def _passes(name: str, x: Any, dtype: "np.dtype[Any]", axes: ReducedAxes, origin: Origin) -> AnyOp:
@@ -202,6 +237,24 @@ def _pass_text(
     )
 
 
+_NBYTES: Final = 1 << 23
+"""The bytes that are read at a time, where they are not copied."""
+
+
+@lru_cache(maxsize=256)
+def _parts(span: int, length: int, total: int, most: int) -> list[tuple[slice, slice, slice]]:
+    """Return parts of rows side by side as slices of the elements, of the rows and of the spans, of about `most`
+    elements each: whole spans, or the one that is cut off."""
+    beside = max(1, most // min(length, span))
+    step, full = max(1, most // (span * min(total, beside))), length // span
+    columns = [slice(left, min(left + beside, total)) for left in range(0, total, beside)]
+    spans = [slice(at, min(at + step, full)) for at in range(0, full, step)]
+    found = [(slice(each.start * span, each.stop * span), chosen, each) for each in spans for chosen in columns]
+    if full * span < length:
+        found += [(slice(full * span, length), chosen, slice(full, full + 1)) for chosen in columns]
+    return found
+
+
 def _twin(name: str, reduced: tuple[bool, ...], order: ReductionOrder, first: bool, last: bool) -> Callable[..., None]:
     choose: Any = getattr(np, name)
 
@@ -209,15 +262,17 @@ def _twin(name: str, reduced: tuple[bool, ...], order: ReductionOrder, first: bo
         best, (x, *before) = (None, arguments) if last else (arguments[0], arguments[1:])
         rows = rows_of(x, reduced)
         number, (length, total) = register_dtype(rows.dtype), rows.shape
-        beside = max(1, NBYTES // number.itemsize // min(length, order.span))
-        blocks = product(range(0, length, order.span), range(0, total, beside))
-        for begin, left in until_cancelled(blocks):
-            chosen, span = slice(left, left + beside), begin // order.span
-            part = rows[begin : begin + order.span, chosen].astype(number, copy=False)
-            places = choose(part, axis=0)
-            every = np.arange(len(places))
-            out[chosen, span] = begin + places if first else before[0][left + every, begin + places]
+        copies = total > 1 or number != rows.dtype or not isinstance(rows, np.ndarray)
+        most = (NBYTES if copies else _NBYTES) // number.itemsize
+        for elements, chosen, spans in until_cancelled(_parts(order.span, length, total, most)):
+            part = rows[elements, chosen].astype(number, copy=False)
+            side, count = part.shape[1], spans.stop - spans.start
+            part = part.reshape(count, -1, side)  # of spans one after another, that are one axis cut in two
+            places = choose(part.reshape(count, -1), 1)[:, None] if side == 1 else choose(part, 1)
+            across, down = np.arange(count)[:, None], np.arange(side)
+            from_start = places + (elements.start + order.span * across)
+            out[chosen, spans] = (from_start if first else before[0][chosen.start + down, from_start]).T
             if best is not None:
-                best[chosen, span] = part[places, every]
+                best[chosen, spans] = part[across, places, down].T
 
     return body

@@ -6,50 +6,65 @@ from typing import Any, Final, overload
 import numpy as np
 from typing_extensions import TypeVar
 
-from dagpu.arrays.sorting import argsort
-from dagpu.common.errors import ShapeError
-from dagpu.common.layout import Layout, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from dagpu.common.layout import (
+    COMPLEX,
+    Layout,
+    bf16,
+    bool_,
+    c64,
+    c128,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
+    u64,
+)
 from dagpu.common.places import Origin, describe, here, leaves_run
-from dagpu.common.wrong_arguments import as_whole_number, format_value
+from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Tensor
-from dagpu.handles.symbolic import SymbolicNumber
 from dagpu.kernels.annotations import In
-from dagpu.kernels.element import Elem, as_elements, constant, dtype_of, operate, trace_expression
+from dagpu.kernels.element import PARTS, Elem, as_elements, constant, dtype_of, operate, part_of, trace_expression
 from dagpu.kernels.expression import Expression
 from dagpu.kernels.generated_launch import AnyOp, array_call, refused_call, refused_type
-from dagpu.kernels.operations import DOMAINS, OPERATIONS, register_dtype, type_name
+from dagpu.kernels.operations import DOMAINS, OPERATIONS, Domain, type_name
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.creation import Alloc, Seed, check_seed, with_seed
-from dagpu.ops.initializers import DROPOUT_STREAM, PERMUTATION_STREAM, Uniform
 
 _F32: Final = np.dtype(f32)
 
 
 _D = TypeVar("_D", bound=np.generic)
 _F = TypeVar("_F", bound="np.floating[Any]")
+_X = TypeVar("_X", bound="np.inexact[Any]")
 # Constrained, not bounded: handles are covariant, so a bound would join f32 and i64 to np.generic, and refuse nothing.
 _N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)
 _M = TypeVar("_M", f16, bf16, f32, f64)
-_V = TypeVar("_V", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_)
+_V = TypeVar("_V", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_, c64, c128)
 
 
 @overload
-def sqrt(x: Elem[_F], /) -> Elem[_F]: ...
+def sqrt(x: Elem[_X], /) -> Elem[_X]: ...
 @overload
-def sqrt(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+def sqrt(x: In[_X], /) -> DeviceOp[Tensor[_X], Any]: ...
 @leaves_run
 def sqrt(x: Any, /) -> Any:
-    """Return the square root, rounded once: the same bits on every device."""
+    """Return the square root, rounded once: the same bits on every device. That of a complex number lies in the right
+    half of the plane, within 4 ulp of its size."""
     return _apply("sqrt", x)
 
 
 @overload
-def exp(x: Elem[_F], /) -> Elem[_F]: ...
+def exp(x: Elem[_X], /) -> Elem[_X]: ...
 @overload
-def exp(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+def exp(x: In[_X], /) -> DeviceOp[Tensor[_X], Any]: ...
 @leaves_run
 def exp(x: Any, /) -> Any:
-    """Return e to the power of x, within 2 ulp."""
+    """Return e to the power of x, within 2 ulp; of a complex x within 4 ulp of its size."""
     return _apply("exp", x)
 
 
@@ -154,9 +169,9 @@ def rint(x: Any, /) -> Any:
 
 
 @overload
-def isnan(x: Elem[_F], /) -> Elem[bool_]: ...
+def isnan(x: Elem[_X], /) -> Elem[bool_]: ...
 @overload
-def isnan(x: In[_F], /) -> DeviceOp[Tensor[bool_], Any]: ...
+def isnan(x: In[_X], /) -> DeviceOp[Tensor[bool_], Any]: ...
 @leaves_run
 def isnan(x: Any, /) -> Any:
     """Return true where x is a NaN."""
@@ -164,9 +179,9 @@ def isnan(x: Any, /) -> Any:
 
 
 @overload
-def isfinite(x: Elem[_F], /) -> Elem[bool_]: ...
+def isfinite(x: Elem[_X], /) -> Elem[bool_]: ...
 @overload
-def isfinite(x: In[_F], /) -> DeviceOp[Tensor[bool_], Any]: ...
+def isfinite(x: In[_X], /) -> DeviceOp[Tensor[bool_], Any]: ...
 @leaves_run
 def isfinite(x: Any, /) -> Any:
     """Return true where x is neither infinite nor a NaN."""
@@ -174,13 +189,246 @@ def isfinite(x: Any, /) -> Any:
 
 
 @overload
+def log2(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def log2(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
+def log2(x: Any, /) -> Any:
+    """Return the logarithm to the base 2, within 2 ulp."""
+    return _apply("log2", x)
+
+
+@overload
+def log10(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def log10(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
+def log10(x: Any, /) -> Any:
+    """Return the logarithm to the base 10, within 2 ulp."""
+    return _apply("log10", x)
+
+
+@overload
+def tan(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def tan(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
+def tan(x: Any, /) -> Any:
+    """Return the tangent of x in radians, within 4 ulp."""
+    return _apply("tan", x)
+
+
+@overload
+def asin(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def asin(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
+def asin(x: Any, /) -> Any:
+    """Return the arc sine in radians, within 2 ulp. It is NaN below -1 and above 1."""
+    return _apply("asin", x)
+
+
+@overload
+def acos(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def acos(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
+def acos(x: Any, /) -> Any:
+    """Return the arc cosine in radians, within 2 ulp. It is NaN below -1 and above 1."""
+    return _apply("acos", x)
+
+
+@overload
+def atan(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def atan(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
+def atan(x: Any, /) -> Any:
+    """Return the arc tangent in radians, within 2 ulp."""
+    return _apply("atan", x)
+
+
+@overload
+def sinh(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def sinh(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
+def sinh(x: Any, /) -> Any:
+    """Return the hyperbolic sine, within 4 ulp."""
+    return _apply("sinh", x)
+
+
+@overload
+def cosh(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def cosh(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
+def cosh(x: Any, /) -> Any:
+    """Return the hyperbolic cosine, within 2 ulp."""
+    return _apply("cosh", x)
+
+
+@overload
+def asinh(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def asinh(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
+def asinh(x: Any, /) -> Any:
+    """Return the inverse of the hyperbolic sine, within 4 ulp."""
+    return _apply("asinh", x)
+
+
+@overload
+def acosh(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def acosh(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
+def acosh(x: Any, /) -> Any:
+    """Return the inverse of the hyperbolic cosine, within 4 ulp. It is NaN below 1."""
+    return _apply("acosh", x)
+
+
+@overload
+def atanh(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def atanh(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
+def atanh(x: Any, /) -> Any:
+    """Return the inverse of the hyperbolic tangent, within 4 ulp. It is NaN below -1 and above 1."""
+    return _apply("atanh", x)
+
+
+@overload
+def trunc(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def trunc(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
+def trunc(x: Any, /) -> Any:
+    """Return the nearest whole number that is not farther from 0 than x."""
+    return _apply("trunc", x)
+
+
+@overload
+def isinf(x: Elem[_X], /) -> Elem[bool_]: ...
+@overload
+def isinf(x: In[_X], /) -> DeviceOp[Tensor[bool_], Any]: ...
+@leaves_run
+def isinf(x: Any, /) -> Any:
+    """Return true where x is infinite, of either sign."""
+    return _apply("isinf", x)
+
+
+@overload
+def signbit(x: Elem[_F], /) -> Elem[bool_]: ...
+@overload
+def signbit(x: In[_F], /) -> DeviceOp[Tensor[bool_], Any]: ...
+@leaves_run
+def signbit(x: Any, /) -> Any:
+    """Return true where the sign of x is negative, as that of -0 is. The sign of a NaN may be either."""
+    return _apply("signbit", x)
+
+
+@overload
+def sign(x: Elem[_D], /) -> Elem[_D]: ...
+@overload
+def sign(x: In[_D], /) -> DeviceOp[Tensor[_D], Any]: ...
+@leaves_run
+def sign(x: Any, /) -> Any:
+    """Return -1, 0 or 1 for an x below, at or above 0. A NaN stays one, and the sign of -0 is 0."""
+    return _apply("sign", x)
+
+
+@overload
+def positive(x: Elem[_D], /) -> Elem[_D]: ...
+@overload
+def positive(x: In[_D], /) -> DeviceOp[Tensor[_D], Any]: ...
+@leaves_run
+def positive(x: Any, /) -> Any:
+    """Return x itself; of a tensor, a copy."""
+    return _apply("positive", x)
+
+
+@overload
+def abs(x: Elem[c64], /) -> Elem[f32]: ...  # type: ignore[overload-overlap]  # reason: no element and no handle is of both types
+@overload
+def abs(x: Elem[c128], /) -> Elem[f64]: ...
+@overload
 def abs(x: Elem[_D], /) -> Elem[_D]: ...
+@overload
+def abs(x: In[c64], /) -> DeviceOp[Tensor[f32], Any]: ...  # type: ignore[overload-overlap]  # reason: no handle has elements of both types
+@overload
+def abs(x: In[c128], /) -> DeviceOp[Tensor[f64], Any]: ...
 @overload
 def abs(x: In[_D], /) -> DeviceOp[Tensor[_D], Any]: ...
 @leaves_run
 def abs(x: Any, /) -> Any:
-    """Return the magnitude of x. The lowest number of a signed integer type is its own magnitude, as in NumPy."""
+    """Return the magnitude of x. The lowest number of a signed integer type is its own magnitude, as in NumPy. That of
+    a complex number is real, within 4 ulp, and does not overflow on the way."""
     return _apply("absolute", x)
+
+
+@overload
+def real(x: Elem[c64], /) -> Elem[f32]: ...  # type: ignore[overload-overlap]  # reason: no element and no handle is of both types
+@overload
+def real(x: Elem[c128], /) -> Elem[f64]: ...
+@overload
+def real(x: Elem[_D], /) -> Elem[_D]: ...
+@overload
+def real(x: In[c64], /) -> DeviceOp[Tensor[f32], Any]: ...  # type: ignore[overload-overlap]  # reason: no handle has elements of both types
+@overload
+def real(x: In[c128], /) -> DeviceOp[Tensor[f64], Any]: ...
+@overload
+def real(x: In[_D], /) -> DeviceOp[Tensor[_D], Any]: ...
+@leaves_run
+def real(x: Any, /) -> Any:
+    """Return the real part of x: of c64 an f32, of c128 an f64. A real x is its own real part."""
+    return _apply("real", x)
+
+
+@overload
+def imag(x: Elem[c64], /) -> Elem[f32]: ...  # type: ignore[overload-overlap]  # reason: no element and no handle is of both types
+@overload
+def imag(x: Elem[c128], /) -> Elem[f64]: ...
+@overload
+def imag(x: Elem[_D], /) -> Elem[_D]: ...
+@overload
+def imag(x: In[c64], /) -> DeviceOp[Tensor[f32], Any]: ...  # type: ignore[overload-overlap]  # reason: no handle has elements of both types
+@overload
+def imag(x: In[c128], /) -> DeviceOp[Tensor[f64], Any]: ...
+@overload
+def imag(x: In[_D], /) -> DeviceOp[Tensor[_D], Any]: ...
+@leaves_run
+def imag(x: Any, /) -> Any:
+    """Return the imaginary part of x: of c64 an f32, of c128 an f64. That of a real x is 0."""
+    return _apply("imag", x)
+
+
+@overload
+def conj(x: Elem[_D], /) -> Elem[_D]: ...
+@overload
+def conj(x: In[_D], /) -> DeviceOp[Tensor[_D], Any]: ...
+@leaves_run
+def conj(x: Any, /) -> Any:
+    """Return the complex conjugate of x. A real x is its own conjugate."""
+    return _apply("conj", x)
+
+
+@overload
+def angle(x: Elem[c64], /) -> Elem[f32]: ...  # type: ignore[overload-overlap]  # reason: no element and no handle is of both types
+@overload
+def angle(x: Elem[c128], /) -> Elem[f64]: ...
+@overload
+def angle(x: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def angle(x: In[c64], /) -> DeviceOp[Tensor[f32], Any]: ...  # type: ignore[overload-overlap]  # reason: no element and no handle is of both types
+@overload
+def angle(x: In[c128], /) -> DeviceOp[Tensor[f64], Any]: ...
+@overload
+def angle(x: In[_F], /) -> DeviceOp[Tensor[_F], Any]: ...
+@leaves_run
+def angle(x: Any, /) -> Any:
+    """Return the angle of x in the complex plane, `atan2(x.imag, x.real)`: in radians, from -pi to pi, within 4 ulp."""
+    return _apply("angle", x)
 
 
 @overload
@@ -230,6 +478,80 @@ def pow(a: Any, b: Any, /) -> Any:
 
 
 @overload
+def atan2(a: Elem[_F], b: Elem[_F] | float, /) -> Elem[_F]: ...
+@overload
+def atan2(a: float, b: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def atan2(a: In[_M], b: In[_M] | float, /) -> DeviceOp[Tensor[_M], Any]: ...
+@overload
+def atan2(a: float, b: In[_M], /) -> DeviceOp[Tensor[_M], Any]: ...
+@leaves_run
+def atan2(a: Any, b: Any, /) -> Any:
+    """Return the angle of the point (b, a) in radians, from -pi to pi, within 4 ulp; of infinities and zeros as C's
+    `atan2`."""
+    return _apply("atan2", a, b)
+
+
+@overload
+def hypot(a: Elem[_F], b: Elem[_F] | float, /) -> Elem[_F]: ...
+@overload
+def hypot(a: float, b: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def hypot(a: In[_M], b: In[_M] | float, /) -> DeviceOp[Tensor[_M], Any]: ...
+@overload
+def hypot(a: float, b: In[_M], /) -> DeviceOp[Tensor[_M], Any]: ...
+@leaves_run
+def hypot(a: Any, b: Any, /) -> Any:
+    """Return `sqrt(a * a + b * b)` without overflow on the way, within 4 ulp. It is infinite if one operand is."""
+    return _apply("hypot", a, b)
+
+
+@overload
+def logaddexp(a: Elem[_F], b: Elem[_F] | float, /) -> Elem[_F]: ...
+@overload
+def logaddexp(a: float, b: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def logaddexp(a: In[_M], b: In[_M] | float, /) -> DeviceOp[Tensor[_M], Any]: ...
+@overload
+def logaddexp(a: float, b: In[_M], /) -> DeviceOp[Tensor[_M], Any]: ...
+@leaves_run
+def logaddexp(a: Any, b: Any, /) -> Any:
+    """Return `log(exp(a) + exp(b))` without overflow on the way.
+
+    Its error is at most 4 ulp of the largest of `abs(a)`, `abs(b)` and 1.
+    """
+    return _apply("logaddexp", a, b)
+
+
+@overload
+def copysign(a: Elem[_F], b: Elem[_F] | float, /) -> Elem[_F]: ...
+@overload
+def copysign(a: float, b: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def copysign(a: In[_M], b: In[_M] | float, /) -> DeviceOp[Tensor[_M], Any]: ...
+@overload
+def copysign(a: float, b: In[_M], /) -> DeviceOp[Tensor[_M], Any]: ...
+@leaves_run
+def copysign(a: Any, b: Any, /) -> Any:
+    """Return the magnitude of a with the sign of b. The sign of a NaN may be either."""
+    return _apply("copysign", a, b)
+
+
+@overload
+def nextafter(a: Elem[_F], b: Elem[_F] | float, /) -> Elem[_F]: ...
+@overload
+def nextafter(a: float, b: Elem[_F], /) -> Elem[_F]: ...
+@overload
+def nextafter(a: In[_M], b: In[_M] | float, /) -> DeviceOp[Tensor[_M], Any]: ...
+@overload
+def nextafter(a: float, b: In[_M], /) -> DeviceOp[Tensor[_M], Any]: ...
+@leaves_run
+def nextafter(a: Any, b: Any, /) -> Any:
+    """Return the next number of the element type after a, towards b; b itself if they are equal."""
+    return _apply("nextafter", a, b)
+
+
+@overload
 def where(condition: Elem[bool_], a: Elem[_D], b: Elem[_D] | float, /) -> Elem[_D]: ...
 @overload
 def where(condition: Elem[bool_], a: float, b: Elem[_D], /) -> Elem[_D]: ...
@@ -251,15 +573,21 @@ def where(condition: Any, a: Any, b: Any, /) -> Any:
 
 
 @overload
-def clip(x: Elem[_D], low: Elem[_D] | float, high: Elem[_D] | float, /) -> Elem[_D]: ...
+def clip(x: Elem[_D], low: Elem[_D] | float | None = None, high: Elem[_D] | float | None = None, /) -> Elem[_D]: ...
 @overload
-def clip(x: In[_N], low: In[_N] | float, high: In[_N] | float, /) -> DeviceOp[Tensor[_N], Any]: ...
+def clip(
+    x: In[_N], low: In[_N] | float | None = None, high: In[_N] | float | None = None, /
+) -> DeviceOp[Tensor[_N], Any]: ...
 @leaves_run
-def clip(x: Any, low: Any, high: Any, /) -> Any:
-    """Return `minimum(maximum(x, low), high)`: x, but not below `low` and not above `high`. A NaN wins."""
+def clip(x: Any, low: Any = None, high: Any = None, /) -> Any:
+    """Return `minimum(maximum(x, low), high)`: x, but not below `low` and not above `high`. A NaN wins.
+
+    A bound that is None is none: `clip(x, 0)` has no upper one, and `clip(x, None, 1)` no lower one.
+    """
+    if low is None and high is None:
+        raise refused_call("clip", here(), "low and high are None", "Give one bound: clip(x, 0), or clip(x, None, 1)")
     if low is None or high is None:
-        what = f"{'low' if low is None else 'high'} is None, but a number or a tensor is wanted"
-        raise refused_call("clip", here(), what, "For one bound say minimum(x, high), or maximum(x, low)")
+        return _apply("minimum" if low is None else "maximum", x, high if low is None else low)
     return _apply("clip", x, low, high)
 
 
@@ -279,18 +607,14 @@ def _build(operation: str, arguments: tuple[Any, ...], layouts: tuple[Layout | N
     data = dict.fromkeys([dtype for dtype in dtypes[operation == "where" :] if dtype is not None])
     if operation == "where" and not data and dtypes[0] is not None:
         data = {_F32: None}
-    for dtype in data:
-        if dtype.kind == "c":
-            raise refused_type(operation, origin, dtype)
     if len(data) != 1:
         what = f"operands of {' and '.join(map(type_name, data))}" if data else "the operands are numbers"
-        cure = "Convert one: convert(t, f32), say" if data else "Pass a tensor: full((1,), x), say"
+        other = type_name(np.result_type(*data, np.complex64)) if COMPLEX.intersection(data) else "f32"
+        cure = f"Convert one: convert(t, {other}), say" if data else "Pass a tensor: full((1,), x), say"
         raise refused_call(operation, origin, what, cure)
     (dtype,) = data
-    domain = DOMAINS[
-        OPERATIONS[operation].domain if operation in OPERATIONS else "any" if operation == "where" else "number"
-    ]
-    if dtype not in domain:
+    others: dict[str, Domain] = {"where": "any", "clip": "real", **PARTS}
+    if dtype not in DOMAINS[others[operation] if operation in others else OPERATIONS[operation].domain]:
         raise refused_type(operation, origin, dtype)
     condition = [np.dtype(np.bool_)] if operation == "where" else []
     wanted = (*condition, *[dtype] * (len(arguments) - len(condition)))
@@ -317,6 +641,8 @@ def _of_elements(operation: str, operands: tuple[Any, ...]) -> Elem[Any]:
     if operation == "clip":
         x, low, high = operands
         return operate("minimum", operate("maximum", x, low), high)
+    if operation in PARTS and isinstance(operands[0], Elem):
+        return part_of(operation, operands[0])
     if operation != "where":
         return operate(operation, *operands)
     condition, *choices = operands
@@ -330,97 +656,3 @@ def _of_elements(operation: str, operands: tuple[Any, ...]) -> Elem[Any]:
     else:
         a, b = [constant(choice, _F32, "where", alone=True) for choice in choices]
     return Elem("where", dtype_of(a), (condition, a, b))
-
-
-# ---- random functions
-#
-# `permutation` and `dropout`: functions with random numbers by Philox, the same on every device.
-
-# Constrained, not bounded: handles are covariant, so a bound would join f32 and f64 to np.generic.
-_Float = TypeVar("_Float", f16, bf16, f32, f64)
-
-
-@leaves_run
-def permutation(n: int, *, seed: Seed | None = None) -> DeviceOp[Tensor[i64], Any]:
-    """Return the numbers from 0 to n - 1 in random order, as i64 of shape (n,).
-
-    They are sorted by keys of f64, which Philox draws as for `rand`, in a stream of `permutation`'s own: one seed gives
-    the same order on every device and in every run. Two of these keys are equal with a probability of about
-    `n ** 2 / 2 ** 54`; then the smaller number comes first.
-
-    Args:
-        n: the count.
-        seed: as for `rand`: without one, each run draws another order. An argument of a pipeline varies it without
-            another plan.
-
-    Raises:
-        ShapeError: n is negative, or the seed is not a whole number.
-    """
-    count, origin = as_whole_number(n), here()
-    if count is None or count < 0:
-        raise ShapeError(
-            f"permutation at {describe(origin)}: n is {format_value(n)}, but it counts elements. Give a whole number "
-            "of 0 or more."
-        )
-    keys = (count,), np.dtype(f64)
-
-    def build(chosen: int | None) -> AnyOp:
-        return Alloc(*keys, Uniform(chosen, PERMUTATION_STREAM), origin)
-
-    return argsort(with_seed(seed, "permutation", build, origin))
-
-
-@leaves_run
-def dropout(x: In[_Float], p: float, *, seed: Seed | None = None) -> DeviceOp[Tensor[_Float], Any]:
-    """Return x with a share p of its elements set to 0, and the others divided by 1 - p, of its shape and type.
-
-    Philox draws a number of f32 for each element, as for `rand`, in a stream of `dropout`'s own; an element whose
-    number is below p is set to 0. So one seed drops the same elements on every device and in every run, and the bits
-    are the same everywhere. f16 and bf16 are divided in f32.
-
-    Args:
-        x: a tensor, or an op whose result is one.
-        p: the probability, from 0 to 1. An argument of a pipeline varies it without another plan.
-        seed: as for `rand`: without one, each run drops other elements.
-
-    Raises:
-        KernelArgumentError: x is not a tensor of floats, or p is not such a number.
-        ShapeError: the seed is not a whole number.
-    """
-    origin = here()
-    given = seed if isinstance(seed, DeviceOp) else check_seed(seed, "dropout", origin)
-
-    def check_range(given: Any) -> None:
-        # To compare an argument of a pipeline would fix its value in the plan.
-        if type(given) is not SymbolicNumber and isinstance(given, float | int | np.floating) and not 0 <= given <= 1:
-            raise refused_call("dropout", origin, f"p is {format_value(given)}", "Give a probability, from 0 to 1")
-
-    def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
-        layout = layouts[0]
-        if layout is None:
-            raise refused_call("dropout", origin, "x is a number", "Pass a tensor: full((1,), x), say")
-        if layouts[1] is not None:
-            raise refused_call("dropout", origin, "p is a tensor", "Give a probability, from 0 to 1")
-        check_range(arguments[1])
-        if layout.dtype not in DOMAINS["float"]:
-            raise refused_type("dropout", origin, layout.dtype)
-        chances = with_seed(
-            given, "dropout", lambda chosen: Alloc(layout.shape, _F32, Uniform(chosen, DROPOUT_STREAM), origin), origin
-        )
-        return _kept(layout.dtype).build((arguments[0], chances, arguments[1]), origin)
-
-    check_range(p)
-    return array_call("dropout", ("x", "p"), (x, p), build, origin)
-
-
-@cache
-def _kept(dtype: "np.dtype[Any]") -> Expression[..., Any]:
-    """Return the expression of the elements that are kept, of this type."""
-    wide = register_dtype(dtype)
-
-    def kept(x: Elem[Any], chance: Elem[Any], p: Elem[Any]) -> Elem[Any]:
-        divided = x.to(wide.type) / (1 - p)
-        return where(chance.to(wide.type) >= p, divided, 0.0).to(dtype.type)
-
-    traced = trace_expression(kept, (dtype, _F32, wide))
-    return Expression(traced._replace(name="dropout"), (dropout.__code__, 0))

@@ -317,7 +317,7 @@ def _spread(name: str, x: Any, axis: object, ddof: object, keepdims: object) -> 
         elements = ArgumentPattern(Form.IN, tuple(range(len(rows.shape))))
         wide = register_dtype(layout.dtype)
         means, (again,) = reduce_rows(
-            _widened(layout.dtype), "mean", [reshaped(moved, layout, rows.shape, origin)], (elements,), rows, origin,
+            widened(layout.dtype), "mean", [reshaped(moved, layout, rows.shape, origin)], (elements,), rows, origin,
             again=True,
         )  # fmt: skip
         others = tuple([place for place, kind in enumerate(rows.reduced) if not kind])
@@ -339,7 +339,7 @@ def _spread(name: str, x: Any, axis: object, ddof: object, keepdims: object) -> 
 
 
 @cache
-def _widened(dtype: "np.dtype[Any]") -> Expression[..., Any]:
+def widened(dtype: "np.dtype[Any]") -> Expression[..., Any]:
     """Return the expression of the elements in the type in which they are added."""
     wide = register_dtype(dtype)
 

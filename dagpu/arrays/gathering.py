@@ -1,4 +1,4 @@
-"""`take` and `one_hot`: elements at places that another tensor says."""
+"""`take`, `take_along_axis` and `one_hot`: elements at places that another tensor says."""
 
 from collections.abc import Callable
 from functools import cache
@@ -11,8 +11,9 @@ from typing_extensions import TypeVar
 
 from dagpu.arrays.reductions import checked_input
 from dagpu.common.env_vars import CHECKED
+from dagpu.common.errors import ShapeError
 from dagpu.common.layout import Layout, Shape, f32, i32, i64, scalar_dtype
-from dagpu.common.places import Origin, here, leaves_run
+from dagpu.common.places import Origin, describe, here, leaves_run
 from dagpu.common.wrong_arguments import check_count, format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
@@ -69,6 +70,25 @@ __global__ void take(
     }}
 }}
 """
+TAKE_ALONG: Final = """\
+__global__ void take_along_axis(
+    Tile<{element}, {rank}> out, View<const {element}, {rank}> x, View<const {whole}, {rank}> indices
+) {{
+    const long long length = x.extent({axis});
+    for (auto i : out) {{
+        const long long given = indices[i];
+        const long long at = given < 0 && given >= -length ? given + length : given;
+#ifdef DAGPU_CHECKED
+        out[i] = x({places});  // an index beyond the axis is refused and reported here
+#else
+        if (at >= 0 && at < length)
+            out[i] = x({places});
+        else
+            out[i] = {zero};
+#endif
+    }}
+}}
+"""
 ONE_HOT: Final = """\
 __global__ void one_hot(Tile<{element}, 2> out, View<const {whole}, {rank}> indices) {{
     for (auto i : out) {{
@@ -108,25 +128,47 @@ def take(x: In[_D], indices: In[_I], axis: int = 0) -> DeviceOp[Tensor[_D], Any]
         layout = checked_input("take", layouts[0], "any", origin)
         places = checked_indices("take", layouts[1], origin)
         place = one_axis(axis, len(layout.shape), "take", origin)
-        source, listed = around_axis(layout, place), group_axes(places, (len(places.shape),))
-        before, _, after = source.extents
-        target = (before, listed.extents[0], after)
-        moved, given = move_arguments("take", arguments, origin)
-        spec = _take_kernel(layout.dtype, places.dtype, source.pattern, listed.pattern, CHECKED.get())
-        op = first_output(
-            spec,
-            (
-                new_output(target, layout.dtype, tile_of(target, TILE), origin),
-                reshaped(moved, layout, source.passed, origin),
-                reshaped(given, places, listed.passed, origin),
-            ),
-            origin,
-        )
-        shape: Shape = layout.shape[:place] + places.shape + layout.shape[place + 1 :]
-        result: AnyOp = reshaped(op, Layout(layout.dtype, target, (), 0), shape, origin)
-        return result
+        given = move_arguments("take", arguments, origin)
+        return taken((given[0], layout), (given[1], places), place, origin)
 
     return array_call("take", ("x", "indices"), (x, indices), build, origin)
+
+
+@leaves_run
+def take_along_axis(x: In[_D], indices: In[_I], axis: int = -1) -> DeviceOp[Tensor[_D], Any]:
+    """Return the elements of `x` whose place along an axis the indices say, each for its own place along the others.
+
+    Element `[i, k]` of the result for the last axis is `x[i, indices[i, k]]`, so `take_along_axis(x, argsort(x))` is
+    `sort(x)`. Indices follow the rules of `take`.
+
+    Args:
+        x: a tensor, or an op whose result is one.
+        indices: a tensor of i32 or i64 with the shape of `x`, but for this axis. It is not broadcast: say
+            `broadcast_to` before.
+        axis: one axis; a negative number counts from the last one.
+
+    Raises:
+        KernelArgumentError: the indices are not whole numbers of these types.
+        ShapeError: `x` has no such axis, or the shapes do not fit together.
+    """
+    name: str = "take_along_axis"
+    origin: Origin = here()
+
+    def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
+        layout = checked_input(name, layouts[0], "any", origin)
+        places = checked_indices(name, layouts[1], origin)
+        along = one_axis(axis, len(layout.shape), name, origin)
+        wanted: Shape = layout.shape[:along] + places.shape[along : along + 1] + layout.shape[along + 1 :]
+        if places.shape != wanted:
+            raise ShapeError(
+                f"{name} at {describe(origin)}: indices has shape {places.shape}, and x has {layout.shape}. Give both "
+                f"one shape but for axis {along}: broadcast_to(indices, shape), say."
+            )
+        spec = _take_along_kernel(layout.dtype, places.dtype, len(layout.shape), along, CHECKED.get())
+        target = new_output(places.shape, layout.dtype, tile_of(places.shape, TILE), origin)
+        return first_output(spec, (target, *move_arguments(name, arguments, origin)), origin)
+
+    return array_call(name, ("x", "indices"), (x, indices), build, origin)
 
 
 @leaves_run
@@ -175,17 +217,38 @@ def one_hot(
     return array_call("one_hot", ("indices",), (indices,), build, origin)
 
 
-def checked_indices(name: str, layout: Layout | None, origin: Origin) -> Layout:
+def taken(x: tuple[Any, Layout], indices: tuple[Any, Layout], axis: int, origin: Origin) -> AnyOp:
+    """Return the op of `take` of arguments that have moved, each with its layout."""
+    (moved, layout), (given, places) = x, indices
+    source, listed = around_axis(layout, axis), group_axes(places, (len(places.shape),))
+    before, _, after = source.extents
+    target = (before, listed.extents[0], after)
+    spec = _take_kernel(layout.dtype, places.dtype, source.pattern, listed.pattern, CHECKED.get())
+    op = first_output(
+        spec,
+        (
+            new_output(target, layout.dtype, tile_of(target, TILE), origin),
+            reshaped(moved, layout, source.passed, origin),
+            reshaped(given, places, listed.passed, origin),
+        ),
+        origin,
+    )
+    shape: Shape = layout.shape[:axis] + places.shape + layout.shape[axis + 1 :]
+    result: AnyOp = reshaped(op, Layout(layout.dtype, target, (), 0), shape, origin)
+    return result
+
+
+def checked_indices(name: str, layout: Layout | None, origin: Origin, param: str = "indices") -> Layout:
     """Return the layout of a tensor of indices.
 
     Raises:
         KernelArgumentError: it is a number, or its elements are not of i32 or i64.
     """
-    found = checked_input(name, layout, "any", origin, "indices")
+    found = checked_input(name, layout, "any", origin, param)
     if found.dtype not in INDEX_TYPES:
-        what = f"indices has elements of {type_name(found.dtype)}, and i32 or i64 is wanted"
+        what = f"{param} has elements of {type_name(found.dtype)}, and i32 or i64 is wanted"
         if found.dtype == np.bool_:  # converted, it would be the places 0 and 1
-            cure = "A mask chooses by array.where(mask, x, 0); its places are from_host(np.flatnonzero(mask))"
+            cure = "A mask chooses by array.compress(mask, x), or in place by array.where(mask, x, 0)"
         else:
             cure = "Convert it before: convert(t, i64)"
         raise refused_call(name, origin, what, cure)
@@ -250,6 +313,32 @@ def _take_twin(source: GroupPattern, listed: GroupPattern) -> Callable[..., None
         np.take(elements, places, axis=1, out=out, mode="wrap")  # the other modes make a copy of `out`
 
     return body
+
+
+@cache
+def _take_along_kernel(
+    dtype: "np.dtype[Any]", whole: "np.dtype[Any]", rank: int, axis: int, checked: bool
+) -> KernelSpec:
+    """Return the kernel of `take_along_axis`."""
+    del checked  # `generated_kernel` reads it
+    text = TAKE_ALONG.format(
+        element=memory_type(dtype),
+        whole=memory_type(whole),
+        rank=rank,
+        axis=axis,
+        places=", ".join(["at" if each == axis else f"i[{each}]" for each in range(rank)]),
+        zero=store_text(dtype, "0"),
+    )
+    params = [output("out", dtype, rank), tensor_input("x", dtype, rank), tensor_input("indices", whole, rank)]
+
+    def body(out: Any, x: Any, indices: Any) -> None:
+        places = checked_places(indices, x.shape[axis])
+        out[...] = np.take_along_axis(x, places, axis)
+
+    return generated_kernel(
+        "take_along_axis", params, text, body, (_take_along_kernel.__wrapped__.__code__, 0),
+        indexed=Indexed("indices", axis),
+    )  # fmt: skip
 
 
 @cache

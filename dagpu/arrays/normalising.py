@@ -30,13 +30,11 @@ from dagpu.kernels.generated_launch import (
     reshaped,
     tensor_input,
 )
+from dagpu.kernels.numpy_operations import Array, NumpyFunction, numpy_function
 from dagpu.kernels.numpy_twin import PART, SCRATCH, in_groups, shaped, until_cancelled
 from dagpu.kernels.operations import (
-    Array,
-    NumpyFunction,
     helper_texts,
     memory_type,
-    numpy_function,
     operation_text,
     register_dtype,
     register_type,

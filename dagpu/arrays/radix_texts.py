@@ -40,7 +40,7 @@ __device__ __forceinline__ unsigned int lanes_with(int digit) {
 #pragma unroll
     for (int bit = 0; bit < 8; ++bit) {
         unsigned int alike;
-#ifdef __CUDA_ARCH__
+#if defined(__CUDA_ARCH__) && !defined(DAGPU_EMULATED)
         asm volatile("{ .reg .pred set; .reg .b32 masked; and.b32 masked, %1, %2; setp.ne.u32 set, masked, 0;"
             "  vote.sync.ballot.b32 %0, set, 0xffffffff; @!set not.b32 %0, %0; }"
             : "=r"(alike) : "r"(digit), "r"(1 << bit));

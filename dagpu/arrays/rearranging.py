@@ -19,6 +19,8 @@ from dagpu.common.layout import (
     Shape,
     bf16,
     bool_,
+    c64,
+    c128,
     contiguous_layout,
     f16,
     f32,
@@ -52,7 +54,7 @@ from dagpu.kernels.generated_launch import (
     reshaped,
     tensor_input,
 )
-from dagpu.kernels.operations import complex_struct, memory_type, type_name
+from dagpu.kernels.operations import memory_type, type_name
 from dagpu.kernels.reduction_order import power_of_two
 from dagpu.kernels.row_elements import (
     AxisGroups,
@@ -68,7 +70,7 @@ from dagpu.ops.compose import FIRST, UNCUT, Launch, Map
 from dagpu.ops.kernel_spec import KernelSpec
 
 # Constrained, not bounded: handles are covariant, and a bound would join f32 and i64 to np.generic.
-_V = TypeVar("_V", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_)
+_V = TypeVar("_V", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_, c64, c128)
 
 MOST: Final = 16
 """The most tensors of one launch: the parameters of a kernel have 4 KiB."""
@@ -349,19 +351,17 @@ def _transpose_kernel(dtype: "np.dtype[Any]", order: Shape, tile: Shape | None) 
     """Return the kernel for an input whose axis `order[n]` is axis n of the output; with a tile through shared
     memory."""
     rank = len(order)
-    declared, element = (complex_struct(dtype), "Element") if dtype.kind == "c" else ("", memory_type(dtype))
+    element = memory_type(dtype)
     params = [output("out", dtype, rank), tensor_input("x", dtype, rank)]
     inverse = [order.index(axis) for axis in range(rank)]
     if tile is None:
-        text = declared + COPYING.format(
-            element=element, rank=rank, places=", ".join([f"i[{place}]" for place in inverse])
-        )
+        text = COPYING.format(element=element, rank=rank, places=", ".join([f"i[{place}]" for place in inverse]))
         return generated_kernel(
             "transpose", params, text, _transpose_twin(order), (_transpose_kernel.__wrapped__.__code__, 0)
         )
     axis, last = inverse[-1], rank - 1
     targets = [f"out.origin({n}){' + a' if n == axis else ' + b' if n == last else ''}" for n in range(rank)]
-    text = declared + TILED.format(
+    text = TILED.format(
         element=element,
         rank=rank,
         across=tile[axis],

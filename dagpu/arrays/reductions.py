@@ -4,17 +4,39 @@ All combine elements in an order that follows from the shape alone (`reduction_o
 of a result are the same on every device, in every schedule and in every run.
 """
 
-from typing import Any, TypeAlias
+from functools import cache
+from typing import Any, Final, TypeAlias, overload
 
 import numpy as np
 from typing_extensions import TypeVar
 
 from dagpu.common.errors import ShapeError
-from dagpu.common.layout import Layout, Shape, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from dagpu.common.layout import (
+    Layout,
+    Shape,
+    bf16,
+    bool_,
+    c64,
+    c128,
+    f16,
+    f32,
+    f64,
+    i8,
+    i16,
+    i32,
+    i64,
+    scalar_dtype,
+    u8,
+    u16,
+    u32,
+    u64,
+)
 from dagpu.common.places import Origin, describe, here, leaves_run
 from dagpu.common.wrong_arguments import as_whole_number, check_flag, format_value
 from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In
+from dagpu.kernels.element import Elem, trace_expression
+from dagpu.kernels.expression import FUSED, Expression, FusedCall
 from dagpu.kernels.generated_launch import (
     AnyOp,
     array_call,
@@ -46,47 +68,68 @@ from dagpu.ops.initializers import Constant
 
 _D = TypeVar("_D", bound=np.generic)
 # Constrained, not bounded: handles are covariant, and a bound would accept bool, which has no sum.
-_N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)
+_N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, c64, c128)
+_V = TypeVar("_V", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool_)
+_E = TypeVar("_E", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, c64, c128)
 _F = TypeVar("_F", f16, bf16, f32, f64)
+_X = TypeVar("_X", f16, bf16, f32, f64, c64, c128)
 
 Axis: TypeAlias = int | tuple[int, ...] | None
 """One axis, several, or all of them (None). A negative number counts from the last axis."""
 
 
+@overload
+def sum(x: In[_N], axis: Axis = None, *, dtype: None = None, keepdims: bool = False) -> DeviceOp[Tensor[_N], Any]: ...
+@overload
+def sum(x: In[_D], axis: Axis = None, *, dtype: type[_E], keepdims: bool = False) -> DeviceOp[Tensor[_E], Any]: ...
 @leaves_run
-def sum(x: In[_N], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_N], Any]:
-    """Return the sum over some axes, of the element type of `x`.
+def sum(x: Any, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Any:
+    """Return the sum over some axes, of the element type of `x` or of another one.
 
-    Integers wrap and are not widened: convert before, `convert(t, i64)`, where a sum may not fit. f16 and bf16 are
-    added in f32, and the sum is rounded once. Nothing adds up to 0.
+    Integers wrap and are not widened unless `dtype` says so. f16 and bf16 are added in f32, and the sum is rounded
+    once. Nothing adds up to 0.
 
     Args:
         x: a tensor, or an op whose result is one.
         axis: the axes that are summed over; None for all.
-        keepdims: True keeps them, with extent 1.
+        dtype: the element type to which elements are converted while they are added, in the same launch: `i64` for a
+            sum of `i8` that does not fit, `i32` for the number of true bools.
+        keepdims: True keeps the axes, with extent 1.
 
     Raises:
+        KernelArgumentError: the elements are bools, and `dtype` is None; or there is no such element type.
         ShapeError: `x` has no such axis.
     """
-    return _reduce("sum", x, axis, keepdims)
+    return _reduce("sum", x, axis, keepdims, dtype)
+
+
+@overload
+def prod(x: In[_N], axis: Axis = None, *, dtype: None = None, keepdims: bool = False) -> DeviceOp[Tensor[_N], Any]: ...
+@overload
+def prod(x: In[_D], axis: Axis = None, *, dtype: type[_E], keepdims: bool = False) -> DeviceOp[Tensor[_E], Any]: ...
+@leaves_run
+def prod(x: Any, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Any:
+    """Return the product over some axes, of the element type of `x` or of another one. As for `sum`, integers wrap; f16
+    and bf16 are multiplied in f32. The product of nothing is 1. Arguments and errors are those of `sum`."""
+    return _reduce("prod", x, axis, keepdims, dtype)
 
 
 @leaves_run
-def prod(x: In[_N], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_N], Any]:
-    """Return the product over some axes, of the element type of `x`. As for `sum`, integers wrap; f16 and bf16 are
-    multiplied in f32. The product of nothing is 1."""
-    return _reduce("prod", x, axis, keepdims)
-
-
-@leaves_run
-def mean(x: In[_F], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_F], Any]:
+def mean(x: In[_X], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_X], Any]:
     """Return the mean over some axes: the sum divided by the number of elements. The mean of nothing is NaN."""
     return _reduce("mean", x, axis, keepdims)
 
 
+@overload
+def norm(x: In[_F], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_F], Any]: ...
+@overload
+def norm(x: In[c64], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[f32], Any]: ...  # type: ignore[overload-overlap]  # reason: no element and no handle is of both types
+@overload
+def norm(x: In[c128], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[f64], Any]: ...
 @leaves_run
-def norm(x: In[_F], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_F], Any]:
-    """Return the Euclidean norm over some axes: the square root of the sum of squares.
+def norm(x: Any, axis: Axis = None, *, keepdims: bool = False) -> Any:
+    """Return the Euclidean norm over some axes: the square root of the sum of squares; of complex elements of their
+    sizes, so that it is real.
 
     Squares are not scaled: they overflow from about 1.8e19 on in f32, and for f16 and bf16, which are squared in f32.
     """
@@ -94,8 +137,8 @@ def norm(x: In[_F], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Te
 
 
 @leaves_run
-def amin(x: In[_N], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_N], Any]:
-    """Return the smallest element over some axes. A NaN wins, and -0 is below 0.
+def amin(x: In[_V], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_V], Any]:
+    """Return the smallest element over some axes. A NaN wins, and -0 is below 0; of bools it is `all`.
 
     Raises:
         ShapeError: `x` has no such axis, or no elements along it.
@@ -104,8 +147,8 @@ def amin(x: In[_N], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Te
 
 
 @leaves_run
-def amax(x: In[_N], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_N], Any]:
-    """Return the largest element over some axes. A NaN wins, and -0 is below 0.
+def amax(x: In[_V], axis: Axis = None, *, keepdims: bool = False) -> DeviceOp[Tensor[_V], Any]:
+    """Return the largest element over some axes. A NaN wins, and -0 is below 0; of bools it is `any`.
 
     Raises:
         ShapeError: `x` has no such axis, or no elements along it.
@@ -172,26 +215,51 @@ def no_elements(name: str, origin: Origin) -> ShapeError:
 
 
 # ---- passes
-def _reduce(name: str, x: Any, axis: object, keepdims: bool) -> AnyOp:
+OF_BOOLS: Final = {"amin": "all", "amax": "any"}
+"""The reductions of bools that have another name."""
+
+
+def _reduce(name: str, x: Any, axis: object, keepdims: bool, dtype: object = None) -> AnyOp:
     origin = here()
-    kept = check_flag(keepdims, name, origin, "keepdims")
+    kept, target = check_flag(keepdims, name, origin, "keepdims"), scalar_dtype(dtype)
+    if dtype is not None and (target is None or target.kind == "b"):
+        what = f"dtype is {format_value(dtype)}"
+        raise refused_call(name, origin, what, f"Pass the element type of a number: array.{name}(x, dtype=f32), say")
 
     def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
-        layout = checked_input(name, layouts[0], STEPS[name].domain, origin)
+        domain = "ordered" if name in OF_BOOLS else "any" if target is not None else STEPS[name].domain
+        layout = checked_input(name, layouts[0], domain, origin)
+        if target is not None and target != layout.dtype:
+            if layout.dtype.kind == "c" and target.kind != "c":
+                raise refused_type(name, origin, layout.dtype)
+            fused = FUSED.value[name]
+            op: AnyOp = fused.build(FusedCall(converted(layout.dtype, target), name, axis, kept), arguments, origin)
+            return op
         axes = normal_axes(axis, len(layout.shape), name, origin)
         shape = kept_shape(layout.shape, axes, kept)
         merged = merge_axes(
             layout.shape, tuple([a in axes for a in range(len(layout.shape))]), contiguous=layout.contiguous
         )
-        if not merged.length:
-            nothing = of_nothing(name, layout.dtype, shape, origin)
-            move_arguments(name, arguments, origin)
-            return nothing
+        if not merged.length and name in OF_BOOLS and 0 not in shape:
+            raise no_elements(name, origin)
+        does = OF_BOOLS.get(name, name) if layout.dtype.kind == "b" else name
         (moved,) = move_arguments(name, arguments, origin)
-        found = _passes(name, reshaped(moved, layout, merged.shape, origin), layout.dtype, merged, origin)
-        return with_shape(found, result_type(name, layout.dtype), (merged.rows, 1), shape, origin)
+        if not merged.length:
+            return of_nothing(does, layout.dtype, shape, origin)
+        found = _passes(does, reshaped(moved, layout, merged.shape, origin), layout.dtype, merged, origin)
+        return with_shape(found, result_type(does, layout.dtype), (merged.rows, 1), shape, origin)
 
     return array_call(name, ("x",), (x,), build, origin)
+
+
+@cache
+def converted(dtype: "np.dtype[Any]", target: "np.dtype[Any]") -> Expression[..., Any]:
+    """Return the expression of elements of another type."""
+
+    def elements(x: Elem[Any]) -> Elem[Any]:
+        return x.to(target.type)
+
+    return Expression(trace_expression(elements, (dtype,)), (_reduce.__code__, 0))
 
 
 def _passes(name: str, x: Any, dtype: "np.dtype[Any]", axes: ReducedAxes, origin: Origin) -> AnyOp:
@@ -231,7 +299,7 @@ def of_nothing(name: str, dtype: "np.dtype[Any]", shape: Shape, origin: Origin) 
     Raises:
         ShapeError: there is no smallest and no largest one, and some are asked for.
     """
-    if name in ("amin", "amax") and 0 not in shape:
+    if name in OF_BOOLS and 0 not in shape:
         raise no_elements(name, origin)
     number = number_type(name, dtype)
     value = 0.0 if STEPS[name].operation == "add" else identity(STEPS[name].operation, number).item()

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from dagpu.arrays.matrix_products import resize_kernel
+from dagpu.arrays.products.matrix_products import resize_kernel
 from dagpu.arrays.radix_texts import ADD_UP, BITS, COUNT, RANKS, SCATTER, SORT, order_text
 from dagpu.arrays.rearranging import from_rows, rows_along
 from dagpu.common.errors import ShapeError
@@ -168,7 +168,7 @@ def _checked_input(name: str, layout: Layout | None, axis: object, origin: Origi
         raise refused_call(name, origin, "x is a number", "Pass a tensor: full((1,), x), say")
     if layout.dtype.kind == "c":
         what = f"elements of {type_name(layout.dtype)} have no order"
-        raise refused_call(name, origin, what, "Sort by one part of them")
+        raise refused_call(name, origin, what, "Sort what has one: array.real(t), array.imag(t), or array.abs(t)")
     if not layout.shape and axis is not None:
         raise ShapeError(
             f"{name} at {describe(origin)}: x has no axis, so it has no rows. Reshape it: x.reshape((1,)), say."
@@ -225,9 +225,9 @@ class Moved(NamedTuple):
 
 
 @cache
-def tile_kernel(moved: Moved, threads: int, each: int) -> KernelSpec:
+def tile_kernel(moved: Moved, threads: int, each: int, several: bool) -> KernelSpec:
     """Return the kernel that sorts tiles of rows, of `threads * each` elements, and writes the first ones of each: as
-    many as its own tile has."""
+    many as its own tile has. `several`: rows may have more than one tile."""
     place = "from(row, first + numbers[at])" if moved.given is not None else "first + numbers[at]"
     written = [text for text, wants in (("part[at]", moved.keys), (place, moved.places is not None)) if wants]
     targets = zip(("out", "other"), written, strict=False)
@@ -249,7 +249,7 @@ def tile_kernel(moved: Moved, threads: int, each: int) -> KernelSpec:
         _sort_rows(moved, arguments)
 
     params = [*moved.outputs, *moved.inputs]
-    return _kernel("sort_tile", params, text, body, threads, (tile_kernel.__wrapped__.__code__, 0))
+    return _kernel("sort_tile", params, text, body, threads, (tile_kernel.__wrapped__.__code__, 0), together=several)
 
 
 @cache
@@ -259,7 +259,8 @@ def count_kernel(
     """Return the kernel that counts the digits of tiles of `threads * each` elements: (row, digit, tile)."""
     text = order_text(dtype, threads, each, descending) + COUNT.format(where=memory_type(where))
     params = [output("out", where, 3), tensor_input("x", dtype, 2), number_input("shift", _I32, "count_digits")]
-    return _kernel("count_digits", params, text, _nothing, threads, (count_kernel.__wrapped__.__code__, 0))
+    origin = (count_kernel.__wrapped__.__code__, 0)
+    return _kernel("count_digits", params, text, _nothing, threads, origin, together=True)
 
 
 @cache
@@ -268,7 +269,8 @@ def sum_kernel(where: "np.dtype[Any]", lanes: int) -> KernelSpec:
     has this many threads of a block."""
     text = ADD_UP.format(where=memory_type(where), threads=THREADS, lanes=lanes)
     params = [output("out", where, 3), tensor_input("counts", where, 3)]
-    return _kernel("add_up_counts", params, text, _nothing, THREADS, (sum_kernel.__wrapped__.__code__, 0))
+    origin = (sum_kernel.__wrapped__.__code__, 0)
+    return _kernel("add_up_counts", params, text, _nothing, THREADS, origin, together=True)
 
 
 @cache
@@ -310,7 +312,8 @@ def scatter_kernel(moved: Moved, where: "np.dtype[Any]", threads: int, each: int
 
     params = [*moved.outputs, *moved.inputs, tensor_input("offsets", where, 3)]
     params.append(number_input("shift", _I32, "scatter_by_digit"))
-    return _kernel("scatter_by_digit", params, text, body, threads, (scatter_kernel.__wrapped__.__code__, 0))
+    origin = (scatter_kernel.__wrapped__.__code__, 0)
+    return _kernel("scatter_by_digit", params, text, body, threads, origin, together=True)
 
 
 _MOVE_PLACES: Final = """
@@ -326,9 +329,16 @@ _MOVE_PLACES: Final = """
 
 
 def _kernel(
-    name: str, params: Sequence[Param], text: str, body: Callable[..., None], threads: int, place: Any
+    name: str,
+    params: Sequence[Param],
+    text: str,
+    body: Callable[..., None],
+    threads: int,
+    place: Any,
+    *,
+    together: bool,
 ) -> KernelSpec:
-    return generated_kernel(name, params, text, body, place, block=(threads,), early_reads=())
+    return generated_kernel(name, params, text, body, place, block=(threads,), early_reads=(), together=together)
 
 
 # ---- NumPy
@@ -439,7 +449,7 @@ def radix_sorted(
 def _of_tiles(arrays: Sequence[Any], moved: Moved, length: int, made: Shape, kept: int, origin: Origin) -> list[AnyOp]:
     """Return the ops of the first `kept` elements of each tile of rows of this length, of the shape `made`."""
     threads = min(TILE // EACH, max(32, power_of_two(-(-length // EACH))))
-    spec = tile_kernel(moved, threads, min(EACH, power_of_two(-(-length // 32))))
+    spec = tile_kernel(moved, threads, min(EACH, power_of_two(-(-length // 32))), length > TILE)
     return _launched(spec, moved, made, kept, arrays, origin)
 
 

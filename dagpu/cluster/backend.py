@@ -390,6 +390,9 @@ class RemoteDriver:
         """Return the free and the total memory, in bytes. The worker is asked."""
         return self._engine.memory_info(self._worker, self._name)
 
+    def memory_for_runs(self, results: Sequence[int]) -> None:
+        """Return None: a worker plans for its own devices."""
+
     def memory_used(self) -> int:
         """Return the bytes of the tensors on the device that are held for this process."""
         return self._engine.memory_used(f"{self._worker}/{self._name}")

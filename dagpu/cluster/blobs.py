@@ -15,6 +15,7 @@ import pickle
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from enum import Enum
 from types import CodeType
 from typing import Any, Final, cast, final
 from weakref import WeakValueDictionary
@@ -47,7 +48,7 @@ from dagpu.plans.program import (
     View,
 )
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 """The number of the format. It changes with the classes that a blob may contain."""
 
 
@@ -129,6 +130,8 @@ class Blob:
     digest: str
     """The hash of `content`. Equal parts have equal ones, and one plan on each worker."""
     codes: Codes
+    function: str
+    """The hash of the function of a `host_map` that is all of the part; empty for any other part."""
 
 
 def refused_code(what: str) -> ClusterSecurityError:
@@ -178,7 +181,7 @@ class Encoder:
         instructions = [self._coded(each, used) for each in program.instructions]
         pickler.dump((FORMAT, program.devices, program.buffers, instructions))
         content = file.getvalue()
-        return Blob(content, hashlib.sha256(content).hexdigest(), self._codes_of(used))
+        return Blob(content, hashlib.sha256(content).hexdigest(), self._codes_of(used), _function_of(instructions))
 
     def _codes_of(self, used: Mapping[str, KeptCode]) -> Codes:
         digests = tuple(sorted(used))
@@ -258,10 +261,17 @@ class Encoder:
             ) from error
 
 
+def _function_of(instructions: Sequence[Instruction]) -> str:
+    """Return the hash of the function that is all of a part; an empty text for any other part."""
+    only = instructions[0] if len(instructions) == 1 else None
+    function: Any = only.function if type(only) is HostCall else None
+    return str(function.digest) if type(function) is Code else ""
+
+
 @final
 class _Pickler(pickle.Pickler):
-    """Writes plan data. Kernels, element types, checks of scalars and places in the user's files are
-    written by name, arrays and numbers of NumPy by their bytes."""
+    """Writes plan data. Kernels, element types, members of enumerations, checks of scalars and places in the user's
+    files are written by name, arrays and numbers of NumPy by their bytes."""
 
     def __init__(self, file: io.BytesIO, encoder: Encoder, used: dict[str, KeptCode]) -> None:
         super().__init__(file, 5)
@@ -272,6 +282,8 @@ class _Pickler(pickle.Pickler):
         kind = type(obj)
         if kind is KernelSpec:
             return "kernel", self._encoder.kernel(obj, self._used)
+        if isinstance(obj, Enum):  # pickle itself names `getattr` before Python 3.11.4
+            return "member", kind.__module__, kind.__qualname__, obj.name
         if kind is tuple and len(obj) == 2 and type(obj[0]) is CodeType:
             return ("place", *(place_of(obj) or ("", 0)))
         if kind is ScalarCheck:
@@ -313,6 +325,8 @@ class _Unpickler(pickle.Unpickler):
                 return self._decoder.kernel(digest, self._codes)
             case ("place", str(file), int(line)):
                 return _origin_at(file, line)
+            case ("member", str(module), str(kind), str(name)) if name in _members_of(module, kind):
+                return _members_of(module, kind)[name]
             case ("scalar", str(name)):
                 return ScalarCheck("", _element(name), "")
             case ("dtype", str(name)):
@@ -324,6 +338,12 @@ class _Unpickler(pickle.Unpickler):
             case _:
                 wrong = f"a part of an op has an unknown reference: {pid!r}. Use one version of dagpu on all machines."
                 raise ClusterSecurityError(wrong)
+
+
+def _members_of(module: str, name: str) -> Mapping[str, Any]:
+    """Return the members of an enumeration that a blob may contain; none of another class."""
+    found: Mapping[str, Any] = getattr(CLASSES.get((module, name)), "__members__", {})
+    return found
 
 
 def _element(name: str) -> "np.dtype[Any]":

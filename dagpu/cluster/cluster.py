@@ -128,7 +128,7 @@ class Cluster:
             tls: the certificates of this end. Without them only loopback is spoken to: `tcp://127.0.0.1:8786`.
             devices: the devices of each worker, by their names there; by default all its GPUs, or else its host.
             part_seconds: the predicted time of a part, in seconds; by default the best of several by simulation.
-            window: the most parts of a run that a worker has at once.
+            window: the most parts of a run that a worker has at once; short parts that are sent together are one.
             allowed_failures: the number of workers that may die on one part.
             timeout: the seconds to wait for the scheduler and a worker, and for a cancelled run to end.
             code: false to send no Python code: no functions of `host_map`, no host bodies of kernels.

@@ -5,7 +5,7 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -15,22 +15,22 @@ from distributed.protocol import pickle as dask_pickle
 
 from dagpu.cluster.blobs import FORMAT
 from dagpu.cluster.cutting import Version
-from dagpu.cluster.worker import RUNNER, PartCall, PartValue, Span
+from dagpu.cluster.worker import RUNNER, BatchCall, PartValue, Span
 from dagpu.common.errors import ClusterError, DeviceLostError, NoDeviceError
 from dagpu.common.layout import Layout
 from dagpu.handles.device_handles import LibraryBody, driver_of
 from dagpu.runtime.device_lookup import devices, find_device
 
 
-def run_task(call: PartCall, codes: Mapping[str, bytes], *values: Any) -> PartValue:
-    """Run a part. If a device of this worker is lost, the worker ends at once, as if it had been killed: its nanny
-    starts another one, the part runs elsewhere, and one that loses devices again and again is given up.
+def run_batch(call: BatchCall, *values: Any) -> PartValue:
+    """Run parts. If a device of this worker is lost, the worker ends at once, as if it had been killed: its nanny
+    starts another one, the parts run elsewhere, and one that loses devices again and again is given up.
 
     Raises:
-        SentError: the part has failed.
+        SentError: a part has failed.
     """
     try:
-        return RUNNER.run(call, codes, values, str(get_worker().name))
+        return RUNNER.run_batch(call, values, str(get_worker().name))
     except DeviceLostError as error:
         sys.stderr.write(f"dagpu: a device is lost, so this worker ends: {error}\n")
         sys.stderr.flush()
@@ -53,6 +53,11 @@ def same(content: Any) -> Any:
 def cancel_run(run: str) -> int:
     """Cancel the parts of a run on this worker. Return the number of those that are still under way."""
     return RUNNER.cancel(run)
+
+
+def count_parts(run: str) -> int:
+    """Return the number of parts of a run that this worker is at."""
+    return RUNNER.count(run)
 
 
 def take_spans(run: str) -> list[Span]:

@@ -2,7 +2,8 @@
 
 Dask redoes what is lost with a worker, as long as something needs it. What Dask cannot redo is done here: arrays that
 were sent to a worker before the run are sent again. Dask submits what it gets at once; here a task is submitted when
-its worker has room for it: at most `window` tasks of a run, and no more bytes than its devices have.
+its worker has room for it: at most `window` batches of a run, and no more bytes than its devices have. Short tasks are
+submitted together, as one task of Dask.
 """
 
 import asyncio
@@ -11,7 +12,7 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import count
+from itertools import count, islice
 from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
@@ -27,6 +28,7 @@ from dagpu.cluster import dask_tasks
 from dagpu.cluster.backend import ClusterRun
 from dagpu.cluster.blobs import Codes
 from dagpu.cluster.connection import Bridge
+from dagpu.cluster.part_batches import BATCH_SECONDS, Batch, Times
 from dagpu.cluster.run_state import (
     POLL_SECONDS,
     Connection,
@@ -34,11 +36,11 @@ from dagpu.cluster.run_state import (
     ResultFetch,
     RunState,
     drain,
-    error_of,
+    drain_batches,
     send_again,
 )
 from dagpu.cluster.tasks import Group, Task, call_of, is_large, memory_of
-from dagpu.cluster.worker import register_frames
+from dagpu.cluster.worker import BatchCall, PartCall, register_frames
 from dagpu.common.errors import ClusterError
 from dagpu.common.layout import Layout
 from dagpu.common.places import add_note
@@ -57,7 +59,7 @@ class DaskEngine:
         addresses: the address of each worker that is alive and may run tasks. It changes as workers come and go.
         limits: the bytes of each memory; see `memory_of`.
         excluded: the addresses of workers that get no tasks.
-        window: the most tasks of a run that a worker has at once.
+        window: the most batches of a run that a worker has at once.
         allowed_failures: how often lost arrays are sent again.
         drain_seconds: the time after which a cancelled run that does not end is an error.
         direct: true if this process reaches the workers; otherwise results come through the scheduler.
@@ -92,6 +94,7 @@ class DaskEngine:
         self._allowed_failures = allowed_failures
         self._drain_seconds = drain_seconds
         self._direct = direct
+        self._times = Times()
         self._holds: weakref.WeakSet[DaskHold] = weakref.WeakSet()
 
     # ---- for runs, on any thread
@@ -145,7 +148,7 @@ class DaskEngine:
     # ---- in the loop
 
     def _begin(self, run: ClusterRun) -> None:
-        state = RunState(run, len(self.lost_workers))
+        state = RunState(run, len(self.lost_workers), BATCH_SECONDS, self._times)
         self.states.append(state)
         loop = asyncio.get_running_loop()
         state.task = loop.create_task(self._run(state))
@@ -173,6 +176,7 @@ class DaskEngine:
             if state.cancelled:
                 raise asyncio.CancelledError
             await self._drive(state, fetch)
+            await drain_batches(self._client, state, self._addresses, self._drain_seconds)
         except BaseException as failed:
             error = failed
         fetch.stop()
@@ -207,12 +211,17 @@ class DaskEngine:
 
     async def _drive(self, state: RunState, fetch: ResultFetch) -> None:
         """Submit tasks as there is room, until all are done and the values that the caller gets are here."""
+        learnt = 0
         while True:
-            batch = state.admit(self._memory_used(), self._window, self._limits)
-            if batch:
-                await self.graphs.submit(state, batch)
-                for task in batch:
-                    watcher = asyncio.get_running_loop().create_task(self._watch(state, task, fetch))
+            for content in islice(fetch.values.values(), learnt, None):
+                self._times.note(content.seconds)
+            learnt = len(fetch.values)
+            admitted = state.admit(self._memory_used(), self._window, self._limits)
+            if admitted:
+                batches = list(dict.fromkeys([state.batches.of(task.index) for task in admitted]))
+                await self.graphs.submit(state, batches)
+                for batch in batches:
+                    watcher = asyncio.get_running_loop().create_task(self._watch(state, batch, fetch))
                     state.watchers.add(watcher)
                     watcher.add_done_callback(state.watchers.discard)
             if len(state.done) == len(state.tasks) and fetch.is_complete():
@@ -224,26 +233,31 @@ class DaskEngine:
                 raise state.errors[min(state.errors)]
             if state.lost:
                 send_again(self.connection, state, self._allowed_failures)
+            if state.suspects:
+                state.take_apart()
 
-    async def _watch(self, state: RunState, task: Task, fetch: ResultFetch) -> None:
-        """Wait for the values of a task, and note how it ended."""
-        futures = {group: state.futures[group] for group in state.values_of(task)}
+    async def _watch(self, state: RunState, batch: Batch, fetch: ResultFetch) -> None:
+        """Wait for the values of a batch, and note how it ended."""
+        futures = {groups[0]: state.futures[groups[0]] for _, _, groups in batch.values}
         while True:
             with contextlib.suppress(asyncio.CancelledError, Exception):  # what it raises shows in the statuses
                 await wait_for_futures([*futures.values()])
             if state.cancelled or any(state.futures.get(group) is not future for group, future in futures.items()):
-                return  # the run has ended, or the task was submitted again
+                return  # the run has ended, or the batch was submitted again
             statuses = {future.status for future in futures.values()}
             if not statuses & {"pending", "lost"}:  # Dask makes lost values again
                 break
             await asyncio.sleep(POLL_SECONDS)
         if statuses == {"finished"}:
-            state.note_done(task)
-            fetch.note_done(task)
+            for task in batch.tasks:
+                state.note_done(task)
+                fetch.note_done(task)
         elif "error" in statuses:
             failed = next(future for future in futures.values() if future.status == "error")
-            lost = self.lost_workers[state.lost_before :]
-            state.errors[task.index] = error_of(await failed.exception(), task, lost)
+            error = await failed.exception()
+            if any(state.futures.get(group) is not future for group, future in futures.items()):
+                return
+            state.note_error(batch, error, self.lost_workers[state.lost_before :])
         else:
             state.lost = True
         state.changed.set()
@@ -259,9 +273,16 @@ class DaskEngine:
         self._client.rpc.remove(address)  # a fetch would try to reach it until the time-out of Dask
         if not message.get("expected"):
             self.lost_workers.append(address)
-        again = {*message.get("processing-tasks", ()), *message.get("lost-computed-tasks", ())}
+        there, made = [
+            [str(key) for key in message.get(f"{what}-tasks", ())] for what in ("processing", "lost-computed")
+        ]
         for state in self.states:
-            state.redone += sum([f"-{state.run.name}-" in str(key) for key in again])
+            begun = [state.by_key[key] for key in there if key in state.by_key]
+            state.suspects += [batch for batch in begun if len(batch.tasks) > 1]
+            again = [batch for batch in begun if len(batch.tasks) == 1]
+            again += [state.by_key[key] for key in made if key in state.by_key]
+            state.redone += sum([len(batch.tasks) for batch in again])
+            state.changed.set()
         self.changed()
 
     def changed(self) -> None:
@@ -307,15 +328,17 @@ class GraphWriter:
         """The future of the code of tasks, as long as there are any."""
         self._numbers = count()
 
-    async def submit(self, state: RunState, batch: Sequence[Task]) -> None:
-        """Submit tasks as one graph, with a layer for each worker, and keep their values alive."""
+    async def submit(self, state: RunState, batches: Sequence[Batch]) -> None:
+        """Submit batches as one graph, with a layer for each worker, and keep their values alive."""
         addresses, only = dict(self._addresses), self._only()
         layers: dict[str, MaterializedLayer] = {}
         by_worker: dict[str, dict[str, DaskTask]] = {}
-        wanted: list[Group] = []
-        for task in batch:
-            by_worker.setdefault(task.worker, {}).update(await self._graph_of(state, task, addresses))
-            wanted += state.values_of(task)
+        wanted: dict[str, Sequence[Group]] = {}
+        for batch in batches:
+            state.submit_as(batch)
+        for batch in batches:
+            by_worker.setdefault(batch.worker, {}).update(await self._graph_of(state, batch, addresses))
+            wanted.update({key: groups for key, _, groups in batch.values})
         for worker, graph in by_worker.items():
             address = addresses.get(worker)
             where = None if address is None else {"workers": [address], "allow_other_workers": True}
@@ -323,11 +346,10 @@ class GraphWriter:
                 where = {"workers": only}
             layers[f"{worker}-{state.run.name}-{next(self._numbers)}"] = MaterializedLayer(graph, annotations=where)
         whole = HighLevelGraph(layers, {name: set() for name in layers})
-        keys = [state.key_of(group) for group in wanted]
-        for group, future in zip(wanted, self._client.get(whole, keys, sync=False), strict=True):
-            state.hold(group, future)
+        for groups, future in zip(wanted.values(), self._client.get(whole, [*wanted], sync=False), strict=True):
+            state.hold(groups, future)
         if only is not None:
-            restricting = asyncio.get_running_loop().create_task(self._restrict_again(list(map(str, keys)), only))
+            restricting = asyncio.get_running_loop().create_task(self._restrict_again([*wanted], only))
             state.watchers.add(restricting)
             restricting.add_done_callback(state.watchers.discard)
 
@@ -340,39 +362,45 @@ class GraphWriter:
             if addresses and addresses != only:
                 await self._client.run_on_scheduler(dask_tasks.restrict_tasks, self._client.id, addresses)
 
-    async def _graph_of(self, state: RunState, task: Task, addresses: Mapping[str, str]) -> dict[str, DaskTask]:
-        """Return the tasks of Dask for a task: the part, and one more for each value if it has several."""
+    async def _graph_of(self, state: RunState, batch: Batch, addresses: Mapping[str, str]) -> dict[str, DaskTask]:
+        """Return the tasks of Dask for a batch: the batch, and one more for each value if it has several."""
         refs: list[Any] = []
         indices: dict[str, int] = {}
+        places = {task.index: place for place, task in enumerate(batch.tasks)}
 
         def index_of(key: str) -> int:
             if key not in indices:
-                indices[key] = len(refs)
+                indices[key] = len(batch.tasks) + len(refs)
                 refs.append(TaskRef(key))
             return indices[key]
 
         def source(wanted: Any) -> int:
             if isinstance(wanted, DaskHold):
                 return index_of(wanted.key)
-            # a value of this submission has no future yet
-            return index_of(str(state.futures[wanted].key) if wanted in state.futures else state.key_of(wanted))
-
-        for array in _arrays(state, task):
-            if id(array) not in state.sent:
-                to = addresses.get(task.worker)
-                where = None if to is None else [to]
-                state.sent[id(array)] = await self._client.scatter(array, workers=where, hash=False)
+            place = places.get(wanted[0])
+            return index_of(state.keys[wanted]) if place is None else place
 
         def sent(array: Any) -> int:
             return index_of(str(state.sent[id(array)].key))
 
-        call = call_of(task, state.run.name, state.run.memory, source, sent, traced=state.run.track is not None)
-        whole = state.task_key(task)
-        found = {whole: DaskTask(whole, dask_tasks.run_task, call, self._codes_of(task), *refs)}
-        if len(task.groups) > 1:
-            for at, versions in enumerate(task.groups):
-                key = f"{whole}-{at}"
-                found[key] = DaskTask(key, dask_tasks.select_versions, TaskRef(whole), versions)
+        calls: list[PartCall] = []
+        codes: list[int | None] = []
+        for task in batch.tasks:
+            for array in _arrays(state, task):
+                if id(array) not in state.sent:
+                    to = addresses.get(task.worker)
+                    where = None if to is None else [to]
+                    state.sent[id(array)] = await self._client.scatter(array, workers=where, hash=False)
+            traced = state.run.track is not None
+            calls.append(call_of(task, state.run.name, state.run.memory, source, sent, traced=traced))
+            code = self._codes_of(task)
+            codes.append(None if code is None else index_of(str(code.key)))
+        gives = tuple([version for _, versions, _ in batch.values for version in versions])
+        call = BatchCall(tuple(calls), tuple(codes), gives)
+        found = {batch.key: DaskTask(batch.key, dask_tasks.run_batch, call, *refs)}
+        for key, versions, _ in batch.values:
+            if key != batch.key:
+                found[key] = DaskTask(key, dask_tasks.select_versions, TaskRef(batch.key), versions)
         return found
 
     def _only(self) -> list[str] | None:
@@ -380,11 +408,11 @@ class GraphWriter:
         task waits for one: `Members` sets the addresses of tasks anew as workers come."""
         return ([*self._addresses.values()] or [NOWHERE]) if self._excluded else None
 
-    def _codes_of(self, task: Task) -> Any:
-        """Return a reference to the code of a task, which every worker fetches once."""
+    def _codes_of(self, task: Task) -> TaskRef | None:
+        """Return a reference to the code of a task, which every worker fetches once; None if there is none."""
         codes = task.blob.codes
         if not codes.content:
-            return {}
+            return None
         future = self._sent_codes.get(codes)
         if future is None:
             key = f"dagpu-code-{next(self._numbers)}-{self._client.id}"

@@ -5,7 +5,7 @@ contents. It knows nothing of how a cut is made.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from dagpu.cluster.cutting import Part, Version
@@ -40,7 +40,7 @@ def verify_parts(program: Program, parts: Sequence[Part]) -> None:
         if each.role is Role.INPUT
     }
     home: dict[Version, int] = {}
-    made: Counter[Hashable] = Counter()
+    made: Counter[int] = Counter()
     last: dict[int, Version] = {}
     for index, part in enumerate(parts):
         name = f"part {index} of worker {part.worker}"

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, final
 
 from distributed.scheduler import KilledWorker
@@ -11,6 +11,7 @@ from distributed.scheduler import KilledWorker
 from dagpu.cluster import dask_tasks
 from dagpu.cluster.backend import ClusterRun
 from dagpu.cluster.dask_tasks import received_error
+from dagpu.cluster.part_batches import Batch, Batches, Times
 from dagpu.cluster.tasks import Group, Task, memory_of
 from dagpu.common.errors import ClusterError, ClusterLostError, PartKilledWorkersError
 from dagpu.plans.program import HOST
@@ -35,28 +36,49 @@ class DaskHold:
 
 @final
 class RunState:
-    """One run under way. It is used in the event loop alone."""
+    """One run under way. It is used in the event loop alone.
 
-    def __init__(self, run: ClusterRun, lost_before: int) -> None:
+    Args:
+        run: the run.
+        lost_before: the number of workers that were lost before the run began.
+        batch_seconds: the time up to which tasks are put together; 0 to submit each by itself.
+        times: the times of functions, from runs before.
+    """
+
+    def __init__(
+        self, run: ClusterRun, lost_before: int, batch_seconds: float = 0.0, times: Times | None = None
+    ) -> None:
         self.run = run
         self.lost_before = lost_before
-        """The number of workers that were lost before the run began."""
         self.tasks: Sequence[Task] = run.tasks.tasks
         self.queues: dict[str, deque[int]] = {}
         """For each worker, its tasks that are not submitted, in order."""
-        self.under_way: dict[str, set[int]] = {}
-        """For each worker, its tasks that are submitted and not done."""
+        self.batches = Batches(batch_seconds, Times() if times is None else times)
+        self.by_key: dict[str, Batch] = {}
+        """The batches that are submitted, by their keys."""
         self.held: Counter[str] = Counter()
         """For each memory, the bytes of the values in `futures`; see `memory_of`."""
         self.submitted: set[int] = set()
         self.done: set[int] = set()
         self.futures: dict[Group, Any] = {}
-        """For each value of a submitted task, the future of its key, until nothing needs it any more."""
+        """For each value of a submitted task that leaves its batch, the future of the key that has it, until nothing
+        needs it any more. Values with the same key have the same future."""
+        self.keys: dict[Group, str] = {}
+        """For each value that has left a batch, its key, the newest one."""
+        self.shared: dict[str, list[Group]] = {}
+        """For each key in use, its values."""
         self.attempt = 0
+        """How often tasks were taken back: what is submitted again gets other keys."""
+        self.losses = 0
+        """How often arrays were lost with their workers."""
+        self.is_apart = False
+        """True once a batch was taken apart, which a worker may still be at."""
         self.sent: dict[int, Any] = {}
         """Futures of large arrays that were sent to a worker, by the identity of the array."""
         self.lost = False
         """True once a value is gone that the engine cannot make again."""
+        self.suspects: list[Batch] = []
+        """Batches whose worker has ended; see `take_apart`."""
         self.errors: dict[int, BaseException] = {}
         self.changed = asyncio.Event()
         self.watchers: set[asyncio.Task[None]] = set()
@@ -73,7 +95,6 @@ class RunState:
         """For each task, the number of tasks that need it and are not done."""
         for task in self.tasks:
             self.queues.setdefault(task.worker, deque()).append(task.index)
-            self.under_way.setdefault(task.worker, set())
             for need in task.needs:
                 self.users[need] += 1
 
@@ -88,27 +109,33 @@ class RunState:
         """Return the values of a task; the one of its own key if it gives none."""
         return [(task.index, at) for at in range(max(len(task.groups), 1))]
 
-    def key_of(self, group: Group) -> str:
-        """Return the key of a value."""
-        task = self.tasks[group[0]]
-        whole = self.task_key(task)
-        return whole if len(task.groups) < 2 else f"{whole}-{group[1]}"
+    def submit_as(self, batch: Batch) -> None:
+        """Name the keys of a batch. The key has the name of its last task."""
+        last = batch.tasks[-1]
+        batch.submit_as(f"{last.name}-{self.run.name}-{self.attempt}-{last.index}")
+        self.by_key[batch.key] = batch
+        for key, _, groups in batch.values:
+            self.keys.update(dict.fromkeys(groups, key))
 
-    def task_key(self, task: Task) -> str:
-        """Return the key of a task."""
-        return f"{task.name}-{self.run.name}-{self.attempt}-{task.index}"
-
-    def hold(self, group: Group, future: Any) -> None:
-        """Keep a value alive."""
-        self.futures[group] = future
-        for device, nbytes in self.bytes_of(group).items():
-            self.held[memory_of(device)] += nbytes
+    def hold(self, groups: Sequence[Group], future: Any) -> None:
+        """Keep the value of a key alive, for all values that it has."""
+        self.shared[str(future.key)] = [*groups]
+        for group in groups:
+            self.futures[group] = future
+            for device, nbytes in self.bytes_of(group).items():
+                self.held[memory_of(device)] += nbytes
 
     def release(self, group: Group) -> None:
-        """Let the engine free a value that nothing needs any more."""
-        if self.futures.pop(group, None) is not None:
-            for device, nbytes in self.bytes_of(group).items():
-                self.held[memory_of(device)] -= nbytes
+        """Let the engine free a value that nothing needs any more. Those that share a key are freed together."""
+        future = self.futures.pop(group, None)
+        if future is None:
+            return
+        members = self.shared[str(future.key)]
+        if not any(self.futures.get(each) is future for each in members):
+            del self.shared[str(future.key)]
+            for each in members:
+                for device, nbytes in self.bytes_of(each).items():
+                    self.held[memory_of(device)] -= nbytes
 
     def bytes_of(self, group: Group) -> Counter[str]:
         """Return the bytes of a value on each device."""
@@ -127,35 +154,33 @@ class RunState:
 
         Args:
             used: for each memory, the bytes of the tensors in it besides those of this run.
-            window: the most tasks that a worker has at once.
+            window: the most batches that a worker has at once.
             limits: the bytes of each memory.
         """
-        batch: list[Task] = []
+        admitted: list[Task] = []
+        self.batches.begin_round()
         found = True
         while found:  # a task that is submitted may be what the next one of another worker needs
             found = False
-            for worker, queue in self.queues.items():
+            for queue in self.queues.values():
                 while queue:
                     task = self.tasks[queue[0]]
-                    if not self.submitted.issuperset(task.needs) or not self._has_room(task, used, window, limits):
+                    if not self.submitted.issuperset(task.needs) or not self._has_room(task, used, limits):
+                        break
+                    if not self.batches.admit(task, self.done, window):
                         break
                     queue.popleft()
                     self.submitted.add(task.index)
-                    self.under_way[worker].add(task.index)
-                    batch.append(task)
+                    admitted.append(task)
                     found = True
-        return batch
+        return admitted
 
-    def _has_room(self, task: Task, used: Counter[str], window: int, limits: Mapping[str, int]) -> bool:
-        """Return whether the worker of a task has room for it. One that is at nothing has room for any."""
-        under_way = self.under_way[task.worker]
-        if not under_way:
+    def _has_room(self, task: Task, used: Counter[str], limits: Mapping[str, int]) -> bool:
+        """Return whether the worker of a task has memory for it. One that is at nothing has room for any."""
+        if not self.batches.under_way.get(task.worker):
             return True
-        if len(under_way) >= window:
-            return False
         for memory, peak in task.peak_bytes.items():
-            others = sum([self.tasks[index].peak_bytes.get(memory, 0) for index in under_way])
-            wanted = used[memory] + self.held[memory] + others + peak
+            wanted = used[memory] + self.held[memory] + self.batches.peaks[memory] + peak
             if wanted > limits.get(memory, wanted):
                 return False
         return True
@@ -163,7 +188,7 @@ class RunState:
     def note_done(self, task: Task) -> None:
         """Note that a task is done, and release the values that nothing needs any more."""
         self.done.add(task.index)
-        self.under_way[task.worker].discard(task.index)
+        self.batches.note_gone(task)
         for need in task.needs:
             self.users[need] -= 1
         for index in (task.index, *task.needs):
@@ -176,37 +201,83 @@ class RunState:
                 if group not in self.kept:
                     self.release(group)
 
+    def note_error(self, batch: Batch, error: BaseException, lost_workers: Sequence[str]) -> None:
+        """Note the error of a batch. What needs a batch that is given up has the same error as that.
+
+        Args:
+            batch: the batch.
+            error: the error of Dask.
+            lost_workers: the addresses of the workers that died since the run began.
+        """
+        blamed = self.by_key.get(str(error.task), batch) if isinstance(error, KilledWorker) else batch
+        if isinstance(error, KilledWorker) and len(blamed.tasks) > 1 and self._left(blamed):
+            self.suspects.append(blamed)
+        else:
+            self.errors[blamed.tasks[0].index] = error_of(error, blamed.tasks, lost_workers)
+
+    def _left(self, batch: Batch) -> set[int]:
+        """Return the tasks of a batch that are under way in it."""
+        found = [each.index for each in batch.tasks if each.index in self.submitted and each.index not in self.done]
+        return {index for index in found if self.batches.of(index) is batch}
+
     # ---- loss
 
     def is_lost(self) -> bool:
         """Return whether the engine cannot make a value of a submitted task again."""
         return any(future.status == "cancelled" for future in self.futures.values())
 
-    def take_back(self) -> int:
-        """Put the tasks whose values the engine cannot make again back into the queues, with the tasks that make what
-        these need and that is released. Return the number of those tasks."""
-        gone = {index for (index, _), future in self.futures.items() if future.status == "cancelled"}
-        todo = list(gone)
+    def take_back_lost(self) -> None:
+        """Put the tasks whose values the engine cannot make again back into the queues."""
+        self._take_back({index for (index, _), future in self.futures.items() if future.status == "cancelled"})
+
+    def take_apart(self) -> None:
+        """Put the tasks of batches whose worker has ended back into the queues, to run by themselves: so the one that
+        ends workers is found, and the others are not given up with it."""
+        batches, self.suspects = self.suspects, []
+        gone: set[int] = set()
+        for batch in batches:
+            left = self._left(batch)
+            if left:
+                self.batches.split(batch)
+                gone |= left
+        if gone:
+            self.is_apart = True
+            self.attempt += 1
+            self._take_back(gone)
+
+    def _take_back(self, gone: set[int]) -> None:
+        """Put tasks back into the queues, with those that need them and are under way, the others of their batches, and
+        the tasks that make what these need and that is released."""
+        todo = sorted(gone)
+        needed_by: dict[int, list[int]] = {}
+        for index in self.submitted - self.done:
+            for need in self.tasks[index].needs:
+                needed_by.setdefault(need, []).append(index)
         while todo:
-            for _, _, group in self.tasks[todo.pop()].buffers:
-                if group is not None and group not in self.futures and group[0] not in gone:
-                    gone.add(group[0])
-                    todo.append(group[0])
+            index = todo.pop()
+            more = [*needed_by.get(index, ())]
+            if index not in self.done:
+                more += [task.index for task in self.batches.of(index).tasks if task.index not in self.done]
+            for _, _, group in self.tasks[index].buffers:
+                if group is not None and group not in self.futures:
+                    more.append(group[0])
+            todo += [each for each in more if each not in gone]
+            gone.update(more)
         for index in gone:
             task = self.tasks[index]
             if index in self.done:
                 self.done.discard(index)
                 for need in task.needs:
                     self.users[need] += 1
+            else:
+                self.batches.note_gone(task)
             self.submitted.discard(index)
-            self.under_way[task.worker].discard(index)
             for group in self.values_of(task):
                 self.release(group)
         self.redone += len(gone)
         for worker, queue in self.queues.items():
             again = {index for index in gone if self.tasks[index].worker == worker}
             self.queues[worker] = deque(sorted({*queue, *again}))
-        return len(gone)
 
 
 # ---- run ends
@@ -219,11 +290,11 @@ LOOK_SECONDS: Final = 0.1
 """Seconds between two looks at whether the scheduler is still there."""
 
 
-def error_of(error: BaseException, task: Task, lost_workers: Sequence[str]) -> BaseException:
-    """Return the error of the caller's for an error of Dask. `lost_workers` died since the run began."""
+def error_of(error: BaseException, tasks: Sequence[Task], lost_workers: Sequence[str]) -> BaseException:
+    """Return the error of the caller's for an error of Dask in some tasks. `lost_workers` died since the run began."""
     if not isinstance(error, KilledWorker):
         return received_error(error)
-    places = ", ".join(task.origins)
+    places = ", ".join(dict.fromkeys([place for task in tasks for place in task.origins]))
     last = getattr(error.last_worker, "address", error.last_worker)
     gone = ", ".join(dict.fromkeys([*lost_workers, str(last)]))
     return PartKilledWorkersError(
@@ -283,13 +354,14 @@ def send_again(connection: Connection, state: RunState, allowed_failures: int) -
     if not state.is_lost():
         return
     state.attempt += 1
-    if state.attempt > allowed_failures + 1:
+    state.losses += 1
+    if state.losses > allowed_failures + 1:
         raise ClusterLostError(
-            f"the arrays of a run were lost with their workers {state.attempt} times. Look in the logs of the "
+            f"the arrays of a run were lost with their workers {state.losses} times. Look in the logs of the "
             "workers for the reason, and run the op again."
         )
     state.sent.clear()
-    state.take_back()
+    state.take_back_lost()
 
 
 async def drain(
@@ -326,17 +398,27 @@ async def drain(
 
 async def _cancel(client: Any, state: RunState, addresses: Mapping[str, str]) -> None:
     """Cancel what is under way, and wait until no worker is at a part of the run."""
-    await client.cancel([*state.futures.values(), *state.sent.values()], force=True)
-    while await _under_way(client, state.run.name, list(addresses.values())):  # noqa: ASYNC110  # reason: it asks other machines
+    futures = {str(future.key): future for future in (*state.futures.values(), *state.sent.values())}
+    await client.cancel([*futures.values()], force=True)
+    await _until_over(client, dask_tasks.cancel_run, state.run.name, addresses)
+
+
+async def drain_batches(client: Any, state: RunState, addresses: Mapping[str, str], seconds: float) -> None:
+    """Wait until no worker is at a batch of a run that has all it wants, for at most `seconds`: Dask may have begun a
+    batch again before it was taken apart."""
+    if state.is_apart:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await _until_over(client, dask_tasks.count_parts, state.run.name, addresses)
+
+
+async def _until_over(client: Any, ask: Callable[[str], int], run: str, addresses: Mapping[str, str]) -> None:
+    """Ask workers for the number of parts of a run that they are at, until it is zero."""
+    while addresses:
+        counts = await client.run(ask, run, workers=list(addresses.values()), on_error="ignore")
+        if not any(found for found in counts.values() if isinstance(found, int)):
+            return
         await asyncio.sleep(POLL_SECONDS)
-
-
-async def _under_way(client: Any, run: str, addresses: Sequence[str]) -> int:
-    """Return the number of parts of a run that workers are at. None of them begins another one."""
-    if not addresses:
-        return 0
-    counts = await client.run(dask_tasks.cancel_run, run, workers=list(addresses), on_error="ignore")
-    return sum([found for found in counts.values() if isinstance(found, int)])
 
 
 # ---- result fetch
@@ -398,8 +480,9 @@ class ResultFetch:
             while self._ready:
                 begun, ready, self._ready = loop.time(), self._ready, {}
                 batch = {group: future for group, future in ready.items() if self._is_there(group, future)}
+                futures = {id(future): future for future in batch.values()}  # values of one key have one future
                 try:
-                    found = await self._client.gather([*batch.values()], direct=self._direct)
+                    contents = await self._client.gather([*futures.values()], direct=self._direct)
                 except Exception as error:
                     left = {group: future for group, future in batch.items() if self._is_there(group, future)}
                     if len(left) == len(batch):
@@ -409,8 +492,9 @@ class ResultFetch:
                     state.lost |= state.is_lost()
                     state.changed.set()
                     continue
-                for group, content in zip(batch, found, strict=True):
-                    self.values[group] = content
+                found = dict(zip(futures, contents, strict=True))
+                for group, future in batch.items():
+                    self.values[group] = found[id(future)]
                     state.kept.discard(group)
                     state.release_unused(group[0])
                 if self.is_complete():

@@ -14,6 +14,7 @@ import numpy as np
 
 from dagpu.cluster.blobs import Blob, Encoder, WriteCheckpoint, refused_code
 from dagpu.cluster.cutting import Part, Version
+from dagpu.cluster.report import PART_COST
 from dagpu.cluster.worker import PartCall, Pickled, StoredArray, load_cell
 from dagpu.common.frozen import plain
 from dagpu.common.places import describe, place_of
@@ -21,6 +22,8 @@ from dagpu.plans.program import HOST, CopyDtoH, HostCall, Instruction, Launch, P
 
 INLINE: Final = 1 << 20
 """Bytes of the largest array that travels inside a task. Larger ones are sent to a worker before."""
+SHORT: Final = 0.1 * PART_COST
+"""The predicted time up to which a part may be sent together with others, in seconds."""
 
 Group: TypeAlias = tuple[int, int]
 """A value of a task: the index of the task, and that of the value among its values."""
@@ -79,12 +82,17 @@ class Task:
     gives: tuple[int, ...]
     groups: tuple[tuple[Version, ...], ...]
     """The versions of each of its values."""
+    takers: tuple[Mapping[Hashable, Hashable], ...]
+    """For each of its values, who takes it: the index of a task, with its worker; or the caller, or a buffer that
+    outlives the run, with itself."""
     needs: tuple[int, ...]
     seconds: float
     peak_bytes: Mapping[str, int]
     """For each memory, the bytes that it allocates there beyond what it takes; see `memory_of`."""
     origins: tuple[str, ...]
     """The places of its instructions, for messages."""
+    is_short: bool
+    """Whether it may be sent together with others, if its function is quick, when it has one; see `_is_short`."""
 
 
 def call_of(
@@ -117,8 +125,9 @@ def call_of(
             given[local] = content
     blob = task.blob
     return PartCall(
-        run, blob.content, blob.digest, tuple(taken), given, task.exports, task.gives, task.name if traced else ""
-    )
+        run, blob.content, blob.digest, tuple(taken), given, task.exports, task.gives, task.name if traced else "",
+        blob.function,
+    )  # fmt: skip
 
 
 def is_large(content: Any) -> bool:
@@ -168,6 +177,7 @@ class TaskList:
         self._written: dict[int, tuple[Group, Version]] = {}
         self._cells: dict[int, tuple[Group, Version]] = {}
         groups, group_of = _groups(program, parts, last, private)
+        blobs: dict[str, Blob] = {}
         for version in last.values():
             buffer, found = version[0], (group_of[version], version)
             about = program.buffers[buffer]
@@ -179,7 +189,9 @@ class TaskList:
             elif about.role is Role.OUTPUT:
                 self._outputs[buffer] = found
         self.tasks = [
-            _task(index, part, program, encoder, groups[index], group_of, names=names)
+            _task(
+                index, part, program, _same(blobs, encoder.encode(part.program)), groups[index], group_of, names=names
+            )
             for index, part in enumerate(parts)
         ]
 
@@ -248,39 +260,63 @@ def _is_checkpoint(instruction: Instruction) -> bool:
     return type(instruction) is HostCall and type(instruction.function) is WriteCheckpoint
 
 
+def _same(known: dict[str, Blob], blob: Blob) -> Blob:
+    """Return the first of the blobs that are equal to this one: a message has the bytes of each once."""
+    return known.setdefault(blob.digest, blob)
+
+
+_Value: TypeAlias = tuple[tuple[Version, ...], Mapping[Hashable, Hashable]]
+"""The versions of a value, and who takes it; see `Task.takers`."""
+
+
 def _groups(
     program: Program, parts: Sequence[Part], last: Mapping[int, Version], private: set[int]
-) -> tuple[list[list[tuple[Version, ...]]], dict[Version, Group]]:
+) -> tuple[list[list[_Value]], dict[Version, Group]]:
     """Return the values of each task: versions that the same others take are one value. And the value of each
     version."""
-    takers: dict[Version, list[Hashable]] = {}
+    takers: dict[Version, dict[Hashable, Hashable]] = {}
     for index, part in enumerate(parts):
-        for version in dict.fromkeys(part.imports):
-            takers.setdefault(version, []).append(index)
+        for version in part.imports:
+            takers.setdefault(version, {})[index] = part.worker
     for buffer, version in last.items():
         about = program.buffers[buffer]
         if about.device == HOST and buffer not in private:
-            takers.setdefault(version, []).append("caller")
+            takers.setdefault(version, {})["caller"] = "caller"
         elif about.device != HOST and about.role is not Role.TEMPORARY:
-            takers.setdefault(version, []).append(("stays", buffer))
-    groups: list[list[tuple[Version, ...]]] = []
+            takers.setdefault(version, {})["stays", buffer] = "stays", buffer
+    groups: list[list[_Value]] = []
     group_of: dict[Version, Group] = {}
     for index, part in enumerate(parts):
         sets: dict[tuple[Hashable, ...], list[Version]] = {}
         for version in part.exports:
             sets.setdefault(tuple(takers.get(version, ())), []).append(version)
-        groups.append([tuple(versions) for versions in sets.values()])
+        groups.append([(tuple(versions), takers.get(versions[0], {})) for versions in sets.values()])
         for at, versions in enumerate(sets.values()):
             group_of.update(dict.fromkeys(versions, (index, at)))
     return groups, group_of
+
+
+def _is_short(part: Part, blob: Blob) -> bool:
+    """Return whether a part may be sent together with others.
+
+    The time of a function of `host_map` is known if it is all of a part that has run before; see `Times`. A part that
+    changes variables of a module changes them each time that it runs, and is run no more often than it must be. And
+    tensors of more than 1 MiB are kept no longer than anything needs them.
+    """
+    if part.seconds > SHORT or sum([buffer.nbytes for buffer in part.program.buffers]) > INLINE:
+        return False
+    return not any(
+        (type(each) is HostCall and not blob.function) or (type(each) is Launch and each.kernel.state is not None)
+        for each in part.program.instructions
+    )
 
 
 def _task(
     index: int,
     part: Part,
     program: Program,
-    encoder: Encoder,
-    groups: Sequence[tuple[Version, ...]],
+    blob: Blob,
+    groups: Sequence[_Value],
     group_of: Mapping[Version, Group],
     *,
     names: bool,
@@ -293,7 +329,6 @@ def _task(
             given.append((local, version[0]))
         else:
             buffers.append((local, version, group))
-    blob = encoder.encode(part.program)
     peaks: Counter[str] = Counter()
     for device, nbytes in part.peak_bytes.items():
         peaks[memory_of(f"{part.worker}/{device}")] += nbytes
@@ -306,11 +341,13 @@ def _task(
         tuple(given),
         part.exports,
         part.gives,
-        tuple(groups),
+        tuple([versions for versions, _ in groups]),
+        tuple([takers for _, takers in groups]),
         part.needs,
         part.seconds,
         peaks,
         tuple(dict.fromkeys([_place(each) for each in part.program.instructions])),
+        _is_short(part, blob),
     )
 
 

@@ -111,11 +111,15 @@ def _run_copy(device: str, nbytes: int, content: Any, *, into_device: bool) -> A
 class PartValue:
     """Versions that a part has made: blocks of device memory, and the values of cells."""
 
-    __slots__ = ("__weakref__", "blocks", "cells")
+    __slots__ = ("__weakref__", "blocks", "cells", "seconds")
 
-    def __init__(self, blocks: Mapping[Version, Block], cells: Mapping[Version, Any]) -> None:
+    def __init__(
+        self, blocks: Mapping[Version, Block], cells: Mapping[Version, Any], seconds: Mapping[str, float] | None = None
+    ) -> None:
         self.blocks = dict(blocks)
         self.cells = dict(cells)
+        self.seconds = {} if seconds is None else dict(seconds)
+        """The times of functions of the host that were called for it, by their hashes; see `PartCall.function`."""
 
     def subset(self, versions: Iterable[Version]) -> "PartValue":
         """Return some of the versions, without a copy."""
@@ -123,6 +127,7 @@ class PartValue:
         return PartValue(
             {v: self.blocks[v] for v in wanted if v in self.blocks},
             {v: self.cells[v] for v in wanted if v in self.cells},
+            self.seconds,
         )
 
     def __sizeof__(self) -> int:
@@ -171,7 +176,7 @@ def write_value(value: PartValue) -> tuple[dict[str, Any], list[Any]]:
 
             entries.append(("pickle", version))
             frames.append(cell.content if type(cell) is Pickled else cloudpickle.dumps(cell))
-    return {"entries": entries}, frames
+    return {"entries": entries, "seconds": value.seconds}, frames
 
 
 def read_value(header: dict[str, Any], frames: list[Any]) -> PartValue:
@@ -191,7 +196,7 @@ def read_value(header: dict[str, Any], frames: list[Any]) -> PartValue:
             (cells[named],) = about
         else:
             cells[named] = Pickled(bytes(frame))
-    return PartValue(blocks, cells)
+    return PartValue(blocks, cells, header["seconds"])
 
 
 def _frame(array: Any) -> memoryview:
@@ -309,6 +314,22 @@ class PartCall:
     """For each of `exports`, the buffer that holds it."""
     traced: str = ""
     """The name of the part in a trace; empty if its times are not wanted."""
+    function: str = ""
+    """The hash of the function of the host that is all of the part, if its time is wanted."""
+
+
+@final
+@plain
+class BatchCall:
+    """What a worker needs to run parts one after the other."""
+
+    parts: tuple[PartCall, ...]
+    """The parts. The values that they take have the indices of the parts that make them, and then of those that the
+    worker gets."""
+    codes: tuple[int | None, ...]
+    """For each part, the index of its code among these values; None if it needs none."""
+    gives: tuple[Version, ...]
+    """The versions that others take."""
 
 
 @final
@@ -350,28 +371,62 @@ class PartRunner:
         Raises:
             OperationCancelled: the run of the part is cancelled.
         """
+        with self._counted(call.run):
+            try:
+                return self._run(call, codes, values)
+            except Exception as error:
+                if worker:
+                    add_note(error, f"dagpu: on worker {worker}")
+                raise
+
+    @contextmanager
+    def _counted(self, run: str) -> Iterator[None]:
+        """Count what is under way for a run in the block.
+
+        Raises:
+            OperationCancelled: the run is cancelled.
+        """
         with self._lock:
-            if call.run in self._cancelled:
+            if run in self._cancelled:
                 raise OperationCancelled("the run of this part was cancelled")
-            self._running[call.run] += 1
+            self._running[run] += 1
         try:
-            return self._run(call, codes, values)
-        except Exception as error:
-            if worker:
-                add_note(error, f"dagpu: on worker {worker}")
-            raise
+            yield
         finally:
             with self._lock:
-                self._running[call.run] -= 1
-                if not self._running[call.run]:
-                    del self._running[call.run]
+                self._running[run] -= 1
+                if not self._running[run]:
+                    del self._running[run]
+
+    def run_batch(self, call: BatchCall, values: Sequence[Any], worker: str = "") -> PartValue:
+        """Run parts one after the other, and return the versions that others take; see `run`.
+
+        Raises:
+            OperationCancelled: the run of the parts is cancelled. Those that have not begun never do.
+        """
+        known = [*[None] * len(call.parts), *values]
+        blocks: dict[Version, Block] = {}
+        cells: dict[Version, Any] = {}
+        seconds: dict[str, float] = {}
+        with self._counted(call.parts[0].run):  # also between two parts
+            for at, (part, code) in enumerate(zip(call.parts, call.codes, strict=True)):
+                known[at] = made = self.run(part, {} if code is None else known[code], known, worker)
+                blocks.update(made.blocks)
+                cells.update(made.cells)
+                seconds.update({each: max(longest, seconds.get(each, 0.0)) for each, longest in made.seconds.items()})
+        return PartValue(blocks, cells, seconds).subset(call.gives)
 
     def cancel(self, run: str) -> int:
-        """Cancel the parts of a run. Return the number of those that are still under way."""
+        """Cancel the parts of a run. Return the number of those, and of batches, that are still under way."""
         with self._lock:
             self._cancelled[run] = None
             while len(self._cancelled) > CANCELLED:
                 del self._cancelled[next(iter(self._cancelled))]
+            return self._running[run]
+
+    def count(self, run: str) -> int:
+        """Return the number of parts and batches of a run that are under way."""
+        with self._lock:
             return self._running[run]
 
     def take_spans(self, run: str) -> list[Span]:
@@ -380,12 +435,15 @@ class PartRunner:
             return self._spans.pop(run, [])
 
     def _run(self, call: PartCall, codes: Mapping[str, bytes], values: Sequence[Any]) -> PartValue:
-        if not call.traced:
+        if not call.traced and not call.function:
             return self._run_plan(call, codes, values)
         with part_spans(call.traced) as spans:
             made = self._run_plan(call, codes, values)
-        with self._lock:
-            self._spans.setdefault(call.run, []).extend(spans)
+        if call.function:
+            made.seconds = {call.function: sum([end - begin for name, _, begin, end in spans if name != PARTS_TRACK])}
+        if call.traced:
+            with self._lock:
+                self._spans.setdefault(call.run, []).extend(spans)
         return made
 
     def _run_plan(self, call: PartCall, codes: Mapping[str, bytes], values: Sequence[Any]) -> PartValue:

@@ -20,12 +20,15 @@ WHY_NOT: str = ""
 
 reader: "ModuleType | None" = None
 if not COMPILED.get():
-    WHY_NOT = f"{COMPILED.name} turns it off"
+    WHY_NOT = f"{COMPILED.name} turns the compiled reader off"
 else:
     try:
         from dagpu.compiled import _reader
     except ImportError as error:
-        WHY_NOT = f"it was not built ({error})"
+        WHY_NOT = (
+            f"the compiled reader is not built where dagpu was imported from ({error}). In a checkout, "
+            "pip install -e . builds it there"
+        )
     else:
         reader = _reader
 

@@ -24,6 +24,11 @@ class Composite:
         """The rest of the value. It is immutable, and contains no handles."""
         self._items = items
 
+    @classmethod
+    def _made(cls, about: Any, items: tuple[Any, ...]) -> Any:
+        """Return a value of this class with other items."""
+        return cls(about, items)
+
     def _tokens(self, identity: Callable[[object], int]) -> tuple[Hashable, ...]:
         """Return tokens for a cache key, equal for two values exactly if no program can distinguish them apart from
         their items. `identity` returns the token of an immutable object that is compared by identity."""
@@ -34,6 +39,9 @@ about_of: Final[Callable[[Composite], Any]] = attrgetter("_about")
 items_of: Final[Callable[[Composite], tuple[Any, ...]]] = attrgetter("_items")
 tokens_of: Final[Callable[[Composite], Callable[..., tuple[Hashable, ...]]]] = attrgetter("_tokens")
 """Return the method of a value that returns its tokens."""
+
+made_by: Final[Callable[[type[Composite]], Callable[[Any, tuple[Any, ...]], Any]]] = attrgetter("_made")
+"""Return the function that makes a value of a class of what it is about and its items."""
 
 _MUTABLE: Final = frozenset((list, dict))
 """The container types through which a container can contain itself."""
@@ -174,7 +182,7 @@ def rebuild(container: Any, items: list[Any]) -> Any:
     if kind is tuple:
         return tuple(items)
     if isinstance(container, Composite):
-        return kind(about_of(container), tuple(items))
+        return made_by(kind)(about_of(container), tuple(items))
     # The class is not called, because its constructor may take other arguments than the items.
     made = tuple.__new__(kind, items)
     more = getattr(container, "__dict__", None)

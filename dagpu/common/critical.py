@@ -508,3 +508,6 @@ class ReferenceQueue(Generic[_T]):
 
     def __bool__(self) -> bool:
         return bool(self.gone)
+
+
+teach(reference=Reference, reference_queue=ReferenceQueue)

@@ -5,6 +5,8 @@ All modules read them through this module, so wrong values give the same error, 
 
 import math
 import os
+import shlex
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, final
@@ -95,6 +97,19 @@ def _library(text: str) -> str:
     return text
 
 
+def _command(text: str) -> str:
+    words = shlex.split(text)
+    if not words or shutil.which(words[0]) is None:
+        raise ValueError(text)
+    return text
+
+
+def _host_code(text: str) -> str:
+    if text not in ("body", "cuda"):
+        raise ValueError(text)
+    return text
+
+
 def _microseconds(text: str) -> float:
     number = float(text)
     if not 0 <= number < math.inf:
@@ -113,6 +128,8 @@ CLUSTER_NAMES: Final = Variable("DAGPU_CLUSTER_NAMES", "0 or 1", "0", _switch, T
 """True puts the names of files and kernels into the keys of a cluster, which its dashboard shows."""
 COMPILED: Final = Variable("DAGPU_COMPILED", "0 or 1", "1", _switch, True)
 """True reads calls by the compiled reader, where it was built. It is read once, when dagpu is imported."""
+CXX: Final = Variable[str | None]("DAGPU_CXX", "the command of a C++ compiler", "g++", _command, None)
+"""The C++ compiler that compiles the CUDA texts of kernels for the host; None for the first that is found."""
 DEVICE: Final = Variable[str | None]("DAGPU_DEVICE", "the name of a device", "host", str, None)
 """The default device of ops."""
 DIRECT: Final = Variable("DAGPU_DIRECT", "0 or 1", "1", _switch, True)
@@ -121,6 +138,10 @@ EXPLORE_SEED: Final = Variable("DAGPU_EXPLORE_SEED", "a whole number", "17", int
 """The seed of the execution order on explore devices."""
 FOREIGN: Final = Variable[str | None]("DAGPU_FOREIGN", "torch, cupy, numba or raw", "cupy", _library, None)
 """The body of foreign ops that runs on a GPU, where an op has one of this kind; None for the first that can run."""
+HOST: Final = Variable("DAGPU_HOST", "body or cuda", "cuda", _host_code, "body")
+"""What of a kernel runs on the host: its host body where it has one, or its CUDA text even so."""
+HOST_CHECKS: Final = Variable("DAGPU_HOST_CHECKS", "0 or 1", "0", _switch, True)
+"""True checks each access of a CUDA text that runs on the host."""
 HOST_DEVICES: Final = Variable("DAGPU_HOST_DEVICES", "a whole number, 1 or more", "8", _whole_from(1), 8)
 """The number of host devices."""
 MAX_CLOSURES: Final = Variable("DAGPU_MAX_CLOSURES", "a whole number, 1 or more", "100000", _whole_from(1), 100_000)
@@ -143,7 +164,7 @@ raw_value: Final[Callable[[Any], Any]] = variables.get
 
 
 VARIABLES: Final[tuple[Variable[object], ...]] = (
-    CACHE_DIR, CHECKED, CLUSTER_NAMES, COMPILED, DEVICE, DIRECT, EXPLORE_SEED, FOREIGN, HOST_DEVICES, MAX_CLOSURES,
-    MEASURE, PINNED_BYTES, SPIN_US, VERIFY,
+    CACHE_DIR, CHECKED, CLUSTER_NAMES, COMPILED, CXX, DEVICE, DIRECT, EXPLORE_SEED, FOREIGN, HOST, HOST_CHECKS,
+    HOST_DEVICES, MAX_CLOSURES, MEASURE, PINNED_BYTES, SPIN_US, VERIFY,
 )  # fmt: skip
 """All environment variables that dagpu reads."""

@@ -37,11 +37,40 @@ class KernelArgumentError(DagpuError, TypeError):
 
 
 class KernelBoundsError(DagpuError, IndexError):
-    """A kernel compiled with `checked=True` accessed an element outside its tile or view."""
+    """A kernel accessed an element outside its tile or view, or memory that is none of its arguments'."""
+
+
+class KernelFaultError(DagpuError):
+    """The CUDA text of a kernel, run on the host, did what it must not: it wrote an input, divided by zero, used up its
+    stack, or another of the errors below. The message has the place in the text, the thread and the block."""
+
+
+class KernelRaceError(KernelFaultError):
+    """Two threads accessed one element, one of them to write it, and nothing orders the two."""
+
+
+class KernelUninitialisedError(KernelFaultError):
+    """A thread read what nothing has written: shared memory, an element of a new output, a `__constant__` variable."""
+
+
+class KernelUnwrittenError(KernelFaultError):
+    """No thread wrote an element of a new output."""
+
+
+class KernelBarrierError(KernelFaultError):
+    """Threads wait for ever, or for a thread that does not come to their barrier or shuffle."""
+
+
+class KernelAssertionError(KernelFaultError, AssertionError):
+    """An `assert` of a kernel failed, or it called `__trap()`."""
+
+
+class KernelMismatchError(KernelFaultError):
+    """The CUDA text of a kernel and its host body have different results, or the text in another order of threads."""
 
 
 class CompileError(DagpuError):
-    """The CUDA compiler refused a kernel's source."""
+    """A compiler refused a kernel's source."""
 
 
 class NotReadyError(DagpuError):
@@ -79,6 +108,11 @@ class ExportError(DagpuError, BufferError):
 
 class ForeignError(DagpuError):
     """A foreign op is declared wrongly, has no body that can run, or its body does not keep to its declaration."""
+
+
+class GradientError(DagpuError):
+    """A derivative was asked for where there is none: by way of a call without a rule, or of a value that has been
+    overwritten. A gradient is never 0 for such a reason."""
 
 
 class SourceError(DagpuError):

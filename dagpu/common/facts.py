@@ -54,8 +54,8 @@ LENDS_FOR_BLOCK: Final = {"lend": False, "lend_mut": True}
 OUTLASTS_FEED: Final = ("Feed.stats", "Feed.origin")
 """Attributes of a feed that remain after its block."""
 
-READS_ONLY: Final = ("interop.extent", "interop.new")
-"""Functions that only read their arguments: the declaration of a foreign op reads shapes."""
+READS_ONLY: Final = ("interop.extent", "interop.new", "array.zeros_like", "array.ones_like", "array.full_like")
+"""Functions that only read their arguments: shapes and element types."""
 
 MAKES_SHAPE: Final = ("empty", "zeros", "ones", "full", "rand", "randn")
 """Functions that make a tensor of the shape that is their first argument."""

@@ -88,6 +88,8 @@ def _with_fast_init(cls: type[Any]) -> type[Any]:
 # | slot | used by | set by |
 # | --- | --- | --- |
 # | `dagpu.handles.TO_HOST` | `to_host()` of a handle | dagpu.ops.creation |
+# | `dagpu.handles.operators.OPERATE` | the operators of handles and ops | dagpu.kernels.operators |
+# | `dagpu.kernels.operators.MATMUL` | `x @ w` | dagpu.arrays |
 # | `dagpu.handles.EXPORTS` | `__dlpack__()` of a handle | dagpu.interop |
 # | `dagpu.ops.base.NODES` | the fluent methods of an op | dagpu.ops.nodes |
 # | `dagpu.ops.base.RUNNER` | `sync()`, `await`, `graph()`, `explain()` of an op | dagpu.runtime.interpreter |
@@ -100,6 +102,7 @@ def _with_fast_init(cls: type[Any]) -> type[Any]:
 # | `dagpu.meshes.values.TO_ARRAY` | `to_host()` of a value of a mesh | dagpu.meshes.moving |
 # | `dagpu.kernels.declaration.COMPILER` | `compile()` of a kernel | dagpu.backends.cuda.backend |
 # | `dagpu.kernels.declaration.ARCH_COMPILER` | `compile(arch=)` of a kernel | dagpu.runtime.device_lookup |
+# | `dagpu.kernels.declaration.CHECKER` | `check()` of a kernel | dagpu.runtime.kernel_checks |
 
 _T = TypeVar("_T")
 

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from ctypes import c_size_t
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, final
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, final
 
 import ml_dtypes
 import numpy as np
 
-from dagpu.common.errors import PartitionError, ShapeError
+from dagpu.common.errors import NotReadyError, PartitionError, ShapeError
 from dagpu.common.frozen import plain
 from dagpu.common.wrong_arguments import format_value
 
@@ -45,11 +46,11 @@ NewShape: TypeAlias = Shape | Literal[-1]
 FLOATING = frozenset(np.dtype(t) for t in (f16, bf16, f32, f64))
 """The floating-point element types. Random numbers and fractions can be written to these."""
 
-SUPPORTED = FLOATING | {np.dtype(t) for t in (i8, i16, i32, i64, u8, u16, u32, u64, bool_)}
-"""Every element type that a kernel may take."""
-
 COMPLEX = frozenset(np.dtype(t) for t in (c64, c128))
-"""The complex element types, for Fourier transforms: tensors may have them, kernels of the user's may not."""
+"""The complex element types: pairs of f32, or of f64."""
+
+SUPPORTED = FLOATING | COMPLEX | {np.dtype(t) for t in (i8, i16, i32, i64, u8, u16, u32, u64, bool_)}
+"""Every element type of a tensor that is no structure."""
 
 
 def strides_of(shape: Shape, itemsize: int) -> Shape:
@@ -60,7 +61,13 @@ def strides_of(shape: Shape, itemsize: int) -> Shape:
     return tuple(strides)
 
 
-_ELEMENTS = {dtype: dtype for dtype in SUPPORTED | COMPLEX}
+def part_type(dtype: "np.dtype[Any]") -> "np.dtype[Any]":
+    """Return the element type of the real part of elements: f32 for c64, f64 for c128, and itself for a real type."""
+    return _PARTS.get(dtype, dtype)
+
+
+_PARTS: dict["np.dtype[Any]", "np.dtype[Any]"] = {np.dtype(c64): np.dtype(f32), np.dtype(c128): np.dtype(f64)}
+_ELEMENTS = {dtype: dtype for dtype in SUPPORTED}
 
 
 def element_type(dtype: "np.dtype[Any]") -> "np.dtype[Any] | None":
@@ -68,7 +75,30 @@ def element_type(dtype: "np.dtype[Any]") -> "np.dtype[Any] | None":
 
     NumPy has several equal dtype objects: two for i64, and one more for each unpickled dtype.
     """
-    return _ELEMENTS.get(dtype)
+    found = _ELEMENTS.get(dtype)
+    return record_type(dtype) if found is None and dtype.names is not None else found
+
+
+_RECORDS: dict["np.dtype[Any]", "np.dtype[Any]"] = {}
+MOST_RECORD_BYTES: Final = 16 * 1024
+"""The most bytes of one structure."""
+
+
+def record_type(dtype: "np.dtype[Any]") -> "np.dtype[Any] | None":
+    """Return the canonical object for the type of a structure; None if it has a field that no kernel can take."""
+    found = _RECORDS.get(dtype)
+    if found is None and _is_record(dtype) and 0 < dtype.itemsize <= MOST_RECORD_BYTES:
+        found = _RECORDS.setdefault(dtype, dtype)
+    return found
+
+
+def _is_record(dtype: "np.dtype[Any]") -> bool:
+    """Return true if all fields of a structure, and of structures in it, are numbers in the byte order of a GPU."""
+    for field, *_ in () if dtype.fields is None else dtype.fields.values():
+        inner = field.base
+        if not (_is_record(inner) if inner.names is not None else inner in _ELEMENTS and inner.isnative):
+            return False
+    return bool(dtype.names)
 
 
 def scalar_dtype(scalar: object) -> "np.dtype[Any] | None":
@@ -269,34 +299,193 @@ def _with_open_extent(layout: Layout, shape: Any) -> Any:
     return tuple([layout.size // count if extent == -1 else extent for extent in shape])
 
 
-def slice_layout(layout: Layout, ranges: tuple[slice, ...]) -> Layout:
-    """Return the layout of a part: one `slice` for each of the first axes, with Python's rules for bounds and steps.
+Item: TypeAlias = int | slice | EllipsisType | None
+Index: TypeAlias = Item | tuple[Item, ...]
+"""What stands in the square brackets of a tensor: for each axis a whole number or a `slice`, with Python's rules for
+bounds and steps; `...` for as many whole axes as are left, and None for a new axis of extent 1."""
+
+
+def slice_layout(layout: Layout, index: object) -> Layout:
+    """Return the layout of the part that `t[index]` names, in the same memory.
 
     Raises:
-        ShapeError: there are more ranges than axes, or a range is not a slice of whole numbers.
+        ShapeError: a number is out of range, there are more numbers and slices than axes, or an item is neither a whole
+            number, nor a slice of them, nor `...`, nor None.
     """
-    if len(ranges) > len(layout.shape):
-        raise ShapeError(
-            f"{len(ranges)} ranges for a tensor of {len(layout.shape)} axes {layout.shape}. "
-            "Give at most one for each axis."
-        )
-    shape, strides, offset = list(layout.shape), list(layout.strides), layout.offset
-    for axis, part in enumerate(ranges):
-        if not isinstance(part, slice):
-            raise ShapeError(f"range {part!r} of axis {axis} is not a slice. Write slice(start, stop).")
-        try:
-            if bool in map(type, (part.start, part.stop, part.step)):
-                raise TypeError("True and False are no numbers")  # Python's slices take them for 1 and 0
-            steps = range(*part.indices(shape[axis]))
-        except (TypeError, ValueError) as error:
-            raise ShapeError(
-                f"range {part!r} of axis {axis}: {error}. Use whole numbers and a step that is not 0."
-            ) from None
-        offset += strides[axis] * steps.start if steps and layout.size else 0
-        # A step beyond the axis selects one element at most, so any stride works. This one is not larger than memory.
-        step = max(-shape[axis], min(steps.step, shape[axis]))
-        shape[axis], strides[axis] = len(steps), strides[axis] * step
+    items = index if type(index) is tuple else (index,)
+    named = sum(item is not None and item is not ... for item in items)
+    rank = len(layout.shape)
+    if named > rank:
+        raise ShapeError(f"{named} ranges for a tensor of {rank} axes {layout.shape}. Give at most one for each axis.")
+    if sum(item is ... for item in items) > 1:
+        raise ShapeError(f"several ... in one index of a tensor of shape {layout.shape}. Write one of them.")
+    shape: list[int] = []
+    strides: list[int] = []
+    offset, axis = layout.offset, 0
+
+    def keep(count: int) -> None:
+        nonlocal axis
+        shape.extend(layout.shape[axis : axis + count])
+        strides.extend(layout.strides[axis : axis + count])
+        axis += count
+
+    for item in items:
+        if item is None:
+            shape.append(1)
+            strides.append(layout.dtype.itemsize)
+        elif item is ...:
+            keep(rank - named)
+        else:
+            extent, stride = layout.shape[axis], layout.strides[axis]
+            if isinstance(item, slice):
+                steps = _steps_of(item, extent, axis)
+                # A step beyond the axis selects one element at most, so any stride works. This one is not larger than
+                # memory.
+                shape.append(len(steps))
+                strides.append(stride * max(-extent, min(steps.step, extent)))
+                start = steps.start if steps else 0
+            else:
+                start = _place_of(item, extent, axis)
+            offset += stride * start if layout.size else 0
+            axis += 1
+    keep(rank - axis)
+    if len(shape) > MOST_AXES:
+        raise _too_many_axes(tuple(shape), "the index")
     return Layout(layout.dtype, tuple(shape), tuple(strides), offset)
+
+
+def _steps_of(part: slice, extent: int, axis: int) -> range:
+    """Return the indices that a slice of an axis names."""
+    try:
+        if bool in map(type, (part.start, part.stop, part.step)):
+            raise TypeError("True and False are no numbers")  # Python's slices take them for 1 and 0
+        return range(*part.indices(extent))
+    except (TypeError, ValueError) as error:
+        raise ShapeError(
+            f"range {part!r} of axis {axis}: {error}. Use whole numbers and a step that is not 0."
+        ) from None
+
+
+def whole_number(item: Any, axis: int) -> int:
+    """Return an item of an index as a whole number. `axis` is the place of the item, for messages.
+
+    Raises:
+        ShapeError: it is none.
+    """
+    try:
+        if isinstance(item, bool | np.bool_):
+            raise TypeError
+        return operator.index(item)
+    except (TypeError, NotReadyError):  # a handle or an op has no value
+        what = f"index {format_value(item)} of axis {axis} is no whole number"
+        raise ShapeError(f"{what}. {_index_cure(item)}.") from None
+
+
+def _place_of(item: Any, extent: int, axis: int) -> int:
+    """Return the index that a whole number names, which counts from the end if it is negative."""
+    place = whole_number(item, axis)
+    if not -extent <= place < extent:
+        within = f"Give {-extent} to {extent - 1}" if extent else "A slice of it is empty: write : there"
+        raise ShapeError(f"index {place} of axis {axis} is out of range: it has {extent} elements. {within}.")
+    return place + extent if place < 0 else place
+
+
+def _index_cure(item: Any) -> str:
+    """Return the cure for an item of an index that chooses elements by their values, or by a list of places."""
+    first = item[0] if isinstance(item, list) and item else item
+    if isinstance(first, bool | np.bool_) or (isinstance(item, np.ndarray) and item.dtype.kind == "b"):
+        return "Choose by a mask with array.where(mask, t, 0), which keeps the shape"
+    if isinstance(item, list | np.ndarray):
+        return "Places in a list are for array.take(t, from_host(np.array(places)))"
+    if hasattr(type(item), "to_host"):
+        return "Places in a tensor are for array.take(t, places), a mask for array.where(mask, t, 0)"
+    return "Write a number, a slice such as 1:, ... or None"
+
+
+@final
+@plain
+class Viewed:
+    """What stands in the place of an index for `t.view(dtype)`."""
+
+    dtype: Any
+
+
+def viewed_type(dtype: object) -> "np.dtype[Any] | None":
+    """Return the element type that the argument of `t.view` names; None if it names none."""
+    try:
+        return element_type(np.dtype(dtype)) if isinstance(dtype, type | np.dtype) else None
+    except TypeError:  # NumPy refuses abstract types
+        return None
+
+
+def part_layout(layout: Layout, part: object) -> Layout:
+    """Return the layout of `t[part]`, or of `t.view(dtype)` for a `Viewed`.
+
+    Raises:
+        ShapeError: there is no such part.
+    """
+    if type(part) is not Viewed:
+        return slice_layout(layout, part)
+    dtype = viewed_type(part.dtype)
+    if dtype is None:
+        raise ShapeError(f"{format_value(part.dtype)} is not an element type. Say t.view(i32), with i32 from dagpu.")
+    return view_layout(layout, dtype)
+
+
+def view_layout(layout: Layout, dtype: "np.dtype[Any]") -> Layout:
+    """Return the layout of the same bytes as elements of another type. As in NumPy, the last axis gets more or fewer
+    elements where the types differ in size.
+
+    Raises:
+        ShapeError: the sizes differ, and the last axis is not contiguous, or does not have a whole number of elements.
+    """
+    before, after = layout.dtype.itemsize, dtype.itemsize
+    if before == after:
+        return Layout(dtype, layout.shape, layout.strides, layout.offset)
+    shape, strides = layout.shape, layout.strides
+    what = f"cannot read a tensor of {layout.dtype.name}, shape {shape}, as {dtype.name}: "
+    if not shape:
+        raise ShapeError(f"{what}it has no axis that could get another extent. Give it one: t[None].")
+    if shape[-1] != 1 and strides[-1] != before:
+        raise ShapeError(f"{what}its last axis is not contiguous. Make it so with dup(...) first.")
+    if shape[-1] * before % after:
+        raise ShapeError(
+            f"{what}its last axis has {shape[-1] * before} bytes, which is not a multiple of {after}. Slice it before, "
+            "so that it is."
+        )
+    rows = [stride for extent, stride in zip(shape[:-1], strides[:-1], strict=True) if extent != 1]
+    if any(place % after for place in (layout.offset, *rows)):
+        raise ShapeError(f"{what}a row does not begin at a multiple of {after} bytes. Make it so with dup(...) first.")
+    return Layout(dtype, (*shape[:-1], shape[-1] * before // after), (*strides[:-1], after), layout.offset)
+
+
+def share_bytes(one: Layout, other: Layout) -> bool:
+    """Return whether two arrays in one block of memory have a byte in common. It is exact where that is found by some
+    thousand steps, as it is for parts of matrices; for stranger strides it is true if their first and last bytes say
+    so."""
+    first, second, most = _bytes_of(one), _bytes_of(other), cast(Any, _MOST_WORK)  # the stubs know two numbers alone
+    try:
+        return np.shares_memory(first, second, max_work=most)
+    except np.exceptions.TooHardError:
+        return np.may_share_memory(first, second)
+
+
+_MOST_WORK: Final = 10_000
+"""The steps of `numpy.shares_memory` at most: about a millisecond."""
+
+
+class _Addresses:
+    """Tells NumPy of an array at an address without memory. Nothing reads it."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.__array_interface__ = {
+            "version": 3, "typestr": f"|V{layout.dtype.itemsize}", "shape": layout.shape, "strides": layout.strides,
+            "data": (1 << 40 | layout.offset, True),
+        }  # fmt: skip
+
+
+def _bytes_of(layout: Layout) -> "np.ndarray[Any, Any]":
+    return np.asarray(_Addresses(layout))
 
 
 def check_tiling(shape: Shape, tile: object, partial: object) -> tuple[Shape, Shape]:

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NoReturn, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
 
-from dagpu.common.errors import DagpuError, NotReadyError
+from dagpu.common.errors import DagpuError, KernelArgumentError, NotReadyError
 from dagpu.common.places import Origin, describe
 
 _E = TypeVar("_E", bound=DagpuError)
@@ -114,6 +114,18 @@ def check_count(value: object, call: str, where: Origin, name: str) -> int:
         kind = TypeError if count is None else ValueError
         raise wrong_argument(call, where, name, value, "a whole number, 1 or more,", f"Write {name}=4, say", kind)
     return count
+
+
+def check_word(call: str, name: str, value: object, words: tuple[str, ...], where: Origin) -> None:
+    """Check that an argument is one of some words.
+
+    Raises:
+        KernelArgumentError: it is not.
+    """
+    if not isinstance(value, str) or value not in words:
+        listed = " or ".join([repr(word) for word in words])
+        text = f"{call} at {describe(where)}: {name} is {format_value(value)}. Write {listed}."
+        raise KernelArgumentError(text)
 
 
 def check_path(path: object, call: str, where: Origin) -> None:

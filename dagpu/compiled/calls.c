@@ -72,7 +72,51 @@ static PyObject *build_leaf(PyObject *recipe, PyObject *leaves) {
     return SLOT(state, slots.state_layout) == SLOT(recipe, slots.leaf_layout) ? Py_NewRef(leaf) : NULL;
 }
 
+/* A handle to the memory of a target, if one was handed out for it before; NULL without an error if not. See
+ * TargetMemory.shared. */
+static PyObject *build_shared(PyObject *recipe) {
+    PyObject *targets = SLOT(recipe, slots.target_targets), *key = SLOT(recipe, slots.target_buffer);
+    PyObject *all = SLOT(targets, slots.targets_memory), *held = SLOT(targets, slots.targets_held);
+    Py_ssize_t buffer = PyLong_AsSsize_t(key);
+    if (buffer < 0 || buffer >= PyList_GET_SIZE(all)) return NULL;
+    PyObject *pair = PyDict_GetItemWithError(held, key);
+    if (!pair || PyTuple_GET_ITEM(pair, 0) != PyList_GET_ITEM(all, buffer)) return NULL;
+    PyObject *handle = PyTuple_GET_ITEM(pair, 1);
+    PyObject *before = Py_IS_TYPE(handle, (PyTypeObject *)known.shared_tensor) ? SLOT(handle, slots.handle_state) : NULL;
+    if (!before || !Py_IS_TYPE(before, (PyTypeObject *)known.handle_state)) return NULL;
+    PyObject *holders = Py_NewRef(SLOT(before, slots.state_holders));
+    PyObject *token = Py_IS_TYPE(holders, (PyTypeObject *)known.holders) ? SLOT(holders, slots.holders_token) : NULL;
+    PyObject *counted = token && PyList_CheckExact(token) && PyList_GET_SIZE(token) ? Py_NewRef(PyList_GET_ITEM(token, 0)) : NULL;
+    PyObject *storage = Py_NewRef(SLOT(before, slots.state_storage)), *origin = Py_NewRef(SLOT(before, slots.state_origin));
+    PyObject *state = counted ? new_object(known.handle_state) : NULL;
+    PyObject *tensor = state ? new_object(known.shared_tensor) : NULL;
+    if (tensor) {
+        SLOT(state, slots.state_kind) = Py_NewRef(known.shared_tensor);
+        SLOT(state, slots.state_storage) = Py_NewRef(storage);
+        SLOT(state, slots.state_layout) = Py_NewRef(SLOT(recipe, slots.target_layout));
+        SLOT(state, slots.state_origin) = Py_NewRef(origin);
+        SLOT(state, slots.state_lender) = Py_NewRef(Py_None);
+        SLOT(state, slots.state_loan) = Py_NewRef(Py_None);
+        SLOT(state, slots.state_holders) = Py_NewRef(holders);
+        SLOT(tensor, slots.handle_state) = Py_NewRef(state);
+        SLOT(tensor, slots.shared_holders) = Py_NewRef(holders);
+        SLOT(tensor, slots.shared_counted) = Py_NewRef(counted);
+    }
+    Py_XDECREF(state);
+    Py_DECREF(storage);
+    Py_DECREF(origin);
+    Py_XDECREF(counted);
+    Py_DECREF(holders);
+    return tensor;
+}
+
 static PyObject *build(PyObject *recipe, Call *call, Section *section) {
+    if (Py_IS_TYPE(recipe, (PyTypeObject *)known.shared_target)) {
+        PyObject *tensor = build_shared(recipe);
+        if (tensor || PyErr_Occurred()) return tensor;
+        section_open(section);
+        return PyObject_CallNoArgs(recipe);
+    }
     if (Py_IS_TYPE(recipe, (PyTypeObject *)known.new_tensor)) return build_new(recipe, call->memory);
     if (Py_IS_TYPE(recipe, (PyTypeObject *)known.leaf_memory)) {
         PyObject *leaf = build_leaf(recipe, call->leaves);
@@ -135,8 +179,8 @@ static int read_call(Serving *it, PyObject *op, Call *call) {
 
 /* ---- a call under way ---------------------------------------------------------------------------------------------- */
 
-void trip_init(Trip *trip, int defers) {
-    section_init(&trip->section, defers);
+void trip_init(Trip *trip) {
+    section_init(&trip->section);
     call_init(&trip->call);
     trip->boarding = (Boarding){.section = &trip->section};
     trip->flight = trip->recipe = trip->cache = NULL;
@@ -175,25 +219,38 @@ PyObject *trip_refused(Trip *trip, int code, const char *name, int refused) {
     return run;
 }
 
-int trip_plan(Trip *trip, Serving *it, PyObject *settings) {
-    PyObject *prepared = SLOT(it->loaded, slots.plan_prepared), *spin = SLOT(settings, slots.settings_spin);
+/* Take a plan, its flight, and what makes its result. */
+static int take_flight(Trip *trip, PyObject *loaded, PyObject *recipe) {
+    PyObject *prepared = SLOT(loaded, slots.plan_prepared);
     trip->flight = prepared ? PyObject_GetAttr(prepared, s_flight) : NULL;
     if (!trip->flight) return -1;
-    if (!Py_IS_TYPE(trip->flight, &FlightType) || SLOT(it->direct, slots.direct_on_failure) != Py_None) return 0;
-    trip->recipe = Py_NewRef(SLOT(it->direct, slots.direct_build));
+    trip->recipe = Py_NewRef(recipe);
+    return Py_IS_TYPE(trip->flight, &FlightType);
+}
+
+int trip_plan(Trip *trip, Serving *it, PyObject *settings) {
+    PyObject *spin = SLOT(settings, slots.settings_spin);
+    int good = take_flight(trip, it->loaded, SLOT(it->direct, slots.direct_build));
+    if (good != 1) return good;
+    if (SLOT(it->direct, slots.direct_on_failure) != Py_None) return 0;
     trip->cache = Py_XNewRef(it->cache);
     trip->spin = PyFloat_AsDouble(spin == Py_None ? SLOT(it->loaded, slots.plan_spin) : spin);
     if (PyErr_Occurred()) return -1;
     return may_be_served(it->loaded, settings, flight_serves_all(trip->flight));
 }
 
-int trip_begin(Trip *trip, PyObject *op, Serving *it, PyObject *origin, double spin, int *outcome, int *code,
-                      const char **name, int *refused) {
-    int good = read_call(it, op, &trip->call);
-    if (good == 1 && call_prepare(&trip->call, origin) < 0) good = -1;
+int trip_choose(Trip *trip, PyObject *loaded, PyObject *recipe, double spin) {
+    int good = take_flight(trip, loaded, recipe);
+    trip->spin = spin;
+    return good == 1 ? may_be_served(loaded, SLOT(loaded, slots.plan_settings), 0) : good;
+}
+
+int trip_launch(Trip *trip, PyObject *loaded, PyObject *origin, double spin, int *outcome, int *code, const char **name,
+                int *refused) {
+    int good = call_prepare(&trip->call, origin) < 0 ? -1 : 1;
     if (good == 1) good = flight_board(trip->flight, trip->call.memory, &trip->boarding, 1);
     if (good != 1) return good;
-    good = call_begin(&trip->call, it->loaded, origin);
+    good = call_begin(&trip->call, loaded, origin);
     if (good == 1) {
         *outcome = flight_fly(trip->flight, trip->call.memory, &trip->boarding, spin, code, name, refused);
         if (*outcome >= 0) return 1;
@@ -204,6 +261,12 @@ int trip_begin(Trip *trip, PyObject *op, Serving *it, PyObject *origin, double s
     return good;
 }
 
+int trip_begin(Trip *trip, PyObject *op, Serving *it, PyObject *origin, double spin, int *outcome, int *code,
+               const char **name, int *refused) {
+    int good = read_call(it, op, &trip->call);
+    return good == 1 ? trip_launch(trip, it->loaded, origin, spin, outcome, code, name, refused) : good;
+}
+
 /* ---- sync() --------------------------------------------------------------------------------------------------------- */
 
 static PyObject *run_call(PyObject *op, Serving *it, PyObject *settings) {
@@ -211,7 +274,7 @@ static PyObject *run_call(PyObject *op, Serving *it, PyObject *settings) {
     PyObject *result = NULL, *origin = NULL;
     int outcome, code, refused;
     const char *name;
-    trip_init(&trip, 1);
+    trip_init(&trip);
     int good = trip_plan(&trip, it, settings);
     if (good == 1 && !(trip.spin > 0)) good = 0; /* a run that is not waited for at once has a `Run` */
     if (good == 1) good = (origin = start_now()) ? 1 : -1;
@@ -254,8 +317,7 @@ static PyObject *sync_op(PyObject *op) {
 
 static PyObject *general_sync; /* the method of Python */
 
-/* Take the frames of dagpu's own from the traceback of the error that is set, as the method of Python does. */
-static void without_our_frames(void) {
+void without_our_frames(void) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);

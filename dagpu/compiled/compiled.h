@@ -4,9 +4,12 @@
  * - gate.c: locks the memory of a call and moves its handles, and releases the locks (begin_run and end_run).
  * - nodes.c: the nodes of a graph of kernels, and the update of those that changed (GraphExec.update_nodes).
  * - flight.c: launches a graph, or copies an array, and waits for it (idle_graph_launch, launch_captured, copy_launch).
+ * - pool.c: takes a block of device memory (Pool.take).
  * - launched.c: a launch that is under way, as a `Run` (CudaRun).
- * - serving.c, calls.c, landing.c: the plan that serves an op, and the whole of a call of sync() and of `await` by these.
- * - pipeline_op.c: the op that a call of a pipeline returns.
+ * - serving.c, calls.c: the plan that serves an op, and the whole of a call of sync() by these.
+ * - landing.c, awaited.c: a call in a task, from its launch to its result, and the steps in which a task makes it.
+ * - updates.c, feed_next.c: the updates of a feed, from the sources that have changed to the next value.
+ * - pipeline_op.c: the ops that a call of a pipeline and a launch of a captured graph return.
  * - section.c: defers a Ctrl-C, and refuses runs, where a call needs code of Python (begin_section).
  * - module.c: what Python gives to them: classes with the places of their slots, and objects.
  *
@@ -34,13 +37,20 @@ typedef struct {
     /* gate */
     PyObject *acquire, *release, *taken, *new_handle, *tensor, *tensor_mut, *loaded_plan;
     /* flight */
-    PyObject *memory_block, *graph_exec, *cuda_stream, *launch_parameters, *inside, *exit_guard, *recorder, *completed;
+    PyObject *memory_block, *graph_exec, *cuda_stream, *launch_parameters, *inside, *exit_guard, *recorder, *long_spin, *completed;
     /* calls */
     PyObject *then, *value, *pure, *graph_launch, *device_op, *direct_call, *settings, *interpreter_class, *interpreter;
     PyObject *thread_local_, *outside, *critical, *block, *async_library, *started, *origins, *ours, *is_ours,
         *chosen_device, *chosen_mesh;
     PyObject *lookup, *variables, *keys, *plans, *finish, *miss, *get_handler, *set_handler, *deferred, *end_section,
         *without_frames, *shared_tensor, *thread_state, *same_value, *tuple_of, *leaf_memory, *new_tensor;
+    /* awaited */
+    PyObject *checkpoint_if_cancelled, *landed, *turn;
+    /* updates */
+    PyObject *history, *version, *live_input, *holders, *target_memory, *shared_target, *clock, *snapshot, *perf_counter,
+        *stats, *observed, *feed, *own_containers;
+    /* pool */
+    PyObject *pool, *reference, *reference_queue;
 } Known;
 extern Known known;
 
@@ -53,7 +63,9 @@ typedef struct {
         plan_pace, plan_place, plan_prepared;
     Py_ssize_t lock_writer, lock_readers, lock_holder;                             /* Lock */
     Py_ssize_t thread_where, thread_hold, thread_signals; /* ThreadState */
-    Py_ssize_t block_address;                                                     /* MemoryBlock */
+    Py_ssize_t block_address, block_nbytes, block_size;                           /* MemoryBlock */
+    Py_ssize_t pool_lock, pool_idle, pool_sizes, pool_used, pool_dropped, pool_visited, pool_parked; /* Pool */
+    Py_ssize_t queue_gone, queue_append, queue_alive, reference_resource;         /* ReferenceQueue, Reference */
     Py_ssize_t graph_raw, graph_parameters, graph_arenas, graph_nodes;            /* GraphExec */
     Py_ssize_t stream_raw, stream_submitting, stream_marks; /* CudaStream */
     Py_ssize_t parameters_bases, parameters_numbers;                              /* LaunchParameters */
@@ -67,6 +79,15 @@ typedef struct {
     Py_ssize_t same_value, tuple_parts;                                           /* SameValue, TupleOf */
     Py_ssize_t leaf_index, leaf_kind, leaf_layout;                                /* LeafMemory */
     Py_ssize_t new_device, new_nbytes, new_buffer, new_layout, new_origin;        /* NewTensor */
+    Py_ssize_t shared_counted, shared_holders, holders_token;                     /* SharedTensor, Holders */
+    Py_ssize_t history_versions;                                                  /* History */
+    Py_ssize_t version_instant, version_revision, version_value, version_parts, version_written, version_since; /* Version */
+    Py_ssize_t input_version, input_value;                                        /* LiveInput */
+    Py_ssize_t targets_memory, targets_held, targets_elsewhere;                   /* TargetMemory */
+    Py_ssize_t target_targets, target_buffer, target_layout;                      /* SharedTarget */
+    Py_ssize_t stats_launched, stats_reused, stats_skipped, stats_values, stats_handed, stats_latencies, stats_left,
+        stats_for_producer, stats_for_consumer;                                   /* Stats */
+    Py_ssize_t feed_stage, feed_asked, feed_clock, feed_track, feed_stats;        /* Feed */
 } Slots;
 extern Slots slots;
 
@@ -75,6 +96,10 @@ extern Slots slots;
 
 /* Names of attributes. A name that is made for one look-up would stay in the cache of types until another takes its place. */
 extern PyObject *s_state, *s_thread, *s_origin, *s_flight, *s_live, *s_shape, *s_dtype, *zero, *one;
+
+/* Look an attribute up, or call a method without arguments, by a name that is the same object each time. */
+PyObject *attribute_named(PyObject *object, const char *name);
+PyObject *call_named(PyObject *object, const char *name);
 
 /* Set an error and return -1 unless Python has given all objects from `first` to `last`, which are neighbours in
  * `Known`. `what` is the part that needs them. */
@@ -91,12 +116,11 @@ static inline PyObject *exchange_slot(PyObject *object, Py_ssize_t offset, PyObj
 
 typedef struct {
     PyObject *thread; /* the state of the thread while the section is open; NULL while it is not */
-    int defers;       /* a Ctrl-C is deferred: no loop of trio does that */
     int installed;
     PyObject *type, *value, *trace; /* the Ctrl-C that came before */
 } Section;
 
-void section_init(Section *section, int defers);
+void section_init(Section *section);
 /* Open the section, unless it is open, or the call is within one. It does not fail: an error is raised at its end. */
 void section_open(Section *section);
 /* Close it. Return -1 with the Ctrl-C that came meanwhile, in the place of any other error. */
@@ -160,6 +184,12 @@ void call_put_back(Call *call);
 PyObject *py_begin(PyObject *module, PyObject *const *args, Py_ssize_t n);
 PyObject *py_end(PyObject *module, PyObject *reading);
 
+/* ---- memory (pool.c) ------------------------------------------------------------------------------------------------ */
+
+/* Take a block of `nbytes`, which occupies `size`, from a pool of device memory. Return NULL, with an error or without one,
+ * if Python has to take it. */
+PyObject *pool_take(PyObject *pool, PyObject *nbytes, PyObject *size, PyObject *wanted);
+
 /* ---- a run as one launch of an idle graph (flight.c) ----------------------------------------------------------- */
 
 extern PyTypeObject FlightType, NodesType;
@@ -210,9 +240,11 @@ int launched_poll(PyObject *run, double seconds);
 
 /* ---- whole calls (calls.c) -------------------------------------------------------------------------------------- */
 
-PyObject *py_may_serve(PyObject *module, PyObject *op);
-PyObject *py_launch(PyObject *module, PyObject *op);
 PyObject *py_sync_method(PyObject *module, PyObject *args);
 PyObject *py_call_method(PyObject *module, PyObject *args);
+PyObject *py_await_method(PyObject *module, PyObject *args);
+PyObject *py_launch_method(PyObject *module, PyObject *args);
+PyObject *py_next_method(PyObject *module, PyObject *args);
+PyObject *py_anext_method(PyObject *module, PyObject *args);
 
 #endif

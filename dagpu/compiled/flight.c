@@ -1,7 +1,7 @@
-/* A run as one launch of a graph, of an idle one or of one that was captured, or as one copy from or to the host.
+/* A run as one launch of a graph, of an idle one or of one that was captured, or as one copy.
  *
- * The references are idle_graph_launch and launch_captured in dagpu.backends.cuda.replay.starts, and copy_launch in
- * lone_copies beside it. The driver's calls are made here, without the GIL.
+ * The references are idle_graph_launch, launch_captured and launch_lane in dagpu.backends.cuda.replay.starts, and
+ * copy_launch in lone_copies beside it. The driver's calls are made here, without the GIL.
  */
 #include "nodes.h"
 #include <time.h>
@@ -13,6 +13,7 @@ static struct {
     int (*push)(void *), (*pop)(void **);
     int (*record)(void *, void *), (*query_event)(void *), (*synchronize_event)(void *);
     int (*copy_in)(uint64_t, const void *, size_t, void *), (*copy_out)(void *, uint64_t, size_t, void *);
+    int (*copy_within)(uint64_t, uint64_t, size_t, void *);
 } driver;
 
 /* set_driver(addresses): the addresses of the driver's functions by their names. */
@@ -23,6 +24,7 @@ PyObject *py_set_driver(PyObject *module, PyObject *addresses) {
         {"cuCtxPushCurrent", &driver.push}, {"cuCtxPopCurrent", &driver.pop}, {"cuEventRecord", &driver.record},
         {"cuEventQuery", &driver.query_event}, {"cuEventSynchronize", &driver.synchronize_event},
         {"cuMemcpyHtoDAsync", &driver.copy_in}, {"cuMemcpyDtoHAsync", &driver.copy_out},
+        {"cuMemcpyDtoDAsync", &driver.copy_within},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i) {
         PyObject *address = PyMapping_GetItemString(addresses, all[i].name);
@@ -38,6 +40,7 @@ PyObject *py_set_driver(PyObject *module, PyObject *addresses) {
 /* ---- the flight -------------------------------------------------------------------------------------------------- */
 
 typedef struct { Py_ssize_t buffer, base; } Pair;
+typedef struct { Pair at; PyObject *pool, *nbytes, *size; } Output;
 /* A flight of a plan whose graph has been captured once has the graph and the stream of the user's, which others may use
  * too: the end of a run is an event, in the place of the graph of a boarding. */
 typedef struct {
@@ -48,13 +51,25 @@ typedef struct {
     PyObject *held, *devices, *idle, *exclusive, *graphs; /* of each device itself, its dropped graphs and its arrivals */
     PyObject *borrow, *give_back, *take_memory, *take_stream, *describe, *follow, *refuse, *needs_context;
     Py_ssize_t n_bases, n_inputs, n_outputs;
-    Pair *inputs, *outputs;
-    int has_arenas, gathers, knows_context, is_useless, is_small;
-    int copies; /* 1 for a copy from the host, 2 for one to the host, instead of graphs */
+    Pair *inputs;
+    Output *outputs;
+    Py_ssize_t n_arenas, *arenas; /* the bases of temporaries */
+    int gathers, knows_context, is_useless, is_small;
+    enum { GRAPHS, FROM_HOST, TO_HOST, BETWEEN } makes; /* graphs, or a copy */
+    struct { Py_ssize_t to, from; uint64_t to_offset, from_offset; size_t nbytes; } between; /* bases and distances */
 } Flight;
 
 static void set_pair(void *to, PyObject *row) {
     *(Pair *)to = (Pair){PyLong_AsSsize_t(PyTuple_GET_ITEM(row, 0)), PyLong_AsSsize_t(PyTuple_GET_ITEM(row, 1))};
+}
+
+static void set_output(void *to, PyObject *row) {
+    Output *output = to;
+    set_pair(&output->at, row);
+    output->pool = PyTuple_GET_ITEM(row, 2);
+    output->nbytes = PyTuple_GET_ITEM(row, 3);
+    output->size = PyTuple_GET_ITEM(row, 4);
+    if (!PyObject_TypeCheck(output->pool, (PyTypeObject *)known.pool)) PyErr_SetString(PyExc_TypeError, "an output has a pool");
 }
 
 static PyObject *s_lost, *s_is_small, *s_handle, *s_address;
@@ -86,7 +101,7 @@ static int is_unset(PyObject *variable) {
 
 /* Return 1 if an idle graph may be launched now at all. */
 static int may_fly(Flight *self, Boarding *boarding) {
-    if (self->is_useless || (!self->exec && !self->copies && !PyList_GET_SIZE(self->idle))) return 0;
+    if (self->is_useless || (!self->exec && !self->makes && !PyList_GET_SIZE(self->idle))) return 0;
     if (!self->knows_context) { /* once there is a graph: to find that out takes a launch */
         python_begins(boarding);
         PyObject *needs = PyObject_CallNoArgs(self->needs_context);
@@ -186,39 +201,94 @@ static int take_graph(Flight *self, Boarding *boarding) {
     return boarding->nodes ? 1 : 0;
 }
 
+/* Return the bases of an earlier run, borrowed; NULL if Python has to tell. */
+static PyObject *bases_before(Flight *self, Boarding *boarding) {
+    PyObject *parameters = SLOT(boarding->graph, slots.graph_parameters);
+    if (!parameters || !Py_IS_TYPE(parameters, (PyTypeObject *)known.launch_parameters)) return NULL;
+    PyObject *before = SLOT(parameters, slots.parameters_bases);
+    return before && PyList_CheckExact(before) && PyList_GET_SIZE(before) >= self->n_bases ? before : NULL;
+}
+
+/* Take memory for the outputs that have none, at the addresses of an earlier run of a graph where these are idle. Return 1
+ * if there is one that Python has to take, 0 if not, -1 with an error. */
+static int take_outputs(Flight *self, PyObject *memory, Boarding *boarding) {
+    PyObject *before = boarding->graph ? bases_before(self, boarding) : NULL;
+    if (boarding->graph && !before) return 1;
+    for (Py_ssize_t i = 0; i < self->n_outputs; ++i) {
+        Output *output = &self->outputs[i];
+        if (PyList_GET_ITEM(memory, output->at.buffer) != Py_None) continue;
+        PyObject *wanted = Py_NewRef(before ? PyList_GET_ITEM(before, output->at.base) : zero);
+        PyObject *block = pool_take(output->pool, output->nbytes, output->size, wanted);
+        Py_DECREF(wanted);
+        if (!block) return PyErr_Occurred() ? -1 : 1;
+        PyList_SetItem(boarding->bases, output->at.base, Py_NewRef(SLOT(block, slots.block_address)));
+        PyList_SetItem(memory, output->at.buffer, block);
+    }
+    return 0;
+}
+
+/* Set the bases of all inputs, and of the outputs that have memory; note whether one has none. */
+static int find_bases(Flight *self, PyObject *memory, Boarding *boarding, int *missing) {
+    int good = 1;
+    boarding->bases = PyList_New(self->n_bases);
+    if (!boarding->bases) return -1;
+    for (Py_ssize_t i = 0; i < self->n_bases; ++i) PyList_SET_ITEM(boarding->bases, i, Py_NewRef(zero));
+    for (Py_ssize_t i = 0; good == 1 && i < self->n_inputs; ++i) good = set_base(memory, &self->inputs[i], boarding->bases);
+    for (Py_ssize_t i = 0; good == 1 && i < self->n_outputs; ++i) {
+        int found = set_base(memory, &self->outputs[i].at, boarding->bases);
+        if (found < 0) good = -1;
+        *missing |= !found;
+    }
+    return good;
+}
+
+/* Take memory and a stream for a copy between two places of the devices. */
+static int board_between(Flight *self, PyObject *memory, Boarding *boarding, int missing) {
+    if (missing) missing = take_outputs(self, memory, boarding);
+    if (missing < 0) return -1;
+    if (missing) { /* the pool has none, or other memory than that */
+        python_begins(boarding);
+        PyObject *taken = PyObject_CallOneArg(self->take_memory, memory);
+        Py_XDECREF(taken);
+        Py_CLEAR(boarding->bases);
+        if (!taken || find_bases(self, memory, boarding, &missing) != 1) return -1;
+    }
+    return take_stream(self, boarding);
+}
+
 int flight_board(PyObject *flight, PyObject *memory, Boarding *boarding, int quick) {
     Flight *self = (Flight *)flight;
     *boarding = (Boarding){.section = boarding->section};
     int good = may_fly(self, boarding), missing = self->gathers;
     if (good != 1) return good;
     if (self->exec) return board_captured(self, boarding);
-    if (self->copies) {
+    if (self->makes == FROM_HOST || self->makes == TO_HOST) {
         good = board_copy(self, memory, boarding);
         if (good != 1) flight_leave(flight, boarding);
         return good;
     }
     if (quick && !PyList_GET_SIZE(self->exclusive)) return 0;
-    boarding->bases = PyList_New(self->n_bases);
-    if (!boarding->bases) return -1;
-    for (Py_ssize_t i = 0; i < self->n_bases; ++i) PyList_SET_ITEM(boarding->bases, i, Py_NewRef(zero));
-    for (Py_ssize_t i = 0; good == 1 && i < self->n_inputs; ++i) good = set_base(memory, &self->inputs[i], boarding->bases);
-    for (Py_ssize_t i = 0; good == 1 && i < self->n_outputs; ++i) {
-        int found = set_base(memory, &self->outputs[i], boarding->bases);
-        if (found < 0) good = -1;
-        missing |= !found;
+    good = find_bases(self, memory, boarding, &missing);
+    if (good == 1 && self->makes == BETWEEN) {
+        good = board_between(self, memory, boarding, missing);
+        if (good != 1) flight_leave(flight, boarding);
+        return good;
     }
     if (good == 1) good = take_graph(self, boarding);
+    if (good == 1 && missing && !self->gathers) missing = take_outputs(self, memory, boarding);
+    if (missing < 0) good = -1;
     if (good == 1) {
         PyObject *kept = SLOT(boarding->graph, slots.graph_arenas);
-        int has_kept = kept && PyList_CheckExact(kept) && PyList_GET_SIZE(kept);
-        if (missing || (self->has_arenas && !has_kept)) {
+        int has_kept = kept && PyList_CheckExact(kept) && PyList_GET_SIZE(kept) == self->n_arenas;
+        if (missing || !has_kept) {
             python_begins(boarding);
             boarding->arenas = PyObject_CallFunctionObjArgs(self->take_memory, boarding->graph, memory, boarding->bases, NULL);
             if (!boarding->arenas) good = -1;
-        } else if (self->has_arenas) {
-            PyObject *address = PyObject_GetAttr(PyList_GET_ITEM(kept, 0), s_address);
+        }
+        for (Py_ssize_t i = 0; good == 1 && !boarding->arenas && i < self->n_arenas; ++i) {
+            PyObject *address = PyObject_GetAttr(PyList_GET_ITEM(kept, i), s_address);
             if (!address) good = -1;
-            else PyList_SetItem(boarding->bases, 0, address);
+            else PyList_SetItem(boarding->bases, self->arenas[i], address);
         }
     }
     if (good == 1 && ((Nodes *)boarding->nodes)->has_others) {
@@ -260,7 +330,7 @@ void flight_land(PyObject *flight, Boarding *boarding) {
     Flight *self = (Flight *)flight;
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    if (self->exec || self->copies) {
+    if (self->exec || self->makes) {
         flight_leave(flight, boarding); /* it is the same: what was taken is an event, or a stream alone */
         PyErr_Restore(type, value, trace);
         return;
@@ -288,6 +358,18 @@ static int poll(int (*query)(void *), void *work, int64_t spin) {
         if (!end) end = now + spin;
         if (now >= end) return IS_BUSY;
     }
+}
+
+/* Wait for a stream or an event: look for `spin` seconds, then block. Without `block` look longer, see LONG_SPIN: of several
+ * devices one may be lost, for which the others would wait. Return the driver's code, and set the name of its call. No GIL. */
+static int wait_for(void *work, int (*query)(void *), int (*block)(void *), double spin, const char **name) {
+    int is_event = query == driver.query_event;
+    *name = is_event ? "cuEventQuery" : "cuStreamQuery";
+    double longer = PyFloat_AS_DOUBLE(known.long_spin);
+    int found = poll(query, work, (int64_t)((block || spin > longer ? spin : longer) * 1e9));
+    if (found != IS_BUSY || !block) return found;
+    *name = is_event ? "cuEventSynchronize" : "cuStreamSynchronize";
+    return block(work);
 }
 
 /* Return the CUstream of a stream; NULL with an error. */
@@ -322,9 +404,12 @@ int flight_poll(PyObject *flight, Boarding *boarding, double spin, const char **
     return code;
 }
 
-int flight_serves_all(PyObject *flight) { return ((Flight *)flight)->exec != NULL || ((Flight *)flight)->copies; }
+/* Return 1 for a flight whose calls of the driver do not take long: an array of the host may have to be staged. */
+static int makes_runs(Flight *self) { return self->makes != FROM_HOST && self->makes != TO_HOST; }
 
-int flight_is_awaited(PyObject *flight) { return !((Flight *)flight)->copies; }
+int flight_serves_all(PyObject *flight) { return ((Flight *)flight)->exec != NULL || ((Flight *)flight)->makes; }
+
+int flight_is_awaited(PyObject *flight) { return makes_runs((Flight *)flight); }
 
 PyObject *flight_live(PyObject *flight) {
     PyObject *devices = ((Flight *)flight)->devices;
@@ -359,14 +444,7 @@ static int fly_captured(Flight *self, Boarding *boarding, double spin, int *code
         name = "cuEventRecord";
         found = driver.record(end, stream);
     }
-    if (!found && spin > 0) {
-        name = "cuEventQuery";
-        found = poll(driver.query_event, end, (int64_t)(spin * 1e9));
-        if (found == IS_BUSY) {
-            name = "cuEventSynchronize";
-            found = driver.synchronize_event(end);
-        }
-    }
+    if (!found && spin > 0) found = wait_for(end, driver.query_event, driver.synchronize_event, spin, &name);
     Py_END_ALLOW_THREADS
     PyObject *none = list_pop(known.inside);
     Py_XDECREF(none);
@@ -377,7 +455,8 @@ static int fly_captured(Flight *self, Boarding *boarding, double spin, int *code
     return found ? REFUSED : spin > 0 ? LANDED : UNDER_WAY;
 }
 
-/* Copy, and wait for the end. The driver itself stages an array that is not page-locked, before its call returns. */
+/* Copy from or to the host, and wait for the end. The driver itself stages an array that is not page-locked, before its call
+ * returns. */
 static int fly_copy(Flight *self, Boarding *boarding, double spin, int *code, const char **call, int *refused) {
     void *stream = stream_of(boarding->stream), *to = NULL, *from = NULL;
     size_t nbytes = 0;
@@ -385,19 +464,12 @@ static int fly_copy(Flight *self, Boarding *boarding, double spin, int *code, co
     if (!PyErr_Occurred()) from = pointer_of(PyTuple_GET_ITEM(boarding->bases, 1));
     if (!PyErr_Occurred()) nbytes = PyLong_AsSize_t(PyTuple_GET_ITEM(boarding->bases, 2));
     if (PyErr_Occurred() || list_append(known.inside, Py_None) < 0) return -1;
-    int is_in = self->copies == 1, found, launched;
+    int is_in = self->makes == FROM_HOST, found, launched;
     const char *name = is_in ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync";
     Py_BEGIN_ALLOW_THREADS
     found = is_in ? driver.copy_in((uintptr_t)to, from, nbytes, stream) : driver.copy_out(to, (uintptr_t)from, nbytes, stream);
     launched = !found;
-    if (!found) {
-        name = "cuStreamQuery";
-        found = poll(driver.query, stream, (int64_t)(spin * 1e9));
-        if (found == IS_BUSY) {
-            name = "cuStreamSynchronize";
-            found = driver.synchronize(stream);
-        }
-    }
+    if (!found) found = wait_for(stream, driver.query, driver.synchronize, spin, &name);
     Py_END_ALLOW_THREADS
     PyObject *none = list_pop(known.inside);
     Py_XDECREF(none);
@@ -408,9 +480,35 @@ static int fly_copy(Flight *self, Boarding *boarding, double spin, int *code, co
     return found ? REFUSED : LANDED;
 }
 
+/* Copy within a device, or between two, and wait for at most `spin` seconds. */
+static int fly_between(Flight *self, Boarding *boarding, double spin, int *code, const char **call, int *refused) {
+    void *stream = stream_of(boarding->stream);
+    uint64_t to = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(PyList_GET_ITEM(boarding->bases, self->between.to));
+    uint64_t from = PyErr_Occurred() ? 0 : PyLong_AsUnsignedLongLong(PyList_GET_ITEM(boarding->bases, self->between.from));
+    if (PyErr_Occurred() || list_append(known.inside, Py_None) < 0) return -1;
+    to += self->between.to_offset;
+    from += self->between.from_offset;
+    int found, launched, is_alone = PyTuple_GET_SIZE(self->devices) == 1;
+    const char *name = "cuMemcpyDtoDAsync";
+    Py_BEGIN_ALLOW_THREADS
+    found = driver.copy_within(to, from, self->between.nbytes, stream);
+    launched = !found;
+    if (launched && spin > 0) found = wait_for(stream, driver.query, is_alone ? driver.synchronize : NULL, spin, &name);
+    Py_END_ALLOW_THREADS
+    PyObject *none = list_pop(known.inside);
+    Py_XDECREF(none);
+    PyErr_Clear();
+    *code = found;
+    *call = name;
+    *refused = launched ? -2 : -1;
+    if (found == IS_BUSY) return UNDER_WAY;
+    return found ? REFUSED : spin > 0 ? LANDED : UNDER_WAY;
+}
+
 int flight_fly(PyObject *flight, PyObject *memory, Boarding *boarding, double spin, int *code, const char **call, int *refused) {
     if (((Flight *)flight)->exec) return fly_captured((Flight *)flight, boarding, spin, code, call, refused);
-    if (((Flight *)flight)->copies) return fly_copy((Flight *)flight, boarding, spin, code, call, refused);
+    if (((Flight *)flight)->makes == BETWEEN) return fly_between((Flight *)flight, boarding, spin, code, call, refused);
+    if (((Flight *)flight)->makes) return fly_copy((Flight *)flight, boarding, spin, code, call, refused);
     Nodes *nodes = (Nodes *)boarding->nodes;
     int is_alone = PyTuple_GET_SIZE(((Flight *)flight)->devices) == 1;
     PyObject *parameters = SLOT(boarding->graph, slots.graph_parameters);
@@ -433,7 +531,6 @@ int flight_fly(PyObject *flight, PyObject *memory, Boarding *boarding, double sp
     }
     int found = 0, node_refused = -1, launched = 0;
     const char *name = "cuGraphLaunch";
-    int64_t wait = spin > 0 ? (int64_t)(spin * 1e9) : 0;
     uint64_t epoch = nodes->epoch;
     Py_BEGIN_ALLOW_THREADS
     if (changed) { /* without a context the driver of CUDA 13.0 ends the process */
@@ -455,14 +552,7 @@ int flight_fly(PyObject *flight, PyObject *memory, Boarding *boarding, double sp
         found = driver.launch(nodes->exec, stream);
         launched = !found;
     }
-    if (launched && spin > 0) {
-        name = "cuStreamQuery";
-        found = poll(driver.query, stream, wait);
-        if (found == IS_BUSY && is_alone) { /* of several devices one may be lost, for which the others would wait */
-            name = "cuStreamSynchronize";
-            found = driver.synchronize(stream);
-        }
-    }
+    if (launched && spin > 0) found = wait_for(stream, driver.query, is_alone ? driver.synchronize : NULL, spin, &name);
     Py_END_ALLOW_THREADS
     PyObject *none = list_pop(known.inside);
     Py_XDECREF(none);
@@ -477,8 +567,9 @@ int flight_fly(PyObject *flight, PyObject *memory, Boarding *boarding, double sp
 PyObject *flight_follow(PyObject *flight, PyObject *memory, Boarding *boarding) {
     Flight *self = (Flight *)flight;
     PyObject *arenas = boarding->arenas ? boarding->arenas : Py_None;
+    PyObject *graph = boarding->graph ? boarding->graph : Py_None;
     python_begins(boarding);
-    PyObject *run = PyObject_CallFunctionObjArgs(self->follow, boarding->graph, boarding->stream, memory, arenas, NULL);
+    PyObject *run = PyObject_CallFunctionObjArgs(self->follow, graph, boarding->stream, memory, arenas, NULL);
     clear(boarding);
     return run;
 }
@@ -503,7 +594,7 @@ static PyObject *flight_call(PyObject *flight, PyObject *const *args, size_t fla
     double spin = PyFloat_AsDouble(args[1]);
     if (spin == -1.0 && PyErr_Occurred()) return NULL;
     Boarding boarding = {.section = NULL};
-    if (((Flight *)flight)->copies && !(spin > 0)) return Py_NewRef(Py_None); /* whoever does not wait has a `Run` */
+    if (!makes_runs((Flight *)flight) && !(spin > 0)) return Py_NewRef(Py_None); /* whoever does not wait has a `Run` */
     int code, refused, good = flight_board(flight, args[0], &boarding, 0);
     const char *call;
     if (good != 1) return good ? NULL : Py_NewRef(Py_None);
@@ -543,14 +634,17 @@ static PyObject *watched_of(PyObject *devices) {
     return found;
 }
 
-/* Flight(devices, idle, exclusive, graphs, functions, bases, inputs, outputs, has_arenas, gathers, exec, stream, copies) */
+/* Flight(devices, idle, exclusive, graphs, functions, bases, inputs, outputs, arenas, gathers, exec, stream, makes): `makes` is 1 for a copy
+ * from the host, 2 for one to the host, and the bases, distances and bytes of another copy. */
 static PyObject *flight_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *devices, *idle, *exclusive, *graphs, *functions, *inputs, *outputs, *exec, *stream, *watched;
     Py_ssize_t bases;
-    int has_arenas, gathers, copies = 0;
-    if (!PyArg_ParseTuple(args, "OO!O!OO!nOOppOO|i:Flight", &devices, &PyList_Type, &idle, &PyList_Type,
-                          &exclusive, &graphs, &PyTuple_Type, &functions, &bases, &inputs, &outputs, &has_arenas, &gathers,
-                          &exec, &stream, &copies))
+    PyObject *makes = Py_None;
+    PyObject *arenas;
+    int gathers;
+    if (!PyArg_ParseTuple(args, "OO!O!OO!nOOOpOO|O:Flight", &devices, &PyList_Type, &idle, &PyList_Type,
+                          &exclusive, &graphs, &PyTuple_Type, &functions, &bases, &inputs, &outputs, &arenas, &gathers,
+                          &exec, &stream, &makes))
         return NULL;
     if (PyTuple_GET_SIZE(functions) != 8) return PyErr_SetString(PyExc_TypeError, "a flight takes 8 functions"), NULL;
     if (must_know(&known.memory_block, &known.completed, "Flight") < 0) return NULL;
@@ -577,11 +671,22 @@ static PyObject *flight_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
                         &self->describe, &self->follow, &self->refuse, &self->needs_context};
     for (int i = 0; i < 8; ++i) *all[i] = PyTuple_GET_ITEM(functions, i);
     self->n_bases = bases;
-    self->has_arenas = has_arenas;
     self->gathers = gathers;
-    self->copies = copies;
+    if (PyTuple_Check(makes)) {
+        self->makes = BETWEEN;
+        if (!PyArg_ParseTuple(makes, "nnKKn", &self->between.to, &self->between.from, &self->between.to_offset,
+                              &self->between.from_offset, &self->between.nbytes)) {
+            Py_DECREF(self);
+            return NULL;
+        }
+        if (self->between.to < 0 || self->between.to >= bases || self->between.from < 0 || self->between.from >= bases)
+            PyErr_SetString(PyExc_ValueError, "a copy names a base that does not exist");
+    } else if (makes != Py_None) {
+        self->makes = PyLong_AsLong(makes);
+    }
     self->n_inputs = fill_array(inputs, 2, sizeof(Pair), (void **)&self->inputs, set_pair);
-    if (self->n_inputs >= 0) self->n_outputs = fill_array(outputs, 4, sizeof(Pair), (void **)&self->outputs, set_pair);
+    if (self->n_inputs >= 0) self->n_outputs = fill_array(outputs, 5, sizeof(Output), (void **)&self->outputs, set_output);
+    if (self->n_outputs >= 0) self->n_arenas = fill_array(arenas, 1, sizeof(Py_ssize_t), (void **)&self->arenas, set_index);
     if (PyErr_Occurred()) {
         Py_DECREF(self);
         return NULL;
@@ -599,6 +704,7 @@ static void flight_dealloc(PyObject *self) {
     PyObject_GC_UnTrack(self);
     PyMem_Free(flight->inputs);
     PyMem_Free(flight->outputs);
+    PyMem_Free(flight->arenas);
     Py_CLEAR(flight->held);
     Py_TYPE(self)->tp_free(self);
 }

@@ -119,7 +119,7 @@ static PyObject *run_of(Launched *self) {
 static PyObject *asked(Launched *self, const char *method, PyObject *argument, PyObject *otherwise) {
     PyObject *result = NULL, *run = otherwise ? run_of(self) : NULL;
     if (run) {
-        PyObject *function = PyObject_GetAttrString(run, method);
+        PyObject *function = attribute_named(run, method);
         if (function) result = argument ? PyObject_CallOneArg(function, argument) : PyObject_CallNoArgs(function);
         Py_XDECREF(function);
         Py_DECREF(run);
@@ -166,7 +166,8 @@ static PyObject *launched_when_done(PyObject *self_, PyObject *wake) {
     Launched *self = (Launched *)self_;
     PyObject *run = run_of(self);
     if (!run) return PyErr_Occurred() ? NULL : PyObject_CallNoArgs(wake);
-    PyObject *result = PyObject_CallMethod(run, "when_done", "O", wake);
+    PyObject *method = attribute_named(run, "when_done"), *result = method ? PyObject_CallOneArg(method, wake) : NULL;
+    Py_XDECREF(method);
     Py_DECREF(run);
     return result;
 }
@@ -174,7 +175,7 @@ static PyObject *launched_when_done(PyObject *self_, PyObject *wake) {
 /* Everything is submitted: there is nothing to cancel, unless another run goes on. */
 static PyObject *launched_cancel(PyObject *self_, PyObject *unused) {
     Launched *self = (Launched *)self_;
-    return self->run ? PyObject_CallMethod(self->run, "cancel", NULL) : Py_NewRef(Py_None);
+    return self->run ? call_named(self->run, "cancel") : Py_NewRef(Py_None);
 }
 
 static PyObject *launched_failures(PyObject *self, PyObject *unused) {
@@ -195,11 +196,11 @@ static PyObject *launched_lose(PyObject *self, PyObject *error) {
 static PyObject *launched_true(PyObject *self, void *unused) { return PyBool_FromLong(1); }
 static PyObject *launched_cancellable(PyObject *self_, void *unused) {
     Launched *self = (Launched *)self_;
-    return self->run ? PyObject_GetAttrString(self->run, "cancellable") : PyBool_FromLong(0);
+    return self->run ? attribute_named(self->run, "cancellable") : PyBool_FromLong(0);
 }
 static PyObject *launched_finishing(PyObject *self_, void *unused) {
     Launched *self = (Launched *)self_;
-    return self->run ? PyObject_GetAttrString(self->run, "finishing") : PyBool_FromLong(!self->is_flying);
+    return self->run ? attribute_named(self->run, "finishing") : PyBool_FromLong(!self->is_flying);
 }
 
 static int launched_traverse(PyObject *self_, visitproc visit, void *arg) {

@@ -9,11 +9,15 @@ PyObject *s_state, *s_thread, *s_origin, *s_flight, *s_live, *s_shape, *s_dtype,
 
 int section_ready(void);
 int flight_ready(void);
+int pool_ready(void);
 int serving_ready(void);
 int calls_ready(void);
 int pipeline_ready(void);
 int launched_ready(void);
 int landing_ready(void);
+int awaited_ready(void);
+int feed_next_ready(void);
+int updates_ready(PyObject *module);
 PyObject *py_set_driver(PyObject *module, PyObject *addresses);
 PyObject *py_counts(PyObject *module, PyObject *unused);
 
@@ -22,13 +26,17 @@ static const struct { const char *name; size_t at; } objects[] = {
     OBJECT(handle_base), OBJECT(handle_state), OBJECT(storage), OBJECT(no_graph), OBJECT(argument_error), OBJECT(ndarray),
     OBJECT(same_element), OBJECT(cut_matches), OBJECT(acquire), OBJECT(release), OBJECT(taken), OBJECT(new_handle),
     OBJECT(tensor), OBJECT(tensor_mut), OBJECT(loaded_plan), OBJECT(memory_block), OBJECT(graph_exec), OBJECT(cuda_stream),
-    OBJECT(launch_parameters), OBJECT(inside), OBJECT(exit_guard), OBJECT(recorder), OBJECT(completed), OBJECT(then),
+    OBJECT(launch_parameters), OBJECT(inside), OBJECT(exit_guard), OBJECT(recorder), OBJECT(long_spin), OBJECT(completed), OBJECT(then),
     OBJECT(value), OBJECT(pure), OBJECT(graph_launch), OBJECT(device_op), OBJECT(direct_call), OBJECT(settings),
     OBJECT(interpreter_class), OBJECT(interpreter), OBJECT(thread_local_), OBJECT(outside), OBJECT(critical), OBJECT(block),
     OBJECT(async_library), OBJECT(started), OBJECT(origins), OBJECT(ours), OBJECT(is_ours), OBJECT(chosen_device), OBJECT(chosen_mesh),
     OBJECT(lookup), OBJECT(variables), OBJECT(keys), OBJECT(plans), OBJECT(finish), OBJECT(get_handler), OBJECT(set_handler),
     OBJECT(deferred), OBJECT(end_section), OBJECT(without_frames), OBJECT(miss), OBJECT(shared_tensor),
     OBJECT(same_value), OBJECT(tuple_of), OBJECT(leaf_memory), OBJECT(new_tensor), OBJECT(lock), OBJECT(thread_state),
+    OBJECT(checkpoint_if_cancelled), OBJECT(landed), OBJECT(turn),
+    OBJECT(history), OBJECT(version), OBJECT(live_input), OBJECT(holders), OBJECT(target_memory), OBJECT(shared_target),
+    OBJECT(clock), OBJECT(snapshot), OBJECT(perf_counter), OBJECT(stats), OBJECT(observed), OBJECT(feed), OBJECT(own_containers),
+    OBJECT(pool), OBJECT(reference), OBJECT(reference_queue),
 };
 
 #define PLACE(object, slot, at) {offsetof(Known, object), slot, offsetof(Slots, at)}
@@ -64,9 +72,41 @@ static const struct { size_t object; const char *slot; size_t at; } places[] = {
     PLACE(new_tensor, "_device", new_device), PLACE(new_tensor, "_nbytes", new_nbytes),
     PLACE(new_tensor, "_buffer", new_buffer), PLACE(new_tensor, "_layout", new_layout),
     PLACE(new_tensor, "_origin", new_origin),
+    PLACE(memory_block, "nbytes", block_nbytes), PLACE(memory_block, "size", block_size), PLACE(pool, "_lock", pool_lock),
+    PLACE(pool, "_idle", pool_idle), PLACE(pool, "_sizes", pool_sizes), PLACE(pool, "_used", pool_used),
+    PLACE(pool, "dropped", pool_dropped), PLACE(pool, "visited", pool_visited), PLACE(pool, "parked_bytes", pool_parked),
+    PLACE(reference_queue, "gone", queue_gone), PLACE(reference_queue, "_append", queue_append),
+    PLACE(reference_queue, "_alive", queue_alive), PLACE(reference, "resource", reference_resource),
+    PLACE(shared_tensor, "_counted", shared_counted), PLACE(shared_tensor, "_holders", shared_holders),
+    PLACE(holders, "_token", holders_token), PLACE(history, "versions", history_versions),
+    PLACE(version, "instant", version_instant), PLACE(version, "revision", version_revision),
+    PLACE(version, "value", version_value), PLACE(version, "parts", version_parts),
+    PLACE(version, "written", version_written), PLACE(version, "since", version_since),
+    PLACE(live_input, "version", input_version), PLACE(live_input, "value", input_value),
+    PLACE(target_memory, "memory", targets_memory), PLACE(target_memory, "_held", targets_held),
+    PLACE(target_memory, "_seen_elsewhere", targets_elsewhere), PLACE(shared_target, "_targets", target_targets),
+    PLACE(shared_target, "_buffer", target_buffer), PLACE(shared_target, "_layout", target_layout),
+    PLACE(stats, "launched", stats_launched), PLACE(stats, "reused", stats_reused), PLACE(stats, "skipped", stats_skipped),
+    PLACE(stats, "values", stats_values), PLACE(stats, "_handed", stats_handed), PLACE(stats, "_latencies", stats_latencies),
+    PLACE(stats, "_left", stats_left), PLACE(stats, "_waited_for_producer", stats_for_producer),
+    PLACE(stats, "_waited_for_consumer", stats_for_consumer), PLACE(feed, "_stage", feed_stage),
+    PLACE(feed, "_asked", feed_asked), PLACE(feed, "_clock", feed_clock), PLACE(feed, "_track", feed_track),
+    PLACE(feed, "stats", feed_stats),
 };
 
 static PyObject **known_at(size_t at) { return (PyObject **)((char *)&known + at); }
+
+PyObject *attribute_named(PyObject *object, const char *name) {
+    PyObject *text = PyUnicode_InternFromString(name), *found = text ? PyObject_GetAttr(object, text) : NULL;
+    Py_XDECREF(text);
+    return found;
+}
+
+PyObject *call_named(PyObject *object, const char *name) {
+    PyObject *text = PyUnicode_InternFromString(name), *result = text ? PyObject_CallMethodNoArgs(object, text) : NULL;
+    Py_XDECREF(text);
+    return result;
+}
 
 int must_know(PyObject **first, PyObject **last, const char *what) {
     for (PyObject **each = first; each <= last; ++each)
@@ -113,10 +153,11 @@ static PyMethodDef functions[] = {
      "begin(reading, loaded, origin): lock the memory of a call, move its handles and count its run; see begin_run."},
     {"end", py_end, METH_O, "end(reading): release the locks of a call; see end_run."},
     {"set_driver", py_set_driver, METH_O, "set_driver(addresses): take the addresses of the driver's functions by name."},
-    {"may_serve", py_may_serve, METH_O, "may_serve(op): whether an idle graph may serve a run of this op."},
-    {"launch", py_launch, METH_O,
-     "launch(op): the `Landing` of an op's run in a task; `MISS`, with no effect, if Python must run it."},
     {"sync_method", py_sync_method, METH_VARARGS, "sync_method(DeviceOp, function): the method `sync` in C."},
+    {"await_method", py_await_method, METH_VARARGS, "await_method(DeviceOp, function): the method `__await__` in C."},
+    {"launch_method", py_launch_method, METH_VARARGS, "launch_method(CudaGraph, function): the method `launch` in C."},
+    {"next_method", py_next_method, METH_VARARGS, "next_method(Feed, function): the method `next` in C."},
+    {"anext_method", py_anext_method, METH_VARARGS, "anext_method(Feed, function): the method `__anext__` in C."},
     {"call_method", py_call_method, METH_VARARGS, "call_method(Pipeline, function): the method `__call__` in C."},
     {"counts", py_counts, METH_NOARGS, "counts(): the calls of `sync` that were served here, and those left to Python."},
     {NULL},
@@ -132,12 +173,14 @@ PyMODINIT_FUNC PyInit__reader(void) {
     for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
         if (!(*names[i].at = PyUnicode_InternFromString(names[i].text))) return NULL;
     if (!(zero = PyLong_FromLong(0)) || !(one = PyLong_FromLong(1))) return NULL;
-    int (*all[])(void) = {section_ready, flight_ready, serving_ready, calls_ready, pipeline_ready, launched_ready, landing_ready};
+    int (*all[])(void) = {section_ready, flight_ready, pool_ready, serving_ready, calls_ready, pipeline_ready, launched_ready, landing_ready,
+                           awaited_ready, feed_next_ready};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i)
         if (all[i]() < 0) return NULL;
     PyObject *module = PyModule_Create(&definition);
     PyTypeObject *types[] = {&RowsType, &NodesType, &FlightType};
     for (size_t i = 0; module && i < sizeof types / sizeof *types; ++i)
         if (PyModule_AddType(module, types[i]) < 0) Py_CLEAR(module);
+    if (module && updates_ready(module) < 0) Py_CLEAR(module);
     return module;
 }

@@ -32,7 +32,7 @@ static void set_number(void *to, PyObject *row) {
     if (!found || !strchr("efd?bBhHiIqQ", found)) PyErr_Format(PyExc_ValueError, "%R is no kind of number", letter);
     *(NumberAt *)to = (NumberAt){pointer_of(PyTuple_GET_ITEM(row, 0)), found};
 }
-static void set_index(void *to, PyObject *row) { *(Py_ssize_t *)to = PyLong_AsSsize_t(PyTuple_GET_ITEM(row, 0)); }
+void set_index(void *to, PyObject *row) { *(Py_ssize_t *)to = PyLong_AsSsize_t(PyTuple_GET_ITEM(row, 0)); }
 
 /* Nodes(exec, context, nodes, sources, bases, held): `nodes` has for each kernel its node and its parameters; `sources`
  * for each source its cell, or -1 for one of the first `bases`; its addresses; its numbers; its nodes;

@@ -29,6 +29,8 @@ static inline void *pointer_of(PyObject *number) { return PyLong_AsVoidPtr(numbe
 /* Fill an array from a sequence of tuples, each of `width` items, by `set(item, tuple)`. Return its length, or -1 with an
  * error. */
 Py_ssize_t fill_array(PyObject *sequence, Py_ssize_t width, size_t size, void **array, void (*set)(void *, PyObject *));
+/* Set a number of a row that has it alone. */
+void set_index(void *to, PyObject *row);
 
 /* Write the addresses and numbers that differ into the parameters, as LaunchParameters.relocate does, and mark the nodes
  * that depend on them. Return the number of these, or -1 with an error. With `only_look`, write nothing, and return 1 if

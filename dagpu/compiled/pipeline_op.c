@@ -1,10 +1,12 @@
-/* The op that a call of a pipeline returns. The reference is Pipeline.__call__ in dagpu.runtime.pipeline_class. */
+/* The ops that a call of a pipeline and a launch of a captured graph return. The references are Pipeline.__call__ in
+ * dagpu.runtime.pipeline_class and CudaGraph.launch in dagpu.ops.graph. */
 #include "calls.h"
 
-static PyObject *s_facts, *no_names;
+static PyObject *s_facts, *s_captured, *no_names;
 
 int pipeline_ready(void) {
-    return (s_facts = PyUnicode_InternFromString("facts_of_call")) && (no_names = PyTuple_New(0)) ? 0 : -1;
+    if (!(s_facts = PyUnicode_InternFromString("facts_of_call"))) return -1;
+    return (s_captured = PyUnicode_InternFromString("_captured")) && (no_names = PyTuple_New(0)) ? 0 : -1;
 }
 
 /* Return 1 if an argument is one that this passes on: a living tensor that moves or is shared, or a number. */
@@ -119,4 +121,24 @@ static PyObject *method_call(PyObject *pipeline, PyObject *const *arguments, Py_
 PyObject *py_call_method(PyObject *module, PyObject *args) {
     static PyMethodDef definition = {"__call__", (PyCFunction)(void (*)(void))method_call, METH_FASTCALL | METH_KEYWORDS, NULL};
     return method_of(args, "($self, *args, **kwargs)", &definition, &general_call);
+}
+
+/* ---- a launch of a captured graph ---------------------------------------------------------------------------------- */
+
+static PyObject *general_launch; /* the method of Python */
+
+static PyObject *method_launch(PyObject *graph, PyObject *unused) {
+    if (!known.graph_launch) return PyObject_CallOneArg(general_launch, graph);
+    PyObject *captured = PyObject_GetAttr(graph, s_captured), *origin = captured ? place_now() : NULL;
+    PyObject *made = origin ? new_node(known.graph_launch, slots.launch_origin, origin) : NULL;
+    if (made) SLOT(made, slots.launch_captured) = Py_NewRef(captured);
+    Py_XDECREF(captured);
+    Py_XDECREF(origin);
+    return made;
+}
+
+/* launch_method(CudaGraph, function): the method `launch` in C. */
+PyObject *py_launch_method(PyObject *module, PyObject *args) {
+    static PyMethodDef definition = {"launch", method_launch, METH_NOARGS, NULL};
+    return method_of(args, "($self)", &definition, &general_launch);
 }

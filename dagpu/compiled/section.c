@@ -2,7 +2,7 @@
  *
  * The references are begin_section and end_section in dagpu.common.critical. While code of C alone runs, no signal handler
  * and no finaliser comes in between, so a call opens a section only where it calls Python: then a Ctrl-C is raised at the
- * end of the call, and a run within it is refused.
+ * end of the call, and a run within it is refused. This is so in a task of trio too: its handler is asked for each Ctrl-C.
  */
 #include "compiled.h"
 #include <signal.h>
@@ -17,8 +17,8 @@ int section_ready(void) {
     return (sigint = PyLong_FromLong(SIGINT)) ? 0 : -1;
 }
 
-void section_init(Section *section, int defers) {
-    *section = (Section){NULL, defers, 0, NULL, NULL, NULL};
+void section_init(Section *section) {
+    *section = (Section){NULL, 0, NULL, NULL, NULL};
 }
 
 /* Keep the error that is set, to raise it at the end, unless there is one already. */
@@ -61,7 +61,7 @@ void section_open(Section *section) {
     if (thread && Py_IS_TYPE(thread, (PyTypeObject *)known.thread_state) && SLOT(thread, slots.thread_where) == known.outside) {
         section->thread = Py_NewRef(thread);
         Py_XDECREF(exchange_slot(thread, slots.thread_where, Py_NewRef(known.critical)));
-        if (section->defers && SLOT(thread, slots.thread_signals) == Py_True) {
+        if (SLOT(thread, slots.thread_signals) == Py_True) {
             section->installed = install(thread);
             if (!section->installed && PyErr_Occurred()) { /* the driver or the reader has been interrupted before */
                 keep_error(section);

@@ -1,4 +1,5 @@
-"""The commands of `python -m dagpu`: `info`, `check`, `compile`, `explain` and `trace`."""
+"""The commands of `python -m dagpu`: `info`, `check`, `compile`, `explain` and `trace`; `kernel_checks` has
+`check-kernels`."""
 
 import configparser
 import os
@@ -40,6 +41,7 @@ from dagpu import (
 )
 from dagpu.backends.cuda import declared_kernels, find_compiler
 from dagpu.backends.cuda.compile.compiler import Declared, compile_for
+from dagpu.backends.host.cuda_text.compilers import find_cxx
 from dagpu.common.compiled import WHY_NOT
 from dagpu.common.env_vars import VARIABLES
 from dagpu.common.errors import CompileError, DeviceError, KernelArgumentError
@@ -91,6 +93,7 @@ def info() -> int:
         return 1
     findings = [examine(each) for each in dagpu.devices()]
     print("\n".join(table(("device", "memory free", "total", "self-test"), [_row(found) for found in findings])))
+    print(f"\n{_texts()}")
     missing = _missing()
     if missing:
         print(f"\nNo CUDA device: {missing}")
@@ -120,6 +123,14 @@ def examine(device: Device) -> SelfTestResult:
         return SelfTestResult(device.name, False, f"{type(first).__name__}: {first}")
     right = np.array_equal(two, 3 * ramp) and np.array_equal(minus, 0 * ramp)
     return SelfTestResult(device.name, right, "passed" if right else "wrong results: do not trust this device")
+
+
+def _texts() -> str:
+    """Say which compiler runs CUDA texts on the host."""
+    try:
+        return f"CUDA texts run on the host, compiled by {find_cxx().version}."
+    except DeviceError as error:
+        return f"No CUDA texts on the host: {error}"
 
 
 def _row(found: SelfTestResult) -> tuple[str, ...]:
@@ -340,7 +351,7 @@ def compile_files(files: Sequence[str], arch: str, *, nvrtc_only: bool = False) 
                 compiler = compile_for(spec, arch, nvrtc_only=nvrtc_only).compiler
             except (CompileError, DeviceError) as error:
                 refused += 1
-                print(f"{place}: {name}: refused\n{_indented(str(error))}")
+                print(f"{place}: {name}: refused\n{indented(str(error))}")
             except KernelArgumentError as error:  # the name of the architecture
                 print(f"dagpu: {error}", file=sys.stderr)
                 return 2
@@ -370,7 +381,8 @@ def _told(kernel: Declared, module: ModuleType) -> tuple[str, str]:
     return named if kernel.traced.is_lambda else kernel.traced.name, describe(kernel.origin)
 
 
-def _indented(text: str) -> str:
+def indented(text: str) -> str:
+    """Return a text with each line indented."""
     return "\n".join([f"  {line}" for line in text.splitlines()])
 
 
@@ -427,15 +439,15 @@ def run(script: str, arguments: Sequence[str]) -> int:
     if not Path(script).is_file():
         print(f"dagpu: there is no script {script}", file=sys.stderr)
         return 2
-    with _as_main(script, arguments):
+    with as_main(script, arguments):
         try:
             runpy.run_path(script, run_name="__main__")
         except SystemExit as end:
-            return _status(end.code)
+            return exit_status(end.code)
     return 0
 
 
-def _status(code: object) -> int:
+def exit_status(code: object) -> int:
     """Convert the argument of `sys.exit` to an exit status, as Python does: print an object that is not a number."""
     if code is None:
         return 0
@@ -446,7 +458,7 @@ def _status(code: object) -> int:
 
 
 @contextmanager
-def _as_main(script: str, arguments: Sequence[str]) -> Iterator[None]:
+def as_main(script: str, arguments: Sequence[str]) -> Iterator[None]:
     """Set `sys.argv` and `sys.path` as for a script that is run as the main program; restore both at the end."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [script, *arguments]

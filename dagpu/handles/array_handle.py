@@ -13,6 +13,7 @@ from dagpu.common.places import Origin, describe, here, here_outside, leaves_run
 from dagpu.common.wrong_arguments import no_attribute
 from dagpu.handles.device_handles import Device, driver_of
 from dagpu.handles.handle_state import HANDLE_NAMES, HandleBase, live_state, origin_of
+from dagpu.handles.operators import BINARY, COMPARISONS, UNARY, refuse_divmod
 
 ARRAY_NAMES = frozenset(
     ("T", "all", "any", "argmax", "argmin", "astype", "copy", "cpu", "dot", "flatten", "get", "item", "max", "mean",
@@ -20,32 +21,16 @@ ARRAY_NAMES = frozenset(
 )  # fmt: skip
 """Attributes of NumPy, CuPy and PyTorch arrays that handles and ops do not have."""
 
-_TWO_SIDED: Final = ("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul", "lshift", "rshift",
-                     "and", "or", "xor")  # fmt: skip
 ARITHMETIC: Final = tuple(
-    f"__{name}__"
-    for name in (
-        *_TWO_SIDED,
-        *(f"r{name}" for name in _TWO_SIDED),
-        "neg",
-        "pos",
-        "abs",
-        "invert",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-    )
+    f"__{name}__" for name in ("divmod", "rdivmod", *BINARY, *(f"r{name}" for name in BINARY), *COMPARISONS, *UNARY)
 )
-"""The methods by which Python computes with arrays. Handles and ops refuse all of them."""
+"""The methods by which Python computes with arrays. Tensors and ops take all but `divmod`, partitions none."""
 READING: Final = tuple(
     f"__{name}__"
     for name in ("array", "len", "contains", "reversed", "float", "int", "complex", "index", "round", "trunc")
 )
 """The methods by which Python and NumPy read the contents of an array. Handles and ops refuse all of them; `bool()`,
 `iter()` and `[]` have words of their own."""
-CONTENTS: Final = (int, float, complex, np.generic, np.ndarray, HandleBase)
-"""Types whose comparison by `==` with a handle or an op would mean a comparison of contents."""
 
 _DEVICE_CALLS: Final = {
     "T": "array.transpose({})", "argmax": "array.argmax({}, axis)", "argmin": "array.argmin({}, axis)",
@@ -80,20 +65,16 @@ _CURES: Final[dict[tuple[str, str], str]] = {
     ("Tensor", "grid"): "Tiles belong to what is cut: t.partition(tile) has them",
     ("SharedTensor", "share"): "It is shared already: .clone() makes one more handle",
     ("SharedTensor", "borrow"): "It need not be lent: pass it itself, as often as you like",
-    ("SharedTensor", "view"): "Give it the other shape with .reshape(shape): one more handle to the same memory",
-    ("SharedTensor", "slice"): "Slice a tensor before it is shared, or a copy: dup(t).sync().slice(...)",
     ("TensorRef", "share"): "It is only lent: share the tensor that it was lent from",
     ("TensorRef", "try_unwrap"): "It is only lent: use the tensor that it was lent from",
     ("TensorRef", "borrow"): "It is lent already, for reading: pass it itself, as often as you like",
     ("TensorRef", "clone"): "It is lent already, for reading: pass it itself, as often as you like",
-    ("TensorRef", "view"): "Give it the other shape with .reshape(shape)",
     ("TensorMut", "share"): "It is only lent: share the tensor that it was lent from",
     ("TensorMut", "try_unwrap"): "It is only lent: use the tensor that it was lent from",
     ("TensorMut", "borrow"): "It is lent already, for writing. A kernel reads it too: pass it itself",
     ("TensorMut", "borrow_mut"): "It is lent already, for writing: pass it itself, or cut it with .partition(tile)",
     ("TensorMut", "tile"): "Tiles belong to what is cut: t.partition(tile) has them",
     ("TensorMut", "grid"): "Tiles belong to what is cut: t.partition(tile) has them",
-    ("TensorMut", "view"): "Give it the other shape with .reshape(shape)",
     ("Partition", "partition"): (
         "It is cut already. To cut it otherwise, put it together: .unpartition().partition(tile)"
     ),
@@ -132,15 +113,6 @@ def contents_cure() -> str:
     if in_user_code():
         return "Return t.to_host() from the function of a .then: the function after it gets an array"
     return "Get them with .to_host().sync(), or with await t.to_host() in a trio task"
-
-
-def slice_cure(handle: HandleBase) -> str:
-    """Return how a program gets a part of a tensor on its device, for a message about square brackets."""
-    return (
-        "A part of it on the device is t.slice(slice(1, None))"
-        if hasattr(handle, "slice")
-        else _cure(type(handle), "slice")
-    )
 
 
 @leaves_run
@@ -380,39 +352,19 @@ class ArrayHandle(HandleBase, Generic[D_co, S_co]):
             )
 
         @leaves_run
-        def _no_arithmetic(self, *_others: object) -> NoReturn:
-            """Raise a `NotReadyError` that names the way to compute on the device."""
-            raise self._not_ready(", or compute on the device: expr(f32, f32)(lambda x, y: x + y)(a, b)")
-
-        @leaves_run
-        def _no_comparison(self) -> NoReturn:
-            """Raise a `NotReadyError` that names the way to compare on the device, and the identity of handles."""
-            raise self._not_ready(
-                ", or compare on the device: expr(f32, f32)(lambda x, y: x == y)(a, b). Whether two names mean one "
-                "handle says a is b"
-            )
-
-        @leaves_run
         def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
             """Raise a `NotReadyError`, because the operation needs the contents."""
             raise self._not_ready()
 
         @leaves_run
-        def _no_items(self, _index: object) -> NoReturn:
-            """Raise a `NotReadyError` that names the way to a part of the tensor, too."""
-            raise self._not_ready(f". {slice_cure(self)}")
+        def _no_writes(self, *_args: object) -> NoReturn:
+            """Raise a `NotReadyError` that names the way to write a part of the tensor."""
+            raise self._not_ready(
+                ". A part of it is written on the device: fill(t.borrow_mut()[1:], 0), or memcpy(t.borrow_mut()[1:], x)"
+            )
 
         __reduce_ex__ = refuse_copy  # copy, deepcopy and pickle call it
-        vars().update(dict.fromkeys(ARITHMETIC, _no_arithmetic) | dict.fromkeys(READING, _no_contents))
-        __setitem__ = __delitem__ = __iter__ = __bool__ = _no_contents
-        __getitem__ = _no_items
-
-        @leaves_run
-        def __eq__(self, other: object) -> bool:
-            """Compare handles by identity. Raise for another handle, a number or an array: that would compare
-            contents."""
-            if other is not self and isinstance(other, CONTENTS):
-                self._no_comparison()
-            return True if other is self else NotImplemented
-
-        __hash__ = object.__hash__  # a class that defines `__eq__` loses the inherited one
+        __divmod__ = __rdivmod__ = refuse_divmod
+        vars().update(dict.fromkeys(READING, _no_contents))
+        __delitem__ = __iter__ = __bool__ = _no_contents
+        __setitem__ = _no_writes

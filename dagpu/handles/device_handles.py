@@ -27,6 +27,18 @@ Any thread may call it, also several at once. It does not wait for the device. I
 captured into a graph."""
 
 
+@final
+class Effort(NamedTuple):
+    """What a call of a library does, as its time is predicted from it."""
+
+    kind: Literal["f64", "f32", "tf32", "f16", "transform"]
+    """What the operations are: those of a product, with the precision in which it adds, or those of a transform."""
+    operations: float
+    """Additions and multiplications."""
+    nbytes: int
+    """Bytes that are read and written, all passes over the data together."""
+
+
 class LibraryBody(Protocol):
     """Functions of a library that do the work of a kernel on a CUDA device. The body knows the library, a backend knows
     streams, addresses and graphs.
@@ -52,6 +64,10 @@ class LibraryBody(Protocol):
 
     def bind(self, operands: Sequence[Layout], device: int) -> Enqueue:
         """Return the function that enqueues the work."""
+        ...
+
+    def effort(self, operands: Sequence[Layout]) -> Effort | None:
+        """Return what the work consists of; None if only its bytes are known. No device is asked."""
         ...
 
 
@@ -103,6 +119,10 @@ class UserBody(ABC):
     def is_known(self, operands: Sequence[Layout], device: int) -> bool:
         """See `LibraryBody`. The declaration says everything."""
         return True
+
+    def effort(self, operands: Sequence[Layout]) -> Effort | None:
+        """See `LibraryBody`. What the code of a user does is not known."""
+        return None
 
     @abstractmethod
     def scratch_bytes(self, operands: Sequence[Layout], device: int) -> int:
@@ -179,6 +199,12 @@ class Exchange(Protocol):
     @property
     def dlpack_device(self) -> tuple[int, int]:
         """The type of the device in DLPack's numbers, and its index."""
+        ...
+
+    @property
+    def visited(self) -> set[int] | None:
+        """The addresses of the blocks in use that other libraries have been given; None where `is_parked` alone can
+        tell."""
         ...
 
     def open_stream(self, stream: int, owner: object) -> Hashable:
@@ -274,6 +300,11 @@ class Driver(Protocol):
 
     def memory_info(self) -> tuple[int, int]:
         """Return the free and the total memory, in bytes."""
+        ...
+
+    def memory_for_runs(self, results: Sequence[int]) -> int | None:
+        """Return the bytes that a run with results of these sizes could allocate now, with them; None for a device
+        whose runs have no limit."""
         ...
 
     def memory_used(self) -> int:

@@ -191,7 +191,7 @@ class Locks:
                 raise BorrowError(
                     f"a run started at {describe(self.origin)} launches {storage.shares} on {storage.device.name}, as "
                     f"does the run started at {describe(lock.holder)}, and both would change it. Await that run first, "
-                    "or pass the variable as an output, which each run has for itself."
+                    "or pass the variable as an argument of the kernel, which each run has for itself."
                 )
             lent = find_loan(storage)
             if lent is not None:
@@ -301,6 +301,11 @@ _NO_HOLDER: Final = [object()]
 _OF_NONE: Final = getrefcount(_NO_HOLDER[0])
 """What `getrefcount` gives for a token that only its list refers to. It differs between versions of Python."""
 
+_ALONE: Final = Holders()
+
+_OF_SLOT: Final = getrefcount(_ALONE._token)
+"""The same for an object that only a slot refers to."""
+
 
 # ---- handle state
 #
@@ -323,9 +328,14 @@ HANDLE_NAMES: Final[dict[str, bool]] = {}
 
 @final
 class Loan:
-    """The identity of one `borrow_mut()`. All handles that derive from it refer to this object."""
+    """The identity of one `borrow_mut()`, or of one part of a tensor that is lent for writing. All handles that derive
+    from it refer to this object."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "whole")
+
+    def __init__(self, part_of: "Loan | None" = None) -> None:
+        self.whole: Loan = self if part_of is None else part_of.whole
+        """The `borrow_mut()`."""
 
 
 @final
@@ -363,6 +373,11 @@ class HandleState:
     def void(self) -> bool:
         """True for a borrow whose lender has been moved."""
         return self.lender is not None and self.lender._state is None
+
+    @property
+    def is_alone(self) -> bool:
+        """True if nothing but this state refers to the storage: no other handle, no borrow, no table."""
+        return getrefcount(self.storage) == _OF_SLOT
 
     def with_layout(self, layout: Layout) -> "HandleState":
         """Return a copy of the state with another layout."""

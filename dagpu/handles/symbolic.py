@@ -18,6 +18,7 @@ import numpy as np
 from dagpu.common.containers import map_values
 from dagpu.common.errors import NotReadyError
 from dagpu.common.places import describe, here_outside
+from dagpu.handles.operators import Operators
 
 
 @final
@@ -113,7 +114,12 @@ def _install() -> None:
         return lambda self: change(self.read())
 
     def binary(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-        return lambda self, other: combine(self.read(), read_value(other))
+        def operator(self: SymbolicNumber, other: Any) -> Any:
+            if isinstance(other, Operators):  # its reflected operator takes the stand-in as an argument of a kernel
+                return NotImplemented
+            return combine(self.read(), read_value(other))
+
+        return operator
 
     def reflected(combine: Callable[[Any, Any], Any]) -> Callable[..., Any]:
         return lambda self, other: combine(read_value(other), self.read())
@@ -125,7 +131,14 @@ def _install() -> None:
         setattr(SymbolicNumber, f"__r{name}__", reflected(combine))
     for name in _COMPARISONS:
         setattr(SymbolicNumber, f"__{name}__", binary(getattr(operator, name)))
-    setattr(SymbolicNumber, "__pow__", lambda self, other, modulo=None: pow(self.read(), read_value(other), modulo))  # noqa: B010  # a checker would refuse it
+    power: Callable[..., Any] = SymbolicNumber.__dict__["__pow__"]
+    setattr(  # noqa: B010  # a checker would refuse it
+        SymbolicNumber,
+        "__pow__",
+        lambda self, other, modulo=None: (
+            power(self, other) if modulo is None else pow(self.read(), read_value(other), modulo)
+        ),
+    )
     setattr(SymbolicNumber, "__round__", lambda self, digits=None: round(self.read(), digits))  # noqa: B010  # a checker would refuse it
     setattr(SymbolicNumber, "__format__", lambda self, spec: format(self.read(), spec))  # noqa: B010  # a checker would refuse it
 

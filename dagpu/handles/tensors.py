@@ -1,30 +1,32 @@
-"""The kinds of tensor handles, `Partition` among them; and the functions that find and move handles, also in values."""
+"""The kinds of tensor handles, and the functions that find and move handles of any kind, also in values."""
 
 from collections.abc import Callable, Iterator
-from operator import attrgetter, is_
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, Self, TypeAlias, cast, final
+from operator import is_
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Self, TypeAlias, cast, final, overload
 
 import numpy as np
 from typing_extensions import TypeVar
 
 from dagpu.common.containers import is_container, map_values, own_containers, values_in
 from dagpu.common.critical import Bookkeeping
-from dagpu.common.errors import NotReadyError, OwnershipError, PartitionError, ShapeError
+from dagpu.common.errors import OwnershipError, ShapeError
 from dagpu.common.frozen import Slot
-from dagpu.common.layout import Layout, NewShape, Shape, check_tiling, reshape_layout, slice_layout
+from dagpu.common.layout import (
+    Index,
+    Layout,
+    NewShape,
+    Shape,
+    Viewed,
+    part_layout,
+    reshape_layout,
+)
 from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
 from dagpu.handles.array_handle import (
-    ARITHMETIC,
     EXPORTS,
-    READING,
     ArrayHandle,
     D_co,
     DLPackExport,
     S_co,
-    contents_cure,
-    refuse_await,
-    refuse_copy,
-    refuse_name,
     wrong_kind,
 )
 from dagpu.handles.device_handles import driver_of, is_remote
@@ -41,122 +43,22 @@ from dagpu.handles.handle_state import (
     state_of,
     take_state,
 )
+from dagpu.handles.operators import Operators
+from dagpu.handles.partitions import Partition, cut_of, partition_tensor, unpartition_tensor
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dagpu.ops.base import Borrowed, DeviceOp
-
-
-# ---- partitions
-
-
-Cut: TypeAlias = tuple[Shape, Shape]
-"""The extents of one tile in elements, and the number of tiles along each axis."""
-
-_V_co = TypeVar("_V_co", covariant=True)
-_Tile_co = TypeVar("_Tile_co", bound=tuple[int, ...], covariant=True, default=tuple[int, ...])
-
-
-@final
-class Partition(HandleBase, Generic[_V_co, _Tile_co]):
-    """A tensor that is divided into disjoint tiles. Outputs of kernels must be partitions."""
-
-    __slots__ = ("__weakref__", "_cut")
-
-    if TYPE_CHECKING:  # for checkers unhashable, so that no source takes it; at run time it hashes by identity
-        # As in typeshed for lists; object declares a method.
-        __hash__: ClassVar[None]  # type: ignore[assignment]  # pyright: ignore[reportIncompatibleMethodOverride]
-
-    def __init__(self, state: HandleState, cut: Cut) -> None:
-        self._state = state
-        self._cut = cut
-
-    @property
-    def shape(self) -> Shape:
-        """The extents of the whole tensor, in elements."""
-        return self._unmoved_state().layout.shape
-
-    @property
-    def dtype(self) -> "np.dtype[Any]":
-        """The element type."""
-        return self._unmoved_state().layout.dtype
-
-    @property
-    def tile(self) -> _Tile_co:
-        """The extents of one tile, in elements."""
-        self._unmoved_state()
-        return cast(_Tile_co, self._cut[0])
-
-    @property
-    def grid(self) -> Shape:
-        """The number of tiles along each axis."""
-        self._unmoved_state()
-        return self._cut[1]
-
-    def unpartition(self) -> _V_co:
-        """Return the tensor that was partitioned. Moves the partition."""
-        return cast(_V_co, unpartition_tensor(self, here()))
-
-    def __repr__(self) -> str:
-        layout, _, where = self._summary()
-        tile, grid = self._cut
-        state = where if where == "gone" else f"grid {grid}"
-        return f"Partition({layout.dtype.name}, {layout.shape}, tile {tile}, {state})"
-
-    if not TYPE_CHECKING:  # hidden from type checkers, as in `ArrayHandle`
-        __getattr__ = refuse_name
-        __await__ = refuse_await
-
-        @leaves_run
-        def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
-            """Raise a `NotReadyError`, because the operation needs the contents."""
-            _, made, _ = self._summary()
-            raise NotReadyError(
-                f"Partition of a tensor made at {describe(made)}: a handle never reveals its contents by itself. "
-                f"Put it together with .unpartition(). {contents_cure()}."
-            )
-
-        __reduce_ex__ = refuse_copy
-        vars().update(dict.fromkeys(ARITHMETIC + READING, _no_contents))
-        __getitem__ = __setitem__ = __delitem__ = __iter__ = __bool__ = _no_contents
-        __eq__ = ArrayHandle.__eq__
-        _no_comparison = _no_contents
-        __hash__ = object.__hash__
-
-
-cut_of: Final[Callable[[Partition[Any, Any]], Cut]] = attrgetter("_cut")
-"""Return the tile and the grid of a partition. The partition may have been moved."""
-
-
-def partition_tensor(tensor: HandleBase, tile: object, partial: bool, where: Origin) -> Partition[Any, Any]:
-    """Return the partition of a `Tensor` or a `TensorMut` into tiles. Moves the tensor.
-
-    `where` is the place of the call in the user's code.
-
-    Raises:
-        MovedError: the tensor or its lender has been moved.
-        PartitionError: the tile does not divide the shape and `partial` is false.
-    """
-    state = live_state(tensor)
-    try:
-        tiles = check_tiling(state.layout.shape, tile, partial)
-    except PartitionError as error:
-        raise PartitionError(f"partition() at {describe(where)}: {error}") from None
-    return Partition(take_state(tensor, "partition()", where), tiles)
-
-
-def unpartition_tensor(partition: Partition[Any, Any], where: Origin) -> HandleBase:
-    """Return the tensor that was partitioned. Moves the partition."""
-    state = take_state(partition, "unpartition()", where)
-    return state.kind(state)
+    from dagpu.ops.base import Borrowed, DeviceOp, Static  # noqa: F401  # reason: in texts of types
 
 
 # ---- tensors
 
+_E = TypeVar("_E", bound=np.generic)
+
 
 @final
-class Tensor(ArrayHandle[D_co, S_co], DLPackExport):
+class Tensor(ArrayHandle[D_co, S_co], Operators["Tensor[D_co]", "Static"], DLPackExport):
     """An array in device memory with one owner. Passing it on moves it."""
 
     __slots__ = ("__weakref__",)
@@ -215,27 +117,42 @@ class Tensor(ArrayHandle[D_co, S_co], DLPackExport):
         state = live_state(self)
         return TensorMut(HandleState(TensorMut, state.storage, state.layout, here(), self, Loan()))
 
+    @overload
+    def view(self, shape: NewShape) -> "TensorRef[D_co]": ...
+    @overload
+    def view(self, shape: type[_E]) -> "TensorRef[_E]": ...
     @leaves_run
-    def view(self, shape: NewShape) -> "TensorRef[D_co]":
-        """Lend the tensor for reading, with another shape, of which one extent may be -1.
+    def view(self, shape: Any) -> Any:
+        """Lend the tensor for reading: with another shape, of which one extent may be -1, or with another element type,
+        `t.view(i32)`, as which the same bytes are read.
+
+        Elements of another size change the extent of the last axis, as in NumPy.
 
         Raises:
-            ShapeError: the shape has another number of elements.
+            ShapeError: the shape has another number of elements, or the last axis cannot be read as such elements.
         """
         where, state = here(), live_state(self)
-        layout = _reshape_layout(state.layout, shape, "view()", where)
-        return TensorRef(HandleState(TensorRef, state.storage, layout, where, self))
+        return TensorRef(HandleState(TensorRef, state.storage, _viewed(state.layout, shape, where), where, self))
 
     @leaves_run
     def slice(self, *ranges: slice) -> "TensorRef[D_co]":
-        """Lend a part of the tensor for reading: one `slice` for each of the first axes, with Python's rules."""
-        where, state = here(), live_state(self)
-        layout = _slice_layout(state.layout, ranges, where)
-        return TensorRef(HandleState(TensorRef, state.storage, layout, where, self))
+        """Lend a part of the tensor for reading: `t.slice(slice(1, None))` is `t[1:]`."""
+        return cast("TensorRef[D_co]", lent_part(self, ranges, "slice()", here()))
+
+    @leaves_run
+    def __getitem__(self, index: Index) -> "TensorRef[D_co]":
+        """Lend a part of the tensor for reading, by Python's rules: `t[1:, ::2]`, `t[-1]`, `t[..., None]`.
+
+        It is a view: no element is copied.
+
+        Raises:
+            ShapeError: a number is out of range, or there are more of them than axes.
+        """
+        return cast("TensorRef[D_co]", lent_part(self, index, "[]", here()))
 
 
 @final
-class SharedTensor(ArrayHandle[D_co, S_co], DLPackExport):
+class SharedTensor(ArrayHandle[D_co, S_co], Operators["SharedTensor[D_co]", "Static"], DLPackExport):
     """An immutable array in device memory with any number of handles. Passing it on does not move it."""
 
     __slots__ = ("__weakref__", "_counted", "_holders")
@@ -295,6 +212,22 @@ class SharedTensor(ArrayHandle[D_co, S_co], DLPackExport):
         return cast("SharedTensor[D_co]", reshape_handle(self, shape, here()))
 
     @leaves_run
+    def view(self, dtype: type[_E]) -> "SharedTensor[_E]":
+        """Return another handle to the same memory, whose bytes are read as elements of another type, as by
+        `Tensor.view`."""
+        return cast("SharedTensor[_E]", handle_part(self, Viewed(dtype), "view()", here()))
+
+    @leaves_run
+    def slice(self, *ranges: slice) -> "SharedTensor[D_co]":
+        """Return another handle to a part of the same memory: `t.slice(slice(1, None))` is `t[1:]`."""
+        return cast("SharedTensor[D_co]", handle_part(self, ranges, "slice()", here()))
+
+    @leaves_run
+    def __getitem__(self, index: Index) -> "SharedTensor[D_co]":
+        """Return another handle to a part of the same memory, by the rules of `Tensor`. It keeps all of the memory."""
+        return cast("SharedTensor[D_co]", handle_part(self, index, "[]", here()))
+
+    @leaves_run
     def to_host(self) -> "DeviceOp[NDArray[D_co]]":
         """Return an op whose result is a new NumPy array with the contents."""
         return cast("DeviceOp[NDArray[D_co]]", TO_HOST.value(self, here()))
@@ -316,7 +249,7 @@ class SharedTensor(ArrayHandle[D_co, S_co], DLPackExport):
 
 
 @final
-class TensorRef(ArrayHandle[D_co, S_co]):
+class TensorRef(ArrayHandle[D_co, S_co], Operators["TensorRef[D_co]", "Borrowed"]):
     """A tensor that is lent for reading. An op that holds one cannot outlive it.
 
     The borrow keeps its lender alive, and becomes void when the lender is moved.
@@ -338,10 +271,19 @@ class TensorRef(ArrayHandle[D_co, S_co]):
         return cast("TensorRef[D_co]", reshape_handle(self, shape, here()))
 
     @leaves_run
+    def view(self, dtype: type[_E]) -> "TensorRef[_E]":
+        """Return a borrow whose bytes are read as elements of another type, as by `Tensor.view`."""
+        return cast("TensorRef[_E]", handle_part(self, Viewed(dtype), "view()", here()))
+
+    @leaves_run
     def slice(self, *ranges: slice) -> "TensorRef[D_co]":
-        """Return a borrow of a part: one `slice` for each of the first axes, with Python's rules."""
-        state = live_state(self)
-        return TensorRef(state.with_layout(_slice_layout(state.layout, ranges, here())))
+        """Return a borrow of a part: `t.slice(slice(1, None))` is `t[1:]`."""
+        return cast("TensorRef[D_co]", handle_part(self, ranges, "slice()", here()))
+
+    @leaves_run
+    def __getitem__(self, index: Index) -> "TensorRef[D_co]":
+        """Return a borrow of a part, by the rules of `Tensor`."""
+        return cast("TensorRef[D_co]", handle_part(self, index, "[]", here()))
 
     def to_host(self) -> "DeviceOp[NDArray[D_co], Borrowed]":
         """Return an op whose result is a new NumPy array with the contents."""
@@ -360,7 +302,7 @@ class TensorRef(ArrayHandle[D_co, S_co]):
 
 
 @final
-class TensorMut(ArrayHandle[D_co, S_co]):
+class TensorMut(ArrayHandle[D_co, S_co], Operators["TensorMut[D_co]", "Borrowed"]):
     """A tensor that is lent for writing, to one user at a time. Writes go to the memory of the tensor.
 
     The borrow keeps its lender alive, and becomes void when the lender is moved. A kernel also accepts it as an input,
@@ -395,6 +337,25 @@ class TensorMut(ArrayHandle[D_co, S_co]):
             ShapeError: the shape has another number of elements.
         """
         return cast("TensorMut[D_co]", reshape_handle(self, shape, here()))
+
+    @leaves_run
+    def view(self, dtype: type[_E]) -> "TensorMut[_E]":
+        """Return the same loan, whose bytes are elements of another type, as by `Tensor.view`. Moves the borrow."""
+        return cast("TensorMut[_E]", handle_part(self, Viewed(dtype), "view()", here()))
+
+    @leaves_run
+    def slice(self, *ranges: slice) -> "TensorMut[D_co]":
+        """Lend a part for writing: `t.slice(slice(1, None))` is `t[1:]`."""
+        return cast("TensorMut[D_co]", lent_part(self, ranges, "slice()", here()))
+
+    @leaves_run
+    def __getitem__(self, index: Index) -> "TensorMut[D_co]":
+        """Lend a part for writing, by the rules of `Tensor`. The borrow itself stays, for other parts.
+
+        One op may use parts that have no element in common, each as if it were a tensor of its own: two that overlap
+        are a `BorrowError`, and so are a part and the whole.
+        """
+        return cast("TensorMut[D_co]", lent_part(self, index, "[]", here()))
 
     @leaves_run
     def to_host(self) -> "DeviceOp[NDArray[D_co], Borrowed]":
@@ -476,12 +437,54 @@ def _reshape_layout(layout: Layout, shape: object, what: str, where: Origin) -> 
         raise ShapeError(f"{what} at {describe(where)}: {error}") from None
 
 
-def _slice_layout(layout: Layout, ranges: tuple[slice, ...], where: Origin) -> Layout:
-    """Return the layout of a part; errors name slice() and its place."""
+def _viewed(layout: Layout, shape: Any, where: Origin) -> Layout:
+    """Return the layout of `t.view(shape)`, or `t.view(dtype)`."""
+    if not isinstance(shape, type | np.dtype):
+        return _reshape_layout(layout, shape, "view()", where)
+    return _part_layout(layout, Viewed(shape), "view()", where)
+
+
+def _part_layout(layout: Layout, part: object, call: str, where: Origin) -> Layout:
+    """Return the layout of a part; errors name the call and its place."""
     try:
-        return slice_layout(layout, ranges)
+        return part_layout(layout, part)
     except ShapeError as error:
-        raise ShapeError(f"slice() at {describe(where)}: {error}") from None
+        raise ShapeError(f"{call} at {describe(where)}: {error}") from None
+
+
+def lent_part(tensor: HandleBase, part: object, call: str, where: Origin) -> Any:
+    """Lend a part of a `Tensor` for reading, or a part of a `TensorMut` for writing: `t[part]`. Neither moves.
+
+    Raises:
+        MovedError: the tensor has been moved.
+        ShapeError: it has no such part.
+    """
+    state = live_state(tensor)
+    layout = _part_layout(state.layout, part, call, where)
+    if type(tensor) is Tensor:
+        return TensorRef(HandleState(TensorRef, state.storage, layout, where, tensor))
+    return TensorMut(HandleState(TensorMut, state.storage, layout, where, state.lender, Loan(state.loan)))
+
+
+def handle_part(handle: Any, part: object, call: str, where: Origin) -> Any:
+    """Return a handle of the same kind to a part of its memory, as `op[part]` does. It moves a `Tensor` or `TensorMut`:
+    the owner of a part owns all of the memory.
+
+    Raises:
+        MovedError: the handle has been moved.
+        OwnershipError: the value is not a tensor.
+        ShapeError: it has no such part.
+    """
+    kind = type(handle)
+    if kind not in _KINDS:
+        raise wrong_kind(handle, call, where)
+    state = live_state(handle)
+    layout = _part_layout(state.layout, part, call, where)
+    if kind is SharedTensor:
+        return clone_shared(handle, layout)
+    if kind is not TensorRef:
+        take_state(handle, call, where)
+    return kind(state.with_layout(layout))
 
 
 TO_HOST: Final = Slot[Callable[[Any, Origin], object]]("dagpu.ops.creation")

@@ -53,8 +53,17 @@ class SupportsCudaStream(Protocol):
     def __cuda_stream__(self) -> tuple[int, int]: ...
 
 
+class PyCudaStream(Protocol):
+    """A stream of PyCUDA."""
+
+    @property
+    def handle(self) -> int: ...
+    def is_done(self) -> bool: ...
+    def wait_for_event(self, event: Any, /) -> object: ...
+
+
 ForeignArray: TypeAlias = SupportsDLPack | SupportsCudaArray
-StreamLike: TypeAlias = SupportsCudaStream | int
+StreamLike: TypeAlias = SupportsCudaStream | PyCudaStream | int
 """A stream of another library, or its CUstream as an integer: 1 is the legacy default stream, 2 the thread's own."""
 
 _IMMUTABLE: Final = ("jax", "jaxlib")
@@ -74,13 +83,22 @@ def stream_handle(stream: StreamLike | None, call: str, where: Origin) -> int | 
     if isinstance(stream, int) and not isinstance(stream, bool):
         return stream or LEGACY
     ask = getattr(stream, "__cuda_stream__", None)
+    if ask is None and _is_of_pycuda(stream):
+        handle = getattr(stream, "handle", None)
+        if isinstance(handle, int):
+            return handle or LEGACY
     if ask is None:
         cure = "Pass an object with __cuda_stream__, or the CUstream as an integer"
-        for named in ("cuda_stream", "ptr", "handle"):  # PyTorch's, CuPy's, PyCUDA's
+        for named in ("cuda_stream", "ptr", "handle"):  # PyTorch's, CuPy's, cuda.core's
             if isinstance(getattr(stream, named, None), int):
                 cure = f"Pass its CUstream: stream=s.{named}"
         raise InteropError(f"{call} at {describe(where)}: stream is {format_value(stream)}, not a stream. {cure}.")
     return int(ask()[1]) or LEGACY
+
+
+def _is_of_pycuda(x: object) -> bool:
+    """Return True for an object of PyCUDA's, whose arrays and streams name no stream by a protocol."""
+    return type(x).__module__.partition(".")[0] == "pycuda"
 
 
 @leaves_run
@@ -90,8 +108,8 @@ def stream_of(x: StreamLike, place: str | Device | None = None) -> Stream:
     Runs in it come after the work that its library has enqueued, and before what it enqueues later.
 
     Args:
-        x: an object with `__cuda_stream__` (of cuda.core, CuPy, PyTorch), or a CUstream as an integer: 1 is the legacy
-            default stream, 2 the thread's own.
+        x: an object with `__cuda_stream__` (of cuda.core, CuPy, PyTorch), a stream of PyCUDA, or a CUstream as an
+            integer: 1 is the legacy default stream, 2 the thread's own.
         place: the device of the stream; the current one where that is left out.
 
     Raises:
@@ -280,6 +298,8 @@ def _by_interface(x: Any, call: str, where: Origin, stream: int | None) -> tuple
             raise ValueError(f"shape {shape} and strides {strides}")
         form, address = form_of(dtype, shape, found), operator.index(address or 0)
         check_address(address, form)
+        if producer is None and _is_of_pycuda(x):  # by its word the array is ready, but its work is asynchronous
+            producer = LEGACY
         stream = None if producer is None else operator.index(producer) or LEGACY
     except (BufferError, KeyError, TypeError, ValueError) as error:
         raise _no_array(x, error, call, where) from error

@@ -39,10 +39,19 @@ from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES, Tensor
 from dagpu.interop.foreign_bodies import BodyDecorators, BodyList, DeclaredBody
 from dagpu.kernels.annotations import In, Out, PySignature, bind_arguments, declared_at, read_signature
 from dagpu.kernels.declaration import declared_param
-from dagpu.kernels.generated_launch import AnyOp, check_call, move_arguments, new_output, output, with_layouts
+from dagpu.kernels.generated_launch import (
+    AnyOp,
+    call_spec,
+    check_call,
+    move_arguments,
+    new_output,
+    output,
+    with_layouts,
+)
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import UNCUT, Components, Item, KernelOp, Launch, Map, Outputs, arity
 from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.ops.recording import RECORDER
 
 _P = ParamSpec("_P")
 
@@ -311,6 +320,7 @@ class ForeignDeclaration:
         self._specs: dict[tuple[int, int], KernelSpec] = {}
         """The kernels, by the number of new tensors and the bytes of scratch memory."""
         self._checked = self._spec(0, 0)
+        self._of_call = call_spec(self.name, self.params, self.origin)
 
     def build(
         self,
@@ -323,7 +333,7 @@ class ForeignDeclaration:
         given = tuple(bind_arguments(self._checked, self._signature, args, kwargs, origin))
 
         def check(seen: tuple[Any, ...]) -> tuple[Any, ...]:
-            return check_call(self.name, self.params, seen, self.origin, origin)
+            return check_call(self._of_call, seen, origin)
 
         def built(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
             declared = self._declared(arguments, layouts, origin)
@@ -413,6 +423,9 @@ class ForeignFunction(BodyDecorators, PickledByName, Generic[_P, _T_co]):
             ShapeError: the declaration requires something that does not hold.
             MovedError: a handle has been moved before.
         """
+        if (recorder := RECORDER.get()) is not None:
+            recorded: DeviceOp[_T_co, Any] = recorder.call(self, self, args, kwargs)
+            return recorded
         origin, declaration = here(), self._declaration
 
         def make(arguments: tuple[Any, ...], declared: Declared) -> AnyOp:

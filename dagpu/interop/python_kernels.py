@@ -213,6 +213,11 @@ def declared_by(
             if annotation.dtype is None:
                 what = f"parameter {name!r} has a generic element type, and @{decorator} compiles for one"
                 raise made.error(what, "Write the type: In[f32], Out[f32]")
+        for name, annotation in made.params:
+            takes = annotation.form.is_tensor and decorator == "numba_kernel"
+            if annotation.dtype is not None and annotation.dtype.kind == "c" and not takes:
+                what = f"parameter {name!r} is complex, which @{decorator} passes to no kernel"
+                raise made.error(what, "Pass its parts by themselves: array.real(t), array.imag(t)")
         return cast("Kernel[_P]", make(made))
 
     return decorate

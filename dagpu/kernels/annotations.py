@@ -8,14 +8,14 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias, Union, final, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, TypeAlias, Union, final, get_args, get_origin, get_type_hints
 
 import numpy as np
 from typing_extensions import TypeVar
 
 from dagpu.common.errors import KernelArgumentError
-from dagpu.common.layout import FLOATING, scalar_dtype
+from dagpu.common.layout import scalar_dtype
 from dagpu.common.places import Origin, describe
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef
 from dagpu.kernels.call_arguments import refuse_call
@@ -59,7 +59,7 @@ _ARRAYS = (Tensor, SharedTensor, TensorRef, TensorMut, Partition, DeviceOp, np.n
 
 _CURE = (
     "Annotate it In[f32] (read), Out[f32] (written), int, float, bool, a NumPy scalar type, "
-    "or Lazy[float] (a scalar that may be an op)"
+    "np.void (a structure that CUDA declares), or Lazy[float] (a scalar that may be an op)"
 )
 
 
@@ -77,6 +77,14 @@ class Annotation:
     dtype: "np.dtype[Any] | None"
     scalar: ScalarKind | None
     lazy: bool
+    optional: bool = False
+    """True for a tensor in whose place None may be passed."""
+    listed: bool = False
+    """True for a list of tensors."""
+
+
+RECORD: Final = np.dtype(np.void)
+"""The element type of `In[np.void]`, and the type of a value `np.void`: a structure that CUDA declares."""
 
 
 @final
@@ -130,7 +138,7 @@ def read_signature(function: Callable[..., object], local_names: Mapping[str, ob
         if isinstance(annotation, str):
             raise declaration_error(name, place, f"{what} is annotated {_format_hint(hint)}, {annotation}", _CURE)
         if parameter.default is not parameter.empty:
-            if annotation.form.is_tensor:
+            if annotation.form.is_tensor and not (annotation.optional and parameter.default is None):
                 cure = "Leave the default out: a handle can be moved into one call only"
                 raise declaration_error(name, place, f"{what} is a tensor with a default", cure)
             defaults[parameter.name] = parameter.default
@@ -171,8 +179,17 @@ def _read_hint(hint: object) -> Annotation | str:
         return dtype if isinstance(dtype, str) else Annotation(form, dtype, None, False)
     if marks:  # Annotated[float, "metres"]
         return _read_hint(get_args(hint)[0])
+    if get_origin(hint) in (list, Sequence) and get_args(hint):
+        inner = _read_hint(get_args(hint)[0])
+        if isinstance(inner, str) or not inner.form.is_tensor or inner.optional or inner.listed:
+            return "which is not a type that a kernel can take"
+        return replace(inner, listed=True)
     lazy = False
     if get_origin(hint) in (Union, types.UnionType):
+        others = [member for member in get_args(hint) if member is not type(None)]
+        if len(others) == 1 and _form_in(getattr(others[0], "__metadata__", ())) is not None:
+            found = _read_hint(others[0])
+            return found if isinstance(found, str) else replace(found, optional=True)
         plain = [member for member in get_args(hint) if get_origin(member) is not DeviceOp]
         results = [get_args(member)[0] for member in get_args(hint) if get_origin(member) is DeviceOp]
         if len(plain) != 1 or results != plain:
@@ -185,8 +202,11 @@ def _read_hint(hint: object) -> Annotation | str:
         return "which is not a type that a kernel can take"
     if hint is int or hint is float or hint is bool:
         return Annotation(Form.SCALAR, None, "bool" if hint is bool else "int" if hint is int else "float", lazy)
+    if hint is np.void:
+        return "a structure, which cannot be an op" if lazy else Annotation(Form.SCALAR, RECORD, None, False)
     if issubclass(hint, np.generic) and (scalar := scalar_dtype(hint)) is not None:
-        number: ScalarKind = "float" if scalar in FLOATING else "bool" if scalar.kind == "b" else "int"
+        kinds: dict[str, ScalarKind] = {"b": "bool", "i": "int", "u": "int", "c": "complex"}
+        number = kinds.get(scalar.kind, "float")
         return Annotation(Form.SCALAR, scalar, number, lazy)
     return "which is not a type that a kernel can take"
 
@@ -205,9 +225,9 @@ def _element(union: object) -> "np.dtype[Any] | str | None":
         return "which lacks its element type"
     if isinstance(element, typing.TypeVar):
         return None
+    if element is np.void:
+        return RECORD
     dtype = scalar_dtype(element) if isinstance(element, type) and issubclass(element, np.generic) else None
-    if element in (np.complex64, np.complex128):
-        return "whose complex elements no kernel takes"
     return dtype or "whose element type a tensor cannot have"
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from dagpu.common.errors import KernelArgumentError
-from dagpu.common.layout import Layout, Shape
+from dagpu.common.layout import Layout, Shape, share_bytes
 from dagpu.common.places import Origin, describe, is_ours_at
 from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Partition, SharedTensor, Tensor, TensorMut, TensorRef, cut_of, live_state
@@ -40,7 +40,7 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
             view with strides, a grid of more than three axes, or a tile with more elements than a block has threads.
         MovedError: a handle has been moved.
     """
-    users: dict[object, tuple[Param, Any]] = {}
+    users: dict[Storage, list[tuple[Param, Any]]] = {}
     cut: tuple[Param, Any] | None = None
     outputs = 0
     for param, arg in zip(spec.params, args, strict=True):
@@ -54,16 +54,17 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
             check_scalar_argument(spec, param, arg, origin)
             continue
         if type(arg) not in _TAKEN[form]:
-            _refuse_form(spec, param, arg, origin)
+            _check_null(spec, param, arg, origin)
+            continue
         state = live_state(arg)
         layout = state.layout
         if layout.dtype is not param.dtype or len(layout.shape) != param.rank:
             _check_elements(spec, param, arg, origin)
-        if spec.takes_pointers and not layout.contiguous:
-            _refuse_strides(spec, param, layout, origin)
-        first = users.setdefault(state.storage, (param, arg))
-        if first[0] is not param:
+        if spec.takes_pointers or param.constant is not None:
+            _check_place(spec, param, layout, origin)
+        for first in users.setdefault(state.storage, []):
             _check_alias(spec, first, (param, arg), origin)
+        users[state.storage].append((param, arg))
         if form.is_written and spec.grid is None:
             if cut is None:
                 cut = param, arg
@@ -75,6 +76,12 @@ def check_arguments(spec: KernelSpec, args: Sequence[Any], origin: Origin, *, op
     if not outputs and spec.grid is None:
         what = "has no output whose tiles would give its grid"
         refuse_call(spec, origin, what, f"Give the grid: {spec.name}.grid(...)(...)")
+
+
+def _check_null(spec: KernelSpec, param: Param, argument: object, origin: Origin) -> None:
+    """Refuse an argument that is no tensor in the form of its parameter, unless it is None for a null pointer."""
+    if argument is not None or not param.optional:
+        _refuse_form(spec, param, argument, origin)
 
 
 def arguments_fit(spec: KernelSpec, args: Sequence[Any]) -> bool:
@@ -91,6 +98,8 @@ def arguments_fit(spec: KernelSpec, args: Sequence[Any]) -> bool:
     used: set[Storage] = set()
     grid, pointers = spec.grid, spec.takes_pointers
     for index, param in spec.tensors:
+        if param.optional and args[index] is None:
+            continue
         arg = args[index]
         form = param.form
         if type(arg) not in _TAKEN[form]:
@@ -108,10 +117,51 @@ def arguments_fit(spec: KernelSpec, args: Sequence[Any]) -> bool:
         if layout.dtype is not param.dtype or (len(layout.shape) != param.rank and param.rank is not None):
             return False
         storage = state.storage
-        if storage in used or (pointers and not layout.contiguous):
+        if (
+            storage in used
+            or (pointers and not layout.contiguous)
+            or (param.constant is not None and layout.size > param.constant)
+            or (param.align > 1 and not _is_aligned(param, layout))
+        ):
             return False
         used.add(storage)
     return grid is not None and (len(grid) <= MOST_AXES or not pointers)
+
+
+def _check_place(spec: KernelSpec, param: Param, layout: Layout, origin: Origin) -> None:
+    """Refuse memory that a kernel of plain pointers cannot walk, or that is too long for a `__constant__` variable, on
+    every device."""
+    if param.constant is not None:
+        _check_constant(spec, param, layout, origin)
+        return
+    if not layout.contiguous:
+        _refuse_strides(spec, param, layout, origin)
+    if not _is_aligned(param, layout):
+        _refuse_vectors(spec, param, layout, origin)
+
+
+def _check_constant(spec: KernelSpec, param: Param, layout: Layout, origin: Origin) -> None:
+    if param.constant and layout.size > param.constant:
+        what = f"{layout.size} elements, but its __constant__ variable has {param.constant}"
+        refuse_call(
+            spec, origin, what, "Pass at most as many (those that are left out are zero), or declare more", param
+        )
+
+
+def _is_aligned(param: Param, layout: Layout) -> bool:
+    """Return true if memory has whole vectors, at multiples of their alignment. A block of memory begins at one."""
+    return param.align == 1 or (layout.offset % param.align == 0 and layout.size % param.lanes == 0)
+
+
+def _refuse_vectors(spec: KernelSpec, param: Param, layout: Layout, origin: Origin) -> NoReturn:
+    """Refuse memory that a kernel cannot read as vectors or structures, on every device."""
+    if layout.size % param.lanes:
+        what = f"{layout.size} elements, but the CUDA declaration has vectors of {param.lanes}"
+        refuse_call(spec, origin, what, "Pass a multiple of that many elements", param)
+    what = (
+        f"it begins at byte {layout.offset} of its memory, but the CUDA declaration needs a multiple of {param.align}"
+    )
+    refuse_call(spec, origin, what, "Make a copy, which begins at such a place: dup(...)", param)
 
 
 def _refuse_strides(spec: KernelSpec, param: Param, layout: Layout, origin: Origin) -> NoReturn:
@@ -123,7 +173,13 @@ def _refuse_strides(spec: KernelSpec, param: Param, layout: Layout, origin: Orig
         f"a view of shape {layout.shape} and strides {layout.strides} bytes, but {passes} a plain pointer, which has "
         "no strides"
     )
-    refuse_call(spec, origin, what, f"Make it contiguous with dup(...){other}", param)
+    if param.form.is_written:
+        cure = (
+            f"Write to a contiguous tensor of its own, and copy it into the part after that: memcpy(part, made){other}"
+        )
+    else:
+        cure = f"Make it contiguous with dup(...){other}"
+    refuse_call(spec, origin, what, cure, param)
 
 
 def _check_axes(spec: KernelSpec, grid: Shape, origin: Origin) -> None:
@@ -157,18 +213,20 @@ def _check_threads(spec: KernelSpec, args: Sequence[Any], origin: Origin) -> Non
 
 def is_launchable(spec: KernelSpec) -> bool:
     """Return true if `check_launchable` refuses no call of the kernel."""
-    return not spec.cooperative and (spec.block is not None or not spec.counts_threads)
+    return not spec.asks_shared and (spec.block is not None or not spec.counts_threads)
 
 
 def check_launchable(spec: KernelSpec, origin: Origin) -> None:
     """Refuse the call of a kernel that no launch of dagpu's would run right, whatever its arguments.
 
     Raises:
-        KernelArgumentError: it counts its threads, and its block is left open; or its blocks wait for each other.
+        KernelArgumentError: it counts its threads, and its block is left open; or it has dynamic shared memory, and
+            nothing says how much.
     """
-    if spec.cooperative:
-        what = "its blocks wait for all others (grid.sync()), which takes a cooperative launch, and dagpu makes none"
-        refuse_call(spec, origin, what, "Cut it there into two kernels: a launch begins when the one before it is over")
+    if spec.asks_shared:
+        what = f"its text has dynamic shared memory, '{spec.asks_shared}', and nothing says how many bytes"
+        cure = f"Say how many a block has: @kernel(shared_memory=1024, ...) or {spec.name}.shared_memory(1024)"
+        refuse_call(spec, origin, what, f"{cure}; 0 if it needs none")
     if not is_launchable(spec):
         what = 'it takes plain pointers (abi="pointers"), so it counts its threads, and its block is left open'
         refuse_call(
@@ -235,7 +293,10 @@ def _form_cure(param: Param, arg: Any) -> str:
     if type(arg) in _HANDLES:
         return f"Cut it into tiles: .partition({tile})" if is_output else "Put it together: .unpartition()"
     if arg is None:
-        return "Pass the tensor itself: a function without return returns None. Or check the order of the arguments"
+        return (
+            "Pass the tensor itself: a function without return returns None. Or check the order of the arguments. "
+            f"A parameter that may be a null pointer is declared {param.form.word}[...] | None"
+        )
     cut = f".partition({tile})" if is_output else ""
     if isinstance(arg, np.ndarray):
         return f"Bring it to the device: from_host(array){cut}"
@@ -267,10 +328,13 @@ def check_scalar_argument(spec: KernelSpec, param: Param, arg: Any, origin: Orig
 
 def elements_problem(got: "np.dtype[Any]", wanted: "np.dtype[Any]", before: str = "") -> tuple[str, str]:
     """Return what is wrong with an argument of other elements, and the cure. `before` says when to convert it."""
+    if wanted.names is not None:
+        cure = "Give the array that layout on the host: array.astype(dtype), with its dtype of the layout wanted"
+        return f"but structures {np.dtype(wanted)!s} are wanted", cure
     name = _scalar_name(wanted)
     cure = f"Convert it{before}: convert(t, {name})"
-    if got.kind == "c":
-        cure = "Kernels take real elements: pass one part of the numbers"
+    if got.kind == "c" and wanted.kind != "c":
+        cure = "Take a real part of it before: array.real(t), array.imag(t), or its size, array.abs(t)"
     return f"but elements of {wanted.name} are wanted", cure
 
 
@@ -293,8 +357,11 @@ def _scalar_name(dtype: "np.dtype[Any]") -> str:
 
 
 def _check_alias(spec: KernelSpec, first: tuple[Param, Any], second: tuple[Param, Any], origin: Origin) -> None:
-    """Two arguments on the same memory: fine if both are `TensorRef`s or `SharedTensor`s, which only read."""
+    """Two arguments on the same memory: fine if both are `TensorRef`s or `SharedTensor`s, which only read, or parts
+    that have no element in common."""
     (one, a), (other, b) = first, second
+    if a is not b and not share_bytes(live_state(a).layout, live_state(b).layout):
+        return
     if a is b and type(a) in (Tensor, Partition):
         cure = "Share it: t = t.share()" if type(a) is Tensor else "Give each output memory of its own"
         what = f"the same {type(a).__name__} is argument {one.name!r} already, and it can be moved once"

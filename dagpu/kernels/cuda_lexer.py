@@ -1,19 +1,15 @@
-"""A lexer and parser for the part of CUDA C++ that `__global__` declarations need: tokens, aliases, declarations.
+"""A lexer and parser for the part of CUDA C++ that `__global__` declarations need: tokens and declarations.
 
-It is not a C++ compiler, and a wrong guess would pass wrong bytes to the GPU. So it follows an alias (`using`,
-`typedef`, a macro without arguments) only if the alias is unambiguous: at file scope, outside `#if`, and defined once.
-It evaluates `#if 0` and `#if 1`; all other conditions are unknown.
+It is not a C++ compiler. It evaluates `#if 0` and `#if 1`; of other conditions a caller may decide.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal, NamedTuple, TypeAlias
 
-_KEYWORDS = frozenset(("bool", "char", "double", "float", "int", "long", "short", "signed", "unsigned", "void", "auto"))
-IGNORED = frozenset(("volatile", "restrict", "__restrict", "__restrict__", "__grid_constant__", "register", "typename"))
 _WORD = re.compile(r"[^\W\d][\w$]*")
 
 
@@ -55,19 +51,12 @@ _Branch: TypeAlias = Literal["live", "dead", "maybe", "done"]
 _CONDITIONALS = frozenset(("if", "ifdef", "ifndef", "else", "elif", "elifdef", "elifndef", "endif"))
 _NEXT_BRANCH: Mapping[_Branch, _Branch] = {"live": "done", "dead": "live", "maybe": "maybe", "done": "done"}
 _CONDITIONS: Mapping[str, _Branch] = {"0": "dead", "false": "dead", "1": "live", "true": "live"}
-Aliases: TypeAlias = dict[str, tuple[str, ...] | None]  # None: a known name that must not be followed
+Macros: TypeAlias = dict[str, tuple[str, ...] | None]  # None: a known name that must not be followed
 
 
 def _token_texts(text: str) -> tuple[str, ...]:
     """Return the texts of the tokens, without comments and literals."""
     return tuple(m.group() for m in _INSIDE.finditer(text) if m.lastgroup != "skip")
-
-
-def _add_alias(aliases: Aliases, name: str, body: tuple[str, ...], sure: bool) -> None:
-    """Add an alias; its body is None if it is ambiguous or cannot be expanded as text."""
-    # Pointers, references and arrays are excluded: `const P x` differs from the pasted text of P.
-    usable = sure and aliases.get(name, body) == body and not any(text in "*&()[]{}#" for text in body)
-    aliases[name] = body if usable else None
 
 
 class Directive(NamedTuple):
@@ -80,11 +69,16 @@ class Directive(NamedTuple):
     guarded: bool
 
 
-def read_tokens(source: str) -> Iterator[Token | Directive]:
+Decide: TypeAlias = Callable[[str, tuple[str, ...]], bool | None]
+"""Says whether the condition of a directive, such as `ifdef`, holds, by its tokens; None if that is not known."""
+
+
+def read_tokens(source: str, decide: Decide | None = None) -> Iterator[Token | Directive]:
     """Yield the tokens and directives without comments, literals and dead branches.
 
     A branch with an unknown condition has a `#` token at its begin and end, so that a declaration that contains one is
-    refused. The condition of an include guard, `#ifndef NAME` before `#define NAME`, holds.
+    refused. The condition of an include guard, `#ifndef NAME` before `#define NAME`, holds. `decide` is asked for
+    conditions, of which `#if 0` and `#if 1` alone are known without it.
     """
     # A line that ends with a backslash is joined to the next one before there are tokens.
     pieces = _SPLICE.split(source)
@@ -100,10 +94,10 @@ def read_tokens(source: str) -> Iterator[Token | Directive]:
         if match.lastgroup == "directive":
             found = _DIRECTIVE.match(text)
             word, rest = found.groups() if found else ("", "")
-            condition = " ".join(_token_texts(rest))
-            if word == "ifndef" and condition in guards:
+            condition = _token_texts(rest)
+            if word == "ifndef" and " ".join(condition) in guards:
                 branches.append("live")
-            elif _conditional(branches, word, condition):
+            elif _conditional(branches, word, condition, decide):
                 yield Token("#", line, True)
             elif not dead and word not in _CONDITIONALS:
                 yield Directive(word, rest, line, "maybe" in branches)
@@ -112,16 +106,17 @@ def read_tokens(source: str) -> Iterator[Token | Directive]:
         line += text.count("\n")
 
 
-def tokenize(source: str) -> tuple[list[Token], Aliases]:
+def tokenize(source: str) -> tuple[list[Token], Macros]:
     """Return the tokens as `read_tokens`, without directives, and the macros without arguments."""
     tokens: list[Token] = []
-    macros: Aliases = {}
+    macros: Macros = {}
     for each in read_tokens(source):
         if isinstance(each, Token):
             tokens.append(each)
         elif each.word in ("define", "undef") and (macro := _DEFINE.match(each.rest)):
-            sure = each.word == "define" and macro[2] is None and not each.guarded
-            _add_alias(macros, macro[1], _token_texts(macro[3]), sure)
+            body = _token_texts(macro[3])
+            sure = each.word == "define" and macro[2] is None and macros.get(macro[1], body) == body
+            macros[macro[1]] = body if sure and not each.guarded else None
     return with_annotations(tokens), macros
 
 
@@ -167,22 +162,30 @@ def has_guard(source: str) -> bool:
     return any(first == second for first, second in _GUARD.findall(source))
 
 
-def _conditional(branches: list[_Branch], word: str, condition: str) -> bool:
+def _conditional(branches: list[_Branch], word: str, condition: tuple[str, ...], decide: Decide | None) -> bool:
     """Apply a conditional directive to the open branches.
 
     Return true if a branch with an unknown condition begins or ends.
     """
     if word in ("if", "ifdef", "ifndef"):
-        branches.append(_CONDITIONS.get(condition, "maybe") if word == "if" else "maybe")
+        branches.append(_branch(word, condition, decide))
     elif word in ("else", "elif", "elifdef", "elifndef") and branches:
         was = branches.pop()
         plain = word == "else" or was != "dead"
-        branches.append(_NEXT_BRANCH[was] if plain else _CONDITIONS.get(condition, "maybe"))
+        branches.append(_NEXT_BRANCH[was] if plain else _branch(word.removeprefix("el"), condition, decide))
     elif word == "endif" and branches:
         return branches.pop() == "maybe"
     else:
         return False
     return branches[-1] == "maybe"
+
+
+def _branch(word: str, condition: tuple[str, ...], decide: Decide | None) -> _Branch:
+    """Return the state of a branch with this condition."""
+    if word == "if" and " ".join(condition) in _CONDITIONS:
+        return _CONDITIONS[" ".join(condition)]
+    holds = None if decide is None else decide(word, condition)
+    return "maybe" if holds is None else "live" if holds else "dead"
 
 
 def past_bracket(tokens: Sequence[Token], start: int) -> int | None:
@@ -213,42 +216,72 @@ class Declaration(NamedTuple):
     template: bool
     inside: Sequence[Token] | None  # the tokens between the parentheses; None if they are not closed
     has_body: bool
+    parameters: Sequence[Token] = ()  # the tokens between the `<>` of `template <...>`
+    arguments: Sequence[Token] | None = None  # those of `name<...>`; None without them
+    scope: tuple[str, ...] = ()  # the namespaces that it is in
+    guarded: bool = False  # true inside an #if with an unknown condition
+    file: str = ""  # the included file that it is in
+
+    @property
+    def place(self) -> str:
+        """The file and line of its name, for messages."""
+        return place_of(self)
 
 
-def scan_declarations(tokens: Sequence[Token], aliases: Aliases) -> list[Declaration]:
-    """Return all `__global__` functions in order. Add file-scope `using` and `typedef` names to `aliases`."""
+def place_of(at: Token | Declaration) -> str:
+    """Return the file and line of a token, for messages."""
+    return f"{at.file} line {at.line}" if at.file else f"CUDA source line {at.line}"
+
+
+def scan_declarations(tokens: Sequence[Token], macros: Macros | None = None) -> list[Declaration]:
+    """Return all `__global__` functions in order. `macros` are those that are not expanded in `tokens`."""
     declarations: list[Declaration] = []
-    template, depth, i = False, 0, 0
+    parameters: Sequence[Token] | None = None
+    opened: list[tuple[str, ...]] = []  # the namespaces of each open brace
+    i = 0
     while i < len(tokens):
         text = tokens[i].text
         if text == "template":
-            template = True
+            parameters = parameters or ()
             if i + 1 < len(tokens) and tokens[i + 1].text == "<":
-                i = (past_bracket(tokens, i + 1) or len(tokens)) - 1
+                end = past_bracket(tokens, i + 1) or len(tokens)
+                parameters = tokens[i + 2 : end - 1]
+                i = end - 1
         elif text in (";", "{", "}"):
-            template = False
-            depth = max(0, depth + (text == "{") - (text == "}"))
-        elif text in ("using", "typedef"):
-            _read_alias(tokens, i, aliases, sure=depth == 0 and not template and not tokens[i].guarded)
-        elif text == "__global__" or "__global__" in (aliases.get(text) or ()):
-            declaration, i = _declaration(tokens, i + 1, template)
-            declarations += [declaration] if declaration else []
+            parameters = None
+            if text == "{":
+                opened.append(())
+            elif text == "}" and opened:
+                opened.pop()
+        elif text == "namespace" and (names := namespace_at(tokens, i)) is not None:
+            opened.append(names[0])
+            i = names[1]
+            continue
+        elif text == "__global__" or "__global__" in ((macros or {}).get(text) or ()):
+            declaration, i = _declaration(tokens, i + 1, parameters)
+            if declaration:
+                scope = tuple([name for names in opened for name in names])
+                declarations.append(declaration._replace(scope=scope))
             continue
         i += 1
     return declarations
 
 
-def _read_alias(tokens: Sequence[Token], start: int, aliases: Aliases, *, sure: bool) -> None:
-    """Read the `using` or `typedef` at `start` and add its alias."""
-    end = next((i for i in range(start, len(tokens)) if tokens[i].text in (";", "{")), len(tokens))
-    body = tuple(token.text for token in tokens[start + 1 : end])
-    if tokens[start].text == "typedef" and len(body) > 1:
-        _add_alias(aliases, body[-1], body[:-1], sure)
-    elif tokens[start].text == "using" and len(body) > 2 and body[1] == "=":
-        _add_alias(aliases, body[0], body[2:], sure)
+def namespace_at(tokens: Sequence[Token], start: int) -> tuple[tuple[str, ...], int] | None:
+    """Return the names of a namespace that begins at `start`, and the index after its `{`; None for an alias."""
+    names: list[str] = []
+    for i in range(start + 1, len(tokens)):
+        text = tokens[i].text
+        if text == "{":
+            return tuple(names), i + 1
+        if text in (";", "=", "}"):
+            return None
+        if _WORD.fullmatch(text) and text != "inline":
+            names.append(text)
+    return None
 
 
-def _declaration(tokens: Sequence[Token], i: int, template: bool) -> tuple[Declaration | None, int]:
+def _declaration(tokens: Sequence[Token], i: int, parameters: Sequence[Token] | None) -> tuple[Declaration | None, int]:
     """Read the declaration after `__global__`, and return it with the index of the next token.
 
     The name of the function is the last word before the body that has parentheses and is not an attribute. Earlier
@@ -258,15 +291,21 @@ def _declaration(tokens: Sequence[Token], i: int, template: bool) -> tuple[Decla
     while i < len(tokens) and tokens[i].text not in (";", "{", "}", "__global__"):
         token, after = tokens[i], i + 1
         if _WORD.fullmatch(token.text) and after < len(tokens):
-            special = tokens[after].text == "<"
-            if special:
-                after = past_bracket(tokens, after) or len(tokens)
+            given: Sequence[Token] | None = None
+            if tokens[after].text == "<":
+                end = past_bracket(tokens, after)
+                given = tokens[after + 1 : (end or len(tokens)) - 1]
+                after = end or len(tokens)
             if after < len(tokens) and tokens[after].text == "(":
                 end = past_bracket(tokens, after)
                 attribute = token.text.startswith("__") and token.text.endswith("__")
                 if not attribute and token.text not in ("noexcept", "requires", "decltype", "alignas"):
                     inside = None if end is None else tokens[after + 1 : end - 1]
-                    found = Declaration(token.text, token.line, template or special, inside, False)
+                    template = parameters is not None or given is not None
+                    found = Declaration(
+                        token.text, token.line, template, inside, False, parameters or (), given, (), token.guarded,
+                        token.file,
+                    )  # fmt: skip
                 after = end or after + 1
         elif token.text == "[":
             after = past_bracket(tokens, i) or after
@@ -288,32 +327,6 @@ def split_at_commas(tokens: Sequence[Token]) -> list[Sequence[Token]]:
     return [*parts, tokens[begin:]]
 
 
-# ---- the words of one parameter ---------------------------------------------------------------
 def join_tokens(texts: Sequence[str]) -> str:
     """Return tokens as one text with the usual spaces."""
     return re.sub(r" ?(::|[<\[(]) ?| (?=[>,\]*&)])", r"\1", " ".join(texts))
-
-
-def expand_aliases(texts: Sequence[str], aliases: Aliases, seen: frozenset[str] = frozenset()) -> list[str]:
-    """Return the tokens with aliases expanded. An alias is not expanded inside its own expansion."""
-    result: list[str] = []
-    for i, text in enumerate(texts):
-        body = None if text in seen or (i and texts[i - 1] == "::") else aliases.get(text)
-        result += [text] if body is None else expand_aliases(body, aliases, seen | {text})
-    return result
-
-
-def without_attributes(texts: list[str]) -> list[str]:
-    """Return the tokens without attributes such as `[[maybe_unused]]`."""
-    for start in range(len(texts) - 1):
-        if texts[start : start + 2] == ["[", "["] and "]" in texts:
-            return texts[:start] + without_attributes(texts[texts.index("]") + 2 :])
-    return texts
-
-
-def take_name(texts: list[str]) -> str:
-    """Remove and return the name of a parameter: the last word, if a type precedes it. Else return an empty text."""
-    qualifiers = IGNORED | {"const"}
-    typed = len(texts) > 1 and texts[-2] != "::" and not qualifiers.issuperset(texts[:-1])
-    named = typed and _WORD.fullmatch(texts[-1]) and texts[-1] not in _KEYWORDS | qualifiers
-    return texts.pop() if named else ""

@@ -1,119 +1,56 @@
-"""The signature of a kernel in CUDA C++: its types, and its comparison with the Python signature.
+"""The signature of a kernel in CUDA C++, and its comparison with the Python signature.
 
-The names of types are those of NumPy dtypes (`float32`, `int64`, `bool`), with `float16` for `half` and `bfloat16` for
-`nv_bfloat16`. `long` has 64 bits and `char` is signed, as in CUDA on 64-bit Linux.
+`cuda_types` reads the types of the parameters. Where a kernel is a template, or has overloads, the Python signature
+says which of them is meant, unless the declaration names an instance.
 """
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, final
 
 from dagpu.common.errors import KernelArgumentError
 from dagpu.kernels.cuda_lexer import (
-    IGNORED,
-    Aliases,
     Declaration,
     Token,
-    expand_aliases,
     join_tokens,
+    past_bracket,
+    read_tokens,
     scan_declarations,
     split_at_commas,
-    take_name,
-    tokenize,
-    without_attributes,
 )
+from dagpu.kernels.cuda_names import Names
+from dagpu.kernels.cuda_parameters import Abi, CudaForm, ParamReader, parameter_text, refuse
+from dagpu.kernels.cuda_parameters import CudaParam as CudaParam
+from dagpu.kernels.cuda_parameters import c_text as c_text
+from dagpu.kernels.cuda_types import (
+    SCALARS,
+    SPELLINGS,
+    Bound,
+    CType,
+    Spelled,
+    TypeReader,
+    template_parameters,
+)
+from dagpu.kernels.preprocessing import preprocess_decided
 
 if TYPE_CHECKING:
-    from dagpu.ops.kernel_spec import Form, Passed
+    from pathlib import Path
 
-ScalarKind: TypeAlias = Literal["int", "float", "bool"]
+    from dagpu.ops.kernel_spec import Form
 
-
-@final
-@dataclass(frozen=True, slots=True)
-class CudaParam:
-    """One parameter of a CUDA declaration.
-
-    `name` is empty for an unnamed parameter. `const` is true if the elements must not be written; it is false for a
-    scalar, whose `const` does not concern the caller. `rank` is None unless the form is `tile` or `view`. `line` counts
-    from 1 in the source; it is 0 for a parameter without a CUDA declaration.
-    """
-
-    name: str
-    form: Passed | Literal["pointer"]
-    ctype: str
-    const: bool
-    rank: int | None
-    line: int
-
-    @property
-    def is_tensor(self) -> bool:
-        """True if it is memory of a device, false if it is a value."""
-        return self.form in ("view", "tile", "pointer")
-
-
-# ---- C types ------------------------------------------------------------------------------
-# Messages use the first spelling of a dtype.
-SPELLINGS: Mapping[str, tuple[str, ...]] = {
-    "float32": ("float",), "float64": ("double",), "bool": ("bool",),
-    "float16": ("__half", "half"), "bfloat16": ("__nv_bfloat16", "nv_bfloat16"),
-    "int8": ("signed char", "char", "int8_t"), "uint8": ("unsigned char", "uint8_t"),
-    "int16": ("short", "int16_t"), "uint16": ("unsigned short", "uint16_t", "ushort"),
-    "int32": ("int", "signed", "int32_t"), "uint32": ("unsigned int", "uint32_t", "uint"),
-    "int64": ("long long", "long", "int64_t", "ptrdiff_t", "ssize_t", "intptr_t"),
-    "uint64": ("unsigned long long", "unsigned long", "uint64_t", "size_t", "uintptr_t", "ulong"),
-}  # fmt: skip
-
-
-def _type_key(words: Sequence[str]) -> str:
-    """Return a key that ignores the order of the words, and an `int` or `signed` without effect."""
-    key = sorted(words)
-    if len(key) > 1 and "int" in key:
-        key.remove("int")
-    if len(key) > 1 and "signed" in key and "char" not in key:
-        key.remove("signed")
-    return " ".join(key)
-
-
-_DTYPES = {_type_key(c.split()): dtype for dtype, spellings in SPELLINGS.items() for c in spellings}
-
-
-def dtype_of(words: Sequence[str]) -> str | None:
-    """Return the dtype of a C type without `const`, or None. `std::`, `cuda::std::` and a leading `::` are ignored."""
-    if "::" in words:
-        scope, _, last = "".join(words).rpartition("::")
-        return _DTYPES.get(last) if scope.removeprefix("::") in ("", "std", "cuda::std") else None
-    return _DTYPES.get(_type_key(words))
+ScalarKind: TypeAlias = Literal["int", "float", "bool", "complex"]
 
 
 def kind_of(dtype: str) -> ScalarKind:
     """Return the kind of Python number that a call passes for a scalar of `dtype`."""
-    return "int" if dtype in _INT_RANGES else "bool" if dtype == "bool" else "float"
-
-
-def c_text(c: CudaParam) -> str:
-    """Return a parameter as C++ text for messages."""
-    element = ("const " if c.const else "") + SPELLINGS[c.ctype][0]
-    return parameter_text(c.form, element, c.rank, c.name).rstrip()
-
-
-_TEXTS: Mapping[str, str] = {
-    "scalar": "{element} {name}",
-    "pointer": "{element}* {name}",
-    "view": "View<{element}, {rank}> {name}",
-    "tile": "Tile<{element}, {rank}> {name}",
-}
-
-
-def parameter_text(form: Passed | Literal["pointer"], element: str, rank: int | str | None, name: str) -> str:
-    """Return the declaration of a parameter in C++. `element` is the C type, with `const` where it is const."""
-    return _TEXTS[form].format(element=element, rank=rank, name=name)
+    if dtype in _INT_RANGES:
+        return "int"
+    return "complex" if dtype in _COMPLEX_PARTS else "bool" if dtype == "bool" else "float"
 
 
 # ---- scalar arguments ---------------------------------------------------------------------------
@@ -131,6 +68,11 @@ _FLOAT_LIMITS: Mapping[str, tuple[float, str]] = {
 }
 
 
+_PAIRS: Mapping[str, str] = {"complex64": "float2", "complex128": "double2"}
+"""The types of complex numbers in texts without the prelude, which declares `dagpu::complex`."""
+_COMPLEX_PARTS: Mapping[str, str] = {"complex64": "float32", "complex128": "float64"}
+
+
 def _plain(value: object) -> object:
     """Return a NumPy scalar as a Python number, and any other value itself. This does not import NumPy."""
     numpy = sys.modules.get("numpy")
@@ -139,15 +81,18 @@ def _plain(value: object) -> object:
     scalar: Any = value
     if scalar.dtype.kind in "biu":
         return bool(scalar) if scalar.dtype.kind == "b" else int(scalar)
+    if scalar.dtype.kind == "c":
+        return complex(scalar)
     # bfloat16 is an extension of NumPy. Its kind is "V", which structured scalars have too.
     return float(scalar) if scalar.dtype.kind == "f" or scalar.dtype.name == "bfloat16" else value
 
 
-def check_scalar(value: object, param: CudaParam, *, kernel: str) -> int | float | bool:
+def check_scalar(value: object, param: CudaParam, *, kernel: str) -> complex:
     """Return the Python number that is passed for a scalar parameter.
 
     An integer parameter accepts an int in its range. A floating-point parameter accepts a float or an int that does not
-    overflow it, and infinities and NaN. A bool parameter accepts a bool. NumPy scalars are converted by value.
+    overflow it, and infinities and NaN. A complex parameter accepts all of these, and complex numbers. A bool parameter
+    accepts a bool. NumPy scalars are converted by value.
 
     Raises:
         KernelArgumentError: the parameter does not accept the value.
@@ -169,6 +114,13 @@ def check_scalar(value: object, param: CudaParam, *, kernel: str) -> int | float
         if _fits(plain, param.ctype):
             return float(plain)
         _refuse_scalar(value, param, kernel, "pass one in the range, or declare a wider type")
+    if kind == "complex" and isinstance(plain, int | float | complex):
+        part = _COMPLEX_PARTS[param.ctype]
+        if _fits(plain.real, part) and _fits(plain.imag, part):
+            return complex(plain)
+        _refuse_scalar(value, param, kernel, "pass one in the range, or declare a wider type")
+    if isinstance(plain, complex):
+        _refuse_scalar(value, param, kernel, "take one part of it: x.real, or abs(x)")
     return _refuse_scalar(value, param, kernel, f"convert it with {kind}(...) if that is meant")
 
 
@@ -186,7 +138,7 @@ def _refuse_scalar(value: object, param: CudaParam, kernel: str, cure: str) -> N
     shown = ""  # only numbers are shown: an array could fill the screen
     if isinstance(plain, int) and plain.bit_length() > 128:  # Python refuses to print very long ones
         shown = f" of {plain.bit_length()} bits"
-    elif isinstance(plain, int | float):
+    elif isinstance(plain, int | float | complex):
         shown = f" {plain!r}"
     if param.is_tensor:
         wanted = "device data"
@@ -196,8 +148,9 @@ def _refuse_scalar(value: object, param: CudaParam, kernel: str, cure: str) -> N
         low, high = _INT_RANGES[param.ctype]
         wanted = f"an int from {low} to {high}"
     else:
-        largest = _FLOAT_LIMITS[param.ctype][1]
-        wanted = f"a number from -{largest} to {largest}"
+        largest = _FLOAT_LIMITS[_COMPLEX_PARTS.get(param.ctype, param.ctype)][1]
+        parts = ", or a complex one of such parts" * (param.ctype in _COMPLEX_PARTS)
+        wanted = f"a number from -{largest} to {largest}{parts}"
     takes = f"its CUDA parameter '{c_text(param)}' (CUDA source line {param.line}) takes"
     if not param.line:  # the user wrote no CUDA
         takes, cure = f"elements of {param.ctype} take", cure.replace(", or declare a wider type", "")
@@ -207,16 +160,7 @@ def _refuse_scalar(value: object, param: CudaParam, kernel: str, cure: str) -> N
     )
 
 
-# ---- cuda signature
-#
-# The CUDA signature of a kernel, read from its `__global__` declaration, and its comparison with the Python signature.
-#
-# The parser reads the parameters that a kernel launched by name can have: scalars, `Tile`, `View`, pointers. It refuses
-# all others, with the line and the cure, because a wrong guess would pass wrong bytes to the GPU. `cuda_lexer` reads
-# the text and expands aliases; "cuda scalars" has the names of the C types.
-
-Abi: TypeAlias = Literal["views", "pointers"]
-"""The form of tensor parameters in CUDA: `Tile` and `View`, or plain pointers."""
+# ---- the signature in CUDA
 
 
 @final
@@ -224,178 +168,240 @@ Abi: TypeAlias = Literal["views", "pointers"]
 class CudaSignature:
     """The CUDA signature of a kernel. `line` is the line of its name.
 
-    `template` is False in all results of `parse_cuda_signature`, which refuses templates.
+    `template` is true for a template, and `instance` then its name with the arguments: `ns::reduce<float, 256>`. It is
+    empty while some of them are not known, which `unbound` names.
     """
 
     name: str
     params: tuple[CudaParam, ...]
     line: int
     template: bool
+    instance: str = ""
+    unbound: tuple[str, ...] = ()
+    overload: str = ""
+    """The parameters as the text has them, if it has other functions of the name."""
+    text: str = field(default="", compare=False)
+    """The parameters as the text has them."""
+    has_body: bool = field(default=False, compare=False)
+    guarded: bool = field(default=False, compare=False)
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class PyParam:
-    """One parameter of the Python declaration. `dtype` is None for a Python number and a generic element type."""
+    """One parameter of the Python declaration. `dtype` is None for a Python number and a generic element type, and
+    `void` for a structure that CUDA declares."""
 
     name: str
     form: Form
     dtype: str | None
     scalar: ScalarKind | None
-
-
-# ---- parameters -------------------------------------------------------------------------------
-_TYPE_CURE = (
-    "Write the C type out (float, double, half, nv_bfloat16, bool, an integer type such as int, size_t or "
-    "int32_t); an alias is followed if it is defined once, at file scope, outside #if, and is not a pointer"
-)
-
-
-_VECTOR = re.compile(r"(u?)(float|double|char|short|int)[1-4]")
-
-
-def _refuse(kernel: str, line: int, what: str, cure: str) -> NoReturn:
-    """Raise the error for a CUDA declaration."""
-    raise KernelArgumentError(f"kernel {kernel!r}, CUDA source line {line}: {what}. {cure}.")
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _ParamReader:
-    """A parser of the parameters of one CUDA declaration."""
-
-    kernel: str
-    abi: Abi
-    aliases: Aliases
-    declared: int  # the line of the kernel's name
-
-    def params(self, inside: Sequence[Token]) -> tuple[CudaParam, ...]:
-        """Parse the tokens between the parentheses of the declaration."""
-        parts = split_at_commas(inside)
-        if len(parts) == 1 and [token.text for token in parts[0]] in ([], ["void"]):
-            return ()
-        return tuple(self.param(part, position) for position, part in enumerate(parts, start=1))
-
-    def param(self, tokens: Sequence[Token], position: int) -> CudaParam:
-        """Parse one parameter. `position` counts from 1."""
-        line = tokens[0].line if tokens else self.declared
-        texts = [token.text for token in tokens]
-        if "#" in texts:
-            what = f"parameter {position} is under a preprocessor condition, which is not known here"
-            _refuse(self.kernel, line, what, "Take the condition out of the parameter list")
-        texts = without_attributes(texts[: texts.index("=")] if "=" in texts else texts)
-        what = f"parameter {position} is '{join_tokens(texts)}'"
-        if "&" in texts:
-            _refuse(self.kernel, line, f"{what}, a reference", "Kernels take parameters by value: drop the '&'")
-        bounds = texts[texts.index("[") :] if "[" in texts else []
-        texts = texts[: len(texts) - len(bounds)]
-        name = take_name(texts)
-        texts = [text for text in expand_aliases(texts, self.aliases) if text not in IGNORED]
-        unsure = next((text for text in texts if text in self.aliases and self.aliases[text] is None), None)
-        if unsure is not None:
-            _refuse(self.kernel, line, f"{what}, and the alias {unsure!r} cannot be followed", _TYPE_CURE)
-        stars = texts.count("*") + bounds.count("[")
-        if "<" in texts:
-            return self.tile_or_view(texts, name, line, what, stars)
-        return self.plain(texts, name, line, what, stars)
-
-    def plain(self, texts: list[str], name: str, line: int, what: str, stars: int) -> CudaParam:
-        """Parse a scalar or a pointer."""
-        base = texts[: texts.index("*")] if "*" in texts else texts
-        dtype = dtype_of([text for text in base if text != "const"])
-        if dtype is None or not {"*", "const"}.issuperset(texts[len(base) :]):
-            hints = {"auto": ", and 'auto' makes it a template", "void": ", which says no element type"}
-            only = " ".join(text for text in base if text != "const")
-            if stars and (vector := _VECTOR.fullmatch(only)):
-                c = f"{'unsigned ' if vector[1] else ''}{vector[2]}"
-                whole = f"{'const ' if 'const' in base else ''}{only}"
-                cure = f"Declare {c}*, and cast in the kernel: reinterpret_cast<{whole}*>(...)"
-                _refuse(self.kernel, line, f"{what}, a pointer to vectors of {c}", cure)
-            hint = hints.get(only, ", a type that cannot be read here")
-            _refuse(self.kernel, line, f"{what}{hint}", _TYPE_CURE)
-        if stars > 1:
-            cure = "Pass one flat array and its extents"
-            _refuse(self.kernel, line, f"{what}, a pointer to pointers or a nested array", cure)
-        if stars and self.abi == "views":
-            c = SPELLINGS[dtype][0]
-            cure = f"Declare Tile<{c}, N> (output) or View<const {c}, N> (input), or use abi='pointers'"
-            _refuse(self.kernel, line, f"{what}, a pointer, in a kernel that takes tiles and views", cure)
-        if stars:
-            return CudaParam(name, "pointer", dtype, "const" in base, None, line)
-        return CudaParam(name, "scalar", dtype, False, None, line)
-
-    def tile_or_view(self, texts: list[str], name: str, line: int, what: str, stars: int) -> CudaParam:
-        """Parse `Tile<T, N>` or `View<const T, N>`."""
-        start = texts.index("<")
-        end = len(texts) - texts[::-1].index(">") if ">" in texts else len(texts)
-        outer = "".join(text for text in texts[:start] if text != "const")
-        outer = outer.removeprefix("::").removeprefix("dagpu::")
-        if outer not in ("Tile", "View") or not {"*", "const"}.issuperset(texts[end:]):
-            cure = "Take Tile<T, N>, View<const T, N> or scalars, or with abi='pointers' plain pointers"
-            _refuse(self.kernel, line, f"{what}, a type that cannot be read here", cure)
-        if stars:
-            _refuse(self.kernel, line, f"{what}, a pointer", f"Pass the {outer} by value: drop the '*'")
-        args = split_at_commas([Token(text, line, False) for text in texts[start + 1 : end - 1]])
-        element, *ranks = ([token.text for token in arg] for arg in args)
-        rank = re.fullmatch(r"([1-9]\d*)[uUlL]*", "".join(ranks[0])) if len(ranks) == 1 else None
-        if rank is None:
-            cure = f"Give the element type and the rank as a number of 1 or more, as in {outer}<float, 2>"
-            _refuse(self.kernel, line, f"{what}, whose rank cannot be read", cure)
-        dtype = dtype_of([text for text in element if text != "const"])
-        if dtype is None:
-            _refuse(self.kernel, line, f"{what}, whose element type cannot be read", _TYPE_CURE)
-        if self.abi == "pointers":
-            c = SPELLINGS[dtype][0]
-            cure = f"Declare {c}* (output) or const {c}* (input), or leave abi='pointers' out"
-            _refuse(self.kernel, line, f"{what}, a {outer}, in a kernel with abi='pointers'", cure)
-        form: Literal["tile", "view"] = "tile" if outer == "Tile" else "view"
-        return CudaParam(name, form, dtype, "const" in element, int(rank[1]), line)
+    optional: bool = False
+    """True if None may be passed, which is a null pointer."""
+    listed: bool = False
+    """True for a list of tensors."""
 
 
 # ---- the declaration of one kernel ----------------------------------------------------------------
-def parse_cuda_signature(source: str, name: str, *, abi: Abi) -> CudaSignature:
+def parse_cuda_signature(
+    source: str,
+    name: str,
+    *,
+    abi: Abi,
+    folder: Path | None = None,
+    options: Sequence[str] = (),
+    python: Sequence[PyParam] | None = None,
+) -> CudaSignature:
     """Return the signature of the kernel `name`, from its definition, else from its first declaration.
 
+    Args:
+        source: the text.
+        name: the name, with namespaces and the arguments of a template where they are needed: `ns::k<float, 256>`.
+        abi: the form of tensor parameters.
+        folder: that of the source, where its headers are searched.
+        options: those of the compiler, which define macros and name folders of headers.
+        python: the parameters in Python, which choose an overload, and the types of a template.
+
     Raises:
-        KernelArgumentError: the source does not declare the kernel, the kernel is a template or overloaded, or a
-            parameter cannot be passed under `abi`.
+        KernelArgumentError: the source does not declare the kernel, the kernel is overloaded, an argument of a template
+            is not known, or a parameter cannot be passed under `abi`.
     """
-    tokens, aliases = tokenize(source)
-    everything = scan_declarations(tokens, aliases)
-    declarations = [declaration for declaration in everything if declaration.name == name]
+    tokens = preprocess_decided(source, folder, tuple(options)).tokens
+    scope, plain, arguments = _parts_of(name)
+    everything = scan_declarations(tokens)
+    declarations = [each for each in everything if each.name == plain and _ends_with(each.scope, scope)]
     if not declarations:
-        raise KernelArgumentError(_missing(name, tokens, everything))
+        raise KernelArgumentError(_missing(plain, tokens, everything))
+    names = Names(tokens)
+    sure, trusting = TypeReader(names), TypeReader(names, trusts=True)
     signatures: list[CudaSignature] = []
-    for _, line, template, inside, _ in declarations:
-        if template:
-            cure = "Write the types out, or call the template from a kernel that is not one"
-            _refuse(name, line, "it is a template, and a kernel that is launched by name cannot be one", cure)
-        if inside is None:
-            _refuse(name, line, "its parameter list is never closed", "Add the missing ')'")
-        params = _ParamReader(name, abi, aliases, line).params(inside)
-        signatures.append(CudaSignature(name, params, line, template=False))
-    first = signatures[0]
-    for other in signatures[1:]:
+    errors: list[KernelArgumentError] = []
+    instances = [each for each in declarations if each.arguments is not None]
+    for declaration in declarations:
+        if declaration.arguments is not None and (arguments is not None or len(instances) < len(declarations)):
+            continue  # an instantiation, or a specialisation, of a template that is here too
+        given = arguments
+        if given is None and declaration.arguments is not None:
+            given = [token.text for token in declaration.arguments]
+        types = trusting if declaration.guarded else sure
+        try:
+            read = _signature_of(declaration, plain, abi, types, given, python)
+            if read.unbound and given is None and len(instances) == 1:  # the text has one instance
+                given = [token.text for token in instances[0].arguments or ()]
+                read = _signature_of(declaration, plain, abi, types, given, python)
+        except KernelArgumentError as error:
+            errors.append(error)
+        else:
+            signatures.append(read)
+    if not signatures:
+        raise errors[0] if errors else KernelArgumentError(_missing(plain, tokens, everything))
+    return _chosen(plain, signatures, errors, python)
+
+
+def _parts_of(name: str) -> tuple[tuple[str, ...], str, list[str] | None]:
+    """Return the namespaces, the name, and the arguments of a template, None without them."""
+    tokens = [each for each in read_tokens(name) if isinstance(each, Token)]
+    texts = [token.text for token in tokens]
+    arguments: list[str] | None = None
+    if "<" in texts:
+        at = texts.index("<")
+        arguments = texts[at + 1 : (past_bracket(tokens, at) or len(texts) + 1) - 1]
+        texts = texts[:at]
+    words = [text for text in texts if text != "::"]
+    return tuple(words[:-1]), words[-1] if words else "", arguments
+
+
+def _ends_with(scope: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    return scope[len(scope) - len(wanted) :] == wanted if len(scope) >= len(wanted) else False
+
+
+def _signature_of(
+    declaration: Declaration,
+    name: str,
+    abi: Abi,
+    types: TypeReader,
+    arguments: Sequence[str] | None,
+    python: Sequence[PyParam] | None,
+) -> CudaSignature:
+    """Return the signature that one declaration has."""
+    if declaration.inside is None:
+        refuse(name, declaration.place, "its parameter list is never closed", "Add the missing ')'")
+    template = declaration.template
+    bound: dict[str, Spelled | int | None] = {}
+    parameters = template_parameters(declaration.parameters)
+    if template:
+        bound = types.bind(declaration.parameters, arguments or (), declaration.scope, {}, declaration.scope)
+    params = ParamReader(name, abi, types, declaration, bound).params(declaration.inside)
+    if template and python is not None and arguments is None:
+        found = _deduced(params, python, bound)
+        if found:
+            bound |= found
+            params = ParamReader(name, abi, types, declaration, bound).params(declaration.inside)
+    unbound = tuple([p.text for p in parameters if bound.get(p.name) is None and not p.is_pack])
+    instance = ""
+    if template and not unbound:
+        texts = [_argument_text(bound[p.name]) for p in parameters if not p.is_pack]
+        if arguments is not None:
+            texts = [join_tokens(arguments)]
+        instance = "::".join([*declaration.scope, f"{name}<{', '.join(texts)}>"])
+    elif declaration.scope:
+        instance = "::".join([*declaration.scope, name])
+    parts = [[token.text for token in part] for part in split_at_commas(declaration.inside)]
+    text = ", ".join([join_tokens(part[: part.index("=")] if "=" in part else part) for part in parts])
+    return CudaSignature(
+        name=name,
+        params=params,
+        line=declaration.line,
+        template=template,
+        instance="" if unbound else instance,
+        unbound=unbound,
+        text=text,
+        has_body=declaration.has_body,
+        guarded=declaration.guarded,
+    )
+
+
+def _argument_text(value: Spelled | int | None) -> str:
+    """Return the argument of a template as C++ text."""
+    if isinstance(value, Spelled):
+        return f"{'const ' * value.const}{value.base.name}{'*' * len(value.stars)}"
+    return str(value)
+
+
+def _deduced(params: Sequence[CudaParam], python: Sequence[PyParam], bound: Bound) -> dict[str, Spelled | int | None]:
+    """Return the types of a template that the Python signature decides, by the names of the template's parameters."""
+    found: dict[str, Spelled | int | None] = {}
+    for c, p in zip(params, python, strict=False):
+        generic = c.record is not None and c.record.kind == "generic"
+        if not generic or c.record is None or c.record.name not in bound or c.record.name in found:
+            continue
+        if p.dtype in SCALARS and p.form.is_tensor == c.is_tensor:
+            found[c.record.name] = Spelled(SCALARS[p.dtype])
+    return found
+
+
+def _chosen(
+    name: str,
+    signatures: Sequence[CudaSignature],
+    errors: Sequence[KernelArgumentError],
+    python: Sequence[PyParam] | None,
+) -> CudaSignature:
+    """Return the signature that is meant: of several overloads the one that fits the Python signature."""
+    kinds = {tuple(_abi_of(each)): None for each in signatures}
+    fitting = list(signatures)
+    if len(kinds) > 1 and python is not None:
+        fitting = [each for each in signatures if not _problems(each, python)] or fitting
+        exact = [each for each in fitting if _is_exact(each, python)]
+        fitting = exact or fitting
+    first = fitting[0]
+    for other in fitting[1:]:
         if _abi_of(other) != _abi_of(first):
             what = f"it is declared with other parameters than on line {first.line}"
-            cure = "A kernel is launched by name: give each overload a name of its own"
-            _refuse(name, other.line, what, cure)
-    return next((s for s, d in zip(signatures, declarations, strict=True) if d.has_body), first)
+            cure = (
+                "A kernel is launched by name: name an instance of the template, "
+                f'@kernel("{name}<...>", cuda=...), give each overload a name of its own, or annotate the parameters '
+                "with NumPy's types (np.int64), so that one overload alone fits"
+            )
+            if first.guarded and other.guarded:
+                cure = "Define what their conditions ask for: options=('-DNAME=1',)"
+            refuse(name, f"CUDA source line {other.line}", what, cure)
+    if errors and python is None:
+        raise errors[0]
+    chosen = next((each for each in fitting if each.has_body), first)
+    if len(kinds) + len(errors) > 1 and not chosen.template:
+        chosen = replace(chosen, overload=chosen.text)
+    return chosen
+
+
+def _is_exact(signature: CudaSignature, python: Sequence[PyParam]) -> bool:
+    """Return true if each input is const, and the kernel is no template: as C++ prefers an overload."""
+    pairs = zip(signature.params, python, strict=False)
+    return not signature.template and all(c.const == p.form.is_input for c, p in pairs if c.is_tensor)
 
 
 def _abi_of(signature: CudaSignature) -> list[tuple[object, ...]]:
     """Return the properties of the parameters that two declarations of one kernel must share."""
-    return [(param.form, param.ctype, param.const, param.rank) for param in signature.params]
+    return [(param.form, param.ctype, param.const, param.rank, param.record) for param in signature.params]
+
+
+def check_bound(signature: CudaSignature, kernel: str, where: str) -> None:
+    """Raise a `KernelArgumentError` for a template with an argument that is not known."""
+    if not signature.unbound:
+        return
+    what = f"it is a template, and nothing says what its {', '.join(map(repr, signature.unbound))} is"
+    cure = f'Name an instance: @kernel("{signature.name}<...>", cuda=...), at {where}'
+    refuse(kernel, f"CUDA source line {signature.line}", what, cure)
 
 
 def _missing(name: str, tokens: Sequence[Token], declarations: Sequence[Declaration]) -> str:
     """Return the message for a source that does not declare the kernel."""
-    there = ", ".join(f"{d.name!r} (line {d.line})" for d in declarations) or "none"
+    names = dict.fromkeys([("::".join([*d.scope, d.name]), d.line) for d in declarations])
+    there = ", ".join(f"{each!r} (line {line})" for each, line in names) or "none"
     calls = [token.line for token, after in pairwise(tokens) if (token.text, after.text) == (name, "(")]
     if calls:
         cure = f"Line {calls[0]} has '{name}(' without a visible __global__ before it: write it there"
     else:
-        cure = "Give the Python function and the CUDA kernel one name; macros with arguments are not expanded"
+        cure = 'Give the Python function and the CUDA kernel one name, or say the kernel\'s: @kernel("name", cuda=...)'
     found = f"its CUDA source has no '__global__ void {name}(...)'; its __global__ functions: {there}"
     return f"kernel {name!r}: {found}. {cure}."
 
@@ -410,6 +416,31 @@ def check_signature(sig: CudaSignature, python_params: Sequence[PyParam], *, ker
     Raises:
         KernelArgumentError: the signatures differ. One message lists all differences, with the lines of both.
     """
+    problems = _problems(sig, python_params)
+    if problems:
+        sides = f"its Python signature ({where}) and its CUDA signature (CUDA source line {sig.line}) differ"
+        raise KernelArgumentError("\n  - ".join([f"kernel {kernel!r}: {sides}:", *problems]))
+
+
+def check_constant(p: PyParam, c: CudaParam, text: str, *, kernel: str, where: str) -> None:
+    """Compare the Python parameter that sets a `__constant__` variable with the variable. `text` is its declaration.
+
+    Raises:
+        KernelArgumentError: they differ.
+    """
+    found = list(_differences(p, c))
+    if p.listed or p.optional:
+        found = ["a list of tensors, or None, against an array"]
+    if found:
+        wanted = f"{p.name}: In[{'np.void' if c.record else f'np.{c.ctype}'}]"
+        raise KernelArgumentError(
+            f"kernel {kernel!r}: its parameter {p.name!r}, Python '{_python_text(p)}' ({where}), sets '{text}' (CUDA "
+            f"source line {c.line}): {'; '.join(found)}. Declare '{wanted}'; one value is an array of one element."
+        )
+
+
+def _problems(sig: CudaSignature, python_params: Sequence[PyParam]) -> list[str]:
+    """Return all differences between the signatures."""
     problems: list[str] = []
     if len(sig.params) != len(python_params):
         counts = f"{len(python_params)} parameters in Python, {len(sig.params)} in CUDA"
@@ -426,9 +457,7 @@ def check_signature(sig: CudaSignature, python_params: Sequence[PyParam], *, ker
         if found:
             sides = f"parameter {position}: Python '{_python_text(p)}', CUDA '{c_text(c)}' (line {c.line})"
             problems.append(f"{sides}: {'; '.join(found)}. Declare '{_wanted(p, c)}'")
-    if problems:
-        sides = f"its Python signature ({where}) and its CUDA signature (CUDA source line {sig.line}) differ"
-        raise KernelArgumentError("\n  - ".join([f"kernel {kernel!r}: {sides}:", *problems]))
+    return problems
 
 
 def _other_order(python: list[str], cuda: list[str]) -> list[str]:
@@ -453,32 +482,72 @@ def _differences(p: PyParam, c: CudaParam) -> Iterator[str]:
     if form.is_tensor != c.is_tensor:
         yield "a scalar against an array"
         return
-    if not form.is_tensor:
-        if p.scalar is not None and p.scalar != kind_of(c.ctype):
-            yield f"a Python {p.scalar} against {SPELLINGS[c.ctype][0]}"
-    elif c.form not in ("pointer", form.passed):
-        yield f"{form.noun} is a {form.passed.capitalize()}"
-    elif c.const == form.is_written:
-        yield f"{form.noun} is {'not ' * form.is_written}const"
-    if p.dtype is not None and p.dtype != c.ctype:
+    if p.listed is not (c.form == "pointers"):
+        yield "one tensor against the pointers of a list of them" if not p.listed else "a list of tensors against one"
+        return
+    if c.record is not None:
+        yield from _record_differences(p, c, c.record)
+    elif p.dtype == "void":
+        yield f"a structure against {c.element}"
+    elif not form.is_tensor and p.scalar is not None and p.scalar != kind_of(c.ctype):
+        yield f"a Python {p.scalar} against {c.element}"
+    if form.is_tensor:
+        if c.form not in ("pointer", "pointers", form.passed):
+            yield f"{form.noun} is a {form.passed.capitalize()}"
+        elif c.const == form.is_written and (c.const or c.form not in ("pointer", "pointers")):
+            yield f"{form.noun} is {'not ' * form.is_written}const"
+        if p.optional and c.form != "pointer":
+            yield "None can be passed for a pointer alone"
+    if c.record is None and p.dtype not in (None, "void", c.ctype):
         yield f"{p.dtype} against {c.ctype}"
+
+
+def _record_differences(p: PyParam, c: CudaParam, record: CType) -> Iterator[str]:
+    """Yield the differences between a declaration in Python and a type of CUDA that is no plain scalar."""
+    if record.kind == "generic":
+        return  # an argument of a template that is not known: `check_bound` refuses it
+    if not p.form.is_tensor:
+        if p.dtype not in ("void", record.complex_dtype or "void"):
+            yield f"a number against {record.name}, which is a NumPy record (np.void)"
+        elif record.pointer_field:
+            yield f"{record.name} has the pointer {record.pointer_field!r}, whose memory would be unknown"
+        return
+    lanes = record.dtype if c.form in ("pointer", "pointers") else ""
+    if record.kind == "void" or (p.dtype is None and record.kind != "opaque"):
+        return
+    if record.kind == "opaque":
+        if p.dtype != "uint8":
+            yield f"{record.name} cannot be read here ({record.why}), so its memory is bytes (np.uint8)"
+    elif record.pointer_field:
+        if p.dtype != "uint8":
+            what = f"{record.name} has the pointer {record.pointer_field!r}, whose memory would be unknown"
+            yield f"{what}, so its own is bytes (np.uint8)"
+    elif p.dtype in ("void", record.complex_dtype or "void"):
+        return
+    elif p.dtype != lanes:
+        also = f" or {lanes}" if lanes else ""
+        yield f"{p.dtype} against {record.name}, whose elements are np.void{also}"
 
 
 def _python_text(p: PyParam) -> str:
     """Return a parameter as Python text for messages."""
     if not p.form.is_tensor:
         return f"{p.name}: {p.dtype or p.scalar or p.form.word}"
-    return f"{p.name}: {p.form.word}[{p.dtype or 'D'}]"
+    text = f"{p.form.word}[{p.dtype or 'D'}]"
+    return f"{p.name}: {f'list[{text}]' if p.listed else text}"
 
 
 def _wanted(p: PyParam, c: CudaParam) -> str:
     """Return the CUDA declaration that fits the Python parameter `p`, in the form of `c`."""
     form = p.form
-    fitting = form.is_tensor == c.is_tensor and p.scalar in (None, kind_of(c.ctype))
-    element = SPELLINGS[c.ctype][0] if fitting else p.scalar or "T"
-    if p.dtype is not None:
+    fitting = form.is_tensor == c.is_tensor and (c.record is not None or p.scalar in (None, kind_of(c.ctype)))
+    element = c.element if fitting else p.scalar or "T"
+    if p.dtype is not None and p.dtype != "void":
         element = SPELLINGS.get(p.dtype, (p.dtype,))[0]
+    plain: CudaForm = "pointers" if p.listed else "pointer"
+    passed: CudaForm = plain if form.is_tensor and c.form in ("pointer", "pointers") else form.passed
+    if passed == plain:
+        element = _PAIRS.get(p.dtype or "", element)
     if form.is_input:
         element = f"const {element}"
-    passed = "pointer" if form.is_tensor and c.form == "pointer" else form.passed
     return parameter_text(passed, element, c.rank or "N", p.name)

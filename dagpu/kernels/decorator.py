@@ -20,9 +20,9 @@ from dagpu.common.errors import KernelArgumentError
 from dagpu.common.layout import Shape
 from dagpu.common.pickling import PickledByName
 from dagpu.common.places import Origin, describe, here, leaves_run, scope_of_caller, without_our_frames
-from dagpu.common.wrong_arguments import as_whole_number, format_value
+from dagpu.common.wrong_arguments import format_value
 from dagpu.handles import Tensor
-from dagpu.handles.handle_state import module_state
+from dagpu.handles.handle_state import ModuleState, module_state
 from dagpu.handles.tensors import move_handles
 from dagpu.kernels.annotations import In as In
 from dagpu.kernels.annotations import Lazy as Lazy
@@ -36,26 +36,38 @@ from dagpu.kernels.annotations import (
 )
 from dagpu.kernels.call_arguments import check_arguments, check_launchable, format_param, is_launchable
 from dagpu.kernels.declaration import (
+    CHECKER,
+    OutputCut,
     ScalarCheck,
+    as_flat,
     check_body,
     check_extents,
     check_module,
     check_settings,
-    checked_output,
+    check_shared,
+    check_whole_grid,
+    checked_outputs,
     compile_ahead,
     early_inputs,
+    lengths_of,
     params_of,
     read_source,
+    with_lists,
 )
+from dagpu.kernels.module_variables import ModuleUse
 from dagpu.kernels.sees import Sees, sights_of
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import FIRST, UNCUT, Cut, KernelOp, Launch, Map
+from dagpu.ops.compose import FIRST, UNCUT, Cut, KernelOp, Launch, Map, Zip, unzip
 from dagpu.ops.creation import Alloc
 from dagpu.ops.kernel_spec import HostBody, KernelSpec
+from dagpu.ops.recording import RECORDER
 
 _P = ParamSpec("_P")
 _Q = ParamSpec("_Q")
 _D = TypeVar("_D", bound=np.generic)
+_D2 = TypeVar("_D2", bound=np.generic)
+_D3 = TypeVar("_D3", bound=np.generic)
+_T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., object])
 
 DECLARED: Final[WeakSet[Any]] = WeakSet()
@@ -79,6 +91,9 @@ class Kernel(PickledByName, Generic[_P]):
         known = len(checks) == len(self._scalars) and is_launchable(spec)
         self._is_quick = known and (spec.grid is not None or any(p.form.is_written for p in spec.params))
         """True if a call whose arguments are ops and fitting numbers needs no other checks."""
+        self._lists = any(param.listed for param in spec.params)
+        self._of_lengths: dict[object, Kernel[_P]] = {}
+        """The kernel by the lengths of the lists of tensors that it is called with, and by its host body."""
         update_wrapper(self, function, updated=())
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> KernelOp:
@@ -91,6 +106,9 @@ class Kernel(PickledByName, Generic[_P]):
         """
         try:
             origin = here()
+            if self._lists:
+                given = bind_arguments(self.spec, self._signature, args, kwargs, origin)
+                return self._launch_lists(given, origin)
             if kwargs or len(args) != self._arity:
                 return self._launch(bind_arguments(self.spec, self._signature, args, kwargs, origin), origin)
             # Most calls pass ops and fitting numbers, which need no other checks.
@@ -116,32 +134,63 @@ class Kernel(PickledByName, Generic[_P]):
         # Each handle is live here, and no two share memory that one of them owns.
         return Launch(self.spec, move_handles(tuple(given), "being passed to a kernel", origin), origin)
 
-    # A method for kernels whose first parameter is an output. mypy infers its element type from a callable alone.
+    def _launch_lists(self, given: list[Any], origin: Origin) -> KernelOp:
+        """Return the op of a launch with lists of tensors."""
+        lengths = lengths_of(self.spec, given, origin)
+        key = lengths, self.spec.host.function
+        kernel = self._of_lengths.get(key)
+        if kernel is None:
+            kernel = Kernel(with_lists(self.spec, lengths), self._signature, self._function)
+            self._of_lengths[key] = kernel
+        return kernel._launch(as_flat(self.spec, given), origin)
+
+    # A method for kernels whose first parameters are outputs. mypy infers their element types from a callable alone.
+    @overload
     def new(  # type: ignore[misc]  # reason: a callable is no supertype of the class, but every kernel is one
-        self: "Callable[Concatenate[Out[_D], _Q], KernelOp]",  # pyright: ignore[reportGeneralTypeIssues]  # the same
+        self: "Callable[Concatenate[Out[_D], Out[_D2], Out[_D3], _Q], KernelOp]",
+        shape: Shape | Sequence[Shape],
+        tile: Shape | Sequence[Shape],
+        *,
+        partial: bool = ...,
+    ) -> "NewOutputs[_Q, tuple[Tensor[_D], Tensor[_D2], Tensor[_D3]]]": ...
+    @overload
+    def new(  # type: ignore[misc]  # reason: the same
+        self: "Callable[Concatenate[Out[_D], Out[_D2], _Q], KernelOp]",
+        shape: Shape | Sequence[Shape],
+        tile: Shape | Sequence[Shape],
+        *,
+        partial: bool = ...,
+    ) -> "NewOutputs[_Q, tuple[Tensor[_D], Tensor[_D2]]]": ...
+    @overload
+    def new(  # type: ignore[misc]  # reason: the same
+        self: "Callable[Concatenate[Out[_D], _Q], KernelOp]",
         shape: Shape,
         tile: Shape,
         *,
-        partial: bool = False,
-    ) -> "NewOutput[_Q, _D]":
+        partial: bool = ...,
+    ) -> "NewOutput[_Q, _D]": ...
+    def new(self: Any, shape: Any, tile: Any, *, partial: bool = False) -> Any:
         """Return the kernel as a function of its inputs. Each call writes to a new tensor of this shape, tile by tile.
 
         `saxpy.new((n,), (256,))(2.0, x)` is `saxpy(empty((n,)).partition((256,)), 2.0, x).first().unpartition()`. It is
-        for kernels whose first parameter is their only output, and which write all of it.
+        for kernels whose first parameters are their outputs, and which write all of them. With several outputs the
+        result is the tuple of the new tensors: `split.new([(n,), (2, n)], [(256,), (2, 256)])(x)`.
 
         Args:
-            shape: the extents of the new tensors. Their element type is the one that CUDA declares.
-            tile: the extents of one tile.
+            shape: the extents of the new tensors. Their element types are those that CUDA declares. A list has the
+                extents of each output; one shape is that of all.
+            tile: the extents of one tile; a list has those of each output.
             partial: True allows smaller tiles at the edge; without it the tile divides the shape.
 
         Raises:
-            KernelArgumentError: the kernel has several outputs, its first parameter is not one, or the shape has
-                another rank than CUDA declares.
-            PartitionError: the tile has another rank than the shape, or does not divide it.
+            KernelArgumentError: the kernel has no outputs, or they are not its first parameters; a list has another
+                length; or a shape has another rank than CUDA declares.
+            PartitionError: a tile has another rank than the shape, or does not divide it.
             ShapeError: `shape` is not a tuple of extents.
         """
         try:
-            return NewOutput(cast("Kernel[Any]", self), shape, tile, partial, here())
+            outputs = checked_outputs(self.spec, shape, tile, partial, here())
+            return NewOutput(self, outputs) if len(outputs) == 1 else NewOutputs(self, outputs)
         except BaseException as error:
             without_our_frames(error)
             raise
@@ -193,13 +242,9 @@ class Kernel(PickledByName, Generic[_P]):
     def shared_memory(self, nbytes: int) -> "Kernel[_P]":
         """Return a copy whose blocks have `nbytes` bytes of dynamic shared memory each."""
         self._refuse_setting("shared_memory(...)")
-        count = as_whole_number(nbytes)
-        if count is None or count < 0:
-            what = f"shared_memory({nbytes!r}) at {describe(here())}"
-            raise declaration_error(
-                self.spec.name, describe(self.spec.origin), what, "Give a number of bytes, 0 or more"
-            )
-        return self._changed(shared_bytes=count)
+        what = f"shared_memory({nbytes!r}) at {describe(here())}"
+        count = check_shared(nbytes, what, self.spec.name, describe(self.spec.origin))
+        return self._changed(shared_bytes=count, asks_shared="")
 
     def _refuse_setting(self, call: str) -> None:
         """Raise a `KernelArgumentError` for a setting that the compiler of a kernel in Python chooses."""
@@ -231,21 +276,70 @@ class Kernel(PickledByName, Generic[_P]):
         """
         compile_ahead(self.spec, arch, here())
 
+    @leaves_run
+    def check(self, *args: Any, tolerance: float | None = None) -> None:
+        """Run the CUDA text on the host, with each access checked, in three orders of threads and blocks, with and
+        without contraction, and compare the results with each other and with those of the host body, if there is one.
+        No GPU is needed; a C++ compiler is.
+
+        Args:
+            args: the arguments of a call, on a host device. Handles among them move.
+            tolerance: the largest difference that is allowed, as a part of the largest element of an output. None: 32
+                units in the last place of that, or four times what contraction changes, whichever is more.
+
+        Raises:
+            KernelMismatchError: two results differ by more.
+            KernelFaultError, KernelBoundsError: the text does what it must not.
+            CompileError: the text does not compile, or calls what cannot be checked.
+            DeviceError: there is no C++ compiler.
+        """
+        CHECKER.value(cast("Callable[..., KernelOp]", self)(*args), tolerance)
+
     def __repr__(self) -> str:
         params = ", ".join(map(format_param, self.spec.params))
         return f"<kernel {self.spec.name}({params}) declared at {describe(self.spec.origin)}>"
 
 
-@final
-class NewOutput(PickledByName, Generic[_Q, _D]):
-    """A kernel with a new tensor as its output, from `kernel.new(shape, tile)`. A call yields the tensor."""
+class _NewTensors(PickledByName):
+    """A kernel with new tensors as its outputs."""
 
-    def __init__(self, kernel: Kernel[Any], shape: object, tile: object, partial: object, origin: Origin) -> None:
-        spec = kernel.spec
-        self._shape, tiles = checked_output(spec, shape, tile, partial, origin)
-        self._cut = Cut(tiles, bool(partial))
+    def __init__(self, kernel: Kernel[Any], outputs: Sequence[OutputCut]) -> None:
         self._kernel = kernel
-        self._dtype = spec.params[0].dtype
+        self._outputs = outputs
+
+    def _launched(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return the op of a call: of the new tensor, or of the tuple of several."""
+        if (recorder := RECORDER.get()) is not None:
+            return recorder.call(self._kernel, lambda *args, **kwargs: self._launched(args, kwargs), args, kwargs)
+        origin = here()
+        launch = self._kernel(*[_new_partition(output, origin) for output in self._outputs], *args, **kwargs)
+        if len(self._outputs) == 1:
+            return Map(Map(launch, FIRST, origin), UNCUT, origin)
+        parts: Any = unzip(launch, None, origin)[: len(self._outputs)]
+        return Zip(tuple([Map(part, UNCUT, origin) for part in parts]), origin)
+
+    @leaves_run
+    def check(self, *args: Any, tolerance: float | None = None) -> None:
+        """Check the CUDA text on the host, as `kernel.check` does, with new tensors as the outputs.
+
+        Args:
+            args: the arguments of a call, on a host device. Handles among them move.
+            tolerance: as for `kernel.check`.
+
+        Raises:
+            KernelMismatchError, KernelFaultError, KernelBoundsError, CompileError, DeviceError: as `kernel.check`.
+        """
+        CHECKER.value(self._launched(args, {}), tolerance)
+
+    def __repr__(self) -> str:
+        made = " and ".join([f"{shape}, tile {tile}" for shape, tile, *_ in self._outputs])
+        what = "a new tensor" if len(self._outputs) == 1 else "new tensors"
+        return f"<kernel {self._kernel.spec.name} into {what} {made}>"
+
+
+@final
+class NewOutput(_NewTensors, Generic[_Q, _D]):
+    """A kernel with a new tensor as its output, from `kernel.new(shape, tile)`. A call yields the tensor."""
 
     def __call__(self, *args: _Q.args, **kwargs: _Q.kwargs) -> DeviceOp[Tensor[_D], Any]:
         """Return an op whose result is the new tensor. Handles among the arguments move into it.
@@ -254,14 +348,29 @@ class NewOutput(PickledByName, Generic[_Q, _D]):
             KernelArgumentError: as for a call of the kernel. No handle has been moved.
             MovedError: a handle has been moved before.
         """
-        origin = here()
-        target: Any = Map(Alloc(self._shape, cast(Any, self._dtype), None, origin), self._cut, origin)
-        launch = self._kernel(target, *args, **kwargs)
-        written: Any = Map(Map(launch, FIRST, origin), UNCUT, origin)
-        return cast("DeviceOp[Tensor[_D], Any]", written)
+        op: DeviceOp[Tensor[_D], Any] = self._launched(args, kwargs)
+        return op
 
-    def __repr__(self) -> str:
-        return f"<kernel {self._kernel.spec.name} into a new tensor {self._shape}, tile {self._cut.tile}>"
+
+@final
+class NewOutputs(_NewTensors, Generic[_Q, _T]):
+    """A kernel with new tensors as its outputs, from `kernel.new(shapes, tiles)`. A call yields their tuple."""
+
+    def __call__(self, *args: _Q.args, **kwargs: _Q.kwargs) -> DeviceOp[_T, Any]:
+        """Return an op whose result is the tuple of the new tensors. Handles among the arguments move into it.
+
+        Raises:
+            KernelArgumentError: as for a call of the kernel. No handle has been moved.
+            MovedError: a handle has been moved before.
+        """
+        op: DeviceOp[_T, Any] = self._launched(args, kwargs)
+        return op
+
+
+def _new_partition(output: OutputCut, origin: Origin) -> Any:
+    """Return an op that makes the partition of a new tensor."""
+    shape, tile, partial, dtype = output
+    return Map(Alloc(shape, cast(Any, dtype), None, origin), Cut(tile, partial), origin)
 
 
 def _by_name_alone(declare: _F) -> _F:
@@ -270,8 +379,8 @@ def _by_name_alone(declare: _F) -> _F:
     @wraps(declare)
     @leaves_run
     def called(*given: object, **named: Any) -> object:
-        if not given:
-            return declare(**named)
+        if not given or (len(given) == 1 and isinstance(given[0], str) and "cuda" in named):
+            return declare(*given, **named)
         write = "Write @kernel(cuda=...), with CUDA C++ source or the path of a .cu file"
         if inspect.isfunction(given[0]):
             raise declaration_error(given[0].__name__, declared_at(given[0]), "@kernel has no CUDA source", write)
@@ -280,8 +389,30 @@ def _by_name_alone(declare: _F) -> _F:
     return cast(_F, called)
 
 
+def _extents(
+    given: int | tuple[int, ...] | None, what: Literal["block", "cluster"], called: str, place: str
+) -> tuple[int, ...] | None:
+    """Check and return extents that may be one number; None if there are none."""
+    return (
+        None if given is None else check_extents(given if isinstance(given, tuple) else (given,), what, called, place)
+    )
+
+
+def _state_of(called: str, use: ModuleUse, constants: Sequence[str], module: tuple[object, ...]) -> ModuleState | None:
+    """Return the variables that the launches of a kernel share; None if there are none."""
+    shared = ", ".join(map(repr, [*[variable.name for variable in use.changed], *constants]))
+    if shared:
+        return module_state(f"kernel {called!r}, whose launches share the variable {shared}", *module)
+    if use.unread:
+        title = f"kernel {called!r}, whose launches may share a variable, as its text {use.unread}"
+        return module_state(title, *module)
+    return None
+
+
 @_by_name_alone
 def kernel(
+    name: str | None = None,
+    /,
     *,
     cuda: str | Path,
     block: int | tuple[int, ...] | None = None,
@@ -291,12 +422,17 @@ def kernel(
     in_place: bool = False,
     early_reads: Sequence[str] | None = None,
     sees: Mapping[str, Sees] | None = None,
+    shared_memory: int | None = None,
+    cooperative: bool = False,
+    cluster: int | tuple[int, ...] | None = None,
 ) -> Callable[[Callable[_P, None]], Kernel[_P]]:
     """Declare a kernel. The decorated function defines its name and parameters; the body of the function never runs.
 
     Args:
+        name: the name of the `__global__` function if it is not that of the decorated function: `"ns::scale"`, or the
+            instance of a template, `"reduce<float, 256>"`.
         cuda: CUDA C++ source text, or the path of a `.cu` file. A relative path starts at the folder of the declaring
-            module. The source has a `__global__` function with the name of the decorated function.
+            module. The source has a `__global__` function with that name.
         block: the block dimensions, 1 to 3 extents, at most 1024 threads in total. None lets dagpu choose, except for a
             kernel of plain pointers: it counts its threads, so its calls are refused without a block.
         abi: "views" passes `Tile` and `View`; "pointers" passes plain pointers, as in existing CUDA code. A block then
@@ -316,6 +452,12 @@ def kernel(
             `Rows()`, `Columns()`, or for each axis of the input an `Along` or None. Of an input that is left out a tile
             may look at everything. After a `write` to a part of a source, a feed runs the tiles that see the part,
             and a block may get an empty tile. With `checked`, a tile that looks at more raises a `KernelBoundsError`.
+        shared_memory: bytes of dynamic shared memory (`extern __shared__`) for each block. The calls of a kernel that
+            has some in its text are refused without it, and without `kernel.shared_memory(nbytes)`.
+        cooperative: True makes a cooperative launch, in which all blocks are on the GPU at once, so that they may wait
+            for each other. A text that calls `sync()` of `this_grid()` is launched so without it.
+        cluster: the blocks of a cluster, 1 to 3 extents, at most 8 in total (compute capability 9.0 and newer). The
+            grid has whole clusters.
 
     Raises:
         KernelArgumentError: the Python and the CUDA declaration differ, or one of them cannot be read.
@@ -328,37 +470,45 @@ def kernel(
             raise KernelArgumentError(
                 f"{what}, which is not a plain function. Decorate a `def` that names and types the kernel's parameters."
             )
-        name, place = function.__name__, declared_at(function)
+        called, place = function.__name__, declared_at(function)
         signature = read_signature(function, scope_of_caller())
-        check_settings(name, place, abi, options, checked=checked, in_place=in_place)
+        check_settings(called, place, abi, options, checked=checked, in_place=in_place, cooperative=cooperative)
         if checked and abi == "pointers":
             what = 'checked=True with abi="pointers", whose accesses cannot be checked'
-            raise declaration_error(name, place, what, "Leave checked out, or take Tile and View")
-        threads = block if block is None or isinstance(block, tuple) else (block,)
+            raise declaration_error(called, place, what, "Leave checked out, or take Tile and View")
         source, source_name = read_source(cuda, function)
-        params = params_of(function, signature, source, abi)
-        use = check_module(source, source_name, tuple(options), name, place)
-        shared = ", ".join([repr(variable.name) for variable in use.changed])
-        title = f"kernel {name!r}, whose launches share the variable {shared}"
-        if not use.changed:
-            title = f"kernel {name!r}, whose launches may share a variable, as its text {use.unread}"
+        folder = Path(source_name).parent
+        params, declared = params_of(
+            function, signature, source, abi, entry=name or "", folder=folder, options=tuple(options)
+        )
+        constants = [param.name for param in params if param.constant is not None]
+        shared_bytes = None
+        if shared_memory is not None:
+            shared_bytes = check_shared(shared_memory, f"shared_memory={shared_memory!r}", called, place)
+        use = check_module(source, source_name, tuple(options), declared.name, place, constants)
         spec = KernelSpec(
-            name=name,
+            name=called,
             params=params,
             cuda=source,
             source_name=source_name,
             abi=abi,
-            block=None if threads is None else check_extents(threads, "block", name, place),
+            block=_extents(block, "block", called, place),
             options=tuple(options),
             checked=abi == "views" and (CHECKED.get() if checked is None else bool(checked)),
             origin=(function.__code__, 0),
             host=HostBody(),
             in_place=bool(in_place),
-            early_reads=early_inputs(early_reads, params, source, name, place),
-            state=module_state(title, source, name, tuple(options)) if use.changed or use.unread else None,
-            cooperative=use.waits_for_grid,
-            sees=sights_of(sees, params, source, abi, name, place),
+            early_reads=early_inputs(early_reads, params, source, called, place),
+            state=_state_of(called, use, constants, (source, declared.name, tuple(options))),
+            cooperative=use.waits_for_grid or bool(cooperative),
+            cluster=_extents(cluster, "cluster", called, place),
+            shared_bytes=shared_bytes or 0,
+            asks_shared=use.dynamic_shared if shared_bytes is None else "",
+            entry=declared.instance or (declared.name if declared.name != called else ""),
+            overload=declared.overload,
+            sees=sights_of(sees, params, source, abi, called, place),
         )
+        check_whole_grid(spec, place)
         made = Kernel(spec, signature, cast("Callable[_P, None]", function))
         DECLARED.add(made)
         return made

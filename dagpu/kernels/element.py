@@ -5,22 +5,22 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, final
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, NoReturn, final, overload
 
 import numpy as np
 from typing_extensions import TypeVar
 
 from dagpu.common.errors import KernelArgumentError
-from dagpu.common.layout import FLOATING, bool_, scalar_dtype
+from dagpu.common.layout import COMPLEX, FLOATING, bool_, c64, c128, f32, f64, part_type, scalar_dtype
 from dagpu.common.places import Origin, describe, here
 from dagpu.common.wrong_arguments import format_value, no_attribute
 from dagpu.handles import ARRAY_NAMES, HANDLE_NAMES
 from dagpu.handles.symbolic import read_value
-from dagpu.kernels.operations import DOMAINS, OPERATIONS, type_name
+from dagpu.kernels.operations import DOMAINS, OPERATIONS, Domain, type_name
 
 _REDUCTIONS: Final = frozenset(
-    ("all", "amax", "amin", "any", "argmax", "argmin", "cumsum", "max", "mean", "min", "norm", "prod", "softmax", "std",
-     "sum", "var")
+    ("all", "amax", "amin", "any", "argmax", "argmin", "cummax", "cummin", "cumprod", "cumsum", "log_softmax",
+     "logsumexp", "max", "mean", "min", "norm", "prod", "softmax", "std", "sum", "var")
 )  # fmt: skip
 
 REDUCE: Final = (
@@ -95,7 +95,20 @@ _D = TypeVar("_D", bound=np.generic)
 _E = TypeVar("_E", bound=np.generic)
 _F = TypeVar("_F", bound="np.floating[Any]")
 _I = TypeVar("_I", bound="np.integer[Any]")
+_Z = TypeVar("_Z", bound="np.complexfloating[Any, Any]")
 _B = TypeVar("_B", bound="np.integer[Any] | np.bool_")
+
+
+class _Part:
+    """The type of `Elem.real` and `Elem.imag`, for type checkers: of a complex element a real one."""
+
+    @overload
+    def __get__(self, element: "Elem[c64]", owner: object = None, /) -> "Elem[f32]": ...
+    @overload
+    def __get__(self, element: "Elem[c128]", owner: object = None, /) -> "Elem[f64]": ...
+    @overload
+    def __get__(self, element: "Elem[_D]", owner: object = None, /) -> "Elem[_D]": ...
+    def __get__(self, element: Any, owner: object = None, /) -> Any: ...
 
 
 @final
@@ -126,28 +139,60 @@ class Elem(Generic[_D]):
 
     # ---- arithmetic
 
-    def __add__(self, other: "Elem[_D] | float", /) -> "Elem[_D]":
+    @overload
+    def __add__(self: "Elem[_Z]", other: "Elem[_Z] | complex", /) -> "Elem[_Z]": ...
+    @overload
+    def __add__(self, other: "Elem[_D] | float", /) -> "Elem[_D]": ...
+    def __add__(self, other: Any, /) -> Any:
         return operate("add", self, other)
 
-    def __radd__(self, other: float, /) -> "Elem[_D]":
+    @overload
+    def __radd__(self: "Elem[_Z]", other: complex, /) -> "Elem[_Z]": ...
+    @overload
+    def __radd__(self, other: float, /) -> "Elem[_D]": ...
+    def __radd__(self, other: Any, /) -> Any:
         return operate("add", other, self)
 
-    def __sub__(self, other: "Elem[_D] | float", /) -> "Elem[_D]":
+    @overload
+    def __sub__(self: "Elem[_Z]", other: "Elem[_Z] | complex", /) -> "Elem[_Z]": ...
+    @overload
+    def __sub__(self, other: "Elem[_D] | float", /) -> "Elem[_D]": ...
+    def __sub__(self, other: Any, /) -> Any:
         return operate("subtract", self, other)
 
-    def __rsub__(self, other: float, /) -> "Elem[_D]":
+    @overload
+    def __rsub__(self: "Elem[_Z]", other: complex, /) -> "Elem[_Z]": ...
+    @overload
+    def __rsub__(self, other: float, /) -> "Elem[_D]": ...
+    def __rsub__(self, other: Any, /) -> Any:
         return operate("subtract", other, self)
 
-    def __mul__(self, other: "Elem[_D] | float", /) -> "Elem[_D]":
+    @overload
+    def __mul__(self: "Elem[_Z]", other: "Elem[_Z] | complex", /) -> "Elem[_Z]": ...
+    @overload
+    def __mul__(self, other: "Elem[_D] | float", /) -> "Elem[_D]": ...
+    def __mul__(self, other: Any, /) -> Any:
         return operate("multiply", self, other)
 
-    def __rmul__(self, other: float, /) -> "Elem[_D]":
+    @overload
+    def __rmul__(self: "Elem[_Z]", other: complex, /) -> "Elem[_Z]": ...
+    @overload
+    def __rmul__(self, other: float, /) -> "Elem[_D]": ...
+    def __rmul__(self, other: Any, /) -> Any:
         return operate("multiply", other, self)
 
-    def __truediv__(self: "Elem[_F]", other: "Elem[_F] | float", /) -> "Elem[_F]":
+    @overload
+    def __truediv__(self: "Elem[_Z]", other: "Elem[_Z] | complex", /) -> "Elem[_Z]": ...
+    @overload
+    def __truediv__(self: "Elem[_F]", other: "Elem[_F] | float", /) -> "Elem[_F]": ...
+    def __truediv__(self, other: Any, /) -> Any:
         return operate("divide", self, other)
 
-    def __rtruediv__(self: "Elem[_F]", other: float, /) -> "Elem[_F]":
+    @overload
+    def __rtruediv__(self: "Elem[_Z]", other: complex, /) -> "Elem[_Z]": ...
+    @overload
+    def __rtruediv__(self: "Elem[_F]", other: float, /) -> "Elem[_F]": ...
+    def __rtruediv__(self, other: Any, /) -> Any:
         return operate("divide", other, self)
 
     def __floordiv__(self, other: "Elem[_D] | float", /) -> "Elem[_D]":
@@ -174,8 +219,35 @@ class Elem(Generic[_D]):
     def __pos__(self) -> "Elem[_D]":
         return self
 
-    def __abs__(self) -> "Elem[_D]":
+    @overload
+    def __abs__(self: "Elem[c64]") -> "Elem[f32]": ...  # type: ignore[overload-overlap]  # reason: no element and no handle is of both types
+    @overload
+    def __abs__(self: "Elem[c128]") -> "Elem[f64]": ...
+    @overload
+    def __abs__(self) -> "Elem[_D]": ...
+    def __abs__(self) -> Any:
         return operate("absolute", self)
+
+    # ---- complex numbers
+
+    if TYPE_CHECKING:
+        real: Final = _Part()
+        imag: Final = _Part()
+    else:
+
+        @property
+        def real(self) -> Any:
+            """The real part; of a real element itself."""
+            return part_of("real", self)
+
+        @property
+        def imag(self) -> Any:
+            """The imaginary part; of a real element 0."""
+            return part_of("imag", self)
+
+    def conj(self) -> "Elem[_D]":
+        """Return the conjugate; of a real element itself."""
+        return part_of("conj", self)
 
     # ---- comparisons
 
@@ -191,13 +263,25 @@ class Elem(Generic[_D]):
     def __ge__(self, other: "Elem[_D] | float", /) -> "Elem[bool_]":
         return operate("greater_equal", self, other)
 
-    def __eq__(self, other: "Elem[_D] | float", /) -> "Elem[bool_]":  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # reason: an expression, as for arrays of NumPy
+    @overload  # type: ignore[override]  # reason: an expression, as for arrays of NumPy
+    def __eq__(self: "Elem[_Z]", other: "Elem[_Z] | complex", /) -> "Elem[bool_]": ...
+    @overload
+    def __eq__(self, other: "Elem[_D] | float", /) -> "Elem[bool_]": ...
+    def __eq__(self, other: Any, /) -> Any:
         return operate("equal", self, other)
 
-    def __ne__(self, other: "Elem[_D] | float", /) -> "Elem[bool_]":  # type: ignore[override]  # pyright: ignore[reportIncompatibleMethodOverride]  # reason: as for `==`
+    @overload  # type: ignore[override]  # reason: as for `==`
+    def __ne__(self: "Elem[_Z]", other: "Elem[_Z] | complex", /) -> "Elem[bool_]": ...
+    @overload
+    def __ne__(self, other: "Elem[_D] | float", /) -> "Elem[bool_]": ...
+    def __ne__(self, other: Any, /) -> Any:
         return operate("not_equal", self, other)
 
-    def equals(self, other: "Elem[_D] | float", /) -> "Elem[bool_]":
+    @overload
+    def equals(self: "Elem[_Z]", other: "Elem[_Z] | complex", /) -> "Elem[bool_]": ...
+    @overload
+    def equals(self, other: "Elem[_D] | float", /) -> "Elem[bool_]": ...
+    def equals(self, other: Any, /) -> Any:
         """Return `self == other`."""
         return operate("equal", self, other)
 
@@ -254,6 +338,12 @@ class Elem(Generic[_D]):
                 f"to at {describe(here())}: {format_value(dtype)} is not an element type. Say x.to(f32), with "
                 "f32 from dagpu."
             )
+        if self._dtype.kind == "c" and found.kind not in "cb":
+            raise TypeError(
+                f"to at {describe(here())}: an element of {type_name(self._dtype)} has two parts, and "
+                f"{type_name(found)} holds one. Take one of them, array.real(x) or array.imag(x), or its size, "
+                "array.abs(x)."
+            )
         return Elem("cast", found, (self,))
 
     def __repr__(self) -> str:
@@ -286,7 +376,7 @@ value_of: Final = Elem.__dict__["_value"].__get__
 """Return the number of a constant, or the `Parameter` of a parameter; None for any other element."""
 
 _OPERATORS: Final = frozenset(name for name, entry in OPERATIONS.items() if not entry.shown.isidentifier())
-_NUMBERS: Final = (int, float, np.generic)
+_NUMBERS: Final = (int, float, complex, np.generic)
 
 
 def _is_operand(x: object) -> bool:
@@ -304,9 +394,28 @@ def operate(name: str, *operands: Any) -> Elem[Any]:
     dtype = dtype_of(elements[0])
     if dtype not in DOMAINS[OPERATIONS[name].domain]:
         raise TypeError(
-            f"{shown} at {describe(here())}: it does not take elements of {type_name(dtype)}. {_cure(name)}."
+            f"{shown} at {describe(here())}: it does not take elements of {type_name(dtype)}. {_cure(name, dtype)}."
         )
-    return Elem(name, np.dtype(np.bool_) if OPERATIONS[name].is_test else dtype, elements)
+    return Elem(name, OPERATIONS[name].result_type(dtype), elements)
+
+
+PARTS: Final[dict[str, Domain]] = {"real": "number", "imag": "number", "conj": "number", "angle": "inexact"}
+"""What `part_of` gives of an element, and the element types that have it."""
+
+
+def part_of(name: str, element: Elem[Any]) -> Elem[Any]:
+    """Return a part of an element, which is one of `PARTS`. Those of a real element are itself, 0, itself, and the
+    angle 0 or pi.
+
+    Raises:
+        TypeError: the element is a bool, or has an angle and is a whole number.
+    """
+    dtype = dtype_of(element)
+    if dtype not in DOMAINS[PARTS[name]] or dtype.kind == "c":
+        return operate(name, element)
+    if name == "angle":
+        return operate("atan2", 0, element)
+    return constant(0, dtype, name) if name == "imag" else element
 
 
 def as_elements(operands: tuple[Any, ...], shown: str) -> tuple[Elem[Any], ...]:
@@ -322,9 +431,11 @@ def as_elements(operands: tuple[Any, ...], shown: str) -> tuple[Elem[Any], ...]:
         raise TypeError(f"{shown} at {describe(here())}: got {given}. Give it elements of one expression, and numbers.")
     if any(dtype != dtypes[0] for dtype in dtypes):
         names = " and ".join(dict.fromkeys(map(type_name, dtypes)))
+        # a complex element does not become a real one
+        wanted = np.result_type(*dtypes, np.complex64) if COMPLEX.intersection(dtypes) else dtypes[0]
         raise TypeError(
             f"{shown} at {describe(here())}: operands of {names}. Element types are not converted: "
-            f"say x.to({type_name(dtypes[0])})."
+            f"say x.to({type_name(wanted)})."
         )
     return tuple([item if isinstance(item, Elem) else constant(item, dtypes[0], shown) for item in operands])
 
@@ -337,14 +448,16 @@ def constant(number: Any, dtype: "np.dtype[Any]", shown: str, *, alone: bool = F
     """
     plain = read_value(number)
     plain = plain.item() if isinstance(plain, np.generic) else plain
-    if not isinstance(plain, int | float):
+    if not isinstance(plain, int | float | complex):
         fits = False
     elif dtype.kind == "b" or isinstance(plain, bool):
         fits = dtype.kind == "b" and isinstance(plain, bool)
+    elif dtype.kind == "c":
+        fits = _fits(plain.real, part_type(dtype)) and _fits(plain.imag, part_type(dtype))
+    elif isinstance(plain, complex):
+        fits = False
     elif dtype in FLOATING:
-        with np.errstate(over="ignore"):
-            rounded = np.array(_as_float(plain)).astype(dtype).astype(np.float64)
-        fits = plain in (math.inf, -math.inf) or not np.isinf(rounded)
+        fits = _fits(plain, dtype)
     else:
         bounds = np.iinfo(dtype)
         fits = isinstance(plain, int) and bounds.min <= plain <= bounds.max
@@ -352,10 +465,19 @@ def constant(number: Any, dtype: "np.dtype[Any]", shown: str, *, alone: bool = F
         why = f"{shown} at {describe(here())}: the number {format_value(plain)} does not fit {type_name(dtype)}, the "
         if alone:
             raise TypeError(f"{why}type of two numbers. Scale smaller ones: where(c, 1.0, 0.0).to(f64) * x.")
-        raise TypeError(f"{why}type of the element beside it. Convert that element first: x.to(f32).")
+        wider = "c128" if dtype.kind == "c" else "c64" if isinstance(plain, complex) else "f32"
+        raise TypeError(f"{why}type of the element beside it. Convert that element first: x.to({wider}).")
     with np.errstate(over="ignore"):
-        value = np.array(_as_float(plain) if dtype in FLOATING else plain).astype(dtype)[()]
+        held = plain if isinstance(plain, complex) or dtype not in DOMAINS["inexact"] else _as_float(plain)
+        value = np.array(held).astype(dtype)[()]
     return Elem("constant", dtype, (), value)
+
+
+def _fits(number: float, dtype: "np.dtype[Any]") -> bool:
+    """Return true if a number is infinite, or stays finite as a float of this type."""
+    with np.errstate(over="ignore"):
+        rounded = np.array(_as_float(number)).astype(dtype).astype(np.float64)
+    return number in (math.inf, -math.inf) or not np.isinf(rounded)
 
 
 def _as_float(number: float) -> float:
@@ -363,12 +485,13 @@ def _as_float(number: float) -> float:
 
 
 def _power(base: Elem[Any], exponent: Any) -> Elem[Any]:
-    """Return `base ** exponent`: a whole power of an integer, and 2, 1, 0.5 and -1 of a float, without `pow`."""
+    """Return `base ** exponent` without `pow` for a whole power of an integer or a complex number, and for 2, 1, 0.5
+    and -1 of a float."""
     plain, dtype = read_value(exponent), dtype_of(base)
     plain = plain.item() if isinstance(plain, np.generic) else plain
-    if dtype.kind in "iu" and type(plain) is int and plain >= 0:
+    if dtype.kind in "iuc" and type(plain) is int and plain >= 0:
         return _whole_power(base, plain)
-    if dtype in FLOATING and type(plain) in (int, float):
+    if dtype in DOMAINS["inexact"] and type(plain) in (int, float):
         if plain == 2:
             return operate("multiply", base, base)
         if plain == 0.5:
@@ -381,7 +504,7 @@ def _power(base: Elem[Any], exponent: Any) -> Elem[Any]:
 
 
 def _whole_power(base: Elem[Any], exponent: int) -> Elem[Any]:
-    """Return an integer's power by repeated squaring; products wrap, so their order does not matter."""
+    """Return a power by repeated squaring; products of integers wrap, so their order does not matter."""
     found = constant(1, dtype_of(base), "**")
     while exponent:
         if exponent & 1:
@@ -391,13 +514,19 @@ def _whole_power(base: Elem[Any], exponent: int) -> Elem[Any]:
     return found
 
 
-def _cure(name: str) -> str:
+def _cure(name: str, dtype: "np.dtype[Any]") -> str:
     """Return the cure for an operation on elements of a wrong type."""
     if name == "divide":
         return "Convert it, x.to(f32) / y.to(f32), or divide whole numbers by //"
+    if dtype.kind == "c":
+        return "Compute with its parts, array.real(x) and array.imag(x), or its size, array.abs(x), which are real"
     return {
+        "ordered": "",
         "number": "Convert it first: x.to(i32); for bools there are & | ^ ~",
+        "real": "Convert it first: x.to(i32); for bools there are & | ^ ~",
+        "inexact": "Convert it first: x.to(f32)",
         "float": "Convert it first: x.to(f32)",
+        "complex": "Convert it first: x.to(c64)",
         "int": "Convert it first: x.to(i32)",
         "bits": "Compare it first, x > 0, or convert it: x.to(i32)",
         "any": "",
@@ -415,6 +544,8 @@ class Parameter(NamedTuple):
 
     position: int
     trace: object
+    is_number: bool = False
+    """True if calls pass a number for it, for a derivative."""
 
 
 class Step(NamedTuple):
@@ -471,15 +602,19 @@ class TracedExpression(NamedTuple):
         return self.steps[-1].dtype
 
 
+def declared_at(function: Callable[..., Any]) -> Origin:
+    """Return the place of a function of elements; of a `derivative` that of the function that it is one of."""
+    return inspect.unwrap(function).__code__, 0
+
+
 def trace_expression(function: Callable[..., Any], dtypes: Sequence["np.dtype[Any]"]) -> TracedExpression:
     """Call the function of an expression once with an element for each parameter, and return its steps.
 
     Raises:
         TypeError: the function has another number of parameters, or its result is not an element of this expression.
     """
-    is_lambda = function.__name__ == "<lambda>"
-    name = "expression" if is_lambda else function.__name__
-    place = describe((function.__code__, 0))
+    name = "expression" if function.__name__ == "<lambda>" else function.__name__
+    place = describe(declared_at(function))
     names = tuple(inspect.signature(function).parameters)
     if len(names) != len(dtypes):
         raise TypeError(
@@ -488,15 +623,28 @@ def trace_expression(function: Callable[..., Any], dtypes: Sequence["np.dtype[An
         )
     trace = object()
     root = function(*[Elem("parameter", dtype, (), Parameter(i, trace)) for i, dtype in enumerate(dtypes)])
+    return traced_result(function, root, names, dtypes, trace)
+
+
+def traced_result(
+    function: Callable[..., Any], root: object, names: tuple[str, ...], dtypes: Sequence["np.dtype[Any]"], trace: object
+) -> TracedExpression:
+    """Return the steps of what a function has made of the parameters of a trace.
+
+    Raises:
+        TypeError: its result is not an element of this expression.
+    """
+    is_lambda = function.__name__ == "<lambda>"
+    name, place = "expression" if is_lambda else function.__name__, describe(declared_at(function))
     if not isinstance(root, Elem):
         raise TypeError(
             f"expr: {name} at {place} returned {format_value(root)}, which is not an element. Return what operations "
             "on its parameters give; for a fixed value there is dagpu.full."
         )
-    return TracedExpression(name, names, tuple(dtypes), _number_steps(root, trace, name, place), place, is_lambda)
+    return TracedExpression(name, names, tuple(dtypes), number_steps(root, trace, name, place), place, is_lambda)
 
 
-def _number_steps(root: Elem[Any], trace: object, name: str, place: str) -> tuple[Step, ...]:
+def number_steps(root: Elem[Any], trace: object, name: str, place: str) -> tuple[Step, ...]:
     """Return the steps of an element, each after its operands, and equal ones once."""
     steps: list[Step] = []
     known: dict[Any, int] = {}

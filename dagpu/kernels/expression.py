@@ -29,6 +29,8 @@ from dagpu.common.layout import (
     Shape,
     bf16,
     bool_,
+    c64,
+    c128,
     f16,
     f32,
     f64,
@@ -49,12 +51,20 @@ from dagpu.handles import Tensor
 from dagpu.kernels.annotations import In, Lazy, Out
 from dagpu.kernels.declaration import compile_ahead
 from dagpu.kernels.decorator import DECLARED
-from dagpu.kernels.element import REDUCE, Elem, TracedExpression, refuse_call_in_expression, trace_expression
+from dagpu.kernels.element import (
+    REDUCE,
+    Elem,
+    TracedExpression,
+    declared_at,
+    refuse_call_in_expression,
+    trace_expression,
+)
 from dagpu.kernels.expression_text import (
     ArgumentPattern,
     argument_params,
     arguments_by_position,
     broadcast_arguments,
+    call_form,
     direct_walk,
     input_params,
     kernel_text,
@@ -67,6 +77,7 @@ from dagpu.kernels.expression_text import (
 )
 from dagpu.kernels.generated_launch import (
     AnyOp,
+    call_spec,
     check_call,
     first_output,
     generated_kernel,
@@ -81,6 +92,7 @@ from dagpu.kernels.operations import type_name
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import KernelOp, Launch
 from dagpu.ops.kernel_spec import Form, KernelSpec
+from dagpu.ops.recording import RECORDER
 
 _R = TypeVar("_R", bound=np.generic)
 _P = ParamSpec("_P")
@@ -120,6 +132,13 @@ FUSED: Final = Slot[Mapping[str, FusedFunction]]("dagpu.arrays.fused_reductions"
 """The functions by their names."""
 
 
+class Written(NamedTuple):
+    """A call of `into`, or of `update`, as a gradient knows it."""
+
+    expression: Any
+    updates: bool
+
+
 @final
 class ReducedExpression(PickledByName, Generic[_P, _R]):
     """An expression whose elements are reduced over some axes, from `expression.sum(axis)` and its like, or normalised
@@ -152,6 +171,9 @@ class ReducedExpression(PickledByName, Generic[_P, _R]):
         given = call.expression.by_position(args, kwargs)
         if any(isinstance(arg, Elem) for arg in given):
             refuse_call_in_expression(call.label, here(), REDUCE)
+        if (recorder := RECORDER.get()) is not None:
+            recorded: DeviceOp[Tensor[_R], Any] = recorder.call(self, self, given, {})
+            return recorded
         op: DeviceOp[Tensor[_R], Any] = FUSED.value[call.name].build(call, given, here())
         return op
 
@@ -192,9 +214,12 @@ _Q = ParamSpec("_Q")
 # Constrained, as for `array.sum` and `array.mean`.
 _N = TypeVar("_N", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64)
 _F = TypeVar("_F", f16, bf16, f32, f64)
+_S = TypeVar("_S", f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, c64, c128)
+_Z = TypeVar("_Z", f16, bf16, f32, f64, c64, c128)
 
-Argument: TypeAlias = In[_R] | Lazy[float]
-"""An argument of an expression: a tensor or an op of one, a number, or a source of numbers."""
+Argument: TypeAlias = In[_R] | Lazy[complex]
+"""An argument of an expression: a tensor or an op of one, a number, or a source of numbers. A complex number is for
+complex elements, which a type checker does not hold."""
 
 TILE: Final = 1024
 """The number of elements of a block's tile: four for each of its 256 threads."""
@@ -242,17 +267,20 @@ class Expression(PickledByName, Generic[_P, _R]):
 
     def build(self, args: tuple[Any, ...], origin: Origin) -> AnyOp:
         """Return the op of a call, as `__call__` does. `origin` is the place of the call in the user's code."""
+        if (recorder := RECORDER.get()) is not None:
+            built: AnyOp = recorder.call(self, lambda *given: self.build(given, origin), args, {})
+            return built
         check = partial(self.check, origin=origin)
         return with_layouts(self._name, args, check, lambda a, layouts: self._build_new(a, layouts, origin), origin)
 
     def check(self, args: tuple[Any, ...], origin: Origin) -> tuple[Any, ...]:
         """Check the arguments of a call, and return them with numbers as the kernel takes them. Moves nothing."""
-        params = argument_params(self.traced, args, origin, self.traced.names)
-        if not any(param.form.is_tensor for param in params):
+        form = call_form(self.traced, args, origin, self.traced.names)
+        if all(form):
             refuse_arguments(
                 self.traced, "all arguments are numbers", "Make one of them a tensor: full((1,), x), say", origin
             )
-        return check_call(self.traced.name, params, args, self.origin, origin, expression=self.label_of_lambda)
+        return check_call(self._call_spec(form, self.traced.names), args, origin)
 
     def into(self, out: Out[_R], /, *args: _P.args, **kwargs: _P.kwargs) -> KernelOp:
         """Return an op that writes to a partition. Its result is the tuple of the partition and the arguments.
@@ -301,8 +329,8 @@ class Expression(PickledByName, Generic[_P, _R]):
 
     @leaves_run
     def sum(
-        self: "Expression[_P, _N]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
-    ) -> ReducedExpression[_P, _N]:
+        self: "Expression[_P, _S]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, _S]:
         """Return the function of the same arguments that adds the elements over some axes, as `array.sum` does.
 
         `expr(f32)(lambda x: x * x).sum(1)(x)` has the bits of `array.sum(square(x), 1)`. The elements are computed in
@@ -319,23 +347,35 @@ class Expression(PickledByName, Generic[_P, _R]):
 
     @leaves_run
     def prod(
-        self: "Expression[_P, _N]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
-    ) -> ReducedExpression[_P, _N]:
+        self: "Expression[_P, _S]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, _S]:
         """As `sum`: the products of the elements, as `array.prod`."""
         return ReducedExpression(self, "prod", axis, keepdims, here())
 
     @leaves_run
     def mean(
-        self: "Expression[_P, _F]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
-    ) -> ReducedExpression[_P, _F]:
-        """As `sum`: the means of the elements, which are floats, as `array.mean`."""
+        self: "Expression[_P, _Z]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, _Z]:
+        """As `sum`: the means of the elements, which are no whole numbers, as `array.mean`."""
         return ReducedExpression(self, "mean", axis, keepdims, here())
 
-    @leaves_run
+    @overload
     def norm(
         self: "Expression[_P, _F]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
-    ) -> ReducedExpression[_P, _F]:
-        """As `sum`: the Euclidean norms of the elements, which are floats, as `array.norm`."""
+    ) -> ReducedExpression[_P, _F]: ...
+    @overload
+    def norm(  # type: ignore[overload-overlap]  # reason: no expression has elements of both types
+        self: "Expression[_P, c64]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, f32]: ...
+    @overload
+    def norm(
+        self: "Expression[_P, c128]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, f64]: ...
+    @leaves_run
+    def norm(
+        self: "Expression[_P, Any]", axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False
+    ) -> ReducedExpression[_P, Any]:
+        """As `sum`: the Euclidean norms of the elements, which are real, as `array.norm`."""
         return ReducedExpression(self, "norm", axis, keepdims, here())
 
     @leaves_run
@@ -435,11 +475,14 @@ class Expression(PickledByName, Generic[_P, _R]):
 
     def _write(self, out: Any, args: tuple[Any, ...], before: tuple[ArgumentPattern, ...], origin: Origin) -> KernelOp:
         """Return the op that writes to `out`. `before` are the patterns of the parameters before those of `args`."""
+        if (recorder := RECORDER.get()) is not None:
+            again = partial(self._write_given, before, origin)
+            return cast(KernelOp, recorder.call(Written(self, bool(before)), again, (out, *args), {}))
 
         def check(given: tuple[Any, ...]) -> tuple[Any, ...]:
-            inputs = argument_params(self.traced, given[1:], origin, self.traced.names[len(before) :])
-            params = [output("out", self.traced.dtype, None), *inputs]
-            return check_call(self.traced.name, params, given, self.origin, origin, expression=self.label_of_lambda)
+            names = self.traced.names[len(before) :]
+            form = call_form(self.traced, given[1:], origin, names)
+            return check_call(self._call_spec(form, names, writes=True), given, origin)
 
         def build(arguments: tuple[Any, ...], layouts: tuple[Layout | None, ...]) -> AnyOp:
             assert layouts[0] is not None
@@ -449,6 +492,21 @@ class Expression(PickledByName, Generic[_P, _R]):
             return Launch(spec, move_arguments(self._name, arguments, origin), origin)
 
         return cast(KernelOp, with_layouts(self._name, (out, *args), check, build, origin))
+
+    def _call_spec(self, form: tuple[bool, ...], names: tuple[str, ...], *, writes: bool = False) -> KernelSpec:
+        """Return the declaration that checks the calls of a form, made once; with `writes`, of those that name their
+        output first."""
+
+        def make() -> KernelSpec:
+            params = argument_params(self.traced, form, names)
+            if writes:
+                params.insert(0, output("out", self.traced.dtype, None))
+            return call_spec(self.traced.name, params, self.origin, expression=self.label_of_lambda)
+
+        return self.kernel_for(("call", form, writes), make)
+
+    def _write_given(self, before: tuple[ArgumentPattern, ...], origin: Origin, out: Any, *args: Any) -> KernelOp:
+        return self._write(out, args, before, origin)
 
     def _kernel(self, rank: int, patterns: tuple[ArgumentPattern, ...]) -> KernelSpec:
         """Return the kernel for an output of this rank and arguments of these patterns, made once."""
@@ -616,7 +674,7 @@ def expr(*types_or_function: Any) -> Any:
 
 
 def _make(function: Callable[..., Any], dtypes: list[Any]) -> Expression[..., Any]:
-    made: Expression[..., Any] = Expression(trace_expression(function, dtypes), (function.__code__, 0))
+    made: Expression[..., Any] = Expression(trace_expression(function, dtypes), declared_at(function))
     DECLARED.add(made)
     return made
 
@@ -634,7 +692,7 @@ def _annotated(function: Callable[..., Any], local_names: dict[str, Any]) -> lis
         dtype = scalar_dtype(element)
         if dtype is None:
             raise KernelArgumentError(
-                f"expr: parameter {name!r} of {function.__name__} at {describe((function.__code__, 0))} is not "
+                f"expr: parameter {name!r} of {function.__name__} at {describe(declared_at(function))} is not "
                 "annotated with an element type. Write x: Elem[f32], or name the types: expr(f32, f32)."
             )
         dtypes.append(dtype)

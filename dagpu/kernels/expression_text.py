@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar, final
 
@@ -11,7 +12,7 @@ from dagpu.common.errors import KernelArgumentError, ShapeError
 from dagpu.common.layout import Layout, Shape
 from dagpu.common.places import Origin, describe, here
 from dagpu.kernels.call_arguments import elements_problem
-from dagpu.kernels.cuda_signature import parameter_text
+from dagpu.kernels.cuda_parameters import parameter_text
 from dagpu.kernels.element import Elem, TracedExpression, refuse_call_in_expression
 from dagpu.kernels.generated_launch import is_number, number_input, reshaped, tensor_input
 from dagpu.kernels.operations import (
@@ -194,8 +195,10 @@ class Walk(NamedTuple):
     axes: tuple[tuple[int, ...], ...]
 
 
-def broadcast_shape(shapes: "list[Shape]") -> Shape | None:
+def broadcast_shape(shapes: "Sequence[Shape]") -> Shape | None:
     """Return the common shape of arrays by NumPy's rules; None if there is none."""
+    if shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]
     rank = max(map(len, shapes))
     found: list[int] = []
     for axis in range(-rank, 0):
@@ -206,7 +209,7 @@ def broadcast_shape(shapes: "list[Shape]") -> Shape | None:
     return tuple(found)
 
 
-def direct_walk(out: Shape, shapes: "list[Shape]") -> Walk:
+def direct_walk(out: Shape, shapes: "Sequence[Shape]") -> Walk:
     """Return the walk with the axes of the output as they are."""
     axes = []
     for shape in shapes:
@@ -215,11 +218,14 @@ def direct_walk(out: Shape, shapes: "list[Shape]") -> Walk:
     return Walk(out, tuple(shapes), tuple(axes))
 
 
-def merged_walk_of_kinds(out: Shape, shapes: "list[Shape]", kinds: tuple[_K, ...]) -> tuple[Walk, tuple[_K, ...]]:
-    """Return the walk with as few axes as possible, for arrays that are contiguous, and the kinds of its axes.
+@lru_cache(maxsize=1024)
+def merged_walk(out: Shape, shapes: tuple[Shape, ...], kinds: tuple[int, ...]) -> tuple[Walk, tuple[int, ...]]:
+    """Return the walk with as few axes as possible, for arrays that are contiguous, and for each of its axes the first
+    one of `out` that is part of it. `kinds` has the kind of each axis of `out`.
 
     Neighbouring axes of one kind become one where each array either follows both or neither. Axes of extent 1 vanish.
-    So a call with equal shapes has one axis of each kind.
+    So a call with equal shapes has one axis of each kind. Walks are kept: most calls of a program have the shapes of
+    earlier ones, and to find a walk takes a fifth of the time of a call.
     """
     direct = direct_walk(out, shapes)
     groups: list[list[int]] = []
@@ -236,7 +242,7 @@ def merged_walk_of_kinds(out: Shape, shapes: "list[Shape]", kinds: tuple[_K, ...
     extents = tuple([prod([out[axis] for axis in group]) for group in groups])
     kept = [tuple([n for n, group in enumerate(groups) if group[0] in axes]) for axes in direct.axes]
     walk = Walk(extents, tuple([tuple([extents[n] for n in each]) for each in kept]), tuple(kept))
-    return walk, tuple([kinds[group[0]] for group in groups])
+    return walk, tuple([group[0] for group in groups])
 
 
 def tile_of(shape: Shape, most: int) -> Shape:
@@ -262,9 +268,10 @@ def walk_of_kinds(layouts: Sequence[Layout | None], whole: Shape, kinds: tuple[_
     `kinds` are those of the axes of `whole`. Axes of one kind are merged where all arguments are contiguous.
     """
     known = [layout for layout in layouts if layout is not None]
-    shapes = [layout.shape for layout in known]
+    shapes = tuple([layout.shape for layout in known])
     if all(layout.contiguous for layout in known):
-        return merged_walk_of_kinds(whole, shapes, kinds)
+        walk, firsts = merged_walk(whole, shapes, kinds)
+        return walk, tuple([kinds[first] for first in firsts])
     return direct_walk(whole, shapes), kinds
 
 
@@ -298,11 +305,10 @@ def arguments_by_position(
         refuse_arguments(traced, what, "Pass one for each parameter, by position or by name", here())
 
 
-def argument_params(
+def call_form(
     traced: TracedExpression, args: Sequence[Any], origin: Origin, names: tuple[str, ...]
-) -> list[Param]:
-    """Return the parameters that check these arguments: of numbers, and of tensors of any shape. `names` are those of
-    the last parameters of the expression.
+) -> tuple[bool, ...]:
+    """Return for each argument whether it is a number. `names` are those of the last parameters of the expression.
 
     Raises:
         KernelArgumentError: their number is wrong, or one is an element of an expression.
@@ -316,10 +322,16 @@ def argument_params(
     if len(args) != len(names):
         what = f"got {len(args)} arguments; it takes ({', '.join(names)})"
         refuse_arguments(traced, what, "Pass one for each parameter, by position", origin)
+    return tuple(map(is_number, args))
+
+
+def argument_params(traced: TracedExpression, form: tuple[bool, ...], names: tuple[str, ...]) -> list[Param]:
+    """Return the parameters that check the arguments of a call of this form: of numbers, and of tensors of any
+    shape."""
     dtypes = traced.dtypes[len(traced.dtypes) - len(names) :]
     return [
-        number_input(name, dtype, traced.name, lazy=True) if is_number(arg) else tensor_input(name, dtype, None)
-        for name, dtype, arg in zip(names, dtypes, args, strict=True)
+        number_input(name, dtype, traced.name, lazy=True) if number else tensor_input(name, dtype, None)
+        for name, dtype, number in zip(names, dtypes, form, strict=True)
     ]
 
 

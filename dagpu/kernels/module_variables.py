@@ -1,8 +1,8 @@
 """What the launches of a kernel share: the variables of its module, and its grid. Read from the text.
 
 A module is the compiled text of one kernel. Its variables (`__device__`, `__managed__`, `static` in a function) live
-as long as it does, so two launches that run at the same time use one counter. Nothing of dagpu's sets them, so a
-`__constant__` array is what its initialiser says, or zero.
+as long as it does, so two launches that run at the same time use one counter. A `__constant__` variable is what its
+initialiser says, or what a launch sets it to: a parameter in Python that has the name of the variable is its contents.
 
 Macros are expanded and headers are read. Names are compared as words. What a kernel *reaches* are the functions, types
 and variables that its text names, and what these name.
@@ -12,11 +12,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import NamedTuple, final
 
-from dagpu.kernels.cuda_lexer import Token, past_bracket, scan_declarations, split_at_commas
-from dagpu.kernels.preprocessing import preprocess
+from dagpu.kernels.cuda_lexer import (
+    Token,
+    join_tokens,
+    past_bracket,
+    place_of,
+    scan_declarations,
+    split_at_commas,
+)
+from dagpu.kernels.cuda_names import Names
+from dagpu.kernels.cuda_parameters import CudaParam, refuse
+from dagpu.kernels.cuda_types import TypeReader
+from dagpu.kernels.preprocessing import preprocess, preprocess_decided
 
 _SPACES = frozenset(("__device__", "__constant__", "__managed__"))
 _FUNCTION_SPACES = frozenset(("__global__", "__host__"))
@@ -62,6 +73,10 @@ class ModuleUse(NamedTuple):
     """The other kernels of the text that reach one of `changed`. Each has a module, and variables, of its own."""
     waits_for_grid: bool
     """True if its blocks wait for all others, which takes a cooperative launch."""
+    dynamic_shared: str = ""
+    """The declaration of the dynamic shared memory that it reaches; empty if it reaches none."""
+    constants: tuple[str, ...] = ()
+    """The `__constant__` variables that it reaches."""
     unread: str = ""
     """Why it may share others: what its text does that hides them. Empty if the text has been read through."""
 
@@ -94,7 +109,8 @@ def read_module_use(source: str, kernel: str, folder: Path | None = None, option
     shared = {v.name for v in changed if v.space in _SPACES}
     kernels = [d.name for d in scan_declarations(tokens, {}) if d.has_body and d.name != kernel]
     others = tuple([other for other in dict.fromkeys(kernels) if shared & _reached(other, bodies)])
-    return ModuleUse(changed, unset, others, _waits_for_grid(texts), unread)
+    constants = tuple([v.name for v in found if v.space == "__constant__"])
+    return ModuleUse(changed, unset, others, _waits_for_grid(texts), _dynamic_shared(texts), constants, unread)
 
 
 # ---- the items of a text
@@ -241,6 +257,17 @@ def _static_locals(bodies: Sequence[Sequence[str]]) -> Iterator[ModuleVariable]:
             yield ModuleVariable(words[-1], 0, "static in a function", False, False, True, True)
 
 
+def _dynamic_shared(bodies: Sequence[Sequence[str]]) -> str:
+    """Return the first declaration `extern __shared__ float s[]` in these texts; empty if there is none."""
+    for texts in bodies:
+        for at, text in enumerate(texts):
+            if text == "extern":
+                end = next((i for i in range(at, len(texts)) if texts[i] in (";", "=", "{", "}")), len(texts))
+                if "__shared__" in texts[at:end]:
+                    return join_tokens(texts[at:end])
+    return ""
+
+
 # ---- what a kernel reaches
 def _reached(kernel: str, bodies: Mapping[str, Sequence[Sequence[str]]]) -> set[str]:
     """Return the names that the text of a kernel names, and what these name, as far as the text declares them."""
@@ -372,3 +399,64 @@ def _initialised_by(texts: Sequence[str], at: int) -> str:
         at -= 2
     declares = at > 2 and texts[at - 1] in ("=", "(", "{") and texts[at - 3].isidentifier()
     return texts[at - 2] if declares and texts[at - 3] != "return" else ""
+
+
+# ---- constants that a declaration sets
+_SPECIFIERS = frozenset(("static", "extern", "__constant__", "__device__"))
+
+
+@final
+class ConstantVariable(NamedTuple):
+    """A `__constant__` variable: the parameter that takes its contents, as memory that is only read."""
+
+    param: CudaParam
+    elements: int
+    """The number of its elements; 0 if the text does not tell it."""
+    text: str
+    """Its declaration, for messages."""
+
+
+def read_constants(
+    source: str, names: Sequence[str], kernel: str, folder: Path | None = None, options: Sequence[str] = ()
+) -> dict[str, ConstantVariable]:
+    """Return the `__constant__` variables of a text that have one of these names.
+
+    Raises:
+        KernelArgumentError: the type of one of them cannot be read, or it is a pointer.
+    """
+    tokens = preprocess_decided(source, folder, tuple(options)).tokens
+    if not any(token.text == "__constant__" for token in tokens):
+        return {}
+    types = TypeReader(Names(tokens), trusts=True)
+    found: dict[str, ConstantVariable] = {}
+    for item in _items(tokens):
+        if any(token.text == "__constant__" for token in item):
+            found |= {each.param.name: each for each in _declared(item, names, kernel, types)}
+    return found
+
+
+def _declared(
+    item: Sequence[Token], names: Sequence[str], kernel: str, types: TypeReader
+) -> Iterator[ConstantVariable]:
+    """Yield the variables with one of these names that a declaration declares."""
+    of_type: list[str] = []
+    for part in split_at_commas(item):
+        texts = [token.text for token in part if token.text not in _SPECIFIERS]
+        end = min([texts.index(each) for each in ("=", "{") if each in texts], default=len(texts))
+        texts = [*of_type, *texts[:end]]
+        spelled = types.read(texts)
+        if not of_type and spelled.name in texts:
+            of_type = [text for text in texts[: texts.index(spelled.name)] if text != "*"]
+        if spelled.name not in names:
+            continue
+        base, text = spelled.base, f"__constant__ {join_tokens(texts)}"
+        if spelled.stars or not base.size or spelled.rest:
+            what = f"'{text}' is set by its parameter {spelled.name!r}, and its type cannot be read"
+            if spelled.stars:
+                what = f"'{text}' is set by its parameter {spelled.name!r}, and it holds addresses"
+            refuse(kernel, place_of(part[0]), what, "Pass the contents as an input of the kernel")
+        extents = [0 if extent is None else extent for extent in spelled.extents]
+        record = None if base.kind == "scalar" else base
+        dtype = base.dtype if record is None else ""
+        param = CudaParam(spelled.name, "pointer", dtype, True, None, part[0].line, record)
+        yield ConstantVariable(param, prod(extents), text)

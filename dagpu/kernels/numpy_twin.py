@@ -1,7 +1,7 @@
 """The NumPy twin of an expression's kernel, which is its host body: the same operations in the same order.
 
-It works on parts of about `PART` elements, so that what lies between two operations stays in the processor's cache,
-in arrays that the thread keeps.
+It works on parts of about `PART_NBYTES` of the output, so that what lies between two operations stays in the
+processor's cache, in the output itself or in arrays that the thread keeps.
 """
 
 import threading
@@ -18,16 +18,8 @@ from numpy.typing import NDArray
 from dagpu.common.layout import Shape, as_truth
 from dagpu.kernels.element import Step, TracedExpression
 from dagpu.kernels.expression_text import ArgumentPattern
-from dagpu.kernels.operations import (
-    Array,
-    NumpyFunction,
-    cast_function,
-    is_half,
-    numpy_function,
-    register_dtype,
-    where,
-    writes_result,
-)
+from dagpu.kernels.numpy_operations import Array, NumpyFunction, cast_function, numpy_function, where, writes_result
+from dagpu.kernels.operations import is_half, register_dtype
 
 # ---- blocks
 
@@ -232,7 +224,9 @@ def shaped(taken: Bytes, shape: Shape, dtype: "np.dtype[Any]") -> NDArray[Any]:
 
 
 PART: Final = 1 << 16
-"""The number of elements that are computed at a time."""
+"""The number of elements that twins of functions of arrays compute at a time."""
+PART_NBYTES: Final = NBYTES
+"""The bytes that an expression's twin computes at a time: those of an array that is kept."""
 FEW: Final = 1 << 12
 """The number of elements up to which NumPy makes an array for each step: the C library has such memory at hand."""
 
@@ -243,7 +237,7 @@ def numpy_twin(expression: TracedExpression, patterns: Sequence[ArgumentPattern]
     indices = [_index(pattern.axes, rank) if pattern.form.is_input else None for pattern in patterns]
     every = tuple(range(rank))
     whole = [n for n, p in enumerate(patterns) if p.form.is_written or (p.form.is_input and p.axes == every)]
-    evaluate = evaluator(expression, whole if rank else ())  # NumPy makes scalars of arrays without axes
+    evaluate, itemsize = evaluator(expression, whole if rank else ())  # NumPy makes scalars of arrays without axes
     each = list(zip([pattern.form for pattern in patterns], expression.dtypes, indices, strict=True))
 
     def body(out: Any, *arguments: Any) -> None:
@@ -259,33 +253,34 @@ def numpy_twin(expression: TracedExpression, patterns: Sequence[ArgumentPattern]
                 operands.append(given if index is None else given[index])
             else:
                 operands.append(dtype.type(given))
-        if out.size <= PART:
+        if out.size * itemsize <= PART_NBYTES:
             evaluate(out, *operands)
             return
-        for part in until_cancelled(parts(out.shape)):
+        for part in until_cancelled(part_slices(out.shape, itemsize)):
             evaluate(out[(*part, ...)], *[_cut(each, part) for each in operands])
 
     return body
 
 
-def evaluator(expression: TracedExpression, whole: Collection[int]) -> Callable[..., None]:
-    """Return the function `f(out, *operands)` that computes an expression of arrays and numbers, and writes an array.
+def evaluator(expression: TracedExpression, whole: Collection[int]) -> tuple[Callable[..., None], int]:
+    """Return the function `f(out, *operands)` that computes an expression of arrays and numbers, and writes an array;
+    and the bytes of an element of the widest array that it writes.
 
     It is Python text with one call of NumPy for each step. `whole` are the operands that are arrays of the output's
-    shape. A step of one writes its result over that of an earlier step, which no later step needs, or into an array
-    that the thread keeps.
+    shape. A step of one writes its result over that of an earlier step, which no later step needs, or into the output,
+    or into an array that the thread keeps.
     """
-    names: dict[str, Any] = {"copyto": np.copyto, "f32": np.float32, "truth": as_truth}
+    names: dict[str, Any] = {"copyto": np.copyto, "wide": np.float32, "truth": as_truth}
     lines, texts = list[str](), list[str]()
     steps, last = expression.steps, len(expression.steps) - 1
-    targets = _Targets(steps, whole)
+    targets = _Targets(steps, whole, expression.dtype)
     for number, step in enumerate(steps):
         function = _function(step, steps)
         text = f"v{number}"
         if step.operation == "parameter":
             text = f"x{step.value}"
             if is_half(step.dtype) or step.dtype.kind == "b":
-                lines.append(f"v{number} = " + (f"truth({text})" if step.dtype.kind == "b" else f"{text}.astype(f32)"))
+                lines.append(f"v{number} = " + (f"truth({text})" if step.dtype.kind == "b" else f"{text}.astype(wide)"))
                 text = f"v{number}"
         elif function is None:
             names[text] = register_dtype(step.dtype).type(step.value)
@@ -302,7 +297,8 @@ def evaluator(expression: TracedExpression, whole: Collection[int]) -> Callable[
         lines.append(f"copyto(out, {texts[last]}, casting='unsafe')")
     formals = ", ".join(["out", *[f"x{n}" for n in range(len(expression.dtypes))], *targets.names])
     exec(f"def evaluate({formals}):\n" + "".join([f"    {line}\n" for line in lines]), names)
-    return _with_scratch(names["evaluate"], targets.dtypes) if targets.dtypes else names["evaluate"]
+    itemsize = max([dtype.itemsize for dtype in [expression.dtype, *targets.dtypes]])
+    return _with_scratch(names["evaluate"], targets.dtypes) if targets.dtypes else names["evaluate"], itemsize
 
 
 @final
@@ -312,14 +308,19 @@ class _Targets:
     Those of the thread are `s0`, `s1`, ... in the evaluator's text.
     """
 
-    def __init__(self, steps: Sequence[Step], whole: Collection[int]) -> None:
+    def __init__(self, steps: Sequence[Step], whole: Collection[int], dtype: "np.dtype[Any]") -> None:
+        """`dtype` is that of the output."""
         self.dtypes: list[np.dtype[Any]] = []
         self._steps = steps
         self._last_use = {operand: number for number, step in enumerate(steps) for operand in step.operands}
+        self._output = dtype
+        parameters = {number for number, step in enumerate(steps) if step.operation == "parameter"}
+        self._last_read = max([self._last_use.get(number, -1) for number in parameters], default=-1)
+        """The last step that reads an operand. The output may be in the memory of one, so no earlier step writes it."""
         self._shaped = {n for n, step in enumerate(steps) if step.operation == "parameter" and step.value in whole}
         """The steps whose results have the shape of the output."""
         self._held: dict[int, int] = {}
-        """For the steps whose results are in an array of the thread, its number."""
+        """For the steps whose results are in an array of the thread, its number; -1 for the output."""
 
     @property
     def names(self) -> list[str]:
@@ -336,6 +337,9 @@ class _Targets:
             return None
         used = {held for before, held in self._held.items() if self._last_use[before] > number}
         dtype = register_dtype(step.dtype)
+        if number >= self._last_read and dtype == self._output and -1 not in used:
+            self._held[number] = -1
+            return "out"
         free = [held for held, kept in enumerate(self.dtypes) if kept == dtype and held not in used]
         if not free:
             free = [len(self.dtypes)]
@@ -374,13 +378,14 @@ def _function(step: Step, steps: Sequence[Step]) -> NumpyFunction | None:
 
 
 # ---- parts of the output
-def parts(shape: Shape) -> Iterator[tuple[slice, ...]]:
-    """Yield the slices of parts that cover an array in C order, each of about `PART` elements or of one row."""
-    if prod(shape) <= PART:
+def part_slices(shape: Shape, itemsize: int) -> Iterator[tuple[slice, ...]]:
+    """Yield the slices of parts that cover an array in C order, each of about `PART_NBYTES` or of one row."""
+    most = max(1, PART_NBYTES // itemsize)
+    if prod(shape) <= most:
         yield (slice(None),) * len(shape)
         return
-    axis = next(a for a in range(len(shape)) if prod(shape[a + 1 :]) <= PART)
-    step = max(1, PART // max(1, prod(shape[axis + 1 :])))
+    axis = next(a for a in range(len(shape)) if prod(shape[a + 1 :]) <= most)
+    step = max(1, most // max(1, prod(shape[axis + 1 :])))
     rest = (slice(None),) * (len(shape) - axis - 1)
     for outer in product(*map(range, shape[:axis])):
         for start in range(0, shape[axis], step):

@@ -1,70 +1,81 @@
-"""The operations of an expression: their element types, their CUDA text and their NumPy functions.
+"""The operations of an expression: their element types and their CUDA text.
 
-The table of the operations comes first. Their CUDA text, its device functions, and their NumPy functions follow it.
+The table of the operations comes first. Their CUDA text and its device functions follow it; `numpy_operations` has
+their NumPy functions.
 
 f16 and bf16 are computed in f32, and each operation rounds its result once to the element type. For `+ - * /` and
 `sqrt` this is the exact result, rounded once (Figueroa, "When is double rounding innocuous?", 1995).
 """
 
-from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
-from dagpu.common.layout import FLOATING, SUPPORTED
-from dagpu.kernels.cuda_signature import SPELLINGS
+from dagpu.common.layout import COMPLEX, FLOATING, SUPPORTED, part_type
+from dagpu.kernels.cuda_types import SPELLINGS
 
-Domain: TypeAlias = Literal["number", "float", "int", "bits", "any"]
+Domain: TypeAlias = Literal["any", "ordered", "number", "real", "inexact", "float", "complex", "int", "bits"]
 """The element types that an operation accepts."""
 
 DOMAINS: Final[dict[Domain, frozenset["np.dtype[np.generic]"]]] = {
     "any": frozenset(SUPPORTED),
+    "ordered": frozenset(SUPPORTED - COMPLEX),
     "number": frozenset(d for d in SUPPORTED if d.kind != "b"),
+    "real": frozenset(d for d in SUPPORTED - COMPLEX if d.kind != "b"),
+    "inexact": frozenset(FLOATING | COMPLEX),
     "float": frozenset(FLOATING),
+    "complex": frozenset(COMPLEX),
     "int": frozenset(d for d in SUPPORTED if d.kind in "iu"),
     "bits": frozenset(d for d in SUPPORTED if d.kind in "iub"),
 }
 
 
 class ElementOperation(NamedTuple):
-    """One operation: the text that names it in messages, the types of its operands, and whether its result is bool.
+    """One operation: the text that names it in messages, the types of its operands, and the type of its result.
 
-    Without `is_test` the result has the element type of the operands.
+    `gives` is "operand" for a result of the element type of the operands, "bool", or "part" for the type of the real
+    part of complex operands, which is the type of the operands if they are real.
     """
 
     shown: str
     domain: Domain
-    is_test: bool = False
+    gives: Literal["operand", "bool", "part"] = "operand"
+
+    def result_type(self, dtype: "np.dtype[Any]") -> "np.dtype[Any]":
+        """Return the element type of the result for operands of this type."""
+        return {"operand": dtype, "bool": np.dtype(np.bool_), "part": part_type(dtype)}[self.gives]
 
 
 OPERATIONS: Final[dict[str, ElementOperation]] = {
     "add": ElementOperation("+", "number"),
     "subtract": ElementOperation("-", "number"),
     "multiply": ElementOperation("*", "number"),
-    "divide": ElementOperation("/", "float"),
-    "floor_divide": ElementOperation("//", "number"),
-    "remainder": ElementOperation("%", "number"),
+    "divide": ElementOperation("/", "inexact"),
+    "floor_divide": ElementOperation("//", "real"),
+    "remainder": ElementOperation("%", "real"),
     "power": ElementOperation("**", "float"),
     "negative": ElementOperation("-", "number"),
-    "absolute": ElementOperation("abs", "number"),
-    "less": ElementOperation("<", "any", True),
-    "less_equal": ElementOperation("<=", "any", True),
-    "greater": ElementOperation(">", "any", True),
-    "greater_equal": ElementOperation(">=", "any", True),
-    "equal": ElementOperation("==", "any", True),
-    "not_equal": ElementOperation("!=", "any", True),
+    "absolute": ElementOperation("abs", "number", "part"),
+    "real": ElementOperation("real", "complex", "part"),
+    "imag": ElementOperation("imag", "complex", "part"),
+    "conj": ElementOperation("conj", "complex"),
+    "angle": ElementOperation("angle", "complex", "part"),
+    "less": ElementOperation("<", "ordered", "bool"),
+    "less_equal": ElementOperation("<=", "ordered", "bool"),
+    "greater": ElementOperation(">", "ordered", "bool"),
+    "greater_equal": ElementOperation(">=", "ordered", "bool"),
+    "equal": ElementOperation("==", "any", "bool"),
+    "not_equal": ElementOperation("!=", "any", "bool"),
     "bitwise_and": ElementOperation("&", "bits"),
     "bitwise_or": ElementOperation("|", "bits"),
     "bitwise_xor": ElementOperation("^", "bits"),
     "invert": ElementOperation("~", "bits"),
     "left_shift": ElementOperation("<<", "int"),
     "right_shift": ElementOperation(">>", "int"),
-    "minimum": ElementOperation("minimum", "number"),
-    "maximum": ElementOperation("maximum", "number"),
-    "sqrt": ElementOperation("sqrt", "float"),
-    "exp": ElementOperation("exp", "float"),
+    "minimum": ElementOperation("minimum", "real"),
+    "maximum": ElementOperation("maximum", "real"),
+    "sqrt": ElementOperation("sqrt", "inexact"),
+    "exp": ElementOperation("exp", "inexact"),
     "expm1": ElementOperation("expm1", "float"),
     "log": ElementOperation("log", "float"),
     "log1p": ElementOperation("log1p", "float"),
@@ -72,16 +83,29 @@ OPERATIONS: Final[dict[str, ElementOperation]] = {
     "sin": ElementOperation("sin", "float"),
     "cos": ElementOperation("cos", "float"),
     "erf": ElementOperation("erf", "float"),
+    **{name: ElementOperation(name, "float") for name in ("tan", "asin", "acos", "atan", "atan2")},
+    **{name: ElementOperation(name, "float") for name in ("sinh", "cosh", "asinh", "acosh", "atanh")},
+    **{name: ElementOperation(name, "float") for name in ("log2", "log10", "logaddexp", "hypot")},
+    **{name: ElementOperation(name, "float") for name in ("trunc", "copysign", "nextafter")},
     "floor": ElementOperation("floor", "float"),
     "ceil": ElementOperation("ceil", "float"),
     "rint": ElementOperation("rint", "float"),
-    "isnan": ElementOperation("isnan", "float", True),
-    "isfinite": ElementOperation("isfinite", "float", True),
+    "isnan": ElementOperation("isnan", "inexact", "bool"),
+    "isfinite": ElementOperation("isfinite", "inexact", "bool"),
+    "isinf": ElementOperation("isinf", "inexact", "bool"),
+    "signbit": ElementOperation("signbit", "float", "bool"),
+    "sign": ElementOperation("sign", "real"),
+    "positive": ElementOperation("positive", "number"),
 }
 """The operations whose operands have one element type. `where`, casts, constants and parameters are apart."""
 
-TRANSCENDENTAL: Final = frozenset(("exp", "expm1", "log", "log1p", "tanh", "sin", "cos", "erf", "power"))
-"""The operations whose results may differ by 2 ulp between devices. All others give the same bits everywhere."""
+OF_LIBRARIES: Final = (
+    "exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "atan2", "sinh",
+    "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "hypot",
+)  # fmt: skip
+TRANSCENDENTAL: Final = frozenset((*OF_LIBRARIES, "power", "logaddexp", "angle"))
+"""The operations whose results may differ by a few ulp between devices. All others give the same bits everywhere, of
+real elements; of complex ones `abs` and `sqrt` may differ too."""
 
 
 def type_name(dtype: "np.dtype[np.generic]") -> str:
@@ -111,12 +135,6 @@ def memory_type(dtype: "np.dtype[Any]") -> str:
     return "unsigned char" if dtype.kind == "b" else SPELLINGS[dtype.name][0]
 
 
-def complex_struct(dtype: "np.dtype[Any]") -> str:
-    """Return the declaration of `Element`, a C++ type for the elements of c64 or c128 in memory."""
-    part = memory_type(np.dtype(f"f{dtype.itemsize // 2}"))
-    return f"struct alignas({dtype.itemsize}) Element {{\n    {part} real, imaginary;\n}};\n"
-
-
 def register_type(dtype: "np.dtype[Any]") -> str:
     """Return the C++ type of an element in a register: `float` for f16 and bf16."""
     return "float" if is_half(dtype) else "bool" if dtype.kind == "b" else memory_type(dtype)
@@ -125,6 +143,11 @@ def register_type(dtype: "np.dtype[Any]") -> str:
 def is_half(dtype: "np.dtype[Any]") -> bool:
     """True for f16 and bf16."""
     return dtype.itemsize == 2 and dtype.kind not in "iu"
+
+
+def register_dtype(dtype: "np.dtype[Any]") -> "np.dtype[Any]":
+    """Return the element type in which values are kept between operations: f32 for f16 and bf16."""
+    return np.dtype(np.float32) if is_half(dtype) else dtype
 
 
 # ---- memory and registers
@@ -146,6 +169,9 @@ _ROUND: Final = {"float16": "round_to_half", "bfloat16": "round_to_bfloat16"}
 
 def constant_text(value: Any, dtype: "np.dtype[Any]") -> str:
     """Return a number as a literal of the register's type."""
+    if dtype.kind == "c":
+        parts = [constant_text(part, part_type(dtype)) for part in (value.real, value.imag)]
+        return f"{register_type(dtype)}({', '.join(parts)})"
     if dtype.kind == "b":
         return "true" if value else "false"
     if dtype.kind in "iu":
@@ -175,25 +201,50 @@ _INFIX: Final = {
     "add": "+", "subtract": "-", "multiply": "*", "divide": "/", "less": "<", "less_equal": "<=", "greater": ">",
     "greater_equal": ">=", "equal": "==", "not_equal": "!=", "bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^",
 }  # fmt: skip
+_TESTED: Final = {
+    "isnan": "{a} != {a}", "isfinite": "{a} - {a} == 0", "isinf": "{a} == {a} && {a} - {a} != 0",
+    "signbit": "copysign{f}(1, {a}) < 0",
+}  # fmt: skip
+_OF_PARTS: Final = {
+    "real": "{a}.real", "imag": "{a}.imag", "conj": "{type}({a}.real, -{a}.imag)",
+    "isfinite": "{a}.real - {a}.real == 0 && {a}.imag - {a}.imag == 0",
+    "isinf": "({a}.real == {a}.real && {a}.real - {a}.real != 0) || ({a}.imag == {a}.imag && {a}.imag - {a}.imag != 0)",
+    "absolute": "hypot({a}.real, {a}.imag)", "angle": "atan2({a}.imag, {a}.real)",
+}  # fmt: skip
+"""The texts of complex operands that have no operator."""
+_OF_COMPLEX: Final = {"sqrt": "complex_sqrt", "exp": "complex_exp"}
 _WRAPPING: Final = {"add": "wrapping_add", "subtract": "wrapping_subtract", "multiply": "wrapping_multiply"}
 _LIBRARY: Final = {
-    "sqrt": "sqrt", "exp": "exp", "expm1": "expm1", "log": "log", "log1p": "log1p", "tanh": "tanh", "sin": "sin",
-    "cos": "cos", "erf": "erf", "power": "pow", "floor": "floor", "ceil": "ceil", "rint": "rint", "absolute": "fabs",
+    **{name: name for name in (*OF_LIBRARIES, "sqrt", "floor", "ceil", "rint", "trunc", "copysign", "nextafter")},
+    "power": "pow", "absolute": "fabs",
 }  # fmt: skip
 """Functions of CUDA's mathematical library; the f32 version has the suffix f."""
-_ROUNDS: Final = frozenset(("add", "subtract", "multiply", "divide", "floor_divide", "remainder")) | frozenset(
-    ("sqrt", "exp", "expm1", "log", "log1p", "tanh", "sin", "cos", "erf", "power")
-)
+_ROUNDS: Final = TRANSCENDENTAL | {"add", "subtract", "multiply", "divide", "floor_divide", "remainder", "sqrt"}
 """The operations whose result on f16 and bf16 must be rounded; the others give a number of the type."""
 
 
 def operation_text(operation: str, dtype: "np.dtype[Any]", operands: "tuple[str, ...]") -> CudaText:
     """Return the text of an operation on registers; `dtype` is the element type of the operands."""
+    if dtype.kind == "c" and operation in _OF_PARTS:
+        return CudaText(_OF_PARTS[operation].format(a=operands[0], type=register_type(dtype)))
+    if dtype.kind == "c" and operation in _OF_COMPLEX:
+        return CudaText(f"{_OF_COMPLEX[operation]}({operands[0]})", (_OF_COMPLEX[operation],))
     found = _plain_text(operation, dtype, operands)
     if is_half(dtype) and operation in _ROUNDS:
         rounding = _ROUND[dtype.name]
         return CudaText(f"{rounding}({found.text})", (*found.helpers, rounding))
     return found
+
+
+def combined_text(operation: str, number: "np.dtype[Any]", operands: tuple[str, str]) -> CudaText:
+    """Return the text that combines two numbers of a reduction or a running sum.
+
+    The product of 1 and a complex number is that number, as the identity of a reduction must have it. The formula of a
+    product makes a NaN of the 0 of 1 and an infinity.
+    """
+    if operation == "multiply" and number.kind == "c":
+        return CudaText(f"complex_factor({', '.join(operands)})", ("complex_factor",))
+    return operation_text(operation, number, operands)
 
 
 def _plain_text(operation: str, dtype: "np.dtype[Any]", operands: "tuple[str, ...]") -> CudaText:
@@ -203,6 +254,8 @@ def _plain_text(operation: str, dtype: "np.dtype[Any]", operands: "tuple[str, ..
         return _helper(_WRAPPING[operation], operands, dtype)
     if operation in _INFIX:
         return CudaText(f"{a} {_INFIX[operation]} {b}")
+    if operation in _TESTED:
+        return CudaText(_TESTED[operation].format(a=a, f="" if dtype.itemsize == 8 else "f"))
     match operation:
         case "negative":
             return _helper("wrapping_subtract", ("0", a), dtype) if whole else CudaText(f"-{a}")
@@ -210,10 +263,13 @@ def _plain_text(operation: str, dtype: "np.dtype[Any]", operands: "tuple[str, ..
             return CudaText(a) if dtype.kind == "u" else _helper("wrapping_absolute", operands, dtype)
         case "invert":
             return CudaText(f"!{a}" if dtype.kind == "b" else f"static_cast<{register_type(dtype)}>(~{a})")
-        case "isnan":
-            return CudaText(f"{a} != {a}")
-        case "isfinite":
-            return CudaText(f"{a} - {a} == 0")
+        case "positive":
+            return CudaText(a)
+        case "sign" | "logaddexp":
+            return _helper(operation, operands, dtype)
+        case "nextafter" if is_half(dtype):
+            name = "next_half" if dtype.name == "float16" else "next_bfloat16"
+            return CudaText(f"{name}({a}, {b})", (name,))
         case "minimum" | "maximum" if whole:
             return CudaText(f"{a} {'<' if operation == 'minimum' else '>'} {b} ? {a} : {b}")
         case "minimum" | "maximum":
@@ -237,6 +293,11 @@ def cast_text(source: "np.dtype[Any]", target: "np.dtype[Any]", a: str) -> CudaT
     """Return the text that converts a register to another element type."""
     if target.kind == "b":
         return CudaText(f"{a} != 0")
+    if target.kind == "c":
+        parts = [cast_text(source, part_type(target), a).text, "0"]
+        if source.kind == "c":
+            parts = [cast_text(part_type(source), part_type(target), f"{a}.{part}").text for part in ("real", "imag")]
+        return CudaText(f"{register_type(target)}({', '.join(parts)})")
     if target.name == "float16" and source.name == "float64":
         return CudaText(f"round_double_to_half({a})", ("round_double_to_half",))
     if is_half(target):
@@ -387,6 +448,116 @@ template <class T> __device__ __forceinline__ T floor_remainder_real(T a, T b) {
 }
 """,
     ),
+    "sign": (
+        (),
+        """\
+// A NaN stays one, and the sign of -0 is 0.
+template <class T> __device__ __forceinline__ T sign(T a) {
+    return static_cast<T>(a > 0 ? T(1) : a < 0 ? T(-1) : a == 0 ? T(0) : a);
+}
+""",
+    ),
+    "logaddexp": (
+        (),
+        """\
+// log(exp(a) + exp(b)). Equal operands may be infinite, where their difference is a NaN.
+template <class T> __device__ __forceinline__ T logaddexp(T a, T b) {
+    if (a == b) return a + T(0.693147180559945309417232121458);
+    const T apart = a - b;
+    if (apart != apart) return apart;
+    return (apart > 0 ? a : b) + log1p(exp(apart > 0 ? -apart : apart));
+}
+""",
+    ),
+    "complex_factor": (
+        (),
+        """\
+// A product in which 1 changes no bit.
+template <class T>
+__device__ __forceinline__ dagpu::complex<T> complex_factor(dagpu::complex<T> a, dagpu::complex<T> b) {
+    return a == T(1) ? b : b == T(1) ? a : a * b;
+}
+""",
+    ),
+    "complex_sqrt": (
+        (),
+        """\
+// The root in the right half of the plane, with the special cases of C's csqrt (C99, G.6.4.2). By the method of Hull,
+// Fairgrieve and Tang ("Implementing complex elementary functions using exception handling", 1994); scaled, so that
+// nothing on the way overflows or loses digits.
+__device__ __forceinline__ dagpu::complex<double> complex_sqrt(dagpu::complex<double> z) {
+    double a = z.real, b = z.imag, scale = 1;
+    if (a == 0 && b == 0) return dagpu::complex<double>(0, b);
+    if (b == b && b - b != 0) return dagpu::complex<double>(fabs(b), b);
+    if (a != a) return dagpu::complex<double>(a, a);
+    if (a - a != 0)
+        return copysign(1.0, a) < 0 ? dagpu::complex<double>(fabs(b - b), copysign(a, b))
+                                    : dagpu::complex<double>(a, copysign(b - b, b));
+    const double size = fmax(fabs(a), fabs(b));
+    if (size > 4e307) a *= 0.0625, b *= 0.0625, scale = 4;
+    if (size < 1e-290) a *= 18014398509481984.0, b *= 18014398509481984.0, scale = 7.450580596923828125e-09;
+    const double root = sqrt((fabs(a) + hypot(a, b)) * 0.5), other = fabs(b) / (2 * root);
+    return a >= 0 ? dagpu::complex<double>(scale * root, copysign(scale * other, b))
+                  : dagpu::complex<double>(scale * other, copysign(scale * root, b));
+}
+__device__ __forceinline__ dagpu::complex<float> complex_sqrt(dagpu::complex<float> z) {
+    const dagpu::complex<double> root = complex_sqrt(dagpu::complex<double>(z.real, z.imag));
+    return dagpu::complex<float>(static_cast<float>(root.real), static_cast<float>(root.imag));
+}
+""",
+    ),
+    "complex_exp": (
+        (),
+        """\
+// With the special cases of C's cexp (C99, G.6.3.1). Where exp(z.real) alone overflows or vanishes, its root is
+// multiplied in twice.
+template <class T> __device__ __forceinline__ dagpu::complex<T> complex_exp(dagpu::complex<T> z) {
+    const T size = exp(z.real);
+    if (z.imag == 0) return dagpu::complex<T>(size, z.imag);
+    if (z.imag - z.imag != 0) {
+        if (z.real - z.real == 0 || z.real != z.real) return dagpu::complex<T>(z.imag - z.imag, z.imag - z.imag);
+        return z.real < 0 ? dagpu::complex<T>(0, 0) : dagpu::complex<T>(z.real, z.imag - z.imag);
+    }
+    const T x = cos(z.imag), y = sin(z.imag);
+    if (z.real - z.real == 0 && (size == 0 || size - size != 0)) {
+        const T root = exp(z.real / 2);
+        return dagpu::complex<T>(root * x * root, root * y * root);
+    }
+    return dagpu::complex<T>(size * x, size * y);
+}
+""",
+    ),
+    "next_half": (
+        (),
+        """\
+// The next number of f16 after a, towards b; both are numbers of f16. Below 2^-14 they are 2^-24 apart, and above they
+// have 13 bits less than a float.
+__device__ __forceinline__ float next_half(float a, float b) {
+    if (a != a || b != b) return a + b;
+    if (a == b) return b;
+    const float size = fabsf(a), unit = 5.9604645e-08f, normal = 6.1035156e-05f;
+    if (a == 0) return copysignf(unit, b);
+    const bool away = (a < b) == (a > 0);
+    if (size < normal || (size == normal && !away)) return copysignf(away ? size + unit : size - unit, a);
+    if (size > 65504.0f) return copysignf(65504.0f, a);
+    if (size == 65504.0f && away) return copysignf(INFINITY, a);
+    return __uint_as_float(away ? __float_as_uint(a) + 0x2000u : __float_as_uint(a) - 0x2000u);
+}
+""",
+    ),
+    "next_bfloat16": (
+        (),
+        """\
+// The next number of bf16 after a, towards b; both are numbers of bf16, which are floats without their lower 16 bits.
+__device__ __forceinline__ float next_bfloat16(float a, float b) {
+    if (a != a || b != b) return a + b;
+    if (a == b) return b;
+    if (a == 0) return copysignf(__uint_as_float(0x10000u), b);
+    const bool away = (a < b) == (a > 0);
+    return __uint_as_float(away ? __float_as_uint(a) + 0x10000u : __float_as_uint(a) - 0x10000u);
+}
+""",
+    ),
 }
 """The helper functions, each with those that it calls and its text."""
 
@@ -403,224 +574,3 @@ def helper_texts(names: "set[str]") -> str:
         else:
             wanted[name] = None
     return "".join(HELPERS[name][1] for name in wanted)
-
-
-# ---- error function
-#
-# The error function, which NumPy does not have, for arrays of f32 and f64.
-#
-# The approximations are those of FreeBSD's s_erf.c (Sun Microsystems, 1993), with an error below 1 ulp. f32 is computed
-# in f64 and rounded.
-
-_TINY: Final = (
-    (1.28379167095512558561e-01, -3.25042107247001499370e-01, -2.84817495755985104766e-02, -5.77027029648944159157e-03,
-     -2.37630166566501626084e-05),
-    (1.0, 3.97917223959155352819e-01, 6.50222499887672944485e-02, 5.08130628187576562776e-03,
-     1.32494738004321644526e-04, -3.96022827877536812320e-06),
-)  # fmt: skip
-"""Numerator and denominator for |x| below 0.84375."""
-_NEAR: Final = (
-    (-2.36211856075265944077e-03, 4.14856118683748331666e-01, -3.72207876035701323847e-01, 3.18346619901161753674e-01,
-     -1.10894694282396677476e-01, 3.54783043256182359371e-02, -2.16637559486879084300e-03),
-    (1.0, 1.06420880400844228286e-01, 5.40397917702171048937e-01, 7.18286544141962662868e-02,
-     1.26171219808761642112e-01, 1.36370839120290507362e-02, 1.19844998467991074170e-02),
-)  # fmt: skip
-"""For |x| from there to 1.25, about 1."""
-_MIDDLE: Final = (
-    (-9.86494403484714822705e-03, -6.93858572707181764372e-01, -1.05586262253232909814e+01, -6.23753324503260060396e+01,
-     -1.62396669462573470355e+02, -1.84605092906711035994e+02, -8.12874355063065934246e+01,
-     -9.81432934416914548592e+00),
-    (1.0, 1.96512716674392571292e+01, 1.37657754143519042600e+02, 4.34565877475229228821e+02,
-     6.45387271733267880336e+02, 4.29008140027567833386e+02, 1.08635005541779435134e+02, 6.57024977031928170135e+00,
-     -6.04244152148580987438e-02),
-)  # fmt: skip
-"""For |x| from there to 1 / 0.35."""
-_FAR: Final = (
-    (-9.86494292470009928597e-03, -7.99283237680523006574e-01, -1.77579549177547519889e+01, -1.60636384855821916062e+02,
-     -6.37566443368389627722e+02, -1.02509513161107724954e+03, -4.83519191608651397019e+02),
-    (1.0, 3.03380607434824582924e+01, 3.25792512996573918826e+02, 1.53672958608443695994e+03,
-     3.19985821950859553908e+03, 2.55305040643316442583e+03, 4.74528541206955367215e+02, -2.24409524465858183362e+01),
-)  # fmt: skip
-"""For |x| from there to 6."""
-_ONE_PART: Final = 8.45062911510467529297e-01
-"""erf(1), as a number with few bits."""
-
-
-def erf(x: Any, out: Any = None) -> Any:
-    """Return the error function of each element, with the element type of `x`, in `out` if that is given."""
-    given = np.asarray(x)
-    found = _erf(np.atleast_1d(given).astype(np.float64)).reshape(given.shape).astype(given.dtype)
-    if out is None:
-        return found[()]
-    np.copyto(out, found)
-    return out
-
-
-def _erf(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    size = np.abs(x)
-    found = np.sign(x)  # NaN stays NaN; from 6 on it is 1
-    tiny = size < 0.84375
-    part = x[tiny]
-    found[tiny] = part + part * _ratio(_TINY, part * part)
-    near = ~tiny & (size < 1.25)
-    found[near] *= _ONE_PART + _ratio(_NEAR, size[near] - 1.0)
-    for table, low, high in ((_MIDDLE, 1.25, 1 / 0.35), (_FAR, 1 / 0.35, 6.0)):
-        inside = (size >= low) & (size < high)
-        part = size[inside]
-        # exp(-x * x) of the exact square: z is x without its lower bits, so that z * z is exact.
-        z = (part.view(np.int64) & ~np.int64(0xFFFFFFFF)).view(np.float64)
-        tail = np.exp(-z * z - 0.5625) * np.exp((z - part) * (z + part) + _ratio(table, 1.0 / (part * part)))
-        found[inside] *= 1.0 - tail / part
-    return found
-
-
-def _ratio(table: "tuple[tuple[float, ...], tuple[float, ...]]", x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the quotient of two polynomials; coefficients in rising order."""
-    numerator, denominator = (_polynomial(coefficients, x) for coefficients in table)
-    found: NDArray[np.float64] = numerator / denominator
-    return found
-
-
-def _polynomial(coefficients: "tuple[float, ...]", x: NDArray[np.float64]) -> NDArray[np.float64]:
-    found = np.full_like(x, coefficients[-1])
-    for coefficient in reversed(coefficients[:-1]):
-        found = found * x + coefficient
-    return found
-
-
-# ---- numpy operations
-#
-# The NumPy functions of the operations of an expression: the same bits as the CUDA text, and no warnings.
-#
-# Each function takes arrays or NumPy scalars, and an array for its result or None. The element type of the operands has
-# been checked. f16 and bf16 arrive as f32 with rounded values, and `numpy_function` rounds the result.
-
-Array: TypeAlias = NDArray[Any]
-NumpyFunction: TypeAlias = Callable[..., Any]
-"""A function `f(*operands, out=None)`, which returns its result; that is `out` if it is given."""
-
-
-def register_dtype(dtype: "np.dtype[Any]") -> "np.dtype[Any]":
-    """Return the element type in which values are kept between operations: f32 for f16 and bf16."""
-    return np.dtype(np.float32) if is_half(dtype) else dtype
-
-
-def round_half(x: Any, dtype: "np.dtype[Any]") -> Any:
-    """Return f32 numbers rounded to f16 or bf16, as f32."""
-    return x.astype(dtype).astype(np.float32)
-
-
-def numpy_function(operation: str, dtype: "np.dtype[Any]", result: "np.dtype[Any]") -> NumpyFunction:
-    """Return the function of an operation on operands of element type `dtype`, with a result of type `result`."""
-    found = _OWN.get(operation) or getattr(np, operation)
-    if operation in ("minimum", "maximum") and dtype.kind in "iu":
-        found = getattr(np, operation)
-    if not is_half(dtype) or result.kind == "b":
-        return found
-
-    def rounded(*operands: Any, out: Any = None) -> Any:
-        return _into(out, round_half(found(*operands), dtype))
-
-    return rounded
-
-
-def cast_function(source: "np.dtype[Any]", target: "np.dtype[Any]") -> NumpyFunction:
-    """Return the function that converts elements to another type."""
-
-    def cast(x: Any, out: Any = None) -> Any:
-        if target.kind == "b":
-            return np.not_equal(x, 0, out=out)
-        if is_half(target):
-            narrow = x.astype(np.float32) if target == ml_dtypes.bfloat16 else x
-            return _into(out, narrow.astype(target).astype(np.float32))
-        if out is None:
-            return x.astype(target)
-        np.copyto(out, x, casting="unsafe")
-        return out
-
-    del source
-    return cast
-
-
-def where(condition: Any, a: Any, b: Any, out: Any = None) -> Any:
-    """Return `a` where the condition holds, else `b`."""
-    return _into(out, np.where(condition, a, b))
-
-
-def _into(out: Any, found: Any) -> Any:
-    """Return a result, in `out` if that is given."""
-    if out is None:
-        return found
-    np.copyto(out, found)
-    return out
-
-
-def _numpy_extremum(choose: Any, combine: Any) -> NumpyFunction:
-    """Return `np.minimum` or `np.maximum` with -0 below 0; NumPy leaves open which of two zeros it gives.
-
-    Two equal floats have the same bits, unless they are zeros. So `combine`, `|` or `&` of the bits, is right for both.
-    """
-
-    def extremum(a: Any, b: Any, out: Any = None) -> Any:
-        number = a if isinstance(a, np.generic) else b if isinstance(b, np.generic) else None
-        if number is not None and number != 0:  # then no two zeros meet
-            return choose(a, b, out=out)
-        found = choose(a, b)
-        if number is not None and choose is np.maximum and not np.signbit(number):
-            return np.add(found, number, out=out)  # at least 0, so that this makes 0 of -0 and changes no other
-        zeros = np.equal(found, 0)
-        if zeros.any():
-            ties = zeros & np.equal(a, b)
-            bits = np.dtype(f"u{found.dtype.itemsize}")
-            both = combine(np.asarray(a).view(bits), np.asarray(b).view(bits)).view(found.dtype)
-            found = np.where(ties, both, found)
-        return _into(out, found)
-
-    return extremum
-
-
-def _power(a: Any, b: Any, out: Any = None) -> Any:
-    """Return `np.power`, with 0 for -0 and infinity for -infinity to the power of 0.5, as C and IEEE 754 have it.
-
-    NumPy takes a square root where the exponents are one number, and `pow` where they are an array.
-    """
-    roots = np.equal(b, 0.5)
-    if roots.any():
-        a = np.where(roots & (np.equal(a, 0) | np.equal(a, -np.inf)), np.abs(a), a)
-    return np.power(a, b, out=out)
-
-
-def _in_double(function: "np.ufunc") -> NumpyFunction:
-    """Return a function of NumPy computed in f64 and rounded, which is within 0.51 units in the last place of f32.
-
-    NumPy's own loops for f32 are off by up to 3.8 (log), 2.4 (exp), 2.6 (expm1), 1.9 (log1p) and 2.2 (tanh), by other
-    amounts on each kind of processor. This takes 1 to 2 ns for an element more, of blocks that NumPy converts.
-    """
-
-    def in_double(x: Any, out: Any = None) -> Any:
-        if isinstance(x, np.ndarray):
-            room = np.empty(x.shape, x.dtype) if out is None else out
-            return function(x, out=room, dtype=np.float64, casting="same_kind")
-        return _into(out, function(x, dtype=np.float64).astype(x.dtype))
-
-    return in_double
-
-
-IN_DOUBLE: Final = {name: _in_double(getattr(np, name)) for name in ("exp", "expm1", "log", "log1p", "tanh")}
-"""The operations that are computed in f64. `sin`, `cos` and `pow` of f32 are within 1.5 units, and twenty times as fast
-as in f64."""
-
-
-def writes_result(function: NumpyFunction) -> bool:
-    """Return true if a function writes its result into the array for it, and makes none on the way."""
-    return isinstance(function, np.ufunc) or any(function is each for each in IN_DOUBLE.values())
-
-
-_OWN: Final[dict[str, NumpyFunction]] = {
-    **IN_DOUBLE,
-    "minimum": _numpy_extremum(np.minimum, np.bitwise_or),
-    "maximum": _numpy_extremum(np.maximum, np.bitwise_and),
-    "erf": erf,
-    "power": _power,
-}
-"""The operations that NumPy lacks or leaves open; all others are its functions of the same name."""

@@ -1,9 +1,10 @@
 """What a compiler reads for a CUDA text: its headers, and its tokens with macros expanded.
 
-Nothing is evaluated but `#if 0` and `#if 1`. Under any other condition both branches are there, and a macro with
-several definitions becomes all of them, one after the other: more than the compiler sees, and not less. Where a text
-hides what it is, the result says so (`Preprocessed.unread`). Headers are read if quotes name them, or if they lie in
-the folder of the source. What else is in angle brackets is a library's, and a file that is not found the compiler's.
+`preprocess` evaluates nothing but `#if 0` and `#if 1`. Under any other condition both branches are there, and a macro
+with several definitions becomes all of them, one after the other: more than the compiler sees, and not less.
+`preprocess_decided` evaluates conditions, and marks what depends on unknown ones. Where a text hides what it is, the
+result says so (`Preprocessed.unread`). Headers are read if quotes name them, or if they lie in the folder of the
+source. What else is in angle brackets is a library's, and a file that is not found the compiler's.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias, final
 
+from dagpu.kernels.cuda_constants import value_of
 from dagpu.kernels.cuda_lexer import (
+    Decide,
     Definition,
     Directive,
     Token,
@@ -67,10 +70,29 @@ def preprocess(source: str, folder: Path | None = None, options: Sequence[str] =
         return Preprocessed(with_annotations(files.tokens), str(error))
 
 
+@lru_cache(maxsize=64)
+def preprocess_decided(source: str, folder: Path | None = None, options: tuple[str, ...] = ()) -> Preprocessed:
+    """Return the tokens as `preprocess`, but those that the compiler sees, with macros as they are where they stand.
+
+    Where a condition is unknown, both branches are there, between tokens `#`, and their tokens are `guarded`.
+    """
+    files = _Decided(folder, options)
+    try:
+        files.add_definitions(options)
+        files.add(source, folder, "")
+        files.expand()
+        return Preprocessed(with_annotations(files.tokens), "")
+    except _UnreadError as error:
+        return Preprocessed(with_annotations(files.tokens), str(error))
+
+
 # ---- files ------------------------------------------------------------------------------------
-@final
 class _Files:
     """The tokens of a text and of the files that it includes, in their order, and the definitions of macros."""
+
+    keeps_branches = False
+    """True if tokens `#` stand at the begin and the end of branches."""
+    decide: Decide | None = None
 
     def __init__(self, folder: Path | None, options: Sequence[str]) -> None:
         self.tokens: list[Token] = []
@@ -79,6 +101,8 @@ class _Files:
         self._folders = include_folders(options)
         self._open: list[Path] = []
         self._once = set[Path]()
+        self.missing = False
+        """True if a quoted header is not found."""
 
     def add_definitions(self, options: Sequence[str]) -> None:
         """Add the macros of a compiler's options: `-DNAME`, `-DNAME=text`, `-D NAME=text`, `--define-macro=NAME`."""
@@ -90,6 +114,14 @@ class _Files:
                 self._define(Directive("define", f"{name} {text if equals else '1'}", 0, False))
             waiting = not waiting and name == ""
 
+    def hide(self, why: str) -> None:
+        """Take note that the text has something that is not read here.
+
+        Raises:
+            _UnreadError: always, with the reason.
+        """
+        raise _UnreadError(why)
+
     def add(self, text: str, folder: Path | None, file: str) -> None:
         """Add the tokens of a text in this folder, and of what it includes.
 
@@ -97,12 +129,12 @@ class _Files:
             _UnreadError: it cannot be read through.
         """
         if not is_plain(text):
-            raise _UnreadError("has lines that compilers may divide differently")
+            self.hide("has lines that compilers may divide differently")
         if self._open and has_guard(text):
             self._once.add(self._open[-1])
-        for each in read_tokens(text):
+        for each in read_tokens(text, self.decide):
             if isinstance(each, Token):
-                if each.text != "#":  # the begin or the end of a branch
+                if each.text != "#" or self.keeps_branches:
                     self.tokens.append(each._replace(file=file) if file else each)
             elif each.word in ("include", "include_next", "import"):
                 self._include(each.rest, folder)
@@ -124,18 +156,125 @@ class _Files:
         end = {'"': '"', "<": ">"}.get(named[:1])
         name, closed, _ = named[1:].partition(end or " ")
         if end is None or not closed:
-            raise _UnreadError("includes a file that a macro names (name the file itself)")
+            self.hide("includes a file that a macro names (name the file itself)")
+            return
         beside = [] if folder is None else [folder]
-        places = self._folder if end == ">" else [*beside, *self._folder, *self._folders]
+        places = self._angled(name) if end == ">" else [*beside, *self._folder, *self._folders]
         found: Included | None = next(find_files(places, name), None)
         path = None if found is None else found.path.resolve()
-        if found is None or path is None or path in self._open or path in self._once:
+        if found is None or path is None:
+            self.missing |= end == '"'
+            return
+        if path in self._open or path in self._once:
             return
         if len(self._open) == _DEEPEST:
             raise _UnreadError("includes files that include each other without end")
         self._open.append(path)
         self.add(found.text, path.parent, name)
         self._open.pop()
+
+    def _angled(self, name: str) -> list[Path]:
+        """Return the folders in which a header in angle brackets is searched."""
+        return self._folder
+
+
+_OF_LIBRARIES: Final = re.compile(
+    r"(?:cub|thrust|cuda|cute|cutlass|cooperative_groups|nv|std|boost|Eigen|torch|ATen)/.*"
+)
+"""Headers in angle brackets that are not read even where an option names their folder: they are long, and declare no
+kernels of the user's."""
+_NEVER: Final = frozenset(
+    ("_WIN32", "_WIN64", "_MSC_VER", "__APPLE__", "__HIPCC__", "__HIP__", "__HIP_PLATFORM_AMD__",
+     "__HIP_PLATFORM_HCC__", "__OPENCL_VERSION__", "__INTELLISENSE__", "__SYCL_DEVICE_ONLY__")
+)  # fmt: skip
+"""Macros that no compiler of CUDA for Linux defines."""
+_OF_COMPILERS: Final = re.compile(r"_|CUDA(?:RT)?_VERSION|CUDA_NO_|CUDA_API_|CUB_|NV_|THRUST_|NDEBUG")
+"""Macros that a compiler or its headers may define."""
+_ALWAYS: Final[Mapping[str, int | None]] = {"__CUDACC__": 1, "__cplusplus": None, "__linux__": 1, "__x86_64__": None}
+"""Macros that each compiler of CUDA defines, with those values that are the same for all."""
+
+
+@final
+class _Decided(_Files):
+    """The tokens that a compiler sees: conditions are evaluated, and a macro has the definition that stands before."""
+
+    keeps_branches = True
+
+    def __init__(self, folder: Path | None, options: Sequence[str]) -> None:
+        super().__init__(folder, options)
+        self.decide = self._decide
+        self._expanded = 0
+
+    def expand(self) -> None:
+        """Expand the macros in what has been read since the last time."""
+        pending = self.tokens[self._expanded :]
+        if pending:
+            made = _Expansion(self.macros).of([(token, frozenset()) for token in pending])
+            self.tokens[self._expanded :] = [token for token, _ in made]
+        self._expanded = len(self.tokens)
+
+    def _define(self, directive: Directive) -> None:
+        if directive.word == "undef":
+            name = directive.rest.split()[0] if directive.rest.split() else ""
+            if name in self.macros:
+                self.expand()
+                known = self.macros.pop(name)
+                if directive.guarded:
+                    self.macros[name] = [each._replace(sure=False) for each in known]
+            return
+        found = read_definition(directive)
+        if found is not None and found[0] in self.macros and not directive.guarded:
+            if self.macros[found[0]] == [found[1]]:
+                return
+            self.expand()
+            del self.macros[found[0]]
+        super()._define(directive)
+
+    def hide(self, why: str) -> None:
+        """Take note that the text has something that is not read here: what it defines is not known."""
+        self.missing = True
+
+    def _angled(self, name: str) -> list[Path]:
+        return self._folder if _OF_LIBRARIES.fullmatch(name) else [*self._folder, *self._folders]
+
+    def _is_defined(self, name: str) -> bool | None:
+        """Return whether a macro is defined; None if that is not known."""
+        if name in self.macros:
+            return True if all(each.sure for each in self.macros[name]) else None
+        if name in _ALWAYS:
+            return True
+        if name in _NEVER:
+            return False
+        hidden = self.missing or _OF_COMPILERS.match(name)
+        return None if hidden else False
+
+    def _decide(self, word: str, condition: tuple[str, ...]) -> bool | None:
+        """Return whether a condition holds; None if that is not known."""
+        if word in ("ifdef", "ifndef"):
+            defined = self._is_defined(condition[0]) if condition else None
+            return None if defined is None else defined is (word == "ifdef")
+        asked: list[str] = []
+        unknown = "unknown"
+        at = 0
+        while at < len(condition):
+            if condition[at] == "defined":
+                bracket = condition[at + 1 : at + 2] == ("(",)
+                name = condition[at + 1 + bracket : at + 2 + bracket]
+                holds = self._is_defined(name[0]) if name else None
+                asked.append(unknown if holds is None else str(int(holds)))
+                at += 2 + 2 * bracket
+            else:
+                asked.append(condition[at])
+                at += 1
+        tokens = [(Token(text, 0, False), frozenset[str]()) for text in asked]
+        value = value_of([token.text for token, _ in _Expansion(self.macros).of(tokens)], self._number)
+        return None if value is None else bool(value)
+
+    def _number(self, name: str) -> int | None:
+        """Return the value of a word that is no macro in the condition of an `#if`: 0, if it surely is none."""
+        if name in _ALWAYS:
+            return _ALWAYS[name]
+        return 0 if name != "unknown" and self._is_defined(name) is False else None
 
 
 # ---- macros -----------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from dagpu.common.layout import Shape
+from dagpu.common.layout import Shape, part_type
 from dagpu.kernels.expression_text import safe_name
 from dagpu.kernels.generated_launch import (
     generated_kernel,
@@ -15,6 +15,7 @@ from dagpu.kernels.generated_launch import (
     output,
     tensor_input,
 )
+from dagpu.kernels.numpy_operations import Array, complex_factor
 from dagpu.kernels.numpy_twin import (
     NBYTES,
     SCRATCH,
@@ -25,14 +26,7 @@ from dagpu.kernels.numpy_twin import (
     shaped,
     until_cancelled,
 )
-from dagpu.kernels.operations import (
-    Array,
-    helper_texts,
-    memory_type,
-    operation_text,
-    register_type,
-    store_text,
-)
+from dagpu.kernels.operations import combined_text, helper_texts, memory_type, register_type, store_text
 from dagpu.kernels.reduction_order import (
     COUNTED,
     QUICK,
@@ -64,7 +58,12 @@ __global__ void {name}(Tile<{out}, 2> out{formals}) {{
 {results}    }}
 }}
 """
-SQUARE: Final = "template <class T> __device__ __forceinline__ T square(T x) { return x * x; }\n"
+SQUARE: Final = """\
+template <class T> __device__ __forceinline__ T square(T x) { return x * x; }
+template <class T> __device__ __forceinline__ T square(dagpu::complex<T> x) {
+    return x.real * x.real + x.imag * x.imag;
+}
+"""
 
 
 @cache
@@ -89,7 +88,7 @@ def reduction_kernel(
 
 def count_params(name: str, number: "np.dtype[Any]", last: bool) -> list[Param]:
     """Return the parameter for the count by which the last pass of a mean divides."""
-    return [number_input("count", number, name)] if last and STEPS[name].finish in COUNTED else []
+    return [number_input("count", part_type(number), name)] if last and STEPS[name].finish in COUNTED else []
 
 
 def pass_text(
@@ -110,7 +109,7 @@ def pass_text(
     helpers: set[str] = set(elements.helpers)
 
     def combined(a: str, b: str) -> str:
-        text = operation_text(step.operation, number, (a, b))
+        text = combined_text(step.operation, number, (a, b))
         helpers.update(text.helpers)
         return text.text
 
@@ -134,7 +133,9 @@ def pass_text(
     return f"{helper_texts(helpers)}{square}{elements.functions}" + TEXT.format(
         name=kernel,
         out=memory_type(target),
-        formals=f"{elements.formals}, {register} count" if finish in COUNTED else elements.formals,
+        formals=f"{elements.formals}, {register_type(part_type(number))} count"
+        if finish in COUNTED
+        else elements.formals,
         early=early_text(*ends),
         head=walk.head(),
         number=register,
@@ -176,8 +177,9 @@ def pass_twin(
     last."""
     step = STEPS[name]
     start, finish = step.start if ends[0] else "itself", step.finish if ends[1] else "itself"
-    if step.operation in ("add", "multiply") and number.kind == "f":
-        combine = np.add if step.operation == "add" else np.multiply
+    if step.operation in ("add", "multiply") and number.kind in "fc":
+        products: Any = PRODUCTS if number.kind == "c" else np.multiply
+        combine = np.add if step.operation == "add" else products
         does = Combination(combine, identity(step.operation, number), start == "square")
         in_spans = partial(reduce_in_order, does, order)
     else:
@@ -191,7 +193,8 @@ def pass_twin(
         found = np.empty(out.shape, number)
         in_spans(rows, found)
         if finish in COUNTED:
-            found /= number.type(count)
+            part = part_type(number)
+            np.divide(found.view(part), part.type(count), out=found.view(part))
         if finish in ("sqrt", "root"):
             np.sqrt(found, out=found)
         np.copyto(out, found, casting="unsafe")
@@ -261,10 +264,36 @@ Taken: TypeAlias = tuple[Bytes, ...]
 
 
 @final
+class ComplexProducts:
+    """Multiplies complex numbers as the CUDA text of `combined_text` does. It has the part of a ufunc that is used."""
+
+    def __call__(self, a: Any, b: Any, out: Array | None = None) -> Any:
+        return complex_factor(a, b, out)
+
+    def reduce(self, block: Array, axis: int, _dtype: None, out: Array | None, *, initial: None) -> Array:
+        """Multiply along an axis, one after the other. The block has an element along it."""
+        del initial
+        lines = np.moveaxis(block, axis, 0)
+        found: Array = np.array(lines[0]) if out is None else out
+        found[...] = lines[0]
+        for line in lines[1:]:
+            self(found, line, found)
+        return found
+
+    def accumulate(self, numbers: Array) -> Array:
+        """Return the products of the first numbers of one axis; only the last of them is right."""
+        last: Array = self.reduce(numbers, 0, None, None, initial=None)[None]
+        return last
+
+
+PRODUCTS: Final = ComplexProducts()
+
+
+@final
 class Combination(NamedTuple):
     """What is done with the elements of rows."""
 
-    combine: "np.ufunc"
+    combine: "np.ufunc | ComplexProducts"
     """Adds or multiplies."""
     nothing: Any
     """The number that changes no other, of the type in which numbers are combined."""
@@ -274,6 +303,10 @@ class Combination(NamedTuple):
     def numbers(self, elements: Array) -> Array:
         """Return the numbers that elements become."""
         dtype = self.nothing.dtype
+        if self.squared and elements.dtype.kind == "c":
+            parts: Any = elements
+            sizes: Array = np.square(parts.real) + np.square(parts.imag)
+            return sizes
         found = elements if elements.dtype == dtype else elements.astype(dtype)
         return np.square(found) if self.squared else found
 
@@ -304,7 +337,9 @@ def reduce_in_order(does: Combination, order: ReductionOrder, rows: Array | Grou
 
 def _one_by_one(does: Combination, order: ReductionOrder, rows: Array) -> Any:
     """Reduce a few elements, of shape (length, 1)."""
-    both = operator.add if does.combine is np.add else operator.mul  # a ufunc takes six times as long for two scalars
+    # a ufunc takes six times as long for two scalars
+    quick: dict[Any, Any] = {np.add: operator.add, np.multiply: operator.mul}
+    both = quick.get(does.combine, does.combine)
     numbers, left = list(does.numbers(rows[:, 0])), order.width
     for factor in (1, *order.folds):
         left //= factor

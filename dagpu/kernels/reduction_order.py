@@ -21,8 +21,15 @@ from typing import Any, Final, NamedTuple, TypeAlias, final
 
 import numpy as np
 
-from dagpu.common.layout import Shape
-from dagpu.kernels.operations import Domain, constant_text, load_text, operation_text, register_dtype
+from dagpu.common.layout import Shape, part_type
+from dagpu.kernels.operations import (
+    Domain,
+    constant_text,
+    load_text,
+    operation_text,
+    register_dtype,
+    register_type,
+)
 from dagpu.kernels.row_elements import Operand, coordinate_texts, extent_along, neighbour_reads
 
 THREADS: Final = 256
@@ -157,9 +164,9 @@ def merge_axes(shape: Shape, reduced: tuple[bool, ...], *, contiguous: bool) -> 
 class ReductionStep(NamedTuple):
     """A reduction: the operation that combines two numbers, and the element types that it accepts.
 
-    `start` is what each element becomes: itself, its square, or whether it is not 0. `finish` is what becomes of the
-    last number: itself, its square root ("sqrt"), its quotient by a count ("mean"), or the square root of that quotient
-    ("root").
+    `start` is what each element becomes: itself, the square of its size, or whether it is not 0. `finish` is what
+    becomes of the last number: itself, its square root ("sqrt"), its quotient by a count ("mean"), or the square root
+    of that quotient ("root").
     """
 
     operation: str
@@ -171,10 +178,10 @@ class ReductionStep(NamedTuple):
 REDUCTIONS: Final[dict[str, ReductionStep]] = {
     "sum": ReductionStep("add", "number"),
     "prod": ReductionStep("multiply", "number"),
-    "mean": ReductionStep("add", "float", finish="mean"),
-    "norm": ReductionStep("add", "float", start="square", finish="sqrt"),
-    "amin": ReductionStep("minimum", "number"),
-    "amax": ReductionStep("maximum", "number"),
+    "mean": ReductionStep("add", "inexact", finish="mean"),
+    "norm": ReductionStep("add", "inexact", start="square", finish="sqrt"),
+    "amin": ReductionStep("minimum", "real"),
+    "amax": ReductionStep("maximum", "real"),
     "any": ReductionStep("bitwise_or", "any", start="test"),
     "all": ReductionStep("bitwise_and", "any", start="test"),
 }
@@ -193,19 +200,20 @@ COUNTED: Final = ("mean", "root")
 
 def number_type(name: str, dtype: "np.dtype[Any]") -> "np.dtype[Any]":
     """Return the type in which a reduction of elements of this type combines numbers."""
-    return np.dtype(np.bool_) if STEPS[name].start == "test" else register_dtype(dtype)
+    return register_dtype(result_type(name, dtype))
 
 
 def result_type(name: str, dtype: "np.dtype[Any]") -> "np.dtype[Any]":
-    """Return the element type of the result: that of the input, or bool."""
-    return np.dtype(np.bool_) if STEPS[name].start == "test" else dtype
+    """Return the element type of the result: that of the input, bool, or for norms that of the parts of the input."""
+    types = {"itself": dtype, "square": part_type(dtype), "test": np.dtype(np.bool_)}
+    return types[STEPS[name].start]
 
 
 def identity(operation: str, dtype: "np.dtype[Any]") -> Any:
     """Return the number that changes no other when it is combined with it. For sums of floats this is -0."""
     match operation:
         case "add":
-            return dtype.type(-0.0) if dtype.kind == "f" else dtype.type(0)
+            return dtype.type({"f": -0.0, "c": complex(-0.0, -0.0)}.get(dtype.kind, 0))
         case "multiply":
             return dtype.type(1)
         case "bitwise_or" | "bitwise_and":
@@ -231,6 +239,8 @@ def start_text(start: str, x: str) -> str:
 def finish_text(finish: str, x: str, dtype: "np.dtype[Any]") -> str:
     """Return the text of what the last number becomes."""
     quotient = f"{x} / count" if finish in COUNTED else x
+    if finish in COUNTED and dtype.kind == "c":
+        return f"{register_type(dtype)}({x}.real / count, {x}.imag / count)"
     return operation_text("sqrt", dtype, (quotient,)).text if finish in ("sqrt", "root") else quotient
 
 

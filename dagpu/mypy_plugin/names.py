@@ -39,6 +39,11 @@ OUTLASTS_FEED: Final = _all(facts.OUTLASTS_FEED)
 """Attributes of a feed that remain after its block."""
 
 DEVICE_OP: Final = full_name("DeviceOp")
+_TWO_SIDED: Final = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift"]
+OPERATOR_METHODS: Final = (
+    *_TWO_SIDED, *[f"r{name}" for name in _TWO_SIDED], "matmul", "lt", "le", "gt", "ge", "eq", "ne", "neg", "pos",
+    "abs", "invert",
+)  # fmt: skip
 STATIC: Final = full_name("Static")
 BORROWED: Final = full_name("Borrowed")
 NO_ALLOC: Final = full_name("NoAlloc")
@@ -46,6 +51,8 @@ KERNEL: Final = full_name("Kernel")
 KERNEL_CALL: Final = full_name("Kernel.__call__")
 NEW_OUTPUT: Final = full_name("NewOutput")
 NEW_OUTPUT_CALL: Final = full_name("NewOutput.__call__")
+NEW_OUTPUTS: Final = full_name("NewOutputs")
+NEW_OUTPUTS_CALL: Final = full_name("NewOutputs.__call__")
 KERNEL_DECORATOR: Final = full_name("kernel")
 SOURCE: Final = full_name("Source")
 MAKE_SOURCE: Final = full_name("source")
@@ -92,7 +99,7 @@ PIPELINE_CALL: Final = full_name("Pipeline.__call__")
 PIPELINE_DECORATOR: Final = full_name("pipeline")
 
 TAKES_ALL: Final = {
-    **dict.fromkeys((KERNEL_CALL, NEW_OUTPUT_CALL), "being passed to a kernel"),
+    **dict.fromkeys((KERNEL_CALL, NEW_OUTPUT_CALL, NEW_OUTPUTS_CALL), "being passed to a kernel"),
     **dict.fromkeys((FOREIGN_CALL, FOREIGN_FUNCTION_CALL), "being passed to a foreign op"),
     **dict.fromkeys(
         (EXPRESSION_CALL, REDUCED_EXPRESSION_CALL, EXPRESSION_INTO, EXPRESSION_UPDATE), "being passed to an expression"

@@ -19,13 +19,11 @@ from typing_extensions import TypeVar
 from dagpu.common.compiled import READER
 from dagpu.common.errors import NotReadyError
 from dagpu.common.frozen import Slot
-from dagpu.common.layout import NewShape, Shape
+from dagpu.common.layout import Index, NewShape, Shape
 from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import check_function, check_path, no_attribute, wrong_argument
 from dagpu.handles import (
-    ARITHMETIC,
     ARRAY_NAMES,
-    CONTENTS,
     HANDLE_NAMES,
     HANDLES,
     READING,
@@ -38,6 +36,7 @@ from dagpu.handles import (
     device_call,
 )
 from dagpu.handles.device_handles import Device, Stream
+from dagpu.handles.operators import Operators, refuse_divmod
 
 if TYPE_CHECKING:
     from dagpu.ops.graph import Captured, CudaGraph, Scope  # result types; imported by no running code
@@ -145,7 +144,7 @@ def _as_tuple(extents: Any) -> Any:
     return tuple(extents) if isinstance(extents, list | np.ndarray) else extents
 
 
-class DeviceOp(Generic[_T_co, _L_co, _G_co]):
+class DeviceOp(Operators[_T_co, _L_co], Generic[_T_co, _L_co, _G_co]):
     """An immutable description of device work with a result of type `T`.
 
     `L` is `Static` if the op holds no borrow, `G` is `NoAlloc` if it does not allocate. Run it with `await op`,
@@ -417,6 +416,49 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
         return NODES.value.map(self, NODES.value.reshape(_as_tuple(shape)), here())
 
     @overload
+    def __getitem__(
+        self: "DeviceOp[Tensor[_N], _L_co, _G_co]", index: Index
+    ) -> "DeviceOp[Tensor[_N], _L_co, _G_co]": ...
+    @overload
+    def __getitem__(
+        self: "DeviceOp[SharedTensor[_N], _L_co, _G_co]", index: Index
+    ) -> "DeviceOp[SharedTensor[_N], _L_co, _G_co]": ...
+    @overload
+    def __getitem__(
+        self: "DeviceOp[TensorRef[_N], _L_co, _G_co]", index: Index
+    ) -> "DeviceOp[TensorRef[_N], _L_co, _G_co]": ...
+    @overload
+    def __getitem__(
+        self: "DeviceOp[TensorMut[_N], _L_co, _G_co]", index: Index
+    ) -> "DeviceOp[TensorMut[_N], _L_co, _G_co]": ...
+    @leaves_run
+    def __getitem__(self, index: Index) -> Any:
+        """Apply `t[index]` to the result, a tensor of any kind, which moves: a part of a `Tensor` owns its memory.
+
+        It is a view, and copies nothing: `op[1:, ::2]`, `op[-1]`, `op[..., None]`.
+        """
+        return NODES.value.part(self, index, here())
+
+    @overload
+    def view(self: "DeviceOp[Tensor[Any], _L_co, _G_co]", dtype: type[_N]) -> "DeviceOp[Tensor[_N], _L_co, _G_co]": ...
+    @overload
+    def view(
+        self: "DeviceOp[SharedTensor[Any], _L_co, _G_co]", dtype: type[_N]
+    ) -> "DeviceOp[SharedTensor[_N], _L_co, _G_co]": ...
+    @overload
+    def view(
+        self: "DeviceOp[TensorRef[Any], _L_co, _G_co]", dtype: type[_N]
+    ) -> "DeviceOp[TensorRef[_N], _L_co, _G_co]": ...
+    @overload
+    def view(
+        self: "DeviceOp[TensorMut[Any], _L_co, _G_co]", dtype: type[_N]
+    ) -> "DeviceOp[TensorMut[_N], _L_co, _G_co]": ...
+    @leaves_run
+    def view(self, dtype: Any) -> Any:
+        """Apply `t.view(dtype)` to the result, a tensor of any kind, which moves: its bytes as other elements."""
+        return NODES.value.reread(self, dtype, here())
+
+    @overload
     def to_host(self: "DeviceOp[Tensor[_N], _L_co, _G_co]") -> "DeviceOp[NDArray[_N], _L_co]": ...
     @overload
     def to_host(self: "DeviceOp[SharedTensor[_N], _L_co, _G_co]") -> "DeviceOp[NDArray[_N], _L_co]": ...
@@ -505,50 +547,29 @@ class DeviceOp(Generic[_T_co, _L_co, _G_co]):
 
         @leaves_run
         def __bool__(self) -> bool:
-            raise TypeError(f"{self!r} is a description, neither true nor false. Run it, and test its result.")
+            raise TypeError(
+                f"{self!r} is a description, neither true nor false. Run it, and test its result. Masks are combined "
+                "by & | and ~, with each comparison in brackets."
+            )
 
         @leaves_run
         def __iter__(self) -> NoReturn:
             raise TypeError(f"{self!r} cannot be unpacked: it has not run. Say .unzip() for an op of each component.")
 
-        @leaves_run
-        def __getitem__(self, _index: object) -> NoReturn:
-            raise TypeError(
-                f"{self!r} has no items: it has not run. Say .first() or .unzip() for the parts of a tuple; "
-                "a part of a tensor is op.map(lambda t: t.slice(slice(1, None))), "
-                "the contents of a tensor come with op.to_host().sync()."
-            )
-
-        def _not_ready(self, more: str = "") -> NotReadyError:
-            """Return the error for a use that needs the contents. `more` is added to its cure."""
+        def _not_ready(self) -> NotReadyError:
+            """Return the error for a use that needs the contents."""
             return NotReadyError(
-                f"{self!r} is a description and has no contents. Run it: op.sync(), or await op in a trio task{more}; "
+                f"{self!r} is a description and has no contents. Run it: op.sync(), or await op in a trio task; "
                 "a tensor's contents come with op.to_host().sync()."
-            )
-
-        @leaves_run
-        def _no_arithmetic(self, *_others: object) -> NoReturn:
-            raise self._not_ready(
-                ". Arithmetic on a device is what kernels are for (@kernel), and expressions: "
-                "expr(f32, f32)(lambda x, y: x + y)(a, b)"
             )
 
         @leaves_run
         def _no_contents(self, *_args: object, **_kwargs: object) -> NoReturn:
             raise self._not_ready()
 
-        vars().update(dict.fromkeys(ARITHMETIC, _no_arithmetic) | dict.fromkeys(READING, _no_contents))
+        __divmod__ = __rdivmod__ = refuse_divmod
+        vars().update(dict.fromkeys(READING, _no_contents))
         __setitem__ = __delitem__ = _no_contents
-
-        @leaves_run
-        def __eq__(self, other: object) -> bool:
-            """Compare ops by identity. Raise for another op, a handle, a number or an array: that would compare
-            contents."""
-            if other is not self and isinstance(other, (DeviceOp, *CONTENTS)):
-                raise self._not_ready(". Whether two names mean one op says a is b, and `in` of a set, not of a list")
-            return True if other is self else NotImplemented
-
-        __hash__ = object.__hash__  # a class that defines `__eq__` loses the inherited one
 
         @leaves_run
         def __getattr__(self, name: str) -> NoReturn:
@@ -600,9 +621,11 @@ class Nodes:
     unzip: Callable[[_Op, int | None, Origin], tuple[_Op, ...]]
     to_host: Callable[[_Op, Origin], _Op]
     inspect: Callable[[Callable[[Any], object]], object]
-    """`inspect`, and the fields from here to `share`, make or are functions for `map`."""
+    """`inspect`, and the fields from here to `share` but for `part` and `reread`, make or are functions for `map`."""
     cut: Callable[[Any, bool], object]
     reshape: Callable[[Any], object]
+    part: Callable[[_Op, Any, Origin], _Op]
+    reread: Callable[[_Op, Any, Origin], _Op]
     first: object
     last: object
     uncut: object
@@ -632,3 +655,4 @@ RUNNER: Final = Slot[Runner]("dagpu.runtime.interpreter")
 
 if READER is not None:  # the name of a method is looked up in the class: without a frame of Python
     DeviceOp.sync = READER.sync_method(DeviceOp, DeviceOp.sync)  # type: ignore[method-assign]  # the same, in C
+    DeviceOp.__await__ = READER.await_method(DeviceOp, DeviceOp.__await__)  # type: ignore[method-assign]  # as `sync`

@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 from dagpu.common.containers import values_in
 from dagpu.common.errors import ShapeError
 from dagpu.common.frozen import frozen, plain
+from dagpu.common.layout import Layout, reshape_layout, viewed_type
 from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import as_whole_number, format_value, wrong_argument
 from dagpu.handles import HANDLES, partition_handle, reshape_handle, share_tensor, unpartition_handle
@@ -17,6 +18,7 @@ from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.tensors import move_handles
 from dagpu.ops.base import Borrowed, DeviceOp, MayAlloc, NoAlloc, Place, Static, cure_by_await
 from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.ops.parts import Part, Reread, plain_index
 from dagpu.ops.single_flight import Once
 
 _T = TypeVar("_T")
@@ -365,7 +367,7 @@ def _produces_one_value(op: DeviceOp[Any, Any, Any]) -> bool:
         case Value():
             return not isinstance(op.content, tuple | list)
         case Map():
-            return isinstance(op.f, Cut | Reshape | Uncut | Share)
+            return isinstance(op.f, Cut | Reshape | Part | Reread | Uncut | Share)
         case ToHost():
             return True
         case Zip() | Launch() | Then() | HostCall() | Unzip():
@@ -454,6 +456,34 @@ def nodes_of(
     return list(found)
 
 
+def part_of(op: DeviceOp[Any, Any, Any], index: Any, origin: Origin) -> Map[Any]:
+    """Build the op that `op[index]` returns."""
+    if arity(op) is not None:
+        raise ShapeError(
+            f"[] at {describe(origin)} of {op!r}, whose result is a tuple. Pick a part of it with .first() or .unzip()."
+        )
+    if produces_host_data(op):
+        raise ShapeError(
+            f"[] at {describe(origin)} of {op!r}, whose result is on the host. Slice the tensor before .to_host(), or "
+            "the array: .map(lambda array: array[1:])."
+        )
+    try:
+        return Map(op, Part(plain_index(index)), origin)
+    except ShapeError as error:
+        raise ShapeError(f"[] at {describe(origin)} of {op!r}: {error}") from None
+
+
+def reread_as(op: DeviceOp[Any, Any, Any], dtype: Any, origin: Origin) -> Map[Any]:
+    """Build the op that `op.view(dtype)` returns."""
+    found = viewed_type(dtype)
+    if found is None:
+        raise ShapeError(
+            f"view() at {describe(origin)} of {op!r}: {format_value(dtype)} is not an element type. Say op.view(i32), "
+            "with i32 from dagpu; another shape is op.reshape(shape)."
+        )
+    return Map(op, Reread(found.name), origin)
+
+
 # ---- node functions
 #
 # The functions that `Map` and `Then` apply for fluent methods and pipelines: data, so that a plan can be found by the
@@ -487,6 +517,9 @@ class Reshape:
 
     def apply(self, t: Any, where: Origin) -> Any:
         return reshape_handle(t, self.shape, where)
+
+    def layout_of(self, layout: Layout) -> Layout:
+        return reshape_layout(layout, self.shape)
 
 
 @final
@@ -592,12 +625,32 @@ class ByResults:
     f: Callable[[Any], DeviceOp[Any, Any, Any]]
     name: str
     """The name of the op in messages and pictures."""
+    folded: tuple[DeviceOp[Any, Any, Any], ...] = ()
+    """The ops whose work is part of this op's, so that none of them is a result of its own in a run."""
+    numbers: tuple[Any, ...] = ()
+    """Numbers that follow the results, as arguments of the kernel: a plan serves others."""
+    layout: Layout | None = None
+    """The layout of the result, if it is known."""
 
     def __call__(self, results: Any) -> DeviceOp[Any, Any, Any]:
         return self.f(results)
 
 
+@final
+@frozen
+class ByTrace:
+    """A function of dagpu's that builds an op of the results of others and of the state of the trace: the first of its
+    arguments is the result, the second the evaluation."""
+
+    f: Callable[[Any, Any], DeviceOp[Any, Any, Any]]
+    name: str
+    """The name of the op in messages and pictures."""
+
+    def __call__(self, result: Any) -> DeviceOp[Any, Any, Any]:
+        raise AssertionError  # the trace calls `f` itself
+
+
 pipeline_numbers: Final = itertools.count()
 
 FIRST, LAST, UNCUT, SHARE = Item(0), Item(-1), Uncut(), Share()
-BUILT_IN = frozenset((Cut, Reshape, Uncut, Share, Item, Outputs, Components))
+BUILT_IN = frozenset((Cut, Reshape, Part, Reread, Uncut, Share, Item, Outputs, Components))

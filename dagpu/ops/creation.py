@@ -14,7 +14,7 @@ from typing_extensions import TypeVar
 
 from dagpu.common.errors import BorrowError, NotReadyError, ShapeError
 from dagpu.common.frozen import frozen
-from dagpu.common.layout import Shape, as_shape, bf16, conversion_cure, element_type
+from dagpu.common.layout import Shape, as_shape, bf16, conversion_cure, element_type, share_bytes
 from dagpu.common.places import Origin, describe, here, leaves_run, without_our_frames
 from dagpu.common.wrong_arguments import add_call_place, as_whole_number, format_value, wrong_argument
 from dagpu.handles import (
@@ -26,6 +26,7 @@ from dagpu.handles import (
     TensorMut,
     TensorRef,
     find_live_state,
+    live_state,
     move_handle,
 )
 from dagpu.handles.symbolic import SymbolicArray, SymbolicNumber, read_value
@@ -44,6 +45,7 @@ from dagpu.ops.initializers import (
     Uniform,
     check_recipe,
 )
+from dagpu.ops.recording import recorded
 
 # ---- seeds
 
@@ -200,6 +202,8 @@ def wanted_element_type(dtype: Any, origin: Origin, what: str) -> "np.dtype[Any]
     if isinstance(dtype, type | str | np.dtype) and not short:  # NumPy accepts others, such as None
         try:
             found = element_type(np.dtype(dtype))
+            if found is not None and found.names is not None and not isinstance(dtype, np.dtype):
+                found = None  # "f4," is a structure, too
         except Exception:  # for a text NumPy raises TypeError, ValueError or SyntaxError, or warns
             pass
     if found is None:
@@ -309,6 +313,11 @@ def full(
     except BaseException as error:
         without_our_frames(error)
         raise
+
+
+def filled(shape: Shape, dtype: "np.dtype[Any]", fill_value: Any, what: str, origin: Origin) -> Alloc[Any]:
+    """Return the op of `full` for a call of the function `what`, with its errors."""
+    return _alloc(shape, dtype.type, Constant(_check_number(fill_value, what, "fill_value")), what, origin)
 
 
 def _or_from_start(of_stop: Callable[..., Any]) -> Callable[..., Any]:
@@ -524,7 +533,7 @@ def copied(t: Any, dtype: "np.dtype[Any] | None", what: str, origin: Origin) -> 
 
     Raises:
         MovedError: the handle has been moved before.
-        ShapeError: it is neither a handle nor an op, or one of the element types is complex and the other is not.
+        ShapeError: it is neither a handle nor an op, or complex elements are to become real ones.
     """
     if isinstance(t, DeviceOp):
 
@@ -550,11 +559,17 @@ def _check_source(t: Any, call: str, origin: Origin) -> Any:
 
 
 def _check_conversion(source: "np.dtype[Any]", target: "np.dtype[Any]", what: str, origin: Origin) -> None:
-    """Raise a ShapeError for a conversion between real and complex elements, which would lose or invent a part."""
-    if (source.kind == "c") is not (target.kind == "c"):
+    """Raise a ShapeError for a conversion of complex elements to real ones, which would lose a part, or of
+    structures."""
+    if source != target and (source.names is not None or target.names is not None):
         raise ShapeError(
-            f"{what} at {describe(origin)}: elements of {source.name} are not converted to {target.name}. Convert on "
-            "the host: from_host(array.real), from_host(array.astype(np.complex64))."
+            f"{what} at {describe(origin)}: structures are not converted. Convert on the host: "
+            "from_host(array[field]), from_host(array.astype(dtype))."
+        )
+    if source.kind == "c" and target.kind != "c":
+        raise ShapeError(
+            f"{what} at {describe(origin)}: elements of {source.name} have two parts, and those of {target.name} hold "
+            "one. Say which is meant: array.real(t), array.imag(t), or the size, array.abs(t)."
         )
 
 
@@ -582,6 +597,7 @@ def dup(t: Tensor[_D] | SharedTensor[_D]) -> DeviceOp[Tensor[_D]]: ...
 def dup(t: TensorRef[_D] | TensorMut[_D]) -> DeviceOp[Tensor[_D], Borrowed]: ...
 @overload
 def dup(t: _OpOf[_D]) -> DeviceOp[Tensor[_D], Any]: ...
+@recorded
 @leaves_run
 def dup(t: Any) -> Any:
     """Copy `t` to a new contiguous tensor, on the device where the op is placed (`.on(...)`), or else on that of `t`.
@@ -612,7 +628,7 @@ def memcpy(
             f"memcpy at {describe(origin)}: from {src.dtype.name} {src.shape} to {dst.dtype.name} {dst.shape}. "
             "Shape and element type must be equal; see convert(...) and reshape(...)."
         )
-    if storage_key(dst) is storage_key(src):
+    if storage_key(dst) is storage_key(src) and share_bytes(live_state(dst).layout, live_state(src).layout):
         raise BorrowError(
             f"memcpy at {describe(origin)}: source and destination are the same tensor, lent for writing and used for "
             "reading at once. Copy it before: copy = dup(t.borrow()).sync()."
@@ -627,13 +643,14 @@ def convert(t: Tensor[Any] | SharedTensor[Any], dtype: type[_E]) -> DeviceOp[Ten
 def convert(t: TensorRef[Any] | TensorMut[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E], Borrowed]: ...
 @overload
 def convert(t: _OpOf[Any], dtype: type[_E]) -> DeviceOp[Tensor[_E], Any]: ...
+@recorded
 @leaves_run
 def convert(t: Any, dtype: Any) -> Any:
     """Copy `t` to another element type, by C's rules of conversion. Moves a `Tensor` or `TensorMut`, as `dup` does. Of
-    an op its result is converted.
+    an op its result is converted. A real number becomes a complex one without an imaginary part.
 
     Raises:
-        ShapeError: one element type is complex and the other is not.
+        ShapeError: complex elements are to become real ones, which `array.real`, `array.imag` and `array.abs` make.
     """
     origin = here()
     return copied(t, wanted_element_type(dtype, origin, "convert"), "convert", origin)

@@ -18,6 +18,7 @@ from dagpu.ops import svg
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import (
     ByResults,
+    ByTrace,
     Components,
     Cut,
     Cutoff,
@@ -44,6 +45,7 @@ from dagpu.ops.compose import (
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.initializers import Arange, Constant, Eye, Linspace, Normal, Recipe, Uniform
+from dagpu.ops.parts import Part, Reread
 from dagpu.ops.source_op import Source
 
 MOST_OPS: Final = 150
@@ -413,7 +415,7 @@ def _name_of_creation(shape: Shape, recipe: Recipe | None) -> str:
 def _name_of_then(f: Any) -> str:
     if isinstance(f, Pure):
         return f"pipeline {getattr(f.f, '__name__', '')}".rstrip()
-    if isinstance(f, ByResults):
+    if isinstance(f, ByResults | ByTrace):
         return f.name
     ours = is_ours(getattr(getattr(f, "__code__", None), "co_filename", ""))
     return f.__name__ if ours else "then"  # a function of dagpu chooses a kernel by the results
@@ -429,6 +431,10 @@ def _name_of_map(f: Any) -> str:
             return "share"
         case Reshape(shape=shape):
             return f"reshape({shape})"
+        case Part():
+            return f"[{f.text}]"
+        case Reread(dtype=dtype):
+            return f"view({dtype})"
         case Item(index=index):
             return "last" if index else "first"
         case Outputs() | Components():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, cast,
 
 from typing_extensions import TypeVar
 
+from dagpu.common.compiled import READER
 from dagpu.common.critical import Section
 from dagpu.common.errors import CaptureError, MovedError
 from dagpu.common.frozen import frozen
@@ -197,6 +198,10 @@ class CudaGraph(Generic[_T_co]):
             "A copy would launch into the same memory, and give the same output to a second owner. Use the graph "
             "itself wherever it is wanted, or capture the op once more with op.graph()",
         )
+
+
+if READER is not None:  # as `DeviceOp.sync`
+    CudaGraph.launch = READER.launch_method(CudaGraph, CudaGraph.launch)  # type: ignore[method-assign]  # the same, in C
 
 
 class ScopeRecorder(Protocol):

@@ -30,7 +30,7 @@ from typing import Any, Final, TypeAlias, assert_never, final
 import numpy as np
 
 from dagpu.common.errors import ShapeError
-from dagpu.common.layout import FLOATING, Shape
+from dagpu.common.layout import FLOATING, Shape, part_type
 
 # For a type checker `complex` includes the others, but narrowing by `isinstance` needs all members.
 Number: TypeAlias = complex | float | int | bool
@@ -155,6 +155,8 @@ DROPOUT_STREAM: Final = 2
 PERMUTATION_STREAM: Final = 3
 FOLD_STREAM: Final = 4
 """That of `fold_in`, which makes seeds of it."""
+DRAWN_STREAMS: Final = {"uniform": 5, "randint": 6, "bernoulli": 7, "exponential": 8, "choice": 9}
+"""Those of the functions of `dagpu.array` that draw."""
 
 
 def fresh_seed() -> int:
@@ -204,7 +206,7 @@ def check_recipe(recipe: Recipe, dtype: "np.dtype[Any]", shape: Shape) -> None:
             _check_landing(start, dtype)
             _check_landing(stop, dtype)
         case Eye():
-            _check_real(dtype)
+            _check_real(part_type(dtype))
             if len(shape) != 2:
                 raise ShapeError(f"the shape is {shape}. Give it a shape (rows, columns).")
         case Uniform():
@@ -245,6 +247,8 @@ def _check_constant(value: Number, dtype: "np.dtype[Any]") -> None:
 
 def _check_real(dtype: "np.dtype[Any]") -> None:
     if dtype.kind not in "biu" and dtype not in FLOATING:
+        if dtype.names is not None:
+            raise TypeError("elements that are structures: make them on the host, from_host(np.zeros(shape, dtype))")
         why = "its numbers are real" if dtype.kind == "c" else "no tensor has that element type"
         raise TypeError(f"elements of {dtype.name}: {why}. Use f32, say.")
 

@@ -82,6 +82,27 @@ class Sight:
     """The declaration, for messages."""
 
 
+class RecordCheck(ABC):
+    """Checks the value of a parameter that is a structure, and returns its bytes."""
+
+    dtype: "np.dtype[Any]"
+    """The layout of the structure."""
+    align: int
+    """The alignment of the structure in bytes."""
+
+    @abstractmethod
+    def __call__(self, value: object) -> bytes:
+        """Return the bytes that are passed for a value.
+
+        Raises:
+            KernelArgumentError: the value is no record of this layout.
+        """
+
+    def record(self, data: bytes) -> Any:
+        """Return the NumPy record, read-only, that has these bytes."""
+        return np.frombuffer(data, self.dtype)[0]
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Param:
@@ -97,6 +118,19 @@ class Param:
     """For a scalar: checks a value against the declared C type. Returns the value to pass, or raises."""
     lazy: bool
     """True for a scalar that may be an op."""
+    optional: bool = False
+    """True for a tensor in whose place None may be passed: a null pointer."""
+    lanes: int = 1
+    """The number of elements in one of CUDA's vectors (`float4`), if CUDA takes a pointer to vectors of them."""
+    align: int = 1
+    """The alignment in bytes that CUDA expects of the memory, beyond that of one element."""
+    listed: bool = False
+    """True if a list of tensors is passed, whose addresses CUDA takes as an array (`T**`). In the specification of a
+    launch each of these tensors has a parameter of its own (`KernelSpec.lists`)."""
+
+    constant: int | None = None
+    """For an input that CUDA has as a `__constant__` variable, which is no parameter there, and which each launch sets
+    first: the number of the variable's elements, 0 if the text does not tell it. None for any other."""
 
     @property
     def is_open(self) -> bool:
@@ -115,6 +149,9 @@ class HostBody:
     generated: Callable[..., None] | None = None
     """A whole body that dagpu has made, so that it calls no code of the user's; None for any other. It takes plain
     arrays, and its caller ignores floating-point errors (`np.errstate`). `function` is the same body for any caller."""
+    together: bool = False
+    """True if the bodies of several launches do together what their texts do, so that what one of them leaves differs
+    from what its text leaves."""
 
 
 @final
@@ -131,12 +168,17 @@ class Indexed:
 
 @final
 class IndexBeyond(Exception):
-    """Raised by the host body of an indexed kernel: an index is beyond its axis."""
+    """Raised by the host body of an indexed kernel: an index is beyond its axis; or, with the name of an input, a start
+    in it is not a place from 0 to the end of the axis."""
 
-    def __init__(self, index: int, extent: int) -> None:
-        super().__init__(index, extent)
+    def __init__(self, index: int, extent: int, starts: str = "", after: int | None = None) -> None:
+        super().__init__(index, extent, starts, after)
         self.index = index
         self.extent = extent
+        self.starts = starts
+        """The name of the input of starts; empty for an index."""
+        self.after = after
+        """The start before this one, if that is larger."""
 
     def __str__(self) -> str:
         return f"index {self.index} of an axis with {self.extent} elements"
@@ -328,6 +370,23 @@ class KernelSpec:
     same time would share them."""
     cooperative: bool = False
     """True if the blocks wait for all blocks of the grid, which takes a cooperative launch."""
+    cluster: tuple[int, ...] | None = None
+    """The extents of a cluster in blocks, if the launch gives them."""
+    asks_shared: str = ""
+    """The declaration of dynamic shared memory in the text, if nothing says how many bytes it has."""
+    entry: str = ""
+    """The name of the `__global__` function with its namespaces and the arguments of a template, `ns::k<float, 256>`,
+    if it is not `name`."""
+    lists: tuple[tuple[int, int], ...] = ()
+    """For each list of tensors the index in `params` of its first one, and their number. CUDA takes the address of
+    their addresses, which are in the launch's scratch memory, at the place of that index."""
+    overload: str = ""
+    """The parameters as the text has them, if it has other functions of the name."""
+    constants: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
+    """The inputs that are `__constant__` variables, with their indices in `params`."""
+    records: tuple[tuple[int, Callable[[Any], Any]], ...] = field(init=False, repr=False)
+    """Indices in `params` of the values that are structures, with the functions that make a NumPy record of their
+    bytes."""
     tensors: tuple[tuple[int, Param], ...] = field(init=False, repr=False)
     """The parameters that are tensors, with their indices in `params`."""
     lazy: tuple[tuple[int, Callable[[object], object]], ...] = field(init=False, repr=False)
@@ -354,10 +413,13 @@ class KernelSpec:
         tensors = [(i, param) for i, param in params if param.form.is_tensor]
         lazy = [(i, param.check) for i, param in params if param.lazy and param.check is not None]
         scratch = self.library is not None or (self.python is not None and self.python.needs_scratch)
-        object.__setattr__(self, "may_need_scratch", scratch)
+        object.__setattr__(self, "may_need_scratch", scratch or bool(self.lists))
         pointers = self.abi == "pointers" and self.library is None
         object.__setattr__(self, "takes_pointers", pointers and not (self.python and self.python.takes_strides))
         object.__setattr__(self, "counts_threads", pointers and self.python is None)
+        records = [(i, param.check.record) for i, param in params if isinstance(param.check, RecordCheck)]
+        object.__setattr__(self, "records", tuple(records))
+        object.__setattr__(self, "constants", tuple([(i, p) for i, p in tensors if p.constant is not None]))
         object.__setattr__(self, "tensors", tuple(tensors))
         object.__setattr__(self, "lazy", tuple(lazy))
         object.__setattr__(self, "open_places", tuple([i for i, p in params if p.is_open]))

@@ -18,7 +18,7 @@ from dagpu.common.env_vars import MEASURE
 from dagpu.common.errors import NotReadyError
 from dagpu.common.places import here, leaves_run, place_of
 from dagpu.common.wrong_arguments import as_whole_number, is_real_number, wrong_argument
-from dagpu.handles.device_handles import kind_of
+from dagpu.handles.device_handles import Effort, kind_of
 from dagpu.ops.kernel_spec import KernelSpec
 from dagpu.plans.mesh import Links, node_of
 from dagpu.plans.plan import Execute, Plan
@@ -33,6 +33,7 @@ from dagpu.plans.program import (
     Instruction,
     Launch,
     Program,
+    Tiles,
     View,
 )
 
@@ -158,8 +159,19 @@ _HOST: Final = {"launch": 8e-6, "bandwidth": 20e9, "host_bandwidth": 14e9, "host
 28 November 2026). Launches of a chain of 1,000; an addition of two arrays of 16 MiB; a copy of 16 MiB to new memory; a
 chain of 200 functions of the host."""
 
+_RATES: Final[Mapping[str, tuple[float, float]]] = {
+    "f64": (54e12, 30e9), "f32": (54e12, 50e9), "tf32": (400e12, 50e9), "f16": (790e12, 45e9),
+    "transform": (4e12, 1.5e9),
+}  # fmt: skip
+"""Operations a second of each kind of library call, on a GPU and on a host. Those of products on a GPU are four fifths
+of what NVIDIA says of an H200 (its data sheet, without sparsity); a transform is bound by its bytes there. Those of the
+host are medians measured with NumPy 2.4 on two cores of a server (Xeon, 29 November 2026): products of 256, 1024 and
+2048 rows, transforms of 2**10, 2**16 and 2**20 elements; f16 is converted to f32 and back."""
+
 BY_BYTES: Final = "by its bytes"
 """The origin of the time of a kernel that reads and writes its bytes once."""
+_BY_OPERATIONS: Final = "by the operations of their library"
+"""The origin of the time of a call of a library that says what it does."""
 _DECLARED: Final = "declared to the policy's CostModel"
 _DECLARED_WITH_OP: Final = "declared with the op, cost="
 _LEARNT: Final = "learnt by the policy's CostModel"
@@ -184,9 +196,10 @@ class CostModel:
     declared but the kernel was learnt, it is the mean at the same bytes. At other bytes, it is on a line between the
     means of the next sizes; beyond these, on a line that starts at the overhead of four launches. If the kernel was not
     learnt but has run before, it is the least time of earlier runs of this process, on such lines; DAGPU_MEASURE=0
-    turns this off. Else it is the kernel's bytes at `bandwidth`: the counted ones, or each view that is read or
-    written, whole and once. A time by bytes, or by measured sizes that are all more than four times larger or smaller,
-    is a guess, unless dagpu has written the kernel. A model is immutable and compared by value; `declare`, `count` and
+    turns this off. Else a product or a transform takes the time of its operations or that of its bytes, whichever is
+    longer. Any other kernel takes its bytes at `bandwidth`: the counted ones, or each view that is read or written,
+    whole and once. A time by bytes, or by measured sizes that are all more than four times larger or smaller, is a
+    guess, unless dagpu has written the kernel. A model is immutable and compared by value; `declare`, `count` and
     `learn` return another model.
 
     A copy between two devices takes the time of their link. The defaults are medians measured on one H200 (driver 580,
@@ -297,6 +310,11 @@ class CostModel:
         """
         return _Clock(self, program).nbytes(instruction)
 
+    def size(self, launch: Launch, program: _Buffered) -> int:
+        """Return that by which the measured times of a kernel are known: its bytes; for a call of a library that says
+        what it does, its operations. Two products of as many bytes may take very different times."""
+        return _Clock(self, program).size(launch)
+
     def machine(self, device: str) -> DeviceCosts:
         """Return what the work on the device of this name costs: the numbers of this model, and on a host those of a
         host in place of each that is left at its default."""
@@ -327,9 +345,9 @@ class CostModel:
         return _Clock(self, program).estimates(program.instructions)
 
     def guesses(self, plan: Plan) -> bool:
-        """Return whether a plan has a kernel whose time is a guess."""
+        """Return whether a plan has a kernel whose time is a guess, or follows from operations: then it is measured."""
         clock = _Clock(self, plan)
-        return any(type(each) is Execute and clock.is_unknown(each.instruction) for each in plan.steps)
+        return any(type(each) is Execute and clock.is_to_measure(each.instruction) for each in plan.steps)
 
     def times(self, program: Program) -> list[float]:
         """Return the seconds of each instruction of a program."""
@@ -347,9 +365,14 @@ def _device_costs(device: str, *numbers: float) -> DeviceCosts:
     return DeviceCosts(launch, 1 / bandwidth, 1 / host_bandwidth, host_call)
 
 
+def _rate(device: str, kind: str) -> float:
+    """Return the operations a second of a kind on the device of this name."""
+    return _RATES[kind][kind_of(device) == "host"]
+
+
 def _is_plain(kernel: KernelSpec) -> bool:
     """Return whether a kernel reads and writes its bytes once, and does little with them, as those do that dagpu has
-    written. What a library does is not known."""
+    written. A library does more."""
     return kernel.host.generated is not None and kernel.library is None
 
 
@@ -374,8 +397,12 @@ class _Clock:
         self._counted = dict(model.counted)
         self._known: dict[tuple[int, int], _Known] = {}
         """What is known of each kernel on each device, by identity and number."""
+        self._copies: dict[tuple[int, int, int], float] = {}
+        """The seconds of copies between devices, by these and by bytes."""
         self._sizes: dict[int, int] = {}
         """The bytes of each layout, by its identity."""
+        self._efforts: dict[tuple[int, ...], Effort | None] = {}
+        """What calls of libraries do, by the identity of their kernels and layouts."""
 
     def nbytes(self, instruction: Instruction) -> int:
         if isinstance(instruction, Launch) and self._counted:
@@ -389,9 +416,12 @@ class _Clock:
             if not instruction.args:  # a program that is not from a trace may leave them out
                 return sum([self._buffers[buffer].nbytes for buffer in (*instruction.reads, *instruction.writes)])
             total, sizes = 0, self._sizes
-            for index, param in instruction.kernel.tensors:  # `views` would take longer, for each launch of a schedule
-                argument = instruction.args[index]
-                layout = (argument.view if param.form.is_written else argument).layout
+            args = instruction.args
+            for index, _ in instruction.kernel.tensors:  # `views` would take longer, for each launch of a schedule
+                argument = args[index]
+                if argument is None:
+                    continue
+                layout = (argument.view if type(argument) is Tiles else argument).layout
                 nbytes = sizes.get(id(layout))
                 if nbytes is None:
                     nbytes = sizes[id(layout)] = prod(layout.shape) * layout.dtype.itemsize
@@ -417,18 +447,25 @@ class _Clock:
                 seconds.append(self.seconds(instruction))
                 unknown.append(type(instruction) is HostCall)
                 continue
-            kernel = instruction.kernel
-            known = known_of.get((id(kernel), instruction.device)) or self._known_of(instruction)
+            kernel, device = instruction.kernel, instruction.device
+            known, machine = known_of.get((id(kernel), device)) or self._known_of(instruction), machines[device]
             if known.by_bytes:  # most are
-                machine = machines[instruction.device]
                 unknown.append(known.is_guess)
                 seconds.append(machine.launch + nbytes_of(instruction) * machine.byte)
             elif known.seconds is not None:
                 unknown.append(False)
-                seconds.append(machines[instruction.device].launch + known.seconds)
-            else:
-                unknown.append(known.is_guess or self._is_far(instruction, known))
+                seconds.append(machine.launch + known.seconds)
+            elif kernel.peers:  # its time depends on where its inputs are
+                unknown.append(self.is_unknown(instruction))
                 seconds.append(self.seconds(instruction))
+            else:
+                named = None if instruction.kernel.library is None else self._effort(instruction)
+                size = named or self._bytes_of_views(instruction)
+                found = known.by_size.get(size)
+                if found is None:
+                    found = known.by_size[size] = self.seconds(instruction), self.is_unknown(instruction)
+                seconds.append(found[0])
+                unknown.append(found[1])
         return seconds, unknown
 
     def seconds(self, instruction: Instruction) -> float:
@@ -436,6 +473,8 @@ class _Clock:
         machine = self._machines[instruction.device]
         if kind is HostCall:
             return machine.host_call
+        if type(instruction) is CopyDtoD and (peer := peer_of(instruction, self._buffers)) >= 0:
+            return self._from_peer(instruction, peer)
         nbytes = (self.nbytes if self._counted else self._bytes_of_views)(instruction)
         if kind is CopyHtoD or kind is CopyDtoH:
             return machine.launch + nbytes * machine.host_byte
@@ -445,19 +484,17 @@ class _Clock:
                 return machine.launch + known.seconds
             if known.learnt:
                 return machine.launch + at_size(known.learnt, nbytes, machine.launch, machine.byte)
+            effort = None if instruction.kernel.label in self._counted else self._effort(instruction)
             if known.measured:
-                viewed = self._bytes_of_views(instruction)
-                return machine.launch + at_size(known.measured, viewed, machine.launch, machine.byte)
+                size, unit = self.size(instruction), machine.byte
+                if (named := self._effort(instruction)) is not None:
+                    unit = 1 / _rate(self._devices[instruction.device], named.kind)
+                return machine.launch + at_size(known.measured, size, machine.launch, unit)
+            if effort is not None:
+                operations = effort.operations / _rate(self._devices[instruction.device], effort.kind)
+                return machine.launch + max(operations, effort.nbytes * machine.byte)
             if instruction.kernel.peers:
                 return machine.launch + nbytes * machine.byte + self._from_peers(instruction)
-        elif isinstance(instruction, CopyDtoD):
-            peer = peer_of(instruction, self._buffers)
-            if peer >= 0:
-                here = self._buffers[instruction.out.buffer].device
-                near = node_of(self._devices[peer]) == node_of(self._devices[here])
-                return (self._model.links.peer if near else self._model.links.node).seconds(
-                    instruction.source.layout.nbytes
-                )
         return machine.launch + nbytes * machine.byte
 
     def basis(self, launch: Launch) -> str:
@@ -472,11 +509,42 @@ class _Clock:
             return known.is_guess or self._is_far(instruction, known)
         return type(instruction) is HostCall
 
+    def size(self, launch: Launch) -> int:
+        effort = self._effort(launch)
+        return self._bytes_of_views(launch) if effort is None else int(effort.operations)
+
+    def _effort(self, launch: Launch) -> Effort | None:
+        """Return what a call of a library does; None for other kernels, and for those that do not say it."""
+        library = launch.kernel.library
+        if library is None or not launch.args:
+            return None
+        layouts = [view.layout for _, view in launch.views]
+        key = (id(launch.kernel), *map(id, layouts))
+        if key not in self._efforts:
+            self._efforts[key] = library.effort(layouts)
+        return self._efforts[key]
+
+    def is_to_measure(self, instruction: Instruction) -> bool:
+        """Return whether an instruction has run at no size like this one, and its bytes do not tell its time."""
+        if type(instruction) is Launch and (known := self._known_of(instruction)).has_effort:
+            near = known.basis == _MEASURED and is_near(known.measured, self.size(instruction))
+            return known.basis in (_BY_OPERATIONS, _MEASURED) and not near
+        return self.is_unknown(instruction)
+
     def _is_far(self, launch: Launch, known: "_Known") -> bool:
         """Return whether the time of a launch was measured, but at other sizes, which say little of its own."""
         return known.basis == _MEASURED and not (
-            _is_plain(launch.kernel) or is_near(known.measured, self._bytes_of_views(launch))
+            _is_plain(launch.kernel) or known.has_effort or is_near(known.measured, self._bytes_of_views(launch))
         )
+
+    def _from_peer(self, copy: CopyDtoD, peer: int) -> float:
+        """Return the seconds of a copy from the device `peer`."""
+        key = peer, self._buffers[copy.out.buffer].device, copy.source.layout.nbytes
+        found = self._copies.get(key)
+        if found is None:
+            near = node_of(self._devices[peer]) == node_of(self._devices[key[1]])
+            found = self._copies[key] = (self._model.links.peer if near else self._model.links.node).seconds(key[2])
+        return found
 
     def _from_peers(self, launch: Launch) -> float:
         """Return the seconds in which a launch reads its inputs on other devices. They come over one port."""
@@ -494,14 +562,18 @@ class _Clock:
             learnt = [(size, mean) for size, mean, _ in self._learnt[name]] if name in self._learnt else []
             measured = MEASURED.sizes(self._devices[launch.device], kernel)
             by_bytes = seconds is None and not learnt and not measured
-            guess = by_bytes and not _is_plain(kernel)
+            has_effort = self._effort(launch) is not None
+            guess = by_bytes and not has_effort and not _is_plain(kernel)
             if seconds is not None:
                 basis = _DECLARED if name in self._declared else _DECLARED_WITH_OP
             elif learnt or measured:
                 basis = _LEARNT if learnt else _MEASURED
+            elif has_effort and name not in self._counted:
+                basis = _BY_OPERATIONS
             else:
                 basis = f"unknown, so {BY_BYTES}" if guess else BY_BYTES
-            found = self._known[key] = _Known(seconds, learnt, measured, by_bytes and not kernel.peers, guess, basis)
+            by_bytes = by_bytes and not kernel.peers and not has_effort
+            found = self._known[key] = _Known(seconds, learnt, measured, by_bytes, guess, basis, has_effort, {})
         return found
 
 
@@ -516,11 +588,15 @@ class _Known(NamedTuple):
     measured: Sequence[tuple[int, float]]
     """Bytes and seconds of earlier runs, sorted."""
     by_bytes: bool
-    """True if its time is that of its bytes, all on its device."""
+    """True if its time is that of its bytes, all on its device, and not of a library's operations."""
     is_guess: bool
     """True if its bytes are all that is known, and dagpu has not written it."""
     basis: str
     """The origin of its time, in words."""
+    has_effort: bool
+    """True if a library says what a call of it does."""
+    by_size: dict[int | Effort, tuple[float, bool]]
+    """For the bytes or the effort of its launches so far: their seconds, and whether these are a guess."""
 
 
 DEFAULT_COSTS: Final = CostModel()

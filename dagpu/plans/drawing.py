@@ -15,8 +15,7 @@ from dagpu.plans.cost_model import CostModel
 from dagpu.plans.plan import DRAWING, MEMORY_DRAWING, Allocate, Execute, Plan, Release
 from dagpu.plans.prediction import PredictedStep, Prediction, forecast
 from dagpu.plans.program import Instruction, Launch, label
-from dagpu.plans.report import duration
-from dagpu.plans.text import counted
+from dagpu.plans.text import counted, duration
 
 _RIGHT: Final = 32.0
 _LEFT: Final = 96.0

@@ -8,9 +8,11 @@ Whenever a stream is free and an instruction is ready, an instruction starts. Re
 3. Both of these hold back each *leaf*, an instruction with no producer, such as the `zeros` of the next step of a loop.
    A leaf waits until the other producers of its consumer have started, because until then it would only hold memory.
    If the result is too slow, a third attempt holds back nothing, and is taken if it gains enough.
+4. As long as it is worth it, by the rule of `order_search`, further attempts follow: the second and the third, where
+   these were not needed above, then orders by chance around the longest paths.
 
-In all attempts, an instruction whose only consumer has no other producer passes its stream on to that consumer. So a
-chain stays on one stream and needs no wait.
+In the first three, an instruction whose only consumer has no other producer passes its stream on to that consumer. So a
+chain stays on one stream and needs no wait. Of the others some may take a chain's stream for what is more urgent.
 
 A piece of unknown cost, a user's kernel or a function of the host, counts as long as its share of the known work. If
 it counted as short as its bytes, all such pieces would go where a short upload has ended while long ones last. If it
@@ -40,26 +42,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import compress, pairwise
-from operator import neg
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from dagpu.common.places import here
-from dagpu.common.wrong_arguments import wrong_argument
+from dagpu.common.wrong_arguments import check_flag, wrong_argument
 from dagpu.plans.cost_model import (
     COMPUTE,
     DOWNLOAD,
     ENGINE_OF,
     ENGINES,
     PEER_IN,
-    PEER_OUT,
     UPLOAD,
     CostModel,
-    EngineTimes,
     peer_of,
     without_engines,
 )
-from dagpu.plans.policies import Placement, check_settings, placed_by
-from dagpu.plans.program import CopyDtoD, CopyHtoD, Program
+from dagpu.plans.order_search import RUNS, OrderSearch, Worth, by_length, in_words, known_part
+from dagpu.plans.policies import Placement, check_runs, check_settings, placed_by
+from dagpu.plans.program import CopyDtoD, CopyHtoD, Launch, Program
+from dagpu.plans.room import Room
 
 # ---- dependences
 #
@@ -102,13 +103,14 @@ class Dependences:
         """For each copy between two devices, the device that it comes from."""
         without = without_engines(program.devices)
         for index, instruction in enumerate(program.instructions):
-            engine = ENGINE_OF.get(type(instruction), COMPUTE)
-            if engine and without[instruction.device]:
-                engine = COMPUTE
-            if type(instruction) is CopyDtoD and (peer := peer_of(instruction, program.buffers)) >= 0:
-                engine, self.sender[index] = PEER_IN, peer
-            is_own = own is None or own[index]
-            self.pool.append(instruction.device * ENGINES + engine if is_own else ANYWHERE)
+            pool = instruction.device * ENGINES + COMPUTE
+            if type(instruction) is not Launch:  # most are launches
+                engine = ENGINE_OF.get(type(instruction), COMPUTE)
+                if engine and not without[instruction.device]:
+                    pool += engine - COMPUTE
+                if type(instruction) is CopyDtoD and (peer := peer_of(instruction, program.buffers)) >= 0:
+                    pool, self.sender[index] = instruction.device * ENGINES + PEER_IN, peer
+            self.pool.append(pool if own is None or own[index] else ANYWHERE)
         self.after: list[list[int]] = [[] for _ in range(count)]
         """For each instruction, its direct successors; most transitive ones are left out."""
         self.producers = [0] * count
@@ -192,7 +194,7 @@ class Dependences:
 
     def by_path(self) -> list[int]:
         """Return the instructions sorted by descending `rest`, then in program order."""
-        return sorted(range(self.count), key=list(map(neg, self.rest)).__getitem__)
+        return by_length(self.rest)
 
 
 def streams_of(pool: int, streams: int, ports: int = 1) -> int:
@@ -205,9 +207,17 @@ def streams_of(pool: int, streams: int, ports: int = 1) -> int:
 # ---- the schedule
 
 
+_ATTEMPT: Final = 3e-6
+"""Predicted seconds of an attempt for each instruction (measured on one core of a Xeon server: 1.6 us for the
+simulation, and 1.1 for an order by chance)."""
+_STAY: Final = 0.7
+"""The share of attempts by chance in which chains keep their streams, or do not, as in the best one so far."""
+_GAIN: Final = 1e-3
+"""The least part of its time by which an order has to be faster than program order, which holds little memory, or than
+another before it."""
 _GOOD: Final = 1.05
-"""Factor of the lower bound within which a schedule needs no further attempt. Also the factor by which a schedule that
-holds more memory has to be faster."""
+"""Factor of the lower bound within which a schedule needs no further attempt, whatever that takes. Also the factor by
+which a schedule that holds back nothing, and so holds more memory, has to be faster."""
 
 UPLOAD_STREAMS: Final = 2
 """Streams of a device for large copies from the host. While one stages an array of ordinary memory, the other copies.
@@ -234,6 +244,9 @@ class ListSchedule:
     `costs` gives the times of instructions. Declare the times that you know: `CostModel().declare({"gemm": 3e-5})`.
     Kernels of which no time is known count as long as their share of the other work, and are dealt out to the streams
     in turn.
+
+    Further orders are tried as long as that is worth its time: `runs` says how often a plan is to run. `memory_limit`
+    is the most bytes that a run may take beyond its inputs.
     """
 
     streams: int = 4
@@ -241,10 +254,21 @@ class ListSchedule:
     costs: CostModel = field(default_factory=CostModel)
     """The cost model that predicts the time of each instruction."""
     memory_limit: int | None = None
-    """Most bytes that a run may take beyond its inputs. Overlap is given up until the plan fits."""
+    """Most bytes that a run may take beyond its inputs. For that lanes wait for memory, instructions start
+    in another order, or overlap is given up, whichever is predicted to be quickest. None for what the device has free
+    when a plan is made that takes more; on a host for no limit."""
+    runs: float = RUNS
+    """The runs that a plan is made for. Planning tries further orders as long as it takes less time than so many runs
+    could gain by them: at most by what their makespan is longer than its lower bound. 0 for a plan that is to be made
+    soon, 1000 for one that runs all day."""
+    recompute: bool = False
+    """True if temporaries may be made again, by the same instructions, so that a run keeps its `memory_limit`. Results
+    keep their bits. A feed recomputes nothing."""
 
     def __post_init__(self) -> None:
         check_settings("ListSchedule", self.streams, self.memory_limit)
+        check_runs("ListSchedule", self.runs)
+        check_flag(self.recompute, "ListSchedule", here(), "recompute")
         if not isinstance(self.costs, CostModel):
             cure = "Write costs=CostModel(), or leave it out"
             raise wrong_argument("ListSchedule", here(), "costs", self.costs, "a CostModel", cure)
@@ -256,27 +280,18 @@ class ListSchedule:
         """
         if _is_chain(program):
             return Placement((0,) * len(program.instructions))
-        return place_on_streams(program, self.streams, self.costs, placed_by(program, self))
+        return place_on_streams(program, self.streams, self.costs, placed_by(program, self), self.runs)
 
 
-def place_on_streams(program: Program, streams: int, costs: CostModel, own: list[bool]) -> Placement:
+def place_on_streams(
+    program: Program, streams: int, costs: CostModel, own: list[bool], runs: float = RUNS
+) -> Placement:
     """Return the stream of each instruction and the order in which the instructions start, as `ListSchedule` chooses
-    them. `own` says for each instruction whether the policy places it."""
+    them. `own` says for each instruction whether the policy places it, `runs` how many runs the plan is made for."""
     times, unknown = costs.estimates(program)
     _fill_in(times, unknown)
     on = Dependences(program, times, own, ports=costs.links.peer.ports, unknown=unknown)
-    lower, graham = on.bounds(streams)
-    best = ListSimulation(on, streams, list(range(on.count)), hold_back=True)
-    if best.makespan > _GOOD * lower:
-        ranked = on.by_path()
-        other = ListSimulation(on, streams, ranked, hold_back=True, limit=best.makespan)
-        if other.makespan < best.makespan:
-            best = other
-        if on.gate and best.makespan > _GOOD * lower:
-            limit = best.makespan if best.makespan > graham else best.makespan / _GOOD
-            other = ListSimulation(on, streams, ranked, hold_back=False, limit=limit)
-            if other.makespan <= limit:
-                best = other
+    best, about = _best_simulation(on, streams, program.accesses.predecessors, runs)
     uploads: dict[int, list[int]] = {pool: [] for pool in on.work if pool % ENGINES == UPLOAD}
     if uploads:
         for index in best.order:
@@ -284,7 +299,76 @@ def place_on_streams(program: Program, streams: int, costs: CostModel, own: list
                 uploads[on.pool[index]].append(index)
         for copies in uploads.values():
             _deal_out(copies, program, best.keys)
-    return Placement(best.keys, best.order)
+    return Placement(best.keys, best.order, about)
+
+
+@final
+class Roomy(NamedTuple):
+    """A placement in which streams wait for memory."""
+
+    placement: Placement
+    most: int
+    """The most bytes of temporaries that are held at once in its simulation."""
+
+
+@final
+class RoomySchedules:
+    """Placements of a program by list scheduling in which streams wait for memory."""
+
+    def __init__(self, program: Program, streams: int, costs: CostModel, own: list[bool]) -> None:
+        self._program = program
+        self._streams = streams
+        times, unknown = costs.estimates(program)
+        _fill_in(times, unknown)
+        self._on = Dependences(program, times, own, ports=costs.links.peer.ports, unknown=unknown)
+        self.bound, _ = self._on.bounds(streams)
+        """A lower bound on the seconds of every schedule."""
+
+    def place(self, order: Sequence[int], nbytes: float) -> Roomy:
+        """Return a placement in which instructions start by their places in `order`, while the temporaries that are
+        alive take at most so many bytes."""
+        room = Room(self._program, nbytes)
+        found = ListSimulation(self._on, self._streams, list(order), hold_back=False, pass_on=False, room=room)
+        return Roomy(Placement(found.keys, found.order, ended=found.ended), room.most)
+
+
+def _best_simulation(
+    on: Dependences, streams: int, before: Sequence[Sequence[int]], runs: float
+) -> "tuple[ListSimulation, str]":
+    """Return the best of the attempts that are made, and how it was found. `before` has the predecessors of each
+    instruction."""
+    lower, graham = on.bounds(streams)
+    best, name, count = ListSimulation(on, streams, list(range(on.count)), hold_back=True), "program order", 1
+    if best.makespan <= lower * (1 + _GAIN):
+        return best, f"{name}, the first attempt: no other order is sooner done"
+    worth = Worth(runs, lower, on.count * _ATTEMPT, known_part(on.times, on.unknown))
+    ranked: list[int] = []
+    if best.makespan > _GOOD * lower or worth.another(best.makespan):
+        ranked, count = on.by_path(), count + 1
+        other = ListSimulation(on, streams, ranked, hold_back=True, limit=best.makespan)
+        if _is_sooner(other, best):
+            best, name = other, "longest path first"
+    if ranked and on.gate and (best.makespan > _GOOD * lower or worth.another(best.makespan)):
+        limit, count = best.makespan if best.makespan > graham else best.makespan / _GOOD, count + 1
+        other = ListSimulation(on, streams, ranked, hold_back=False, limit=limit)
+        if other.makespan <= limit:
+            best, name = other, "longest path first, no leaf held back"
+    search, least, pass_on = OrderSearch(on.times, before), best.makespan, True
+    while worth.another(best.makespan):
+        count += 1
+        tried = pass_on if search.random.random() < _STAY else not pass_on
+        other = ListSimulation(on, streams, search.next(), hold_back=best.hold_back, pass_on=tried, limit=least)
+        if other.makespan <= least:
+            least, pass_on = other.makespan, tried
+            search.keep()
+            if _is_sooner(other, best):
+                best, name = other, "an order found by search"
+    return best, in_words(name, count, worth)
+
+
+def _is_sooner(one: "ListSimulation", other: "ListSimulation") -> bool:
+    """Return whether an attempt is sooner done than another, by enough to be worth the memory that it may hold."""
+    return one.makespan < other.makespan * (1 - _GAIN)
 
 
 def _deal_out(copies: list[int], program: Program, keys: list[int]) -> None:
@@ -329,27 +413,41 @@ def _is_chain(program: Program) -> bool:
 
 # ---- one attempt: a simulation of the program in the cost model
 
+
 _LOOK: Final = 64
 """Number of starts after which an attempt checks again whether it can still keep its limit."""
 
 
 @final
 class ListSimulation:
-    """A simulated run of the program. `ranked` holds the instructions, highest priority first.
+    """A simulated run of the program. `ranked` holds the instructions, highest priority first. With `hold_back`, leaves
+    wait for their siblings; with `pass_on`, a chain keeps its stream. With `room`, an instruction starts only when
+    there is room for what it writes, or when nothing else runs; what is ranked below it waits too.
 
     The attempt stops with a makespan of `inf` once it is certain to take longer than `limit`. If streams are idle
     because copies are late, that is certain within the first third.
     """
 
     def __init__(
-        self, on: Dependences, streams: int, ranked: list[int], *, hold_back: bool, limit: float = math.inf
+        self,
+        on: Dependences,
+        streams: int,
+        ranked: list[int],
+        *,
+        hold_back: bool,
+        pass_on: bool = True,
+        limit: float = math.inf,
+        room: Room | None = None,
     ) -> None:
         self._on = on
+        self._room = room
         self._ranked = ranked
         self._rank = [0] * on.count
         for rank, index in enumerate(ranked):
             self._rank[index] = rank
         self._missing = on.producers.copy()
+        self.hold_back = hold_back
+        self._pass_on = pass_on
         self._gate = on.gate.copy() if hold_back else {}
         self._feeds = on.feeds if hold_back else {}
         self._toward = [-1] * on.count
@@ -369,8 +467,9 @@ class ListSimulation:
         for pool in on.work:
             self._ready[pool] = []
             self._idle[pool] = _keys_of(pool % ENGINES, streams, on.ports)
-        self._senders = EngineTimes(on.ports)
-        """The times at which devices can send another copy. The lane of the receiving device waits for that."""
+        self._senders = [[0.0] * on.ports for _ in range(on.devices)]
+        """For each device, when each of its ports can send another copy. The lane of the receiving device waits for
+        that."""
         self._unbound: list[int] = []
         """Ready instructions that belong to no pool."""
         self._streams = streams
@@ -379,6 +478,8 @@ class ListSimulation:
         """For each pool, the seconds of the instructions after the first `_counted` starts."""
         self._counted = 0
         self.keys = [0] * on.count
+        self.ended = [0] * on.count
+        """With `room`, for each instruction the number of those that start before it ends."""
         self.order: list[int] = []
         self.makespan = self._run()
 
@@ -390,16 +491,20 @@ class ListSimulation:
         for index, producers in enumerate(self._missing):
             if not producers and index not in gated:
                 self._offer(index)
-        events, ready, idle, now = self._events, self._ready, self._idle, 0.0
+        events, now = self._events, 0.0
+        pools = [(pool, self._ready[pool], self._idle[pool]) for pool in self._on.work]
         limited = self._limit < math.inf
         while True:
             if limited and len(self.order) >= self._counted + _LOOK and self._is_late(now):
                 return math.inf
             while self._unbound:
                 self._start(self._unbound.pop(), 0, now)
-            for pool in self._on.work:
-                if ready[pool] and idle[pool]:
-                    self._dispatch(pool, now)
+            if self._room is not None:
+                self._dispatch_with_room(pools, now)
+            else:
+                for pool, ready, idle in pools:
+                    if ready and idle:
+                        self._dispatch(pool, now)
             if not events:
                 return now
             now = events[0][0]
@@ -428,10 +533,15 @@ class ListSimulation:
 
     def _start(self, index: int, key: int, now: float) -> None:
         """Start an instruction on a stream, and offer the leaves that were held back for its start."""
-        on = self._on
+        on, seconds = self._on, self._on.times[index]
         if index in on.sender:
-            now = self._senders.claim(now, on.times[index], [(on.sender[index], PEER_OUT)])
-        heappush(self._events, (now + on.times[index], len(self.order)))
+            ports = self._senders[on.sender[index]]
+            first = min(ports)
+            now = max(now, first)
+            ports[ports.index(first)] = now + seconds
+        heappush(self._events, (now + seconds, len(self.order)))
+        if self._room is not None:
+            self._room.start(index)
         self.order.append(index)
         self.keys[index] = key
         if index in self._feeds:
@@ -443,21 +553,28 @@ class ListSimulation:
 
     def _finish(self, position: int, now: float) -> None:
         """End the instruction at `position` in `order`. Pass its stream on to its only consumer, or free the stream."""
-        on, missing, toward = self._on, self._missing, self._toward
-        index, pools = self.order[position], on.pool
-        pool, followers = pools[index], on.after[index]
+        on, missing, toward, pools = self._on, self._missing, self._toward, self._on.pool
+        index = self.order[position]
+        pool, followers, room = pools[index], on.after[index], self._room
+        if room is not None:
+            self.ended[index] = len(self.order)
+            room.end(index)
         for later in followers:
-            missing[later] -= 1
-            if pools[later] == pool:
+            left = missing[later] = missing[later] - 1
+            there = pools[later]
+            if there == pool:
                 if toward[later] < position:
                     toward[later] = position
-                if on.producers[later] == 1 == len(followers):
+                if on.producers[later] == 1 == len(followers) and self._pass_on and (room is None or room.has(later)):
                     if self._doubtful[index]:
                         self._doubtful[later] = 1
                     self._start(later, self.keys[index], now)
                     return
-            if not missing[later]:
-                self._offer(later)
+            if not left:
+                if there == ANYWHERE:
+                    self._unbound.append(later)
+                else:
+                    heappush(self._ready[there], self._rank[later])
         if pool != ANYWHERE:
             key = self.keys[index]
             if self._doubtful[index]:
@@ -468,13 +585,47 @@ class ListSimulation:
             else:
                 self._idle[pool].append(key)
 
+    def _dispatch_with_room(self, pools: Sequence[tuple[int, list[int], list[int]]], now: float) -> None:
+        """Start ready instructions of all pools by rank while there is room: what is ranked first has it first."""
+        room, ranked = self._room, self._ranked
+        assert room is not None
+        while True:
+            first, chosen = len(ranked), -1
+            for at, (_, ready, idle) in enumerate(pools):
+                if ready and idle and ready[0] < first:
+                    first, chosen = ready[0], at
+            if chosen < 0 or (self._events and not room.has(ranked[first])):
+                return
+            _, ready, idle = pools[chosen]
+            heappop(ready)
+            index = ranked[first]
+            producer = self._toward[index]
+            key = self.keys[self.order[producer]] if producer >= 0 else -1
+            if key in idle:
+                idle.remove(key)
+            else:
+                key = idle.pop()
+            self._start(index, key, now)
+            while self._unbound:
+                self._start(self._unbound.pop(), 0, now)
+
     def _dispatch(self, pool: int, now: float) -> None:
         """Start ready instructions by rank while streams are free, each on its producer's stream if that is free."""
         ready, idle = self._ready[pool], self._idle[pool]
         ranked, toward, order, keys = self._ranked, self._toward, self.order, self.keys
         while ready and idle:
-            if len(idle) == 1:  # the usual case; there is no choice
+            if len(idle) == 1:  # there is no choice
                 self._start(ranked[heappop(ready)], idle.pop(), now)
+                continue
+            if len(ready) == 1:
+                index = ranked[ready.pop()]
+                producer = toward[index]
+                key = keys[order[producer]] if producer >= 0 else -1
+                if key in idle:
+                    idle.remove(key)
+                else:
+                    key = idle.pop()
+                self._start(index, key, now)
                 continue
             elsewhere: list[int] = []
             for _ in range(min(len(ready), len(idle))):

@@ -2,7 +2,8 @@
 
 A lifetime lasts from `Allocate` to `Release`, and only happens-before counts: a buffer may take the bytes of another
 one if the release of the other happens before its allocation in *every* execution. If the two are on different lanes,
-that order comes from waits that the data flow needs. The planner never adds a wait. The order of the steps alone proves
+that order comes from waits that the data flow needs. The memory plan never adds a wait; within a limit of memory
+`dagpu.plans.scheduler` does, before. The order of the steps alone proves
 nothing, because a later step on another lane may run earlier.
 
 Freed bytes are first kept by size, because a buffer usually takes the place of one of its own size. If its lane may use
@@ -16,22 +17,36 @@ Cost: a look at each lane for each buffer, and a binary search over the sizes of
 the same size. Placing all buffers again takes the square of their number, so it is limited to small plans.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from operator import itemgetter
 from random import Random
-from typing import Any, Final, TypeAlias, final
+from typing import Final, TypeAlias, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.common.places import describe
-from dagpu.plans.plan import ALIGNMENT, Allocate, Clock, Execute, Plan, Release, Step, may_write_over, step_clocks
+from dagpu.plans.plan import (
+    ALIGNMENT,
+    Allocate,
+    Clock,
+    Clocks,
+    Execute,
+    Plan,
+    Record,
+    Release,
+    Step,
+    Wait,
+    as_list,
+    may_write_over,
+)
 from dagpu.plans.program import Buffer, Instruction, Launch, Role, label
 
-_SMALL: Final = 1024
+_SMALL: Final = 2048
 """Most temporaries of a device that are placed again by size. `dagpu.plans.memory` gives the cost."""
 
 _ENOUGH: Final = 1.02
@@ -49,9 +64,8 @@ def lay_out(
     In those steps, the `Allocate`s of an instruction come right before it, and the `Release`s of the buffers that end
     with it come right after it. If a kernel may work in place, an output takes the bytes of an input that ends there.
     """
-    clocks = step_clocks(steps, lanes, events)
     walk = _Walk(buffers, devices, lanes)
-    walk.run(steps, clocks)
+    walk.run(steps, events)
     offsets = walk.offsets
     lives: list[list[Lifetime]] | None = None
     for device, arena in enumerate(walk.arenas):
@@ -59,7 +73,7 @@ def lay_out(
         if top > max(_ENOUGH * most, most + _WASTE) and walk.count[device] <= _SMALL:
             if lives is None:  # rarely needed: to collect them in the first walk would cost a tenth of it
                 again = _Walk(buffers, devices, lanes, lifetimes=True)
-                again.run(steps, clocks)
+                again.run(steps, events)
                 lives = again.lives
             found, end = large_first(lives[device], lanes, _ENOUGH * most)
             if end < top:
@@ -79,6 +93,9 @@ class _Walk:
 
     def __init__(self, buffers: Sequence[Buffer], devices: int, lanes: int, *, lifetimes: bool = False) -> None:
         self._buffers = buffers
+        self._sizes = [-(-buffer.nbytes // ALIGNMENT) * ALIGNMENT for buffer in buffers]
+        """For each buffer, the bytes that it takes in an arena."""
+        self._clocks = Clocks(lanes)
         self._held = [0] * devices
         self._lost = bytearray(len(buffers))  # true for a buffer that another one has been written over
         self._lifetimes = lifetimes
@@ -97,9 +114,13 @@ class _Walk:
             self.arenas.append(Arena(lanes))
             self.lives.append([])
 
-    def run(self, steps: Sequence[Step], clocks: Sequence[Clock]) -> None:
-        """Fill in the public attributes; `clocks` holds the clock of each step's lane."""
-        buffers = self._buffers
+    def run(self, steps: Sequence[Step], events: int) -> None:
+        """Fill in the public attributes."""
+        buffers, temporary = self._buffers, Role.TEMPORARY
+        now = self._clocks.current.copy()
+        if now and type(now[0]) is not list:  # an allocation reads many entries
+            now = list(map(as_list, now))
+        recorded: list[tuple[int, int, Clock]] = [(-1, -1, [])] * events
         fresh: list[int] = []
         for at, step in enumerate(steps):
             if type(step) is Execute:
@@ -107,18 +128,23 @@ class _Walk:
                     if type(step.instruction) is Launch and step.instruction.kernel.in_place:
                         fresh = self._write_over(fresh, step.instruction, steps, at)
                     for buffer in fresh:
-                        self._place(buffer, step.lane, clocks[at], at)
+                        self._place(buffer, step.lane, now[step.lane], at)
                     fresh = []
             elif type(step) is Allocate:
-                if buffers[step.buffer].role is Role.TEMPORARY:
+                if buffers[step.buffer].role is temporary:
                     fresh.append(step.buffer)
             elif type(step) is Release:
-                self._release(step.buffer, step.lane, at)
+                if not self._lost[step.buffer]:
+                    self._release(step.buffer, step.lane, at)
+            elif type(step) is Record:
+                recorded[step.event] = step.lane, at, self._clocks.current[step.lane]
+            elif type(step) is Wait:
+                joined = self._clocks.join(step.lane, *recorded[step.event])
+                now[step.lane] = joined if isinstance(joined, list) else joined.tolist()
 
     def _place(self, buffer: int, lane: int, clock: Clock, at: int) -> None:
         """Take bytes for a buffer that `lane` allocates before step `at`."""
-        about = self._buffers[buffer]
-        device, nbytes = about.device, -(-about.nbytes // ALIGNMENT) * ALIGNMENT
+        device, nbytes = self._buffers[buffer].device, self._sizes[buffer]
         self.offsets[buffer] = self.arenas[device].take(lane, clock, nbytes) if nbytes else 0
         held = self._held[device] = self._held[device] + nbytes
         if held > self.most[device]:
@@ -129,11 +155,8 @@ class _Walk:
             self.lives[device].append(live)
 
     def _release(self, buffer: int, lane: int, at: int) -> None:
-        """Give the bytes of a buffer back, unless another one was written over it."""
-        if self._lost[buffer]:
-            return
-        about = self._buffers[buffer]
-        device, nbytes = about.device, -(-about.nbytes // ALIGNMENT) * ALIGNMENT
+        """Give back the bytes of a buffer that no other one was written over."""
+        device, nbytes = self._buffers[buffer].device, self._sizes[buffer]
         if nbytes:
             self.arenas[device].give(self.offsets[buffer], nbytes, lane, at)
             self._held[device] -= nbytes
@@ -145,8 +168,9 @@ class _Walk:
         """Let outputs take the bytes of inputs that end with this launch; return the outputs that take none."""
         ending: list[int] = []
         lane = steps[at].lane
-        for step in steps[at + 1 :]:
-            if not isinstance(step, Release) or step.lane != lane:
+        for later in range(at + 1, len(steps)):
+            step = steps[later]
+            if type(step) is not Release or step.lane != lane:
                 break
             ending.append(step.buffer)
         rest: list[int] = []
@@ -393,13 +417,15 @@ class FreeList:
 class Arena:
     """The bytes of one arena. All sizes are multiples of the alignment."""
 
-    __slots__ = ("_freed", "_has_freed", "_one_size", "_space")
+    __slots__ = ("_freed", "_freeing", "_has_freed", "_one_size", "_space")
 
     def __init__(self, lanes: int) -> None:
         self._space = FreeList(lanes)
         self._freed: list[_Freed] = [{} for _ in range(lanes)]
-        self._has_freed = [False] * lanes
+        self._has_freed = bytearray(lanes)
         """For each lane, whether it has released a block."""
+        self._freeing: list[tuple[int, _Freed]] = []
+        """These lanes in order, with the free blocks of each."""
         self._one_size = 0
         """Common size of all released blocks while there are no holes; 0 for no blocks, -1 for several sizes."""
 
@@ -414,8 +440,9 @@ class Arena:
         if own:
             return own.pop()[1]
         usable = False
-        for known, some, freed in zip(clock, self._has_freed, self._freed, strict=True):
-            if some and known >= 0:
+        for other, freed in self._freeing:
+            known = clock[other]
+            if known >= 0:
                 usable = True
                 there = freed.get(nbytes)
                 if there and there[0][0] <= known:
@@ -431,7 +458,9 @@ class Arena:
 
     def give(self, start: int, nbytes: int, lane: int, number: int) -> None:
         """Give bytes back that step `number` of `lane` releases."""
-        self._has_freed[lane] = True
+        if not self._has_freed[lane]:
+            self._has_freed[lane] = True
+            insort(self._freeing, (lane, self._freed[lane]), key=itemgetter(0))
         if nbytes != self._one_size:
             self._one_size = -1 if self._one_size else nbytes
         freed = self._freed[lane]
@@ -461,7 +490,10 @@ class Arena:
 _Numbers: TypeAlias = NDArray[np.int64]
 
 PLACINGS: Final = 2048
-"""Most buffers that are placed in all tries together, at about 10 us each."""
+"""Most buffers that are placed in all tries together, at 3 us each, or 9 without a map of units."""
+
+_MAP: Final = 1 << 21
+"""Most bytes of the map of `place_in_units`, which takes a quarter of the time of `place_in_spans`."""
 
 TRIES: Final = 16
 """Most orders that are tried."""
@@ -491,32 +523,31 @@ def large_first(lives: Sequence[Lifetime], lanes: int, enough: float) -> tuple[l
 
     Time (vectorised) and memory are the square of the number of lifetimes; `PLACINGS` limits the time of the tries.
     """
-    disjoint = _disjoint(lives, lanes)
+    beside = ~_disjoint(lives, lanes)
     sizes: _Numbers = np.array([live.nbytes for live in lives], dtype=np.int64)
     best: _Numbers = np.zeros(len(lives), dtype=np.int64)
     top = int(sizes.sum()) + 1
-    orders = _orders(lives, disjoint, sizes)
+    orders = _orders(lives, beside, sizes)
     random = Random(0)  # a fixed seed, so that a program always has the same plan
     order: list[int] = []
     for _ in range(min(TRIES, PLACINGS // max(len(lives), 1))):
         given = next(orders, None)
         tried = _moved_forward(order, best + sizes, random) if given is None else given
-        starts = _place(tried, disjoint, sizes)
-        end = int((starts + sizes).max(initial=0))
-        if end <= top:
-            best, top, order = starts, end, tried
+        starts = _place(tried, beside, sizes, top)
+        if starts is not None:
+            best, top, order = starts, int((starts + sizes).max(initial=0)), tried
         if top <= enough:
             break
     return [int(start) for start in best], top
 
 
-def _orders(lives: Sequence[Lifetime], disjoint: "NDArray[np.bool_]", sizes: _Numbers) -> Iterator[list[int]]:
+def _orders(lives: Sequence[Lifetime], beside: "NDArray[np.bool_]", sizes: _Numbers) -> Iterator[list[int]]:
     """Yield the orders to try first, each as indices of the lifetimes."""
-    beside = (~disjoint) @ sizes
+    alive: _Numbers = np.einsum("ij,j->i", beside, sizes)  # beside @ sizes, in a third of the time
     ranks: Iterable[Callable[[int], int]] = (
         lambda number: -lives[number].nbytes,
         lambda number: -lives[number].nbytes * (lives[number].end - lives[number].begin),
-        lambda number: -int(beside[number]),
+        lambda number: -int(alive[number]),
     )
     for rank in ranks:
         yield sorted(range(len(lives)), key=lambda number: (rank(number), lives[number].begin))
@@ -532,35 +563,80 @@ def _moved_forward(order: Sequence[int], ends: _Numbers, random: Random) -> list
     return moved
 
 
-def _place(order: Sequence[int], disjoint: "NDArray[np.bool_]", sizes: _Numbers) -> _Numbers:
-    """Return the offset of each buffer, placed in this order, each at the lowest free offset."""
-    starts = np.zeros(len(order), dtype=np.int64)
-    placed = np.zeros(len(order), dtype=bool)
+def _place(order: Sequence[int], beside: "NDArray[np.bool_]", sizes: _Numbers, top: int) -> _Numbers | None:
+    """Return the offset of each buffer, placed in this order, each at the lowest free offset; None if they take more
+    than `top` bytes. `beside` says for each pair whether they may be alive together."""
+    unit = int(np.gcd.reduce(sizes)) or 1
+    if (top // unit + 1) * len(order) <= _MAP:
+        return place_in_units(order, beside, sizes, top, unit)
+    return place_in_spans(order, beside, sizes, top)
+
+
+def place_in_units(
+    order: Sequence[int], beside: "NDArray[np.bool_]", sizes: _Numbers, top: int, unit: int
+) -> _Numbers | None:
+    """Do what `_place` does, where all sizes are multiples of `unit` bytes and few units are needed.
+
+    A map says for each unit and buffer whether the unit is taken by what may be alive together with the buffer.
+    """
+    taken = np.zeros((top // unit + 1, len(order)), dtype=np.bool_)
+    rows, beside_of, lengths = list(taken), list(beside), (sizes // unit).tolist()
+    free = {units: bytes(units) for units in set(lengths)}
+    offsets = [0] * len(order)
+    high = 0
     for number in order:
-        others = np.flatnonzero(placed & ~disjoint[number])
-        starts[number] = _lowest(starts[others], starts[others] + sizes[others], int(sizes[number]))
-        placed[number] = True
-    return starts
+        run = free[lengths[number]]
+        start = (taken[:high, number].tobytes() + run).find(run)
+        end = start + len(run)
+        if end * unit > top:
+            return None
+        for row in rows[start:end]:
+            np.logical_or(row, beside_of[number], row)
+        offsets[number] = start * unit
+        if end > high:
+            high = end
+    return np.array(offsets, dtype=np.int64)
+
+
+def place_in_spans(order: Sequence[int], beside: "NDArray[np.bool_]", sizes: _Numbers, top: int) -> _Numbers | None:
+    """Do what `_place` does, whatever the sizes."""
+    placed: _Numbers = np.zeros((3, len(order)), dtype=np.int64)
+    starts, ends, numbers = placed  # of the buffers that are placed, sorted by their starts
+    found: list[int] = []
+    for count, (number, nbytes) in enumerate(zip(order, sizes[list(order)].tolist(), strict=True)):
+        there = beside[number].take(numbers[:count])
+        start = _lowest(starts[:count].compress(there), ends[:count].compress(there), nbytes)
+        if start + nbytes > top:
+            return None
+        at = bisect_right(found, start)
+        found.insert(at, start)
+        placed[:, at + 1 : count + 1] = placed[:, at:count]
+        starts[at], ends[at], numbers[at] = start, start + nbytes, number
+    offsets = np.empty(len(order), dtype=np.int64)
+    offsets[numbers] = starts
+    return offsets
 
 
 def _disjoint(lives: Sequence[Lifetime], lanes: int) -> "NDArray[np.bool_]":
     """Return, for each pair, whether one ends before the other begins in every execution."""
-    begin = np.array([live.begin for live in lives])
-    end = np.array([live.end for live in lives])
+    most = np.iinfo(np.int32).max  # steps are fewer, and numbers of half the size are compared in half the time
+    begin = np.array([live.begin for live in lives], dtype=np.int32)
+    end = np.array([live.end for live in lives], dtype=np.int32)[:, None]
     clocks = np.array([live.clock for live in lives], dtype=np.int64).reshape(len(lives), lanes)
+    known = np.minimum(clocks, most).astype(np.int32).T[[live.lane for live in lives]]
     # A clock covers all steps of its own lane, also later ones, so the order of the steps is checked as well.
-    before = (clocks[:, [live.lane for live in lives]] >= end) & (end < begin[:, None])
+    before = known >= end
+    before &= end < begin
     disjoint: NDArray[np.bool_] = before | before.T
     return disjoint
 
 
-def _lowest(starts: "NDArray[Any]", ends: "NDArray[Any]", nbytes: int) -> int:
-    """Return the lowest offset for `nbytes` bytes beside these spans, which may overlap each other."""
-    if not len(starts):
+def _lowest(starts: _Numbers, ends: _Numbers, nbytes: int) -> int:
+    """Return the lowest offset for `nbytes` bytes beside these spans, which are sorted by their starts, and may overlap
+    each other."""
+    if not len(starts) or starts[0] >= nbytes:
         return 0
-    order = np.argsort(starts, kind="stable")
-    starts, ends = starts[order], np.maximum.accumulate(ends[order])
-    if starts[0] >= nbytes:
-        return 0
-    gaps = np.flatnonzero(starts[1:] - ends[:-1] >= nbytes)
-    return int(ends[gaps[0]] if len(gaps) else ends[-1])
+    reached = np.maximum.accumulate(ends)
+    is_free = starts[1:] - reached[:-1] >= nbytes
+    gap = int(is_free.argmax()) if len(is_free) else 0  # the first
+    return int(reached[gap] if len(is_free) and is_free[gap] else reached[-1])

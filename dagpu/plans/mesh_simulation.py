@@ -5,6 +5,7 @@ a version on another device, and is never written.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from math import inf
 from typing import Final, NamedTuple, TypeAlias, final
 
@@ -13,6 +14,7 @@ from dagpu.common.places import describe
 from dagpu.handles.device_handles import FIND_DEVICE, is_automatic, reaches
 from dagpu.plans.cost_model import CostModel, without_engines
 from dagpu.plans.mesh import Mesh, node_of
+from dagpu.plans.order_search import by_length, longest_paths
 from dagpu.plans.program import (
     HOST,
     CopyDtoH,
@@ -47,6 +49,8 @@ class Versions:
         self.home = [-1 if buffer.device == HOST else self.place_of[buffer.device] for buffer in program.buffers]
         """For each buffer, the place of its device; -1 for a cell, and for memory without a device."""
         accesses = program.accesses
+        self.before = accesses.predecessors
+        """For each instruction, those that it must follow."""
         self.buffer = accesses.buffer
         """For each version, its buffer. A version is a value of the program's accesses, in memory of a device."""
         self.maker = accesses.maker
@@ -76,22 +80,24 @@ class Versions:
     def _scan(self) -> None:
         """Fill in the tables of instructions."""
         program, accesses, home, place_of = self._program, self._program.accesses, self.home, self.place_of
-        on_device = [program.buffers[buffer].device != HOST for buffer in self.buffer]
+        buffer_of, first, used = self.buffer, accesses.first, accesses.uses
+        has_bytes = [buffer.device != HOST for buffer in program.buffers]
+        on_device = [has_bytes[buffer] for buffer in buffer_of]
+        self.uses = used if all(on_device) else [[each for each in versions if on_device[each]] for versions in used]
         for index, instruction in enumerate(program.instructions):
-            makes = [version for version in accesses.makes(index) if on_device[version]]
+            makes = [version for version in range(first[index], first[index + 1]) if on_device[version]]
             fixed, stays = place_of[instruction.device], True
             is_graph = type(instruction) is GraphLaunch
             if is_graph:
                 self.in_place.add(index)
             for version in makes:
-                at = home[self.buffer[version]]
+                at = home[buffer_of[version]]
                 if at < 0:
                     stays = False
                 elif fixed != at and not is_graph:
                     if fixed >= 0:
                         raise _two_homes(instruction, self.places[fixed], self.places[at])
                     fixed = at
-            self.uses.append([version for version in accesses.uses[index] if on_device[version]])
             self.makes.append(makes)
             self.fixed.append(fixed)
             # What is changed in part has to be there before: in memory that has its place, it is.
@@ -106,8 +112,10 @@ class Versions:
 
     def _find_numbers(self) -> None:
         """Fill in `numbers_of`."""
+        if all(buffer.device != HOST for buffer in self._program.buffers):
+            return
         in_cell = [self._program.buffers[buffer].device == HOST for buffer in self.buffer]
-        for index, reads in enumerate(self._program.accesses.reads if any(in_cell) else ()):
+        for index, reads in enumerate(self._program.accesses.reads):
             found = [made for value in reads if in_cell[value] and (made := self.maker[value]) >= 0]
             if found:
                 self.numbers_of[index] = found
@@ -119,15 +127,8 @@ class Versions:
         Each instruction comes after all that make what it uses, numbers of the host included, and after all that use
         what it writes over: so the order is one in which the program may run.
         """
-        before = self._program.accesses.predecessors
-        rest = list(times)
-        for index in range(len(rest) - 1, -1, -1):
-            length = rest[index]
-            for earlier in before[index]:
-                if rest[earlier] < times[earlier] + length:
-                    rest[earlier] = times[earlier] + length
-        order = sorted(range(len(rest)), key=rest.__getitem__, reverse=True)  # the sort is stable
-        return order, max(rest, default=0.0)
+        paths = longest_paths(times, self.before)
+        return by_length(paths), max(paths, default=0.0)
 
     def start_place(self) -> int:
         """Return the place of the mesh that has most of the inputs' bytes."""
@@ -158,7 +159,10 @@ def _two_homes(instruction: Instruction, one: str, other: str) -> PlanError:
 UNKNOWN: Final = 100e-6
 """Seconds that a kernel of unknown cost is taken for, at least, when devices are chosen. An assumption: it has 35 MB
 moved to an idle device. If the kernel takes less, the run loses copies; if it took more and stayed, the other devices
-would stand idle as long as it runs."""
+would stand idle as long as it runs. What is lost if it takes more is what `dagpu.plans.mesh_search` looks at."""
+_FEW: Final = 8
+"""The most devices of a mesh of which each is looked at for each instruction. On 4 and 8 that is 1 % better than to
+look at some. On 16 in two nodes it is 14 % worse, for tiled Cholesky, since work strays from its node."""
 _COMPUTE: Final = 0
 _UPLOAD: Final = 1
 _DOWNLOAD: Final = 2
@@ -215,45 +219,95 @@ def link_table(places: Sequence[str], costs: CostModel) -> LinkTable:
     return table
 
 
+_Ways: TypeAlias = list[tuple[float, list[tuple[float, float, bool]]]]
+"""For each group of places that has a version, when one of them can send it first, and the links of the group to all
+places."""
+_Used: TypeAlias = tuple[dict[int, float], int, _Ways, float, float]
+"""A version that an instruction uses: when it is on each place that has it, its bytes, and the ways to copy it. If
+there is one way, the same to all places: when it can be sent first, and the seconds of the copy; else 0 and -1."""
+
+
+def _groups(links: LinkTable) -> list[int]:
+    """Return for each place the first one whose links to all places are the same, as those of a node's devices are."""
+    first: dict[tuple[tuple[float, float, bool], ...], int] = {}
+    return [first.setdefault(tuple(row), place) for place, row in enumerate(links)]
+
+
 @final
 class MeshSimulation:
     """Simulated runs of one program on a mesh."""
 
     def __init__(self, program: Program, mesh: Mesh, costs: CostModel, streams: int = 4) -> None:
         self.versions = Versions(program, mesh)
-        self.times, unknown = costs.estimates(program)
+        self.times, self.unknown = costs.estimates(program)
         """Seconds of each instruction, wherever it runs. A kernel of unknown cost has at least `UNKNOWN`."""
-        for index, instruction in enumerate(program.instructions):
-            if unknown[index] and type(instruction) is Launch:
-                self.times[index] = max(self.times[index], UNKNOWN)
+        self._guessed = [
+            index
+            for index, instruction in enumerate(program.instructions)
+            if self.unknown[index] and type(instruction) is Launch
+        ]
+        """The kernels of unknown cost."""
+        for index in self._guessed:
+            self.times[index] = max(self.times[index], UNKNOWN)
         on_host = without_engines((mesh.automatic.name,))[0]
         engine_of: dict[type, int] = {HostCall: _NONE} if on_host else _ENGINE_OF
-        self._engine = [engine_of.get(type(instruction), _COMPUTE) for instruction in program.instructions]
-        overlapped = costs.machine(mesh.automatic.name).launch * (1 - 1 / streams)
-        self._busy = [
-            max(seconds - overlapped, 0.0) if engine == _COMPUTE else seconds
-            for seconds, engine in zip(self.times, self._engine, strict=True)
-        ]
+        self.engine = [engine_of.get(type(instruction), _COMPUTE) for instruction in program.instructions]
+        """For each instruction, the queue of its device that it waits for."""
+        self._overlapped = costs.machine(mesh.automatic.name).launch * (1 - 1 / streams)
+        self.busy = self._busy(self.times)
         """Seconds for which each instruction occupies the queue of its device."""
         self._ports = costs.links.peer.ports
         self._links = link_table(self.versions.places, costs)
-        self._made_late = [self._is_made_late(at, each, costs) for at, each in enumerate(program.instructions)]
+        self._made_late = [
+            not uses and self._is_made_late(at, each, costs)
+            for at, (uses, each) in enumerate(zip(self.versions.uses, program.instructions, strict=True))
+        ]
         """For each instruction, whether it is sooner made again than copied."""
 
+    def _busy(self, times: Sequence[float]) -> list[float]:
+        """Return `busy` for these times."""
+        overlapped = self._overlapped
+        return [
+            (seconds - overlapped if seconds > overlapped else 0.0) if engine == _COMPUTE else seconds
+            for seconds, engine in zip(times, self.engine, strict=True)
+        ]
+
+    def if_unknown_take(self, seconds: float) -> "MeshSimulation | None":
+        """Return the simulation in which each kernel of unknown cost takes so many seconds at least; None if there is
+        no such kernel. What is sooner made again than copied stays so."""
+        if not self._guessed:
+            return None
+        found = copy(self)
+        found.times = list(self.times)
+        for index in self._guessed:
+            found.times[index] = max(found.times[index], seconds)
+        found.busy = self._busy(found.times)
+        return found
+
     def _is_made_late(self, index: int, instruction: Instruction, costs: CostModel) -> bool:
-        """Return whether an instruction uses nothing, and makes its result in less time than a copy of it takes. An
-        upload is one: its bytes are copied from the host anyway."""
+        """Return whether an instruction that uses nothing makes its result in less time than a copy of it takes. An
+        upload does: its bytes are copied from the host anyway."""
         versions = self.versions
-        if versions.uses[index] or not versions.makes[index]:
+        if not versions.makes[index]:
             return False
         if type(instruction) is CopyHtoD:
             return True
         nbytes = sum([versions.nbytes[version] for version in versions.makes[index]])
-        return self._busy[index] <= costs.links.peer.seconds(nbytes)
+        return self.busy[index] <= costs.links.peer.seconds(nbytes)
 
     def work(self) -> float:
         """Return the seconds that one device takes at least for all instructions."""
-        return sum([seconds for seconds, engine in zip(self._busy, self._engine, strict=True) if engine == _COMPUTE])
+        return sum([seconds for seconds, engine in zip(self.busy, self.engine, strict=True) if engine == _COMPUTE])
+
+    def seconds_of(self, version: int, source: int, target: int) -> float:
+        """Return the seconds of a copy of a version between two places."""
+        latency, byte, _ = self._links[source][target]
+        return latency + self.versions.nbytes[version] * byte
+
+    def copy_seconds(self) -> list[float]:
+        """Return for each instruction the seconds in which its results are copied from one device of the mesh to the
+        next; 0 if it has none."""
+        return [sum([self.seconds_of(version, 0, 1) for version in makes]) for makes in self.versions.makes]
 
     def run(
         self, order: Sequence[int], given: Sequence[int] | None = None, *, shun: float = 0.0, only: int = -1
@@ -264,8 +318,8 @@ class MeshSimulation:
         the place where it is done soonest, plus `shun` times the seconds of the copies that it needs there. One that
         uses nothing, and takes no longer than a copy of its result, goes where that is used first: an upload, a fill.
         """
-        versions, engines = self.versions, self._engine
-        execution = _Execution(versions, self.times, self._busy, engines, self._ports, self._links)
+        versions, engines = self.versions, self.engine
+        execution = _Execution(versions, self.times, self.busy, engines, self._ports, self._links)
         makes, fixed, late, later = versions.makes, versions.fixed, self._made_late, execution.later
         for index in order:
             place = fixed[index] if given is None else given[index]
@@ -301,6 +355,10 @@ class _Execution:
         self._engine = engines
         self._ports = ports
         self._links = links
+        self._group = _groups(links)
+        """For each place, the first place that has the same links."""
+        self._one_way = None if any(self._group) else links[0][0]
+        """The link between any two places; None if there are several."""
         self._free = [[0.0] * places for _ in range(4)]
         """For each engine, when it is free on each place."""
         self._sends = [0.0] * places
@@ -323,40 +381,88 @@ class _Execution:
     def best_place(self, index: int, shun: float) -> int:
         """Return the place of the mesh where an instruction is done soonest, and which needs few copies.
 
-        Those are looked at that made what it uses, and the idlest one. Here a copy comes from where its version was
-        made; the copies that are really made come from the nearest replica.
+        Each copy comes from the replica from which it is there first, as in `_move`. On a mesh of up to `_FEW` devices
+        all places are looked at; on more those that made what it uses, and the idlest one.
         """
-        there, limit, receives, nbytes = self._there, self._versions.free, self._receives, self._versions.nbytes
-        engine, links = self._engine[index], self._links
-        free = self._free[engine]
-        candidates = [self.idlest(engine)]
-        used: list[tuple[dict[int, float], int, float, int]] = []
-        for version in self._versions.uses[index]:
-            replicas = there[version]
-            for home, ready in replicas.items():
-                used.append((replicas, home, ready, nbytes[version]))
-                if home not in candidates and home < limit:
-                    candidates.append(home)
-                break  # the first is where it was made
-        best, chosen = inf, limit
+        candidates, used = self._choices(index)
+        free, receives, overlapped = self._free[self._engine[index]], self._receives, 1 - 1 / self._ports
+        best, chosen = inf, len(free)
         for place in candidates:
             begin, extra, port = free[place], 0.0, receives[place]
-            for replicas, home, ready, size in used:
-                if place == home:
-                    arrival = ready
-                elif place in replicas:
+            for replicas, nbytes, ways, first, took in used:
+                if place in replicas:
                     arrival = replicas[place]
+                elif took >= 0:
+                    if first > port:
+                        port = first
+                    arrival = port + took
+                    port = arrival - took * overlapped
+                    extra += took
                 else:
-                    latency, byte, _ = links[home][place]
-                    seconds = latency + size * byte
-                    arrival = (max(port, ready)) + seconds
-                    extra += seconds
+                    arrival, busy = inf, 0.0
+                    for sent, links in ways:
+                        latency, byte, _ = links[place]
+                        seconds = latency + nbytes * byte
+                        end = sent + seconds if sent > port else port + seconds
+                        if end < arrival:
+                            arrival, busy = end, seconds
+                    port = arrival - busy * overlapped
+                    extra += busy
                 if arrival > begin:
                     begin = arrival
             score = begin + shun * extra
             if score < best or (score == best and place < chosen):
                 best, chosen = score, place
         return chosen
+
+    def _choices(self, index: int) -> tuple[Sequence[int], list[_Used]]:
+        """Return the places to look at for an instruction, and what it uses."""
+        sends, limit, one_way = self._sends, self._versions.free, self._one_way
+        candidates: Sequence[int] = range(limit) if limit <= _FEW else [self.idlest(self._engine[index])]
+        used: list[_Used] = []
+        for version in self._versions.uses[index]:
+            replicas, nbytes = self._there[version], self._versions.nbytes[version]
+            if replicas:
+                if one_way:
+                    first = inf
+                    for source, ready in replicas.items():
+                        sent = sends[source]
+                        if ready > sent:
+                            sent = ready
+                        if sent < first:
+                            first = sent
+                    used.append((replicas, nbytes, [], first, one_way[0] + nbytes * one_way[1]))
+                else:
+                    used.append((replicas, nbytes, self._ways(replicas), 0.0, -1.0))
+                home = next(iter(replicas))  # the first is where it was made
+                if limit > _FEW and home < limit and home not in candidates:
+                    candidates = [*candidates, home]
+        return candidates, used
+
+    def _ways(self, replicas: dict[int, float]) -> _Ways:
+        """Return the ways to copy a version from the places that have it, each since a time."""
+        soonest: dict[int, float] = {}
+        for source, ready in replicas.items():
+            sent, group = max(self._sends[source], ready), self._group[source]
+            if group not in soonest or sent < soonest[group]:
+                soonest[group] = sent
+        return [(sent, self._links[group]) for group, sent in soonest.items()]
+
+    def _soonest(self, sources: dict[int, float], nbytes: int, place: int, port: float) -> tuple[float, float, int]:
+        """Return when a copy from one of these places is there first, the seconds that it takes, and the place.
+        `sources` has the time at which each has the bytes; the place receives from `port` on."""
+        links, sends = self._links, self._sends
+        arrival, took, found = inf, 0.0, -1
+        for source, ready in sources.items():
+            latency, byte, _ = links[source][place]
+            seconds, begin = latency + nbytes * byte, sends[source]
+            if ready > begin:
+                begin = ready
+            if port > begin:
+                begin = port
+            if begin + seconds < arrival:
+                arrival, took, found = begin + seconds, seconds, source
+        return arrival, took, found
 
     def commit(self, index: int, place: int) -> None:
         """Run an instruction on a place, after the copies of what it uses."""
@@ -406,15 +512,8 @@ class _Execution:
 
     def _move(self, index: int, version: int, place: int) -> float:
         """Copy a version to the place of an instruction, from the replica from which it is there first. Return when."""
-        nbytes, links, sends = self._versions.nbytes[version], self._links, self._sends
-        port, arrival, busy, found = self._receives[place], inf, 0.0, -1
-        for source, ready in self._there[version].items():
-            latency, byte, _ = links[source][place]
-            seconds, sent = latency + nbytes * byte, sends[source]
-            end = (max(sent, ready)) if sent > port or ready > port else port
-            end += seconds
-            if end < arrival:
-                arrival, busy, found = end, seconds, source
+        links, sends, nbytes = self._links, self._sends, self._versions.nbytes[version]
+        arrival, busy, found = self._soonest(self._there[version], nbytes, place, self._receives[place])
         sends[found] = self._receives[place] = arrival - busy + busy / self._ports
         if self._versions.anywhere[index] and links[found][place][2]:
             self.sources.setdefault(index, {})[self._versions.buffer[version]] = found

@@ -14,7 +14,7 @@ from typing import Any, Final, final
 from dagpu.common.errors import PlanError
 from dagpu.common.layout import Layout
 from dagpu.common.places import describe
-from dagpu.handles.device_handles import is_automatic
+from dagpu.handles.device_handles import UserBody, is_automatic
 from dagpu.plans.program import (
     HOST,
     Buffer,
@@ -45,11 +45,12 @@ _CURE: Final = (
 )
 
 
-def verify_placement(before: Program, after: Program) -> None:
+def verify_placement(before: Program, after: Program, *, again: bool = False) -> None:
     """Check that `after` is `before` with a device for each instruction, and copies between devices.
 
     Each instruction of `before` is in `after` as often, reads the same versions of its buffers, and is on a device
-    with all that it accesses, which is its own device if it has one. At the end the inputs, the outputs and the cells
+    with all that it accesses, which is its own device if it has one. With `again` it is in `after` at least as often,
+    and more often only if it changes nothing but what it writes. At the end the inputs, the outputs and the cells
     of `before` hold the same contents, in buffers of the same numbers. The order of instructions is free as far as it
     keeps this.
 
@@ -62,9 +63,8 @@ def verify_placement(before: Program, after: Program) -> None:
     terms = Terms()
     first, second = ValueWalk(before, terms), ValueWalk(after, terms)
     first.run(None)
-    for instruction in after.instructions:
-        _check_device(after, instruction)
-    second.run(first.made)
+    _check_devices(after)
+    second.run(first.made, again=again)
     first.check_missing(second.made)
     for number, buffer in enumerate(before.buffers):
         if (buffer.role is not Role.TEMPORARY or buffer.device == HOST) and first.values[number] != second.values[
@@ -76,18 +76,28 @@ def verify_placement(before: Program, after: Program) -> None:
             )
 
 
-def _check_device(program: Program, instruction: Instruction) -> None:
-    """Check that an instruction is on the device of all that it accesses. Copies, and kernels that are made for it,
+def _check_devices(program: Program) -> None:
+    """Check that each instruction is on the device of all that it accesses. Copies, and kernels that are made for it,
     read other devices, host functions get handles to any, and a captured graph has its memory on any."""
-    if isinstance(instruction, GraphLaunch):
-        return
-    buffers, device = program.buffers, instruction.device
-    elsewhere = isinstance(instruction, HostCall) or reads_peers(instruction)
-    accessed = instruction.writes if elsewhere else (*instruction.reads, *instruction.writes)
-    for buffer in accessed:
-        if buffers[buffer].device not in (device, HOST):
-            where = f"{_named(instruction)} is on {program.devices[device]}"
-            raise PlanError(f"{where}, and buffer {buffer} is not. {_CURE}")
+    device_of = [buffer.device for buffer in program.buffers]
+    for instruction in program.instructions:
+        kind, device, accessed = type(instruction), instruction.device, instruction.writes
+        if kind is GraphLaunch:
+            continue
+        if kind is not HostCall and not reads_peers(instruction):
+            accessed = instruction.reads + accessed
+        for buffer in accessed:
+            if device_of[buffer] != device and device_of[buffer] != HOST:
+                where = f"{_named(instruction)} is on {program.devices[device]}"
+                raise PlanError(f"{where}, and buffer {buffer} is not. {_CURE}")
+
+
+def _may_run_again(instruction: Instruction, buffers: tuple[Buffer, ...]) -> bool:
+    """Return whether an instruction leaves nothing but its outputs, and the same in each run: it has no state, and
+    calls no code of the user's but the body of a kernel."""
+    if type(instruction) is Launch:
+        return instruction.kernel.state is None and not isinstance(instruction.kernel.library, UserBody)
+    return type(instruction) is Fill or (type(instruction) is CopyDtoD and _is_whole(instruction.out, buffers))
 
 
 def _named(instruction: Instruction) -> str:
@@ -117,12 +127,14 @@ def _check_tables(before: Program, after: Program) -> None:
 class Terms:
     """Numbers for terms: the same for equal terms."""
 
-    __slots__ = ("_layouts", "_numbers")
+    __slots__ = ("_kept", "_layouts", "_numbers")
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
-        self._layouts: dict[int, tuple[int, Layout]] = {}
-        """Numbers of layouts by their identity, with the layouts, which this keeps alive."""
+        self._layouts: dict[int, int] = {}
+        """Numbers of layouts by their identity."""
+        self._kept: list[Layout] = []
+        """These layouts, which stay alive, so that no other one gets the identity."""
 
     def number(self, term: Hashable) -> int:
         """Return the number of a term, 1 or more."""
@@ -132,8 +144,9 @@ class Terms:
         """Return the number of a layout."""
         found = self._layouts.get(id(layout))
         if found is None:
-            found = self._layouts[id(layout)] = self.number(layout), layout
-        return found[0]
+            found = self._layouts[id(layout)] = self.number(layout)
+            self._kept.append(layout)
+        return found
 
 
 @final
@@ -153,10 +166,10 @@ class ValueWalk:
         self._terms = terms
         self._name = name
         self._cure = cure
-        self.made: Counter[Hashable] = Counter()
-        """How often each term is computed. Several walks may count in one."""
-        self.example: dict[Hashable, Instruction] = {}
-        """An instruction that computes each term."""
+        self.made: Counter[int] = Counter()
+        """How often each term is computed, by its number. Several walks with the same `terms` may count in one."""
+        self.example: dict[int, Instruction] = {}
+        """An instruction that computes each term, by its number."""
         self.values = [
             BLANK
             if buffer.role is not Role.INPUT
@@ -167,52 +180,65 @@ class ValueWalk:
         ]
         """The value of each buffer now."""
 
-    def run(self, wanted: "Counter[Hashable] | None") -> None:
-        """Walk over all instructions. Each term has to be among the `wanted` ones, no more often than there."""
+    def run(self, wanted: "Counter[int] | None", *, again: bool = False) -> None:
+        """Walk over all instructions. Each term has to be among the `wanted` ones, no more often than there; with
+        `again` as often as it likes, if the instruction may run again."""
+        terms, values, made, example = self._terms, self.values, self.made, self.example
         for instruction in self._program.instructions:
-            if self._pass_on(instruction):
+            if type(instruction) is CopyDtoD and self._pass_on(instruction):
                 continue
-            term = self._term(instruction)
-            self.made[term] += 1
-            self.example[term] = instruction
-            if wanted is not None and self.made[term] > wanted[term]:
-                more = "runs once more than before" if wanted[term] else "reads other contents than before"
+            value = terms.number(self._term(instruction))
+            count = made[value] = made.get(value, 0) + 1
+            example[value] = instruction
+            if wanted is not None and count > wanted.get(value, 0):
+                if again and wanted.get(value, 0) and _may_run_again(instruction, self._program.buffers):
+                    for at, buffer in enumerate(instruction.writes):
+                        values[buffer] = terms.number((value, at))
+                    continue
+                more = "runs once more than before" if wanted[value] else "reads other contents than before"
                 device = self._program.devices[instruction.device]
                 raise PlanError(f"{_named(instruction)} on {device} {more}, in {self._name}. {self._cure}")
-            value = self._terms.number(term)
             for at, buffer in enumerate(instruction.writes):
-                self.values[buffer] = self._terms.number((value, at))
+                values[buffer] = terms.number((value, at))
 
-    def check_missing(self, others: "Counter[Hashable]") -> None:
+    def check_missing(self, others: "Counter[int]") -> None:
         """Check that what this walk has found was found as often by walks over other programs.
 
         Raises:
             PlanError: it was not.
         """
-        for key, count in (self.made - others).items():
-            raise PlanError(f"{_named(self.example[key])} is missing {count} times in {self._name}. {self._cure}")
+        for key, count in self.made.items():
+            if count > others.get(key, 0):
+                missing = count - others[key]
+                raise PlanError(f"{_named(self.example[key])} is missing {missing} times in {self._name}. {self._cure}")
 
-    def _pass_on(self, instruction: Instruction) -> bool:
+    def _pass_on(self, copy: CopyDtoD) -> bool:
         """Pass the value on if this is a copy of all bytes of a buffer, and return whether it is."""
         values, buffers = self.values, self._program.buffers
-        if isinstance(instruction, CopyDtoD):
-            source, out = instruction.source, instruction.out
-            if source.layout != out.layout or not _is_whole(out, buffers) or not _is_whole(source, buffers):
-                return False
-            values[out.buffer] = values[source.buffer]
-            return True
-        return False
+        source, out = copy.source, copy.out
+        if source.layout != out.layout or not _is_whole(out, buffers) or not _is_whole(source, buffers):
+            return False
+        values[out.buffer] = values[source.buffer]
+        return True
 
     def _term(self, instruction: Instruction) -> Hashable:
         """Return the term of what an instruction computes: itself, without the numbers of its buffers and its device,
         and the values of what it uses."""
         values, operand = self.values, self._operand
         reads = tuple([values[buffer] for buffer in instruction.reads])
+        if type(instruction) is Launch:  # most are
+            scratch, tiles = instruction.scratch, instruction.tile_list
+            return (
+                Launch,
+                id(instruction.kernel),
+                instruction.grid,
+                reads,
+                tuple([values[b] for b in instruction.writes if scratch is None or b != scratch.buffer]),
+                tuple([operand(each) for each in instruction.args]),
+                None if tiles is None else operand(tiles),
+                None if scratch is None else self._terms.layout(scratch.layout),
+            )
         match instruction:
-            case Launch(kernel=kernel, args=args, grid=grid, writes=writes, tile_list=tiles, scratch=scratch):
-                changed = tuple([values[b] for b in writes if scratch is None or b != scratch.buffer])
-                memory = None if scratch is None else self._terms.layout(scratch.layout)
-                return Launch, id(kernel), grid, reads, changed, tuple(map(operand, args)), operand(tiles), memory
             case Fill(out=out, recipe=recipe, seed=seed):
                 return Fill, id(recipe), self._target(out), operand(seed)
             case CopyHtoD(out=out, source=source):

@@ -10,8 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, TypeGuard, final, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeGuard, final, overload
 
 import numpy as np
 
@@ -21,11 +20,26 @@ from dagpu.common.places import Origin, describe, here
 from dagpu.common.wrong_arguments import as_whole_number, check_count, is_real_number, wrong_argument
 from dagpu.handles.device_handles import is_automatic
 from dagpu.plans.cost_model import DEFAULT_COSTS, CostModel
+from dagpu.plans.fitting import fit
 from dagpu.plans.list_schedule import ListSchedule, place_on_streams
 from dagpu.plans.mesh import Mesh, chosen_mesh, node_of
+from dagpu.plans.mesh_search import best_run
 from dagpu.plans.mesh_simulation import MeshSimulation, Move, SimulatedRun, Versions, link_table
-from dagpu.plans.policies import Placement, placed_by
-from dagpu.plans.program import HOST, Buffer, CopyDtoD, GraphLaunch, Instruction, Program, Renumbering, Role, View
+from dagpu.plans.order_search import RUNS
+from dagpu.plans.policies import Fixed, Placement, check_runs, is_limited, place_program, placed_by
+from dagpu.plans.program import (
+    HOST,
+    Buffer,
+    CopyDtoD,
+    GraphLaunch,
+    Instruction,
+    Program,
+    Renumbering,
+    Role,
+    View,
+    on_device,
+)
+from dagpu.plans.scheduler import as_placed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -81,11 +95,13 @@ class Assignment(Sequence[int]):
     """Devices for the instructions of a program, as indices in the mesh, with the simulated run that has chosen them.
     `place` takes the order of the run and its copies."""
 
-    __slots__ = ("run", "versions")
+    __slots__ = ("about", "run", "versions")
 
-    def __init__(self, versions: Versions, run: SimulatedRun) -> None:
+    def __init__(self, versions: Versions, run: SimulatedRun, about: str = "") -> None:
         self.versions = versions
         self.run = run
+        self.about = about
+        """How the run was found, in words, for `explain`."""
 
     @overload
     def __getitem__(self, index: int) -> int: ...
@@ -171,15 +187,20 @@ class _Placing:
         buffers = self._buffers(number, device)
         instructions: list[Instruction] = []
         policy_of: list[int] = []
-        whole = _WholeViews()
+        whole: dict[int, View] = {}
         for step, replicas, place, policy in self._steps:
             policy_of.append(policy)
             if isinstance(step, _Copy):
                 instructions.append(step.instruction(number, device[place], whole))
                 continue
+            is_same = True
             for buffer, replica in replicas.items():
-                replicas[buffer] = number[replica]
-            instructions.append(self._renumbering.instruction(step, replicas, device[place]))
+                new = replicas[buffer] = number[replica]
+                is_same = is_same and new == buffer
+            if is_same:
+                instructions.append(on_device(step, device[place]))
+            else:
+                instructions.append(self._renumbering.instruction(step, replicas, device[place]))
         devices = tuple(sorted(device, key=device.__getitem__))
         names_of = tuple([self._versions.places[place] for place in devices])
         return Program(names_of, tuple(buffers), tuple(instructions), self._program.policies, tuple(policy_of))
@@ -229,20 +250,16 @@ class _Copy(NamedTuple):
     nbytes: int
     origin: Origin
 
-    def instruction(self, number: Sequence[int], device: int, whole: "_WholeViews") -> Instruction:
-        """Return the copy with the new numbers of the replicas, as an instruction of the device that it goes to."""
+    def instruction(self, number: Sequence[int], device: int, whole: dict[int, View]) -> Instruction:
+        """Return the copy with the new numbers of the replicas, as an instruction of the device that it goes to.
+        `whole` has the views of all bytes of buffers, by their numbers; what is missing is added."""
         source, into = number[self.source], number[self.into]
-        views = whole[into, self.nbytes], whole[source, self.nbytes]
-        return CopyDtoD(*views, (source,), (into,), device, self.origin)
-
-
-@final
-class _WholeViews(dict[tuple[int, int], View]):
-    """Views of all bytes of buffers, by number and size."""
-
-    def __missing__(self, key: tuple[int, int]) -> View:
-        view = self[key] = View(key[0], _bytes_layout(key[1]))
-        return view
+        out, read = whole.get(into), whole.get(source)
+        if out is None:
+            out = whole[into] = View(into, _bytes_layout(self.nbytes))
+        if read is None:
+            read = whole[source] = View(source, _bytes_layout(self.nbytes))
+        return CopyDtoD(out, read, (source,), (into,), device, self.origin)
 
 
 @lru_cache(maxsize=256)
@@ -474,16 +491,6 @@ class _Timeline:
 # ---- the policy of a mesh
 
 
-_GOOD: Final = 1.05
-"""Factor of the lower bound within which a placement needs no further attempt."""
-
-_MANY: Final = 4
-"""The number of devices from which on the longest paths are tried before program order. On fewer devices program order
-is often good enough, and moves less: tiled Cholesky of 20 x 20 tiles takes 2,181 and 2,838 instructions on 2."""
-
-_makespan: Final = attrgetter("makespan")
-
-
 def mesh_in_use() -> Mesh:
     """Return the mesh of the innermost `use_mesh`.
 
@@ -510,8 +517,12 @@ class Spread:
 
     The choice is that of HEFT (Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling for
     heterogeneous computing", IEEE TPDS 13, 2002): instructions by their longest remaining path, each where it is done
-    soonest. Program order and one device for everything are simulated too, and the fastest of the three is taken. So
-    work that is too small to be worth its copies stays on one device.
+    soonest. Program order and one device for everything are simulated too. Where it is worth the time, HEFT and PEFT as
+    in their papers follow, and orders found by search; the fastest is taken. So work that is too small to be worth its
+    copies stays on one device.
+
+    `shun_moves` makes copies dearer than they are predicted. `runs` says how often a plan is to run, and so how long a
+    search is worth. `memory_limit` is the most bytes that a run may take on a device beyond its inputs.
     """
 
     mesh: Mesh = field(default_factory=mesh_in_use)
@@ -526,6 +537,10 @@ class Spread:
     memory_limit: int | Mapping[str, int] | None = None
     """Most bytes that a run may take on one device beyond its inputs, as one number for each device, or numbers by
     the names of devices. Where a device needs more, overlap is given up there until the plan fits."""
+    runs: float = RUNS
+    """The runs that a plan is made for. Planning tries further orders as long as it takes less time than so many runs
+    could gain by them: see `dagpu.plans.order_search`. 0 for a plan that is to be made soon, 1000 for one that runs
+    all day."""
 
     def __post_init__(self) -> None:
         where = here()
@@ -541,25 +556,16 @@ class Spread:
             raise wrong_argument("Spread", where, "shun_moves", weight, "0 or more", "Write shun_moves=0.3", ValueError)
         if self.memory_limit is not None:
             object.__setattr__(self, "memory_limit", _checked_limit(self.memory_limit, self.mesh))
+        check_runs("Spread", self.runs)
 
     def assign(self, program: Program, mesh: Mesh, /) -> Assignment:
         """Return for each instruction the index of its device in the mesh; 0 for one that has its device already.
 
-        Time: O(n log n + n d), with d devices that have what an instruction uses.
+        What is tried, and how long, is in `dagpu.plans.mesh_search`.
         """
         simulation = MeshSimulation(program, mesh, self.costs, self.streams)
-        versions, order = simulation.versions, range(len(program.instructions))
-        if len(mesh) == 1:
-            return Assignment(versions, simulation.run(order, shun=self.shun_moves))
-        work = simulation.work()
-        ranked, path = versions.by_path(simulation.times)
-        first, second = (order, ranked) if len(mesh) < _MANY else (ranked, order)
-        best = simulation.run(first, shun=self.shun_moves)
-        if best.makespan > _GOOD * max(path, work / len(mesh)):
-            best = min(best, simulation.run(second, shun=self.shun_moves), key=_makespan)
-        if best.makespan >= work:
-            best = min(simulation.run(order, only=versions.start_place()), best, key=_makespan)
-        return Assignment(versions, best)
+        chosen = best_run(simulation, self.shun_moves, self.runs)
+        return Assignment(simulation.versions, chosen.run, chosen.about)
 
     def limit_on(self, device: str) -> int | None:
         """Return the most bytes that a run may take on a device beyond its inputs; None for any number."""
@@ -568,7 +574,7 @@ class Spread:
 
     def place(self, program: Program) -> Placement:
         """Return the stream of each instruction, and the order in which the instructions start."""
-        return place_on_streams(program, self.streams, self.costs, placed_by(program, self))
+        return place_on_streams(program, self.streams, self.costs, placed_by(program, self), self.runs)
 
 
 def _checked_limit(limit: Any, mesh: Mesh) -> "int | DeviceLimits":
@@ -621,14 +627,14 @@ def over_mesh(policy: Any, mesh: Mesh) -> Any:
     """Return the policy of a run in `use_mesh(mesh)` whose interpreter has `policy`: a `ListSchedule` is spread over
     the mesh; any other policy is returned itself, since it says what runs where."""
     if type(policy) is ListSchedule:
-        return Spread(mesh, policy.streams, policy.costs, memory_limit=policy.memory_limit)
+        return Spread(mesh, policy.streams, policy.costs, memory_limit=policy.memory_limit, runs=policy.runs)
     return policy
 
 
 def on_one_device(policy: Any) -> Any:
     """Return the policy for work that has to be on one device: that of `Spread` for streams alone."""
     if isinstance(policy, Spread):
-        return ListSchedule(policy.streams, policy.costs)
+        return ListSchedule(policy.streams, policy.costs, runs=policy.runs)
     return ListSchedule() if spreads(policy) else policy
 
 
@@ -649,3 +655,21 @@ def place_spread(program: Program) -> Program:
                 "the op, or run the two parts one after the other."
             )
     return place(program, first, first.mesh)
+
+
+def how_chosen(before: Program, placed: Program) -> list[str]:
+    """Say in words how the policies of a program have found its devices, and the order on their streams. `before` is
+    the program before its placement, `placed` the one after it."""
+    found: list[str] = []
+    for number, policy in enumerate(placed.policies):
+        if number not in placed.policy_of:
+            continue
+        if before is not placed and isinstance(policy, Spread):
+            found.append(f"Devices: {policy.assign(before, policy.mesh).about}")
+        if isinstance(policy, ListSchedule | Spread) and (about := policy.place(placed).about):
+            found.append(f"Order: {about}")
+        if isinstance(policy, Fixed):
+            found.append(f"Memory limit {policy.memory_limit:,}: {policy.placement.about}")
+    if is_limited(placed) and (about := fit(placed, place_program(placed), as_placed).about):
+        found.append(f"Memory limit: {about}")
+    return found

@@ -1,13 +1,13 @@
 """Scheduling policies: they choose the stream of each instruction. `schedule` then orders the streams by events."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, final, overload
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol, final, overload
 
 from dagpu.common.errors import DagpuError, PlanError
 from dagpu.common.places import describe, here
-from dagpu.common.wrong_arguments import as_whole_number, check_count, wrong_argument
-from dagpu.plans.program import Program, label
+from dagpu.common.wrong_arguments import as_whole_number, check_count, is_real_number, wrong_argument
+from dagpu.plans.program import HOST, If, Program, Role, bodies_of, label
 
 
 @final
@@ -25,6 +25,12 @@ class Placement(Sequence[Hashable]):
 
     Each instruction has to come after all that it depends on by the buffers of both. So results stay the same.
     """
+    about: str = field(default="", compare=False)
+    """How the order was found, in words, for `explain`."""
+    ended: Sequence[int] | None = None
+    """For each instruction the number of those that start before it ends, in a run whose use of memory the plan has: a
+    lane then waits for bytes that another lane gives back. None if a lane takes only bytes that are free without a
+    further wait."""
 
     @overload
     def __getitem__(self, index: int) -> Hashable: ...
@@ -35,6 +41,14 @@ class Placement(Sequence[Hashable]):
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def one_by_one(self) -> "Placement":
+        """Return the placement with the memory of a run in which no two instructions overlap."""
+        order = range(len(self.keys)) if self.order is None else self.order
+        ended = [0] * len(self.keys)
+        for place, index in enumerate(order, 1):
+            ended[index] = place
+        return replace(self, ended=ended)
 
 
 class SchedulingPolicy(Protocol):
@@ -84,6 +98,23 @@ def reordered(program: Program, order: Sequence[int]) -> Program:
     )
 
 
+def with_bodies_together(program: Program, order: Sequence[int]) -> Sequence[int]:
+    """Return an order of the instructions with each `If` before its body, and nothing else between or in them.
+
+    Within a body, and between bodies, it is the given order, in which each instruction comes after all that it depends
+    on. What is before, in and after a body in the program stays there, so that holds for the result too.
+    """
+    instructions = program.instructions
+    if If not in map(type, instructions):
+        return order
+    part, parts, before = 0, list[int](), -1
+    for instruction, body in zip(instructions, bodies_of(instructions), strict=True):
+        part += type(instruction) is If or body != before
+        parts.append(part)
+        before = body
+    return sorted(order, key=parts.__getitem__)
+
+
 def _place_others(program: Program, number: int, chosen: Placement) -> Placement:
     """Let the other policies place their instructions in the order that policy `number` has chosen."""
     order = chosen.order
@@ -114,9 +145,9 @@ def _check_order(policy: SchedulingPolicy, program: Program, order: Sequence[int
         )
     if position == list(range(count)):
         return
-    for index, before in enumerate(program.accesses.predecessors):
+    for index, (before, own) in enumerate(zip(program.accesses.predecessors, position, strict=True)):
         for earlier in before:
-            if position[earlier] > position[index]:
+            if position[earlier] > own:
                 raise PlanError(
                     f"the policy {policy} returned an order in which instruction {index} comes before instruction "
                     f"{earlier}, on which it depends. Return an order that keeps producers before consumers."
@@ -164,6 +195,21 @@ class SingleStream:
         return (0,) * len(program.instructions)
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Fixed:
+    """The policy of a program whose placement was found together with the program: see `dagpu.plans.recomputing`."""
+
+    policy: SchedulingPolicy
+    """The policy that the user has given."""
+    placement: Placement
+    memory_limit: int
+
+    def place(self, program: Program) -> Placement:
+        """Return the placement."""
+        return self.placement
+
+
 def check_settings(policy: str, streams: object, memory_limit: object) -> None:
     """Check the arguments of a policy when it is constructed.
 
@@ -178,6 +224,16 @@ def check_settings(policy: str, streams: object, memory_limit: object) -> None:
         if limit is None or limit < 0:
             cure = "Write memory_limit=8 << 20 for 8 MiB, or leave it out"
             raise wrong_argument(policy, origin, "memory_limit", memory_limit, "a number of bytes", cure, ValueError)
+
+
+def check_runs(policy: str, runs: object) -> None:
+    """Check the number of runs that a plan is made for, when a policy is constructed.
+
+    Raises:
+        ValueError: it is no number, or less than 0.
+    """
+    if not is_real_number(runs) or not runs >= 0:
+        raise wrong_argument(policy, here(), "runs", runs, "a number, 0 or more", "Write runs=1000", ValueError)
 
 
 @final
@@ -254,3 +310,26 @@ class OnStream:
                     f"give a stream of {there}, or make the op and its inputs on {self.device_name}"
                 )
         return (self.key,) * len(program.instructions)
+
+
+_ASK_FROM: Final = 16 << 20
+"""The least bytes of a program's own buffers together for which its device is asked what it has free."""
+
+
+def own_bytes(program: Program) -> int:
+    """Return the bytes of all buffers of a program on devices, but for its inputs: no run takes more."""
+    return sum([each.nbytes for each in program.buffers if each.role is not Role.INPUT and each.device != HOST])
+
+
+def may_be_limited(program: Program) -> bool:
+    """Return whether a policy of a program has a limit of memory, or its run may take so much that its device may have
+    less."""
+    return own_bytes(program) >= _ASK_FROM or is_limited(program)
+
+
+def is_limited(program: Program) -> bool:
+    """Return whether a policy of a program has a limit of memory."""
+    for policy in program.policies:
+        if getattr(policy, "memory_limit", None) is not None or hasattr(policy, "limit_on"):
+            return True
+    return False

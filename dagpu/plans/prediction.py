@@ -23,7 +23,7 @@ from dagpu.plans.cost_model import (
     peer_of,
     without_engines,
 )
-from dagpu.plans.plan import Clock, Execute, Plan, Record, Wait, lane_names, step_clocks
+from dagpu.plans.plan import Execute, Plan, Record, Wait, lane_names, step_clocks
 from dagpu.plans.program import HOST, Accesses, HostCall, Instruction, Launch, Role, label
 
 
@@ -80,7 +80,7 @@ class Prediction:
     """Name of each lane, as `device/number`."""
     device_of_lane: tuple[int, ...]
     """Index of the device of each lane."""
-    clocks: tuple[Clock, ...]
+    clocks: tuple[list[int], ...]
     """For each piece, the vector clock of its lane when the piece starts; work is numbered by the plan's steps."""
     critical: tuple[int, ...]
     """Critical path: the pieces of a longest chain of dependences, in order."""
@@ -338,3 +338,28 @@ class _Walk:
             else:
                 last = max(last, bisect_right(steps, self._clock[use][lane]))
         return last
+
+
+# ---- makespan alone
+
+
+def makespan_of(plan: Plan, costs: CostModel) -> float:
+    """Return the predicted seconds of a plan: those of `forecast`, in a tenth of its time."""
+    without = without_engines(plan.devices)
+    seconds = iter(costs.times(plan.program))
+    free, recorded = [0.0] * len(plan.lanes), [0.0] * plan.events
+    busy = EngineTimes(costs.links.peer.ports)
+    for step in plan.steps:
+        lane = step.lane
+        if type(step) is Execute:
+            takes, begin = next(seconds), free[lane]
+            engine = engine_of(step.instruction, plan.buffers, without)
+            if engine != COMPUTE:
+                peer = peer_of(step.instruction, plan.buffers)
+                begin = busy.claim(begin, takes, engines_of(plan.lanes[lane].device, engine, peer))
+            free[lane] = begin + takes
+        elif type(step) is Record:
+            recorded[step.event] = free[lane]
+        elif type(step) is Wait and free[lane] < recorded[step.event]:
+            free[lane] = recorded[step.event]
+    return max(free, default=0.0)

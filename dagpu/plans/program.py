@@ -354,6 +354,16 @@ def map_operands(
     return type(instruction)(*values)
 
 
+def on_device(instruction: Instruction, device: int) -> Instruction:
+    """Return an instruction on another device, with the same memory."""
+    if instruction.device == device:
+        return instruction
+    form = _FORMS[type(instruction)]
+    values = list(form.values(instruction))
+    values[form.accesses] = instruction.reads, instruction.writes, device
+    return type(instruction)(*values)
+
+
 def _mapped(values: tuple[Any, ...], change: Callable[[Any], Any]) -> tuple[Any, ...]:
     found: list[Any] = []
     for value in values:
@@ -414,19 +424,20 @@ class Accesses:
             before: list[int] = []
             for buffer in instruction.reads:
                 read.append(last[buffer])
-                if writer[buffer] >= 0:
-                    before.append(writer[buffer])
+                made = writer[buffer]
+                if made >= 0:
+                    before.append(made)
                 readers[buffer].append(index)
             for buffer in instruction.writes:
-                others = readers[buffer]
-                if others and others[-1] == index:  # it reads what it writes
-                    others = [other for other in others if other != index]
+                others, made = readers[buffer], writer[buffer]
+                if others:
+                    if others[-1] == index:  # it reads what it writes
+                        others = [other for other in others if other != index]
+                    readers[buffer] = []
                 if others:
                     before += others
-                elif 0 <= writer[buffer] < index:
-                    before.append(writer[buffer])
-                if readers[buffer]:
-                    readers[buffer] = []
+                elif 0 <= made < index:
+                    before.append(made)
                 last[buffer] = count
                 count += 1
                 writer[buffer] = index
@@ -655,8 +666,11 @@ class Renumbering:
         return map_operands(old, partial(self._operand, buffers), reads, writes, device)
 
     def _operand(self, buffers: Mapping[int, int], operand: Operand) -> Operand:
-        """Return an operand with the new number of its buffer."""
-        number = buffers[operand.buffer]
+        """Return an operand with the new number of its buffer: itself if that is the old one."""
+        before = operand.view.buffer if type(operand) is Tiles else operand.buffer
+        number = buffers[before]
+        if number == before:
+            return operand
         if type(operand) is Cell:
             return Cell(number)
         found = self._made.get((id(operand), number))

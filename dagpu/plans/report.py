@@ -6,9 +6,10 @@ Two branches are independent if neither depends on the other.
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, combinations
+from textwrap import wrap
 from typing import Final, NamedTuple, final
 
 from dagpu.common.places import describe
@@ -16,8 +17,8 @@ from dagpu.handles.device_handles import STAGED_BYTES, UserBody
 from dagpu.plans.cost_model import BY_BYTES, COMPUTE, DEFAULT_COSTS, CostModel
 from dagpu.plans.plan import Execute, Plan, peak_bytes_on
 from dagpu.plans.prediction import PredictedStep, Prediction, forecast, least_bytes
-from dagpu.plans.program import Launch, Role
-from dagpu.plans.text import OriginColumn, counted, table
+from dagpu.plans.program import Buffer, Launch, Role, label
+from dagpu.plans.text import OriginColumn, counted, duration, table
 
 MOST_BRANCHES: Final = 400
 """Most branches that are compared with each other, longest first; 400 give about 80,000 pairs, a second's work."""
@@ -241,16 +242,22 @@ def explain(
     pairs: int = MOST_PAIRS,
     legend: bool = True,
     mesh: tuple[int, int] | None = None,
+    choices: Sequence[str] = (),
+    kept: Collection[int] = (),
 ) -> str:
     """Return a report of the plan. Times are predictions of `costs`, `CostModel()` unless given. `mesh` has the
-    number of devices that the work is spread over, and of the streams of each; None if it is not spread.
+    number of devices that the work is spread over, and of the streams of each; None if it is not spread. `choices` are
+    the words of `how_chosen`, `kept` the outputs that are not in the result.
 
     - With `legend`, sentences that say how to read the table. Then a table of the instructions, in the plan's order:
       the number, counted from 1 (as in `print(plan)`), the lane (`device/stream`), the instructions of other lanes that
       it waits for, the bytes that it writes on devices, the predicted begin and end, and the place in the user's code
       that built it. At most `rows` instructions are shown.
     - The critical path; the makespan compared with the lower bound max(critical path, work / lanes); the peak of memory
-      beyond the inputs compared with the bytes that every execution of the plan holds at once.
+      beyond the inputs compared with the bytes that every execution of the plan holds at once. Between the two, how
+      the policies have found the order and the devices, and why they have tried no more.
+    - The outputs that are not in the result, since a handle to them is held elsewhere. The bytes that every execution
+      holds are counted as if they ended with their last use.
     - If there are several devices: for each device its instructions, their time, and the bytes that it takes beyond the
       inputs; and for each link between two devices its copies, their bytes and their time.
     - The origin of the times of kernels that dagpu has not written: declared, learnt, measured in earlier runs, or
@@ -276,7 +283,8 @@ def explain(
             *_instructions(found, rows),
             "",
             *_time(found),
-            *_memory(plan),
+            *chain.from_iterable([wrap(choice, _WIDTH, subsequent_indent="  ") for choice in choices]),
+            *_memory(plan, kept),
             *_costs(plan, costs or DEFAULT_COSTS),
             *_foreign(plan, costs or DEFAULT_COSTS),
             *_devices(plan, found),
@@ -356,12 +364,31 @@ def _kernels(found: Prediction) -> list[str]:
     return ["Predicted time by kernel:", *table(("kernel", "launches", "bytes", "time", "share"), texts), ""]
 
 
-def _memory(plan: Plan) -> list[str]:
-    least = least_bytes(plan)
+def _memory(plan: Plan, kept: Collection[int]) -> list[str]:
+    ended = [Buffer(b.nbytes, b.device, Role.TEMPORARY) if n in kept else b for n, b in enumerate(plan.buffers)]
+    least = least_bytes(replace(plan, buffers=tuple(ended)) if kept else plan)
     against = f"{_ratio(plan.peak_bytes, least)} the lower bound {least:,}"
     return [
         f"Memory beyond the inputs: {plan.peak_bytes:,} bytes, {against}",
         "  (what every execution of this plan holds at once)",
+        *(_kept(plan, kept) if kept else ()),
+    ]
+
+
+def _kept(plan: Plan, kept: Collection[int]) -> list[str]:
+    """Return the lines about outputs that are not in the result."""
+    named: list[str] = []
+    executed = [step.instruction for step in plan.steps if type(step) is Execute]
+    for number, instruction in enumerate(executed, 1):
+        for buffer in instruction.writes:
+            if buffer in kept:
+                place = describe(instruction.origin)
+                named.append(f"#{number} {label(instruction)} at {place} ({plan.buffers[buffer].nbytes:,} bytes)")
+    total = sum([plan.buffers[buffer].nbytes for buffer in kept])
+    return [
+        *_wrapped(f"Alive to the end, {total:,} bytes, and not in the result:", _ends_of(named), ","),
+        "  (a handle is still held, by a closure or a list say; drop it, and the memory is",
+        "  free after its last use)",
     ]
 
 
@@ -510,10 +537,3 @@ def _wrapped(title: str, parts: Sequence[str], between: str) -> list[str]:
 
 def _ratio(amount: float, least: float) -> str:
     return f"{amount / least:.2f}x" if least else "1.00x"
-
-
-def duration(seconds: float) -> str:
-    """Format seconds: `12.3 us`, `4.56 ms`, `1.23 s`."""
-    if seconds >= 1:
-        return f"{seconds:.2f} s"
-    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"

@@ -2,7 +2,8 @@
 
 Dependences are by whole buffers: read after write, write after read, write after write. An instruction waits for an
 earlier one on another lane only if neither its lane's clock nor another wait of the same instruction covers that one.
-So every wait orders a pair of accesses that nothing else orders.
+So every wait orders a pair of accesses that nothing else orders. Within a limit of memory, lanes also wait for memory:
+see `Reuse`.
 
 Time is linear in instructions and accesses; each wait also takes time linear in the number of lanes.
 """
@@ -13,11 +14,11 @@ from dataclasses import dataclass, field
 from itertools import starmap
 from typing import final
 
-from dagpu.common.errors import PlanError
-from dagpu.plans.memory import describe_peak, lay_out
-from dagpu.plans.plan import Allocate, Clock, Clocks, Execute, Lane, Plan, Record, Release, Step, Wait, peak_bytes_on
-from dagpu.plans.policies import Placement, place_program, reordered
-from dagpu.plans.program import HOST, If, Program, Role, bodies_of
+from dagpu.plans.fitting import fit
+from dagpu.plans.memory import lay_out
+from dagpu.plans.plan import Allocate, Clock, Clocks, Execute, Lane, Plan, Record, Release, Step, Wait
+from dagpu.plans.policies import Placement, is_limited, place_program, reordered, with_bodies_together
+from dagpu.plans.program import HOST, If, Launch, Program, Role
 
 
 def schedule(program: Program, placement: Placement | None = None) -> Plan:
@@ -33,24 +34,25 @@ def schedule(program: Program, placement: Placement | None = None) -> Plan:
       point that happens after all uses without further waits: on a lane of one of the uses or, if these have no such
       point, on any other lane. Else it comes at the end, behind waits of its own, where it delays nothing.
 
-    If the plan takes more bytes than the `memory_limit` of a policy, overlap is given up for memory: see
-    `dagpu.plans.scheduler`.
+    If the plan takes more bytes than the `memory_limit` of a policy, another one is taken: see `dagpu.plans.fitting`.
 
     Raises:
         PlanError: a policy does not place every instruction, or no plan is found within a limit.
     """
     placement = place_program(program) if placement is None else placement
-    keys = placement.keys
-    if placement.order is not None and list(placement.order) != list(range(len(keys))):
-        order = with_bodies_together(program, placement.order)
+    if is_limited(program):
+        return fit(program, placement, as_placed).plan
+    return as_placed(program, placement)
+
+
+def as_placed(program: Program, placement: Placement) -> Plan:
+    """Schedule a program as `schedule` does, whatever the limits of its policies are."""
+    source, keys, order = program, placement.keys, placement.order
+    if order is not None and list(order) != list(range(len(keys))):
+        order = with_bodies_together(program, order)
         program, keys = reordered(program, order), [keys[at] for at in order]
-    plan = _schedule(program, keys)
-    limited = [p for p in program.policies if getattr(p, "memory_limit", None) is not None or hasattr(p, "limit_on")]
-    return fit(program, keys, plan, _schedule) if limited else plan
-
-
-def _schedule(program: Program, keys: Sequence[Hashable]) -> Plan:
-    """Schedule the instructions in program order on the lanes that `keys` names, one key for each instruction."""
+    else:
+        order = None
     number: dict[tuple[int, Hashable], int] = {}
     lane_of: list[int] = []
     for instruction, key in zip(program.instructions, keys, strict=True):
@@ -59,8 +61,15 @@ def _schedule(program: Program, keys: Sequence[Hashable]) -> Plan:
         if lane is None:
             lane = number[slot] = len(number)
         lane_of.append(lane)
-    order = _order_one_lane(program) if len(number) <= 1 else _order_lanes(program, lane_of, len(number))
-    return _assemble(program, lane_of, number, order)
+    if len(number) <= 1:
+        return _assemble(program, lane_of, number, _order_one_lane(program))
+    ended = placement.ended
+    if ended is None or If in map(type, program.instructions):
+        return _assemble(program, lane_of, number, _order_lanes(source, order, lane_of, len(number)))
+    ends = ended if order is None else [ended[at] for at in order]
+    alone = _assemble(program, [0] * len(lane_of), {(0, 0): 0}, _order_one_lane(program, ends))
+    around = _order_lanes(source, order, lane_of, len(number), Reuse(alone))
+    return _assemble(program, lane_of, number, around, alone)
 
 
 @final
@@ -109,8 +118,10 @@ def _temporaries(program: Program) -> list[int]:
     ]
 
 
-def _order_one_lane(program: Program) -> _Order:
-    """Find the releases of a program on one lane, where no wait is needed: each comes after the buffer's last use."""
+def _order_one_lane(program: Program, ends: Sequence[int] | None = None) -> _Order:
+    """Find the releases of a program on one lane, where no wait is needed: each comes after the buffer's last use. With
+    `ends` it comes when all uses have ended, by the number of instructions that start before each ends, unless the last
+    of them may write over the buffer."""
     last = [-1] * len(program.buffers)
     for index, instruction in enumerate(program.instructions):
         for buffer in instruction.reads:
@@ -121,52 +132,185 @@ def _order_one_lane(program: Program) -> _Order:
     for buffer in _temporaries(program):
         if last[buffer] >= 0:
             order.release_after.setdefault(last[buffer], []).append(buffer)
-    return order
+    return order if ends is None else _later(program, order, ends)
 
 
-def _order_lanes(program: Program, lane_of: list[int], lanes: int) -> _Order:
-    """Find the waits and releases of a program on several lanes."""
+def _later(program: Program, order: _Order, ends: Sequence[int]) -> _Order:
+    """Return an order of one lane with each release when all uses have ended."""
+    accesses, later = program.accesses, _Order()
+    for last, buffers in order.release_after.items():
+        instruction = program.instructions[last]
+        in_place = type(instruction) is Launch and instruction.kernel.in_place
+        for buffer in buffers:
+            users = accesses.readers[buffer] or [accesses.writer[buffer]]
+            place = max([ends[user] for user in users])
+            over = in_place and all(ends[user] <= last for user in users if user != last)
+            if over or (place <= last + 1 and not in_place):
+                later.release_after.setdefault(last, []).append(buffer)
+                continue
+            later.recorded.add(last)  # a step between: what follows a launch directly may be written over
+            if place < len(ends):
+                later.release_before.setdefault(place, []).append(buffer)
+            else:
+                later.tail.append((0, [], buffer))
+    return later
+
+
+@final
+class Reuse:
+    """The bytes that the instructions of a program use again on one lane, in its order.
+
+    On several lanes they use the same bytes again. For that the lane of an instruction waits until the bytes that it
+    takes have been given back. So the memory of a plan is what its order takes, whatever its lanes are.
+    """
+
+    def __init__(self, alone: Plan) -> None:
+        """`alone` is the plan of the program on one lane, which may give bytes back later than it could."""
+        self.taken: dict[int, list[int]] = {}
+        """For an instruction, the temporaries whose bytes its outputs take, which have ended before it."""
+        self.over: dict[int, list[int]] = {}
+        """For an instruction, the temporaries over which it writes in place."""
+        spans: list[list[tuple[int, int, int]]] = [[] for _ in alone.devices]
+        """For each device, the bytes that have had a holder: start, end and last holder, sorted."""
+        ended: set[int] = set()
+        fresh: list[int] = []
+        at = 0
+        for step in alone.steps:
+            if type(step) is Allocate:
+                fresh.append(step.buffer)
+            elif type(step) is Release:
+                ended.add(step.buffer)
+            elif type(step) is Execute:
+                for buffer in fresh:
+                    about, offset = alone.buffers[buffer], alone.offsets[buffer]
+                    if offset >= 0 and about.nbytes:
+                        for other in _put(spans[about.device], offset, offset + about.nbytes, buffer):
+                            (self.taken if other in ended else self.over).setdefault(at, []).append(other)
+                fresh = []
+                at += 1
+
+
+def _put(spans: list[tuple[int, int, int]], start: int, end: int, holder: int) -> list[int]:
+    """Give bytes to a holder, and return those that had some of them last."""
+    low = bisect_right(spans, (start,))
+    if low and spans[low - 1][1] > start:
+        low -= 1
+    high = low
+    while high < len(spans) and spans[high][0] < end:
+        high += 1
+    old = spans[low:high]
+    kept = [(old[0][0], start, old[0][2])] if old and old[0][0] < start else []
+    kept.append((start, end, holder))
+    if old and old[-1][1] > end:
+        kept.append((end, old[-1][1], old[-1][2]))
+    spans[low:high] = kept
+    return list(dict.fromkeys([who for _, _, who in old]))
+
+
+def _order_lanes(
+    program: Program, starts: Sequence[int] | None, lane_of: list[int], lanes: int, reuse: Reuse | None = None
+) -> _Order:
+    """Find the waits and releases of a program on several lanes. Its instructions start in the order `starts`, by which
+    the result and `lane_of` number them; None for program order. With `reuse`, lanes wait for memory."""
     order, clocks = _Order(), Clocks(lanes)
-    accesses = program.accesses
-    clock_at: list[Clock] = []
-    joins: list[list[int]] = [[] for _ in range(lanes)]  # for each lane, the instructions before which it waits
-    for index, (before, lane) in enumerate(zip(accesses.predecessors, lane_of, strict=True)):
-        clock = clocks.current[lane]
-        late: list[int] = []
-        for earlier in before:
-            if clock[lane_of[earlier]] < earlier:
-                late.append(earlier)  # noqa: PERF401  # there is usually one, and it is rarely late
-        if late:
-            order.waits[index] = order.wait(clocks, lane, late, lane_of, clock_at)
-            joins[lane].append(index)
-            clock = clocks.current[lane]
-        clock_at.append(clock)
-    for buffer in _temporaries(program):
+    accesses, current = program.accesses, clocks.current
+    position: Sequence[int] = range(len(lane_of))  # of each instruction in that order
+    predecessors: Iterable[list[int]] = accesses.predecessors
+    if starts is not None:
+        position = [0] * len(lane_of)
+        for at, index in enumerate(starts):
+            position[index] = at
+        predecessors = map(accesses.predecessors.__getitem__, starts)
+
+    def last_users(buffer: int) -> Sequence[int]:
         users = accesses.readers[buffer] or [accesses.writer[buffer]]
-        if users[-1] >= 0:
-            _release(order, buffer, users, lane_of, clock_at, joins, clocks)
+        return users if starts is None else [position[user] for user in users]
+
+    clock_at: list[Clock] = []
+    handed_on: dict[int, int] = {}  # for a buffer that ends on no lane of its own: the instruction before which it does
+    joins: list[list[int]] = [[] for _ in range(lanes)]  # for each lane, the instructions before which it waits
+    for at, (before, lane) in enumerate(zip(predecessors, lane_of, strict=True)):
+        late: list[int] = []
+        for index in before:
+            earlier = position[index]
+            there = lane_of[earlier]
+            if there != lane and current[lane][there] < earlier:
+                late.append(earlier)
+        if reuse is not None:
+            needed = _before_reuse(reuse, at, last_users, lane_of, clock_at, handed_on)
+            late += [
+                earlier
+                for earlier in sorted(needed)
+                if lane_of[earlier] != lane and current[lane][lane_of[earlier]] < earlier and earlier not in late
+            ]
+        if late:
+            order.waits[at] = order.wait(clocks, lane, late, lane_of, clock_at)
+            joins[lane].append(at)
+        clock_at.append(current[lane])
+    after = order.release_after
+    for buffer in _temporaries(program):
+        if not accesses.readers[buffer] and accesses.writer[buffer] < 0:
+            continue  # nothing uses it
+        users = accesses.readers[buffer] or [accesses.writer[buffer]]
+        places = users if starts is None else [position[user] for user in users]
+        last = places[0] if len(places) == 1 else max(places)
+        clock = clock_at[last]
+        for place in places:
+            if place != last and clock[lane_of[place]] < place:
+                if buffer in handed_on:
+                    order.release_before.setdefault(handed_on[buffer], []).append(buffer)
+                else:
+                    _release(order, sorted(places), buffer, lane_of, clock_at, joins, clocks)
+                break
+        else:
+            after.setdefault(last, []).append(buffer)
     return order
+
+
+def _before_reuse(
+    reuse: Reuse,
+    at: int,
+    last_users: Callable[[int], Sequence[int]],
+    lane_of: list[int],
+    clock_at: list[Clock],
+    handed_on: dict[int, int],
+) -> set[int]:
+    """Return the instructions that have to end before instruction `at` may take its bytes.
+
+    A buffer ends after the last of its users if that follows all others. Else it ends before the first instruction that
+    takes bytes of it, which waits for all of them; whatever takes other bytes of it later follows that instruction.
+    """
+    needed: set[int] = set()
+    for buffer in reuse.taken.get(at, ()):
+        users = last_users(buffer)
+        last = max(users)
+        clock = clock_at[last]
+        if all(user == last or clock[lane_of[user]] >= user for user in users):
+            needed.add(last)
+        elif buffer in handed_on:
+            needed.add(handed_on[buffer])
+        else:
+            needed.update(users)
+            handed_on[buffer] = at
+    for buffer in reuse.over.get(at, ()):
+        needed.update([user for user in last_users(buffer) if user != at])
+    return needed
 
 
 def _release(
     order: _Order,
-    buffer: int,
     users: list[int],
+    buffer: int,
     lane_of: list[int],
     clock_at: list[Clock],
     joins: list[list[int]],
     clocks: Clocks,
 ) -> None:
-    """Put the release of `buffer` at a point that happens after all of its last `users`, given in program order."""
+    """Put the release of `buffer` at a point that happens after all of its last `users`, given in their order, of which
+    the last does not follow all others."""
     last = users[-1]
-    if len(users) == 1:
-        order.release_after.setdefault(last, []).append(buffer)
-        return
     needs = {lane_of[user]: user for user in users}  # the latest on each lane implies those before it
     pairs = list(needs.items())
-    if _covers(clock_at[last], pairs):
-        order.release_after.setdefault(last, []).append(buffer)
-        return
     found = _first_covering(clock_at, joins, needs, last, pairs)
     if found < 0:
         found = _first_covering(clock_at, joins, range(len(joins)), last, pairs)
@@ -220,8 +364,15 @@ def _first_covering(
     return found
 
 
-def _assemble(program: Program, lane_of: list[int], number: dict[tuple[int, Hashable], int], order: _Order) -> Plan:
-    """Build the plan: steps in program order, events numbered in the order of their records, and the memory plan."""
+def _assemble(
+    program: Program,
+    lane_of: list[int],
+    number: dict[tuple[int, Hashable], int],
+    order: _Order,
+    memory: Plan | None = None,
+) -> Plan:
+    """Build the plan: steps in program order, events numbered in the order of their records, and the memory plan, which
+    is that of `memory` if it is given."""
     buffers = program.buffers
     steps: list[Step] = []
     event_of: dict[int, int] = {}
@@ -256,7 +407,10 @@ def _assemble(program: Program, lane_of: list[int], number: dict[tuple[int, Hash
         steps.extend([Wait(event_of[earlier], lane) for earlier in late])
         put(Release(buffer, lane))
     lanes = tuple(starmap(Lane, number))
-    offsets, arenas = lay_out(buffers, steps, len(program.devices), len(lanes), len(event_of))
+    if memory is None:
+        offsets, arenas = lay_out(buffers, steps, len(program.devices), len(lanes), len(event_of))
+    else:
+        offsets, arenas = memory.offsets, memory.arena_bytes
     peak = sum(arenas) + sum(outputs.values())
     return Plan(program.devices, lanes, buffers, tuple(steps), len(event_of), peak, offsets, arenas)
 
@@ -276,160 +430,3 @@ def _unwritten_outputs(
             lane = number[device, 0] = len(number)
         found.append((output, lane))
     return found
-
-
-# ---- body order
-#
-# Keeps the bodies of `If`s together, in whatever order a policy starts the instructions of a program.
-
-
-def with_bodies_together(program: Program, order: Sequence[int]) -> Sequence[int]:
-    """Return an order of the instructions with each `If` before its body, and nothing else between or in them.
-
-    Within a body, and between bodies, it is the given order, in which each instruction comes after all that it depends
-    on. What is before, in and after a body in the program stays there, so that holds for the result too.
-    """
-    instructions = program.instructions
-    if If not in map(type, instructions):
-        return order
-    part, parts, before = 0, list[int](), -1
-    for instruction, body in zip(instructions, bodies_of(instructions), strict=True):
-        part += type(instruction) is If or body != before
-        parts.append(part)
-        before = body
-    return sorted(order, key=parts.__getitem__)
-
-
-# ---- memory limit
-#
-# The memory limit of a policy: trades overlap for memory if a plan takes more bytes than the limit.
-#
-# Buffers of instructions that overlap cannot share memory, so the number of lanes is halved until the plan fits. A
-# depth-first order ends a branch before it begins the next one, so fewer buffers are alive at once. For each number of
-# lanes the policy's own order is tried first, because it was chosen for speed. A limit of one device gives up overlap
-# on that device alone.
-
-
-def fit(
-    program: Program, keys: Sequence[Hashable], plan: Plan, make: Callable[[Program, Sequence[Hashable]], Plan]
-) -> Plan:
-    """Return the plan if it keeps the limits of the program's policies, or else the first variant that does.
-
-    `make` schedules a program with one lane key for each instruction. Only instructions that a policy with a limit has
-    placed change lanes. Streams of the user stay as they are.
-
-    Raises:
-        PlanError: no variant keeps the limits.
-    """
-    limits = _Limits(program)
-    over = limits.exceeded(plan)
-    if not over:
-        return plan
-    free = [
-        limits.limited[policy] and type(key) is int and instruction.device in over
-        for policy, key, instruction in zip(program.policy_of, keys, program.instructions, strict=True)
-    ]
-    numbers: dict[Hashable, int] = {}
-    for key, movable in zip(keys, free, strict=True):
-        if movable:
-            numbers.setdefault(key, len(numbers))
-    left = max(len(numbers), 1)
-    order = with_bodies_together(program, _depth_first(program))
-    deep = reordered(program, order)
-    best = plan
-    while True:
-        folded = [numbers[key] % left if movable else key for key, movable in zip(keys, free, strict=True)]
-        for source, placed in ((program, folded), (deep, [folded[at] for at in order])):
-            tried = make(source, placed)
-            if not limits.exceeded(tried):
-                return tried
-            best = min(best, tried, key=lambda each: each.peak_bytes)
-        if left == 1:
-            raise _too_large(best, limits)
-        left = (left + 1) // 2
-
-
-@final
-class _Limits:
-    """The memory limits of the policies of a program: of whole runs, and of single devices."""
-
-    def __init__(self, program: Program) -> None:
-        self._whole: int | None = None
-        """The smallest limit of the whole run."""
-        self._of_devices: dict[int, int] = {}
-        """The limit of each device that has one, by its index."""
-        self.limited: list[bool] = []
-        """For each policy, whether it has a limit."""
-        for policy in program.policies:
-            whole: int | None = getattr(policy, "memory_limit", None)
-            self.limited.append(whole is not None)
-            if callable(getattr(policy, "limit_on", None)):
-                for device, name in enumerate(program.devices):
-                    limit = policy.limit_on(name)
-                    if limit is not None:
-                        self._of_devices[device] = min(limit, self._of_devices.get(device, limit))
-            elif whole is not None:
-                self._whole = whole if self._whole is None else min(whole, self._whole)
-
-    def exceeded(self, plan: Plan) -> dict[int, int]:
-        """Return the devices whose limits a plan exceeds, with the limits; all of them for a limit of the run."""
-        if self._whole is not None and plan.peak_bytes > self._whole:
-            return dict.fromkeys(range(len(plan.devices)), self._whole)
-        if not self._of_devices:
-            return {}
-        held = peak_bytes_on(plan)
-        return {at: limit for at, limit in self._of_devices.items() if held[plan.devices[at]] > limit}
-
-    def bytes_over(self, plan: Plan, device: int) -> tuple[int, str]:
-        """Return the bytes that a limit of this device is about, and where they are, in words."""
-        if device in self._of_devices:
-            return peak_bytes_on(plan)[plan.devices[device]], f" on {plan.devices[device]}"
-        return plan.peak_bytes, ""
-
-
-def _depth_first(program: Program) -> list[int]:
-    """Return the instructions in depth-first postorder: each follows its predecessors that are not yet in the order."""
-    needs = _needs(program)
-    needed = bytearray(len(needs))
-    for each in needs:
-        for earlier in each:
-            needed[earlier] = True
-    order: list[int] = []
-    met = bytearray(len(needs))
-    for last in range(len(needs)):
-        if needed[last]:
-            continue
-        stack = [last]
-        while stack:
-            at = stack[-1]
-            if met[at] == 0:
-                met[at] = 1
-                stack.extend([earlier for earlier in reversed(needs[at]) if not met[earlier]])
-            else:
-                stack.pop()
-                if met[at] == 1:
-                    met[at] = 2
-                    order.append(at)
-    return order
-
-
-def _needs(program: Program) -> list[list[int]]:
-    """Return the predecessors of each instruction: first the last writers of its buffers, then those that read them."""
-    accesses, found = program.accesses, list[list[int]]()
-    for index, reads in enumerate(accesses.reads):
-        values = [*reads, *[accesses.before[value] for value in accesses.makes(index)]]
-        last = [made for value in values if (made := accesses.maker[value]) >= 0]
-        found.append(list(dict.fromkeys([*last, *accesses.predecessors[index]])))
-    return found
-
-
-def _too_large(plan: Plan, limits: _Limits) -> PlanError:
-    """Build the error for the smallest plan that was found."""
-    over = limits.exceeded(plan)
-    most = max(over, key=plan.arena_bytes.__getitem__)
-    held, where = limits.bytes_over(plan, most)
-    return PlanError(
-        f"this takes {held:,} bytes{where}, and the policy's memory_limit is {over[most]:,}: no order and no number of "
-        f"streams that was tried takes less. Alive at once: {describe_peak(plan, most)}. Raise the limit, or cut the "
-        "work into smaller pieces."
-    )

@@ -49,3 +49,10 @@ def name_at(names: Sequence[str], number: int) -> str:
 def counted(number: int, what: str) -> str:
     """Return a number with its noun: `1 lane`, `2,000 lanes`."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def duration(seconds: float) -> str:
+    """Format seconds: `12.3 us`, `4.56 ms`, `1.23 s`."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.2f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} us"

@@ -15,7 +15,7 @@ meets each step after all that happens before it. Every plan that passes has the
    launch whose kernel may work in place writes over a buffer that it reads. Then the two buffers have the same size and
    offset, and the launch counts as a write of both: the last access of the one, the first access of the other.
 4. Each event is recorded once, before every wait for it. So happens-before has no cycle. Every wait is needed: without
-   it, some pair of (1) is unordered, or (2) is violated.
+   it, some pair of (1) or (3) is unordered, or (2) is violated.
 5. Every temporary that is allocated lies inside its device's arena, and no other buffer lies in an arena. Each arena
    ends where its last temporary ends. `peak_bytes` is the sum of the arenas and the outputs.
 6. What the body of an `If` writes is read only where the body has run; see `verify_bodies`. So the other properties
@@ -35,6 +35,8 @@ before takes a binary search, and each wait that is left over takes another walk
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from operator import attrgetter
 from typing import Final, TypeAlias, assert_never, final
 
 from dagpu.common.errors import PlanError
@@ -49,6 +51,8 @@ _DEFINED: Final = 2
 _OVERWRITTEN: Final = 3  # in place, by the launch that read it last
 _RELEASED: Final = 4
 
+_TEMPORARY: Final = Role.TEMPORARY
+
 
 def verify(plan: Plan) -> None:
     """Check the properties above.
@@ -62,7 +66,7 @@ def verify(plan: Plan) -> None:
     walk = _Walk(plan)
     for wait in walk.run():
         try:
-            _Walk(plan, without=wait, in_place=walk.in_place).run()
+            _Walk(plan, without=wait).run()
         except PlanError:
             continue  # without the wait a pair is unordered: it is needed
         raise PlanError(f"{name_of(plan, wait)} is not needed: all is ordered without it. {CURE}")
@@ -72,26 +76,25 @@ def verify(plan: Plan) -> None:
 class _Walk:
     """One walk over a plan's steps; `without` is the number of a wait to leave out."""
 
-    def __init__(self, plan: Plan, without: int = -1, in_place: dict[int, list[int]] | None = None) -> None:
+    def __init__(self, plan: Plan, without: int = -1) -> None:
         self._plan = plan
-        self._lane_of = [step.lane for step in plan.steps]
+        self._buffers = plan.buffers
+        self._lane_of = list(map(attrgetter("lane"), plan.steps))
         self._without = without
-        self._state: list[int] = []
+        self._state = [
+            _DEFINED if buffer.role is Role.INPUT else _BLANK if buffer.device == HOST else _ABSENT
+            for buffer in plan.buffers
+        ]
         self._writer = [-1] * len(plan.buffers)  # the step that last wrote or allocated it
-        self._readers: list[list[int]] = []  # the steps that read it since
-        for buffer in plan.buffers:
-            own = _BLANK if buffer.device == HOST else _ABSENT
-            self._state.append(_DEFINED if buffer.role is Role.INPUT else own)
-            self._readers.append([])
+        nobody: tuple[int, ...] = ()
+        self._readers = list(map(list[int], repeat(nobody, len(plan.buffers))))  # the steps that read it since
         self._clocks = Clocks(len(plan.lanes))
         self._events: list[Moment | None] = [None] * plan.events
         self._groups: list[WaitGroup | None] = [None] * len(plan.lanes)
         self._leftover: list[int] = []
-        self._holders = [ByteOwners() for _ in plan.devices] if without < 0 else []
+        self._holders = [ByteOwners() for _ in plan.devices]
         self._over: dict[int, int] = {}  # buffer to the living one whose bytes it takes, until its first write
         self._under: dict[int, int] = {}  # buffer to the one that it was written over, until its release
-        self.in_place: dict[int, list[int]] = in_place or {}
-        """For each step that works in place, the buffers that it writes over."""
 
     def run(self) -> list[int]:
         """Walk over all steps, and return the waits that are not settled.
@@ -132,31 +135,31 @@ class _Walk:
                 f"{name_of(self._plan, at)} belongs on device {instruction.device}, but its lane is on device "
                 f"{self._plan.lanes[lane].device}. {CURE}"
             )
-        clock, group, count = self._clocks.current[lane], self._groups[lane], len(state)
+        count = len(state)
         for buffer in instruction.reads:
             if not 0 <= buffer < count or state[buffer] != _DEFINED:
                 raise self._no_access(at, "reads", buffer)
             earlier = writer[buffer]
             if earlier >= 0 and (other := lane_of[earlier]) != lane:
-                if clock[other] < earlier:
+                if self._clocks.current[lane][other] < earlier:
                     raise self._unordered(earlier, at, buffer)
+                group = self._groups[lane]
                 if group is not None and group.unsettled:
                     group.credit(other, earlier)
+            readers[buffer].append(at)
         for buffer in instruction.writes:
             if not 0 <= buffer < count or not _BLANK <= state[buffer] <= _DEFINED:
                 raise self._no_access(at, "writes", buffer)
-            if readers[buffer] or lane_of[writer[buffer]] != lane:  # else the order of the lane is enough
+            # An instruction that reads what it writes is among the readers, on its own lane: it was checked as one.
+            if readers[buffer]:
                 self._after_all(at, lane, buffer)
-        if self._over or at in self.in_place:
-            self._write_over(at, lane, instruction)
-        # Noted after the checks, because an instruction that reads a buffer it writes does not depend on itself.
-        for buffer in instruction.reads:
-            readers[buffer].append(at)
-        for buffer in instruction.writes:
+                readers[buffer] = []
+            elif lane_of[writer[buffer]] != lane:  # else the order of the lane is enough
+                self._after_all(at, lane, buffer)
             writer[buffer] = at
             state[buffer] = _DEFINED
-            if readers[buffer]:
-                readers[buffer] = []
+        if self._over:
+            self._write_over(at, lane, instruction)
 
     def _after_all(self, at: int, lane: int, buffer: int) -> None:
         """Check that every access to a buffer so far happens before step `at`, which writes or releases it.
@@ -164,11 +167,12 @@ class _Walk:
         The reads since the last write happen after it, so if there are any, only they are checked. A wait that covers
         one of them also covers the write. So checking the reads alone settles the same waits.
         """
-        lane_of, clock, group = self._lane_of, self._clocks.current[lane], self._groups[lane]
+        lane_of = self._lane_of
         for earlier in self._readers[buffer] or (self._writer[buffer],):
             if earlier >= 0 and (other := lane_of[earlier]) != lane:
-                if clock[other] < earlier:
+                if self._clocks.current[lane][other] < earlier:
                     raise self._unordered(earlier, at, buffer)
+                group = self._groups[lane]
                 if group is not None and group.unsettled:
                     group.credit(other, earlier)
 
@@ -201,18 +205,19 @@ class _Walk:
 
     def _allocate(self, at: int, step: Allocate) -> None:
         """Check that a buffer is allocated once, and that its bytes are free."""
-        buffer, plan = step.buffer, self._plan
-        if not 0 <= buffer < len(self._state) or self._state[buffer] != _ABSENT:
+        buffer, state = step.buffer, self._state
+        if not 0 <= buffer < len(state) or state[buffer] != _ABSENT:
             raise self._no_access(at, "allocates", buffer)
-        self._state[buffer] = _BLANK
+        state[buffer] = _BLANK
         self._writer[buffer] = at
-        about = plan.buffers[buffer]
-        if about.role is Role.TEMPORARY:
-            offset = plan.offsets[buffer]
+        about = self._buffers[buffer]
+        if about.role is _TEMPORARY:
+            offset = self._plan.offsets[buffer]
             if offset < 0:
-                raise PlanError(f"{name_of(plan, at)}, but no place is set for it in an arena. {CURE}")
-            if about.nbytes and self._holders:
-                before = self._holders[about.device].put(offset, offset + about.nbytes, buffer)
+                raise PlanError(f"{name_of(self._plan, at)}, but no place is set for it in an arena. {CURE}")
+            nbytes = about.nbytes
+            if nbytes:
+                before = self._holders[about.device].put(offset, offset + nbytes, buffer)
                 if before:
                     self._take_over(at, step, before)
 
@@ -226,6 +231,9 @@ class _Walk:
                     raise self._shared(
                         at, step.buffer, f"and nothing orders {name_of(self._plan, released)} before that", other
                     )
+                group = self._groups[step.lane]
+                if group is not None and self._lane_of[released] != step.lane:
+                    group.credit(self._lane_of[released], released)
             elif whole:
                 self._over[step.buffer] = other  # in place: the launch that writes the buffer must allow that
             else:
@@ -233,6 +241,7 @@ class _Walk:
 
     def _write_over(self, at: int, lane: int, instruction: Instruction) -> None:
         """Check outputs that are first written over an input of the same instruction, which ends that input."""
+        ended: list[int] = []
         for buffer in instruction.writes:
             other = self._over.pop(buffer, -1)
             if other < 0:
@@ -244,24 +253,24 @@ class _Walk:
                     f"which is still alive, and {name_of(self._plan, at)} may not write the one over the other",
                     other,
                 )
-            self.in_place.setdefault(at, []).append(other)
+            ended.append(other)
             self._under[buffer] = other
-        for other in self.in_place.get(at, ()):
+        for other in ended:
             self._after_all(at, lane, other)
             self._state[other] = _OVERWRITTEN
 
     def _release(self, at: int, step: Release) -> None:
         """Check that a temporary is released once, after all its accesses."""
-        buffer = step.buffer
-        if not 0 <= buffer < len(self._state) or not _BLANK <= self._state[buffer] <= _OVERWRITTEN:
+        buffer, state = step.buffer, self._state
+        if not 0 <= buffer < len(state) or not _BLANK <= state[buffer] <= _OVERWRITTEN:
             raise self._no_access(at, "releases", buffer)
-        about = self._plan.buffers[buffer]
-        if about.role is not Role.TEMPORARY or about.device == HOST:
+        about = self._buffers[buffer]
+        if about.role is not _TEMPORARY or about.device == HOST:
             raise self._no_access(at, "releases", buffer)
         self._after_all(at, step.lane, buffer)
         if self._over or self._under:
             self._end_in_place(at, step)
-        self._state[buffer] = _RELEASED
+        state[buffer] = _RELEASED
         self._writer[buffer] = at
 
     def _end_in_place(self, at: int, step: Release) -> None:
@@ -289,6 +298,8 @@ class _Walk:
             if moment is None:
                 raise PlanError(f"event {event} is never recorded. {CURE}")
         for number, (buffer, state) in enumerate(zip(self._plan.buffers, self._state, strict=True)):
+            if state == _RELEASED:
+                continue  # a temporary, and its end
             role = buffer.role
             if role is Role.OUTPUT and (state == _ABSENT or (state == _BLANK and buffer.device == HOST)):
                 verb = "written" if buffer.device == HOST else "allocated"
@@ -360,24 +371,24 @@ def check_tables(plan: Plan) -> None:
     for index, lane in enumerate(plan.lanes):
         if not 0 <= lane.device < len(plan.devices):
             raise PlanError(f"lane {index} is on device {lane.device} of {len(plan.devices)}. {CURE}")
-    for number, buffer in enumerate(plan.buffers):
-        if not HOST <= buffer.device < len(plan.devices) or buffer.nbytes < 0:
-            raise PlanError(
-                f"buffer {number} has {buffer.nbytes} bytes on device {buffer.device} of {len(plan.devices)}. {CURE}"
-            )
-    if len(plan.offsets) != len(plan.buffers) or len(plan.arena_bytes) != len(plan.devices):
+    devices = len(plan.devices)
+    if len(plan.offsets) != len(plan.buffers) or len(plan.arena_bytes) != devices:
         raise PlanError(
             f"{len(plan.offsets)} offsets for {len(plan.buffers)} buffers, and {len(plan.arena_bytes)} arenas for "
-            f"{len(plan.devices)} devices. {CURE}"
+            f"{devices} devices. {CURE}"
         )
-    ends, handed_out = [0] * len(plan.devices), 0
+    ends, handed_out = [0] * devices, 0
     for number, (buffer, offset) in enumerate(zip(plan.buffers, plan.offsets, strict=True)):
-        if offset >= 0 and buffer.role is Role.TEMPORARY and buffer.device != HOST and offset % ALIGNMENT == 0:
-            ends[buffer.device] = max(ends[buffer.device], offset + buffer.nbytes)
+        device, nbytes, role = buffer.device, buffer.nbytes, buffer.role
+        if not HOST <= device < devices or nbytes < 0:
+            raise PlanError(f"buffer {number} has {nbytes} bytes on device {device} of {devices}. {CURE}")
+        if offset >= 0 and role is _TEMPORARY and device != HOST and offset % ALIGNMENT == 0:
+            if ends[device] < offset + nbytes:
+                ends[device] = offset + nbytes
         elif offset != -1:
             raise PlanError(f"buffer {number}, {_a(buffer)}, has the offset {offset} in an arena. {CURE}")
-        if buffer.role is Role.OUTPUT and buffer.device != HOST:
-            handed_out += buffer.nbytes
+        if role is Role.OUTPUT and device != HOST:
+            handed_out += nbytes
     for name, end, nbytes in zip(plan.devices, ends, plan.arena_bytes, strict=True):
         if end != nbytes:
             raise PlanError(f"the arena of {name} has {nbytes:,} bytes, and what lies in it takes {end:,}. {CURE}")

@@ -32,6 +32,8 @@ class Change(NamedTuple):
     compare: int = 0
     """The bits of the cutoffs that the update decides: it compares their tensors with those that they let through
     last."""
+    left: frozenset[int] = frozenset()
+    """The lost targets that nothing needs so far: they may stay lost."""
 
 
 @final

@@ -11,10 +11,12 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias, final
 
+from dagpu.backends.protocol import Run
 from dagpu.common.compiled import MISS
 from dagpu.common.errors import BorrowError, KernelArgumentError, MovedError, PlanError
 from dagpu.common.places import Origin, StartedAt, describe
 from dagpu.handles import SharedTensor, live_state
+from dagpu.handles.handle_state import Storage
 from dagpu.ops.array_parts import Box
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.drawing import name_of
@@ -22,6 +24,7 @@ from dagpu.ops.source_op import Source
 from dagpu.ops.versions import PLAIN, Snapshot, Version
 from dagpu.plans.program import Instruction, Launch, Program, label
 from dagpu.reactive.claims import Change
+from dagpu.reactive.compiled_updates import compiled_update, compiled_updates
 from dagpu.reactive.host_layer import HostLayer, NewTraceNeeded
 from dagpu.reactive.leaf_values import LeafValues, written_from_outside
 from dagpu.reactive.live_result import Build, Made, TargetMemory, result_builder
@@ -30,6 +33,7 @@ from dagpu.reactive.shared_work import SharedWork
 from dagpu.reactive.stage_cutoffs import compared_buffer
 from dagpu.reactive.staleness import Staleness, ValueNumbers, fit_into
 from dagpu.reactive.tile_updates import ChangedParts, TileUpdates
+from dagpu.reactive.update_plans import UpdatePlan
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.execute import call_on_plan, next_stage
 from dagpu.runtime.loaded_plan import Settings
@@ -37,7 +41,7 @@ from dagpu.runtime.waits import Waits
 from dagpu.tracing.compare_values import same_kind
 from dagpu.tracing.live_inputs import Bound, LastCall, LetThrough, LiveInput, LiveInputs
 from dagpu.tracing.program_builder import ProgramBuilder, SharedBuffer
-from dagpu.tracing.run_memo import ends_on_host
+from dagpu.tracing.run_memo import LeftOut, ends_on_host
 from dagpu.tracing.tracer import Tracer
 
 # ---- makes the stages: what each keeps, and what it shares with other feeds
@@ -65,8 +69,11 @@ class StageMaker:
         self._origin = origin
         self._shared = shared
 
-    def new_stage(self, tracer: Tracer, live: LiveInputs, program: Program, before: list[LiveStage]) -> LiveStage:
-        """Return the stage that was traced last, before its first run."""
+    def new_stage(
+        self, tracer: Tracer, live: LiveInputs, program: Program, before: list[LiveStage], made: Mapping[Storage, int]
+    ) -> LiveStage:
+        """Return the stage that was traced last, before its first run. `made` has the bits of the memory that stages
+        `before` have made."""
         builder, where = tracer.builder, self._origin
         self._check_borrows(builder)
         owned = written_from_outside(builder, tracer.taken_handles())
@@ -83,8 +90,8 @@ class StageMaker:
             )
         known = {id(cut) for stage in before for cut in stage.cutoffs.inputs}
         cutoffs = [made for made in live.inputs if made.buffer is not None and id(made) not in known]
-        # What earlier stages have made may depend on everything but the cutoffs that wait for this stage.
-        leaves = LeafValues(builder, live, ~sum(cut.own for cut in cutoffs) if before else 0)
+        # What closures were given may depend on everything but the cutoffs that wait for this stage.
+        leaves = LeafValues(builder, live, ~sum(cut.own for cut in cutoffs) if before else 0, made)
         shared, live.shared = live.shared, []
         staleness = self._analyse(program, leaves.bits, [compared_buffer(cut) for cut in cutoffs])
         memory = TargetMemory(len(program.buffers))
@@ -221,8 +228,6 @@ class IncrementalRun:
         """The nodes that other feeds observe too; None for a run that shares nothing."""
         self._shared_at = -1
         """The number of changes of what is shared that this run has followed."""
-        if shared is not None:
-            shared.lenders = self._lenders
         self._settings = settings
         self._maker = StageMaker(op, settings, memory, origin, shared)
         self._origin = origin
@@ -257,6 +262,12 @@ class IncrementalRun:
         """The number of instructions that did not have to run again."""
         self.kept_bytes = 0
         """The bytes of device memory that stay between updates."""
+        self._repeated: Any = None
+        """The updates of the trace that the compiled reader makes; None before the first."""
+        self.repeated: Any = None
+        """The same, if the next update may be one of these; else None."""
+        if shared is not None:
+            shared.lenders = self._lenders  # the feeds of other threads ask it from here on
 
     def explain(self) -> list[str]:
         """Describe which instructions run again for each source, and what is kept, one a line."""
@@ -271,6 +282,7 @@ class IncrementalRun:
         versions of all sources in the snapshot that may differ from those of the last update; None for any.
         """
         shared, live = self._shared, self._live
+        self.repeated = None
         if shared is not None:
             shared.begin()
         try:
@@ -289,15 +301,43 @@ class IncrementalRun:
                 value = await stage.run_whole(whole, self._build, waits, self._origin)
                 if value is not MISS:
                     self._count(stage, whole.ran)
+                    mask = self._stale
                     self._end_update()
+                    self._repeat(whole, mask)
                     return value
             with StartedAt(self._origin):
-                await self._run_stage(stage, self._stale, snapshot, waits, parts=parts)
+                self._count(stage, await self._run_stage(stage, self._stale, snapshot, waits, parts=parts))
             self._end_update()
             return self._build()
         finally:
             if shared is not None:
                 shared.end()
+
+    # ---- updates by the compiled reader
+
+    def _repeat(self, update: UpdatePlan, mask: int) -> None:
+        """Let the compiled reader make further updates like this one, which a change of these bits has caused."""
+        stage, build = self._stages[0], self._build
+        if build is None or self._layer is None or self._layer.computes or not stage.repeats(update):
+            return
+        repeated = self._repeated
+        if repeated is None:
+            repeated = compiled_updates(list(self._inputs.items()), self._held, self._shared, stage, self._origin)
+        if repeated is not None and mask not in repeated:
+            made = compiled_update(stage, update, list(self._inputs.values()), mask, build)
+            if made is not None:
+                repeated.add(mask, made, stage.plans.kept)
+        self._repeated = self.repeated = repeated
+
+    def end_failed(self, mask: int, update: UpdatePlan, run: Run, memory: list[Any]) -> None:
+        """Note that an update by the compiled reader has failed, or was cancelled. Its run is over. A feed that was
+        closed meanwhile keeps nothing, so it has no stage."""
+        self.repeated = None
+        self._stale |= mask
+        for stage in self._stages[:1]:
+            stage.end_failed(update, run, memory)
+        if self._shared is not None:
+            self._shared.end()
 
     # ---- inputs
 
@@ -378,6 +418,7 @@ class IncrementalRun:
         parts = {bit: boxes for bit, boxes in self._parts.items() if boxes is not None}
         stage, bits = self._stages[0], sum(parts)
         if bits & ~stage.written_bits:
+            self._repeated = None
             self._maker.keep_for_tiles(stage, bits)
             self._count_kept()
         return parts
@@ -396,8 +437,9 @@ class IncrementalRun:
         waits: Waits,
         reuse: "_Reuse | None" = None,
         parts: ChangedParts | None = None,
-    ) -> None:
-        """Make the targets of a stage. What comes after cutoffs that are not decided is left for a later part."""
+    ) -> int:
+        """Make the targets of a stage, and return the number of instructions that ran. What comes after cutoffs that
+        are not decided is left for a later part."""
         ran, before = 0, 0
         cutoffs = stage.cutoffs
         undecided = list(cutoffs.inputs)
@@ -425,7 +467,7 @@ class IncrementalRun:
                     stage.forget_fresh(cut.own)
                 undecided.remove(cut)
             before = wait
-        self._count(stage, ran)
+        return ran
 
     def _count(self, stage: LiveStage, ran: int) -> None:
         """Count the instructions of an update that ran, and those that did not have to."""
@@ -475,19 +517,34 @@ class IncrementalRun:
             live.sharing = None if self._shared.is_alone else self._shared
         stages: list[LiveStage] = []
         made: Made = {}
+        bits: dict[Storage, int] = {}
         build: Build | None = None
+
+        async def make_up(output: LeftOut) -> None:
+            targets, buffer = made[live_state(output.handle).storage]
+            stage = next(each for each in stages if each.targets is targets)
+            stage.untaken -= {buffer}
+            ran = await self._run_stage(stage, 0, snapshot, waits, (table, available))
+            self.launched, self.reused = self.launched + ran, self.reused - ran
+            stage.lenders(table, 0)
+            live_state(output.handle).storage.memory = targets.memory[buffer]
+
         try:
             while True:
-                program = (await next_stage(tracer, waits)).program
+                program = (await next_stage(tracer, waits, make_up)).program
+                untaken = tracer.untaken_outputs()
                 if stages:
                     stages[-1].lenders(table, 0)
-                stage = self._maker.new_stage(tracer, live, program, stages)
-                made |= {storage: (stage.targets, buffer) for buffer, storage in tracer.builder.outputs()}
+                stage = self._maker.new_stage(tracer, live, program, stages, bits)
+                for buffer, storage in tracer.builder.outputs():
+                    made[storage] = stage.targets, buffer
+                    bits[storage] = stage.staleness.bits_of(buffer)
                 if not stages and all(map(ends_on_host, tracer.suspended)):
                     build = result_builder(tracer.root, live, stage.targets, made, where)
                 stages.append(stage)
-                await self._run_stage(stage, 0, snapshot, waits, (table, available))
-                tracer.settle(stage.targets.memory)
+                stage.untaken = frozenset([each for each in untaken if not program.accesses.readers[each]])
+                self._count(stage, await self._run_stage(stage, 0, snapshot, waits, (table, available)))
+                tracer.settle(stage.targets.memory, stage.untaken & stage.lost)
                 published = [handle for handle in tracer.publish() if type(handle) is SharedTensor]
                 for handle in published:
                     targets, buffer = made.get(live_state(handle).storage, (None, 0))
@@ -511,6 +568,7 @@ class IncrementalRun:
             self.sources = live.sources()
             tracer.abandon("the update that was to make them failed or was cancelled")
         self._live, self._stages, self._build, self._held = live, stages, build, held
+        self._repeated = None
         self._end_update()
         self._failed = []
         self._inputs = {made.source: made for made in live.inputs if made.source is not None}
@@ -537,6 +595,7 @@ class IncrementalRun:
     def _follow_sharing(self, shared: SharedWork) -> None:
         """Share with other feeds what they observe too now, and nothing else."""
         self._shared_at = shared.observed.changes
+        self._repeated = None
         self._layer = None  # it calls the closures that are shared
         for stage in self._stages:
             self._maker.share(stage, shared)

@@ -23,8 +23,9 @@ from dagpu.tracing.traced_arguments import NumberUse
 class LeafValues:
     """The leaves of one stage, by buffer."""
 
-    def __init__(self, builder: ProgramBuilder, live: LiveInputs, earlier: int) -> None:
-        """`earlier` has the bits of what earlier stages have made; 0 for the first stage."""
+    def __init__(self, builder: ProgramBuilder, live: LiveInputs, earlier: int, made: Mapping[Storage, int]) -> None:
+        """`earlier` has the bits of what earlier stages have given to closures; 0 for the first stage. `made` has those
+        of the memory that they have made."""
         self.bits: dict[int, int] = {}
         """The bits of each buffer whose contents may change."""
         self.locks: dict[int, Storage] = {}
@@ -43,6 +44,9 @@ class LeafValues:
         """A handle to each shared tensor that the op holds, so that it stays shared while the feed is open."""
         for cell, array, index in builder.arrays:
             self._add(cell, array, None if index is None else live.inputs[index], earlier)
+            bits = 0 if earlier or index is not None else live.structural_bits_of(array)
+            if bits:  # its change is another trace, which finds the rest if this one has kept it
+                self.bits[cell] = bits
         for (index, _), (cell, use) in builder.numbers.items():
             self._add(cell, None, live.inputs[index], earlier, use)
         for cell, index in builder.live_cells:
@@ -53,7 +57,8 @@ class LeafValues:
             index = live.storages.get(storage)
             # A storage of an earlier stage may have other memory after this one.
             constant = storage.memory if type(storage) is TracedStorage else storage
-            self._add(buffer, constant, None if index is None else live.inputs[index], earlier)
+            bits = made.get(storage, earlier)
+            self._add(buffer, constant, None if index is None else live.inputs[index], bits)
             if index is None and type(storage) is not TracedStorage:
                 self.locks[buffer] = storage
 
@@ -71,13 +76,15 @@ class LeafValues:
     def value(self, buffer: int) -> Any:
         """Return what a run finds in a buffer: memory of the device, an array, a number in the form of its use."""
         found = self._live.get(buffer)
-        if found is None:
-            constant = self._constants.get(buffer)
-            return constant.memory if isinstance(constant, Storage) else constant
-        made, use = found
-        if use is not None:
-            return use.checked(made.value)
-        return live_state(made.value).storage.memory if type(made.value) is SharedTensor else made.value
+        return content_of_constant(self._constants.get(buffer)) if found is None else content_of_input(*found)
+
+    def constant(self, buffer: int) -> Any:
+        """Return what `content_of_constant` reads for a leaf that is no input of the feed."""
+        return self._constants.get(buffer)
+
+    def live(self, buffer: int) -> tuple[LiveInput, NumberUse | None] | None:
+        """Return the input whose value a buffer has, and the use of a number; None for a constant."""
+        return self._live.get(buffer)
 
     def buffer_of(self, made: LiveInput) -> int | None:
         """Return the buffer whose contents are the value of an input; None if no instruction uses it."""
@@ -133,6 +140,22 @@ class LeafValues:
             if layout is not None:
                 self._arrays.append((made.own, buffer, layout))
                 self._sizes[made.own] = prod(layout.shape)
+
+
+def content_of_constant(constant: Any) -> Any:
+    """Return what a run finds in the buffer of a leaf that does not change."""
+    return constant.memory if isinstance(constant, Storage) else constant
+
+
+def content_of_input(made: LiveInput, use: NumberUse | None) -> Any:
+    """Return what a run finds in the buffer of an input.
+
+    Raises:
+        KernelArgumentError: a number does not fit its use.
+    """
+    if use is not None:
+        return use.checked(made.value)
+    return live_state(made.value).storage.memory if type(made.value) is SharedTensor else made.value
 
 
 def _elements(box: Box) -> int:

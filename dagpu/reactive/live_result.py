@@ -32,6 +32,8 @@ Build: TypeAlias = Callable[[], Any]
 class TargetMemory:
     """The memory of the targets between updates, by the buffers of the whole program."""
 
+    __slots__ = ("_held", "_seen_elsewhere", "memory")
+
     def __init__(self, size: int) -> None:
         self.memory: list[Any] = [None] * size
         self._held: dict[int, tuple[object, Any]] = {}
@@ -107,6 +109,27 @@ class TargetMemory:
         return SharedTensor(HandleState(SharedTensor, state.storage, layout, state.origin, holders=state.holders))
 
 
+@final
+class SharedTarget:
+    """Builds a device result that is the memory of one target."""
+
+    __slots__ = ("_buffer", "_device", "_layout", "_nbytes", "_origin", "_targets")
+
+    def __init__(
+        self, targets: TargetMemory, buffer: int, device: Device, nbytes: int, layout: Layout, origin: Origin
+    ) -> None:
+        self._targets = targets
+        self._buffer = buffer
+        self._device = device
+        self._nbytes = nbytes
+        self._layout = layout
+        self._origin = origin
+
+    def __call__(self) -> Any:
+        """Return a handle to the memory; see `TargetMemory.shared`."""
+        return self._targets.shared(self._buffer, self._device, self._nbytes, self._layout, self._origin)
+
+
 def _is_read(handle: Any, memory: object) -> bool:
     """Return true if something may read the memory of a result beside the handle that the feed keeps: another handle, a
     run, or another library."""
@@ -171,7 +194,7 @@ class _Builder:
         found = self._made.get(storage)
         if found is not None:
             memory, buffer = found
-            return partial(memory.shared, buffer, storage.device, storage.nbytes, state.layout, state.origin)
+            return SharedTarget(memory, buffer, storage.device, storage.nbytes, state.layout, state.origin)
         index = self._live.storages.get(storage)
         if index is not None:
             made, layout = self._live.inputs[index], state.layout

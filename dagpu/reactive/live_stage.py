@@ -22,6 +22,7 @@ from dagpu.reactive.stage_cutoffs import StageCutoffs
 from dagpu.reactive.staleness import Staleness, ValueNumbers
 from dagpu.reactive.tile_updates import ChangedParts, StageTiles
 from dagpu.reactive.update_plans import UpdatePlan, UpdatePlans
+from dagpu.reactive.update_rows import UpdateRows, bind, rows_of
 from dagpu.runtime.direct_call import OFTEN, DirectCall
 from dagpu.runtime.loaded_plan import LEAVES, Settings
 from dagpu.runtime.run_call import run_call
@@ -58,7 +59,8 @@ class LiveStage:
     ) -> None:
         """With `keeps_memory` the plans of updates may keep a little memory of their own."""
         self.staleness = staleness
-        self._targets_on_devices = _targets_on_devices(staleness)
+        self.on_devices = _targets_on_devices(staleness)
+        """The targets in memory of devices, which an update makes where they are if nothing else reads them."""
         self.leaves = leaves
         self.cutoffs = StageCutoffs(staleness, leaves, memory, cutoffs)
         self.targets = memory
@@ -67,6 +69,8 @@ class LiveStage:
         self.fresh: set[int] = set()
         """The targets that the present update has made already, or that one which failed has, for values of the sources
         that are still the present ones."""
+        self.untaken: frozenset[int] = frozenset()
+        """The outputs that no op has taken yet, though one of a later stage may."""
         self.shared = shared
         """The `shared()` nodes whose tensors this stage makes of sources."""
         self.common: list[SharedBuffer] = []
@@ -90,7 +94,7 @@ class LiveStage:
         self.staleness, self.common = staleness, common
         self.shares_updates = any(each.sources != () for each in common)
         self._below.clear()
-        self._targets_on_devices = _targets_on_devices(staleness)
+        self.on_devices = _targets_on_devices(staleness)
         self.cutoffs.staleness = staleness
         self.plans = self.plans.with_staleness(staleness)
         self.tiles = StageTiles(staleness, self.leaves, verify=self._settings.verify)
@@ -180,19 +184,42 @@ class LiveStage:
         `parts` are the parts of sources that have changed, where that is known: then launches run the tiles that see
         them. If it fails or is cancelled, what it has not made counts as lost.
         """
+        change = self._leave_untaken(change)
         update = self.plans.find(change, self.tiles.find(change, parts, self.targets))
         # Without cutoffs `run_whole` has the direct calls, which build the value too.
         await self.run_whole(update, _nothing, waits, origin, directly=bool(self.cutoffs.inputs))
         self.cutoffs.find_differing(update.compare)
         return update.ran
 
+    def _leave_untaken(self, change: Change) -> Change:
+        """Return the change that leaves out what no op has taken, where this saves all that would run for it: then it
+        costs no more later, if it is taken."""
+        staleness = self.staleness
+        stale = staleness.stale_targets(change)
+        untaken = stale & self.untaken & change.lost
+        if not untaken:
+            return change
+        others = frozenset(staleness.instructions_for(stale - untaken))
+        left = frozenset([each for each in untaken if others.isdisjoint(staleness.instructions_for({each}))])
+        return change._replace(left=left)
+
     def known_whole(self, mask: int) -> UpdatePlan | None:
         """Return the plan for all of the update for a change of these bits, in whole sources, if there is one already
         and the update may run it."""
-        if self.cutoffs.inputs or self.lost or self.fresh or self.shares_updates or self.tiles.latest:
+        if self._is_in_parts():
             return None
         found = self.plans.kept.use(mask)
         return found if type(found) is UpdatePlan else None
+
+    def repeats(self, update: UpdatePlan) -> bool:
+        """Return true if an update that has just run is all of any further update for the same change."""
+        loaded = update.loaded
+        is_often = self._settings.direct and loaded is not None and loaded.runs >= OFTEN
+        return is_often and not update.decides and update.tiles is None and not (update.compare or self._is_in_parts())
+
+    def _is_in_parts(self) -> bool:
+        """Return true if the next update may not be the whole plan for its change."""
+        return bool(self.cutoffs.inputs or self.lost or self.fresh or self.shares_updates or self.tiles.latest)
 
     def find_whole(self, mask: int, parts: ChangedParts | None) -> UpdatePlan | None:
         """Return the plan for all of the update for a change of these bits; None if it must be run in parts."""
@@ -255,7 +282,7 @@ class LiveStage:
                 self.cutoffs.in_parts = loaded.prepared.lacks_graph or "no graph can be launched now"
                 return MISS
         except BaseException:
-            self._end_failed(update, submitted[0] if submitted else None, memory)
+            self.end_failed(update, submitted[0] if submitted else None, memory)
             raise
         finally:
             if locks is not None:
@@ -283,7 +310,7 @@ class LiveStage:
             self._take_over(update, memory)
             return build()
 
-        return DirectCall(read, publish, on_failure=partial(self._end_failed, update))
+        return DirectCall(read, publish, on_failure=partial(self.end_failed, update))
 
     def _take_over(self, update: UpdatePlan, memory: Sequence[object], spoilt: frozenset[int] = frozenset()) -> None:
         """Take over what an update has made in this memory, and decide the cutoffs that it decides. What it has left in
@@ -292,7 +319,7 @@ class LiveStage:
         if update.decides:
             differing = self.cutoffs.find_differing(update.compare)
             outputs = update.outputs_of(differing)
-        on_devices = self._targets_on_devices
+        on_devices = self.on_devices
         for buffer, here in outputs:
             if here not in spoilt:
                 held: Any = memory[here]
@@ -304,7 +331,7 @@ class LiveStage:
         self.lost = (self.lost - made) | lost
         self.fresh = (self.fresh | made) - lost
 
-    def _end_failed(self, update: UpdatePlan, run: Run | None, memory: Sequence[object]) -> None:
+    def end_failed(self, update: UpdatePlan, run: Run | None, memory: Sequence[object]) -> None:
         """Take over what an update whose run has failed or was cancelled has completed in this memory, and count its
         other targets as lost. `run` is None if nothing has run."""
         if run is None:
@@ -316,27 +343,25 @@ class LiveStage:
             self.lost |= update.targets
             self.fresh -= update.targets
 
+    def rows_of(self, update: UpdatePlan) -> UpdateRows:
+        """Return the rows by which an update is bound."""
+        if update.rows is None:
+            targets = self.staleness.last
+            update.rows = rows_of(update.subprogram, update.outputs, self.leaves, targets, self.on_devices)
+        return update.rows
+
     def _bind(self, update: UpdatePlan) -> list[object]:
-        """Bind the buffers of an update: leaves, kept memory that it reads, kept memory that it writes in place, and
-        what the cutoffs that it decides let through last."""
-        subprogram = update.subprogram
-        memory: list[object] = [None] * len(subprogram.program.buffers)
-        last, targets, leaves = self.staleness.last, self.targets, self.leaves
-        for buffer, here in subprogram.inputs:
-            memory[here] = targets.memory[buffer] if buffer in last else leaves.value(buffer)
+        """Bind the buffers of an update: by its rows, and what the cutoffs that it decides let through last."""
+        memory = bind(self.rows_of(update), self.targets)
         if update.compare:
-            self.cutoffs.bind(update.compare, subprogram, memory)
-        on_devices = self._targets_on_devices
-        for buffer, here in update.outputs:
-            if buffer in on_devices:
-                memory[here] = targets.own_memory(buffer)
+            self.cutoffs.bind(update.compare, update.subprogram, memory)
         if update.tiles is not None:
-            update.tiles.bind(memory, targets)
+            update.tiles.bind(memory, self.targets)
         return memory
 
 
 def _targets_on_devices(staleness: Staleness) -> set[int]:
-    """Return the targets in memory of devices, which an update makes where they are if nothing else reads them."""
+    """Return the targets in memory of devices."""
     return {buffer for buffer in staleness.targets if staleness.program.buffers[buffer].device != HOST}
 
 

@@ -6,6 +6,8 @@ from typing import Any, Final, TypeVar, final, overload
 import numpy as np
 import trio
 
+from dagpu.backends.protocol import Run
+from dagpu.common.compiled import MISS, teach
 from dagpu.common.containers import own_containers
 from dagpu.common.critical import CURRENT_THREAD, OUTSIDE
 from dagpu.common.errors import BorrowError
@@ -17,9 +19,10 @@ from dagpu.ops.drawing import name_of_call
 from dagpu.ops.source_op import Source
 from dagpu.ops.versions import Snapshot, Version
 from dagpu.reactive.flows.flow_class import Flow
-from dagpu.reactive.flows.stage import End, FlowStage, Opening
+from dagpu.reactive.flows.stage import End, FlowStage, Opening, Stats
 from dagpu.reactive.incremental import IncrementalRun
 from dagpu.reactive.shared_work import SharedWork
+from dagpu.reactive.update_plans import UpdatePlan
 from dagpu.runtime.checked_runs import CheckedRuns
 from dagpu.runtime.execute import recording_block, refuse_nested
 from dagpu.runtime.interpreter import current_settings
@@ -117,15 +120,25 @@ class Observed(FlowStage[Any]):
         """Those of them that have changed since, with their versions in the snapshot for which a value is made."""
         self._watched: tuple[Source[Any], ...] = ()
         """The sources that wake this stage."""
+        self.quick: tuple[Any, dict[Source[Any], Version], Stats] | None = None
+        """What the compiled reader makes the next update by, with what it notes; None if it cannot."""
         opening.stack.callback(self._close)
 
     async def next(self) -> Any:
         if CURRENT_THREAD.state.where != OUTSIDE or recording_block() is not None:
             refuse_nested(self._op)
+        if self.quick is not None:
+            repeated, seen, stats = self.quick
+            landing = repeated.launch(self, seen, stats)
+            if landing is not MISS:
+                return own_containers(await landing)
+        self.quick = None
         snapshot = self._changed_snapshot() or await self._next_snapshot()
         self._due = True
         value = await await_steps(protected(self._update(snapshot), _UPDATE))
         self._due = False
+        if self._run.repeated is not None and not self._check:
+            self.quick = self._run.repeated, self._seen, self._stats
         return value if type(value) is SharedTensor else own_containers(value)
 
     def _changed_snapshot(self) -> Snapshot | None:
@@ -197,6 +210,15 @@ class Observed(FlowStage[Any]):
             self._seen = {node: node.cell.history.at(snapshot) for node in sources}
             self._seen_of = sources
 
+    def update_failed(self, mask: int, update: UpdatePlan, run: Run, memory: list[Any]) -> None:
+        """Note that an update by the compiled reader has failed, or was cancelled. Its run is over."""
+        self._due, self.quick = True, None
+        self._run.end_failed(mask, update, run, memory)
+
+    def hand_out_again(self) -> None:
+        """Note that the last value was made and has not reached its task: the compiled reader has met an error."""
+        self._due, self.quick = True, None
+
     # ---- changes
 
     def _watch(self, sources: tuple[Source[Any], ...]) -> None:
@@ -232,6 +254,7 @@ class Observed(FlowStage[Any]):
         """Let go of everything that is kept between updates."""
         self._watch(())
         self._shared.close()
+        self.quick = None
         self._run = IncrementalRun(self._op, self._settings, None, self._where)
         self._seen, self._newer = {}, {}
 
@@ -242,6 +265,9 @@ class Observed(FlowStage[Any]):
 
     def explain(self) -> list[str]:
         return [*super().explain(), *("  " + line for line in self._run.explain())]
+
+
+teach(observed=Observed)
 
 
 # ---- checks

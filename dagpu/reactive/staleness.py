@@ -244,7 +244,7 @@ class Staleness:
         found = self._stale.use(change)
         if found is not None:
             return found
-        mask, wait, only, lost, given, _ = change
+        mask, wait, only, lost, given, _, left = change
         return self._stale.keep(
             change,
             {
@@ -254,6 +254,7 @@ class Staleness:
                 and (not only or bits & only)
                 and (bits & mask or buffer in lost)
                 and buffer not in given
+                and buffer not in left
             },
         )
 

@@ -14,8 +14,8 @@ from typing import Final, final
 from dagpu.common.frozen import plain
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.common.places import Origin
-from dagpu.kernels.bit_comparison import FLAG, bits_of, differ_kernel, flag_count
 from dagpu.plans.program import Buffer, Instruction, Launch, Program, Renumbering, Role, Tiles, View, operands
+from dagpu.reactive.bit_comparison import FLAG, bits_of, differ_kernel, flag_count
 from dagpu.reactive.claims import Comparison, Subprogram
 
 

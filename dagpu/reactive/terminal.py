@@ -9,7 +9,7 @@ import trio
 from dagpu.common.errors import DagpuError
 from dagpu.common.places import describe, here, leaves_run
 from dagpu.common.wrong_arguments import check_count, wrong_argument
-from dagpu.plans.report import duration
+from dagpu.plans.text import duration
 from dagpu.reactive.flows.feed import Feed
 from dagpu.reactive.flows.stage import Stats
 

@@ -19,6 +19,7 @@ from dagpu.reactive.live_result import TargetMemory
 from dagpu.reactive.staleness import Recent, Staleness
 from dagpu.reactive.subprogram import CutoffComparisons
 from dagpu.reactive.tile_updates import ListedTiles, TiledProgram, with_lists
+from dagpu.reactive.update_rows import UpdateRows
 from dagpu.reactive.verify_updates import UpdateVerifier, verify_conditional
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.loaded_plan import LoadedPlan, Settings, plan_program
@@ -91,6 +92,7 @@ class UpdatePlan:
         "locks",
         "outputs",
         "ran",
+        "rows",
         "subprogram",
         "targets",
         "tiles",
@@ -115,6 +117,8 @@ class UpdatePlan:
         self.loaded = loaded
         """None where nothing runs."""
         self.locks = locks
+        self.rows: UpdateRows | None = None
+        """The rows by which the update is bound; None before its first run."""
         self.tiles = tiles
         """The memory of the tiles; None for a plan without lists."""
         self._made = made

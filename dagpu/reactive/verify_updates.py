@@ -284,8 +284,8 @@ class UpdateVerifier:
         Before it, each target holds what a run from scratch with the old inputs leaves in it, but for those in
         `change.lost`, which hold nothing; and where earlier parts of the update or other runs have made a target, what
         they left. After it, each target that waits for no cutoff must hold what a run from scratch with the new inputs
-        leaves. The flags of each cutoff that the update decides must be those of the contents that a run from scratch
-        leaves.
+        leaves; those in `change.left` may hold nothing. The flags of each cutoff that the update decides must be those
+        of the contents that a run from scratch leaves.
 
         Raises:
             PlanError: the update reads what holds nothing, or leaves a target stale, or decides a cutoff by other
@@ -317,7 +317,8 @@ class UpdateVerifier:
         left = _execute(update.program, own, table, same)
         held.update({buffer: left[here] for buffer, here in update.outputs})
         for buffer, bits in bits_of.items():
-            if not bits & change.wait and held[buffer] != after(buffer):
+            may_be = (after(buffer), None) if buffer in change.left else (after(buffer),)
+            if not bits & change.wait and held[buffer] not in may_be:
                 made_by = label(self._program.instructions[flow.maker[flow.last[buffer]]])
                 raise PlanError(f"an update leaves buffer {buffer}, which {made_by} writes, stale. {CURE}")
         for each in [] if self._comparisons is None else comparisons_of(self._comparisons, change.compare):

@@ -3,7 +3,7 @@
 import gc
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar, final
@@ -20,6 +20,7 @@ from dagpu.handles import HANDLES
 from dagpu.handles.handle_state import Locks
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import BUILT_IN, Map, Shared, Then, Value
+from dagpu.plans.placing import how_chosen
 from dagpu.plans.plan import Plan
 from dagpu.runtime.device_lookup import find_device
 from dagpu.runtime.loaded_plan import LoadedPlan, Settings, plan_stage
@@ -28,7 +29,7 @@ from dagpu.runtime.run_call import run_call
 from dagpu.runtime.waits import BlockingWaits, Waits, drive
 from dagpu.tracing.cache_key import flatten_op
 from dagpu.tracing.own_plans import sources_of_part
-from dagpu.tracing.run_memo import PENDING, Deferred, RunMemo, part_of
+from dagpu.tracing.run_memo import PENDING, Deferred, LeftOut, RunMemo, part_of
 from dagpu.tracing.tracer import Stage, Tracer
 from dagpu.tracing.user_code import apply_map, call_closure, not_an_op_error
 from dagpu.tracing.value_tokens import is_fixed
@@ -140,9 +141,25 @@ class quiet_collector:  # noqa: N801  # reason: it is used as a function
 
 def plan_of(op: DeviceOp[Any, Any, Any], settings: Settings) -> Plan:
     """Return the plan of the op's first stage. Nothing is run, and the op keeps its handles."""
+    return _of_first_stage(op, settings, lambda stage, _: plan_stage(stage, settings.verify))
+
+
+def explained_plan_of(op: DeviceOp[Any, Any, Any], settings: Settings) -> tuple[Plan, list[str], frozenset[int]]:
+    """Return the plan of the op's first stage, as `plan_of` does; how its policies have chosen it, in words; and the
+    outputs that are not in the result."""
+
+    def make(stage: Stage, tracer: Tracer) -> tuple[Plan, list[str], frozenset[int]]:
+        plan = plan_stage(stage, settings.verify)
+        return plan, how_chosen(stage.traced, stage.program), tracer.outputs_kept_elsewhere()
+
+    return _of_first_stage(op, settings, make)
+
+
+def _of_first_stage(op: DeviceOp[Any, Any, Any], settings: Settings, make: Callable[[Stage, Tracer], _T]) -> _T:
+    """Return what `make` makes of the op's first stage and its trace. Nothing is run, and the op keeps its handles."""
     tracer = Tracer(op, settings.device, settings.policy, find_device, flatten_op(op))
     try:
-        return plan_stage(tracer.stage(), settings.verify)
+        return make(tracer.stage(), tracer)
     finally:
         tracer.abandon("it was only planned")
 
@@ -341,9 +358,9 @@ def _store(lookup: PlanLookup, loaded: LoadedPlan, tracer: Tracer) -> None:
     lookup.store(loaded, tracer.make_signature(), tracer.reads)
 
 
-async def next_stage(tracer: Tracer, waits: Waits) -> Stage:
-    """Return the next stage of a trace. The trace pauses between two closures when `waits.pause_is_due()`, and while a
-    library prepares its work."""
+async def next_stage(tracer: Tracer, waits: Waits, make: Callable[[LeftOut], Awaitable[None]] | None = None) -> Stage:
+    """Return the next stage of a trace. The trace pauses between two closures when `waits.pause_is_due()`, while a
+    library prepares its work, and while `make` makes what an earlier stage of a feed's trace has left out."""
     turns = tracer.stage_in_turns(waits.pause_is_due)
     while True:
         with quiet_collector():
@@ -354,6 +371,9 @@ async def next_stage(tracer: Tracer, waits: Waits) -> Stage:
                 return stage
         if work is None:
             await waits.pause()
+        elif isinstance(work, LeftOut):
+            assert make is not None, "a plain run leaves nothing out"
+            await make(work)
         else:
             await waits.run_slow_work(work)
 

@@ -10,7 +10,7 @@ import trio
 from sniffio import thread_local as async_library
 
 from dagpu.backends.protocol import Run
-from dagpu.common.compiled import MISS, READER, teach
+from dagpu.common.compiled import MISS, teach
 from dagpu.common.critical import CURRENT_THREAD, OUTSIDE, Section, ThreadState, begin_section, end_section
 from dagpu.common.env_vars import DEVICE, DIRECT, SPIN_US, VERIFY, raw_value, variables
 from dagpu.common.errors import NoDeviceError
@@ -165,10 +165,14 @@ class StreamInterpreter:
     def plan_of(self, op: DeviceOp[Any, Any, Any], /) -> Plan:
         """Return the plan of the op's first stage: all its work until a closure needs host data. Nothing is run."""
         check_op(op, "plan_of")
+        return self._planned(op, execute.plan_of)
+
+    def _planned(self, op: DeviceOp[Any, Any, Any], make: Callable[[DeviceOp[Any, Any, Any], Settings], _T]) -> _T:
+        """Return what `make` makes of an op without a run."""
         refuse_nested(op)
         settings = self.settings()
         with Section("an op was planned"):
-            return execute.plan_of(op, settings)
+            return make(op, settings)
 
     def explain(self, op: DeviceOp[Any, Any, Any], /) -> str:
         """Describe the plan of an op in words. Times come from the cost model of the policy that places all of it."""
@@ -176,7 +180,9 @@ class StreamInterpreter:
         policy = _policy_of(op, self.settings().policy)
         costs = getattr(policy, "costs", None)
         mesh = (len(policy.mesh), getattr(policy, "streams", 1)) if spreads(policy) else None
-        return explain(self.plan_of(op), costs if isinstance(costs, CostModel) else None, mesh=mesh)
+        plan, choices, kept = self._planned(op, execute.explained_plan_of)
+        model = costs if isinstance(costs, CostModel) else None
+        return explain(plan, model, mesh=mesh, choices=choices, kept=kept)
 
 
 def _run_now(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any], origin: Origin) -> _T:
@@ -207,12 +213,6 @@ def _run_in_task(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any]) -> 
             refuse_nested(op)
         if async_library.name != "trio" and not trio.lowlevel.in_trio_task():
             raise outside_trio(op)
-        if READER is not None and READER.may_serve(op):
-            yield from trio.lowlevel.checkpoint_if_cancelled().__await__()  # noqa: ASYNC105  # a generator cannot await
-            given = READER.launch(op)
-            if given is not MISS:
-                result = yield from _landed(given)
-                return result
         settings = interpreter.settings()
         origin = start_of_run()
         call = direct_call(op) if settings.direct else None
@@ -237,7 +237,8 @@ def _run_in_task(interpreter: StreamInterpreter, op: DeviceOp[_T, Any, Any]) -> 
 def _landed(landing: Any) -> Generator[Any, Any, Any]:
     """Wait in a trio task for a run that the compiled reader has launched, and return its result.
 
-    The other tasks have their turn while the device works, as in `DirectCall.in_task`.
+    The other tasks have their turn while the device works, as in `DirectCall.in_task`. The compiled reader makes these
+    steps itself where the run is over at the first look; it comes here for one that is not, or that fails.
     """
     try:
         yield from trio.lowlevel.cancel_shielded_checkpoint().__await__()  # noqa: ASYNC105  # a generator cannot await
@@ -374,6 +375,17 @@ def _finish(run: Run) -> None:
     drive(settle(run, _blocking, 0.0))
 
 
+def _turn() -> object:
+    """Return what trio gets from a task that gives the other tasks their turn."""
+    steps: Any = trio.lowlevel.cancel_shielded_checkpoint()  # noqa: ASYNC105  # it is driven by hand
+    try:
+        return steps.send(None)
+    finally:
+        steps.close()
+
+
+if _turn() is _turn():  # else only the coroutine itself can tell
+    teach(turn=_turn(), landed=_landed, checkpoint_if_cancelled=trio.lowlevel.checkpoint_if_cancelled)
 if isinstance(variables, dict):  # else each look-up is a call
     teach(
         interpreter=_current, interpreter_class=StreamInterpreter, settings=Settings, thread_local_=CURRENT_THREAD,

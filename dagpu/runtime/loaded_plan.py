@@ -14,7 +14,7 @@ from dagpu.plans.list_schedule import ListSchedule
 from dagpu.plans.placed_values import verify_placement
 from dagpu.plans.placing import Spread
 from dagpu.plans.plan import Plan
-from dagpu.plans.policies import RoundRobin, SingleStream
+from dagpu.plans.policies import Fixed, RoundRobin, SingleStream
 from dagpu.plans.program import Program
 from dagpu.plans.scheduler import schedule
 from dagpu.plans.verifier import verify
@@ -79,9 +79,10 @@ def plan_program(program: Program, check: bool) -> Plan:
 
 
 def plan_stage(stage: Stage, check: bool) -> Plan:
-    """Return the plan of a traced stage. If `check` is set, the plan and the placement on a mesh are verified."""
+    """Return the plan of a traced stage. If `check` is set, the plan is verified, and so is what has changed the
+    program: its placement on a mesh, or recomputation."""
     if check and stage.traced is not stage.program:
-        verify_placement(stage.traced, stage.program)
+        verify_placement(stage.traced, stage.program, again=any(type(p) is Fixed for p in stage.program.policies))
     return plan_program(stage.program, check)
 
 

@@ -193,9 +193,13 @@ async def start_call(
 
 
 async def settle(run: Run, waits: Waits, spin: float, pace: Pace | None = None) -> None:
-    """Wait for a run, and raise its failures. `pace` is that of its plan."""
+    """Wait for a run, and raise its failures. `pace` is that of its plan.
+
+    A run that ended in its submission without completing what it writes has failed, or an interrupt has cancelled it:
+    the wait raises the interrupt.
+    """
     try:
-        if not waits.polls_at_submit or not run.done():
+        if not waits.polls_at_submit or not run.done() or run.spoilt():
             await waits.wait_for_run(run, spin, pace)
     finally:
         failures = run.failures()

@@ -24,8 +24,8 @@ from dagpu.ops.svg import text_in_page
 from dagpu.plans.cost_model import CostModel
 from dagpu.plans.plan import Plan
 from dagpu.plans.prediction import PredictedStep, forecast, overlap_of
-from dagpu.plans.report import branches_apart, duration
-from dagpu.plans.text import counted, table
+from dagpu.plans.report import branches_apart
+from dagpu.plans.text import counted, duration, table
 
 _MOST_NAMED: Final = 5
 _MOST_ROWS: Final = 40

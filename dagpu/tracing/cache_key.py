@@ -37,6 +37,7 @@ from dagpu.common.places import Origin
 from dagpu.handles import OWNING
 from dagpu.handles.device_handles import Device, Stream
 from dagpu.handles.symbolic import SymbolicArray
+from dagpu.kernels.operators import Fusion
 from dagpu.ops.base import DeviceOp
 from dagpu.ops.compose import (
     BUILT_IN,
@@ -395,11 +396,17 @@ class _DagWalk(TableWalk):
 
     def _add_choice(self, op: Then[Any], f: ByResults) -> bool:
         """Add an op that a function of dagpu's builds of results: the rows of its sources show their layouts."""
-        token = fixed_token(f.f, self.identity)
-        if token is None:
+        token = f.f.nodes if isinstance(f.f, Fusion) else fixed_token(f.f, self.identity)
+        if token is None or any(each in self.nodes for each in f.folded):
             return False
+        self.nodes.update(f.folded)
         self.chooses = True
         self._add_place(op, token, CHECKED.get())
+        for number, value in enumerate(f.numbers):
+            if type(value) in NUMBERS:
+                self.number_leaves[id(op), number] = len(self.leaves)
+            if not self.add_value(value, -1):
+                return False
         self._todo.append((op.source, -1))
         return True
 

@@ -33,7 +33,7 @@ from dagpu.ops.compose import HostCall as HostCallNode
 from dagpu.ops.compose import Launch as LaunchNode
 from dagpu.ops.compose import ToHost
 from dagpu.ops.initializers import Constant, Normal, Uniform
-from dagpu.ops.kernel_spec import KernelSpec
+from dagpu.ops.kernel_spec import KernelSpec, Param
 from dagpu.plans.placing import spreads
 from dagpu.plans.program import (
     HOST,
@@ -147,12 +147,13 @@ def emit_launch(
     if not arguments_fit(spec, args):
         check_arguments(spec, args, node.origin, ops=False)
     operands = list(args)
+    tensors = _passed(node, args) if type(None) in map(type, args) else spec.tensors
     reads: list[int] = []
     writes: list[int] = []
     blank = _blank_outputs(node, args, b) if over_mesh else ()
     back: Sequence[CopyDtoD] = ()
     grid, device, several = spec.grid, HOST, False
-    for index, param in spec.tensors:
+    for index, param in tensors:
         if param.form.is_written:
             tiles = operands[index] = b.write_tiles_view(args[index])
             buffer = tiles.view.buffer
@@ -168,8 +169,8 @@ def emit_launch(
     if several:
         device = _device_of_several(node, args, writes, b, policy, over_mesh)
         back = _bring_together(node, operands, device, blank, b, policy)
-        reads = [operands[index].buffer for index, param in spec.tensors if not param.form.is_written]
-        writes = [operands[index].view.buffer for index, param in spec.tensors if param.form.is_written]
+        reads = [operands[index].buffer for index, param in tensors if not param.form.is_written]
+        writes = [operands[index].view.buffer for index, param in tensors if param.form.is_written]
     for index, check in spec.lazy:  # numbers that the call had were converted by the call
         if type(args[index]) is not SymbolicNumber:
             operands[index] = check(args[index])
@@ -184,7 +185,7 @@ def emit_launch(
         )
     made = Launch(spec, tuple(operands), grid or (1,), tuple(reads), tuple(writes), device, node.origin)
     if spec.may_need_scratch:
-        there = b.device_at(device) if several else storage_of(args[spec.tensors[0][0]]).device
+        there = b.device_at(device) if several else storage_of(args[tensors[0][0]]).device
         made = _with_scratch(made, there, b)
     if spec.state is not None:
         made = replace(made, writes=(*made.writes, b.state_cell(spec.state, device)))
@@ -194,6 +195,11 @@ def emit_launch(
         b.policy_of += [policy] * len(back)
 
 
+def _passed(node: LaunchNode, args: Sequence[Any]) -> Sequence[tuple[int, Param]]:
+    """Return the parameters of a launch that are tensors and for which no None is passed, with their indices."""
+    return [each for each in node.kernel.tensors if args[each[0]] is not None]
+
+
 def library_work(node: LaunchNode, inputs: Sequence[Any]) -> Callable[[], None] | None:
     """Return the work that a library has with a launch before its scratch memory is known, for a thread that may wait;
     None if it has none. It raises a `DeviceError` if the library is missing, or refuses the launch.
@@ -201,6 +207,8 @@ def library_work(node: LaunchNode, inputs: Sequence[Any]) -> Callable[[], None] 
     `inputs` are the values of the ops among the arguments.
     """
     spec, values = node.kernel, iter(inputs)
+    if spec.lists:
+        return None
     args = [next(values) if isinstance(arg, DeviceOp) else arg for arg in node.args]
     tensors = [args[index] for index, _ in node.kernel.tensors]
     states = [find_live_state(arg) if type(arg) in HANDLES or type(arg) is Partition else None for arg in tensors]
@@ -245,12 +253,15 @@ def _scratch_bytes(
 
 
 def _with_scratch(made: Launch, device: Device, b: ProgramBuilder) -> Launch:
-    """Return a launch with new memory on a device for the library that it calls, or for the programs of a kernel in
-    Python; the launch itself if it needs none."""
-    layouts = [view.layout for _, view in made.views]
-    nbytes = _scratch_bytes(made.kernel, layouts, made.tile, device, made.origin)
-    if made.kernel.library is None:
-        nbytes *= prod(made.grid)
+    """Return a launch with new memory on a device for the library that it calls, for the programs of a kernel in
+    Python, or for the addresses of lists of tensors; the launch itself if it needs none."""
+    lists = made.kernel.lists
+    if lists:
+        nbytes = 8 * len(made.kernel.params) if driver_of(device).arch else 0
+    else:
+        layouts = [view.layout for _, view in made.views]
+        nbytes = _scratch_bytes(made.kernel, layouts, made.tile, device, made.origin)
+        nbytes *= prod(made.grid) if made.kernel.library is None else 1
     if not nbytes:
         return made
     _, view = b.new_tensor(device, (nbytes,), np.dtype(np.uint8), made.origin)
@@ -260,7 +271,7 @@ def _with_scratch(made: Launch, device: Device, b: ProgramBuilder) -> Launch:
 
 def _blank_outputs(node: LaunchNode, args: tuple[Any, ...], b: ProgramBuilder) -> Collection[int]:
     """Return the buffers that a launch writes, and that nothing has written yet."""
-    found = [storage_of(args[index]) for index, param in node.kernel.tensors if param.form.is_written]
+    found = [storage_of(args[index]) for index, param in _passed(node, args) if param.form.is_written]
     return {each.buffer for each in found if type(each) is TracedStorage and b.is_blank_storage(each)}
 
 
@@ -283,7 +294,7 @@ def _device_of_several(
     if not over_mesh and (b.automatic == NO_DEVICE or len(homes) > 1):
         raise _two_devices(node, args)
     if not homes and b.automatic == NO_DEVICE:
-        return b.device_index(storage_of(args[node.kernel.tensors[0][0]]).device)
+        return b.device_index(storage_of(args[_passed(node, args)[0][0]]).device)
     return next(iter(homes), b.automatic)
 
 
@@ -299,7 +310,7 @@ def _bring_together(
     if device == b.automatic or node.kernel.peers:
         return back
     near: dict[int, int] = {}
-    for index, param in node.kernel.tensors:
+    for index, param in _passed(node, operands):
         operand, writes = operands[index], param.form.is_written
         view = operand.view if writes else operand
         at = b.buffers[view.buffer].device
@@ -321,7 +332,7 @@ def _bring_together(
 
 def _two_devices(node: LaunchNode, args: tuple[Any, ...]) -> KernelArgumentError:
     """Return the error for a launch whose tensors are on several devices."""
-    tensors = [(param, args[index]) for index, param in node.kernel.tensors]
+    tensors = [(param, args[index]) for index, param in _passed(node, args)]
     lie = ", ".join(f"{param.name} on {storage_of(arg).device.name}" for param, arg in tensors)
     outputs = [arg for param, arg in tensors if param.form.is_written]
     home = storage_of((outputs or [arg for _, arg in tensors])[0]).device.name

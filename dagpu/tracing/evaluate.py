@@ -1,6 +1,6 @@
 """The evaluation of a DAG during a trace, with its nodes that remember values."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, assert_never, final
 
 import numpy as np
@@ -14,6 +14,8 @@ from dagpu.handles.tensors import has_owning_handle, make_unwritable
 from dagpu.ops.base import DeviceOp, has_op, refuse_op
 from dagpu.ops.compose import (
     BUILT_IN,
+    ByResults,
+    ByTrace,
     Cut,
     Cutoff,
     HostCall,
@@ -32,6 +34,7 @@ from dagpu.ops.compose import (
 from dagpu.ops.creation import Alloc, Copy, FromHost
 from dagpu.ops.graph import GraphLaunch
 from dagpu.ops.nodes import Node
+from dagpu.ops.recording import RECORDER
 from dagpu.ops.single_flight import NOTHING, Once, once_numbers
 from dagpu.ops.source_op import Source
 from dagpu.plans.program import Cell
@@ -109,6 +112,8 @@ class RememberingEvaluation:
     ) -> None:
         self.origin = origin
         self.builder = builder
+        self.stage = 0
+        """The number of the stage that the builder is for."""
         self.leaves = leaves
         self.taker = taker
         self.todo: list[Any] = [op]
@@ -127,6 +132,8 @@ class RememberingEvaluation:
         """The parts of the op that run by plans of their own."""
         self.finds_parts = False
         """True if ops that closures make may have such parts too."""
+        self.recorders: Any = None
+        """Those who record the calls of the op for gradients; None while there is none."""
         self._places = places
         self._closures = Closures(leaves)
         self._sources = sources
@@ -233,8 +240,8 @@ class Evaluation(RememberingEvaluation):
 
     def run(self, due: Callable[[], bool]) -> Turns[None]:
         """Evaluate everything on the stack. Yield None before a call of a closure if `due()` is true then, and the work
-        of a library before a launch that waits for it."""
-        todo, done = self.todo, self.done
+        of a library before a launch that waits for it, and each component that an earlier stage has left out."""
+        todo, done, late = self.todo, self.done, self.memo.late
         while todo:
             node = todo.pop()
             if node is FINISH:
@@ -254,6 +261,8 @@ class Evaluation(RememberingEvaluation):
                 self._places.current = todo.pop()
             else:
                 self._visit_row(node)
+                if late:
+                    yield late.pop()
 
     def _visit_row(self, node: AnyOp) -> None:
         """Follow a row of launches and built-in maps with one input each up to the op that feeds the row, which is
@@ -284,6 +293,8 @@ class Evaluation(RememberingEvaluation):
             kind = type(node)
         if row:
             self.todo += (row, FINISH_ROW)
+        if type(node) is Then and isinstance(node.f, ByResults):
+            self._count_folded(node.f)
         self._start_node(node)
 
     def _start_node(self, node: AnyOp) -> None:  # reason: the match has one case for each node
@@ -374,11 +385,11 @@ class Evaluation(RememberingEvaluation):
             case Map():
                 self._apply_map(node, inputs[0])
             case Then():
-                op = self._sources.call(self._closures, node, node.f, inputs[0])
+                op = self._build_next(node, self._argument_of(node, inputs[0]))
                 if not isinstance(op, DeviceOp):
                     raise not_an_op_error(node, op)
                 self._sources.built(node, op)
-                if self.finds_parts:
+                if self.finds_parts and self.recorders is None:  # a part that runs elsewhere would have no gradient
                     self.add_parts(op)
                 self.todo.append(op)
             case ToHost():
@@ -508,6 +519,19 @@ class Evaluation(RememberingEvaluation):
             refuse_op(result, describe_closure(node, node.f))
         self.done.append(result)
 
+    def _build_next(self, node: Then[Any], argument: Any) -> Any:
+        """Call the function of a `Then`. While gradients record calls, those that the function makes are recorded."""
+        f: Any = node.f
+        call = self._sources.call if type(f) is not ByTrace else lambda closures, node, f, x: f.f(x, self)
+        recorder = self.recorders.active() if self.recorders is not None else None
+        if recorder is RECORDER.get():
+            return call(self._closures, node, f, argument)
+        token = RECORDER.set(recorder)
+        try:
+            return call(self._closures, node, f, argument)
+        finally:
+            RECORDER.reset(token)
+
     def _suspend(self, node: Node, inputs: tuple[Any, ...]) -> bool:
         """Suspend a node some of whose inputs do not exist yet. Return false if the node can use the inputs as they
         are."""
@@ -558,8 +582,7 @@ class Evaluation(RememberingEvaluation):
                     deferred.value = inputs
                     return True
                 assert type(deferred.cause) is SuspendedOp
-                self._places.current = deferred.cause.place
-                node = deferred.cause.node
+                node, self._places.current = deferred.cause.node, deferred.cause.place
                 # A plan calls the function of a `Map` in each run, with the arguments of that run.
                 self._apply_node(node, replace_standins(inputs) if type(node) is Map else inputs)
             case ForeignSuspension(node=node, place=place):
@@ -583,7 +606,7 @@ class Evaluation(RememberingEvaluation):
         value = resolve(self.done.pop())
         if value is deferred:
             raise own_result_error(self.origin)
-        deferred.value = value
+        deferred.value, deferred.cause = value, FromItems(())  # what the node was given would count as an output
         return True
 
     # ---- one node
@@ -635,17 +658,37 @@ class Evaluation(RememberingEvaluation):
                 used += 1
             elif type(arg) in HANDLES:
                 arguments[index] = self.taker.take_handles(arg, node)
-        leaves = self.leaves.inputs
-        if leaves is not None and leaves.number_leaves:
-            for index in range(len(arguments)):
-                leaf = leaves.number_leaves.get((id(node), index))
-                if leaf is not None:
-                    arguments[index] = SymbolicNumber(leaf, leaves.leaves[leaf], self.leaves.reads)
-        args = tuple(arguments)
+        args = self._numbers_of(node, arguments)
         policy = self._places.current[1]
         over_mesh = bool(self._places.spread) and self._places.over_mesh(policy)
         emit_launch(node, args, self.builder, policy, over_mesh=over_mesh)
         return args
+
+    def _numbers_of(self, node: AnyOp, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the arguments of a node, with stand-ins for the numbers that may be others in the next run."""
+        leaves = self.leaves.inputs
+        if leaves is None or not leaves.number_leaves:
+            return tuple(arguments)
+        found = list(arguments)
+        for index in range(len(found)):
+            leaf = leaves.number_leaves.get((id(node), index))
+            if leaf is not None:
+                found[index] = SymbolicNumber(leaf, leaves.leaves[leaf], self.leaves.reads)
+        return tuple(found)
+
+    def _argument_of(self, node: Then[Any], value: Any) -> Any:
+        """Return the argument of a function of `then`: the source's value, and the numbers of a function of ours."""
+        f: Any = node.f
+        if type(f) is not ByResults or not f.numbers:
+            return value
+        return (*value, *self._numbers_of(node, f.numbers))
+
+    def _count_folded(self, f: ByResults) -> None:
+        """Count the ops that another one does the work of as used."""
+        for op in f.folded:
+            if op in self.seen:
+                raise self._used_twice_error(op)
+            self.seen.add(op)
 
     def _used_twice_error(self, node: AnyOp) -> MovedError:
         """Return the error for an op whose result is used twice in one run."""

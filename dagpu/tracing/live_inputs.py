@@ -241,7 +241,8 @@ class LiveInputs:
 
     def bound(self, stale: int, *, in_each_update: bool = False) -> dict[AnyOp, LastCall]:
         """Return the last call of each closure, for a later trace. The bits `stale` have changed since the values of
-        the inputs were computed. Traces that come `in_each_update` lose nothing by what is structural.
+        the inputs were computed. Traces that come `in_each_update` lose nothing by what is structural: a constant of
+        it has its bits, so what is kept stays the same.
 
         An op that a closure has returned may hold a stand-in of what the closure was given, which is a constant in a
         later trace. So what the closure was given must be structural: it is already, or that trace makes it so. As a
@@ -357,6 +358,14 @@ class LiveInputs:
         bits = 0
         for index in self.reads:
             bits |= self.inputs[index].bits
+        return bits
+
+    def structural_bits_of(self, array: object) -> int:
+        """Return the bits of the structural inputs that have this array, which is a constant of the trace."""
+        bits = 0
+        for index in self.reads:
+            if self.inputs[index].value is array:
+                bits |= self.inputs[index].bits
         return bits
 
     def _indices_in(self, value: Any) -> Iterator[int]:

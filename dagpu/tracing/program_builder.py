@@ -14,12 +14,13 @@ import numpy as np
 
 from dagpu.common.errors import BorrowError, MovedError, NotReadyError
 from dagpu.common.frozen import plain
-from dagpu.common.layout import Layout, Shape, contiguous_layout
+from dagpu.common.layout import Layout, Shape, contiguous_layout, share_bytes
 from dagpu.common.places import Origin, describe
 from dagpu.handles import (
     HandleBase,
     HandleState,
     Lender,
+    Loan,
     Partition,
     SharedTensor,
     Tensor,
@@ -75,9 +76,9 @@ class Loans:
     The mark is a separate object: results keep it for as long as they live, and must not keep lent memory alive.
     """
 
-    lent: dict[Storage, tuple[object, Origin]] = field(default_factory=dict)
-    """For each storage from outside that is lent to the run: the loan, None if for reading, and the place of its first
-    borrow."""
+    lent: dict[Storage, dict[object, tuple[Layout, Origin]]] = field(default_factory=dict)
+    """For each storage from outside that is lent to the run, its loans, with the part that each lends and the place of
+    its first borrow. What is lent for reading has a loan for each part."""
     owned: WeakSet[Storage] = field(default_factory=WeakSet)
     """The storages of tensors from outside that have moved into the run."""
     mark: object = field(default_factory=object)
@@ -376,19 +377,27 @@ class ProgramBuilder:
             self.inputs[index] = storage.memory
         return index
 
+    def storages(self) -> dict[int, Storage]:
+        """Return the memory of the buffers so far to which handles refer, and that from outside."""
+        own = {index: reference() for index, reference in self._own_storages.items()}
+        outside = {index: storage for storage, index in self.external.items()}
+        return {index: storage for index, storage in own.items() if storage is not None} | outside
+
     def _check_loan(self, borrow: HandleState) -> None:
-        """Raise `BorrowError` if this run borrows the tensor twice, once for writing. Within one run, a tensor from
-        outside is lent for writing once, or for reading any number of times."""
+        """Raise `BorrowError` if this run borrows an element twice, once for writing. Within one run, each element of a
+        tensor from outside is lent for writing once, or for reading any number of times."""
         if self._loans.made_by_run(borrow.storage):
             return  # an earlier stage of this run made it: the order of the trace orders its borrows
-        first = self._loans.lent.setdefault(borrow.storage, (borrow.loan, borrow.origin))
-        if first[0] is not borrow.loan:
-            raise BorrowError(
-                f"{borrow!r} borrowed at {describe(borrow.origin)}: another part of the same op borrows that tensor, "
-                f"at {describe(first[1])}, one of the two for writing. Lend it once, m = t.borrow_mut(): a kernel "
-                "takes m as an input too, and gives it back, to be written after that. Or run the two parts as two "
-                "ops, one after the other."
-            )
+        loan, layout = borrow.loan, borrow.layout
+        key = layout if loan is None else loan
+        lent = self._loans.lent.get(borrow.storage)
+        if lent is None:
+            self._loans.lent[borrow.storage] = {key: (layout, borrow.origin)}
+        elif key not in lent:
+            for other, (held, origin) in lent.items():
+                if (loan is not None or type(other) is Loan) and share_bytes(layout, held):
+                    raise _lent_twice(borrow, origin)
+            lent[key] = (layout, borrow.origin)
 
     # ---- several ops in one program
 
@@ -518,3 +527,13 @@ def shared_buffer(
     old = any(type(each) is Cutoff and each.equal is not None for each in nodes)
     sources = None if old else tuple([each for each in nodes if type(each) is Source])
     return SharedBuffer(node, sources, storage.buffer, storage.device, storage.nbytes, state.layout, state.origin)
+
+
+def _lent_twice(borrow: HandleState, origin: Origin) -> BorrowError:
+    """Return the error for a borrow of elements that the same op borrows at another place, one of the two to write."""
+    return BorrowError(
+        f"{borrow!r} borrowed at {describe(borrow.origin)}: another part of the same op borrows that tensor, "
+        f"at {describe(origin)}, one of the two for writing. Lend it once, m = t.borrow_mut(): a kernel "
+        "takes m as an input too, and gives it back, to be written after that. Or lend parts of it that have no "
+        "element in common, m[:4] and m[4:]. Or run the two parts as two ops, one after the other."
+    )

@@ -5,7 +5,7 @@ from typing import Any, Final, TypeAlias, assert_never, final
 
 import numpy as np
 
-from dagpu.common.containers import Composite, about_of, items_of
+from dagpu.common.containers import Composite, about_of, items_of, made_by
 from dagpu.common.layout import Layout
 from dagpu.common.places import Origin
 from dagpu.handles import (
@@ -201,7 +201,7 @@ def partition_builder(whole: ResultBuilder, cut: Cut) -> ResultBuilder:
 
 def composite_builder(kind: type[Composite], about: Any, items: ResultBuilder) -> ResultBuilder:
     """Return a function that builds a value of dagpu's own from its items."""
-    return lambda memory, leaves: kind(about, items(memory, leaves))
+    return lambda memory, leaves: made_by(kind)(about, items(memory, leaves))
 
 
 def list_builder(items: ResultBuilder) -> ResultBuilder:

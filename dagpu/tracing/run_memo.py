@@ -4,18 +4,18 @@ A closure is never called with such a value. A node that depends on one is suspe
 attribute `value` is `PENDING` until then.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar, final
 
 from dagpu.common.containers import own_containers
 from dagpu.common.errors import MovedError, NestedRunError, OwnershipError, ShapeError
 from dagpu.common.places import Origin, describe, is_ours
-from dagpu.handles import OWNING, Handle, Partition, SharedTensor, Tensor, TensorMut, live_state
+from dagpu.handles import HANDLES, OWNING, Handle, Partition, SharedTensor, Tensor, TensorMut, live_state
 from dagpu.handles.symbolic import replace_standins
 from dagpu.handles.tensors import handles_in, has_owning_handle, make_unwritable, map_handles
 from dagpu.ops.base import DeviceOp
-from dagpu.ops.compose import ByResults, Map, Shared, Split, Taken, Then, Unzip
+from dagpu.ops.compose import ByResults, ByTrace, Map, Shared, Split, Taken, Then, Unzip
 from dagpu.ops.nodes import Node
 from dagpu.ops.single_flight import Claims, Once, exchange_item
 from dagpu.plans.program import Cell, Items
@@ -23,8 +23,18 @@ from dagpu.tracing.value_tokens import is_fixed
 
 _T = TypeVar("_T")
 
-Turns: TypeAlias = Generator[Callable[[], None] | None, None, _T]
-"""A part of a trace that lets its driver do other work: it yields None to pause, or work for a thread that may wait."""
+
+@final
+@dataclass(slots=True, eq=False)
+class LeftOut:
+    """A component that an earlier stage of a feed's trace has not made, because no op had taken it."""
+
+    handle: Handle
+
+
+Turns: TypeAlias = Generator[Callable[[], None] | LeftOut | None, None, _T]
+"""A part of a trace that lets its driver do other work: it yields None to pause, work for a thread that may wait, or a
+component that the driver must make before the trace goes on."""
 
 PENDING: Final = object()
 """The value of a `Deferred` that is not resolved yet."""
@@ -147,7 +157,7 @@ def _work_of(node: Any) -> str:
     by the results of ops is a `Then` too. A public one is what the user gave to `.then`."""
     if type(node) is not Then:
         return repr(node)
-    if isinstance(node.f, ByResults):
+    if isinstance(node.f, ByResults | ByTrace):
         return f"{node.f.name} at {describe(node.origin)}"
     code = getattr(node.f, "__code__", None)
     ours = code is not None and is_ours(code.co_filename) and "<locals>" in node.f.__qualname__
@@ -219,6 +229,8 @@ class RunMemo:
     this run may leave it to another one."""
     _private: set[Once] = field(default_factory=set)
     """The values that this run makes for itself alone: it publishes none of them."""
+    late: list[LeftOut] = field(default_factory=list)
+    """The components that have been taken now, and that an earlier stage has left out."""
     _of_sources: dict[Once, tuple[Any, Mapping[Any, int]]] = field(default_factory=dict)
     """The values that an earlier stage has published, with the sources on which they depend. A run of another instant
     may replace them at any time."""
@@ -303,6 +315,9 @@ class RunMemo:
         if isinstance(parts[index], Taken):
             raise _taken_error(node)
         part, parts[index] = parts[index], Taken()
+        if type(part) is LeftOut:
+            self.late.append(part)
+            return part.handle
         if type(resolve(part)) is Deferred:
             self._coming.setdefault(node.split.once, []).append(part)
         return part
@@ -316,6 +331,17 @@ class RunMemo:
                 for index, taker in enumerate(split.takers):
                     if taker() is None:
                         parts[index] = Taken()
+
+    def untaken_handles(self) -> Iterator[tuple[list[Any], int, Handle]]:
+        """Yield the components that this run makes for itself alone, that no op has taken, and that are one handle
+        each, with the list and the place where they wait."""
+        for once in self._private & self._splits.keys():
+            parts = self._making.get(once)
+            if type(parts) is list:
+                for index, part in enumerate(parts):
+                    handle = resolve(part)
+                    if type(handle) in HANDLES:
+                        yield parts, index, handle
 
     def find_untaken(self) -> Unzip[Any] | None:
         """Return an op that may still ask for a component that this run has made and no op has taken; None if there is

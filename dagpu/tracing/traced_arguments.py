@@ -88,7 +88,7 @@ class TracedArguments:
                 if state.kind is Tensor:
                     self._owned.add(state.storage)
                 elif state.loan is not None:
-                    self._loans.add(state.loan)
+                    self._loans.add(state.loan.whole)
 
     # ---- leaves, and handles that derive from them
 
@@ -125,7 +125,7 @@ class TracedArguments:
         if state.storage in self._owned or id(handle) in self._standins:
             return True
         if state.loan is not None:
-            return state.loan in self._loans
+            return state.loan.whole in self._loans
         if state.kind is Tensor:
             return False
         return id(state.holders if state.lender is None else state.lender) in self._sources

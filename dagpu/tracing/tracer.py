@@ -14,7 +14,7 @@ submitted.
 """
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, final
 
@@ -22,8 +22,17 @@ import numpy as np
 
 from dagpu.common.errors import CaptureError, NestedRunError
 from dagpu.common.places import Origin, describe, start_of_run
-from dagpu.handles import Handle, HandleState, Lender, SharedTensor, Tensor, TensorRef
-from dagpu.handles.device_handles import Device
+from dagpu.handles import (
+    Handle,
+    HandleState,
+    Lender,
+    SharedTensor,
+    Tensor,
+    TensorRef,
+    find_live_state,
+    live_state,
+)
+from dagpu.handles.device_handles import Device, driver_of
 from dagpu.handles.handle_state import Storage
 from dagpu.handles.symbolic import replace_standins
 from dagpu.handles.tensors import handles_in
@@ -32,7 +41,9 @@ from dagpu.ops.graph import Captured
 from dagpu.ops.single_flight import Claims, Once
 from dagpu.ops.versions import Snapshot
 from dagpu.plans.placing import place_spread
+from dagpu.plans.policies import may_be_limited
 from dagpu.plans.program import CopyDtoD, CopyDtoH, CopyHtoD, GraphLaunch, HostCall, Instruction, Launch, Program
+from dagpu.plans.recomputing import recomputed
 from dagpu.tracing.evaluate import AnyOp, Evaluation
 from dagpu.tracing.flattened import Flattened
 from dagpu.tracing.live_inputs import LetThrough, LiveInputs
@@ -44,6 +55,7 @@ from dagpu.tracing.run_memo import (
     ForeignSuspension,
     FromCell,
     FromItems,
+    LeftOut,
     Turns,
     ends_on_host,
     is_host_part,
@@ -70,7 +82,8 @@ class Stage:
 
     program: Program
     traced: Program
-    """The program before its placement on a mesh; the program itself without one."""
+    """The program before its placement on a mesh, or before instructions were added that make temporaries again; the
+    program itself without either."""
     inputs: dict[int, object]
     locks: dict[Storage, bool]
     graphs: list[Captured]
@@ -206,19 +219,35 @@ class Tracer:
             yield from evaluation.resume(due)
         if all(map(ends_on_host, evaluation.suspended)):
             evaluation.memo.forget_private_components()  # they would count as outputs, which updates make for nobody
-        if not evaluation.suspended:
-            evaluation.memo.forget_private()
+            # Ops that closures have built hold handles, whose memory would count as an output.
+            evaluation.seen.clear()
             if self._sources.reads is not None:
                 self._sources.settle()
-            evaluation.seen.clear()  # ops that closures have built hold borrows, whose memory would count as an output
+        elif self.live is not None:
+            self._sources.settle()
+            _forget_dead(evaluation.seen)
+        if not evaluation.suspended:
+            evaluation.memo.forget_private()
         evaluation.memo.forget_unreachable()
         builder = evaluation.builder
         program = traced = builder.program()
-        if traced.instructions and (program := place_spread(traced)) is not traced:
-            builder.place_outputs(program, self._find)
+        if traced.instructions:
+            program = place_spread(traced)
+            is_alone = (
+                program is traced and self.live is None
+            )  # a feed follows the instructions of one trace in the next
+            if is_alone and may_be_limited(traced):
+                program = recomputed(traced, self._memory_for_runs)
+            if program is not traced:
+                builder.place_outputs(program, self._find)
         undo_log = evaluation.taker.undo_log
         went_on = evaluation.resumed > resumed
         return Stage(program, traced, builder.inputs, builder.locks, builder.graphs, went_on, undo_log)
+
+    def _memory_for_runs(self, device: str, results: Sequence[int]) -> int | None:
+        """Return the bytes that a run with results of these sizes could allocate on a device now; None if its runs have
+        no limit."""
+        return driver_of(self._find(device)).memory_for_runs(results)
 
     def make_signature(self) -> Signature | None:
         """Return the record that lets later runs of the same op skip their trace. Call this after the trace of the
@@ -254,6 +283,15 @@ class Tracer:
     def find_untaken(self) -> Unzip[Any] | None:
         """Return an op outside this one that might ask for a component that the stage makes; None if there is none."""
         return self._evaluation.memo.find_untaken()
+
+    def outputs_kept_elsewhere(self) -> frozenset[int]:
+        """Return the outputs of a stage that are not in its result, by their buffers: a handle to them is held by a
+        closure, say. The trace forgets its result for that, so it can only be abandoned then. There are none to name if
+        the op needs further stages, or makes values of `Shared` or `Unzip` ops, which other runs may have."""
+        if not self.finished or self.remembers:
+            return frozenset()
+        self._root = PENDING
+        return frozenset([index for index, _ in self._evaluation.builder.outputs()])
 
     def outputs(self) -> dict[Storage, bool]:
         """Return the memory that the stage makes and that handles refer to, as storages to lock exclusively."""
@@ -349,8 +387,27 @@ class Tracer:
         """Discard the undo log: from now on nothing that was taken can be put back."""
         self._evaluation.taker.undo_log.discard()
 
-    def settle(self, memory: list[Any]) -> None:
-        """Complete the stage. `memory[i]` is the memory or value of buffer i. Call `publish` afterwards."""
+    # ---- outputs that a stage leaves out
+
+    def untaken_outputs(self) -> frozenset[int]:
+        """Return the outputs of a feed's stage, by their buffers, to which nothing refers but a component that no op
+        has taken. Call this before anything else refers to the outputs."""
+        return frozenset([buffer for _, _, handle, buffer in self._untaken() if live_state(handle).is_alone])
+
+    def _untaken(self) -> Iterator[tuple[list[Any], int, Handle, int]]:
+        """Yield each component that no op has taken and that the stage makes: its list and place, and its buffer."""
+        builder = self._evaluation.builder
+        for parts, index, handle in self._evaluation.memo.untaken_handles():
+            state = find_live_state(handle)
+            if state is not None and type(state.storage) is TracedStorage and state.storage.builder is builder:
+                yield parts, index, handle, state.storage.buffer
+
+    def settle(self, memory: list[Any], left: Collection[int] = ()) -> None:
+        """Complete the stage. `memory[i]` is the memory or value of buffer i. It has left out the buffers `left`, which
+        are among the `untaken_outputs`. Call `publish` afterwards."""
+        for parts, index, handle, buffer in list(self._untaken()) if left else ():
+            if buffer in left:
+                parts[index] = LeftOut(handle)
         for index, storage in self._evaluation.builder.outputs():
             storage.settle(memory[index])
             self._stage_storages.append(weakref.ref(storage))
@@ -362,6 +419,7 @@ class Tracer:
         self._evaluation.shared_cells.clear()
         if not self._evaluation.builder.is_new():
             self._evaluation.builder = self._new_builder()
+            self._evaluation.stage += 1
 
     def publish(self, constant: Callable[[Any], Any] = lambda value: value) -> list[Handle]:
         """Make the values of `Shared` and `Unzip` ops visible to other runs. `constant` maps the value of a `Shared` to
@@ -417,6 +475,14 @@ class Tracer:
         self._evaluation.todo.clear()
         self._evaluation.done.clear()
         self._evaluation.suspended.clear()
+
+
+def _forget_dead(ops: set[AnyOp]) -> None:
+    """Let go of the ops that nothing else refers to: no op can use them again. The memory of the handles in those that
+    closures have built would count as an output."""
+    references = list(map(weakref.ref, ops))
+    ops.clear()
+    ops.update([op for op in [reference() for reference in references] if op is not None])
 
 
 def _never_due() -> bool:

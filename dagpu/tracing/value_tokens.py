@@ -29,14 +29,14 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
-from dagpu.common.layout import COMPLEX, SUPPORTED
+from dagpu.common.layout import SUPPORTED
 from dagpu.common.pickling import PickledByName
 from dagpu.handles.device_handles import Device
 from dagpu.handles.symbolic import SymbolicNumber
 
 PLAIN: Final = frozenset(
     {bool, int, float, complex, str, bytes, type(None), EllipsisType}
-    | {np.dtype(element).type for element in SUPPORTED | COMPLEX}
+    | {np.dtype(element).type for element in SUPPORTED}
 )
 """The types of immutable values that refer to no other objects."""
 

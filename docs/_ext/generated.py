@@ -6,6 +6,7 @@ behind it.
 - `examples.md`, the gallery, and the pictures in it, by running the examples;
 - `tutorial/notebook.md` from the notebook beside it, by running that;
 - the cartoon of the tutorial, before and after, by running its script;
+- the curves of recomputation, from their kept result;
 - the pictures under `_static/generated/`, which the code of a page writes with
   `save_svg` (see `tests/support/doc_pages.py`). They are part of the page, so that they
   follow its theme and show their tooltips.
@@ -23,6 +24,7 @@ from tests.project.docs.made import (
     benchmark_pages,
     gallery_page,
     gallery_pictures,
+    memory_curves,
     notebooks,
 )
 from tests.support.doc_pages import (
@@ -103,6 +105,7 @@ def write_all(_app: Any = None) -> None:
     cells = notebooks.executed(notebooks.NOTEBOOK)
     _write(DOCS / "tutorial" / "notebook.md", notebooks.as_page(cells))
     write_pictures()
+    _write(GENERATED / memory_curves.NAME, memory_curves.drawn())
     write_cartoon()
 
 

@@ -12,7 +12,8 @@ one pass over memory. As expressions it would be two launches, `v.update` and
 import numpy as np
 from numpy.typing import NDArray
 
-from dagpu import Elem, In, Out, Tile, array, expr, f32, kernel
+from dagpu import Elem, In, Out, SharedTensor, Tile, array, expr, f32, kernel
+from dagpu.grad import gradient_of
 
 GEMM_CU = """
 template <bool TURN_A, bool TURN_B>
@@ -72,6 +73,25 @@ def _(
     )
 
 
+@gradient_of(gemm.new)
+def _(
+    g: SharedTensor[f32],
+    c: SharedTensor[f32],
+    a: SharedTensor[f32],
+    b: SharedTensor[f32],
+    turn_a: bool,
+    turn_b: bool,
+) -> tuple[object, ...]:
+    """The gradients by a and b: products of g with the other one."""
+    by_a, by_b = [gemm.new(t.shape, (16, 16), partial=True) for t in (a, b)]
+    return (
+        by_a(b, g, turn_b, True) if turn_a else by_a(g, b, False, not turn_b),
+        by_b(g, a, True, turn_a) if turn_b else by_b(a, g, not turn_a, False),
+        None,
+        None,
+    )
+
+
 @kernel(cuda=SGD_CU, block=256)
 def sgd(
     w: Out[f32], v: Out[f32], g: In[f32], rate: float, momentum: float, decay: float
@@ -106,13 +126,6 @@ def biased_relu(x: Elem[f32], bias: Elem[f32]) -> Elem[f32]:
 
 
 @expr
-def relu_backward(d: Elem[f32], y: Elem[f32]) -> Elem[f32]:
-    """Return the gradient d where y = relu(...) is above 0, and 0 where it was cut
-    off."""
-    return d * (y > 0).to(f32)
-
-
-@expr
 def surprise(p: Elem[f32], hot: Elem[f32]) -> Elem[f32]:
     """Return the loss of an image at its label, which is hot, and 0 elsewhere."""
     return -hot * array.log(array.maximum(p, 1e-30))
@@ -120,9 +133,3 @@ def surprise(p: Elem[f32], hot: Elem[f32]) -> Elem[f32]:
 
 cross_entropy = surprise.sum(1)
 """The loss (n,) of each image, in one kernel."""
-
-
-@expr
-def logit_gradient(p: Elem[f32], hot: Elem[f32], scale: Elem[f32]) -> Elem[f32]:
-    """Return the gradient of `scale` times the sum of the losses."""
-    return scale * (p - hot)

@@ -6,12 +6,12 @@ kernels.
 
 One training step is one call of a pipeline. It copies a batch of images and labels to
 the device, takes the model (owned tensors), and returns the next model and the loss.
-The weights are updated in place. Independent parts of the step (gradients of the two
-layers, the four updates) may overlap. The first step is traced and planned; all others
-run by its plan, and on a GPU each is one launch of a CUDA graph. While an epoch is
-trained on, the batches of the next one are shuffled, shifted and normalised on a worker
-thread. Exits with status 1 if the accuracy on images that were never trained on is
-under 95 % (90 % with --quick).
+Its gradient is derived from the loss; the weights are updated in place. Independent
+parts of the step (gradients of the two layers, the four updates) may overlap. The first
+step is traced and planned; all others run by its plan, and on a GPU each is one launch
+of a CUDA graph. While an epoch is trained on, the batches of the next one are shuffled,
+shifted and normalised on a worker thread. Exits with status 1 if the accuracy on images
+that were never trained on is under 95 % (90 % with --quick).
 """
 
 import math
@@ -19,7 +19,7 @@ import statistics
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 from rich.progress import (
@@ -29,19 +29,24 @@ from rich.progress import (
 from dagpu import (
     Borrowed,
     DeviceOp,
+    In,
     Partition,
+    SharedTensor,
     Tensor,
+    TensorMut,
     array,
-    empty,
     f32,
     from_host,
+    full,
     i32,
     pipeline,
     plan_of,
     randn,
+    value,
     zeros,
     zip_ops,
 )
+from dagpu.grad import updated, vjp
 from dagpu.testing import Plan
 from examples.digits.batches import (
     SIDE,
@@ -57,8 +62,6 @@ from examples.digits.kernels import (
     biased_relu,
     cross_entropy,
     gemm,
-    logit_gradient,
-    relu_backward,
     sgd,
 )
 from examples.digits.numpy_training import HostModel, train_in_numpy
@@ -67,7 +70,10 @@ CLASSES = 10
 TILE = (16, 16)
 RATE, MOMENTUM, DECAY = 0.1, 0.9, 1e-4  # the rate falls to 0 along a half cosine
 
-Op: TypeAlias = DeviceOp[Tensor[f32]]
+Op: TypeAlias = DeviceOp[Tensor[f32], Any]
+Shared: TypeAlias = SharedTensor[f32]
+Weights: TypeAlias = tuple[Shared, Shared, Shared, Shared]
+"""What is trained: the weights and the bias of each layer."""
 Layer: TypeAlias = tuple[Tensor[f32], Tensor[f32], Tensor[f32], Tensor[f32]]
 """Weights (k, m), bias (1, m), and the velocity of each, of the same shapes."""
 Model: TypeAlias = tuple[Layer, Layer]
@@ -92,9 +98,14 @@ class Trained:
 # ---- the pipeline -----------------------------------------------------------
 
 
-def blank(rows: int, columns: int) -> DeviceOp[Partition[Tensor[f32]]]:
-    """Return an op for an output that a kernel fully overwrites."""
-    return empty((rows, columns), f32).partition(TILE, partial=True)
+def cut(t: TensorMut[f32]) -> Partition[TensorMut[f32]]:
+    return t.partition(TILE, partial=True)
+
+
+def product(a: In[f32], b: Shared, rows: int) -> Op:
+    """Return the op of a b, for a (n, k) and b (k, m)."""
+    shape = rows, b.shape[1]
+    return gemm.new(shape, TILE, partial=True)(a, b, False, False)
 
 
 def fresh_layer(inputs: int, outputs: int, seed: int) -> DeviceOp[Layer]:
@@ -116,73 +127,45 @@ def fresh_model(hidden: int, seed: int) -> DeviceOp[Model]:
     )
 
 
-def descend(
-    weights: Op, velocity: Tensor[f32], gradient: Op, rate: float
-) -> tuple[Op, Op]:
-    """Return one parameter and its velocity, after one step of descent."""
-    new, speed, *_ = sgd(
-        weights.partition(TILE, partial=True),
-        velocity.partition(TILE, partial=True),
-        gradient,
-        rate,
-        MOMENTUM,
-        DECAY,
-    ).unzip()
-    return new.unpartition(), speed.unpartition()
+def losses(weights: Weights, images: Shared, hot: Shared) -> Op:
+    """Return the loss (n,) of each image. `hot` has 1 at an image's label."""
+    (w1, b1, w2, b2), rows = weights, images.shape[0]
+    h = biased_relu(product(images, w1, rows), b1)
+    p = array.softmax(biased(product(h, w2, rows), b2))
+    return cross_entropy(p, hot)
 
 
 def step(
     model: Model, images: Tensor[f32], labels: Tensor[i32], rate: float
-) -> DeviceOp[tuple[Model, Floats]]:
+) -> DeviceOp[tuple[Model, Floats], Borrowed]:
     """Return the next model, and the loss (n,) of each image. Consumes all handles that
     it gets.
 
-    A kernel returns its inputs: `w1` goes into the forward gemm and comes out of it, so
-    it has been read before `descend` overwrites it. Tensors that several kernels read
-    (`h`, `d`, `dz`) go through them in the same way. That orders nothing: the plan lets
-    kernels that only read a tensor overlap. These tensors are memory of this step,
-    while the value of a `shared()` op has memory of its own, because it may outlive the
-    step.
+    The gradient reads the weights, and then `sgd` overwrites them: the model is lent
+    for that, and stays where it is.
     """
-    (w1, b1, w1_speed, b1_speed), (w2, b2, w2_speed, b2_speed) = model
-    rows, hidden = images.shape[0], w1.shape[1]
-    z, pixels, w1_read, *_ = gemm(blank(rows, hidden), images, w1, False, False).unzip()
-    relu, b1_read = biased_relu.update(z, b1).unzip()
-    product, h, w2_read, *_ = gemm(
-        blank(rows, CLASSES), relu.unpartition(), w2, False, False
-    ).unzip()
-    logits, b2_read = biased.update(product, b2).unzip()
-    p, hot = array.softmax(logits.unpartition()), array.one_hot(labels, CLASSES)
-    gradient, p_read, hot_read, _ = logit_gradient.into(
-        blank(rows, CLASSES), p, hot, 1 / rows
-    ).unzip()
-    dh, d, w2_free, *_ = gemm(
-        blank(rows, hidden), gradient.unpartition(), w2_read, False, True
-    ).unzip()
-    dz_cut, h_read = relu_backward.update(dh, h).unzip()
-    w2_sum, _, d_read, *_ = gemm(blank(hidden, CLASSES), h_read, d, True, False).unzip()
-    w1_sum, _, dz, *_ = gemm(
-        blank(SIDE * SIDE, hidden), pixels, dz_cut.unpartition(), True, False
-    ).unzip()
-    new_w1, new_w1_speed = descend(w1_read, w1_speed, w1_sum.unpartition(), rate)
-    new_b1, new_b1_speed = descend(
-        b1_read, b1_speed, array.sum(dz, 0, keepdims=True), rate
-    )
-    new_w2, new_w2_speed = descend(w2_free, w2_speed, w2_sum.unpartition(), rate)
-    new_b2, new_b2_speed = descend(
-        b2_read, b2_speed, array.sum(d_read, 0, keepdims=True), rate
-    )
-    new_model = zip_ops(
-        zip_ops(new_w1, new_b1, new_w1_speed, new_b1_speed),
-        zip_ops(new_w2, new_b2, new_w2_speed, new_b2_speed),
-    )
-    return zip_ops(new_model, cross_entropy(p_read, hot_read).to_host())
+    (w1, b1, *first), (w2, b2, *second) = model
+    weights, speeds = (w1, b1, w2, b2), (*first, *second)
+    pixels = images.share()
+    rows = pixels.shape[0]
+
+    def descended(hot: Shared) -> DeviceOp[Tensor[f32], Borrowed]:
+        mean = full((rows,), 1 / rows, f32)  # of the losses: what each counts for
+        return updated(
+            tuple([t.borrow_mut() for t in weights]),
+            lambda w: vjp(lambda w: losses(w, pixels, hot), w, cotangent=mean),
+            lambda w, g, v: sgd(cut(w), cut(v), g, rate, MOMENTUM, DECAY),
+            tuple([t.borrow_mut() for t in speeds]),
+        )
+
+    trained = array.one_hot(labels, CLASSES).share().then(descended)
+    return trained.then(lambda found: zip_ops(value(model), found.to_host()))
 
 
 @pipeline
 def train_step(
     model: Model, images: Floats, labels: Ints, rate: float
-) -> DeviceOp[tuple[Model, Floats]]:
+) -> DeviceOp[tuple[Model, Floats], Borrowed]:
     """Copy a batch (n, 64) and its labels (n,) to the device, and train on it.
 
     Returns the next model, in the memory of `model`, and the loss (n,) of each image,

@@ -1,5 +1,5 @@
-"""The forward pass of attention without the matrix of scores: an online softmax over
-blocks of keys.
+"""Attention and its gradient without the matrix of scores: an online softmax over
+blocks of keys, and the same weights again, block by block, in the pass back.
 
     python -m examples.flash_attention [--quick] [--heads 8] [--length 1024]
                                        [--width 64] [--full] [--groups 4] [--seed 0]
@@ -9,15 +9,16 @@ keys up to its own place (all of them with --full). The scores of a single head 
 `length` x `length`. The kernel never has more than a block of them, and rescales its
 sums whenever a higher score occurs. Heads are independent, so they are divided into
 groups, each a branch of one op: the copies of one group overlap with the kernel of
-another. The result is compared with NumPy, which computes the definition in double
-precision.
+another. The pass back is by kernels too, which gradient.py declares as the derivative
+of the first, so `grad` goes through it. Results and gradients are compared with NumPy,
+which computes the definition in double precision.
 """
 
 import argparse
 import math
 import time
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +28,19 @@ from dagpu import (
     CostModel,
     DeviceOp,
     ListSchedule,
+    Tensor,
     current_device,
+    f32,
     from_host,
     plan_of,
     zip_ops,
 )
-from examples.flash_attention.kernels import ROWS, WIDTHS, attention
+from dagpu.grad import grad
+from examples.flash_attention.gradient import Shared, attend, product
+from examples.flash_attention.kernels import WIDTHS
 
 Floats: TypeAlias = NDArray[np.float32]
+Three: TypeAlias = tuple[Shared, Shared, Shared]
 
 # ---- the pipeline -----------------------------------------------------------
 
@@ -50,10 +56,28 @@ def attended(q: Floats, k: Floats, v: Floats, *, causal: bool) -> DeviceOp[Float
         raise ValueError(
             f"heads are {width} wide; the kernel knows {', '.join(map(str, WIDTHS))}"
         )
-    attend = attention.new(q.shape, (1, ROWS, width), partial=True)
-    return attend(
-        from_host(q), from_host(k), from_host(v), 1 / math.sqrt(width), causal
-    ).to_host()
+    parts = from_host(q), from_host(k), from_host(v)
+    return attend(*parts, q.shape, causal=causal).to_host()
+
+
+def slopes(
+    q: Floats, k: Floats, v: Floats, g: Floats, *, causal: bool
+) -> DeviceOp[tuple[Floats, ...]]:
+    """Return the gradients of sum(g * attention) by q, k and v."""
+
+    def loss(given: Three, weights: Shared) -> DeviceOp[Tensor[f32], Any]:
+        return product.sum()(attend(*given, given[0].shape, causal=causal), weights)
+
+    def found(
+        parts: tuple[Shared, Shared, Shared, Shared],
+    ) -> DeviceOp[tuple[Floats, ...]]:
+        *given, weights = parts
+        return grad(loss)((given[0], given[1], given[2]), weights).then(
+            lambda slopes: zip_ops(*[slope.to_host() for slope in slopes])
+        )
+
+    shared = [from_host(x).map(lambda t: t.share()) for x in (q, k, v, g)]
+    return zip_ops(shared[0], shared[1], shared[2], shared[3]).then(found)
 
 
 def in_groups(
@@ -80,6 +104,24 @@ def by_numpy(q: Floats, k: Floats, v: Floats, causal: bool) -> NDArray[np.float6
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
         heads.append(weights / weights.sum(axis=1, keepdims=True) @ values)
     return np.stack(heads)
+
+
+def slopes_by_numpy(
+    q: Floats, k: Floats, v: Floats, g: Floats, causal: bool
+) -> tuple[NDArray[np.float64], ...]:
+    """Compute the gradients by the definition, in double precision."""
+    query, keys, values, up = (x.astype(np.float64) for x in (q, k, v, g))
+    scale = 1 / math.sqrt(q.shape[2])
+    scores = query @ keys.transpose(0, 2, 1) * scale
+    if causal:
+        scores[:, np.triu(np.ones(scores.shape[1:], np.bool_), 1)] = -np.inf
+    weights = np.exp(scores - scores.max(axis=2, keepdims=True))
+    weights /= weights.sum(axis=2, keepdims=True)
+    by_weight = up @ values.transpose(0, 2, 1)
+    inner = (by_weight * weights).sum(axis=2, keepdims=True)
+    by_score = weights * (by_weight - inner) * scale
+    turned = by_score.transpose(0, 2, 1)
+    return by_score @ keys, turned @ query, weights.transpose(0, 2, 1) @ up
 
 
 # ---- the job ----------------------------------------------------------------
@@ -129,8 +171,24 @@ def job(given: argparse.Namespace) -> None:
     )
     print(f"largest error against NumPy in double precision: {error:.1e}")
 
+    heads = slice(0, min(given.heads, 2))
+    g = random.standard_normal(q[heads].shape, dtype=np.float32)
+    start = time.perf_counter()
+    back = slopes(q[heads], k[heads], v[heads], g, causal=causal).sync()
+    seconds = time.perf_counter() - start
+    exact = slopes_by_numpy(q[heads], k[heads], v[heads], g, causal)
+    off = max(
+        float(np.abs(mine - its).max() / np.abs(its).max())
+        for mine, its in zip(back, exact, strict=True)
+    )
+    print(
+        f"gradients of {g.shape[0]} heads in {seconds * 1e3:.1f} ms; their largest "
+        f"error is {off:.1e} of the largest one"
+    )
+
     assert np.isfinite(found).all()
     assert error < 1e-5
+    assert off < 1e-5
     if causal:
         # the first query sees one key
         np.testing.assert_allclose(found[:, 0], v[:, 0], rtol=1e-6)

@@ -1,5 +1,5 @@
-"""The kernel of examples/flash_attention, in CUDA C++, and in NumPy for machines
-without a GPU."""
+"""The kernel of examples/flash_attention's pass forward, in CUDA C++, and in NumPy for
+machines without a GPU."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,9 @@ At 128, a query and its sums do not fit into registers.
 ATTENTION_CU = """
 template <int WIDTH>
 __device__ void attend(
-    Tile<float, 3> o, View<const float, 3> q, View<const float, 3> k,
-    View<const float, 3> v, float scale, bool causal, float* keys, float* values
+    Tile<float, 3> o, Tile<float, 3> sums, View<const float, 3> q,
+    View<const float, 3> k, View<const float, 3> v, float scale, bool causal,
+    float* keys, float* values
 ) {
     const int KEYS = 16;
     const int head = o.origin(0), first = o.origin(1), rows = o.tile_extent(1),
@@ -91,17 +92,18 @@ __device__ void attend(
     if (me >= rows) return;
     #pragma unroll
     for (int d = 0; d < WIDTH; ++d) o(head, row, d) = sum[d] / total;
+    sums(head, row, 0) = top + logf(total);
 }
 
 __global__ void attention(
-    Tile<float, 3> o, View<const float, 3> q, View<const float, 3> k,
-    View<const float, 3> v, float scale, bool causal
+    Tile<float, 3> o, Tile<float, 3> sums, View<const float, 3> q,
+    View<const float, 3> k, View<const float, 3> v, float scale, bool causal
 ) {
     __shared__ __align__(16) float keys[16 * 64], values[16 * 64];
     switch (q.extent(2)) {
-        case 16: return attend<16>(o, q, k, v, scale, causal, keys, values);
-        case 32: return attend<32>(o, q, k, v, scale, causal, keys, values);
-        case 64: return attend<64>(o, q, k, v, scale, causal, keys, values);
+        case 16: return attend<16>(o, sums, q, k, v, scale, causal, keys, values);
+        case 32: return attend<32>(o, sums, q, k, v, scale, causal, keys, values);
+        case 64: return attend<64>(o, sums, q, k, v, scale, causal, keys, values);
     }
 }
 """
@@ -109,11 +111,18 @@ __global__ void attention(
 
 @kernel(cuda=ATTENTION_CU, block=ROWS)
 def attention(
-    o: Out[f32], q: In[f32], k: In[f32], v: In[f32], scale: float, causal: bool
+    o: Out[f32],
+    sums: Out[f32],
+    q: In[f32],
+    k: In[f32],
+    v: In[f32],
+    scale: float,
+    causal: bool,
 ) -> None:
     """o = softmax(scale q k^T) v for each head; all are (heads, n, width). If `causal`,
     a query sees only the keys up to its own place. o is cut into (1, ROWS, width), and
-    `width` is one of WIDTHS.
+    `width` is one of WIDTHS. `sums`, (heads, n, 1), cut into (1, ROWS, 1), has the
+    logarithm of the sum of exp(score) for each query, which the pass back reads.
 
     Keys are processed in blocks, with an online softmax (Dao et al., FlashAttention,
     arXiv:2205.14135, algorithm 1): the highest score so far, the sum of exp(score -
@@ -124,6 +133,7 @@ def attention(
 @attention.host(whole=True)
 def _(
     o: Tile[f32],
+    sums: Tile[f32],
     q: NDArray[f32],
     k: NDArray[f32],
     v: NDArray[f32],
@@ -148,3 +158,4 @@ def _(
         total[:, rows] = total[:, rows] * shrink + weights.sum(axis=2)
         o[:, rows] = o[:, rows] * shrink[:, :, None] + weights @ v[:, keys]
     o /= total[:, :, None]
+    sums[...] = (top + np.log(total))[:, :, None]

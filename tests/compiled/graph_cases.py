@@ -25,7 +25,7 @@ def captured(w: World) -> tuple[Any, Any, Any]:
     return graph, x, graph.take_output()
 
 
-@case(serves=8)
+@case(serves=6)  # CPython 3.11 names the place of a call otherwise once it has specialised it
 def a_captured_graph_on_a_stream(w: World) -> Any:
     graph, _, y = captured(w)
     for _ in range(10):
@@ -150,6 +150,7 @@ def a_graph_over_two_devices(w: World) -> Any:
         w.note_launch(1, x=x, y=y)
     w.calls.null_busy(3)
     x, y = both(x, y, 0.5).sync()
+    w.is_steady = False  # each reader marks the end of a run over two devices in its way
     w.calls.null_busy(20_000)
     x, y = both(x, y, 0.5).sync()
     w.calls.null_fail(b"cuGraphLaunch", 1, 0)

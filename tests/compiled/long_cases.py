@@ -16,9 +16,10 @@ from typing import Any, Final
 import trio
 
 import dagpu
-from dagpu import DeviceOp, SharedTensor, Tensor, empty, f32, full, ones, pipeline
+from dagpu import DeviceOp, SharedTensor, Tensor, empty, f32, full, observe, ones, pipeline, source
 from dagpu.common.critical import BOOKKEEPING
 from dagpu.handles import state_of
+from dagpu.ops.versions import SNAPSHOTS
 from dagpu.testing import storage_of
 from tests.compiled.worlds import CASES, TILE, Case, N, S, World, blend, case, fresh
 from tests.programs.arithmetic import scale
@@ -160,6 +161,54 @@ def awaited_calls(w: World) -> Any:
         before = counts()
         await many(OTHERS // 10)
         return ["level" if abs(b - a) < SLACK else b - a for a, b in zip(before, counts(), strict=True)]
+
+    return trio.run(main)
+
+
+@case(serves=OTHERS // 2)
+def updates_of_a_feed(w: World) -> Any:
+    """Of numbers and of tensors, some that Python makes, that fail, and that are dropped."""
+    number, given = source(0.5), source(full(S, 1).sync().share())
+    tensors = [full(S, k).sync().share() for k in range(3)]
+    op: Any = scale(empty(S).partition(S), number, given).first().unpartition()
+
+    async def main() -> Any:
+        async with observe(op) as feed:
+            kept: Any = None
+
+            async def many(count: int) -> None:
+                nonlocal kept
+                for k in range(count):
+                    if k % 3 == 0:
+                        given.set(tensors[k // 3 % 3])
+                    number.set(k % 7 + 0.5)
+                    if k % 64 == 0:
+                        w.calls.null_busy(2)
+                    if k % 256 == 0:
+                        w.calls.null_fail(b"cuGraphExecKernelNodeSetParams", 1, 0)
+                    try:
+                        value = await feed.next()
+                    except dagpu.DeviceError:
+                        value = await feed.next()
+                    if k % 5 == 0:
+                        kept = value
+                    if k % 128 == 0:
+                        number.set(9.0)
+                        dropped: Any = feed.next()
+                        dropped.send(None)
+                        dropped.close()
+
+            def counts() -> tuple[int, ...]:
+                gc.collect()
+                watched = feed, number, given, *tensors, given.cell.history, storage_of(kept).device, None
+                return sys.getallocatedblocks(), len(gc.get_objects()), *map(sys.getrefcount, watched)
+
+            await many(2 * FIRST)
+            before, used = counts(), w.device.memory.used
+            await many(OTHERS)
+            w.note(w.device.memory.used - used, len(number.cell.history.versions), len(SNAPSHOTS))
+            w.note([storage_of(each).lock.readers for each in tensors], gate_is_free())
+            return ["level" if abs(b - a) < SLACK else b - a for a, b in zip(before, counts(), strict=True)]
 
     return trio.run(main)
 

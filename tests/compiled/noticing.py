@@ -12,9 +12,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from tests.compiled.building import use_built_reader
+from tests.compiled.building import MODULES, use_built_reader
 
-MODULES: Final = ("call_cases", "copy_cases", "section_cases", "task_cases", "graph_cases", "long_cases")
 VARIES: Final = ("runs", "hits", "log", "idle", "streams")
 """What depends on the order of threads, in cases of many calls."""
 

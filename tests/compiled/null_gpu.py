@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.backend import CudaBackend
-from dagpu.backends.cuda.compile.compiler import Compiled, Unit
+from dagpu.backends.cuda.compile.compiler import Compiled
 from dagpu.backends.cuda.driver.driver_protocol import IN_DRIVER, NOT_READY, KernelNodes, device_error
+from dagpu.backends.kernel_text.units import Unit
 from dagpu.common.compiled import READER
 from dagpu.testing import LAUNCH, Function, Gpu, GraphNode, KernelLaunch, KernelSpec, Limits, replaced_backend
 
@@ -26,6 +27,7 @@ CONTEXT: Final = 0xC0
 _READER_CALLS: Final = (
     "cuGraphLaunch", "cuStreamQuery", "cuStreamSynchronize", "cuGraphExecKernelNodeSetParams", "cuCtxPushCurrent",
     "cuCtxPopCurrent", "cuEventRecord", "cuEventQuery", "cuEventSynchronize", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync",
+    "cuMemcpyDtoDAsync",
 )  # fmt: skip
 _POINTERS: Final = {
     "cuCtxPushCurrent": 1, "cuCtxPopCurrent": 1, "cuGraphExecKernelNodeSetParams": 3, "cuGraphLaunch": 2,
@@ -53,8 +55,11 @@ class Driver:
         calls.null_copied.restype = ctypes.c_uint64
         for copy in (calls.cuMemcpyHtoDAsync, calls.cuMemcpyDtoHAsync):
             copy.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+        calls.cuMemcpyDtoDAsync.argtypes = [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p]
         calls.null_log.restype = calls.null_problems.restype = ctypes.c_char_p
         self._call = calls.null_call
+        self.pinned: dict[int, ctypes.Array[ctypes.c_char]] = {}
+        """The page-locked memory of the host, by its address."""
         calls.null_reset()
         if READER is not None:
             functions = {name: getattr(calls, name) for name in _READER_CALLS}
@@ -71,10 +76,10 @@ class Driver:
 
     def log(self) -> list[str]:
         """Return the calls since the last question, without those that make a context current, and those that
-        only ask whether work is complete."""
+        only ask whether work is complete. The driver notes no query."""
         text: bytes = self.calls.null_log()
         self.calls.null_clear()
-        return [line for line in text.decode().split() if not line.endswith(("Query", "Synchronize", "PushCurrent"))]
+        return [line for line in text.decode().split() if not line.endswith(("Synchronize", "PushCurrent"))]
 
     def problems(self) -> list[str]:
         text: bytes = self.calls.null_problems()
@@ -83,6 +88,10 @@ class Driver:
     def copied(self) -> list[int]:
         """Return where to and where from the last copy was, its bytes, and the first byte of one from the host."""
         return [self.calls.null_copied(which) for which in range(4)]
+
+    def is_pinned_at(self, address: int) -> bool:
+        """Return true for an address of page-locked memory of the host."""
+        return any(begin <= address < begin + ctypes.sizeof(each) for begin, each in self.pinned.items())
 
     def parameters(self, node: int = 0) -> bytes:
         """Return the parameters of a node in the launch that was made last."""
@@ -238,7 +247,6 @@ class NullGpu:
         """The bytes that can be allocated from now on."""
         self._lock = threading.Lock()
         self._next = (index + 1) << 44
-        self._pinned: dict[int, object] = {}
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -287,12 +295,12 @@ class NullGpu:
     def allocate_pinned(self, nbytes: int) -> int:
         self.driver.call("cuMemHostAlloc")
         memory = ctypes.create_string_buffer(nbytes)
-        self._pinned[ctypes.addressof(memory)] = memory
+        self.driver.pinned[ctypes.addressof(memory)] = memory
         return ctypes.addressof(memory)
 
     def free_pinned(self, address: int) -> None:
         self.driver.call("cuMemFreeHost")
-        del self._pinned[address]
+        del self.driver.pinned[address]
 
     def memory_info(self) -> tuple[int, int]:
         self.driver.call("cuMemGetInfo")
@@ -301,7 +309,7 @@ class NullGpu:
     def synchronize(self) -> None:
         self.driver.check("cuCtxSynchronize", self.driver.calls.cuCtxSynchronize())
 
-    def load(self, cubin: bytes, symbol: str) -> Function:
+    def load(self, cubin: bytes, symbol: str, variables: Sequence[str] = ()) -> Function:
         self.driver.call("cuModuleLoadData")
         return Function(symbol, self.limits.threads, 0, 32, lambda nbytes: None)
 
@@ -318,8 +326,9 @@ class NullGpu:
         code = self.driver.calls.cuMemcpyDtoHAsync(target.ctypes.data, address, target.nbytes, stream.handle)
         self.driver.check("cuMemcpyDtoHAsync", code)
 
-    def copy(self, target: int, source: int, nbytes: int, stream: object) -> None:
-        self.driver.call("cuMemcpyDtoDAsync")
+    def copy(self, target: int, source: int, nbytes: int, stream: Any) -> None:
+        code = self.driver.calls.cuMemcpyDtoDAsync(target, source, nbytes, stream.handle)
+        self.driver.check("cuMemcpyDtoDAsync", code)
 
     def copy_pitched(
         self, target: int, source: int, width: int, height: int, pitches: tuple[int, int], stream: object

@@ -1,16 +1,14 @@
 """Calls that need code of Python in the middle: what else runs there is refused or deferred, and nothing is lost."""
 
 import signal
-import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import dagpu
 from dagpu import DeviceOp, SharedTensor, empty, f32, full, pipeline
 from dagpu.common.errors import NestedRunError
-from tests.compiled.worlds import WARM, S, World, case, fresh
+from tests.compiled.worlds import WARM, S, World, case, fresh, when_called
 from tests.programs.arithmetic import scale
 
 
@@ -27,22 +25,6 @@ def warm() -> Any:
     return x
 
 
-@contextmanager
-def when_called(name: str, act: Callable[[], object]) -> Iterator[None]:
-    """Within the `with` block, `act` is called once: in the first call of a function of dagpu's with this name."""
-
-    def hook(frame: Any, event: str, _: object) -> None:
-        if event == "call" and frame.f_code.co_name == name and "/dagpu/" in frame.f_code.co_filename:
-            sys.setprofile(None)
-            act()
-
-    sys.setprofile(hook)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
-
-
 @case()
 def a_run_while_memory_is_taken(w: World) -> Any:
     """A finaliser or a signal handler may run anywhere in the pool, whose lock it would wait for."""
@@ -54,6 +36,7 @@ def a_run_while_memory_is_taken(w: World) -> Any:
         except NestedRunError as error:
             errors.append(type(error).__name__)
 
+    w.device.memory.trim()  # what is idle is taken without code of Python
     with when_called("take", run):
         y = made(x, 0.5).sync()
     w.note(errors)
@@ -65,11 +48,13 @@ def ctrl_c_while_memory_is_taken(w: World) -> Any:
     """It is raised at the end of the call, and the memory goes back to the pool."""
     x, before = warm(), signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        w.device.memory.trim()
         with suppress(KeyboardInterrupt), when_called("take", lambda: signal.raise_signal(signal.SIGINT)):
             made(x, 0.5).sync()
             w.note("not interrupted")
         used = w.device.memory.used
         for name in ("take", "_block", "allocate_blocks") * 5:
+            w.device.memory.trim()
             with suppress(KeyboardInterrupt), when_called(name, lambda: signal.raise_signal(signal.SIGINT)):
                 made(x, 0.5).sync()
                 w.note("not interrupted")

@@ -4,6 +4,8 @@ import gc
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 import trio
@@ -147,6 +149,43 @@ def stepped_by_hand(end: Callable[[Any], object]) -> Case:
         return [lock.writer is None, lock.readers, len(w.device.live), len(EXIT_GUARD.inside)]
 
     return run
+
+
+@case()
+def steps_before_and_after_a_run(w: World) -> Any:
+    """The steps are those of a generator: before the launch, after it, while it waits, and after the end."""
+
+    async def main() -> None:
+        def told_step(call: Callable[[], Any]) -> None:
+            try:
+                given = call()
+            except StopIteration as stop:
+                w.note("end", told(stop.value) if stop.value is not None else None)
+            except BaseException as error:
+                w.note(type(error).__name__, str(error), [type(error.__cause__).__name__])
+            else:
+                w.note(getattr(given, "__name__", type(given).__name__))
+
+        begins: list[Callable[[Any], Any]] = [lambda steps: steps.send(None), next]
+        goes_on: list[Callable[[Any], Any]] = [lambda steps: steps.send(Value(None))]
+        ends: list[Callable[[Any], Any]] = [
+            lambda steps: steps.close(),
+            lambda steps: steps.throw(ValueError("thrown")),
+            lambda steps: steps.throw(ValueError, "thrown"),
+        ]
+        for busy, first in product((0, 40), (*begins, *ends)):
+            for second, third in product(ends if busy else (*goes_on, *ends), (next, *ends)):
+                x: Any = await ones((N,))
+                steps = w.step(x, 0.5).__await__()
+                w.note(busy, iter(steps) is steps)
+                w.calls.null_busy(busy)
+                for act in (first, second, third):
+                    told_step(partial(act, steps))
+                steps.close()
+                w.calls.null_busy(0)
+
+    trio.run(main)
+    return len(w.device.live)
 
 
 CASES["a coroutine that is closed"] = stepped_by_hand(lambda steps: steps.close()), 0

@@ -34,10 +34,10 @@ def test_the_sources_compile_without_a_warning(tmp_path_factory: pytest.TempPath
 def test_python_reads_calls_if_the_variable_says_so() -> None:
     ended = run_child("dagpu", "info", compiled=False, more={"DAGPU_DEVICE": "host"})
     assert ended.returncode == 0, ended.stderr
-    assert f"{COMPILED.name} turns it off" in ended.stdout
+    assert f"{COMPILED.name} turns the compiled reader off" in ended.stdout
     if READER is not None:
         ended = run_child("dagpu", "info", more={"DAGPU_DEVICE": "host"})
-        assert f"{COMPILED.name} turns it off" not in ended.stdout
+        assert f"{COMPILED.name} turns the compiled reader off" not in ended.stdout
 
 
 def test_a_second_import_leaves_the_first_alone() -> None:

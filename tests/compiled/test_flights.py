@@ -8,8 +8,8 @@ from typing import Any, Final
 import pytest
 
 from dagpu.common.compiled import READER
-from tests.compiled.building import build_driver, missing, run_child
-from tests.conftest import DEEP
+from tests.compiled.building import MODULES, build_driver, missing, run_child
+from tests.conftest import MARKS, only_deep
 
 FEW: Final = "10000"
 """Calls of the long cases by Python, which the suite has tested."""
@@ -36,7 +36,14 @@ def outcomes(driver: Path, module: str, *, compiled: bool, calls: str = "") -> d
     return found
 
 
-@pytest.mark.parametrize("module", ["call_cases", "copy_cases", "section_cases", "task_cases", "graph_cases"])
+IN_DEPTH: Final = ("feeds.failure_cases", "feeds.random_cases", "feeds.step_cases", "feeds.memory_cases")
+"""The modules for which `make deep` has the time."""
+
+
+@pytest.mark.parametrize(
+    "module",
+    [pytest.param(each, marks=MARKS if each in IN_DEPTH else ()) for each in MODULES if each != "long_cases"],
+)
 def test_both_readers_do_the_same(driver: Path, module: str) -> None:
     by_python = outcomes(driver, module, compiled=False)
     assert len(by_python) > 5
@@ -47,10 +54,10 @@ def test_both_readers_do_the_same(driver: Path, module: str) -> None:
     assert [name for name, found in by_c.items() if any(found["rest"][each] for each in NOTHING)] == []
 
 
-@pytest.mark.deep
+@only_deep
 def test_many_calls_leave_nothing_behind(driver: Path) -> None:
     """Of memory, references, locks and the gate; with errors, threads and Ctrl-C."""
-    by_c = outcomes(driver, "long_cases", compiled=True, calls="10000000" if DEEP else "")
+    by_c = outcomes(driver, "long_cases", compiled=True, calls="10000000")
     by_python = outcomes(driver, "long_cases", compiled=False, calls=FEW)
     level = [[], "level", "level"]
     expected: dict[str, list[Any]] = {
@@ -60,6 +67,7 @@ def test_many_calls_leave_nothing_behind(driver: Path) -> None:
         "plain ops": level,
         "calls that are refused": level,
         "awaited calls": ["level"] * 3,
+        "updates of a feed": ["level"] * 11,
         "six threads": [["own", 3]],
         "every run is counted": 1200,  # type: ignore[dict-item]  # a count
         "ctrl c during many calls": [3000, True],
@@ -72,6 +80,7 @@ def test_many_calls_leave_nothing_behind(driver: Path) -> None:
         assert [name for name, each in found.items() if "served" in each] == []
         assert [name for name, each in found.items() if any(each["rest"][what] for what in NOTHING)] == []
     for found in (by_c, by_python):
+        assert found["updates of a feed"]["notes"] == [0, 1, 0, [0, 0, 0], True]
         assert found["six threads"]["notes"] == [True, 0, True]
         assert found["ctrl c during many calls"]["notes"] == [0, True]
         assert found["finalisers that run ops"]["notes"] == [200, 0, True]

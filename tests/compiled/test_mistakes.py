@@ -9,9 +9,8 @@ from typing import Final
 import pytest
 
 from dagpu.common.compiled import READER
-from tests.compiled.building import build_changed, build_driver, build_reader, missing, run_child
+from tests.compiled.building import MODULES, build_changed, build_driver, build_reader, missing, run_child
 from tests.compiled.mistakes import MISTAKES, Mistake
-from tests.compiled.noticing import MODULES
 from tests.conftest import only_deep
 
 FEW: Final = {"DAGPU_TEST_CALLS": "4000", "DAGPU_TEST_PATIENCE": "20"}

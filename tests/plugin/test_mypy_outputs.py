@@ -86,6 +86,14 @@ def into_new_tensors(n: int, sometimes: bool) -> None:
     made(zeros((8, 9)).reshape((9, 8))).sync().partition((2,))
 
 
+def into_several_new_tensors(n: int, shape: tuple[int, ...]) -> None:
+    twist.new(((8,), (8,)), ((4,), (4,)))
+    twist.new((shape, (n,)), ((4,), (4,)))
+    twist.new(((8,), (10,)), ((4,), (4,)))  # E
+    twist.new(((8,), (10,)), ((4,), (4,)), partial=True)
+    twist.new(((8,), (8, 8)), ((4,), (4, 4)))  # E
+
+
 def passed_in_bulk(options: dict[str, bool], sizes: tuple[int, int]) -> None:
     zeros((10,)).partition((4,), **options)
     eye(*sizes).partition((4, 4))

@@ -41,6 +41,18 @@ __global__ void add_int(Tile<int, 2> z, View<const int, 2> x, View<const int, 2>
     for (auto i : z) z[i] = (x[i] + y[i]) % 64;
 }
 """
+WEIGHED = """
+__constant__ float weights[2];
+__global__ void weighed(Tile<float, 2> z, View<const float, 2> x) {
+    for (auto i : z) z[i] = fmodf(weights[0] * x[i] + weights[1], 64.f) + 0.f;
+}
+"""
+NEXT_TO = """
+__global__ void next_to(Tile<float, 2> y, Tile<float, 2> z, View<const float, 2> x) {
+    for (auto i : y) y[i] = fmodf(x[i] - 1.f, 64.f) + 0.f;
+    for (auto i : z) z[i] = fmodf(x[i] + 1.f, 64.f) + 0.f;
+}
+"""
 
 
 @kernel(cuda=ADD)
@@ -92,3 +104,24 @@ def add_int(z: Out[i32], x: In[i32], y: In[i32]) -> None:
 @add_int.host
 def _(z: Tile[i32], x: NDArray[i32], y: NDArray[i32]) -> None:
     z[...] = np.fmod(x[z.at] + y[z.at], i32(BOUND))
+
+
+@kernel(cuda=WEIGHED)
+def weighed(z: Out[f32], x: In[f32], weights: In[f32]) -> None:
+    """z = weights[0] * x + weights[1]: each launch has a `__constant__` variable of its own contents."""
+
+
+@weighed.host
+def _(z: Tile[f32], x: NDArray[f32], weights: NDArray[f32]) -> None:
+    z[...] = np.fmod(weights[0] * x[z.at] + weights[1], f32(BOUND)) + f32(0)
+
+
+@kernel(cuda=NEXT_TO)
+def next_to(y: Out[f32], z: Out[f32], x: In[f32]) -> None:
+    """y = x - 1 and z = x + 1."""
+
+
+@next_to.host
+def _(y: Tile[f32], z: Tile[f32], x: NDArray[f32]) -> None:
+    y[...] = np.fmod(x[y.at] - f32(1), f32(BOUND)) + f32(0)
+    z[...] = np.fmod(x[z.at] + f32(1), f32(BOUND)) + f32(0)

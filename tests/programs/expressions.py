@@ -17,6 +17,8 @@ from dagpu import (
     SingleStream,
     Tensor,
     arange,
+    array,
+    c64,
     convert,
     dup,
     empty,
@@ -27,12 +29,13 @@ from dagpu import (
     full,
     i32,
     linspace,
+    memcpy,
     ones,
     value,
     zeros,
     zip_ops,
 )  # fmt: skip
-from tests.programs.arithmetic import BOUND, add, add_int, axpy, matmul, scale
+from tests.programs.arithmetic import BOUND, add, add_int, axpy, matmul, next_to, scale, weighed
 from tests.support.places import place
 
 Op: TypeAlias = DeviceOp[Any, Any, Any]
@@ -351,6 +354,22 @@ def _waiting(x: Op, e: Change) -> Op:
     return zip_ops(x, full((1,), e.number).to_host()).then(lambda p: fill(p[0], float(p[1][0])))
 
 
+def _parted(x: Op, e: Change) -> Op:
+    """Copy each row to its part of one new tensor, all by one op."""
+
+    def copied(new: Tensor[Any], t: Tensor[Any]) -> Op:
+        lent, rows = new.borrow_mut(), range(e.shape[0])
+        return zip_ops(*[memcpy(lent[row], t[row]) for row in rows]).map(lambda _: new)
+
+    return zip_ops(empty(e.shape), x).then(lambda both: copied(*both))
+
+
+def _turned(x: Op, _: Change) -> Op:
+    """Turn the real numbers by a quarter in the complex plane, and back."""
+    turned = x.then(lambda t: convert(t, c64)) * 1j
+    return array.real(turned * -1j)
+
+
 _SAME: dict[str, Callable[[Op, Change], Op]] = {
     "dup": lambda x, e: x.then(dup),
     "lend and dup": lambda x, e: x.then(lambda t: dup(t.borrow())),
@@ -363,6 +382,9 @@ _SAME: dict[str, Callable[[Op, Change], Op]] = {
     "flat view": lambda x, e: x.then(lambda t: dup(t.view((t.size,)))).reshape(e.shape),
     "slice": _sliced,
     "strides": _strided,
+    "brackets": lambda x, e: x[::-1, None][::-1, 0, ...].then(dup),
+    "parts": _parted,
+    "complex": _turned,
     "share": lambda x, e: x.share().then(dup),
     "unwrap": lambda x, e: x.share().map(lambda t: t.try_unwrap()),
     "shared": lambda x, e: x.shared().then(dup),
@@ -384,6 +406,26 @@ _OTHER: dict[str, tuple[Callable[[Op, Change], Op], Callable[[Array, Change], Ar
     "host_map": (
         lambda x, e: x.to_host().host_map(lambda a: a + f32(e.number)).then(from_host),
         lambda a, e: a + f32(e.number),
+    ),
+    "operators": (lambda x, e: (x * 2.0 - x) + float(e.number), lambda a, e: a + f32(e.number)),
+    "mask": (
+        lambda x, e: ((x > float(e.number)) & ~(x == 2.0)).then(lambda m: convert(m, f32)),
+        lambda a, e: ((a > e.number) & (a != 2)).astype(f32),
+    ),
+    "backwards": (lambda x, e: x[::-1, ::-1].then(dup), lambda a, e: a[::-1, ::-1]),
+    "constants": (
+        lambda x, e: weighed.new(e.shape, e.shape)(x, from_host(np.array([e.number, 1], f32))),
+        lambda a, e: np.fmod(a * f32(e.number) + f32(1), f32(BOUND)) + f32(0),
+    ),
+    "new outputs": (
+        lambda x, e: next_to.new((e.shape, e.shape), (e.shape, e.shape))(x).last(),
+        lambda a, e: np.fmod(a + f32(1), f32(BOUND)) + f32(0),
+    ),
+    "compress": (
+        lambda x, e: x.share().then(
+            lambda t: array.compress(t > e.number, t, size=t.size, fill_value=e.number).reshape(e.shape)
+        ),
+        lambda a, e: np.append(a[a > e.number], np.full_like(a[~(a > e.number)], e.number)).reshape(e.shape),
     ),
     "map on host": (lambda x, e: x.to_host().map(lambda a: f32(0) - a).then(from_host), lambda a, e: f32(0) - a),
 }

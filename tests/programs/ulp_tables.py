@@ -14,17 +14,24 @@ from numpy.typing import NDArray
 
 from dagpu import bf16, f16, f32, f64
 
-FUNCTIONS: Final = ("exp", "expm1", "log", "log1p", "tanh", "sin", "cos", "erf")
+FUNCTIONS: Final = (
+    "exp", "expm1", "log", "log1p", "log2", "log10", "tanh", "sin", "cos", "erf", "acos", "asin", "atan", "cosh",
+    "tan", "sinh", "asinh", "acosh", "atanh",
+)  # fmt: skip
 PROMISED: Final = 2.0
 """Units in the last place, as the guide on arrays and the docstrings say."""
 
 
 def promised(name: str, dtype: Any) -> float:
     """The same, but `tanh` of f64 is the C library's where NumPy has no code of its own for a processor."""
+    if name in ("tan", "sinh", "asinh", "acosh", "atanh"):
+        return 4.0
     return 3.0 if name == "tanh" and dtype is f64 else PROMISED
 
 
 FLOATS: Final[tuple[Any, ...]] = (f16, bf16, f32, f64)
+
+_OF_NUMPY: Final = {name: name.replace("a", "arc", 1) for name in ("acos", "asin", "atan", "asinh", "acosh", "atanh")}
 
 _erf: Callable[[NDArray[Any]], NDArray[Any]] = np.vectorize(math.erf, otypes=[f64])
 
@@ -73,7 +80,9 @@ def units(found: NDArray[Any], wanted: NDArray[Any]) -> float:
 
 def validation_rows(name: str, dtype: Any) -> tuple[NDArray[Any], NDArray[Any]] | None:
     """NumPy's operands for a function, and the correctly rounded results; None if they are not installed."""
-    found = Path(np.__file__).parent / "_core" / "tests" / "data" / f"umath-validation-set-{name}.csv"
+    found = (
+        Path(np.__file__).parent / "_core" / "tests" / "data" / f"umath-validation-set-{_OF_NUMPY.get(name, name)}.csv"
+    )
     if not found.exists():
         return None
     rows = [

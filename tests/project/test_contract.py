@@ -12,30 +12,37 @@ import numpy as np
 import pytest
 
 import dagpu
+from dagpu import grad as gradients
 from dagpu.entry.public import BY_NAME_ONLY
 
 # A class and its members: `name` is a property, `name(...)` a method with these parameters after `self`.
 CLASSES: dict[str, str] = {
     "Tensor": """
         shape; strides; dtype; ndim; size; nbytes; device; partition(tile, *, partial=...); share();
-        reshape(shape); to_host(); borrow(); borrow_mut(); view(shape); slice(*ranges)
+        reshape(shape); to_host(); borrow(); borrow_mut(); view(shape); slice(*ranges); __getitem__(index)
     """,
     "SharedTensor": """
-        shape; strides; dtype; ndim; size; nbytes; device; clone(); try_unwrap(); reshape(shape); to_host()
+        shape; strides; dtype; ndim; size; nbytes; device; clone(); try_unwrap(); reshape(shape); to_host();
+        view(dtype); slice(*ranges); __getitem__(index)
     """,
     "TensorRef": """
-        shape; strides; dtype; ndim; size; nbytes; device; reshape(shape); slice(*ranges); to_host()
+        shape; strides; dtype; ndim; size; nbytes; device; reshape(shape); slice(*ranges); to_host();
+        view(dtype); __getitem__(index)
     """,
-    "TensorMut": "shape; strides; dtype; ndim; size; nbytes; device; partition(tile, *, partial=...)",
+    "TensorMut": """
+        shape; strides; dtype; ndim; size; nbytes; device; partition(tile, *, partial=...); view(dtype);
+        slice(*ranges); __getitem__(index)
+    """,
     "Partition": "shape; dtype; tile; grid; unpartition()",
     "DeviceOp": """
         __await__(); sync(); sync_on(stream); schedule(policy); on(place); then(f); map(f); host_map(f);
         inspect(f); shared(); unzip(n=...); first(); last(); partition(tile, *, partial=...); unpartition();
-        share(); reshape(shape); to_host(); explain(); to_dot()
+        share(); reshape(shape); view(dtype); __getitem__(index); to_host(); explain(); to_dot()
     """,
     "KernelOp": "unzip(n=...); first()",
     "Kernel": """
-        __call__(*args, **kwargs); host(body, /); grid(*grid); block(*block); shared_memory(nbytes); compile()
+        __call__(*args, **kwargs); host(body, /); grid(*grid); block(*block); shared_memory(nbytes); compile();
+        check(*args, tolerance=...)
     """,
     "Expression": "cuda; __call__(*args, **kwargs); into(out, /, *args, **kwargs); update(out, /, *args, **kwargs)",
     "Elem": "to(dtype, /); equals(other, /)",
@@ -47,6 +54,9 @@ CLASSES: dict[str, str] = {
     "SchedulingPolicy": "place(program)",
     "SingleStream": "__init__(); place(program)",
     "RoundRobin": "__init__(streams=...); place(program)",
+    "ListSchedule": """
+        __init__(streams=..., costs=..., memory_limit=..., runs=..., recompute=...); place(program)
+    """,
     "Pending": "__await__(); cancel(); done()",
     "Flow": """
         __aenter__(); __aexit__(kind, error, trace); map(f, /); where(f, /); take(n, /); window(n, /, step=...);
@@ -109,7 +119,7 @@ FUNCTIONS = """
     eye(n, m=..., dtype=...); rand(shape, dtype=..., *, seed=...);
     randn(shape, dtype=..., *, mean=..., std=..., seed=...); from_host(array); dup(t); memcpy(dst, src);
     convert(t, dtype); fill(t, fill_value);
-    expr(*types_or_function); kernel(*, cuda, block=..., abi=..., options=..., checked=...);
+    expr(*types_or_function); kernel(name=..., /, *, cuda, block=..., abi=..., options=..., checked=...);
     use_interpreter(interpreter); device(name=...); current_device(); devices(); use_device(place);
     spawn(nursery, op);
     pipeline(f=..., *, cache_size=..., graph_from=..., check=...); in_trio(function, /, *args);
@@ -132,14 +142,48 @@ FUNCTIONS = """
 ARRAY_FUNCTIONS = """
     abs(x, /); ceil(x, /); cos(x, /); erf(x, /); exp(x, /); expm1(x, /); floor(x, /); isfinite(x, /); isnan(x, /);
     log(x, /); log1p(x, /); rint(x, /); sin(x, /); sqrt(x, /); tanh(x, /);
-    clip(x, low, high, /); maximum(a, b, /); minimum(a, b, /); pow(a, b, /); where(condition, a, b, /);
+    acos(x, /); acosh(x, /); asin(x, /); asinh(x, /); atan(x, /); atanh(x, /); cosh(x, /); isinf(x, /); log10(x, /);
+    log2(x, /); positive(x, /); sign(x, /); signbit(x, /); sinh(x, /); tan(x, /); trunc(x, /);
+    atan2(a, b, /); copysign(a, b, /); hypot(a, b, /); logaddexp(a, b, /); nextafter(a, b, /);
+    clip(x, low=..., high=..., /); maximum(a, b, /); minimum(a, b, /); pow(a, b, /); where(condition, a, b, /);
     all(x, axis=..., *, keepdims=...); amax(x, axis=..., *, keepdims=...); amin(x, axis=..., *, keepdims=...);
     any(x, axis=..., *, keepdims=...); mean(x, axis=..., *, keepdims=...); norm(x, axis=..., *, keepdims=...);
-    prod(x, axis=..., *, keepdims=...); sum(x, axis=..., *, keepdims=...); argmax(x, axis=...); argmin(x, axis=...);
+    prod(x, axis=..., *, dtype=..., keepdims=...); sum(x, axis=..., *, dtype=..., keepdims=...);
+    argmax(x, axis=..., *, keepdims=...); argmin(x, axis=..., *, keepdims=...); nansum(x, axis=..., *, keepdims=...);
+    nanprod(x, axis=..., *, keepdims=...); nanmean(x, axis=..., *, keepdims=...);
+    nanmax(x, axis=..., *, keepdims=...); nanmin(x, axis=..., *, keepdims=...);
+    median(x, axis=..., *, keepdims=...); quantile(x, q, axis=..., *, keepdims=...);
     concatenate(parts, axis=...); cumsum(x, axis=...); one_hot(indices, n, dtype=...);
     matmul(a, b, *, transpose=..., precision=...);
     scatter_add(into, indices, values); softmax(x, axis=...); stack(parts, axis=...); take(x, indices, axis=...);
-    transpose(x, axes=...)
+    transpose(x, axes=...); flip(x, axis=...); roll(x, shift, axis=...); tile(x, reps); repeat(x, repeats, axis=...);
+    broadcast_to(x, shape); meshgrid(*xs, indexing=...); tril(x, k=...); triu(x, k=...);
+    pad(x, pad_width, mode=..., *, constant_values=...); cumprod(x, axis=...); cummax(x, axis=...); cummin(x, axis=...);
+    logsumexp(x, axis=..., *, keepdims=...); log_softmax(x, axis=...);
+    scatter_set(into, indices, values); scatter_max(into, indices, values); scatter_min(into, indices, values);
+    segment_sum(values, segments, n); csr_matmul(data, indices, indptr, b); take_along_axis(x, indices, axis=...);
+    nonzero(x, *, size=..., fill_value=...); compress(condition, x, axis=..., *, size=..., fill_value=...);
+    unique(x, *, size=..., fill_value=...); unique_counts(x, *, size=..., fill_value=...);
+    searchsorted(edges, values, side=...); bincount(x, length); histogram(x, bins, range);
+    einsum(subscripts, *operands); tensordot(a, b, axes=...); dot(a, b);
+    uniform(shape, low=..., high=..., dtype=..., *, seed=...); exponential(shape, scale=..., dtype=..., *, seed=...);
+    bernoulli(shape, p=..., *, seed=...); randint(shape, low, high, dtype=..., *, seed=...);
+    choice(x, count, *, replace=..., seed=...);
+    stencil(dtype, radius=..., *, border=..., constant_value=...);
+    zeros_like(x); ones_like(x); full_like(x, fill_value);
+    real(x, /); imag(x, /); conj(x, /); angle(x, /);
+    fft(x, n=..., axis=..., norm=...); ifft(x, n=..., axis=..., norm=...); rfft(x, n=..., axis=..., norm=...);
+    irfft(x, n=..., axis=..., norm=...); fft2(x, s=..., axes=..., norm=...); ifft2(x, s=..., axes=..., norm=...);
+    rfft2(x, s=..., axes=..., norm=...); irfft2(x, s=..., axes=..., norm=...); fftn(x, s=..., axes=..., norm=...);
+    ifftn(x, s=..., axes=..., norm=...); rfftn(x, s=..., axes=..., norm=...); irfftn(x, s=..., axes=..., norm=...);
+    fftshift(x, axes=...); ifftshift(x, axes=...); convolve(a, v, mode=...); correlate(a, v, mode=...)
+"""
+
+GRADIENT_FUNCTIONS = """
+    value_and_grad(f, /); grad(f, /); vjp(f, by, /, *, cotangent); stop_gradient(x, /); derivative(e, by=..., /);
+    gradient_of(f, /); updated(model, f, step, /, *states); parameters(model); zip_parameters(a, b);
+    assert_gradient(f, model, /, *args, **kwargs); sgd(w, g, rate, /); momentum(w, g, v, /, rate, beta=...);
+    adam(w, g, m, v, /, count, rate=..., beta1=..., beta2=..., epsilon=...)
 """
 
 ERRORS: dict[str, tuple[str, ...]] = {
@@ -151,11 +195,19 @@ ERRORS: dict[str, tuple[str, ...]] = {
     "ShapeError": ("DagpuError", "ValueError"),
     "KernelArgumentError": ("DagpuError", "TypeError"),
     "KernelBoundsError": ("DagpuError", "IndexError"),
+    "KernelFaultError": ("DagpuError",),
+    "KernelRaceError": ("KernelFaultError",),
+    "KernelUninitialisedError": ("KernelFaultError",),
+    "KernelUnwrittenError": ("KernelFaultError",),
+    "KernelBarrierError": ("KernelFaultError",),
+    "KernelAssertionError": ("KernelFaultError", "AssertionError"),
+    "KernelMismatchError": ("KernelFaultError",),
     "CompileError": ("DagpuError",),
     "NotReadyError": ("DagpuError",),
     "NestedRunError": ("DagpuError",),
     "PlanError": ("DagpuError",),
     "OperationCancelled": ("DagpuError",),
+    "GradientError": ("DagpuError",),
     "CaptureError": ("DagpuError",),
     "DeviceError": ("DagpuError",),
     "OutOfMemoryError": ("DeviceError", "MemoryError"),
@@ -176,6 +228,8 @@ ELEMENT_TYPES: dict[str, type[np.generic]] = {
     "u32": np.uint32,
     "u64": np.uint64,
     "bool_": np.bool_,
+    "c64": np.complex64,
+    "c128": np.complex128,
 }
 
 ALIASES = ("In", "Out", "Lazy", "Shape", "bf16", "Reduction", "Region", "Expr1", "Expr2", "Expr3", "Expr8")
@@ -231,12 +285,20 @@ def test_a_function_of_tensors_takes_the_parameters_of_the_contract(entry: str) 
     assert lacks(entry, getattr(dagpu.array, entry.partition("(")[0]), method=False) == []
 
 
+@pytest.mark.parametrize("entry", list(members(GRADIENT_FUNCTIONS)))
+def test_a_function_of_gradients_takes_the_parameters_of_the_contract(entry: str) -> None:
+    """A function of `dagpu.grad` takes the parameters the contract gives it; the classes are there too."""
+    name = entry.partition("(")[0]
+    assert {name, "Parameterized", "Rule"} <= set(gradients.__all__)
+    assert lacks(entry, getattr(gradients, name), method=False) == []
+
+
 @pytest.mark.parametrize(("name", "bases"), ERRORS.items())
 def test_an_error_is_what_the_contract_says(name: str, bases: tuple[str, ...]) -> None:
     """Every error is a DagpuError, and also the built-in error that code without dagpu would catch."""
     error = getattr(dagpu, name)
     builtin: dict[str, type] = {
-        kind.__name__: kind for kind in (Exception, ValueError, TypeError, IndexError, MemoryError)
+        kind.__name__: kind for kind in (Exception, ValueError, TypeError, IndexError, MemoryError, AssertionError)
     }
     for base in bases:
         assert issubclass(error, builtin.get(base) or getattr(dagpu, base))

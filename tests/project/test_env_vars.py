@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from dagpu import CostModel, NoDeviceError, Out, current_device, f32, kernel, ones, plan_of, use_device, value
-from dagpu.backends.cuda.compile.cubins import default_cache_dir
+from dagpu import CostModel, DeviceError, Out, current_device, f32, kernel, ones, plan_of, use_device, value
 from dagpu.backends.cuda.resources.cuda_device import pinned_room
+from dagpu.backends.host.cuda_text.compilers import find_cxx
+from dagpu.backends.host.numpy_execution import runs_text
+from dagpu.backends.kernel_text.disk_cache import default_cache_dir
 from dagpu.cluster.backend import ClusterBackend
 from dagpu.common import env_vars
 from dagpu.common.env_vars import COMPILED, VARIABLES
+from dagpu.entry.commands import self_test
 from dagpu.interop.foreign_bodies import BodyList
 from dagpu.testing import HostBackend
 from tests.support.paths import ROOT
@@ -44,15 +47,27 @@ def tasks_of_a_cluster() -> object:
     return [task.name for task in backend.tasks_of(plan_of(ones((1,))).program).tasks]
 
 
+def run_text() -> object:
+    """Runs a kernel that has a text alone, or asks for its code."""
+
+    @kernel(cuda="__global__ void one(Tile<float, 1> y) { for (auto i : y) y[i] = 1; }")
+    def one(y: Out[f32]) -> None: ...
+
+    return one.new((1,), (1,))().sync(), runs_text(self_test.spec)
+
+
 READERS: dict[str, Callable[[], object]] = {
     "DAGPU_CACHE_DIR": default_cache_dir,
     "DAGPU_CHECKED": declare,
     "DAGPU_CLUSTER_NAMES": tasks_of_a_cluster,
     "DAGPU_COMPILED": COMPILED.get,
+    "DAGPU_CXX": find_cxx,
     "DAGPU_DEVICE": current_device,
     "DAGPU_DIRECT": lambda: value(0).map(str).sync(),
     "DAGPU_EXPLORE_SEED": explored,
     "DAGPU_FOREIGN": chosen_body,
+    "DAGPU_HOST": run_text,
+    "DAGPU_HOST_CHECKS": run_text,
     "DAGPU_HOST_DEVICES": lambda: HostBackend().device(5),
     "DAGPU_MAX_CLOSURES": lambda: value(0).map(str).sync(),
     "DAGPU_MEASURE": lambda: type(HostBackend().prepare(plan_of(ones((1,))))),
@@ -67,10 +82,13 @@ WRONG = {
     "DAGPU_CHECKED": ["maybe", "2"],
     "DAGPU_CLUSTER_NAMES": ["short"],
     "DAGPU_COMPILED": ["c"],
+    "DAGPU_CXX": ["no-such-compiler"],
     "DAGPU_DEVICE": ["tpu", "host:x", "host:99"],
     "DAGPU_DIRECT": ["never"],
     "DAGPU_EXPLORE_SEED": ["x", "1.5"],
     "DAGPU_FOREIGN": ["jax", "TORCH"],
+    "DAGPU_HOST": ["numpy", "1"],
+    "DAGPU_HOST_CHECKS": ["most"],
     "DAGPU_HOST_DEVICES": ["many", "0", "-1"],
     "DAGPU_MAX_CLOSURES": ["0", "all"],
     "DAGPU_MEASURE": ["sometimes"],
@@ -117,7 +135,7 @@ def test_empty_is_as_good_as_not_set(name: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_wrong_value_names_the_variable(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message has the variable, its value, what it takes, and an example; with that the program runs."""
     monkeypatch.setenv(name, text)
-    with pytest.raises((ValueError, NoDeviceError), match=re.escape(f"{name}={text!r}")) as caught:
+    with pytest.raises((ValueError, DeviceError), match=re.escape(f"{name}={text!r}")) as caught:
         READERS[name]()
     assert str(caught.value).endswith("or unset it.")
     variable = next(variable for variable in VARIABLES if variable.name == name)

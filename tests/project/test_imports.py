@@ -24,7 +24,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"common.facts", "compiled"}),
     frozenset({"mypy_plugin"}),
     frozenset({"common"}),
-    frozenset({"handles.device_handles", "handles.library_bodies", "handles.symbolic"}),
+    frozenset({"handles.device_handles", "handles.library_bodies", "handles.operators", "handles.symbolic"}),
     frozenset({"handles"}),
     frozenset({"ops"}),
     frozenset({"plans"}),
@@ -35,10 +35,11 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"backends"}),
     frozenset({"runtime"}),
     frozenset({"interop"}),
+    frozenset({"grad"}),
     frozenset({"reactive"}),
     frozenset({"cluster"}),
     frozenset({"entry.public"}),
-    frozenset({"__init__", "__main__", "array", "entry", "testing"}),
+    frozenset({"__init__", "__main__", "array", "entry", "pytest_plugin", "testing"}),
 )
 
 # What runs inside mypy, and so knows no other layer but the facts about the others, and is known to none.

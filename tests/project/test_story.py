@@ -5,9 +5,10 @@ from typing import Final
 from benchmarks.checking.story import count_plain_ops
 from tests.simulated.cuda import installed
 
-MOST_CALLS: Final = 593
-"""The most calls of a first run, on CPython 3.11, once the caches are warm."""
-MOST_FILES: Final = 62
+MOST_CALLS: Final = 597
+"""The most calls of a first run, on CPython 3.11, once the caches are warm. Four of them ask whether a
+gradient records."""
+MOST_FILES: Final = 63
 """The most files that such a run enters."""
 
 

@@ -17,14 +17,16 @@ import numpy as np
 import pytest
 
 from dagpu.backends.cuda.backend import CudaBackend
-from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, Unit
+from dagpu.backends.cuda.compile.compiler import Compiled, Compiler
 from dagpu.backends.cuda.instruction_selection import LaunchFactories
-from dagpu.backends.cuda.kernels import fill_and_copy, launch_params
+from dagpu.backends.cuda.kernels import fill_and_copy
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
-from dagpu.backends.cuda.kernels.launch_params import PackedLaunch
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
 from dagpu.backends.cuda.resources.pools import Pool
 from dagpu.backends.host.numpy_initializers import write
+from dagpu.backends.kernel_text import launch_params
+from dagpu.backends.kernel_text.launch_params import PackedLaunch
+from dagpu.backends.kernel_text.units import Unit
 from dagpu.common.critical import Reference, ReferenceQueue
 from dagpu.common.errors import CompileError
 from dagpu.common.layout import Layout
@@ -49,7 +51,8 @@ class SimulatedCompiler:
         if "#error" in unit.text:
             raise CompileError(f"{unit.name}: #error")
         self._machine.units.append(unit)
-        return Compiled(str(len(self._machine.units) - 1).encode(), unit.name)
+        constants = tuple([name for name, _ in unit.constants])
+        return Compiled(str(len(self._machine.units) - 1).encode(), unit.name, constants=constants)
 
     def compile_python(self, spec: KernelSpec, variant: int, arch: str) -> Compiled:
         """Return a cubin for a kernel in Python, once its library, or what stands in for it, has compiled it."""
@@ -63,7 +66,7 @@ def _pack(launch: Launch, limits: Limits) -> PackedLaunch | None:
     packed = launch_params.pack(launch, limits)
     if packed is not None:
         spec = launch.kernel
-        known: object = launch if spec.abi == "pointers" else spec
+        known: object = launch if spec.abi == "pointers" or spec.constants else spec
         number = _numbers.setdefault(id(known), len(KERNELS))
         if number == len(KERNELS):
             KERNELS.append(known)
@@ -121,6 +124,16 @@ def _decide(counts: Sequence[int]) -> BuiltinWork:
     return made
 
 
+def _addresses(count: int) -> BuiltinWork:
+    def act(gpu: SimulatedGpu, out: int, *addresses: int) -> None:
+        memory = gpu.bytes_at(out, 8 * count)
+        if memory is not None:
+            memory[:] = np.frombuffer(struct.pack(f"<{count}Q", *addresses), np.uint8)
+
+    made: BuiltinWork = _numbered(fill_and_copy.addresses(count), act)
+    return made
+
+
 # ---- replacement of the driver ----------------------------------------------------------------------------------
 def _poison_free(pool: Pool, machine: Machine) -> None:
     """Overwrite memory as soon as it is returned to a pool: from then on, no stream may use it."""
@@ -132,14 +145,15 @@ def _poison_free(pool: Pool, machine: Machine) -> None:
                 machine.poison(address, size)
             super().append(dropped)
 
-    make_idle = pool._make_idle  # noqa: SLF001  # parked memory becomes free here
+    class Poisoned(Pool):  # type: ignore[misc]  # reason: it is final for all but this
+        __slots__ = ()
 
-    def poison_parked(address: int, size: int) -> None:
-        machine.poison(address, size)
-        make_idle(address, size)
+        def _make_idle(self, address: int, size: int) -> None:  # parked memory becomes free here
+            machine.poison(address, size)
+            super()._make_idle(address, size)
 
     pool.dropped = ReferenceQueue(Poisoning())
-    pool._make_idle = poison_parked  # type: ignore[method-assign]  # noqa: SLF001
+    pool.__class__ = Poisoned
 
 
 @contextmanager
@@ -164,7 +178,9 @@ def installed(
     machine = Machine(seed, pinned)
     machine.gpus = [SimulatedGpu(machine, index, memory, limits) for index in range(gpus)]
     cuda = CudaBackend(
-        lambda: machine.gpus, lambda: SimulatedCompiler(machine), LaunchFactories(_pack, _fill, _copy, _decide)
+        lambda: machine.gpus,
+        lambda: SimulatedCompiler(machine),
+        LaunchFactories(_pack, _fill, _copy, _decide, _addresses),
     )
     with (
         pytest.MonkeyPatch.context() as patch,

@@ -50,7 +50,7 @@ FIRST_HANDLE: Final = 0x100
 NO_CONTEXT: Final = frozenset(
     (
         "cuStreamQuery", "cuStreamSynchronize", "cuEventQuery", "cuEventRecord", "cuEventSynchronize", "cuGraphLaunch",
-        "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync",
+        "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync",
     )
 )  # fmt: skip
 """The calls that need no context, as tried on a driver of CUDA 13.0. There an update of a node ends the process."""
@@ -59,6 +59,8 @@ TEXTS: Final = {
     1: "invalid argument", 2: "out of memory", 700: "an illegal memory access was encountered",
     719: "unspecified launch failure",
 }  # fmt: skip
+OPEN: Final = 1024
+"""The bytes of a `__constant__` variable whose extent the text leaves open."""
 CAPTURING: Final = 1 << 40
 """The handle of a stream under capture. No other stream has it."""
 LIMITS: Final = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 227 << 10, 48 << 10)
@@ -97,6 +99,7 @@ class SimulatedGpu:
         self.limits = limits
         self.needs_context = False
         """True for a driver that refuses the calls of `NO_CONTEXT` where no context is current."""
+        self.multiprocessors = 4
         self.total = memory
         self.used = 0
         self.used_pinned = 0
@@ -395,7 +398,7 @@ class SimulatedGpu:
 
     # ---- kernels ---------------------------------------------------------------------------------------------------
 
-    def load(self, cubin: bytes, symbol: str) -> Function:
+    def load(self, cubin: bytes, symbol: str, variables: Sequence[str] = ()) -> Function:
         from tests.simulated.kernels import Loaded, LoadedOwn
 
         with self.machine.loading(self):
@@ -403,8 +406,34 @@ class SimulatedGpu:
                 unit = self.machine.units[int(cubin)]
                 assert symbol == unit.name
             self._wait_for_all("cuModuleLoadData")
-        kernel = LoadedOwn(self) if unit.file == BUILTIN_FILE else Loaded(self, unit)
-        return Function(kernel, self.limits.threads, 0, 32, lambda nbytes: None)
+            found = tuple([self._variable(nbytes or OPEN) for _, nbytes in unit.constants])
+            assert list(variables) == [name for name, _ in unit.constants]
+        sizes = tuple([nbytes or OPEN for _, nbytes in unit.constants])
+        kernel = (
+            LoadedOwn(self) if unit.file == BUILTIN_FILE else Loaded(self, unit, list(zip(found, sizes, strict=True)))
+        )
+        return Function(
+            kernel,
+            self.limits.threads,
+            0,
+            32,
+            lambda nbytes: None,
+            resident=self.resident,
+            variables=found,
+            sizes=sizes,
+        )
+
+    def resident(self, threads: int, shared: int) -> int:
+        """Return how many blocks are on the device at once: one for 1,024 threads, or all shared memory, of each of its
+        multiprocessors."""
+        limits = self.limits
+        return self.multiprocessors * min(limits.threads // threads, limits.shared // max(shared, 1))
+
+    def _variable(self, nbytes: int) -> int:
+        """Return the address of a variable of a module, in memory that stays there."""
+        address, self._next = self._next, self._next + -(-nbytes // 512) * 512 + 512
+        self.machine.add(address, HostMemory(Account(), nbytes), self.index)
+        return address
 
     def prepare_launches(self, launches: Sequence[tuple[KernelLaunch, int]]) -> Launches:
         return SimulatedLaunches(launches)

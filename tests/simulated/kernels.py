@@ -7,23 +7,23 @@ neither the kernel's identity nor the shapes of plain pointers. For these, `test
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any, Final, final
 
 import numpy as np
 
-from dagpu.backends.cuda.commands.buffers import OUT_OF_SIGHT
-from dagpu.backends.cuda.compile.compiler import Unit
-from dagpu.backends.cuda.driver.driver_protocol import GridExtents
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
-from dagpu.backends.cuda.kernels.launch_params import CHECKED, LINEAR_GRID, SEES, STRIDED, TILE_LIST, WIDE, macros
 from dagpu.backends.host.arrays import Account, HostMemory
+from dagpu.backends.host.bounds_reports import OUT_OF_SIGHT
 from dagpu.backends.host.numpy_execution import execute
+from dagpu.backends.kernel_text.launch_params import CHECKED, LINEAR_GRID, SEES, STRIDED, TILE_LIST, WIDE, macros
+from dagpu.backends.kernel_text.loaded_function import GridExtents
+from dagpu.backends.kernel_text.units import Unit
 from dagpu.common.errors import KernelBoundsError
 from dagpu.common.layout import Layout
 from dagpu.kernels.declaration import ScalarCheck
-from dagpu.ops.kernel_spec import PythonKernel
+from dagpu.ops.kernel_spec import PythonKernel, RecordCheck
 from dagpu.testing import LAUNCH, KernelLaunch, KernelSpec, Launch, Param, Tiles, View, contiguous_layout
 from tests.simulated.gpu import SimulatedGpu
 
@@ -64,9 +64,9 @@ class Reader:
         assert not any(self.text[self.at : end]), "padding that is not zero"
         self.at = end
 
-    def bytes(self, size: int) -> bytes:
-        """Read a scalar of `size` bytes."""
-        self.align(size)
+    def bytes(self, size: int, align: int = 0) -> bytes:
+        """Read a scalar of `size` bytes, or a structure of another alignment."""
+        self.align(align or size)
         assert self.at + size <= len(self.text), "the parameters end too early"
         self.at += size
         return self.text[self.at - size : self.at]
@@ -112,9 +112,11 @@ class LoadedOwn:
 class Loaded:
     """A user's kernel, loaded on a simulated GPU. Its launches are reconstructed from their parameters."""
 
-    def __init__(self, gpu: SimulatedGpu, unit: Unit) -> None:
+    def __init__(self, gpu: SimulatedGpu, unit: Unit, variables: Sequence[tuple[int, int]]) -> None:
         self.gpu = gpu
         self._unit = unit
+        self._variables = dict(zip([name for name, _ in unit.constants], variables, strict=True))
+        """The addresses and the bytes of its `__constant__` variables."""
         self._variant = VARIANTS[unit.defines]
 
     def act(self, launch: KernelLaunch) -> Callable[[], None]:
@@ -123,6 +125,10 @@ class Loaded:
         if not self._unit.text:
             self.gpu.machine.shapes.add((self._unit.name, launch.block, launch.shared))
         text, grid = bytes(launch.parameters), launch.grid
+        known = KERNELS[int.from_bytes(text[-8:], "little")]
+        spec: KernelSpec = known.kernel if isinstance(known, Launch) else known
+        wanted = None if spec.cluster is None else (*spec.cluster, 1, 1)[:3]
+        assert (launch.cooperative, launch.cluster) == (spec.cooperative, wanted)
         return lambda: self.run(grid, text)
 
     def run(self, grid: GridExtents, text: bytes) -> None:
@@ -142,21 +148,41 @@ class Loaded:
     def read(self, grid: GridExtents, text: bytes) -> tuple[Launch, list[object] | None, dict[int, int]]:
         """Return the launch, the memory of its arguments, and the address of each argument's bounds report."""
         known, variant, reader = KERNELS[int.from_bytes(text[-8:], "little")], self._variant, Reader(text)
-        shapes: Launch | None = known if isinstance(known, Launch) else None
-        spec: KernelSpec = known if shapes is None else shapes.kernel
-        assert (spec.name, spec.cuda) == (self._unit.name, self._unit.text)
+        given: Launch | None = known if isinstance(known, Launch) else None
+        spec: KernelSpec = known if given is None else given.kernel
+        shapes = given if spec.abi == "pointers" else None
+        assert ((spec.entry or spec.name).partition("<")[0].split("::")[-1], spec.cuda) == (
+            self._unit.name,
+            self._unit.text,
+        )
+        listed = self._listed(spec)
         arguments: list[Any] = []
+        argument: Any
         memory: list[object] | None = []
         reports: dict[int, int] = {}
         for number, param in enumerate(spec.params):
             if not param.form.is_tensor:
                 arguments.append(_scalar(param, reader))
                 continue
-            if shapes is None:
+            if param.constant is not None:
+                assert given is not None
+                shape = given.view(number).layout
+                argument = View(-1, contiguous_layout(shape.shape, shape.dtype))
+                report = 0
+                data, room = self._variables[param.name]
+                rest = self.gpu.bytes_at(data + shape.nbytes, room - shape.nbytes)
+                assert rest is None or not rest.any(), "what the contents leave is zero"
+            elif shapes is None:
                 data, argument, report = self._struct(number, param, reader)
             else:
                 argument, report = shapes.args[number], 0
-                data = _passed(spec.python, (argument.view if type(argument) is Tiles else argument).layout, reader)
+                if argument is None:
+                    assert reader.pointer() == 0
+                    arguments.append(None)
+                    continue
+                address = listed(number, reader)
+                shape = (argument.view if type(argument) is Tiles else argument).layout
+                data = _passed(spec.python, shape, reader) if address is None else address
             layout: Layout = (argument.view if type(argument) is Tiles else argument).layout
             found = self._place(data, layout)
             if memory is None or found is None:
@@ -189,6 +215,22 @@ class Loaded:
                 memory.append(found[0])
         launch = Launch(spec, tuple(arguments), whole, (), (), self.gpu.index, None, tile_list)
         return launch, memory, reports
+
+    def _listed(self, spec: KernelSpec) -> Callable[[int, Reader], int | None]:
+        """Return the function that reads the address of a tensor in a list, by its number, from the memory of which the
+        parameters have the address; None for a tensor that is in no list."""
+        tables: dict[int, int] = {}
+
+        def read(number: int, reader: Reader) -> int | None:
+            for start, count in spec.lists:
+                if start <= number < start + count:
+                    if start not in tables:
+                        tables[start] = reader.pointer()
+                    found = self.gpu.bytes_at(tables[start] + 8 * (number - start), 8)
+                    return 0 if found is None else int.from_bytes(found.tobytes(), "little")
+            return None
+
+        return read
 
     def _check_hidden(self, count: int, scratch: View | None, reader: Reader) -> None:
         """Check the pointers that a compiler has appended: the scratch memory, if the launch has some, and null. Write
@@ -296,10 +338,12 @@ def _passed(python: PythonKernel | None, layout: Layout, reader: Reader) -> int:
 
 
 def _scalar(param: Param, reader: Reader) -> Any:
+    if isinstance(param.check, RecordCheck):
+        return reader.bytes(param.check.dtype.itemsize, param.check.align)
     assert isinstance(param.check, ScalarCheck)
     dtype = param.check.dtype
     value = np.frombuffer(reader.bytes(dtype.itemsize), dtype)[0]
-    return value.item() if dtype.kind in "biuf" else float(value)
+    return value.item() if dtype.kind in "biufc" else float(value)
 
 
 def refuse(gpu: SimulatedGpu, launch: KernelLaunch) -> None:
@@ -307,6 +351,10 @@ def refuse(gpu: SimulatedGpu, launch: KernelLaunch) -> None:
     limits, grid, block = gpu.limits, launch.grid, launch.block
     fits = all(0 < n <= most for n, most in zip((*grid, *block), (*limits.grid, *limits.block), strict=True))
     if not fits or prod(block) > limits.threads or launch.shared > limits.shared:
+        raise gpu.refused(LAUNCH, 1)
+    if launch.cooperative and prod(grid) > gpu.resident(prod(block), launch.shared):
+        raise gpu.refused(LAUNCH, 720)
+    if launch.cluster is not None and any(n % of for n, of in zip(grid, launch.cluster, strict=True)):
         raise gpu.refused(LAUNCH, 1)
 
 

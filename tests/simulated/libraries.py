@@ -20,11 +20,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from dagpu.arrays import fourier_transforms, matrix_products
+from dagpu.arrays import fourier_transforms
+from dagpu.arrays.products import matrix_products
 from tests.simulated.gpu import SimulatedGpu
 from tests.simulated.machine import Machine
 
-TYPES: Final = {0: np.float32, 1: np.float64, 2: np.float16, 14: ml_dtypes.bfloat16}
+TYPES: Final = {
+    0: np.float32, 1: np.float64, 2: np.float16, 4: np.complex64, 5: np.complex128, 14: ml_dtypes.bfloat16,
+}  # fmt: skip
 WORKSPACE: Final = 4096
 """Bytes of scratch memory of each product of more than one element."""
 
@@ -155,8 +158,10 @@ class SimulatedCublasLt:
         assert chosen == product
         assert a % aligned_a == b % aligned_b == workspace % 16 == 0
         assert (c, c_layout) == (d, d_layout)
-        factor: Any = ctypes.c_double if described["scale"] == 1 else ctypes.c_float
-        assert (factor.from_address(alpha).value, factor.from_address(beta).value) == (1, 0)
+        factor = np.dtype(TYPES[described["scale"]])
+        assert factor.kind == self._made[d_layout]["dtype"].kind or factor == np.float32
+        one, zero = [np.frombuffer(ctypes.string_at(at, factor.itemsize), factor)[0] for at in (alpha, beta)]
+        assert (one, zero) == (1, 0)
         flags = described["attributes"]
 
         matrices = [partial(self._matrices, gpu, x, self._made[m]) for x, m in ((a, a_layout), (b, b_layout))]
@@ -168,8 +173,11 @@ class SimulatedCublasLt:
             first, second = [matrix() for matrix in matrices]
             first = first.swapaxes(1, 2) if flags[3] else first
             second = second.swapaxes(1, 2) if flags[4] else second
-            wide = np.float64 if described["compute"] == 70 else np.float32
+            wide: Any = np.float64 if described["compute"] == 70 else np.float32
             out = target()
+            if out.dtype.kind == "c":
+                assert out.dtype.itemsize == 2 * np.dtype(wide).itemsize
+                wide = out.dtype.type
             out[...] = np.matmul(first.astype(wide), second.astype(wide)).astype(out.dtype)
 
         lane.put(act, takes_room=True)

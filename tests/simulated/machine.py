@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
-from dagpu.backends.cuda.compile.compiler import Unit
 from dagpu.backends.cuda.driver.driver_protocol import CAPTURED_EVENT, INVALID_VALUE
 from dagpu.backends.host.arrays import HostMemory
+from dagpu.backends.kernel_text.units import Unit
 from dagpu.testing import EnqueuedWork
 from tests.support.driver_calls import may_wait_behind_a_load, releases
 

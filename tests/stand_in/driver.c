@@ -496,7 +496,14 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
     ANYTIME("cuModuleLoadData", load("cuModuleLoadData"), *module = (CUmodule)0xa0)
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
     GIVES("cuModuleGetFunction", *function = HANDLE(CUfunction, 0x200, functions))
+CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *bytes, CUmodule module, const char *name)
+    GIVES("cuModuleGetGlobal", *address = 0x4000, *bytes = 64)
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction function) ANYTIME("cuFuncGetAttribute", *value = 64)
+CUresult cuGraphKernelNodeSetAttribute(CUgraphNode node, CUlaunchAttributeID attribute, const CUlaunchAttributeValue *value)
+    GIVES("cuGraphKernelNodeSetAttribute", say("attribute %u of %lx: %u\n", (unsigned)attribute, (unsigned long)node,
+                                               value->clusterDim.x))
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction function, int threads, size_t shared)
+    GIVES("cuOccupancyMaxActiveBlocksPerMultiprocessor", *blocks = 2)
 CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) GIVES("cuFuncSetAttribute")
 
 /* ---- streams, events, memory ---- */

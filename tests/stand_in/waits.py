@@ -125,10 +125,12 @@ def _calls_of_a_context(gpu: Any, see: See) -> None:
         see(f"cuMemsetD{bits}Async", "bindings", partial(gpu.fill, 64, width, 0, 1, stream))
     see("cuModuleLoadData", "bindings", lambda: gpu.load(b"no cubin", "kernel"))
     see("cuModuleGetFunction", "bindings", lambda: gpu.load(b"no cubin", "kernel"))
+    see("cuModuleGetGlobal", "bindings", lambda: gpu.load(b"no cubin", "kernel", ["variable"]))
     see("cuFuncGetAttribute", "bindings", lambda: gpu.load(b"no cubin", "kernel"))
     function = gpu.load(b"no cubin", "kernel")
     see("cuFuncSetAttribute", "bindings", lambda: function.allow_shared(1 << 16))
     launch = KernelLaunch(function, (1, 1, 1), (1, 1, 1), bytearray(8), 0)
+    see("cuOccupancyMaxActiveBlocksPerMultiprocessor", "bindings", lambda: function.resident(32, 0))
     launches = gpu.prepare_launches([(launch, 0)])
     launches.set_streams([stream])
     see("cuLaunchKernelEx", "ctypes", launches.each[0])
@@ -136,9 +138,11 @@ def _calls_of_a_context(gpu: Any, see: See) -> None:
     copy, fill = CopyNode("within", 128, 64, 8), FillNode(64, 1, 0, 8)
     nodes: list[tuple[GraphNode, tuple[int, ...]]] = [
         (launch, ()), (copy, ()), (fill, ()), (launch._replace(early=True), (0,)), (work, (1,)), (IfNode(), ()),
+        (launch._replace(cooperative=True, cluster=(2, 1, 1)), ()),
     ]  # fmt: skip
     for name in (
         "cuGraphCreate", "cuGraphAddKernelNode", "cuGraphAddMemcpyNode", "cuGraphAddMemsetNode",
+        "cuGraphKernelNodeSetAttribute",
         "cuGraphAddDependencies", "cuGraphConditionalHandleCreate", "cuGraphAddNode", "cuStreamBeginCapture",
         "cuStreamEndCapture", "cuGraphAddChildGraphNode", "cuGraphInstantiate",
     ):  # fmt: skip

@@ -10,7 +10,8 @@
   `# docs: `; `python -m tests.support.doc_pages` writes the pieces of the scripts into the pages. The ```` ```text ````
   blocks below `<!-- prints -->` are together the output of that script. Below `<!-- prints, measured -->`, times and
   percentages match any others.
-- A picture `_static/generated/name.svg` of a page is written by its code, or its script, with `save_svg("name.svg")`.
+- A picture `_static/generated/name.svg` of a page is written by its code, or its script, with `save_svg("name.svg")`;
+  those of `OF_RESULTS` are made of kept results of benchmarks.
 
 In messages, the first block of a page is the file `common.py`, unless it raises, and each other block a `program.py`.
 Their lines count from 1. Any white space matches any other, `...` matches anything, and files are named without their
@@ -35,6 +36,9 @@ from tests.support.paths import ROOT
 DOCS = ROOT / "docs"
 GENERATED = DOCS / "_static" / "generated"
 
+
+OF_RESULTS = frozenset({"memory-curves.svg"})
+"""The pictures that docs/_ext/generated.py makes of kept results."""
 
 _MADE_OF = {
     ROOT / "benchmarks" / "results": DOCS / "benchmarks.md",
@@ -229,8 +233,8 @@ def printed(page: Path) -> re.Pattern[str]:
 
 
 def pictures(page: Path) -> set[str]:
-    """Return the names of the generated pictures in a page."""
-    return {match["name"] for match in _PICTURE.finditer(page.read_text(encoding="utf-8"))}
+    """Return the names of the generated pictures in a page that its code writes."""
+    return {match["name"] for match in _PICTURE.finditer(page.read_text(encoding="utf-8"))} - OF_RESULTS
 
 
 def run_script(script: Path) -> dict[str, Any]:

@@ -20,7 +20,10 @@ LONG = {"cholesky", "digits", "flash_attention", "life", "photo", "server"}
 """Examples that take too long for a test. The suite runs their short forms."""
 OTHER_PROCESSES = {"cluster_mlp"}
 """Examples whose ops run on devices of other processes, which they start. Their own process uses no GPU."""
-LIBRARIES = {"cupy_fft": "cupy", "spectrum": "nvmath", "torch_inside": "torch"}
+LIBRARIES = {
+    "cupy_fft": "cupy", "mlp_data_parallel": "nvmath", "spectrum": "nvmath", "torch_inside": "torch",
+    "transformer": "nvmath",
+}  # fmt: skip
 """The library that an example calls on a GPU."""
 WITHOUT = {"cupy_fft", "torch_inside"}
 """Those of them that run on the host where their library is not installed."""

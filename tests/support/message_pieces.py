@@ -24,6 +24,7 @@ MESSAGE_MODULES = {
     "launch_params",
     "cuda_scalars",
     "cuda_signature",
+    "cuda_parameters",
     "call_arguments",
     "annotations",
     "wrong_arguments",

@@ -46,6 +46,8 @@ def positive(x: Elem[f64], low: Elem[f64]) -> Elem[bool_]:
     assert_type((x > 0) & (x != low), Elem[bool_])
     assert_type(x.to(i64) << 3, Elem[i64])
     assert_type(array.minimum(x, 0.0), Elem[f64])
+    assert_type(array.hypot(x, array.sign(low)), Elem[f64])
+    assert_type(array.signbit(array.acos(x)), Elem[bool_])
     return x > low
 
 
@@ -61,6 +63,8 @@ def tensors(own: Tensor[f32], many: SharedTensor[f32], lent: TensorRef[f32], laz
     assert_type(array.sqrt(own), DeviceOp[Tensor[f32], Any])
     assert_type(array.maximum(zeros((3,), i32), 0), DeviceOp[Tensor[i32], Any])
     assert_type(array.isnan(many), DeviceOp[Tensor[bool_], Any])
+    assert_type(array.isinf(array.tan(many)), DeviceOp[Tensor[bool_], Any])
+    assert_type(array.atan2(many, 1.0), DeviceOp[Tensor[f32], Any])
     assert_type(array.where(positive(zeros((3,), f64), 1.0), many, lazy), DeviceOp[Tensor[f32], Any])
     assert_type(array.where(positive(zeros((3,), f64), 1.0), 1.0, 0), DeviceOp[Tensor[f32], Any])
     assert_type(named(gelu, blend), DeviceOp[Tensor[f32]])
@@ -77,6 +81,14 @@ def reduced(x: Tensor[f32], n: SharedTensor[i32], lazy: DeviceOp[Tensor[f32]], f
     assert_type(array.std(lazy, -1, ddof=1, keepdims=True), DeviceOp[Tensor[f32], Any])
     assert_type(array.argmax(n, 0), DeviceOp[Tensor[i64], Any])
     assert_type(array.any(flags), DeviceOp[Tensor[bool_], Any])
+    assert_type(array.bincount(n, 8), DeviceOp[Tensor[i64], Any])
+    assert_type(array.searchsorted(x, array.histogram(lazy, 8, (0, 1))), DeviceOp[Tensor[i64], Any])  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    assert_type(array.searchsorted(lazy, lazy, "right"), DeviceOp[Tensor[i64], Any])
+    assert_type(array.amax(flags), DeviceOp[Tensor[bool_], Any])
+    assert_type(array.argmax(flags, keepdims=True), DeviceOp[Tensor[i64], Any])
+    assert_type(array.sum(flags, dtype=i32), DeviceOp[Tensor[i32], Any])
+    assert_type(array.nanmax(array.quantile(lazy, (0.1, 0.9))), DeviceOp[Tensor[f32], Any])
+    assert_type(array.clip(n, 0), DeviceOp[Tensor[i32], Any])
     array.sum(flags)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     array.mean(n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     array.var(n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
@@ -97,9 +109,38 @@ def moved(
     assert_type(array.one_hot(n, 10, i32), DeviceOp[Tensor[i32], Any])
     assert_type(array.scatter_add(lazy, places, lazy), DeviceOp[Tensor[f32], Any])
     assert_type(array.scatter_add(zeros((3,), i32), n, n), DeviceOp[Tensor[i32], Any])
+    assert_type(array.scatter_set(zeros((3,), bool_), n, array.take_along_axis(flags, n)), DeviceOp[Tensor[bool_], Any])
+    assert_type(array.scatter_max(lazy, places, array.segment_sum(lazy, places, 3)), DeviceOp[Tensor[f32], Any])
+    assert_type(array.compress(flags, n, axis=0), DeviceOp[Tensor[i32], Any])
+    assert_type(array.compress(lazy > 0, lazy, size=4, fill_value=0.5), DeviceOp[Tensor[f32], Any])
+    assert_type(array.nonzero(flags, size=4), DeviceOp[tuple[Tensor[i64], ...], Any])
+    assert_type(array.unique(flags), DeviceOp[Tensor[bool_], Any])
+    assert_type(array.unique_counts(places, size=2), DeviceOp[tuple[Tensor[i64], Tensor[i64]], Any])
+    array.compress(n, lazy)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    array.unique(zeros((3,), c64))  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    assert_type(array.csr_matmul(lazy, n, n, x), DeviceOp[Tensor[f32], Any])
     assert_type(array.cumsum(n, 0), DeviceOp[Tensor[i32], Any])
+    assert_type(array.cummax(array.cumprod(x, 0)), DeviceOp[Tensor[f32], Any])
     assert_type(array.softmax(array.take(lazy, places)), DeviceOp[Tensor[f32], Any])
     assert_type(array.softmax(x, axis=0), DeviceOp[Tensor[f32], Any])
+    assert_type(array.logsumexp(array.log_softmax(lazy, 0), keepdims=True), DeviceOp[Tensor[f32], Any])
+
+
+def placed(x: SharedTensor[f32], n: SharedTensor[i32], lazy: DeviceOp[Tensor[f32]], own: Tensor[bool_]) -> None:
+    """What changes the shape keeps the element type."""
+    assert_type(array.flip(own), DeviceOp[Tensor[bool_], Any])
+    assert_type(array.roll(n, (1, 2), (0, 1)), DeviceOp[Tensor[i32], Any])
+    assert_type(array.pad(lazy, ((0, 1), (2, 3)), "wrap"), DeviceOp[Tensor[f32], Any])
+    assert_type(array.tile(array.repeat(x, 2), (2, 2)), DeviceOp[Tensor[f32], Any])
+    assert_type(array.tril(array.broadcast_to(n, (3, 3)), -1), DeviceOp[Tensor[i32], Any])
+    assert_type(array.meshgrid(x, x), DeviceOp[tuple[Tensor[f32], ...], Any])
+    assert_type(array.zeros_like(n), DeviceOp[Tensor[i32], Any])
+    blur = array.stencil(f32, border="wrap")(lambda e: (e[-1] + e[0] + e[1]) / 3)
+    assert_type(blur(lazy), DeviceOp[Tensor[f32], Any])
+    assert_type(array.stencil(i32)(lambda e: e[1, 0] > e[0, 0])(n), DeviceOp[Tensor[bool_], Any])
+    blur(n)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    array.pad(x, 1, "mean")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    array.meshgrid(x, n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 
 def refused_moves(
@@ -123,6 +164,8 @@ def multiplied(
     assert_type(array.matmul(x, w), DeviceOp[Tensor[f32], Any])
     assert_type(array.matmul(zeros((3, 3)), w, transpose="b", precision="tf32"), DeviceOp[Tensor[f32], Any])
     assert_type(array.matmul(y, y), DeviceOp[Tensor[f64], Any])
+    assert_type(array.einsum("ij,jk->ik", lazy, lazy), DeviceOp[Tensor[f32], Any])
+    assert_type(array.tensordot(array.dot(w, w), w, ((0,), (1,))), DeviceOp[Tensor[f32], Any])
     array.matmul(x, y)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     array.matmul(n, n)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
     array.matmul(x, w, transpose="c")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -137,6 +180,10 @@ def in_order(x: Tensor[f32], n: SharedTensor[i32], flags: Tensor[bool_], lazy: D
     assert_type(array.topk(lazy, 5, axis=0), DeviceOp[tuple[Tensor[f32], Tensor[i64]], Any])
     assert_type(array.sort(n, axis=None), DeviceOp[Tensor[i32], Any])
     assert_type(array.permutation(5, seed=1), DeviceOp[Tensor[i64], Any])
+    assert_type(array.uniform((3,), seed=1), DeviceOp[Tensor[f32], Any])
+    assert_type(array.exponential((3,), 2.0, f64), DeviceOp[Tensor[f64], Any])
+    assert_type(array.randint((3,), 0, 9), DeviceOp[Tensor[i64], Any])
+    assert_type(array.choice(n, 3, seed=1), DeviceOp[Tensor[i32], Any])
     assert_type(array.dropout(lazy, 0.5), DeviceOp[Tensor[f32], Any])
     array.dropout(n, 0.5)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
@@ -150,8 +197,47 @@ def transformed(x: Tensor[f32], y: SharedTensor[f64], z: Tensor[c64], w: TensorR
     assert_type(array.fft(z), DeviceOp[Tensor[c64], Any])
     assert_type(array.ifft(w), DeviceOp[Tensor[c128], Any])
     assert_type(zeros((3,), c64), DeviceOp[Tensor[c64]])
-    array.fft(x)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    assert_type(array.fft(y), DeviceOp[Tensor[c128], Any])
+    assert_type(array.ifftn(y, (4,), norm="ortho"), DeviceOp[Tensor[c128], Any])
+    assert_type(array.rfft2(y), DeviceOp[Tensor[c128], Any])
+    assert_type(array.irfft2(w, (4, 4)), DeviceOp[Tensor[f64], Any])
+    assert_type(array.fftshift(w, 0), DeviceOp[Tensor[c128], Any])
     array.rfft(z)  # type: ignore[arg-type]  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+
+def complexes(z: SharedTensor[c64], w: TensorRef[c128], x: SharedTensor[f32], e: Elem[c64], r: Elem[f32]) -> None:
+    """Parts and sizes of complex numbers are real, and have the precision of the parts."""
+    assert_type(e * 2j + e / e - 1, Elem[c64])
+    assert_type(1j - e, Elem[c64])
+    assert_type(e == 1j, Elem[bool_])
+    assert_type(abs(e), Elem[f32])
+    assert_type(e.real * e.imag, Elem[f32])
+    assert_type(array.conj(e) * e.conj(), Elem[c64])
+    assert_type(array.exp(array.sqrt(e)), Elem[c64])
+    assert_type(r.to(c128), Elem[c128])
+    assert_type(array.abs(z), DeviceOp[Tensor[f32], Any])
+    assert_type(array.real(w), DeviceOp[Tensor[f64], Any])
+    assert_type(array.angle(z), DeviceOp[Tensor[f32], Any])
+    assert_type(array.conj(w), DeviceOp[Tensor[c128], Any])
+    assert_type(array.imag(x), DeviceOp[Tensor[f32], Any])
+    assert_type(array.sum(z, 0), DeviceOp[Tensor[c64], Any])
+    assert_type(array.mean(w), DeviceOp[Tensor[c128], Any])
+    assert_type(array.norm(w), DeviceOp[Tensor[f64], Any])
+    assert_type(array.norm(x), DeviceOp[Tensor[f32], Any])
+    assert_type(array.matmul(z, z), DeviceOp[Tensor[c64], Any])
+    assert_type(array.concatenate((z, z)), DeviceOp[Tensor[c64], Any])
+    assert_type(array.cumsum(z), DeviceOp[Tensor[c64], Any])
+    assert_type(expr(c64)(lambda q: abs(q))(z), DeviceOp[Tensor[f32], Any])
+    assert_type(expr(c64)(lambda q: q * q).sum(0)(z), DeviceOp[Tensor[c64], Any])
+    assert_type(expr(c64)(lambda q: q * q).norm()(z), DeviceOp[Tensor[f32], Any])
+    assert_type(gelu.norm()(x), DeviceOp[Tensor[f32], Any])
+    _ = r + 1j  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
+    _ = e + r  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
+    assert_type(array.convolve(z, z, "same"), DeviceOp[Tensor[c64], Any])
+    assert_type(array.correlate(x, x), DeviceOp[Tensor[f32], Any])
+    array.convolve(z, x)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.amax(z)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
+    array.matmul(z, x)  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 
 
 def written(out: Partition[Tensor[f32]], x: SharedTensor[f32]) -> None:

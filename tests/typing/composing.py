@@ -16,11 +16,13 @@ from dagpu import (
     Tensor,
     TensorMut,
     TensorRef,
+    bool_,
     f32,
     f64,
     from_host,
     i32,
     ones,
+    source,
     value,
     zeros,
     zip_ops,
@@ -177,4 +179,72 @@ def borrows(t: Tensor[f32], r: TensorRef[f32]) -> None:
     assert_type(t.borrow().to_host(), DeviceOp[NDArray[f32], Borrowed])
     assert_type(t.view((2, 2)), TensorRef[f32])
     assert_type(r.slice(slice(0, 2)), TensorRef[f32])
+    assert_type(r[1:, ::2], TensorRef[f32])
+    assert_type(t[..., None], TensorRef[f32])
+    assert_type(t[-1].view(i32), TensorRef[i32])
+    assert_type(t.view(i32), TensorRef[i32])
     assert_type(t.to_host(), DeviceOp[NDArray[f32]])
+
+
+def parts(
+    own: Tensor[f32],
+    many: SharedTensor[f32],
+    mine: TensorMut[f32],
+    lent: DeviceOp[TensorRef[f32], Borrowed],
+    written: DeviceOp[TensorMut[f32], Borrowed, NoAlloc],
+) -> None:
+    """A part of a handle is a borrow of it, or a handle of the same kind; a part of an op's result keeps the kind."""
+    assert_type(own[1:, 0, ..., None, ::-1], TensorRef[f32])
+    assert_type(many[0], SharedTensor[f32])
+    assert_type(many.view(i32), SharedTensor[i32])
+    assert_type(many.slice(slice(0, 2)), SharedTensor[f32])
+    assert_type(mine[::2], TensorMut[f32])
+    assert_type(mine.view(i32), TensorMut[i32])
+    assert_type(zeros((4, 4))[1:, 0], DeviceOp[Tensor[f32]])
+    assert_type(zeros((4, 4)).shared()[1:], DeviceOp[SharedTensor[f32]])
+    assert_type(lent[...], DeviceOp[TensorRef[f32], Borrowed])
+    assert_type(written[1:], DeviceOp[TensorMut[f32], Borrowed, NoAlloc])
+    assert_type(zeros((4, 4)).view(i32), DeviceOp[Tensor[i32]])
+    assert_type(lent.view(f64), DeviceOp[TensorRef[f64], Borrowed])
+    own[0.5]  # type: ignore[index]  # pyright: ignore[reportArgumentType]
+    zeros((4,))["x"]  # type: ignore[index]  # pyright: ignore[reportArgumentType]
+    a[0]  # type: ignore[misc]  # pyright: ignore[reportIndexIssue]
+    own[0] = 1.0  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
+
+
+# ---- operators ---------------------------------------------------------------------------------------
+def operators(
+    own: Tensor[f32],
+    many: SharedTensor[f32],
+    lent: TensorRef[f32],
+    mine: TensorMut[f32],
+    lazy: DeviceOp[Tensor[f32]],
+    double: DeviceOp[Tensor[f64]],
+    whole: SharedTensor[i32],
+    mask: DeviceOp[SharedTensor[bool_], Borrowed],
+) -> None:
+    """An operator keeps the element type, a comparison gives a mask; numbers take the type of the tensor."""
+    assert_type(lazy + 1, DeviceOp[Tensor[f32]])
+    assert_type(2 - own, DeviceOp[Tensor[f32]])
+    assert_type(many * lazy, DeviceOp[Tensor[f32]])
+    assert_type(own / many + 0.5, DeviceOp[Tensor[f32]])
+    assert_type(many**2, DeviceOp[Tensor[f32]])
+    assert_type(-many, DeviceOp[Tensor[f32]])
+    assert_type(abs(whole) // 2, DeviceOp[Tensor[i32]])
+    assert_type((whole << 1) & whole, DeviceOp[Tensor[i32]])
+    assert_type(many @ lazy, DeviceOp[Tensor[f32]])
+    assert_type(many == lazy, DeviceOp[Tensor[bool_]])
+    assert_type((many < 2) | (lazy != 1), DeviceOp[Tensor[bool_]])
+    assert_type(~mask, DeviceOp[Tensor[bool_], Borrowed])
+    assert_type(lent + 1, DeviceOp[Tensor[f32], Borrowed])
+    assert_type(mine * lent, DeviceOp[Tensor[f32], Borrowed])
+    assert_type(many * source(2.5), DeviceOp[Tensor[f32]])
+    joined: DeviceOp[Tensor[f32], Borrowed] = many - lent
+    static: DeviceOp[Tensor[f32]] = many - lent  # type: ignore[operator]  # pyright: ignore[reportAssignmentType]
+    table: dict[object, int] = {lazy: 1, many: hash(many)}
+    del joined, static, table
+    many + double  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
+    print(many == double)  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
+    many / "2"  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
+    a + 1  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]
+    own.partition((4,)) + 1  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue, reportUnusedExpression]

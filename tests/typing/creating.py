@@ -17,6 +17,7 @@ from dagpu import (
     TensorRef,
     arange,
     bf16,
+    bool_,
     convert,
     dup,
     empty,
@@ -111,7 +112,7 @@ def handles(own: Tensor[f32], many: SharedTensor[f64], lent: TensorRef[i32], exc
     lent.borrow_mut()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     own.sum()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     many.borrow()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
-    assert own == 1  # type: ignore[comparison-overlap]
+    assert_type(own == 1, DeviceOp[Tensor[bool_]])
 
 
 def refused_extents(own: Tensor[f32]) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any, assert_type
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dagpu import (
@@ -119,7 +120,9 @@ def into_new_tensors(own: Tensor[f32], lent: TensorRef[f32], by: DeviceOp[float]
     saxpy.new((4, 4), (2, 2))(2.0, zeros((4, 4), f64))  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     saxpy.new((4, 4), (2, 2))(2.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     saxpy.new((4, 4))  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-    two_outputs.new((4,), (2,))(2.0)  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
+    assert_type(two_outputs.new((4,), (2,))(2.0), DeviceOp[tuple[Tensor[f32], Tensor[f32]], Any])
+    assert_type(two_outputs.new([(4,), (8,)], [(2,), (4,)])(by=2.0), DeviceOp[tuple[Tensor[f32], Tensor[f32]], Any])
+    two_outputs.new((4,), (2,))()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     reads.new((4,), (2,))  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -138,3 +141,22 @@ def refused(
     saxpy(out, 2.0)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     saxpy(out, 2.0, own, own)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     kernel("__global__ void f() {}")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+# ---- existing CUDA: records, null pointers, lists of tensors
+@kernel(
+    "moved<float>",
+    cuda="template <typename T> __global__ void moved(T* y, const T** xs, float2 by, const T* bias) {}",
+    abi="pointers",
+    block=32,
+)
+def existing(y: Out[f32], xs: list[In[f32]], by: np.void, bias: In[f32] | None = None) -> None: ...
+
+
+def existing_calls(out: Partition[Tensor[f32]], a: Tensor[f32], b: SharedTensor[f32], other: Tensor[f64]) -> None:
+    by = np.void((1.0, 2.0), [("x", "f4"), ("y", "f4")])
+    assert_type(existing(out, [a, b], by, None), KernelOp)
+    assert_type(existing(out, [zeros((4,)), b], by), KernelOp)
+    existing(out, a, by)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # reason: not a list
+    existing(out, [a], 1.0)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # reason: no record
+    existing(out, [a], by, other)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]  # reason: f64

@@ -20,6 +20,7 @@ from dagpu import (
     StreamInterpreter,
     Tensor,
     Trace,
+    bool_,
     current_device,
     device,
     devices,
@@ -118,19 +119,12 @@ def pluggable() -> None:
     use_interpreter(Backwards())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
-def operators(op: DeviceOp[Tensor[f32]], t: Tensor[f32]) -> None:
-    """Both checkers refuse the operators of arrays, as a run does; the answer of `==` is a bool and no Any."""
-    print(op // 2)  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
-    print(op < 3)  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
-    print(op & op)  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
-    print(t @ t)  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
-    print(-t)  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
-    abs(op)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+def contents(op: DeviceOp[Tensor[f32]], t: Tensor[f32]) -> None:
+    """Both checkers refuse what reads contents, as a run does; an operator is an op."""
     float(op)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     len(t)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    iter(t)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
-    t[1:]  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
-    op[0]  # type: ignore[index]  # pyright: ignore[reportIndexIssue]
+    list(t)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     print(3.0 in op)  # type: ignore[operator]  # pyright: ignore[reportOperatorIssue]
+    print(divmod(op, 2))  # type: ignore[operator]  # pyright: ignore[reportCallIssue, reportArgumentType]
     other = op
-    assert_type(op == other, bool)
+    assert_type(op == other, DeviceOp[Tensor[bool_]])

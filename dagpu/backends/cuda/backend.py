@@ -12,8 +12,8 @@ from dagpu.backends.cuda.driver.driver_protocol import Gpu
 from dagpu.backends.cuda.driver.pycuda_driver import open_gpus
 from dagpu.backends.cuda.executable import Executable
 from dagpu.backends.cuda.instruction_selection import LAUNCH_FACTORIES, LaunchFactories
-from dagpu.backends.cuda.kernels.launch_params import usual_variant
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.backends.kernel_text.launch_params import usual_variant
 from dagpu.common.errors import NoDeviceError
 from dagpu.handles.device_handles import Device
 from dagpu.kernels.declaration import COMPILER

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Final, final
 
 from dagpu.backends.cuda.commands.buffers import CompiledPlan
@@ -10,7 +11,14 @@ from dagpu.backends.cuda.commands.encoder import encode
 from dagpu.backends.cuda.graphs.instances import CapturedGraph, GraphInstances, LaunchGraph, capture
 from dagpu.backends.cuda.graphs.topology import cannot_capture
 from dagpu.backends.cuda.instruction_selection import LaunchFactories, select
-from dagpu.backends.cuda.replay.lone_copies import copy_flight, copy_launch, lone_copy
+from dagpu.backends.cuda.replay.lone_copies import (
+    copy_between,
+    copy_flight,
+    copy_launch,
+    flight_between,
+    launch_between,
+    lone_copy,
+)
 from dagpu.backends.cuda.replay.starts import (
     captured_flight,
     compiled_flight,
@@ -44,7 +52,9 @@ class Executable:
         self.graphs = GraphInstances(plan, devices)
         self._command_lists: CommandListPool | None = None
         """The command lists; None until every kernel is compiled."""
-        self._is_simple = not (self.compiled.reports or len(devices) > 1 or self.graphs.own is not None)
+        self._is_plain = not (self.compiled.reports or self.graphs.own is not None)
+        """True if nothing is read after a run, and its graph is no other plan's."""
+        self._is_simple = self._is_plain and len(devices) == 1
         """True if an idle graph of the plan is launched in any stream: all is on one device, and nothing is read after
         the run."""
         self.flight: Strategy | None = None
@@ -116,8 +126,8 @@ class Executable:
 
     def _keep_arenas(self, most: int) -> None:
         """Let each graph keep its temporaries between its launches if they are of at most this number of bytes."""
-        nbytes = sum([size for _, size in self.compiled.arenas])
-        self.graphs.keeps_arenas = self._is_simple and 0 < nbytes <= most
+        nbytes = sum(map(itemgetter(1), self.compiled.arenas))
+        self.graphs.keeps_arenas = self._is_plain and 0 < nbytes <= most
 
     def freeze(self, memory: list[object]) -> CapturedGraph:
         """Return a graph that is bound to this memory permanently; see `Prepared.freeze`."""
@@ -175,11 +185,18 @@ class Executable:
                 self.flight = copy_flight(compiled, command_lists, copy)
                 ways = [] if self.flight is None else [self.flight]
                 plain = with_graph = (*ways, copy_launch(compiled, command_lists, copy), *plain)
-        if self._is_simple:
+        between = copy_between(compiled, actions) if is_copy and not compiled.copies_host else None
+        if between is not None:
+            self.flight = flight_between(compiled, command_lists, between)
+            ways = [] if self.flight is None else [self.flight]
+            plain = with_graph = (*ways, launch_between(compiled, command_lists, between), *plain)
+        if self._is_simple and between is None:
             with_graph = (idle_graph_launch(compiled, command_lists, graphs), *with_graph)
         if captured is not None:
             self.flight = self._captured_flight(command_lists, captured)
-        elif graphs.own is None and not (compiled.reports or (is_copy and compiled.copies_host)):
+        elif (
+            self.flight is None and graphs.own is None and not (compiled.reports or (compiled.copies_host and is_copy))
+        ):
             self.flight = compiled_flight(compiled, command_lists, graphs)
         if self.flight is not None and self.flight not in plain:
             with_graph = self.flight, *with_graph

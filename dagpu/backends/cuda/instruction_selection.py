@@ -1,20 +1,27 @@
 """Instruction selection: the kernel launch, driver call or host function that each instruction of a plan becomes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias, assert_never, final
 
 from dagpu.backends.cuda.commands.buffers import CompiledPlan
 from dagpu.backends.cuda.commands.command_list import BaseOffset, Kind
-from dagpu.backends.cuda.commands.encoder import Selected, SelectedBuiltin, SelectedCommand, SelectedKernel
+from dagpu.backends.cuda.commands.encoder import (
+    Selected,
+    SelectedBuiltin,
+    SelectedCommand,
+    SelectedConstant,
+    SelectedKernel,
+)
 from dagpu.backends.cuda.commands.library_calls import LibraryCall
 from dagpu.backends.cuda.commands.transfers import PROMPT_IN, CopyIn, CopyOut, host_call
-from dagpu.backends.cuda.driver.driver_protocol import Function, Limits
 from dagpu.backends.cuda.graphs.instances import CapturedGraph, LaunchGraph
-from dagpu.backends.cuda.kernels import fill_and_copy, launch_params
-from dagpu.backends.cuda.kernels.fill_and_copy import LARGE_COPY, BuiltinWork, Memcpy, Memcpy2D, Memset
-from dagpu.backends.cuda.kernels.launch_params import PackedLaunch
+from dagpu.backends.cuda.kernels import fill_and_copy
+from dagpu.backends.cuda.kernels.fill_and_copy import LARGE_COPY, MOST_ADDRESSES, BuiltinWork, Memcpy, Memcpy2D, Memset
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.backends.kernel_text import launch_params
+from dagpu.backends.kernel_text.launch_params import PackedLaunch
+from dagpu.backends.kernel_text.loaded_function import Function, Limits
 from dagpu.common.layout import Layout, contiguous_layout
 from dagpu.handles.device_handles import LibraryBody, UserBody
 from dagpu.ops.initializers import Recipe
@@ -56,6 +63,8 @@ class LaunchFactories:
     """Chooses a kernel or a memcpy that copies one array to another."""
     decide: Callable[[Sequence[int]], BuiltinWork] = fill_and_copy.decide
     """Returns the kernel that decides whether the body of a conditional node runs."""
+    addresses: Callable[[int], BuiltinWork] = fill_and_copy.addresses
+    """Returns the kernel that writes so many addresses of tensors."""
 
 
 LAUNCH_FACTORIES: Final = LaunchFactories()
@@ -196,7 +205,35 @@ class _Selector:
         report = len(self._reports)
         if packed.form.reports:
             self._reports.append(launch)
-        return (SelectedKernel(launch, packed, report),)
+        selected = SelectedKernel(launch, packed, report)
+        if not (spec.lists or spec.constants):
+            return (selected,)
+        return (*self._lists(launch, device), *self._constants(launch, variant, device), selected)
+
+    def _lists(self, launch: Launch, device: CudaDevice) -> Iterator[Selected]:
+        """Yield the launches that write the addresses of lists of tensors to the scratch memory of a launch."""
+        for start, count in launch.kernel.lists:
+            assert launch.scratch is not None, "the addresses are in memory of the launch"
+            for first in range(start, start + count, MOST_ADDRESSES):
+                part = range(first, min(first + MOST_ADDRESSES, start + count))
+                made = self._factories.addresses(len(part))
+                self._want_builtin(device, made)
+                views = [launch.view(number) for number in part]
+                places = [self._place(view.buffer, view.layout.offset) for view in views]
+                out = self._place(launch.scratch.buffer, launch.scratch.layout.offset + 8 * first)
+                yield SelectedBuiltin(launch, made, [out, *places], None)
+
+    def _constants(self, launch: Launch, variant: int, device: CudaDevice) -> Iterator[Selected]:
+        """Yield the copies that set the `__constant__` variables of a launch."""
+        for number, (index, _) in enumerate(launch.kernel.constants):
+            view = launch.view(index)
+            dense = contiguous_layout(view.layout.shape, view.layout.dtype)
+            copy = self._factories.copy(dense, view.layout, by_kernel=not view.layout.contiguous)
+            assert not isinstance(copy, Memcpy2D), "a kernel copies what is strided"
+            if isinstance(copy, BuiltinWork):
+                self._want_builtin(device, copy)
+            source, nowhere = self._place(view.buffer), self._new_base()
+            yield SelectedConstant(launch, variant, number, copy, dense.nbytes, source, nowhere)
 
     def _reach_peers(self, launch: Launch, device: CudaDevice) -> None:
         """Enable the device to read the memory of the other devices that a launch reads."""

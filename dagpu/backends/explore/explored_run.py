@@ -37,6 +37,7 @@ class ExploreRun:
     def __init__(self, script: Script, store: PoisonedStore, exploration: Exploration) -> None:
         self._script = script
         self._store: PoisonedStore | None = store
+        store.seed = exploration.seed
         self._exploration = exploration
         self._outcome = Outcome()
         self.lanes = len(script.lanes)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dagpu.backends.explore.machine import Script
 from dagpu.backends.host.arrays import Account, ArenaRange, HostMemory
+from dagpu.backends.host.cuda_text.launching import RANDOM, Order, texts_run
 from dagpu.backends.host.numpy_execution import check_declared_sight, execute
 from dagpu.common.critical import enter_user_code, restore_section
 from dagpu.common.errors import DagpuError
@@ -163,11 +164,16 @@ class PoisonedStore:
     another run may have its turn in between. `dagpu.backends.explore.machine` gives the reason.
     """
 
-    __slots__ = ("_arenas", "_checked", "_flights", "_given", "_memory", "_own", "_script", "_spare", "_taken")
+    __slots__ = (
+        "_arenas", "_begun", "_checked", "_flights", "_given", "_memory", "_own", "_script", "_spare", "_taken", "seed",
+    )  # fmt: skip
 
     def __init__(self, script: Script, memory: list[object], accounts: Sequence[Account]) -> None:
         plan = script.plan
         self._script = script
+        self._begun = 0
+        self.seed: int | None = None
+        """The seed of the orders of threads and blocks in CUDA texts; None: they run in the usual one."""
         self._taken = frozenset(script.successor.values())
         self._flights: list[list[tuple[int, object, object]]] = [[] for _ in script.lanes]
         self._spare: dict[int, list[HostMemory]] = {}
@@ -231,7 +237,13 @@ class PoisonedStore:
                 memory[buffer] = self._copy(live)
         over = self._written_over(instruction)
         try:
-            execute(instruction, memory)
+            if self.seed is None:
+                execute(instruction, memory, plan=self._script.plan)
+            else:
+                self._begun += 1
+                order = Order(RANDOM, RANDOM, (self.seed * 1009 + self._begun) % (1 << 31))
+                with texts_run(order=order, here=True):
+                    execute(instruction, memory, plan=self._script.plan)
         finally:
             for buffer, live in lent:
                 flight.append((buffer, live, memory[buffer]))

@@ -260,6 +260,11 @@ class HostExchange:
     def await_visitors(self, memory: object) -> None:
         """Do nothing: see `give_out`."""
 
+    @property
+    def visited(self) -> None:
+        """None: see `give_out`."""
+        return
+
     def is_parked(self, memory: object) -> bool:
         """Return False: see `give_out`."""
         return False
@@ -295,6 +300,9 @@ class HostMemoryDriver:
     def memory_info(self) -> tuple[int, int]:
         """Return the free and total memory of the machine in bytes. Free memory can be allocated without swapping."""
         return _machine_memory()
+
+    def memory_for_runs(self, results: Sequence[int]) -> None:
+        """Return None: what a run of the host may take is not limited."""
 
     def memory_used(self) -> int:
         """Return the number of bytes that dagpu's handles and runs hold on this device."""

@@ -7,7 +7,16 @@ from typing import ClassVar, Final, Literal, final
 
 from dagpu.backends.host.arrays import HostMemoryDriver
 from dagpu.backends.host.host_instructions import BoundPlan
-from dagpu.backends.host.host_run import PromptPlan, RunRoom, ThreadedPlan, by_stream, is_prompt, run_batches
+from dagpu.backends.host.host_run import (
+    LastRun,
+    PromptPlan,
+    RunRoom,
+    ThreadedPlan,
+    by_stream,
+    is_lone,
+    is_prompt,
+    run_batches,
+)
 from dagpu.backends.host.plan_devices import DeviceRegistry, streams_of_lanes
 from dagpu.backends.host.worker_threads import WorkerStream
 from dagpu.backends.protocol import Run
@@ -23,7 +32,7 @@ POOL: Final = 64
 """Largest number of streams in the pool of a device. Lanes of a plan with more lanes share streams."""
 
 SPIN_SECONDS: Final = 20e-6
-"""Seconds to poll before sleeping: about the time that it takes to put a thread to sleep and wake it again."""
+"""Seconds for which a wait may block an event loop: less time than to suspend a task and wake it again."""
 
 
 @final
@@ -67,8 +76,8 @@ class HostDriver(HostMemoryDriver):
 
 @final
 class HostBackend:
-    """Runs the host bodies of kernels on worker threads; a small run without code of the user's may be executed by
-    the thread that waits for it. Implements `dagpu.backends.protocol.Backend`."""
+    """Runs the host bodies of kernels on worker threads; a small run, and one of a plan whose last run was short, may
+    be executed by the thread that waits for it. Implements `dagpu.backends.protocol.Backend`."""
 
     __slots__ = ("_devices",)
 
@@ -95,7 +104,7 @@ class HostBackend:
         return PreparedHostPlan(plan, [self._devices.driver(name) for name in plan.devices])
 
     def spin(self) -> float:
-        """Return 20 us, about the time that it takes to put a thread to sleep and wake it again."""
+        """Return 20 us, for which a task blocks the event loop. A thread that waits does not poll."""
         return SPIN_SECONDS
 
 
@@ -112,7 +121,7 @@ def _refuse(index: int) -> None:
 class PreparedHostPlan:
     """A plan and the ways to start its runs. Implements `dagpu.backends.protocol.Prepared`."""
 
-    __slots__ = ("_is_prompt", "_plan", "_prompt", "_room", "_threaded")
+    __slots__ = ("_is_prompt", "_last", "_plan", "_prompt", "_room", "_threaded")
     before_first: ClassVar[None] = None
     """None, because host bodies need no compilation."""
     before_graph: ClassVar[None] = None
@@ -125,8 +134,9 @@ class PreparedHostPlan:
     def __init__(self, plan: Plan, drivers: Sequence[HostDriver]) -> None:
         self._plan = plan
         self._room = RunRoom(plan, [driver.account for driver in drivers])
-        self._threaded = ThreadedPlan(plan, drivers, self._room)
         self._is_prompt = is_prompt(plan)
+        self._last = LastRun() if is_lone(plan) and not self._is_prompt else None
+        self._threaded = ThreadedPlan(plan, drivers, self._room, self._last)
         self._prompt: PromptPlan | None = None
         """The plan for threads that wait for a run, once there is one."""
 
@@ -136,10 +146,11 @@ class PreparedHostPlan:
         Raises:
             OutOfMemoryError: there is too little memory; the run has not begun.
         """
-        if spin and self._is_prompt:
+        last = self._last
+        if spin and (self._is_prompt if last is None else last.is_short):
             prompt = self._prompt
             if prompt is None:
-                prompt = self._prompt = PromptPlan(self._plan, self._room)
+                prompt = self._prompt = PromptPlan(self._plan, self._room, last)
             run = prompt.start(memory, spin)
             if run is not None:
                 return run

@@ -23,7 +23,7 @@ from dagpu.common.errors import ForeignError, KernelBoundsError
 from dagpu.common.layout import Layout, Shape
 from dagpu.common.places import describe
 from dagpu.handles.device_handles import UserBody
-from dagpu.ops.kernel_spec import KernelSpec, Sight
+from dagpu.ops.kernel_spec import IndexBeyond, KernelSpec, Sight
 from dagpu.plans.program import Launch, Tiles, View
 
 # ---- memory that shows what a body writes
@@ -168,10 +168,20 @@ def sight_error(launch: Launch, position: int, index: tuple[int, ...], tile: tup
     )
 
 
-def index_error(launch: Launch, index: int, extent: int) -> KernelBoundsError:
+def index_error(launch: Launch, beyond: IndexBeyond) -> KernelBoundsError:
     """Return the error for an index beyond its axis, in the input of indices of a launch."""
-    kernel = launch.kernel
+    kernel, index, extent = launch.kernel, beyond.index, beyond.extent
     assert kernel.indexed is not None
+    if beyond.after is not None:
+        return KernelBoundsError(
+            f"{kernel.label} at {describe(launch.origin)}: {beyond.starts} has the start {index} after {beyond.after}. "
+            "Give starts that ascend, as those of a csr_matrix do."
+        )
+    if beyond.starts:
+        return KernelBoundsError(
+            f"{kernel.label} at {describe(launch.origin)}: {beyond.starts} has the start {index}, but there are "
+            f"{extent} elements. Give starts from 0 to {extent}."
+        )
     allowed = f"Give indices from {-extent} to {extent - 1}" if extent else "Give no indices"
     return KernelBoundsError(
         f"{kernel.label} at {describe(launch.origin)}: {kernel.indexed.name} has the index {index}, but the axis has "

@@ -3,7 +3,8 @@ by the thread that waits for it.
 
 To hand a run to a worker, and to wake up at its end, takes as long as NumPy takes for a megabyte. Without that, most of
 the time of a small run is that between the calls of NumPy. So each instruction is made ready once, as a function of the
-run's memory, and a run makes no object of its own unless an instruction fails.
+run's memory, and a run makes no object of its own unless an instruction fails. A thread that waits for a worker blocks
+on one lock: polling would keep the GIL, and on one core the core, from the worker.
 
 Invariants of a run. State that several threads may write is written under `_lock`.
     _happened[e]                =>  all steps before the Record of event e in its lane are done or skipped
@@ -13,9 +14,10 @@ Invariants of a run. State that several threads may write is written under `_loc
 import threading
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextvars import Context
+from contextvars import Context, copy_context
 from functools import partial
-from typing import Final, Protocol, assert_never, final
+from math import inf
+from typing import Final, Protocol, TypeAlias, assert_never, final
 
 import numpy as np
 
@@ -26,7 +28,7 @@ from dagpu.backends.host.numpy_execution import execute, generated_call
 from dagpu.backends.host.plan_devices import streams_by_device
 from dagpu.backends.host.worker_threads import WorkerStream, enqueue, process, report_lost
 from dagpu.backends.protocol import COMPLETED, Failure, Run
-from dagpu.common.critical import SIGNALS_SECONDS
+from dagpu.common.critical import SIGNALS_SECONDS, deferred_interrupt, enter_user_code, restore_section
 from dagpu.common.env_vars import MEASURE
 from dagpu.common.places import without_our_frames
 from dagpu.plans.cost_model import DEFAULT_COSTS
@@ -38,12 +40,32 @@ from dagpu.plans.program import HOST, GraphLaunch, HostCall, Instruction, Launch
 
 
 @final
+class LastRun:
+    """How long the last run of a plan took, or may be expected to take."""
+
+    __slots__ = ("seconds",)
+
+    def __init__(self, seconds: float = inf) -> None:
+        self.seconds = seconds
+        """Seconds; infinity if that is not known, or if the run failed or was cancelled."""
+
+    @property
+    def is_short(self) -> bool:
+        """True if the thread that waits for the next run may execute it."""
+        return self.seconds <= SHORT_SECONDS
+
+    def note(self, began: float, outcome: Outcome) -> None:
+        """Note the time of a run that began at this time of `perf_counter`, and ends now."""
+        self.seconds = inf if outcome.abnormal else time.perf_counter() - began
+
+
+@final
 class HostRun:
     """Implements `dagpu.backends.protocol.Run`. Its other methods are called by the workers."""
 
     __slots__ = (
-        "_arenas", "_blocked", "_done", "_gate", "_happened", "_lock", "_memory", "_outcome", "_plan", "_recording",
-        "_remaining", "_wakes",
+        "_arenas", "_blocked", "_done", "_gate", "_happened", "_last", "_lock", "_memory", "_outcome", "_plan",
+        "_recording", "_remaining", "_wakes",
     )  # fmt: skip
     is_launch: bool = False
 
@@ -54,7 +76,10 @@ class HostRun:
         arenas: Sequence[HostMemory],
         batches: int,
         recording: MeasuredRun | KernelTimes | None = None,
+        last: LastRun | None = None,
+        outcome: Outcome | None = None,
     ) -> None:
+        """A run of so many batches: of one, if `last` is to have its time. It may have had an `outcome` before."""
         self._plan: Plan | None = plan
         self._memory: list[object] | None = memory
         self._arenas = arenas
@@ -64,8 +89,10 @@ class HostRun:
         self._blocked: dict[int, list[threading.Lock]] = {}
         self._remaining = batches
         self._done = batches == 0
-        self._outcome = Outcome()
-        self._gate: threading.Event | None = None
+        self._outcome = Outcome() if outcome is None else outcome
+        self._last = last
+        self._gate: threading.Lock | None = None
+        """Held until the run is done, once a thread waits for it. An event takes three times as long."""
         self._wakes: list[Callable[[], None]] = []
         if self._done:
             self._plan = self._memory = None
@@ -87,25 +114,22 @@ class HostRun:
                 return True
             gate = self._gate
             if gate is None:
-                gate = self._gate = threading.Event()
+                gate = threading.Lock()
+                gate.acquire()
+                self._gate = gate
         if timeout is not None:
-            gate.wait(timeout)
+            _pass(gate, timeout)
         else:
-            while not gate.wait(SIGNALS_SECONDS):
-                pass
+            while not self._done:  # also if an exception kept another thread from passing the gate on
+                _pass(gate, SIGNALS_SECONDS)
         return self._done
 
     def poll(self, seconds: float) -> bool:
-        """Poll for the end for at most `seconds`. `sleep(0)` releases the GIL, which the workers need."""
-        deadline = time.perf_counter() + seconds
-        while not self._done:
-            if time.perf_counter() >= deadline:
-                return False
-            time.sleep(0)
-        return True
+        """Block as `wait` does: a thread that polls has the GIL, and perhaps the core, that the workers need."""
+        return self._done or (seconds > 0 and self.wait(min(seconds, threading.TIMEOUT_MAX)))
 
     def succeeds(self, seconds: float) -> bool:
-        """Poll as `poll` does. Return True if all instructions are finished, without a failure."""
+        """Wait as `poll` does. Return True if all instructions are finished, without a failure."""
         return self.poll(seconds) and not self._outcome.abnormal
 
     @property
@@ -148,8 +172,8 @@ class HostRun:
         plan, memory, outcome, arenas = self._plan, self._memory, self._outcome, self._arenas
         assert plan is not None
         assert memory is not None
-        buffers, offsets = plan.buffers, plan.offsets
-        perform: Perform = partial(execute, outcome=outcome)
+        buffers, offsets, last, began = plan.buffers, plan.offsets, self._last, time.perf_counter()
+        perform: Perform = partial(execute, outcome=outcome, plan=plan)
         if self._recording is not None:
             perform = self._recording.around(perform)
         for step in steps:
@@ -176,6 +200,8 @@ class HostRun:
                     memory[step.buffer] = None
                 case _:
                     assert_never(step)
+        if last is not None:
+            last.note(began, outcome)
 
     def fail(self, instruction: Instruction, error: BaseException) -> None:
         """Record the failure of an instruction; what depends on it is skipped."""
@@ -198,7 +224,7 @@ class HostRun:
             self._done = True
             gate, wakes, self._wakes = self._gate, self._wakes, []
         if gate is not None:
-            gate.set()
+            gate.release()
         for wake in wakes:
             try:
                 wake()
@@ -220,6 +246,12 @@ class HostRun:
                 return
             self._blocked.setdefault(event, []).append(gate)
         gate.acquire()
+
+
+def _pass(gate: threading.Lock, seconds: float) -> None:
+    """Wait for at most so many seconds until a gate is open, and leave it open for other threads."""
+    if gate.acquire(timeout=seconds):
+        gate.release()
 
 
 @final
@@ -248,9 +280,10 @@ def run_batches(
     work: Mapping[WorkerStream, Sequence[Step]],
     memory: list[object],
     recording: MeasuredRun | KernelTimes | None = None,
+    last: LastRun | None = None,
 ) -> HostRun:
-    """Start a run of a plan, whose steps are executed in these streams."""
-    run = HostRun(plan, memory, arenas, len(work), recording)
+    """Start a run of a plan, whose steps are executed in these streams: in one, if `last` is to have its time."""
+    run = HostRun(plan, memory, arenas, len(work), recording, last)
     enqueue({stream: Batch(run, steps) for stream, steps in work.items()})
     return run
 
@@ -264,6 +297,11 @@ milliseconds of work."""
 BESIDE_BYTES: Final = 1 << 17
 """The same for a plan of several lanes, which workers would execute beside each other: work that takes less time than
 to hand the lanes to them."""
+
+SHORT_SECONDS: Final = 1e-3
+"""Seconds: the most that the last run of a plan took, if the thread that waits for the next one is to execute it, with
+bodies of the user's. To hand that to a worker takes at most a tenth. While a body computes in C, no signal handler is
+called."""
 
 MEASURED_RUNS: Final = 3
 """Runs of a plan in which host bodies are measured. The first call of a body may do what no later one does."""
@@ -321,9 +359,13 @@ class RunRoom:
 class ThreadedPlan:
     """Starts runs on the workers of streams: the way that is left to every run. A `Strategy`."""
 
-    __slots__ = ("_plan", "_room", "_streams", "_unmeasured")
+    __slots__ = ("_last", "_plan", "_room", "_streams", "_unmeasured")
 
-    def __init__(self, plan: Plan, drivers: Sequence[StreamsOfDevice], room: RunRoom) -> None:
+    def __init__(
+        self, plan: Plan, drivers: Sequence[StreamsOfDevice], room: RunRoom, last: LastRun | None = None
+    ) -> None:
+        """The starts of a plan. `last` is to have the times of its runs, and there is one lane then."""
+        self._last = last
         self._plan = plan
         self._room = room
         self._streams: Callable[[], list[WorkerStream]]
@@ -337,8 +379,8 @@ class ThreadedPlan:
         self._unmeasured = MEASURED_RUNS if MEASURE.get() and DEFAULT_COSTS.guesses(plan) else 0
         """The number of runs to come whose bodies are measured."""
 
-    def start(self, memory: list[object], spin: float) -> Run:
-        """Start a run, and poll it for at most `spin` seconds.
+    def start(self, memory: list[object], _spin: float) -> Run:
+        """Start a run.
 
         Raises:
             OutOfMemoryError: there is too little memory; the run has not begun.
@@ -353,11 +395,7 @@ class ThreadedPlan:
         elif self._unmeasured:
             self._unmeasured -= 1
             measured = KernelTimes(plan)
-        run = run_batches(plan, arenas, work, memory, measured)
-        del arenas
-        if spin:
-            run.poll(spin)
-        return run
+        return run_batches(plan, arenas, work, memory, measured, self._last if measured is None else None)
 
 
 _quiet: Final[list[Context]] = []
@@ -375,19 +413,29 @@ def _quiet_context() -> Context:
         return made
 
 
+_Cut: TypeAlias = tuple[int, BaseException | None]
+"""The number of the step that failed, with its error, or during which the run was cancelled."""
+
+
 @final
 class PromptPlan:
-    """Runs a plan that `is_prompt` by the thread that waits. No lane waits for another one, since the plan's order of
-    steps is one in which they may be executed. A `Strategy`."""
+    """Runs a plan by the thread that waits, if it `is_prompt`, or `is_lone` and its last run was short. No lane waits
+    for another one, since the plan's order of steps is one in which they may be executed. A `Strategy`."""
 
-    __slots__ = ("_calls", "_plan", "_ranges", "_released", "_room", "_steps")
+    __slots__ = ("_calls", "_last", "_plan", "_ranges", "_released", "_room", "_steps")
 
-    def __init__(self, plan: Plan, room: RunRoom) -> None:
+    def __init__(self, plan: Plan, room: RunRoom, last: LastRun | None = None) -> None:
+        """A plan that is not `is_prompt` has a `last`."""
         self._plan = plan
         self._room = room
+        self._last = last
         self._steps = [number for number, step in enumerate(plan.steps) if type(step) is Execute]
         """For each call, the number of its step."""
-        self._calls = [_call_of(step.instruction) for step in plan.steps if type(step) is Execute]
+        call_of = _call_of if last is None else partial(partial, execute, plan=plan)
+        self._calls: list[Callable[..., None]] = [
+            call_of(step.instruction) for step in plan.steps if type(step) is Execute
+        ]
+        """Functions of the run's memory; of its outcome too, in a plan that has a `last`."""
         self._ranges = [
             (step.buffer, plan.buffers[step.buffer].device, plan.offsets[step.buffer], plan.buffers[step.buffer].nbytes)
             for step in plan.steps
@@ -408,34 +456,61 @@ class PromptPlan:
         arenas = self._room.take(memory)
         for buffer, device, offset, nbytes in self._ranges:
             memory[buffer] = ArenaRange(arenas[device], offset, nbytes)
-        context = _quiet_context()
-        failed = context.run(self._execute, memory)
-        _quiet.append(context)
-        if failed is not None:
-            return self._failed(memory, arenas, *failed)
-        for buffer in self._released:
-            memory[buffer] = None
-        return COMPLETED
+        if self._last is None:
+            context = _quiet_context()
+            run = context.run(self._run, memory, arenas)
+            _quiet.append(context)
+        else:
+            run = self._call_user(memory, arenas, self._last)
+        if run is None:
+            for buffer in self._released:
+                memory[buffer] = None
+        return run or COMPLETED
 
-    def _execute(self, memory: list[object]) -> tuple[int, BaseException] | None:
-        """Execute the steps up to one that fails. Return its number and its error; None if all are done."""
-        done = 0
+    def _call_user(self, memory: list[object], arenas: Sequence[HostMemory], last: LastRun) -> HostRun | None:
+        """Run the plan as a worker does: in a copy of this thread's context, with ops refused. A Ctrl-C cancels it.
+        Return as `_run` does."""
+        outcome, hold, began, before = Outcome(), deferred_interrupt(), time.perf_counter(), enter_user_code()
+        try:
+            if hold is not None:
+                hold.set_cancel(outcome.cancel)
+            return copy_context().run(self._run, memory, arenas, outcome)
+        finally:
+            if hold is not None:
+                hold.set_cancel(None)
+            restore_section(before)
+            last.note(began, outcome)
+
+    def _run(
+        self, memory: list[object], arenas: Sequence[HostMemory], outcome: Outcome | None = None
+    ) -> HostRun | None:
+        """Execute the steps. Return a run if one has failed, after those that do not depend on it, or if the run was
+        cancelled; None if all are done. Without an outcome a run is not cancelled."""
+        cut = self._execute(memory, outcome)
+        if cut is None:
+            return None
+        number, error = cut
+        run = HostRun(self._plan, memory, arenas, 1, outcome=outcome)
+        step = self._plan.steps[number]
+        assert type(step) is Execute
+        if error is not None:
+            run.fail(step.instruction, error)
+        Batch(run, self._plan.steps[number + 1 :]).run()
+        return run
+
+    def _execute(self, memory: list[object], outcome: Outcome | None) -> _Cut | None:
+        """Execute the steps up to one that fails, or during which the run is cancelled. Return which; None if all are
+        done. Without an outcome a run is not cancelled."""
+        done, given = 0, () if outcome is None else (outcome,)
         try:
             for call in self._calls:
-                call(memory)
+                call(memory, *given)
+                if outcome is not None and outcome.abnormal:
+                    return self._steps[done], None
                 done += 1
         except BaseException as error:  # as on a worker: it is a failure of the run, which goes on
             return self._steps[done], error
         return None
-
-    def _failed(self, memory: list[object], arenas: Sequence[HostMemory], number: int, error: BaseException) -> Run:
-        """Return a run in which a step failed, after the steps that do not depend on it."""
-        run = HostRun(self._plan, memory, arenas, 1)
-        step = self._plan.steps[number]
-        assert type(step) is Execute
-        run.fail(step.instruction, error)
-        Batch(run, self._plan.steps[number + 1 :]).run()
-        return run
 
 
 def is_prompt(plan: Plan) -> bool:
@@ -447,6 +522,17 @@ def is_prompt(plan: Plan) -> bool:
         and all(map(_calls_no_user, instructions))
         and sum(plan.buffers[number].nbytes for each in instructions for number in (*each.reads, *each.writes))
         <= (PROMPT_BYTES if len(plan.lanes) == 1 else BESIDE_BYTES)
+    )
+
+
+def is_lone(plan: Plan) -> bool:
+    """Return True if the thread that waits for a run may execute it if it is short: it has one lane, no stream of the
+    user's, and calls only bodies of kernels. Functions of `host_map` need a worker, and graphs have their own."""
+    instructions = [step.instruction for step in plan.steps if type(step) is Execute]
+    return (
+        len(plan.lanes) == 1
+        and isinstance(plan.lanes[0].key, int)
+        and not any(isinstance(each, HostCall | GraphLaunch) for each in instructions)
     )
 
 

@@ -116,7 +116,7 @@ class KernelTimes:
         """Put the times into the table. Must be called once, at the end of the run."""
         plan, model = self._plan, DEFAULT_COSTS
         for launch, seconds in self._found:
-            MEASURED.add(plan.devices[launch.device], launch.kernel, model.nbytes(launch, plan), seconds)
+            MEASURED.add(plan.devices[launch.device], launch.kernel, model.size(launch, plan), seconds)
 
 
 FEEDS: Final = "feeds"

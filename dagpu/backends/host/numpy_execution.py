@@ -1,6 +1,7 @@
 """Executes instructions with NumPy. `memory[i]` is buffer i: `HostMemory`, an `ArenaRange`, or a cell's value."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import repeat
 from math import prod
 from typing import Any, Final, Protocol, assert_never, cast
@@ -19,15 +20,19 @@ from dagpu.backends.host.body_checks import (
     places,
     whole,
 )
+from dagpu.backends.host.cuda_text.launching import run_text
+from dagpu.backends.host.cuda_text.text_checks import check_launch, current_checks
 from dagpu.backends.host.failures import Outcome, no_room, out_of_memory
 from dagpu.backends.host.host_instructions import blame, call, source_array
 from dagpu.backends.host.numpy_initializers import write
+from dagpu.common.env_vars import HOST
 from dagpu.common.errors import DagpuError
 from dagpu.common.layout import Layout, as_truth
 from dagpu.common.places import describe, passes_on
 from dagpu.kernels.numpy_twin import cancelled_by
 from dagpu.ops.initializers import with_seed
 from dagpu.ops.kernel_spec import IndexBeyond, KernelSpec
+from dagpu.plans.plan import Plan
 from dagpu.plans.program import (
     Cell,
     CopyDtoD,
@@ -55,15 +60,17 @@ class Launchable(Protocol):
 _UNCANCELLED: Final = Outcome()
 
 
-def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _UNCANCELLED) -> None:
+def execute(
+    instruction: Instruction, memory: list[object], outcome: Outcome = _UNCANCELLED, plan: Plan | None = None
+) -> None:
     """Execute one instruction to its end, or, if `outcome` is cancelled, to the end of the current tile, or of the
-    current part of a body that dagpu has made.
+    current part of a body that dagpu has made; a CUDA text stops anywhere. `plan` is that of the run.
 
     Errors of the user's code are raised, with a note that names the function and where it was called.
     """
     match instruction:
         case Launch():
-            _launch(instruction, memory, outcome)
+            _launch(instruction, memory, outcome, plan)
         case Fill(out=out, recipe=recipe, seed=seed):
             if seed is not None:
                 recipe = with_seed(recipe, cast(int, memory[seed.buffer]))
@@ -86,10 +93,33 @@ def execute(instruction: Instruction, memory: list[object], outcome: Outcome = _
             assert_never(instruction)
 
 
-def _launch(launch: Launch, memory: list[object], outcome: Outcome) -> None:
+def _launch(launch: Launch, memory: list[object], outcome: Outcome, plan: Plan | None) -> None:
+    if has_text(launch.kernel) and (checks := current_checks()) is not None and 0 not in launch.grid:
+        body = None if launch.kernel.host.function is None else partial(_run_whole, launch, memory, outcome)
+        check_launch(checks, launch, memory, plan, body)
+        return
+    if runs_text(launch.kernel):
+        if not run_text(launch, memory, plan=plan, stop=lambda: outcome.cancelled):
+            outcome.stop(launch)
+        return
+    _run_whole(launch, memory, outcome)
+
+
+def _run_whole(launch: Launch, memory: list[object], outcome: Outcome) -> None:
+    """Run a launch by its host body."""
     if launch.kernel.checked:
         check_declared_sight(launch, memory)
     _run_tiles(launch, memory, _listed_numbers(launch, memory), outcome)
+
+
+def runs_text(kernel: KernelSpec) -> bool:
+    """Return true if the host runs the CUDA text of a kernel: it has no other body, or DAGPU_HOST=cuda says so."""
+    return has_text(kernel) and (kernel.host.function is None or HOST.get() == "cuda")
+
+
+def has_text(kernel: KernelSpec) -> bool:
+    """Return true if a kernel is written in CUDA C++."""
+    return kernel.python is None and kernel.library is None and bool(kernel.cuda)
 
 
 def check_declared_sight(launch: Launch, memory: list[object]) -> None:
@@ -128,9 +158,13 @@ def _run_tiles(launch: Launch, memory: list[object], numbers: list[int] | None, 
         _run_generated(launch, memory, outcome)
         return
     arguments: list[Any] = [memory[argument.buffer] if type(argument) is Cell else argument for argument in launch.args]
+    for position, record in kernel.records:
+        arguments[position] = record(arguments[position])
     outputs: list[tuple[int, object, Layout]] = []
     cuts: list[Iterable[TilePlace]] = []
     for position, param in kernel.tensors:
+        if arguments[position] is None:
+            continue
         if not param.form.is_written:
             view: View = arguments[position]
             arguments[position] = input_array(memory[view.buffer], view.layout, kernel, position)
@@ -160,14 +194,29 @@ def _run_generated(launch: Launch, memory: list[object], outcome: Outcome) -> No
     """Call a body that dagpu has made, which may stop before its end once the run is cancelled."""
     if not outcome.cancelled:
         with np.errstate(all="ignore"), cancelled_by(lambda: outcome.cancelled):
-            generated_call(launch)(memory)
+            generated_body(launch)(memory)
     if outcome.cancelled:
         outcome.stop(launch)
 
 
 def generated_call(launch: Launch) -> Callable[[list[object]], None]:
-    """Return the function that calls the body of a launch on the memory of a run, for a body that dagpu has made. Its
+    """Return the function that executes a launch on the memory of a run, for a kernel whose body dagpu has made. Its
     caller ignores floating-point errors."""
+    if 0 in launch.grid:
+        return lambda memory: None
+    body = generated_body(launch)
+
+    def call(memory: list[object]) -> None:
+        if current_checks() is None and not runs_text(launch.kernel):
+            body(memory)
+        else:
+            _launch(launch, memory, _UNCANCELLED, None)
+
+    return call
+
+
+def generated_body(launch: Launch) -> Callable[[list[object]], None]:
+    """Return the function that calls the body of a launch that dagpu has made; see `generated_call`."""
     if 0 in launch.grid:
         return lambda memory: None
     host, fixed = launch.kernel.host, list(launch.args)
@@ -196,9 +245,9 @@ def generated_call(launch: Launch) -> Callable[[list[object]], None]:
 @passes_on
 def _call_body(body: Callable[..., object], arguments: list[Any], launch: Launch) -> None:
     try:
-        returned = body(*arguments)
+        returned = body(*(_with_lists(arguments, launch.kernel) if launch.kernel.lists else arguments))
     except IndexBeyond as error:
-        raise index_error(launch, error.index, error.extent) from None
+        raise index_error(launch, error) from None
     except BaseException as error:
         blame(error, f"the host body of kernel {launch.kernel.label}, launched at {describe(launch.origin)}")
         raise
@@ -208,6 +257,16 @@ def _call_body(body: Callable[..., object], arguments: list[Any], launch: Launch
             f"a value of type {type(returned).__name__}, which is not used. Write the result into the "
             f"output's tile: {_an_output(launch.kernel)}[...] = ..."
         )
+
+
+def _with_lists(arguments: Sequence[Any], kernel: KernelSpec) -> list[Any]:
+    """Return the arguments of a body with each list of tensors as one argument."""
+    found: list[Any] = []
+    at = 0
+    for start, count in kernel.lists:
+        found += [*arguments[at:start], list(arguments[start : start + count])]
+        at = start + count
+    return [*found, *arguments[at:]]
 
 
 def _copy_in(copy: CopyHtoD, memory: list[object]) -> None:

@@ -1,9 +1,12 @@
 """Lowers assignments and deletions: targets are variables, attributes, items, and tuples or lists of these."""
 
+from collections.abc import Sequence
+
 from mypy.nodes import (
     AssignmentStmt,
     AwaitExpr,
     CallExpr,
+    ComparisonExpr,
     ConditionalExpr,
     Context,
     DelStmt,
@@ -22,6 +25,7 @@ from mypy.nodes import (
     StarExpr,
     TempNode,
     TupleExpr,
+    UnaryExpr,
     Var,
 )
 from mypy.operators import op_methods
@@ -35,7 +39,16 @@ from dagpu.mypy_plugin.analysis.operands import is_own_container, lower_iteratio
 from dagpu.mypy_plugin.analysis.origins import Known, Relation, origin_of, origin_of_target, share, share_place
 from dagpu.mypy_plugin.analysis.places import place_of
 from dagpu.mypy_plugin.syntax import targets
-from dagpu.mypy_plugin.typing.type_facts import CONTAINS_FLOWS, CONTAINS_OPS, FLOW, MOVES, OP, class_name, method_name
+from dagpu.mypy_plugin.typing.type_facts import (
+    CONTAINS_FLOWS,
+    CONTAINS_OPS,
+    FLOW,
+    HANDLE,
+    MOVES,
+    OP,
+    class_name,
+    method_name,
+)
 
 
 def declare(b: GraphBuilder, target: Expression, *, element: bool = False) -> None:
@@ -315,6 +328,12 @@ def drops_op(b: GraphBuilder, e: Expression) -> bool:
             return drops_op(b, e.if_expr) or drops_op(b, e.else_expr)
         case OpExpr() if e.op in ("and", "or"):
             return drops_op(b, e.right)
+        case OpExpr():
+            return _is_operator_of_ops(b, e, (e.left, e.right))
+        case UnaryExpr():
+            return _is_operator_of_ops(b, e, (e.expr,))
+        case ComparisonExpr():
+            return _is_operator_of_ops(b, e, e.operands)
         case ListComprehension():
             return drops_op(b, e.generator.left_expr)
         case TupleExpr() | ListExpr():
@@ -325,10 +344,21 @@ def drops_op(b: GraphBuilder, e: Expression) -> bool:
             return False
 
 
+def _is_operator_of_ops(b: GraphBuilder, e: Expression, operands: Sequence[Expression]) -> bool:
+    """Return True if an operator of ops or tensors builds an op. One of a user's class may keep what it returns."""
+    if not b.kind(e) & OP:
+        return False
+    first = operands[0]
+    return bool(b.kind(first) & (HANDLE | OP)) or class_name(b.types.get(first)).startswith(("builtins.", "numpy."))
+
+
 def built_in(b: GraphBuilder, e: Expression) -> Expression | None:
     """Return an assigned expression if it builds an op or a flow, None if it only names one."""
     match e:
-        case CallExpr() | AwaitExpr() | ListComprehension() | TupleExpr() | ListExpr() | DictExpr() | ConditionalExpr():
+        case (
+            CallExpr() | AwaitExpr() | ListComprehension() | TupleExpr() | ListExpr() | DictExpr() | ConditionalExpr()
+            | OpExpr() | UnaryExpr() | ComparisonExpr()
+        ):  # fmt: skip
             return e if drops_op(b, e) else None
         case _:
             return None

@@ -54,6 +54,7 @@ from dagpu.mypy_plugin.analysis.graph import (
     Slot,
     Store,
 )
+from dagpu.mypy_plugin.analysis.handle_operators import lend_handle
 from dagpu.mypy_plugin.analysis.operands import (
     Arguments,
     Operands,
@@ -321,27 +322,7 @@ def _evaluate_receiver(
     exclusive = names.LENDS_SELF.get(callee.name)
     if exclusive is None or not b.kind(receiver) & HANDLE:
         return ask_feed(b, receiver) if callee.name.startswith(_OF_FEED) else b.read(receiver)
-    place = place_of(b, receiver)
-    if place is None:
-        b.read(receiver)
-        place = place_of(b, receiver)  # of what a call has given
-    if place is None:
-        place = Place(b.temporary())
-        b.emit(Store(e, place, None, 0))  # another one in each round of a loop
-        if _is_fresh(b, receiver):
-            b.body.local.add(place.slot)
-    into = b.temporary()
-    b.emit(Lend(e, place, into, exclusive))
-    if b.read_by_generator is not None:
-        b.read_by_generator.append(into)
-    return into
-
-
-def _is_fresh(b: GraphBuilder, e: Expression) -> bool:
-    """Return True if an unnamed handle has no other owner. A container's methods may return a handle that it keeps."""
-    if isinstance(e, CallExpr) and e.analyzed is None:
-        return not callee_of(b, e).name.startswith(("builtins.", "typing.", "collections."))
-    return isinstance(e, AwaitExpr)
+    return lend_handle(b, e, receiver, exclusive=exclusive)
 
 
 def _evaluate_arguments(b: GraphBuilder, e: CallExpr, callee: Callee, operands: Operands, *, own: bool) -> list[Passed]:

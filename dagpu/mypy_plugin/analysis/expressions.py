@@ -1,5 +1,7 @@
 """Lowers expressions other than calls: names, attributes and items, displays, operators, lambdas, comprehensions."""
 
+from typing import Final
+
 from mypy.nodes import (
     AssignmentExpr,
     ComparisonExpr,
@@ -48,6 +50,7 @@ from dagpu.mypy_plugin.analysis.graph import (
     Slot,
     Yield,
 )
+from dagpu.mypy_plugin.analysis.handle_operators import lower_arithmetic, lower_part
 from dagpu.mypy_plugin.analysis.module_facts import Closure, Effect
 from dagpu.mypy_plugin.analysis.operands import (
     Arguments,
@@ -144,6 +147,8 @@ def _index(b: GraphBuilder, e: IndexExpr, by_value: bool) -> Slot | None:
     if e.analyzed is not None:
         return None  # a type application: `trio.open_memory_channel[int]`
     found = lower_operator(b, e, e.base, "__getitem__", [e.index])
+    if found is False:
+        found = lower_part(b, e)
     if found is not False:
         return found
     kind = b.kind(e)
@@ -192,9 +197,12 @@ def _unary(b: GraphBuilder, e: UnaryExpr, by_value: bool) -> Slot | None:
         lower_condition(b, e.expr)
         return None
     found = lower_operator(b, e, e.expr, unary_op_methods.get(e.op, ""))
-    if found is False:
+    if found is False and (found := lower_arithmetic(b, e, [e.expr])) is False:
         b.read(e.expr)
     return found or None
+
+
+_COMPARES: Final = ("<", "<=", ">", ">=", "==", "!=")
 
 
 @expression(ComparisonExpr)
@@ -204,6 +212,8 @@ def _comparison(b: GraphBuilder, e: ComparisonExpr, by_value: bool) -> Slot | No
         found = [one for pair in pairs if (one := lower_binary(b, e, *pair)) is not False]
         if found:
             return b.build(e, found, b.kind(e) & EVERYTHING)
+    if len(e.operators) == 1 and e.operators[0] in _COMPARES and b.kind(e) & OP:
+        return lower_arithmetic(b, e, e.operands) or None
     by_identity = all(operator in ("is", "is not") for operator in e.operators)
     for operand in e.operands:
         if not (by_identity and isinstance(operand, NameExpr) and b.kind(operand) & HANDLE):  # it asks the variable
@@ -285,6 +295,8 @@ def build_alternative(
 def _operator(b: GraphBuilder, e: OpExpr, by_value: bool) -> Slot | None:
     if e.op not in ("and", "or"):
         found = lower_binary(b, e, e.left, e.op, e.right)
+        if found is False and b.kind(e) & OP:
+            found = lower_arithmetic(b, e, [e.left, e.right])
         if found is not False:
             return found
         how = b.how

@@ -402,14 +402,27 @@ class Evaluator:
         return type_ if isinstance(type_, Instance) and type_.type.fullname == names.KERNEL else None
 
     def _call_new(self, call: CallExpr, callee: Expression, kernel: Instance) -> Value:
-        """Evaluate `kernel.new(shape, tile)`."""
+        """Evaluate `kernel.new(shape, tile)`, or `kernel.new(shapes, tiles)` with several outputs."""
         self.visit(op_types.base_kernel(callee))
         given = self._arguments(call, PARAMETERS["new"])
-        shape = as_extents(given.get("shape"))
-        if shape is not None and (checks := self._checks) is not None:
-            checks.check_partition(call, Array(shape), given.get("tile"), arguments_of(call, ()).get("partial"))
-            checks.check_new(call, callee, kernel, shape)
-        return NewOutput(shape, kernel, callee)
+        shape, tile = given.get("shape"), given.get("tile")
+        type_ = get_proper_type(self.type_of(call))
+        if isinstance(type_, Instance) and type_.type.fullname == names.NEW_OUTPUTS:
+            shapes = shape.items if isinstance(shape, Several) else ()
+            tiles = tile.items if isinstance(tile, Several) else ()
+            for number, each in enumerate(shapes):
+                self._check_new(call, callee, kernel, number, each, tiles[number] if number < len(tiles) else None)
+            return value_of_type(type_)
+        self._check_new(call, callee, kernel, 0, shape, tile)
+        return NewOutput(as_extents(shape), kernel, callee)
+
+    def _check_new(
+        self, call: CallExpr, callee: Expression, kernel: Instance, number: int, shape: Value, tile: Value
+    ) -> None:
+        extents = as_extents(shape)
+        if extents is not None and (checks := self._checks) is not None:
+            checks.check_partition(call, Array(extents), tile, arguments_of(call, ()).get("partial"))
+            checks.check_new(call, callee, kernel, extents, number)
 
     def _call_new_output(self, call: CallExpr, made: Value) -> Value:
         """Evaluate a call of what `kernel.new(shape, tile)` returns: an op with a new tensor of that shape."""

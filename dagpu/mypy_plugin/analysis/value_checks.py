@@ -219,9 +219,9 @@ class ValueChecks:
                 alias = _describe_alias(names, outputs, before, index)
                 self._report(f"{_describe_place(callee, name)}: {alias}", place, messages.OUTPUT_PARTITION)
 
-    def check_new(self, call: CallExpr, callee: Expression, kernel: Type, shape: Extents) -> None:
-        """Report a shape with another rank than CUDA declares for the output."""
-        rank = next(iter(kernel_calls.ranks_of(callee, kernel)), None)
+    def check_new(self, call: CallExpr, callee: Expression, kernel: Type, shape: Extents, number: int) -> None:
+        """Report a shape with another rank than CUDA declares for the output of this number."""
+        rank = next(iter(kernel_calls.ranks_of(callee, kernel)[number:]), None)
         if rank is not None and len(shape) != rank:
             what = f"new() has the shape {format_extents(shape)}, so a rank of {len(shape)}"
             cure = "Give that many extents, or declare that rank in CUDA"

@@ -144,8 +144,8 @@ def _source(context: FunctionContext) -> str | None:
     }
     if "abi" in given and _string_of(given["abi"][0]) != "views":
         return None
-    if "cuda" not in given:
-        return None
+    if "cuda" not in given or any(context.args[0]):
+        return None  # with a name, the kernel may be another than the one that the function is named after
     type_, place = given["cuda"]
     text = _string_of(type_)
     if text is None and isinstance(place, NameExpr) and isinstance(place.node, Var):
@@ -289,6 +289,9 @@ def _number_type(formal: Type, api: CheckerPluginInterface) -> Type:
     proper = get_proper_type(formal)
     if isinstance(proper, UnionType):  # Lazy[float], or a number beside the tensors of an expression
         plain = op_types.numbers_in(proper)
+        elements = {op_types.element_of(item) for item in proper.items} - {""}
+        if elements and not any(element.startswith("complex") for element in elements):
+            return api.named_generic_type("builtins.float", [])  # whatever the annotation allows beside real elements
         return make_simplified_union([_number_type(item, api) for item in plain])
     if isinstance(proper, Instance):
         for base, number in _NUMBERS.items():
@@ -306,6 +309,8 @@ def _refuse(context: MethodContext, index: int, formal: Type, actual: Type) -> N
     if op_types.is_fitting(actual, form):
         name, cut = op_types.short_name(element), " before it is cut" if form == "out" else ""
         cure = f"Convert it{cut}: convert(t, {name})"
+        if op_types.element_of(actual).startswith("complex") and not element.startswith("complex"):
+            cure = "Take a real part of it before: array.real(t), array.imag(t), or its size, array.abs(t)"
         context.api.fail(f"{where}: got {got}, but elements of {element} are wanted. {cure}.", place, code=ARG_TYPE)
         return
     wanted = "a Partition" if form == "out" else "a Tensor, SharedTensor, TensorRef or TensorMut"

@@ -164,10 +164,24 @@ def _lifetime_of_argument(given: Type, expression: Expression, api: CheckerPlugi
     return found
 
 
+def _type_operator(context: MethodContext) -> Type:
+    """Return the type of an operator, which borrows if an operand does. mypy takes the `L` of an operator that is an
+    argument of a kernel from the kernel's parameter, which allows a borrow."""
+    op = get_proper_type(context.default_return_type)
+    if not isinstance(op, Instance) or len(op.args) != 3:
+        return context.default_return_type
+    operands = [context.type, *[given for types in context.arg_types for given in types]]
+    borrows = join([lifetime(operand, context.api) for operand in operands])
+    return op.copy_modified(args=[op.args[0], borrows or dagpu_type(names.STATIC, [], context.api), op.args[2]])
+
+
 Form: TypeAlias = Literal["in", "out", "lazy", "number"]
 _OTHERS = {"TupleType": "a tuple", "NoneType": "None", "CallableType": "a function", "LiteralType": "a literal"}
 _BITS = re.compile(r"_(\d+)Bit")
-_KINDS = {"numpy.floating": "float", "numpy.signedinteger": "int", "numpy.unsignedinteger": "uint"}
+_KINDS = {
+    "numpy.floating": "float", "numpy.signedinteger": "int", "numpy.unsignedinteger": "uint",
+    "numpy.complexfloating": "complex",
+}  # fmt: skip
 
 
 def is_handle(type_: Type) -> bool:
@@ -296,14 +310,15 @@ def _dtype_name(scalar: ProperType) -> str:
         return {"bool_": "bool", "generic": ""}.get(scalar.type.name, scalar.type.name)
     width = get_proper_type(scalar.args[0]) if scalar.args else None
     bits = _BITS.fullmatch(width.type.name) if isinstance(width, Instance) else None
-    return "" if bits is None else kind + bits[1]
+    # the width of a complex type is that of a part
+    return "" if bits is None else f"{kind}{int(bits[1]) * (2 if kind == 'complex' else 1)}"
 
 
 def short_name(dtype: str) -> str:
     """Return the name that dagpu exports for a dtype: `f32` for `float32`."""
     if dtype in ("bool", "bfloat16"):
         return "bool_" if dtype == "bool" else "bf16"
-    return dtype.replace("uint", "u").replace("int", "i").replace("float", "f")
+    return dtype.replace("uint", "u").replace("int", "i").replace("float", "f").replace("complex", "c")
 
 
 def describe(type_: Type) -> str:
@@ -370,9 +385,16 @@ FUNCTION_HOOKS: dict[str, Callable[[FunctionContext], Type]] = {names.VALUE: _ty
 METHOD_HOOKS: dict[str, Callable[[MethodContext], Type]] = {
     f"{names.PIPELINE}.__call__": _type_pipeline_call,
     names.NEW_OUTPUT_CALL: type_new_output,
+    names.NEW_OUTPUTS_CALL: type_new_output,
     names.EXPRESSION_CALL: type_new_output,
     names.REDUCED_EXPRESSION_CALL: type_new_output,
     names.FOREIGN_FUNCTION_CALL: type_new_output,
+    # mypy names the method of an operator by the class of the operand.
+    **{
+        f"{owner}.__{method}__": _type_operator
+        for owner in (names.TENSOR, names.SHARED_TENSOR, names.TENSOR_REF, names.TENSOR_MUT, names.DEVICE_OP)
+        for method in names.OPERATOR_METHODS
+    },
     f"{names.DEVICE_OP}.unzip": _type_unzip,
     f"{names.DEVICE_OP}.first": _type_part(0),
     f"{names.DEVICE_OP}.last": _type_part(-1),

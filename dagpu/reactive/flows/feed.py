@@ -1,7 +1,7 @@
 """`Feed`, an open flow, and the block that owns its tasks."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Generic, NoReturn, Self, TypeVar, final
@@ -9,6 +9,8 @@ from typing import Generic, NoReturn, Self, TypeVar, final
 import trio
 
 from dagpu.backends.host.measuring import SpanTrack, track_maker
+from dagpu.common.compiled import READER, teach
+from dagpu.common.containers import own_containers
 from dagpu.common.places import Origin, describe, without_our_frames
 from dagpu.handles import copy_error
 from dagpu.ops.svg import text_in_page
@@ -40,7 +42,8 @@ class Feed(Generic[_T_co]):
         self._clock = clock
         self.origin = origin
         """The place where the flow was opened."""
-        self._asked = False
+        self._asked: tuple[float, FlowStage[_T_co]] | None = None
+        """When a task has asked for the next value, which it waits for, and whom; None if no task does."""
         self.stats = stats
         """The numbers of this feed so far. They remain after the block."""
 
@@ -82,26 +85,32 @@ class Feed(Generic[_T_co]):
             without_our_frames(error)
             raise
 
-    async def _next(self) -> _T_co:
-        stage, stats = self._stage, self.stats
-        if stage is None:
-            self._refuse_closed()
-        if self._asked:
-            raise trio.BusyResourceError(
-                f"two tasks ask the feed opened at {describe(self.origin)}. Open the flow twice, or share what it "
-                "computes with op.shared()."
-            )
-        self._asked = True
-        asked = self._clock()
+    async def _next(self, landing: Awaitable[_T_co] | None = None) -> _T_co:
+        """Return the next value. With `landing` the compiled reader has asked for it, and has launched its update."""
+        stats = self.stats
+        if landing is None:
+            if self._stage is None:
+                self._refuse_closed()
+            if self._asked is not None:
+                raise trio.BusyResourceError(
+                    f"two tasks ask the feed opened at {describe(self.origin)}. Open the flow twice, or share what it "
+                    "computes with op.shared()."
+                )
+            self._asked = self._clock(), self._stage
+        assert self._asked is not None
+        asked, stage = self._asked
         try:
-            await trio.lowlevel.checkpoint_if_cancelled()
-            value = await stage.next()
+            if landing is None:
+                await trio.lowlevel.checkpoint_if_cancelled()
+                value = await stage.next()
+            else:
+                value = own_containers(await landing)
         except StopAsyncIteration as error:
             raise self._ends_wrongly("StopAsyncIteration", "async for", "await anext(iterator, None)") from error
         except trio.EndOfChannel as error:
             raise self._ends_wrongly("trio.EndOfChannel", "a loop over next()", "await anext(channel, None)") from error
         finally:
-            self._asked = False
+            self._asked = None
             now = self._clock()
             stats.count_call(asked, now)
         stats.hand_over(stage.since, now)
@@ -109,6 +118,15 @@ class Feed(Generic[_T_co]):
             end = time.perf_counter()
             self._track.add(f"value {stats.values}", end - (now - stage.since), end)
         return value
+
+    @trio.lowlevel.enable_ki_protection
+    async def _go_on(self, landing: Awaitable[_T_co]) -> _T_co:
+        """Wait for an update that the compiled reader has launched, and return its value."""
+        try:
+            return await self._next(landing)
+        except BaseException as error:
+            without_our_frames(error)
+            raise
 
     def _ends_wrongly(self, name: str, reader: str, default: str) -> RuntimeError:
         """Return the error in place of one of a function, of this name, which means the end to a reader."""
@@ -139,6 +157,12 @@ class Feed(Generic[_T_co]):
 
     def __repr__(self) -> str:
         return f"<{'closed ' if self._stage is None else ''}Feed opened at {describe(self.origin)}>"
+
+
+teach(feed=Feed, own_containers=own_containers)
+if READER is not None:  # as `DeviceOp.sync`
+    Feed.next = READER.next_method(Feed, Feed.next)  # type: ignore[method-assign]  # the same, in C
+    Feed.__anext__ = READER.anext_method(Feed, Feed.__anext__)  # type: ignore[method-assign]  # the same, in C
 
 
 @final

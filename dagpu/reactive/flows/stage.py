@@ -103,6 +103,11 @@ _LATEST: Final = 1024
 class Stats:
     """Numbers of an open flow so far. Times are in seconds, on trio's clock; memory is in bytes."""
 
+    __slots__ = (
+        "_handed", "_latencies", "_left", "_waited_for_consumer", "_waited_for_producer", "in_flight", "kept_bytes",
+        "launched", "reused", "skipped", "values",
+    )  # fmt: skip
+
     def __init__(self) -> None:
         self.values: int = 0
         """The number of values handed out."""

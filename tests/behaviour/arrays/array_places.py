@@ -2,10 +2,20 @@
 
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagpu import Tensor, from_host
+from dagpu.backends.host.numpy_initializers import write
+from dagpu.ops.initializers import Uniform
+
+
+def drawn(recipe: Uniform, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return the numbers of a recipe, computed by itself."""
+    found = np.empty(shape, dtype)
+    write(recipe, found)
+    return found
 
 
 class Cut(NamedTuple):

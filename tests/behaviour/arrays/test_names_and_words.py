@@ -1,6 +1,7 @@
 """What the functions of `dagpu.array` say and take beside their values: NumPy's names, types of other names, numbers
 out of range, overflow without a word, strides that no step makes."""
 
+import math
 import re
 import warnings
 from typing import Any
@@ -15,6 +16,7 @@ from dagpu import (
     KernelArgumentError,
     ShapeError,
     array,
+    c64,
     convert,
     expr,
     f16,
@@ -28,7 +30,8 @@ from dagpu import (
     u8,
     zeros,
 )
-from dagpu.arrays.numpy_names import NUMPY_NAMES, PACKAGE_NAMES
+from dagpu.arrays.numpy_names import LEFT_OUT, NUMPY_NAMES, OPERATORS, PACKAGE_NAMES
+from tests.project.docs.made.names_page import PAGE, page
 
 anyhow: Any = array
 anypackage: Any = dagpu
@@ -42,8 +45,50 @@ def test_a_name_of_numpys_leads_to_the_name_here(name: str) -> None:
         getattr(array, name)
     text = str(caught.value)
     assert text.startswith(f"module 'dagpu.array' has no attribute {name!r}. Write ")
-    ours = re.search(r"Write array\.(\w+)\.$", text)
-    assert ours is None or ours[1] in array.__all__
+    check_names(text.partition(". Write ")[2])
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_name_that_is_left_out_says_why(name: str) -> None:
+    """And what to do."""
+    assert name not in array.__all__
+    with pytest.raises(AttributeError) as caught:
+        getattr(array, name)
+    text = str(caught.value)
+    assert re.match(rf"module 'dagpu.array' has no attribute '{name}'. (It|The shape of its result) ", text)
+    check_names(text.partition("attribute ")[2])
+
+
+def check_names(text: str) -> None:
+    """Assert that what a text names of the package exists."""
+    assert set(re.findall(r"array\.(\w+)", text.replace("dagpu.array", ""))) <= set(array.__all__)
+    assert set(re.findall(r"dagpu\.(\w+)", text)) <= {*dagpu.__all__, "array"}
+
+
+def test_each_function_of_numpy_and_of_the_array_api_has_an_answer() -> None:
+    """It is here by its name, has another one, or says why it is left out; the guide has the counts of the three."""
+    functions = {n for n in np.__all__ if callable(getattr(np, n)) and not isinstance(getattr(np, n), type)}
+    functions |= {n for n in np.linalg.__all__ if n != "LinAlgError"} | set(np.fft.__all__)
+    assert sorted(functions - {*array.__all__, *NUMPY_NAMES, *LEFT_OUT}) == []
+    assert not NUMPY_NAMES.keys() & LEFT_OUT.keys()
+    assert PAGE.read_text(encoding="utf-8") == page(), "python -m tests.project.docs.made.names_page writes it"
+
+
+def test_expressions_for_names_of_numpys_are_right() -> None:
+    """Each that an error names can be traced."""
+    texts = [found[0] for cure in NUMPY_NAMES.values() if (found := re.search(r"expr\((\w+(, )?)+\)\(.*\)$", cure))]
+    names = {"array": array, "expr": expr, "f32": f32, "i32": i32, "c64": c64, "bool_": np.bool_, "math": math}
+    for text in texts:
+        eval(text, names)
+    assert len(texts) > 10
+
+
+@pytest.mark.parametrize("text", sorted(set(OPERATORS.values())))
+def test_operators_for_names_of_numpys_are_right(text: str) -> None:
+    """Each that an error names runs, of masks, of whole numbers or of floats."""
+    of_bits = any(sign in text for sign in ("&", "|", "^", "~", "<<", ">>"))
+    operands = {name: full((3,), 2, i32 if of_bits else f32).sync().share() for name in "xy"}
+    eval(text, {"array": array, "math": math, **operands}).sync()
 
 
 @pytest.mark.parametrize("name", [*PACKAGE_NAMES, "sum", "where"])

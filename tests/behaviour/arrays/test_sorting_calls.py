@@ -20,10 +20,9 @@ from dagpu import (
     value,
     zeros,
 )
-from dagpu.backends.host.numpy_initializers import write
 from dagpu.ops.initializers import DROPOUT_STREAM, PERMUTATION_STREAM
 from dagpu.testing import Uniform
-from tests.behaviour.arrays.array_places import cut
+from tests.behaviour.arrays.array_places import cut, drawn
 from tests.simulated.each_device import where as where
 from tests.support.reused_ops import no_plans_yet as no_plans_yet
 from tests.support.reused_ops import traces
@@ -102,13 +101,6 @@ def test_sorts_in_plans_and_pipelines(where: Any) -> None:
         values, places = [each.to_host().sync() for each in five(from_host(y).sync().share()).sync()]
         np.testing.assert_array_equal(values, -np.sort(-np.maximum(y, -5))[:, :5])
         np.testing.assert_array_equal(np.take_along_axis(np.maximum(y, -5), places, 1), values)
-
-
-def drawn(recipe: Uniform, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return the numbers of a recipe, computed by itself."""
-    found = np.empty(shape, dtype)
-    write(recipe, found)
-    return found
 
 
 def test_a_permutation_without_a_seed_is_another_in_each_run(where: Any) -> None:

@@ -115,6 +115,7 @@ ELSEWHERE = {
         "tests/behaviour/errors/cures/ has each refusal",
     ),
     **dict.fromkeys(("Plan.to_svg", "Plan.save_svg", "Plan.save_memory_svg"), "cures/running.py has each refusal"),
+    "Kernel.check": "it takes the arguments of a call: tests/behaviour/cuda_text",
     "Kernel.compile": "it needs a compiler: tests/unit/backends/cuda/compile",
     "Kernel.new": "tests/unit/kernels/test_new_outputs.py",
     "in_trio": "tests/behaviour/flows/test_asyncio_guest.py",
@@ -164,6 +165,7 @@ ELSEWHERE = {
             "CostModel.machine",
             "CostModel.nbytes",
             "CostModel.seconds",
+            "CostModel.size",
             "CostModel.times",
         ),
         "policies call it with their program",
@@ -192,8 +194,15 @@ MESH = Mesh(["host:0", "host:1"])
 MESH_CALLS: dict[str, Public] = {
     "Spread": Public(
         Spread,
-        lambda: {"mesh": MESH, "streams": 2, "costs": CostModel(), "shun_moves": 0.3, "memory_limit": None},
-        {"streams": ("number",), "shun_moves": POSITIVE, "memory_limit": ("None", "number")},
+        lambda: {
+            "mesh": MESH,
+            "streams": 2,
+            "costs": CostModel(),
+            "shun_moves": 0.3,
+            "memory_limit": None,
+            "runs": 10,
+        },
+        {"streams": ("number",), "shun_moves": POSITIVE, "memory_limit": ("None", "number"), "runs": POSITIVE},
     ),
     "Mesh": Public(
         Mesh,

@@ -75,7 +75,12 @@ def test_a_device_error_carries_its_code() -> None:
 
 @kernel(cuda="__global__ void flat(Tile<float, 1> y, View<const float, 1> x) {}")
 def flat(y: Out[f32], x: In[f32]) -> None:
-    """A kernel with no host body."""
+    """A kernel that is never run."""
+
+
+@kernel(cuda='__global__ void broken(Tile<float, 1> y) { asm("bar.sync 0;"); }')
+def broken(y: Out[f32]) -> None:
+    """A kernel whose text runs on a GPU alone."""
 
 
 loose: Any = flat
@@ -220,9 +225,9 @@ ON_HOST: list[tuple[Callable[[], object], str, list[str]]] = [
         ["host:0: no room for 4,611,686,018,427,387,904 bytes", "Fill at", "Drop handles"],
     ),
     (
-        lambda: flat(ones((4,)).partition((4,)), ones((4,))).sync(),
-        "DagpuError",
-        ["no host body", "launched at", "@flat.host"],
+        lambda: broken(ones((4,)).partition((4,))).sync(),
+        "CompileError",
+        ["cannot run on the host", "declared at", "inline assembly", "@broken.host"],
     ),
 ]
 NOWHERE: list[tuple[Callable[[], object], str, list[str]]] = [

@@ -431,9 +431,18 @@ TABLE: dict[str, Public] = {
         {"start": ("None",), "stop": ("None",), "step": ("None",)},
         says="written",
     ),
-    "Tensor.slice": Public(by_place(asked_of("slice", of=tensor)), lambda: {"part": slice(1, 3)}),
-    "TensorRef.slice": Public(by_place(asked_of("slice", of=LENT)), lambda: {"part": slice(1, 3)}),
+    **{
+        f"{kind}.slice": Public(
+            by_place(asked_of("slice", of=of)), lambda: {"part": slice(1, 3)}, {"part": ("None", "number", "negative")}
+        )
+        for kind, of in (("Tensor", tensor), ("SharedTensor", SHARED), ("TensorRef", LENT), ("TensorMut", WRITTEN))
+    },
     "Tensor.view": Public(asked_of("view", of=tensor), lambda: {"shape": (2, 2)}, {"shape": ("negative",)}),
+    **{
+        f"{kind}.view": Public(asked_of("view", of=of), lambda: {"dtype": dagpu.i32})
+        for kind, of in (("SharedTensor", SHARED), ("TensorRef", LENT), ("TensorMut", WRITTEN))
+    },
+    "DeviceOp.view": Public(asked_of("view"), lambda: {"dtype": dagpu.i32}),
     "CudaGraph.scope": Public(
         CudaGraph.scope,
         lambda: {"stream": current_device().stream()},
@@ -474,8 +483,8 @@ TABLE: dict[str, Public] = {
     ),
     "ListSchedule": Public(
         lambda **given: placed(ListSchedule(**given)),
-        lambda: {"streams": 2, "memory_limit": None, "costs": CostModel()},
-        {"streams": ("number",), "memory_limit": ("None", "number")},
+        lambda: {"streams": 2, "memory_limit": None, "costs": CostModel(), "runs": 10},
+        {"streams": ("number",), "memory_limit": ("None", "number"), "runs": ("number", "fraction")},
     ),
     **MESH_CALLS,
     **MESH_OPS,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import trio
 
-from dagpu import batch, current_device, cutoff, from_host, observe, source, zip_ops
-from tests.behaviour.live.live_kernels import Op, array, blended, gathered
+from dagpu import batch, current_device, cutoff, from_host, observe, ones, source, zeros, zip_ops
+from tests.behaviour.live.live_kernels import N, Op, array, blended, gathered
 from tests.behaviour.live.live_trials import MACHINES, Trial, explored, machine, same
 
 
@@ -124,3 +124,85 @@ def test_what_a_trace_that_no_longer_fits_has_made_is_not_kept() -> None:
             level.set(float(number))
             count.set(2 * number + 2)
         trial.check()
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_a_trace_keeps_what_a_change_of_another_source_needs(kind: str) -> None:
+    """An array that has not changed since the trace before is a constant to this one, as its closure is not called.
+    What its next change needs stays all the same, so each of its changes costs as much as the first one."""
+
+    async def main() -> None:
+        given: Any
+        level: Any
+        given, level = source(array(1)), source(1.0)
+        kept = gathered(ones((N,)).shared())
+        waits = blended(zeros((N,)).shared(), zeros((N,)).shared(), level).to_host().then(from_host)
+        op = zip_ops(blended(given.then(from_host), kept, 0.5).to_host(), waits.to_host())
+        ran: dict[Any, list[int]] = {given: [], level: []}
+        async with observe(op) as feed:
+            await feed.next()
+            for number, changed in enumerate((given, level, given, level, level, given), 2):
+                before = feed.stats.launched
+                changed.set(array(number) if changed is given else float(number))
+                assert same(await feed.next(), await op)
+                ran[changed].append(feed.stats.launched - before)
+        assert all(len(set(counts)) == 1 for counts in ran.values()), ran
+
+    run(kind, main)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_a_later_stage_keeps_what_depends_on_less_than_its_reader(kind: str) -> None:
+    """What an earlier stage has made depends on what it was made of, and not on every source: so the kernel that reads
+    it alone does not run again for a change of a number that only its reader takes."""
+
+    async def main() -> None:
+        given: Any
+        given, level = source(array(1)), source(1.0)
+        t = given.then(from_host).shared()
+        inner = blended(t, gathered(t).share(), level).share().shared()
+        op = t.to_host().map(lambda x: float(x[0])).then(lambda v: blended(inner, t, v)).to_host()
+        async with observe(op) as feed:
+            await feed.next()
+            for number in range(2, 6):
+                before = feed.stats.launched
+                level.set(float(number))
+                assert same(await feed.next(), await op)
+                assert feed.stats.launched - before == 3  # both kernels of the number, and the copy
+                given.set(array(number))
+                assert same(await feed.next(), await op)
+
+    run(kind, main)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_what_a_closure_puts_into_its_op_is_freed(kind: str) -> None:
+    """The op holds the tensor that the closure was given. Once it is evaluated, nothing does, though the trace goes on
+    with a later stage."""
+
+    async def main() -> None:
+        given = source(array(1))
+        early = given.then(from_host).then(lambda t: gathered(t.share())).to_host()
+        async with observe(early.then(from_host).to_host()) as feed:
+            for number in range(3):
+                await feed.next()
+                assert feed.stats.kept_bytes == 0
+                given.set(array(number + 2))
+
+    run(kind, main)
+
+
+@pytest.mark.parametrize("kind", MACHINES)
+def test_what_a_later_stage_copies_to_the_host_is_freed(kind: str) -> None:
+    """It is no result, though what waits for it has had it."""
+
+    async def main() -> None:
+        given = source(array(1))
+        late = given.then(from_host).to_host().then(lambda numbers: gathered(from_host(numbers)))
+        async with observe(late.to_host()) as feed:
+            for number in range(3):
+                await feed.next()
+                assert feed.stats.kept_bytes == 0
+                given.set(array(number + 2))
+
+    run(kind, main)

@@ -3,6 +3,7 @@
 import signal
 import threading
 from collections.abc import Callable
+from math import inf
 from typing import Any, Final, final
 
 import pytest
@@ -10,6 +11,7 @@ import trio
 import trio.testing
 
 from dagpu import DeviceOp, ones, value, zeros
+from dagpu.backends.host import host_run
 from dagpu.common.critical import in_section
 from dagpu.runtime import trio_waits
 from tests.behaviour.promises.interrupting import (
@@ -134,14 +136,24 @@ def test_a_trace_whose_task_is_cancelled_calls_no_other_closure() -> None:
 
 
 @pytest.mark.parametrize("as_graph", [False, True])
-def test_an_interrupt_stops_a_launch_between_two_tiles(cancelled: threading.Event, as_graph: bool) -> None:
-    """On the host the tile that is being computed is finished, and no other of the launch is begun."""
+@pytest.mark.parametrize("here", [False, True])
+def test_an_interrupt_stops_a_launch_between_two_tiles(
+    cancelled: threading.Event, here: bool, as_graph: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the host the tile that is being computed is finished, and no other of the launch is begun, by a worker or by
+    the thread that waits."""
+    monkeypatch.setattr(host_run, "SHORT_SECONDS", inf if here else 0.0)
     main = threading.get_ident()
     y = zeros((64,)).sync()
-    op: DeviceOp[Any, Any, Any] = tiles(y.borrow_mut().partition((1,)), 1)
+
+    def made() -> DeviceOp[Any, Any, Any]:
+        return tiles(y.borrow_mut().partition((1,)), 1)
+
+    made().sync()
+    op = made()
     if as_graph:
         op = op.graph().launch()
-        began.clear()
+    began.clear()
 
     def press() -> None:
         signal.pthread_kill(main, signal.SIGINT)

@@ -2,7 +2,7 @@
 
 A trace function stands for the user's finger: when a chosen line of dagpu is about to run, it raises SIGINT, as a
 terminal would, and Python calls whatever handler is installed. Each distinct line is tried where runs begin and end,
-and every few lines elsewhere. A line that several ways of running pass is tried in every eighth of them, at least in
+and every few lines elsewhere. A line that several ways of running pass is tried in every twelfth of them, at least in
 one, and each device begins with another. `DAGPU_DEEP=1` tries it in every second of them, and `DAGPU_EVERY_LINE=1`
 tries every line in all of them.
 """
@@ -90,7 +90,7 @@ WAYS: Final[Ways] = {
     **{name: blocking(build) for name, build in OPS.items()},
     **{f"{name} in a task": in_a_task(build) for name, build in OPS.items()},
 }
-FEW: Final = 1 if EVERY else 2 if DEEP else 8
+FEW: Final = 1 if EVERY else 2 if DEEP else 12
 """Of the ways that pass a line, every so many-th is interrupted there."""
 
 

@@ -36,7 +36,7 @@ from dagpu import (
     value,
     zeros,
 )
-from dagpu.kernels.cuda_signature import SPELLINGS
+from dagpu.kernels.cuda_types import SPELLINGS
 
 TYPES: dict[str, Any] = {
     np.dtype(scalar).name: scalar

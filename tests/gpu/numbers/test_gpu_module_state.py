@@ -124,26 +124,3 @@ def test_a_constant_array_with_an_initialiser(cuda: Device) -> None:
 
     op = filtered(empty((4,), f32).partition((4,))).first().unpartition()
     assert op.to_host().sync().tolist() == [1, 2, 3, 4]
-
-
-@kernel(
-    abi="pointers",
-    block=256,
-    cuda="""
-#include <cooperative_groups.h>
-extern "C" __global__ void sum_all(float* partial, const float* in, int n) {
-    auto grid = cooperative_groups::this_grid();
-    for (int i = grid.thread_rank(); i < n; i += grid.size()) partial[blockIdx.x] += in[i];
-    grid.sync();
-}""",
-)
-def sum_all(partial: Out[f32], inp: In[f32], n: int) -> None:
-    """A kernel whose blocks wait for each other."""
-
-
-def test_a_kernel_that_waits_for_its_grid_is_refused(cuda: Device) -> None:
-    """Its call says why, and the device works afterwards."""
-    x = from_host(np.ones(N, f32)).sync().share()
-    with pytest.raises(KernelArgumentError, match="cooperative launch"):
-        sum_all.grid(32)(empty((32,), f32).partition((32,)), x, N)
-    assert float(one(x).to_host().sync()[0]) == N

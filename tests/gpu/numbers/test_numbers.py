@@ -29,9 +29,9 @@ from dagpu import (
     use_device,
     zeros,
 )  # fmt: skip
-from dagpu.common.layout import SUPPORTED
+from dagpu.common.layout import COMPLEX, SUPPORTED
 
-DTYPES: list[Any] = sorted((dtype.type for dtype in SUPPORTED), key=str)
+DTYPES: list[Any] = sorted((dtype.type for dtype in SUPPORTED - COMPLEX), key=str)
 FLOATS: list[Any] = [f16, bf16, f32, f64]
 BITS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 """Of a significand."""

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 import dagpu
+from dagpu import grad as gradients
 from dagpu.entry.public import BY_NAME_ONLY
 from tests.support.doc_pages import DOCS
 
@@ -21,14 +22,18 @@ ENTRY: Final = re.compile(r"^\.\. (?:auto|py:)(?P<kind>\w+):: (?P<name>dagpu[\w.
 
 
 def documented() -> dict[str, str]:
-    """Return the kind of each entry of the reference by its name. Those of `dagpu.array` are members of a module."""
+    """Return the kind of each entry of the reference by its name. Those of modules are members of these."""
     found = {match["name"]: match["kind"] for match in ENTRY.finditer(TEXT)}
-    return found | {f"dagpu.array.{name}": "function" for name in dagpu.array.__all__}
+    classes = {f"dagpu.grad.{name}": "class" for name in ("Parameterized", "Rule")}
+    derivatives = {f"dagpu.grad.{name}": "function" for name in gradients.__all__}
+    return found | {f"dagpu.array.{name}": "function" for name in dagpu.array.__all__} | derivatives | classes
 
 
 def named(name: str) -> Any:
     """Return the object of a full name."""
     module, _, last = name.rpartition(".")
+    if documented().get(name) == "module":
+        return importlib.import_module(name)
     try:
         return getattr(importlib.import_module(module), last)
     except ImportError:

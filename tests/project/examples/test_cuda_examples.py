@@ -29,7 +29,7 @@ def test_an_example_runs_on_a_gpu_unchanged(
     assert "on cuda:0" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["kmeans", "pagerank", "spectrum", "top_five"])
+@pytest.mark.parametrize("name", ["canny", "kmeans", "pagerank", "spectrum", "top_five"])
 def test_an_example_of_arrays_runs_on_a_gpu_unchanged(name: str) -> None:
     """All its assertions hold there too, nothing is read before it is written; the transforms are calls of cuFFT."""
     (script,) = (main_of(script) for script in SCRIPTS if script.stem == name)

@@ -1,8 +1,8 @@
-"""examples/decode: its CUDA C++ kernels run on the CPU, against their host bodies; its sizes; other shapes."""
+"""examples/decode: its CUDA C++ kernels run on the host, against their host bodies; its sizes; other shapes."""
 
 import dataclasses
 import re
-import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,18 +10,16 @@ import numpy as np
 import pytest
 
 from dagpu import bf16, f32, from_host, use_device
-from dagpu.backends.cuda.kernels.launch_params import macros, pack
 from dagpu.backends.host import host_run
 from dagpu.backends.host.arrays import writable_array
+from dagpu.backends.host.cuda_text.launching import run_text
 from dagpu.backends.host.numpy_execution import execute
-from dagpu.testing import Instruction, KernelSpec, Launch, Limits, Tiles, View
-from tests.emulation import HERE, Emulation, emulation, shared_folder
+from dagpu.testing import Instruction, KernelSpec, Launch, Tiles
 from tests.simulated.cuda import driver
 from tests.simulated.runs import fresh_machine as fresh_machine
 from tests.support.example_scripts import example
-from tests.unit.backends.cuda.kernels.emulated_prelude import PRELUDE, in_namespace, nvcc
+from tests.unit.backends.cuda.kernels.prelude_texts import in_namespace, nvcc
 
-H200 = Limits(1024, (1024, 1024, 64), (2**31 - 1, 65535, 65535), 232_448, 49_152)
 LINEAR = {"project_qkv", "attend"}  # their tiles have four axes, a grid of CUDA's three
 PREFETCH = """asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes)
                  : "memory");"""
@@ -49,22 +47,7 @@ def specs_of(model: Any) -> list[KernelSpec]:
     return [(found | {"pick": pick})[name].spec for name in NAMES]
 
 
-# ---- the CUDA text on the CPU
-
-
-def entry_of(spec: KernelSpec, element: "np.dtype[Any]") -> str:
-    return f"{spec.name}_{element.name}"
-
-
-def emulated_text(spec: KernelSpec, element: "np.dtype[Any]") -> str:
-    """One kernel's source as C++, in a namespace of its own."""
-    name = entry_of(spec, element)
-    define, undefine = ("#define DAGPU_LINEAR_GRID", "#undef DAGPU_LINEAR_GRID") if spec.name in LINEAR else ("", "")
-    source = spec.cuda.replace("extern __shared__ float4 staged[];", "static float4 staged[3072];")
-    source = source.replace(PREFETCH, "emulation::ask_for(from, bytes);")
-    prelude = PRELUDE.replace("#pragma once\n", "")
-    entry = f"EMULATED_TOGETHER({name}, ({name}_text::{spec.name}))"
-    return f"{define}\nnamespace {name}_text {{\n{prelude}\n{source}\n}}\n{undefine}\n{entry}\n"
+# ---- the CUDA text on the host
 
 
 class Compared(NamedTuple):
@@ -81,42 +64,22 @@ class Compared(NamedTuple):
 class Device:
     """Executes launches by their CUDA text, and holds what comes of it against the host body."""
 
-    def __init__(self, emulated: Emulation, element: "np.dtype[Any]") -> None:
-        self.emulated = emulated
-        self.element = element
+    def __init__(self) -> None:
         self.compared: list[Compared] = []
-        self.turn = threading.Lock()  # the emulation has one set of threads
 
     def __call__(self, instruction: Instruction, memory: list[object], **_: object) -> None:
         if not isinstance(instruction, Launch):
             execute(instruction, memory)
             return
-        with self.turn:
-            before = [array.copy() for array in outputs(instruction, memory)]
-            execute(instruction, memory)
-            expected = [array.copy() for array in outputs(instruction, memory)]
-            for array, old in zip(outputs(instruction, memory), before, strict=True):
-                array[...] = old
-            self.launch(instruction, memory)
-            for array, wanted in zip(outputs(instruction, memory), expected, strict=True):
-                self.compared.append(
-                    Compared(instruction.kernel.name, array.shape[2:3] == (2,), distance(array, wanted))
-                )
-
-    def launch(self, launch: Launch, memory: list[object]) -> None:
-        packed = pack(launch, H200)
-        assert packed is not None
-        for at, number, _ in packed.form.pointers:
-            view = launch.args[number].view if isinstance(launch.args[number], Tiles) else launch.args[number]
-            assert isinstance(view, View)
-            address = writable_array(memory[view.buffer], view.layout).ctypes.data
-            packed.parameters[at : at + 8] = address.to_bytes(8, "little")
-        for at, cell, convert in packed.cells:
-            value = convert(memory[cell])
-            packed.parameters[at : at + len(value)] = value
-        assert macros(packed.form.variant) == (("DAGPU_LINEAR_GRID",) if launch.kernel.name in LINEAR else ())
-        name = entry_of(launch.kernel, self.element)
-        self.emulated.launch(name, packed.form.grid, packed.form.block, bytes(packed.parameters))
+        before = [array.copy() for array in outputs(instruction, memory)]
+        execute(instruction, memory)
+        expected = [array.copy() for array in outputs(instruction, memory)]
+        for array, old in zip(outputs(instruction, memory), before, strict=True):
+            array[...] = old
+        spec = instruction.kernel  # a prefetch changes no element, and is inline assembly
+        assert run_text(replace(instruction, kernel=replace(spec, cuda=spec.cuda.replace(PREFETCH, ""))), memory)
+        for array, wanted in zip(outputs(instruction, memory), expected, strict=True):
+            self.compared.append(Compared(spec.name, array.shape[2:3] == (2,), distance(array, wanted)))
 
 
 def outputs(launch: Launch, memory: list[object]) -> list["np.ndarray[Any, Any]"]:
@@ -138,13 +101,9 @@ SIZES = {"layers": 1, "hidden": 72, "heads": 6, "vocabulary": 125, "positions": 
 
 @pytest.mark.host_only("it runs the CUDA text on the CPU")
 @pytest.mark.parametrize(("element", "ffn"), [(f32, 1032), (bf16, 2056)])
-def test_cuda_and_host_bodies_agree(
-    decode: Any, element: type[Any], ffn: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuda_and_host_bodies_agree(decode: Any, element: type[Any], ffn: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every launch of a step, done by either on the same memory, gives the same but for rounding."""
-    dtype, model = np.dtype(element), model_of(decode, element, ffn=ffn, **SIZES)
-    text = (HERE / "together.h").read_text() + "".join(emulated_text(spec, dtype) for spec in specs_of(model))
-    device = Device(emulation(text.replace("#pragma once", ""), shared_folder(tmp_path_factory)), dtype)
+    model, device = model_of(decode, element, ffn=ffn, **SIZES), Device()
     empty = decode.empty_cache(model)
     kept = np.random.default_rng(1).normal(size=empty.shape).astype(element)
     monkeypatch.setattr(host_run, "execute", device)

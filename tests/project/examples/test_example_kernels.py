@@ -1,9 +1,8 @@
-"""The CUDA C++ of the larger examples: run on the CPU in blocks with barriers, it agrees with the host bodies."""
+"""The CUDA C++ of the larger examples: run on the host, it agrees with the host bodies."""
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from struct import pack
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -13,15 +12,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dagpu import Kernel, f32, f64, from_host, u8, u16
-from dagpu.testing import check_tiling
-from tests.emulation import HERE, Emulation, emulation, shared_folder
 from tests.support.example_scripts import example
-from tests.unit.backends.cuda.kernels.emulated_prelude import in_namespace, nvcc, packed
+from tests.support.text_runs import launch_text
+from tests.unit.backends.cuda.kernels.prelude_texts import in_namespace, nvcc
 
 MODULES = (
     "cholesky.kernels",
     "dashboard",
     "digits.kernels",
+    "flash_attention.gradient",
     "flash_attention.kernels",
     "life",
     "photo.kernels",
@@ -54,14 +53,6 @@ def kernels(modules: dict[str, Any]) -> dict[str, Kernel[...]]:
     return {each.spec.name: each for each in found}
 
 
-@pytest.fixture(scope="session")
-def device(kernels: dict[str, Kernel[...]], tmp_path_factory: pytest.TempPathFactory) -> Emulation:
-    text = in_namespace("linear", "".join(each.spec.cuda for each in kernels.values()))
-    exported = [f"EMULATED_BLOCKS({name}, linear::{name})\n" for name in kernels]
-    barriers = (HERE / "barriers.h").read_text().replace("#pragma once\n", "")
-    return emulation(barriers + text + "".join(exported), shared_folder(tmp_path_factory))
-
-
 # ---- both ways ------------------------------------------------------------------------------------------
 
 
@@ -77,31 +68,18 @@ def by_host(kernel: Kernel[...], arguments: tuple[Any, ...]) -> Array:
     return found
 
 
-def by_cuda(device: Emulation, kernel: Kernel[...], arguments: tuple[Any, ...], order: str) -> Array:
-    """Return the first argument of a launch after running the CUDA text, with the threads of blocks in that order."""
-    target: Array = arguments[0].array.copy()
-    data = b""
-    for number, each in enumerate(arguments):
-        if isinstance(each, Cut):
-            assert number == 0, "these kernels have one output"
-            part = packed("linear", target, each.tile)
-        elif isinstance(each, np.ndarray):
-            part = packed("linear", np.ascontiguousarray(each))
-        else:
-            part = pack("<?" if isinstance(each, bool) else "<i" if isinstance(each, int) else "<f", each)
-        align = min(8, len(part))
-        data = data.ljust(-(-len(data) // align) * align, b"\0") + part
-    _, grid = check_tiling(target.shape, arguments[0].tile, True)
-    assert kernel.spec.block is not None
-    device.launch(f"{kernel.spec.name}_{order}", (math.prod(grid),), kernel.spec.block, data)
+def by_text(kernel: Kernel[...], arguments: tuple[Any, ...]) -> Array:
+    """Return the first argument of a launch after running the CUDA text, which must not depend on the order of
+    threads and blocks."""
+    given = [each.array.copy() if isinstance(each, Cut) else each for each in arguments]
+    launch_text(kernel.spec, given, [each.tile for each in arguments if isinstance(each, Cut)])
+    target: Array = given[0]
     return target
 
 
-def both(device: Emulation, kernel: Kernel[...], *arguments: Any) -> tuple[Array, Array]:
-    """By the host body and by the CUDA text, whose result must not depend on the order of threads."""
-    forwards, backwards = (by_cuda(device, kernel, arguments, order) for order in ("forwards", "backwards"))
-    np.testing.assert_array_equal(forwards, backwards)
-    return by_host(kernel, arguments), forwards
+def both(kernel: Kernel[...], *arguments: Any) -> tuple[Array, Array]:
+    """By the host body and by the CUDA text."""
+    return by_host(kernel, arguments), by_text(kernel, arguments)
 
 
 Kernels: TypeAlias = dict[str, Kernel[...]]
@@ -117,29 +95,27 @@ def bytes_(seed: int, *shape: int) -> NDArray[u8]:
 
 @few
 @given(rows=st.integers(1, 20), columns=st.integers(1, 70), seed=st.integers(0, 99))
-def test_the_photo_kernels_agree_to_the_bit(
-    device: Emulation, kernels: Kernels, rows: int, columns: int, seed: int
-) -> None:
+def test_the_photo_kernels_agree_to_the_bit(kernels: Kernels, rows: int, columns: int, seed: int) -> None:
     """Blur, Sobel and tone curve, on pictures smaller than the filters too."""
     shape, tile = (rows, columns, 3), (8, 64, 3)
     x, curve = bytes_(seed, *shape), bytes_(seed + 1, 256)
-    wide, wide_cuda = both(device, kernels["blur_rows"], Cut(np.zeros(shape, u16), tile), x)
+    wide, wide_cuda = both(kernels["blur_rows"], Cut(np.zeros(shape, u16), tile), x)
     np.testing.assert_array_equal(wide, wide_cuda)
-    soft, soft_cuda = both(device, kernels["blur_columns"], Cut(np.zeros(shape, u8), tile), wide)
+    soft, soft_cuda = both(kernels["blur_columns"], Cut(np.zeros(shape, u8), tile), wide)
     np.testing.assert_array_equal(soft, soft_cuda)
-    edges, edges_cuda = both(device, kernels["sobel"], Cut(np.zeros(shape[:2], u8), tile[:2]), x, 6)
+    edges, edges_cuda = both(kernels["sobel"], Cut(np.zeros(shape[:2], u8), tile[:2]), x, 6)
     np.testing.assert_array_equal(edges, edges_cuda)
     above = rows // 3
     part = Cut(np.zeros((rows - above, columns, 3), u8), tile)
-    np.testing.assert_array_equal(*both(device, kernels["develop"], part, x, soft, edges, curve, above))
+    np.testing.assert_array_equal(*both(kernels["develop"], part, x, soft, edges, curve, above))
 
 
-def test_a_blur_of_white_is_white(device: Emulation, kernels: Kernels) -> None:
+def test_a_blur_of_white_is_white(kernels: Kernels) -> None:
     """The largest sums there are fit their types."""
     white = np.full((9, 9, 3), 255, u8)
-    for wide in both(device, kernels["blur_rows"], Cut(np.zeros(white.shape, u16), (8, 64, 3)), white):
+    for wide in both(kernels["blur_rows"], Cut(np.zeros(white.shape, u16), (8, 64, 3)), white):
         assert (wide == 65280).all()
-        for soft in both(device, kernels["blur_columns"], Cut(np.zeros(white.shape, u8), (8, 64, 3)), wide):
+        for soft in both(kernels["blur_columns"], Cut(np.zeros(white.shape, u8), (8, 64, 3)), wide):
             np.testing.assert_array_equal(soft, white)
 
 
@@ -148,14 +124,12 @@ def test_a_blur_of_white_is_white(device: Emulation, kernels: Kernels) -> None:
 
 @few
 @given(rows=st.integers(1, 9), columns=st.integers(1, 70), radius=st.integers(0, 5), seed=st.integers(0, 99))
-def test_the_video_kernels_agree(
-    device: Emulation, kernels: Kernels, rows: int, columns: int, radius: int, seed: int
-) -> None:
+def test_the_video_kernels_agree(kernels: Kernels, rows: int, columns: int, radius: int, seed: int) -> None:
     """The blur, of pictures narrower than it too, and the running mean."""
     x, other = np.random.default_rng(seed).random((2, rows, columns), dtype=f32)
-    soft, soft_cuda = both(device, kernels["blur"], Cut(np.zeros(x.shape, f32), (4, 32)), x, radius)
+    soft, soft_cuda = both(kernels["blur"], Cut(np.zeros(x.shape, f32), (4, 32)), x, radius)
     np.testing.assert_allclose(soft, soft_cuda, atol=1e-6)
-    mixed, mixed_cuda = both(device, kernels["mix"], Cut(np.zeros(x.shape, f32), (4, 32)), x, other, 0.25)
+    mixed, mixed_cuda = both(kernels["mix"], Cut(np.zeros(x.shape, f32), (4, 32)), x, other, 0.25)
     np.testing.assert_allclose(mixed, mixed_cuda, atol=1e-6)
 
 
@@ -164,9 +138,7 @@ def test_the_video_kernels_agree(
 
 @few
 @given(rows=st.integers(1, 9), columns=st.integers(1, 70), radius=st.integers(0, 5), seed=st.integers(0, 99))
-def test_the_slider_kernels_agree(
-    device: Emulation, kernels: Kernels, rows: int, columns: int, radius: int, seed: int
-) -> None:
+def test_the_slider_kernels_agree(kernels: Kernels, rows: int, columns: int, radius: int, seed: int) -> None:
     """Each of the three kernels, of pictures narrower than the blur too."""
     x, other = np.random.default_rng(seed).random((2, rows, columns), dtype=f32)
 
@@ -174,7 +146,7 @@ def test_the_slider_kernels_agree(
         return Cut(np.zeros(x.shape, f32), (4, 32))
 
     for name, arguments in [("soften", (x, radius)), ("brighten", (x, 1.2)), ("blend", (x, other, 0.25))]:
-        host, cuda = both(device, kernels[name], out(), *arguments)
+        host, cuda = both(kernels[name], out(), *arguments)
         np.testing.assert_allclose(host, cuda, atol=1e-6)
 
 
@@ -185,16 +157,14 @@ def test_the_slider_kernels_agree(
 @given(
     rows=st.integers(1, 40), columns=st.integers(1, 70), limit=st.sampled_from([0.0, 0.5, 2.0]), seed=st.integers(0, 99)
 )
-def test_the_dashboard_kernels_agree(
-    device: Emulation, kernels: Kernels, rows: int, columns: int, limit: float, seed: int
-) -> None:
+def test_the_dashboard_kernels_agree(kernels: Kernels, rows: int, columns: int, limit: float, seed: int) -> None:
     """The scores, also of a sensor that reports one value alone, and the flags of the same scores."""
     x = np.random.default_rng(seed).random((rows, columns), dtype=f32)
     x[0] = 0.5
-    host, cuda = both(device, kernels["scores"], Cut(np.zeros(rows, f32), (8,)), x)
+    host, cuda = both(kernels["scores"], Cut(np.zeros(rows, f32), (8,)), x)
     np.testing.assert_allclose(host, cuda, rtol=1e-4, atol=1e-5)
     assert cuda[0] == 0
-    np.testing.assert_array_equal(*both(device, kernels["flags"], Cut(np.zeros(rows, f32), (8,)), host, limit))
+    np.testing.assert_array_equal(*both(kernels["flags"], Cut(np.zeros(rows, f32), (8,)), host, limit))
 
 
 # ---- life -----------------------------------------------------------------------------------------------
@@ -202,16 +172,14 @@ def test_the_dashboard_kernels_agree(
 
 @few
 @given(rows=st.integers(1, 20), columns=st.integers(1, 70), zoom=st.integers(1, 3), seed=st.integers(0, 99))
-def test_the_life_kernels_agree_to_the_bit(
-    device: Emulation, kernels: Kernels, rows: int, columns: int, zoom: int, seed: int
-) -> None:
+def test_the_life_kernels_agree_to_the_bit(kernels: Kernels, rows: int, columns: int, zoom: int, seed: int) -> None:
     """A generation on any torus, of living, fading and dead cells; and its picture."""
     board = bytes_(seed, rows, columns)
     board[np.random.default_rng(seed).random(board.shape) < 0.5] = 255
     tile = (16, 64)
-    np.testing.assert_array_equal(*both(device, kernels["live"], Cut(np.zeros(board.shape, u8), tile), board))
+    np.testing.assert_array_equal(*both(kernels["live"], Cut(np.zeros(board.shape, u8), tile), board))
     large = np.zeros((rows * zoom, columns * zoom), u8)
-    np.testing.assert_array_equal(*both(device, kernels["paint"], Cut(large, tile), board, zoom))
+    np.testing.assert_array_equal(*both(kernels["paint"], Cut(large, tile), board, zoom))
 
 
 # ---- digits ---------------------------------------------------------------------------------------------
@@ -222,13 +190,13 @@ def test_the_life_kernels_agree_to_the_bit(
     extents=st.tuples(*[st.integers(1, 40)] * 3), turn_a=st.booleans(), turn_b=st.booleans(), seed=st.integers(0, 99)
 )
 def test_the_digits_product_agrees(
-    device: Emulation, kernels: Kernels, extents: tuple[int, int, int], turn_a: bool, turn_b: bool, seed: int
+    kernels: Kernels, extents: tuple[int, int, int], turn_a: bool, turn_b: bool, seed: int
 ) -> None:
     """Operands as they are and turned; inner extents that are no multiple of the loop's unrolling too."""
     n, k, m = extents
     random = np.random.default_rng(seed)
     a, b = (random.random(shape, dtype=f32) for shape in ((k, n) if turn_a else (n, k), (m, k) if turn_b else (k, m)))
-    host, cuda = both(device, kernels["gemm"], Cut(np.zeros((n, m), f32), (16, 16)), a, b, turn_a, turn_b)
+    host, cuda = both(kernels["gemm"], Cut(np.zeros((n, m), f32), (16, 16)), a, b, turn_a, turn_b)
     np.testing.assert_allclose(cuda, host, rtol=1e-5)
 
 
@@ -242,16 +210,16 @@ def definite(edge: int) -> NDArray[f64]:
 
 
 @pytest.mark.parametrize("edge", [16, 48])
-def test_the_cholesky_kernels_agree(device: Emulation, kernels: Kernels, edge: int) -> None:
+def test_the_cholesky_kernels_agree(kernels: Kernels, edge: int) -> None:
     """Factor, solve and update of a tile."""
     matrix, random = definite(edge), np.random.default_rng(1)
-    by_numpy, by_text = both(device, kernels["factor"], Cut(matrix, (edge, edge)))
+    by_numpy, by_text = both(kernels["factor"], Cut(matrix, (edge, edge)))
     np.testing.assert_allclose(by_text, by_numpy, atol=1e-13)
     x, other = (random.standard_normal((edge, edge)) for _ in range(2))
-    host, cuda = both(device, kernels["solve"], Cut(x, (16, edge)), by_numpy)
+    host, cuda = both(kernels["solve"], Cut(x, (16, edge)), by_numpy)
     np.testing.assert_allclose(cuda, host, atol=1e-13)
     np.testing.assert_allclose(cuda @ by_numpy.T, x, atol=1e-13)
-    host, cuda = both(device, kernels["update"], Cut(matrix, (16, 16)), x, other)
+    host, cuda = both(kernels["update"], Cut(matrix, (16, 16)), x, other)
     np.testing.assert_allclose(cuda, host, atol=1e-13)
 
 
@@ -260,19 +228,37 @@ def test_the_cholesky_kernels_agree(device: Emulation, kernels: Kernels, edge: i
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize(("length", "width"), [(1, 16), (70, 16), (128, 32), (65, 64)])
-def test_the_attention_kernels_agree(
-    device: Emulation, kernels: Kernels, length: int, width: int, causal: bool
-) -> None:
+def test_the_attention_kernels_agree(kernels: Kernels, length: int, width: int, causal: bool) -> None:
     """Every width, blocks of queries and of keys that are not full, and scores beyond what exp can take."""
     random = np.random.default_rng(length)
     q, k, v = (random.standard_normal((2, length, width), dtype=f32) for _ in range(3))
     q[1] *= 40
     host, cuda = both(
-        device, kernels["attention"], Cut(np.zeros_like(q), (1, 64, width)), q, k, v, 1 / math.sqrt(width), causal
+        kernels["attention"],
+        Cut(np.zeros_like(q), (1, 64, width)),
+        Cut(np.zeros_like(q[:, :, :1]), (1, 64, 1)),
+        q,
+        k,
+        v,
+        1 / math.sqrt(width),
+        causal,
     )
     assert np.isfinite(cuda).all()
     np.testing.assert_allclose(cuda[0], host[0], atol=1e-5)
     np.testing.assert_allclose(cuda[1], host[1], atol=5e-4)  # scores of 1,000 are off by as much in f32
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("length", "width"), [(1, 16), (70, 16), (65, 64)])
+def test_the_kernels_of_attentions_gradient_agree(kernels: Kernels, length: int, width: int, causal: bool) -> None:
+    """By queries, and by keys and values, whose first output is that of the keys."""
+    random = np.random.default_rng(length)
+    q, k, v, g = (random.standard_normal((2, length, width), dtype=f32) for _ in range(4))
+    sums, dots = random.random((2, length, 1), dtype=f32) + 5, random.random((2, length, 1), dtype=f32)
+    cut, given = Cut(np.zeros_like(q), (1, 64, width)), (g, q, k, v, sums, dots, 1 / math.sqrt(width), causal)
+    for outputs, name in (((cut,), "by_queries"), ((cut, cut), "by_keys")):
+        host, cuda = both(kernels[name], *outputs, *given)
+        np.testing.assert_allclose(cuda, host, rtol=1e-4, atol=1e-5 * float(np.abs(host).max()))
 
 
 # ---- compiling for the GPU ------------------------------------------------------------------------------
@@ -281,7 +267,7 @@ def test_the_attention_kernels_agree(
 def test_kernels_without_a_loop_over_a_tile_compile(kernels: Kernels, tmp_path: Path) -> None:
     """nvcc compiles these kernels, and keeps all values of a thread that belong in registers there."""
     texts = [each.spec.cuda for each in kernels.values() if "for (auto i :" not in each.spec.cuda]
-    assert len(texts) == 4
+    assert len(texts) == 6
     (tmp_path / "all.cu").write_text("#include <cstdint>\n" + in_namespace("plain", "".join(texts)))
     said = nvcc("-cubin", "-Xptxas", "-v", "all.cu", cwd=tmp_path)
     assert said.count(" 0 bytes spill stores") == len(texts), said

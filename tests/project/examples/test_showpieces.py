@@ -96,6 +96,18 @@ def test_attention_is_that_of_numpy(
     np.testing.assert_allclose(found, flash.by_numpy(q, k, v, causal), atol=1e-5 if size < 2 else 5e-4)
 
 
+@few
+@given(length=st.integers(1, 200), width=st.sampled_from([16, 32, 64]), causal=st.booleans())
+def test_the_gradients_of_attention_are_those_of_numpy(length: int, width: int, causal: bool) -> None:
+    """By q, k and v, by way of the rule that the example declares."""
+    flash = example("flash_attention.attention")
+    random = np.random.default_rng(length)
+    q, k, v, g = (random.standard_normal((2, length, width), dtype=np.float32) for _ in range(4))
+    found = flash.slopes(q, k, v, g, causal=causal).sync()
+    for mine, its in zip(found, flash.slopes_by_numpy(q, k, v, g, causal), strict=True):
+        np.testing.assert_allclose(mine, its, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(its).max())))
+
+
 def test_a_width_without_a_kernel_is_refused() -> None:
     """On the GPU nothing would be written for it: so it is refused where the op is built."""
     x = np.zeros((1, 4, 48), np.float32)

@@ -1,5 +1,7 @@
 """Law of redoing: whatever an engine does to the tasks of a run, the result has the same bits."""
 
+import io
+import pickle
 import random
 import warnings
 from collections.abc import Sequence
@@ -25,12 +27,14 @@ from dagpu import (
     checkpoint,
     device,
     from_host,
+    full,
+    i32,
     plan_of,
     value,
     zeros,
     zip_ops,
 )
-from dagpu.backends.cuda.kernels.launch_params import pack
+from dagpu.backends.kernel_text.launch_params import pack
 from dagpu.cluster import tasks as lineage
 from dagpu.cluster import tasks as task_lists
 from dagpu.cluster.backend import ClusterBackend, ClusterRun, RemoteDriver
@@ -40,7 +44,7 @@ from dagpu.cluster.worker import PartRunner, PartValue, Pickled, StoredArray, lo
 from dagpu.handles.device_handles import LibraryBody
 from dagpu.plans.policies import SingleStream
 from dagpu.runtime.device_lookup import add_nodes, find_device, remove_nodes
-from dagpu.testing import HOST, Buffer, Cell, HostCall, Launch, Program, Role, live_state
+from dagpu.testing import HOST, Buffer, Cell, Form, HostCall, Launch, Program, Role, live_state
 from dagpu.tracing.tracer import Tracer
 from tests.conftest import DEEP
 from tests.programs.meshes import Scatter
@@ -349,8 +353,6 @@ def test_parts_for_gpus_launch_what_the_op_launches(seed: int) -> None:
 
 def test_a_part_names_no_class_but_those_of_plans() -> None:
     """A blob that names anything else, or whose code is not what it names, is refused before it is loaded."""
-    import pickle
-
     with pytest.raises(ClusterSecurityError, match=r"names posix\.system|names os\.system|no plan data"):
         Decoder().decode(pickle.dumps(__import__("os").system), {})
     with cluster(lambda n: 0, 1.0) as (backend, _):
@@ -361,3 +363,28 @@ def test_a_part_names_no_class_but_those_of_plans() -> None:
             Decoder().decode(task.blob.content, dict.fromkeys(task.blob.codes.content, b"other"))
         with pytest.raises(ClusterError, match="has format 0"):
             Decoder().decode(pickle.dumps((0, (), (), [])), {})
+
+
+def test_members_of_enumerations_are_written_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part is read on a worker with any release of Python: before 3.11.4 pickle names `getattr` for a member."""
+    for kind in (Role, Form):
+        monkeypatch.setattr(kind, "__reduce_ex__", lambda self, _: (getattr, (type(self), self.name)))
+    with cluster(lambda n: 0, 1.0) as (backend, _), interpreter(backend, 1):
+        program = plan_of(affine.new((4,), (4,))(full((4,), 2, i32), 1, 2)).program
+        tasks = backend.tasks_of(program).tasks
+        parts = [Decoder().decode(task.blob.content, task.blob.codes.content) for task in tasks]
+    launched = [each for part in parts for each in part.instructions if type(each) is Launch]
+    assert [[param.form for param in each.kernel.params] for each in launched] == [[p.form for p in affine.spec.params]]
+    assert {type(buffer.role) for part in parts for buffer in part.buffers} == {Role}
+
+
+@pytest.mark.parametrize(("kind", "name"), [("Launch", "args"), ("Role", "OTHER"), ("Nothing", "X")])
+def test_a_member_that_does_not_exist_is_refused(kind: str, name: str) -> None:
+    """As any other reference that no plan has."""
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, 5)
+    marker = object()
+    pickler.persistent_id = lambda each: ("member", "dagpu.plans.program", kind, name) if each is marker else None  # type: ignore[method-assign]  # an instance may have its own
+    pickler.dump(marker)
+    with pytest.raises(ClusterSecurityError, match="unknown reference"):
+        Decoder().decode(file.getvalue(), {})

@@ -29,7 +29,6 @@ CONTENTS: list[Callable[[Any], object]] = [
     iter,
     len,
     operator.index,
-    lambda h: h[0],
     lambda h: operator.setitem(h, 0, 1),
     lambda h: 3 in h,
 ]
@@ -109,46 +108,40 @@ def test_a_handle_says_what_to_write_for_a_name_that_it_lacks(kind: Callable[[Te
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_comparing_a_handle_with_contents_is_refused(kind: Callable[[Tensor[Any]], Any]) -> None:
-    """With a number, an array, another handle or an op: the contents are not there. A handle is equal to itself, and
-    differs from what has no contents, so it is a key of a dict, with the hash of its identity."""
+def test_a_handle_is_a_key_by_its_identity(kind: Callable[[Tensor[Any]], Any]) -> None:
+    """It differs from what has no contents, and has the hash of its identity."""
     handle = kind(tensor())
-    for other in (1, 2.5, True, 1j, np.float32(3), np.ones((4, 6)), kind(tensor()), tensor().share(), zeros((2,))):
-        for compare in (operator.eq, operator.ne):
-            with pytest.raises(NotReadyError):
-                compare(handle, other)
-            with pytest.raises(NotReadyError):
-                compare(other, handle)
-    same = handle
-    assert handle == same
     assert handle != "text"
     assert handle is not None
+    assert handle != [handle]
     assert {handle: 1}[handle] == 1
+    assert handle in [handle, 1]
     assert hash(handle) == object.__hash__(handle)
 
 
-OPERATORS: list[Callable[..., object]] = [
-    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, divmod),
-    *(operator.pow, operator.matmul, operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor),
-    *(operator.lt, operator.le, operator.gt, operator.ge),
-]
-UNARY: list[Callable[[Any], object]] = [operator.neg, operator.pos, operator.invert, abs, round, math.trunc, reversed]
+UNARY: list[Callable[[Any], object]] = [round, math.trunc, reversed, partial(divmod, 7)]
 
 
 @pytest.mark.parametrize("kind", [*KINDS, lambda _: zeros((4, 6)), lambda _: source(2.0), lambda t: value(t).shared()])
-def test_all_operators_of_arrays_are_refused(kind: Callable[[Tensor[Any]], Any]) -> None:
-    """On a handle or an op, on either side: NotReadyError, which says where it was made and how to get the contents.
-    The operators are those of NumPy's arrays, all of them."""
+def test_what_reads_contents_is_refused(kind: Callable[[Tensor[Any]], Any]) -> None:
+    """On a handle or an op: an error which says where it was made and what to do. The operators of NumPy's arrays are
+    there, all of them."""
     x = kind(tensor())
     attempts = [partial(f, x) for f in (*CONTENTS, *UNARY) if isinstance(x, HandleBase) or f not in (bool, iter)]
-    for compute in OPERATORS:
-        attempts += [partial(compute, x, 2), partial(compute, 2, x), partial(compute, x, kind(tensor()))]
     for attempt in attempts:
-        with pytest.raises((NotReadyError, TypeError), match=r"to_host\(\)|sync\(\)") as caught:
+        with pytest.raises((NotReadyError, TypeError), match=r"to_host\(\)|sync\(\)|x // y, and x % y") as caught:
             attempt()
         assert __file__ in str(caught.value)
     theirs = {name for name in dir(np.ndarray) if name.startswith("__")} - set(dir(object)) - NO_OPERATORS
     assert not {name for name in theirs if not name.startswith("__i")} - set(dir(type(x)))
+
+
+@pytest.mark.parametrize("compute", [operator.add, operator.eq, operator.matmul, operator.neg, operator.lt])
+def test_a_partition_has_no_operators(compute: Callable[..., object]) -> None:
+    """It is put together first."""
+    operands = [tensor().partition((2, 3)) for _ in range(1 if compute is operator.neg else 2)]
+    with pytest.raises(NotReadyError, match=r"\.unpartition\(\)"):
+        compute(*operands)
 
 
 NO_OPERATORS = {
@@ -159,28 +152,9 @@ NO_OPERATORS = {
 """Methods of NumPy's arrays by which libraries talk to each other, and those of copies."""
 
 
-@pytest.mark.parametrize(("kind", "says"), [(KINDS[0], ".slice("), (KINDS[1], ".slice("), (KINDS[2], ".slice(")])
-def test_square_brackets_name_slice(kind: Callable[[Tensor[Any]], Any], says: str) -> None:
-    """A part of a tensor is cut on its device; the op of a tensor says so, too."""
-    whole: list[Any] = [kind(tensor()), zeros((3, 4))]
-    for wrong in whole:
-        with pytest.raises((NotReadyError, TypeError), match=re.escape(says)):
-            wrong[1:, ::2]
-
-
-def test_comparing_an_op_with_contents_is_refused() -> None:
-    """By `==`, `!=` and `in`, with a number, an array, a handle or another op: it has not run. An op is equal to
-    itself, and a key of a dict beside others, with the hash of its identity, which no other object has."""
+def test_an_op_is_a_key_by_its_identity() -> None:
+    """Beside others, with the hash of its identity, which no other object has."""
     op: Any = zeros((3,))
-    for other in (1, 3.0, True, np.float32(3), np.ones(3), zeros((3,)), tensor()):
-        for compare in (operator.eq, operator.ne):
-            for one, two in ((op, other), (other, op)):
-                with pytest.raises(NotReadyError, match=r"sync\(\)"):
-                    compare(one, two)
-    with pytest.raises(NotReadyError):
-        assert 3.0 in [op, None]
-    same = op
-    assert op == same
     assert op != "text"
     assert op in [op, None]
     assert hash(op) == object.__hash__(op)

@@ -136,7 +136,6 @@ def test_scalar_types(scalar: type) -> None:
         (np.ndarray, "parameter 'a' is annotated ndarray, which does not say"),
         (In, "parameter 'a' is annotated In, which lacks its element type"),
         (Out, "parameter 'a' is annotated Out, which lacks its element type"),
-        (ANY_IN[np.complex64], "parameter 'a' is annotated In[complex64], whose complex elements no kernel takes"),
         (ANY_IN[np.floating], "parameter 'a' is annotated In[floating], whose element type a tensor cannot have"),
         (ANY_LAZY[str], "which is not a type that a kernel can take"),
         ("Out[nowhere]", "the annotation 'Out[nowhere]' of parameter 'a' cannot be read (name 'nowhere'"),

@@ -23,6 +23,7 @@ from dagpu import (
     pipeline,
     value,
     zeros,
+    zip_ops,
 )
 from dagpu.ops.compose import Launch
 from dagpu.testing import nodes_of
@@ -48,6 +49,11 @@ def _(y: Tile[f32], a: NDArray[f32], b: NDArray[f32], by: float) -> None:
 def split(y: Out[i32], z: Out[i32]) -> None: ...
 
 
+@split.host
+def _(y: Tile[i32], z: Tile[i32]) -> None:
+    y[...], z[...] = 1, z.size
+
+
 @kernel(cuda="__global__ void late(int n, Tile<float, 1> y) {}")
 def late(n: int, y: Out[f32]) -> None: ...
 
@@ -70,6 +76,24 @@ def test_the_op_is_the_one_that_is_written_by_hand() -> None:
     assert written[0] == written[1]
 
 
+def test_several_outputs_are_a_tuple(where: Any) -> None:
+    """Of one shape, or each of its own; the same op as by hand, in a pipeline too."""
+    y, z = split.new((4,), (2,))().unzip()
+    assert [op.to_host().sync().tolist() for op in (y, z)] == [[1] * 4, [2] * 4]
+    made = split.new([(4,), (8,)], [(2,), (4,)])
+    assert repr(made) == "<kernel split into new tensors (4,), tile (2,) and (8,), tile (4,)>"
+
+    @pipeline
+    def run() -> Any:
+        y, z = made().unzip()
+        return zip_ops(z.to_host(), y.to_host())
+
+    for _again in range(3):
+        assert [each.tolist() for each in run().sync()] == [[4] * 8, [1] * 4]
+    a, b = made().sync()
+    assert (a.shape, b.shape) == ((4,), (8,))
+
+
 def test_each_call_writes_to_a_tensor_of_its_own(where: Any) -> None:
     """In one op as in two, and in a pipeline, whose calls have one plan."""
     made = blend.new((4,), (2,))
@@ -87,9 +111,11 @@ def test_each_call_writes_to_a_tensor_of_its_own(where: Any) -> None:
 
 def test_what_new_refuses() -> None:
     """At once and with the user's line: other kernels, ranks and tiles. A refused call moves nothing."""
-    with pytest.raises(KernelArgumentError, match="is for one output, which comes first; its outputs: 'y', 'z'"):
-        split.new((4,), (2,))
-    with pytest.raises(KernelArgumentError, match=r"test_new_outputs.py:\d+ is for one output, which comes first"):
+    with pytest.raises(
+        KernelArgumentError, match=r"new\(\) at .* has 3 shapes, but the kernel has 2 outputs. Give one"
+    ):
+        split.new([(4,)] * 3, (2,))
+    with pytest.raises(KernelArgumentError, match=r"test_new_outputs.py:\d+ is for outputs that come first; its .*'y'"):
         late.new((4,), (2,))  # type: ignore[misc]  # reason: the mistake
     with pytest.raises(KernelArgumentError, match="so a rank of 2, but the CUDA declaration has rank 1"):
         blend.new((4, 4), (2, 2))

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from dagpu.backends.host import numpy_initializers
 from dagpu.backends.host.numpy_initializers import write
 from dagpu.common.errors import ShapeError
-from dagpu.common.layout import SUPPORTED, bf16
+from dagpu.common.layout import COMPLEX, SUPPORTED, bf16
 from dagpu.ops.initializers import Eye, Linspace, Recipe, check_recipe
 from dagpu.testing import Arange, Constant, Normal, Uniform
 
 DType: TypeAlias = np.dtype[Any]
 FLOATS = [np.dtype(t) for t in (np.float16, bf16, np.float32, np.float64)]
 WHOLE = [np.dtype(t) for t in "bhilqBHILQ"]
-ALL = sorted(SUPPORTED, key=str)
+ALL = sorted(SUPPORTED - COMPLEX, key=str)
 
 finite = st.floats(-1e6, 1e6, allow_subnormal=False).map(lambda x: 0.0 if abs(x) < 1e-290 else x)
 """Where steps are not so small that they vanish, which `numpy.linspace` treats as a case of its own."""
@@ -252,7 +252,6 @@ def test_linspace_across_chunks() -> None:
         (Linspace(0.0, 1.0, 6), np.complex64, TypeError, "elements of complex64: its numbers are real"),
         (Arange(0, 1), np.complex64, TypeError, "elements of complex64: its numbers are real"),
         (Eye(), np.float32, ShapeError, "Give it a shape .rows, columns."),
-        (Eye(), np.complex64, TypeError, "elements of complex64: its numbers are real"),
         (Linspace(0.0, 1e5, 6), np.float16, OverflowError, "100000.0 is outside the range of float16"),
         (Arange(0, 20000), np.float16, OverflowError, "100000.0 is outside the range of float16, -65504.0 to 65504.0"),
         (Normal(1e39, 1.0, 0), np.float32, OverflowError, "outside the range of float32"),

@@ -304,6 +304,30 @@ def test_what_parts_of_an_update_leave_to_each_other_is_accepted() -> None:
     assert refused > 60
 
 
+def test_a_lost_target_may_stay_lost_exactly_if_nothing_reads_it() -> None:
+    """An update that leaves it out is refused if something that runs reads it, or without that word."""
+    accepted, refused = 0, 0
+    for seed in range(60):
+        whole = _random_program(Random(seed))
+        staleness = Staleness(whole, {0: 1, 1: 2})
+        for buffer in sorted(staleness.targets):
+            change = Change(3, lost=frozenset((buffer,)), left=frozenset((buffer,)))
+            update = _made(whole, staleness, change)
+            if buffer in [written for written, _ in update.outputs]:
+                continue
+            if buffer in [read for read, _ in update.inputs]:
+                with pytest.raises(PlanError):
+                    UpdateVerifier(staleness).verify(change, update)
+                refused += 1
+                continue
+            UpdateVerifier(staleness).verify(change, update)
+            with pytest.raises(PlanError, match="stale"):
+                UpdateVerifier(staleness).verify(change._replace(left=frozenset()), update)
+            accepted += 1
+    assert accepted > 20, accepted
+    assert refused > 5, refused
+
+
 Terms = dict[tuple[object, ...], int]
 
 

@@ -5,6 +5,7 @@ that run has recorded. A run that begins meanwhile gets a copy.
 """
 
 import ctypes
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.driver.driver_protocol import LAUNCH, KernelLaunch, Launches, RawEvent
-from dagpu.backends.cuda.kernels.launch_params import letter_of
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice
+from dagpu.backends.kernel_text.launch_params import letter_of
 from dagpu.common.compiled import teach
 from dagpu.common.places import describe
 from dagpu.plans.plan import Execute, Plan
@@ -384,6 +385,14 @@ def describe_instruction(instruction: Instruction) -> str:
     """Return the text by which messages name an instruction."""
     name = f"kernel {instruction.kernel.name!r}" if isinstance(instruction, Launch) else type(instruction).__name__
     return f"{name} at {describe(instruction.origin)}"
+
+
+_ASSERT: Final = re.compile(r"\b(?:assert|__assert_fail|__assertfail)\s*\(")
+
+
+def has_assert(instruction: Instruction) -> bool:
+    """Return True for the launch of a kernel whose text has an assert."""
+    return isinstance(instruction, Launch) and _ASSERT.search(instruction.kernel.cuda) is not None
 
 
 def instructions_of(plan: Plan) -> list[Instruction]:

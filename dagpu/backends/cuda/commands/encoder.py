@@ -20,10 +20,15 @@ from dagpu.backends.cuda.commands.command_list import (
     LaunchParameters,
     Relocations,
 )
-from dagpu.backends.cuda.driver.driver_protocol import KernelLaunch
-from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, packed_seed
-from dagpu.backends.cuda.kernels.launch_params import LIST, REPORT, PackedLaunch, block_for, check_limits
+from dagpu.backends.cuda.driver.driver_protocol import (
+    KernelLaunch,
+)
+from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork, Memcpy, Memset, packed_seed
 from dagpu.backends.cuda.resources.streams import MARK_EVERY
+from dagpu.backends.kernel_text.launch_params import LIST, REPORT, PackedLaunch, block_for, check_limits
+from dagpu.backends.kernel_text.loaded_function import GridExtents
+from dagpu.common.errors import KernelArgumentError
+from dagpu.common.places import describe
 from dagpu.plans.plan import Execute, Record, Wait
 from dagpu.plans.program import If, Instruction, Launch, View
 
@@ -60,10 +65,30 @@ class SelectedCommand(NamedTuple):
     """DO or HOST."""
 
 
+CLUSTERS: Final = 90
+"""The first architecture with clusters of blocks."""
 PROGRAMMATIC: Final = 90
 """The first architecture with programmatic dependent launch; on others `wait_for_inputs` does nothing."""
 
-Selected: TypeAlias = SelectedKernel | SelectedBuiltin | SelectedCommand
+
+@final
+class SelectedConstant(NamedTuple):
+    """The copy of an input to the `__constant__` variable that it sets, whose address is known once the kernel is
+    compiled."""
+
+    launch: Launch
+    variant: int
+    number: int
+    """The number of the variable among those of the kernel."""
+    copy: BuiltinWork | Memcpy
+    nbytes: int
+    source: BaseOffset
+    """The place where the input's buffer begins."""
+    nowhere: int
+    """A base that is 0 in each run."""
+
+
+Selected: TypeAlias = SelectedKernel | SelectedBuiltin | SelectedCommand | SelectedConstant
 """A launch or command that an instruction, or a part of one, becomes."""
 
 
@@ -92,6 +117,11 @@ def encode(compiled: CompiledPlan, steps: Sequence[Sequence[Selected]]) -> Encod
                 pass  # memory has its place already
     parameters = LaunchParameters(encoder.texts, encoder.relocations)
     return Encoded(encoder.ordered_commands(), encoder.launches, parameters, encoder.unmarked, device_of_event)
+
+
+def _generation(arch: str) -> int:
+    """Return the number of an architecture: 90 of `sm_90a`."""
+    return int(arch.removeprefix("sm_").rstrip("af"))
 
 
 @final
@@ -153,6 +183,8 @@ class _Encoder:
                 self.actions.append(Command(kind, lane, instruction, command))
                 if kind is not Kind.HOST:  # a host function adds nothing to the stream
                     self._count(lane)
+            case SelectedConstant():
+                self._constant(selected, lane)
             case _:
                 assert_never(selected)
 
@@ -176,15 +208,62 @@ class _Encoder:
         for at in form.reports:
             addresses[compiled.report_base].append((number, at, report * REPORT))
         shared, early = launch.kernel.shared_bytes + function.dynamic_shared, self._may_start_early(launch)
-        self._put(launch, lane, KernelLaunch(function, form.grid, block, packed.parameters, shared, early))
+        made = KernelLaunch(function, form.grid, block, packed.parameters, shared, early)
+        if launch.kernel.cooperative or launch.kernel.cluster is not None:
+            made = made._replace(cooperative=launch.kernel.cooperative, cluster=self._cluster(launch, form.grid))
+        self._put(launch, lane, made)
+
+    def _cluster(self, launch: Launch, grid: GridExtents) -> GridExtents | None:
+        """Return the extents of the clusters of a launch; None if it gives none.
+
+        Raises:
+            KernelArgumentError: the device has no clusters, or the grid is not made of whole ones.
+        """
+        given, device = launch.kernel.cluster, self._compiled.devices[launch.device]
+        if given is None:
+            return None
+        x, y, z = (*given, 1, 1)[:3]
+        kernel = f"kernel {launch.kernel.name!r}, launched at {describe(launch.origin)}"
+        if _generation(device.gpu.arch) < CLUSTERS:
+            raise KernelArgumentError(
+                f"{kernel}: it has clusters of {given} blocks, which {device.name} ({device.gpu.arch}) does not have. "
+                "Run it on a GPU of compute capability 9.0 or newer, or leave cluster= out."
+            )
+        if any(blocks % each for blocks, each in zip(grid, (x, y, z), strict=True)):
+            raise KernelArgumentError(
+                f"{kernel}: its grid of {grid} blocks is not made of whole clusters of {(x, y, z)}. Give another grid: "
+                f"{launch.kernel.name}.grid(...), or another tile."
+            )
+        return x, y, z
+
+    def _constant(self, selected: SelectedConstant, lane: int) -> None:
+        """Append the copy to a `__constant__` variable, and set what it leaves to zero."""
+        launch, copy, device = selected.launch, selected.copy, self._compiled.devices[selected.launch.device]
+        function = device.library.find_kernel(launch.kernel, selected.variant)
+        assert function is not None
+        address, nbytes = function.variables[selected.number], function.sizes[selected.number]
+        if selected.nbytes > nbytes:
+            name = launch.kernel.constants[selected.number][1].name
+            raise KernelArgumentError(
+                f"kernel {launch.kernel.name!r}, launched at {describe(launch.origin)}: argument {name!r} has "
+                f"{selected.nbytes} bytes, but its __constant__ variable has {nbytes}. Pass at most as many."
+            )
+        target = BaseOffset(selected.nowhere, address)
+        if isinstance(copy, Memcpy):
+            self.selected(SelectedCommand(launch, copy.placed(target, selected.source)), lane)
+        else:
+            self._builtin(SelectedBuiltin(launch, copy, (target, selected.source), None), lane)
+        if left := nbytes - selected.nbytes:
+            fill = Memset(1, 0, left, selected.nbytes).placed(target)
+            self.selected(SelectedCommand(launch, fill), lane)
 
     def _may_start_early(self, launch: Launch) -> bool:
         """Return True if the kernel waits for the one before it, and no instruction of the plan writes what it reads
         before: that is complete when the run begins."""
         early, arch = launch.kernel.early_reads, self._compiled.devices[launch.device].gpu.arch
-        if launch.tile_list is not None:  # a tile reads its number before it waits
+        if launch.tile_list is not None or launch.kernel.constants:  # a tile reads its number before it waits
             return False
-        if early is None or int(arch.removeprefix("sm_").rstrip("af")) < PROGRAMMATIC:
+        if early is None or launch.kernel.cooperative or _generation(arch) < PROGRAMMATIC:
             return False
         read = [launch.args[index] for index in early]
         return not any(isinstance(argument, View) and argument.buffer in self._written for argument in read)

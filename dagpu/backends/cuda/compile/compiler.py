@@ -8,7 +8,7 @@ that only nvcc has, and where NVRTC is not installed.
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -17,14 +17,14 @@ from types import ModuleType
 from typing import Any, TypeAlias, final
 
 from dagpu.backends.cuda.compile.cubins import (
-    DiskCache,
-    default_cache_dir,
-    digest,
+    ENTRY,
+    entry_symbol,
     is_cubin,
     kernel_facts,
     kernel_symbols,
     link_ptx,
     plain_name,
+    variables,
 )
 from dagpu.backends.cuda.compile.diagnostics import SourceText, explain
 from dagpu.backends.cuda.compile.nvidia_compilers import (
@@ -36,14 +36,16 @@ from dagpu.backends.cuda.compile.nvidia_compilers import (
     find_toolkit_headers,
     load_nvrtc,
 )
-from dagpu.backends.cuda.kernels.launch_params import macros, usual_variant
+from dagpu.backends.kernel_text.disk_cache import DiskCache, default_cache_dir, digest
+from dagpu.backends.kernel_text.launch_params import macros, usual_variant
+from dagpu.backends.kernel_text.units import PRELUDE, Unit, code_of, element_types, kernel_unit, quoted
 from dagpu.common.errors import CompileError, DeviceError, KernelArgumentError
 from dagpu.common.places import Origin, describe
 from dagpu.handles.device_handles import INSTALL_NVRTC
 from dagpu.kernels.cuda_lexer import scan_declarations, tokenize
 from dagpu.kernels.decorator import DECLARED, Kernel
 from dagpu.kernels.expression import Expression
-from dagpu.kernels.preprocessing import included_files, read
+from dagpu.kernels.preprocessing import included_files
 from dagpu.ops.kernel_spec import KernelSpec, MachineCode
 
 # ---- compiles kernels that are written in Python, by the library that they are written for ----------------------
@@ -99,33 +101,6 @@ def _listed(places: Sequence[tuple[int, int]]) -> str:
     return " ".join(f"{at}:{size}" for at, size in places)
 
 
-PRELUDE = Path(__file__).resolve().parents[1] / "kernels" / "prelude" / "dagpu.cuh"
-"""The header that defines `Tile` and `View`. The compiler reads it from this path."""
-
-
-# ---- units ----------------------------------------------------------------------------------
-@final
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """The source of one kernel, and everything that determines how it is compiled."""
-
-    name: str
-    """The name of the `__global__` function."""
-    text: str
-    file: str
-    """The user's file that contains the text, for messages. Quoted headers are searched in its folder."""
-    line: int
-    """The line of `file` on which the text begins, counted from 1."""
-    prelude: bool
-    """True if the kernel uses `Tile` and `View`."""
-    defines: tuple[str, ...]
-    """Macros, as `NAME` or `NAME=value`."""
-    options: tuple[str, ...]
-    """The user's options. They follow dagpu's own, so the user's take precedence."""
-    arch: str
-    """The real architecture to compile for: `sm_90`, `sm_90a`."""
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class Compiled:
@@ -139,29 +114,11 @@ class Compiled:
     """Bytes of dynamic shared memory that it needs."""
     compiler: str = ""
     """The name of the compiler that has made it: `NVRTC 13.0`, `nvcc`."""
-
-
-def kernel_unit(spec: KernelSpec, defines: tuple[str, ...], arch: str) -> Unit:
-    """Return the unit of a kernel in CUDA C++ with these macros. With a `source_name` `file.py:12` the text begins on
-    line 12 of that file, with `path.cu` on line 1."""
-    file, colon, line = spec.source_name.rpartition(":")
-    if not (colon and line.isascii() and line.isdigit()):
-        file, line = spec.source_name, "1"
-    return Unit(
-        name=spec.name,
-        text=spec.cuda,
-        file=file,
-        line=int(line),
-        prelude=spec.abi == "views",
-        defines=defines,
-        options=spec.options,
-        arch=arch,
-    )
+    constants: tuple[str, ...] = ()
+    """The symbols of the unit's `__constant__` variables."""
 
 
 # ---- compiler input -------------------------------------------------------------------------------
-_HALF = re.compile(r"\b(?:__)?half2?\b")
-_BFLOAT16 = re.compile(r"\b(?:__)?nv_bfloat16\w*")
 _SHOWS_PLACE = re.compile(r"\b(?:__LINE__|__FILE__|__builtin_(?:LINE|FILE)|source_location|assert)\b")
 _KEEPS_PLACE = re.compile(r"-G|-g|-?-(?:device-debug|debug|lineinfo|generate-line-info|.*src-in-ptx)")
 # Errors of NVRTC that nvcc may not have: a header of the host, host code, an option.
@@ -174,28 +131,24 @@ class _Job:
 
     def __init__(self, unit: Unit) -> None:
         self.unit = unit
-        head = f'#include "{_quoted(str(PRELUDE))}"\n' if unit.prelude else ""
-        self.text = f'{head}#line {unit.line} "{_quoted(unit.file)}"\n{unit.text}\n'
+        head = f'#include "{quoted(str(PRELUDE))}"\n' if unit.prelude else ""
+        self.text = f'{head}#line {unit.line} "{quoted(unit.file)}"\n{unit.text}\n'
+        if unit.entry:
+            named = f"template <auto* F> __device__ char {ENTRY} = 0; template __device__ char {ENTRY}<{unit.entry}>;"
+            self.text += f"{named}\n"
         folder = Path(unit.file).parent
         includes = included_files(self.text, folder, unit.options)
         self.cacheable = includes.complete
         self.included = includes.files
         self.own = [file for file in self.included if not file.path.is_relative_to(PRELUDE.parent)]
-        defines = [*unit.defines, *(self._element_types() if unit.prelude else ())]
+        defines = [*unit.defines]
+        if unit.prelude:
+            defines += element_types([unit.text, *(file.text for file in self.own)])
         ours = [f"-arch={unit.arch}", *(f"-D{define}" for define in defines)]
         if not any(option.startswith(("-std", "--std")) for option in unit.options):
             ours.insert(0, "-std=c++17")  # nvcc and NVRTC warn of a second one
         self.key_options = [*ours, *unit.options]
         self.options = [*ours, f"-I{folder}", *unit.options]
-
-    def _element_types(self) -> Iterator[str]:
-        """Yield the macros that enable 16-bit floats in the prelude. Their headers are slow to compile, so the prelude
-        includes them only for code that uses them."""
-        code = _code([self.unit.text, *(file.text for file in self.own)])
-        if _HALF.search(code):
-            yield "DAGPU_HALF"
-        if _BFLOAT16.search(code):
-            yield "DAGPU_BFLOAT16"
 
     @cached_property
     def key(self) -> str:
@@ -205,11 +158,13 @@ class _Job:
         compiled again for every line that is added above it.
         """
         unit, texts = self.unit, [part for file in self.included for part in (file.path.name, file.text)]
-        code = _code([unit.text, *(file.text for file in self.included)])
+        code = code_of([unit.text, *(file.text for file in self.included)])
         shows = _SHOWS_PLACE.search(code) or any(map(_KEEPS_PLACE.fullmatch, unit.options))
         place = [unit.file, str(unit.line), *(str(file.path) for file in self.included)] if shows else []
         lists = [self.key_options, texts, place]
-        return digest([unit.text, str(unit.prelude), *(part for parts in lists for part in (str(len(parts)), *parts))])
+        return digest(
+            [unit.text, unit.entry, str(unit.prelude), *(part for parts in lists for part in (str(len(parts)), *parts))]
+        )
 
     @cached_property
     def source(self) -> SourceText:
@@ -223,14 +178,6 @@ class _Job:
         tokens, macros = tokenize(self.unit.text)
         lines = [d.line for d in scan_declarations(tokens, macros) if d.name == self.unit.name]
         return f"{self.unit.file}:{self.unit.line + (lines[0] - 1 if lines else 0)}"
-
-
-def _code(texts: Sequence[str]) -> str:
-    return "\n".join(read(text).code for text in texts)
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 # ---- compiling ------------------------------------------------------------------------------------
@@ -293,7 +240,11 @@ class Compiler:
         if isinstance(outcome, _Refused):
             told = explain(unit.name, job.declared, outcome.compiler, outcome.log, job.source)
             raise CompileError(told)
-        return Compiled(outcome.cubin, _symbol(outcome.cubin, job), compiler=outcome.compiler)
+        symbol = _symbol(outcome.cubin, job)
+        if unit.sizes:
+            _check_sizes(outcome.cubin, symbol, job)
+        constants = tuple([_constant(outcome.cubin, name, nbytes, job) for name, nbytes in unit.constants])
+        return Compiled(outcome.cubin, symbol, compiler=outcome.compiler, constants=constants)
 
     def compile_python(self, spec: KernelSpec, variant: int, arch: str) -> Compiled:
         """Return the machine code of a variant of a kernel that is written in Python. Block until it is ready.
@@ -407,6 +358,8 @@ def _symbol(cubin: bytes, job: _Job) -> str:
         CompileError: the cubin has no kernel of that name, or several.
     """
     name, symbols = job.unit.name, kernel_symbols(cubin)
+    if job.unit.entry and (named := entry_symbol(cubin)) is not None:
+        return named
     found = [symbol for symbol in symbols if plain_name(symbol) == name]
     if len(found) == 1:
         return found[0]
@@ -418,6 +371,47 @@ def _symbol(cubin: bytes, job: _Job) -> str:
         what = f"it compiles, but has no kernel of that name; its kernels: {there}"
         cure = "Look for an #if around it, and for a macro that gives it another name"
     raise CompileError(f"kernel {name!r}, CUDA source at {job.declared}: {what}. {cure}.")
+
+
+def _constant(cubin: bytes, name: str, nbytes: int, job: _Job) -> str:
+    """Return the symbol of a `__constant__` variable in `cubin`. Hold its size against that of its declaration.
+
+    Raises:
+        CompileError: the cubin has no variable of that name, or several, or one of another size.
+    """
+    found = [(symbol, size) for symbol, size in variables(cubin) if plain_name(symbol) == name]
+    if len(found) == 1 and found[0][1] in (nbytes, nbytes or found[0][1]):
+        return found[0][0]
+    what, cure = f"{len(found)} variables have the name {name!r}", "Give each a name of its own"
+    if not found:
+        what = f"it compiles, but its parameter {name!r} sets a __constant__ variable that the kernel does not use"
+        cure = f"Use it in the kernel, or leave {name!r} out"
+    elif len(found) == 1:
+        what = f"its __constant__ variable {name!r} has {found[0][1]} bytes, and by its declaration {nbytes}"
+        cure = "Declare it without packing, and outside of conditions that differ between host and device"
+    raise CompileError(f"kernel {job.unit.name!r}, CUDA source at {job.declared}: {what}. {cure}.")
+
+
+def _check_sizes(cubin: bytes, symbol: str, job: _Job) -> None:
+    """Hold the parameters that the compiler has laid out against those that a launch passes.
+
+    Raises:
+        CompileError: they differ: a structure has another size than its text says to dagpu.
+    """
+    try:
+        got = tuple([size for _, size in kernel_facts(cubin, symbol).parameters])
+    except ValueError:
+        return
+    if got != job.unit.sizes:
+        raise CompileError(
+            f"kernel {job.unit.name!r}, CUDA source at {job.declared}: its parameters have {_sizes_text(got)} bytes, "
+            f"but a launch passes {_sizes_text(job.unit.sizes)}: a structure is laid out in another way than its text "
+            "says, as by #pragma pack. Give its fields places that need no packing, or pass each by itself."
+        )
+
+
+def _sizes_text(sizes: Sequence[int]) -> str:
+    return ", ".join(map(str, sizes))
 
 
 # ---- kernels for an architecture by its name: what `compile(arch=)` does

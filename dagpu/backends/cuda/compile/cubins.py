@@ -1,30 +1,22 @@
-"""Cubins: the names of their kernels, what their compiler says of the parameters, and their cache on disk.
+"""Cubins: the names of their kernels, and what their compiler says of the parameters.
 
 A kernel is launched by its symbol, and the symbol of a `__global__` function that is not `extern "C"` is mangled. A
 cubin is a 64-bit little-endian ELF file (System V ABI, chapter 4). Its kernels are the function symbols with the flag
 STO_CUDA_ENTRY. Neither cuobjdump nor a demangler is needed.
 """
 
-import hashlib
-import os
 import re
-import secrets
-import stat
 import struct
-import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Final, final
-
-from dagpu.common.env_vars import CACHE_DIR
 
 # ---- inside a cubin
 
 
 _SYMTAB = 2  # SHT_SYMTAB
+_OBJECT = 1  # STT_OBJECT
 _FUNCTION = 2  # STT_FUNC
 _ENTRY = 0x10  # STO_CUDA_ENTRY, in st_other: the symbol is a kernel, not a __device__ function
 _SYMBOL = struct.Struct("<IBBHQQ")
@@ -50,17 +42,53 @@ def kernel_symbols(cubin: bytes) -> list[str]:
     Raises:
         ValueError: `cubin` is not an ELF file, or it is cut short.
     """
+    return [name for name, is_kernel, _ in _symbols(cubin) if is_kernel]
+
+
+def variables(cubin: bytes) -> list[tuple[str, int]]:
+    """Return the symbols of all variables in `cubin`, with their sizes in bytes.
+
+    Raises:
+        ValueError: `cubin` is not an ELF file, or it is cut short.
+    """
+    return [(name, size) for name, is_kernel, size in _symbols(cubin) if not is_kernel]
+
+
+ENTRY: Final = "dagpu_entry"
+"""The variable template by whose instance a text names one kernel: `dagpu_entry<&ns::k<float, 256>>`."""
+_NAMED_ENTRY = re.compile(rf"_Z\w*?{len(ENTRY)}{ENTRY}IXadL(_Z\w+)EEE")
+_SUBSTITUTION = re.compile(r"S[0-9A-Z]*_")
+
+
+def entry_symbol(cubin: bytes) -> str | None:
+    """Return the symbol of the kernel that the instance of `ENTRY` names; None if there is none.
+
+    Its mangled name is in that of the variable, where what stands again is counted from another number.
+    """
+    symbols = _symbols(cubin)
+    named = [_SUBSTITUTION.sub("S", found[1]) for name, _, _ in symbols if (found := _NAMED_ENTRY.fullmatch(name))]
+    kernels = [name for name, is_kernel, _ in symbols if is_kernel and _SUBSTITUTION.sub("S", name) in named]
+    return kernels[0] if len(kernels) == 1 else None
+
+
+def _symbols(cubin: bytes) -> list[tuple[str, bool, int]]:
+    """Return all symbols in `cubin` in order, each with True if it is a kernel, and its size in bytes.
+
+    Raises:
+        ValueError: `cubin` is not an ELF file, or it is cut short.
+    """
     if not is_cubin(cubin):
         raise ValueError("not a 64-bit little-endian ELF file")
     try:
         sections = _sections(cubin)
-        found: list[str] = []
+        found: list[tuple[str, bool, int]] = []
         for kind, offset, size, link, _ in sections:
             if kind == _SYMTAB:
                 names = sections[link][1]
-                for name, info, other, _, _, _ in _SYMBOL.iter_unpack(cubin[offset : offset + size]):
-                    if info & 0xF == _FUNCTION and other & _ENTRY:
-                        found.append(_text(cubin, names + name))
+                for name, info, other, _, _, nbytes in _SYMBOL.iter_unpack(cubin[offset : offset + size]):
+                    is_kernel = info & 0xF == _FUNCTION and bool(other & _ENTRY)
+                    if is_kernel or info & 0xF == _OBJECT:
+                        found.append((_text(cubin, names + name), is_kernel, nbytes))
     except (struct.error, IndexError, ValueError) as error:
         raise ValueError("an ELF file that is cut short") from error
     return found
@@ -177,141 +205,3 @@ def link_ptx(ptx: bytes, arch: str) -> bytes:
         return bytes(cubin)
     finally:
         linker.destroy(handle)
-
-
-# ---- the cache on disk, and the digest that makes its keys
-#
-# It replaces PyCUDA's own cache, which serves nvcc alone: NVRTC compiles most kernels here. An entry is written to a
-# temporary file beside its place and then moved, so another process sees a whole entry or none. An entry that does not
-# match its checksum counts as missing, and so does a folder that cannot be read or written. An entry is never
-# overwritten with other contents, so the folder may be deleted at any time.
-#
-# A loaded cubin runs on the GPU, in this process, and a checksum does not identify its author. Therefore the cache
-# trusts a folder and an entry only if they belong to this user and no other user can write to them.
-
-
-_FORMAT = b"dagpu cubin 1\n"
-"""The header of every entry. It is also part of every key."""
-
-
-def default_cache_dir() -> Path | None:
-    """Return $DAGPU_CACHE_DIR, else `dagpu` in $XDG_CACHE_HOME or ~/.cache; None if the user has no home directory.
-
-    Raises:
-        ValueError: $DAGPU_CACHE_DIR is relative.
-    """
-    if (given := CACHE_DIR.get()) is not None:
-        return given
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if base.is_absolute():  # the XDG specification: ignore a relative path
-        return base / "dagpu"
-    try:
-        return Path.home() / ".cache" / "dagpu"
-    except RuntimeError:
-        return None
-
-
-def digest(parts: Iterable[str | bytes]) -> str:
-    """Return the SHA-256 of `parts`, each with its length, so that different lists never have the same input."""
-    total = hashlib.sha256(_FORMAT)
-    for part in parts:
-        data = part.encode("utf-8", "surrogateescape") if isinstance(part, str) else part
-        total.update(len(data).to_bytes(8, "little"))
-        total.update(data)
-    return total.hexdigest()
-
-
-_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
-"""Mode bits of a file that its group or all users can write to."""
-_READ: Final = os.O_RDONLY | os.O_CLOEXEC
-_WRITE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-@final
-class DiskCache:
-    """Cubins by key, in one folder; without a folder the cache is always empty. No method raises OSError.
-
-    The cache does not use a folder or an entry that other users own or can write to. It issues one RuntimeWarning then,
-    and where the folder cannot be made.
-    """
-
-    def __init__(self, folder: Path | None) -> None:
-        self.folder = folder
-        self._warned = False
-
-    def load(self, key: str) -> bytes | None:
-        """Return the cubin stored under `key`; None if it is missing, damaged or not trusted."""
-        try:
-            with self._opened() as folder:
-                if folder is None:
-                    return None
-                with os.fdopen(os.open(f"{key}.cubin", _READ | os.O_NOFOLLOW, dir_fd=folder), "rb") as file:
-                    if not self._trusted(file.fileno(), f"{self.folder}/{key}.cubin"):
-                        return None
-                    entry = file.read()
-        except OSError:
-            return None
-        head = len(_FORMAT) + hashlib.sha256().digest_size
-        cubin = entry[head:]
-        return cubin if entry[:head] == _FORMAT + hashlib.sha256(cubin).digest() else None
-
-    def store(self, key: str, cubin: bytes) -> None:
-        """Store `cubin` under `key`. If that fails (a read-only or full disk), it is compiled again next time."""
-        name = f"{key[:16]}-{secrets.token_hex(8)}.tmp"
-        try:
-            self._make_folder()
-            with self._opened() as folder:
-                if folder is None:
-                    return
-                try:
-                    with os.fdopen(os.open(name, _WRITE, 0o600, dir_fd=folder), "wb") as file:
-                        file.write(_FORMAT + hashlib.sha256(cubin).digest() + cubin)
-                    os.replace(name, f"{key}.cubin", src_dir_fd=folder, dst_dir_fd=folder)
-                except OSError:
-                    os.unlink(name, dir_fd=folder)
-        except OSError:
-            pass
-
-    def _make_folder(self) -> None:
-        """Make the folder. If that fails, warn, as no process will find a kernel there, and raise the OSError."""
-        if self.folder is None:
-            return
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            self._warn(
-                f"compiled kernels are not kept, since the folder {self.folder} cannot be made ({error.strerror}): "
-                "each process compiles them again. Set DAGPU_CACHE_DIR to a folder of your own."
-            )
-            raise
-
-    def _warn(self, message: str) -> None:
-        """Issue a RuntimeWarning, the first time."""
-        if not self._warned:
-            self._warned = True
-            warnings.warn(message, RuntimeWarning, stacklevel=2)
-
-    @contextmanager
-    def _opened(self) -> Iterator[int | None]:
-        """Open the folder and yield its descriptor, or None if it is not trusted. Files are opened relative to the
-        descriptor, so they are in this folder even if its path changes meanwhile."""
-        if self.folder is None:
-            yield None
-            return
-        folder = os.open(self.folder, _READ | os.O_DIRECTORY)
-        try:
-            yield folder if self._trusted(folder, str(self.folder)) else None
-        finally:
-            os.close(folder)
-
-    def _trusted(self, descriptor: int, path: str) -> bool:
-        """Return True if the open file belongs to this user and no other user can write to it. Warn otherwise."""
-        about = os.fstat(descriptor)
-        if about.st_uid == os.geteuid() and not about.st_mode & _OTHERS:
-            return True
-        why = "others can write to it" if about.st_uid == os.geteuid() else "it belongs to another user"
-        self._warn(
-            f"compiled kernels in {path} are not used: {why}, so the contents cannot be trusted. Make it yours alone "
-            "(chown, chmod go-w), or set DAGPU_CACHE_DIR to a folder of your own."
-        )
-        return False

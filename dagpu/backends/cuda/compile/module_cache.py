@@ -4,10 +4,14 @@ import threading
 from dataclasses import replace
 from typing import Final, Protocol, final
 
-from dagpu.backends.cuda.compile.compiler import Compiled, Unit, kernel_unit
-from dagpu.backends.cuda.driver.driver_protocol import Function, Gpu
+from dagpu.backends.cuda.compile.compiler import Compiled
+from dagpu.backends.cuda.driver.driver_protocol import (
+    Gpu,
+)
 from dagpu.backends.cuda.kernels.fill_and_copy import BuiltinWork
-from dagpu.backends.cuda.kernels.launch_params import kernel_key, macros
+from dagpu.backends.kernel_text.launch_params import kernel_key, macros
+from dagpu.backends.kernel_text.loaded_function import Function
+from dagpu.backends.kernel_text.units import Unit, kernel_unit
 from dagpu.ops.kernel_spec import KernelSpec
 
 BUILTIN_FILE: Final = "dagpu/builtin.cu"
@@ -91,7 +95,7 @@ class Library:
             function = self._functions.get(key)
             if function is None:
                 with self._gpu.current():
-                    loaded = self._gpu.load(compiled.cubin, compiled.symbol)
+                    loaded = self._gpu.load(compiled.cubin, compiled.symbol, compiled.constants)
                 function = replace(loaded, block=compiled.block, dynamic_shared=compiled.shared)
                 self._functions[key] = function
             return function

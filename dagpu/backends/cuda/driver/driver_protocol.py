@@ -21,11 +21,9 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, final
 import numpy as np
 from numpy.typing import NDArray
 
+from dagpu.backends.kernel_text.loaded_function import Function, GridExtents, Limits
 from dagpu.common.errors import DeviceError, DeviceLostError, OutOfMemoryError
 from dagpu.handles.device_handles import Enqueue
-
-GridExtents: TypeAlias = tuple[int, int, int]
-"""Extents of a grid or a block: x, y, z."""
 
 
 class RawStream(Protocol):
@@ -64,40 +62,6 @@ LAUNCH: Final = "cuLaunchKernelEx"
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class Function:
-    """A loaded kernel."""
-
-    handle: Any
-    """The handle by which its `Gpu` launches it: for a real GPU the CUfunction, as an integer."""
-    max_threads: int
-    """The most threads in a block, given the registers that the kernel uses."""
-    static_shared: int
-    """Bytes of shared memory that the kernel declares itself."""
-    registers: int
-    allow_shared: Callable[[int], None]
-    """Function that allows the kernel this number of bytes of dynamic shared memory. A call is needed above 48 KiB."""
-    block: GridExtents | None = None
-    """The block dimensions that its compiler has chosen; None if a launch chooses."""
-    dynamic_shared: int = 0
-    """Bytes of dynamic shared memory that its compiler has chosen, beside those of the launch."""
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Limits:
-    """Limits of a device on a launch (cuDeviceGetAttribute)."""
-
-    threads: int
-    block: GridExtents
-    grid: GridExtents
-    shared: int
-    """The most bytes of shared memory for each block, static and dynamic, that a kernel may request."""
-    default_shared: int
-    """The most bytes of shared memory for each block without a request."""
-
-
-@final
 class KernelLaunch(NamedTuple):
     """A kernel launch, in a stream or as a node of a graph. A plan may have thousands, and a frozen dataclass takes
     three times as long to create."""
@@ -113,6 +77,10 @@ class KernelLaunch(NamedTuple):
     early: bool = False
     """True if in a graph its blocks may start before the kernel on which it depends is over. They wait themselves
     (griddepcontrol.wait). A stream ignores it."""
+    cooperative: bool = False
+    """True if all blocks are on the device at once, or the driver refuses the launch."""
+    cluster: GridExtents | None = None
+    """The extents of a cluster in blocks; None for those of the kernel, if it has any."""
     decides: int = -1
     """The number of the `IfNode` whose condition the kernel sets, which then depends on it; -1 if it sets none. The
     first 8 bytes of `parameters` receive the handle of the condition when the graph is made."""
@@ -344,8 +312,9 @@ class Gpu(Protocol):
         """Block until the device is idle. Other threads run meanwhile."""
         ...
 
-    def load(self, cubin: bytes, symbol: str) -> Function:
-        """Load a kernel of a cubin for the process's life. This waits for the device."""
+    def load(self, cubin: bytes, symbol: str, variables: Sequence[str] = ()) -> Function:
+        """Load a kernel of a cubin for the process's life, and find variables of its module by their symbols. This
+        waits for the device."""
         ...
 
     def prepare_launches(self, launches: Sequence[tuple[KernelLaunch, int]]) -> Launches:
@@ -429,6 +398,7 @@ NOT_READY: Final = 600
 PEER_ACCESS_ALREADY_ENABLED: Final = 704
 NOT_SUPPORTED: Final = 801
 INVALID_VALUE: Final = 1
+ASSERT: Final = 710
 CAPTURED_EVENT: Final = 907
 
 STICKY: Final = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 999))
@@ -584,10 +554,13 @@ DRIVER_CALLS: Final = (
     DriverCall("cuMemsetD32Async", "bindings", "a full queue", "waits", True),
     DriverCall("cuModuleLoadData", "bindings", "the device", "waits", True),
     DriverCall("cuModuleGetFunction", "bindings", "-", "unknown", True),
+    DriverCall("cuModuleGetGlobal", "bindings", "-", "unknown", True),
     DriverCall("cuFuncGetAttribute", "bindings", "-", "-", True),
     DriverCall("cuFuncSetAttribute", "bindings", "-", "unknown", True),
+    DriverCall("cuOccupancyMaxActiveBlocksPerMultiprocessor", "bindings", "-", "unknown", True),
     DriverCall("cuGraphCreate", "bindings", "-", "-", True),
     DriverCall("cuGraphAddKernelNode", "bindings", "-", "unknown", True),
+    DriverCall("cuGraphKernelNodeSetAttribute", "bindings", "-", "unknown", True),
     DriverCall("cuGraphAddMemcpyNode", "bindings", "-", "unknown", True),
     DriverCall("cuGraphAddMemsetNode", "bindings", "-", "unknown", True),
     DriverCall("cuGraphAddChildGraphNode", "bindings", "-", "unknown", True),

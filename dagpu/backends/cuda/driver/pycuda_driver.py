@@ -33,12 +33,9 @@ from dagpu.backends.cuda.driver.driver_protocol import (
     PEER_ACCESS_ALREADY_ENABLED,
     CapturedNode,
     EnqueuedWork,
-    Function,
     Gpu,
     GraphNode,
-    GridExtents,
     KernelLaunch,
-    Limits,
     RawEvent,
     RawGraph,
     RawStream,
@@ -47,6 +44,7 @@ from dagpu.backends.cuda.driver.driver_protocol import (
 )
 from dagpu.backends.cuda.driver.pycuda_graphs import GraphSite, PyCudaGraph, StreamCapture
 from dagpu.backends.cuda.driver.pycuda_streams import Context, PyCudaEvent, PyCudaLaunches, PyCudaStream
+from dagpu.backends.kernel_text.loaded_function import Function, GridExtents, Limits
 from dagpu.common.compiled import READER
 from dagpu.common.errors import DeviceError, NoDeviceError
 from dagpu.common.layout import address_of
@@ -73,7 +71,7 @@ _OF_READER: Final = {
     "cuGraphExecKernelNodeSetParams": "cuGraphExecKernelNodeSetParams_v2", "cuCtxPushCurrent": "cuCtxPushCurrent_v2",
     "cuCtxPopCurrent": "cuCtxPopCurrent_v2", "cuEventRecord": "cuEventRecord", "cuEventQuery": "cuEventQuery",
     "cuEventSynchronize": "cuEventSynchronize", "cuMemcpyHtoDAsync": "cuMemcpyHtoDAsync_v2",
-    "cuMemcpyDtoHAsync": "cuMemcpyDtoHAsync_v2",
+    "cuMemcpyDtoHAsync": "cuMemcpyDtoHAsync_v2", "cuMemcpyDtoDAsync": "cuMemcpyDtoDAsync_v2",
 }  # fmt: skip
 """The functions of the driver that the compiled reader calls, with their symbols: those of the library, which the names
 of cuda.h stand for."""
@@ -199,6 +197,7 @@ class PyCudaGpu:
         major, minor = device.compute_capability()
         self.arch = f"sm_{major}{minor}"
         self.limits = _limits_of(device)
+        self._multiprocessors = device.get_attribute(cuda.device_attribute.names["MULTIPROCESSOR_COUNT"])
         self._context: Context | None = None
         self._needs_context: bool | None = None
         self._foreign_streams: dict[int, PyCudaStream] = {}
@@ -421,10 +420,13 @@ class PyCudaGpu:
 
     # ---- kernels --------------------------------------------------------------------------------------------------
 
-    def load(self, cubin: bytes, symbol: str) -> Function:
+    def load(self, cubin: bytes, symbol: str, variables: Sequence[str] = ()) -> Function:
         bindings = self._bindings
         module = self._checked("cuModuleLoadData", bindings.cuModuleLoadData(cubin))[0]
         function = self._checked("cuModuleGetFunction", bindings.cuModuleGetFunction(module, symbol.encode()))[0]
+        found = [
+            self._checked("cuModuleGetGlobal", bindings.cuModuleGetGlobal(module, name.encode())) for name in variables
+        ]
         wanted = bindings.CUfunction_attribute
 
         def read(attribute: Any) -> int:
@@ -434,12 +436,20 @@ class PyCudaGpu:
             attribute = wanted.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
             self._checked("cuFuncSetAttribute", bindings.cuFuncSetAttribute(function, attribute, nbytes))
 
+        def resident(threads: int, shared: int) -> int:
+            each = bindings.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, shared)
+            blocks = self._checked("cuOccupancyMaxActiveBlocksPerMultiprocessor", each)[0]
+            return int(blocks) * self._multiprocessors
+
         return Function(
             int(function),
             read(wanted.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
             read(wanted.CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES),
             read(wanted.CU_FUNC_ATTRIBUTE_NUM_REGS),
             allow_shared,
+            resident=resident,
+            variables=tuple([int(address) for address, _ in found]),
+            sizes=tuple([int(nbytes) for _, nbytes in found]),
         )
 
     def prepare_launches(self, launches: Sequence[tuple[KernelLaunch, int]]) -> PyCudaLaunches:

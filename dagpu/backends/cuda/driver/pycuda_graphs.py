@@ -363,6 +363,23 @@ class PyCudaGraph:
             added = bindings.cuGraphAddMemsetNode(graph, needs, len(needs), fill, context)
             call = "cuGraphAddMemsetNode"
         self._nodes += self._checked(call, added)
+        if isinstance(node, KernelLaunch) and (node.cooperative or node.cluster is not None):
+            self._set_attributes(self._nodes[-1], node)
+
+    def _set_attributes(self, made: Any, node: KernelLaunch) -> None:
+        """Set the attributes of a kernel's node. An update of its parameters leaves them."""
+        bindings = self._bindings
+        known, value = bindings.CUlaunchAttributeID, bindings.CUkernelNodeAttrValue()
+        set_attribute = bindings.cuGraphKernelNodeSetAttribute
+        if node.cooperative:
+            value.cooperative = 1
+            returned = set_attribute(made, known.CU_LAUNCH_ATTRIBUTE_COOPERATIVE, value)
+            self._checked("cuGraphKernelNodeSetAttribute", returned)
+        if node.cluster is not None:
+            value = bindings.CUkernelNodeAttrValue()
+            value.clusterDim.x, value.clusterDim.y, value.clusterDim.z = node.cluster
+            returned = set_attribute(made, known.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value)
+            self._checked("cuGraphKernelNodeSetAttribute", returned)
 
     def _entered(self, site: GraphSite) -> AbstractContextManager[object]:
         """Return a context manager in which the context of a site is current. That of `here` is current already."""

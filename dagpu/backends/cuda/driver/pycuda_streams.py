@@ -17,11 +17,11 @@ from typing import Any, Final, TypeAlias, final
 from dagpu.backends.cuda.driver.driver_protocol import (
     EXIT_GUARD,
     NOT_READY,
-    GridExtents,
     KernelLaunch,
     RawStream,
     device_error,
 )
+from dagpu.backends.kernel_text.loaded_function import GridExtents
 
 # ---- makes a device's context current on a thread ---------------------------------------------------------------
 
@@ -158,9 +158,14 @@ _NUMBER: Final = 40
 """Offset of the size in `_EXTRA`."""
 
 _CONFIG: Final = Struct("<7I4xQQI4x")
-"""CUlaunchConfig: x, y, z of the grid and of the block, dynamic shared bytes, the stream, no attributes."""
+"""CUlaunchConfig: x, y, z of the grid and of the block, dynamic shared bytes, the stream, the address and the number of
+attributes."""
 _STREAM: Final = 32
 """Offset of the stream in `_CONFIG`."""
+
+_ATTRIBUTE: Final = Struct("<I4x3I52x")
+"""CUlaunchAttribute: its id, and its value of up to three numbers."""
+_COOPERATIVE, _CLUSTER = 2, 4  # cuda.h: CU_LAUNCH_ATTRIBUTE_COOPERATIVE, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 
 _write_number: Final = Struct("<Q").pack_into
 
@@ -193,27 +198,42 @@ class Extras:
             )  # fmt: skip
 
 
+def _attributes(cooperative: bool, cluster: GridExtents | None) -> bytes:
+    """Return the attributes of a launch, as the driver takes them."""
+    text = _ATTRIBUTE.pack(_COOPERATIVE, 1, 0, 0) if cooperative else b""
+    return text if cluster is None else text + _ATTRIBUTE.pack(_CLUSTER, *cluster)
+
+
 @final
 class PyCudaLaunches:
     """Prepared launches. Implements `dagpu.backends.cuda.driver.driver_protocol.Launches`."""
 
-    __slots__ = ("_configs", "_extras", "_held", "_lanes", "_streams", "each")
+    __slots__ = ("_attributes", "_attributes_held", "_configs", "_extras", "_held", "_lanes", "_streams", "each")
 
     def __init__(self, launch_kernel: Callable[..., int], launches: Sequence[tuple[KernelLaunch, int]]) -> None:
         """Prepare launches for `launch_kernel`, the driver's cuLaunchKernelEx. Its arguments are instances of c_void_p:
         ctypes passes these on directly, and converts an int at each call."""
         self._extras = Extras([launch for launch, _ in launches])
-        shapes: dict[tuple[GridExtents, GridExtents, int, int], int] = {}
+        shapes: dict[tuple[GridExtents, GridExtents, int, int, bool, GridExtents | None], int] = {}
         """The distinct configurations, by number. Most launches of a plan share a few."""
         numbers = [
-            shapes.setdefault((launch.grid, launch.block, launch.shared, lane), len(shapes))
+            shapes.setdefault(
+                (launch.grid, launch.block, launch.shared, lane, launch.cooperative, launch.cluster), len(shapes)
+            )
             for launch, lane in launches
-        ]  # fmt: skip
+        ]
+        attributes = [_attributes(cooperative, cluster) for _, _, _, _, cooperative, cluster in shapes]
+        self._attributes = bytearray(max(1, len(b"".join(attributes))))
+        self._attributes_held, attributes_at = _address(self._attributes)
         self._configs = bytearray(max(1, len(shapes)) * _CONFIG.size)
         self._held, start = _address(self._configs)
-        for number, (grid, block, shared, _) in enumerate(shapes):
-            _CONFIG.pack_into(self._configs, number * _CONFIG.size, *grid, *block, shared, 0, 0, 0)
-        self._lanes = [lane for _, _, _, lane in shapes]
+        used = 0
+        for number, ((grid, block, shared, *_), text) in enumerate(zip(shapes, attributes, strict=True)):
+            at, count = attributes_at + used if text else 0, len(text) // _ATTRIBUTE.size
+            _CONFIG.pack_into(self._configs, number * _CONFIG.size, *grid, *block, shared, 0, at, count)
+            self._attributes[used : used + len(text)] = text
+            used += len(text)
+        self._lanes = [lane for _, _, _, lane, _, _ in shapes]
         configs = [ctypes.c_void_p(start + number * _CONFIG.size) for number in range(len(shapes))]
         functions: dict[Any, ctypes.c_void_p] = {}
         self.each: list[Callable[[], int]] = []

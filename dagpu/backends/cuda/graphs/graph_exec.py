@@ -282,7 +282,7 @@ class GraphExec:
 
     def keep_arenas(self, sizes: Sequence[tuple[int, int]]) -> list[MemoryBlock]:
         """Take memory for temporaries of these devices and sizes, which stays between launches, and return it."""
-        taken = [self._devices[0].memory.take(size, is_counted=False) for _, size in sizes]
+        taken = [self._devices[number].memory.take(size, is_counted=False) for number, size in sizes]
         self.arenas = taken
         return taken
 

@@ -317,8 +317,11 @@ def copy(out: Layout, source: Layout, *, by_kernel: bool = False) -> BuiltinWork
         raise ShapeError(f"cannot copy {source.shape} to {out.shape}. Give both the same shape.")
     if out.size == 0:
         return Memcpy(0, out.offset, source.offset)
-    if out.dtype.kind == "c":
+    if source.dtype.kind == "c":
         return copy(_parts(out), _parts(source), by_kernel=by_kernel)
+    if out.dtype.names is not None:
+        size = _word_of(out, source)
+        return copy(_words(out, size), _words(source, size), by_kernel=by_kernel)
     walk = reduce_loop(out.shape, Start(out.offset, source.offset), out.strides, source.strides)
     types = _c_type(out.dtype), "dagpu::boolean" if source.dtype.kind == "b" else _c_type(source.dtype)
     dense = walk.dense(out.dtype.itemsize, source.dtype.itemsize)
@@ -431,6 +434,8 @@ _OTHERS: Final = {
     "float32": "float",
     "float64": "double",
     "bool": "bool",
+    "complex64": "dagpu::Complex<float>",
+    "complex128": "dagpu::Complex<double>",
 }
 
 
@@ -444,6 +449,18 @@ def _parts(layout: Layout) -> Layout:
     """Return complex elements as real ones, with another axis for the two parts of each."""
     size = layout.dtype.itemsize // 2
     return Layout(np.dtype(f"f{size}"), (*layout.shape, 2), (*layout.strides, size), layout.offset)
+
+
+def _word_of(out: Layout, source: Layout) -> int:
+    """Return the size of the largest words of which structures in both places consist."""
+    places = [out.dtype.itemsize, out.offset, source.offset, *out.strides, *source.strides]
+    return next(size for size in (8, 4, 2, 1) if not any(place % size for place in places))
+
+
+def _words(layout: Layout, size: int) -> Layout:
+    """Return structures as words of this size, with another axis for the words of each."""
+    count = layout.dtype.itemsize // size
+    return Layout(np.dtype(f"u{size}"), (*layout.shape, count), (*layout.strides, size), layout.offset)
 
 
 def _same_bits(out: _DType, source: _DType) -> bool:
@@ -514,6 +531,26 @@ def _text(*parts: str) -> str:
     """Return these files of the prelude, concatenated. Each occurs once, so none includes another."""
     texts = ((_PRELUDE / f"{part}.cuh").read_text(encoding="utf-8") for part in parts)
     return "\n".join(text.replace("#pragma once\n", "") for text in texts)
+
+
+# ---- the kernel that writes the addresses of lists of tensors
+
+
+MOST_ADDRESSES: Final = 500
+"""The most addresses that one launch writes: its parameters have at most 4,096 bytes."""
+
+
+def addresses(count: int) -> BuiltinWork:
+    """Return the launch that writes so many addresses one after the other. The parameters are the address to which the
+    first one is written, and the addresses."""
+    text = f"""\
+struct Addresses {{ unsigned long long at[{count}]; }};
+extern "C" __global__ void dagpu_addresses(unsigned long long* out, const __grid_constant__ Addresses addresses) {{
+    for (unsigned int i = threadIdx.x; i < {count}; i += blockDim.x) out[i] = addresses.at[i];
+}}
+"""
+    pointers = tuple([8 * n for n in range(count + 1)])
+    return BuiltinWork(text, "dagpu_addresses", (1, 1, 1), (32, 1, 1), bytes(8 * count + 8), pointers)
 
 
 # ---- the kernel that sets the condition of a conditional node of a graph ----------------------------------------

@@ -20,9 +20,10 @@ from dagpu.backends.cuda.commands.command_list import (
     Kind,
     RunBuffers,
     describe_instruction,
+    has_assert,
     instructions_of,
 )
-from dagpu.backends.cuda.driver.driver_protocol import EXIT_GUARD, RawEvent, RawStream, TimingEvent
+from dagpu.backends.cuda.driver.driver_protocol import ASSERT, EXIT_GUARD, RawEvent, RawStream, TimingEvent
 from dagpu.backends.cuda.graphs.graph_exec import GraphExec
 from dagpu.backends.cuda.graphs.instances import GraphInstances
 from dagpu.backends.cuda.resources.cuda_device import CudaDevice, identity, lose_devices
@@ -577,14 +578,17 @@ class CudaRun:
         """
         if not isinstance(error, DeviceError) or (needs is None and not isinstance(error, DeviceLostError)):
             return False
-        lose_devices(self.devices, error, self._names(), needs or 0)
+        lose_devices(self.devices, error, self._names(error), needs or 0)
         return True
 
-    def _names(self) -> list[str]:
-        return [describe_instruction(each) for each in instructions_of(self.compiled.plan)]
+    def _names(self, error: DeviceError) -> list[str]:
+        """Return the instructions that this error may be of: after a failed assert the kernels that have one."""
+        found = instructions_of(self.compiled.plan)
+        asserting = [each for each in found if has_assert(each)] if error.code == ASSERT else []
+        return [describe_instruction(each) for each in asserting or found]
 
     def _lose(self, lane: int, error: DeviceError) -> None:
-        self.device_of_lane(lane).lose(error, self._names())
+        self.device_of_lane(lane).lose(error, self._names(error))
 
     def _end_polled(self) -> None:
         """Return what a polled run holds, whose stream is idle, unless another thread does. It is `_finish` without

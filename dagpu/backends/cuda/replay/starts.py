@@ -10,7 +10,7 @@ in another way now. Each raises:
 import time
 from collections.abc import Hashable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from dagpu.backends.cuda.commands.buffers import CompiledPlan, RunMemory, allocate_blocks
 from dagpu.backends.cuda.commands.command_list import (
@@ -31,7 +31,7 @@ from dagpu.backends.cuda.replay.submit import (
     submit_rest_on_thread,
 )
 from dagpu.backends.cuda.resources.cuda_device import lose_devices
-from dagpu.backends.cuda.resources.pools import MemoryBlock
+from dagpu.backends.cuda.resources.pools import Pool, rounded
 from dagpu.backends.cuda.resources.streams import CudaStream
 from dagpu.backends.host.measuring import current_recorder, recorder_variable
 from dagpu.backends.host.plan_devices import streams_by_device
@@ -179,9 +179,18 @@ def compiled_flight(compiled: CompiledPlan, command_lists: CommandListPool, grap
     )  # fmt: skip
     flight: Strategy = READER.Flight(
         compiled.devices, graphs.idle, streams.exclusive, graphs, functions, compiled.bases, compiled.inputs,
-        compiled.outputs, bool(compiled.arenas), bool(compiled.gathers), None, None,
+        rows_of_outputs(compiled), [(number,) for number, _ in compiled.arenas], bool(compiled.gathers), None, None,
     )  # fmt: skip
     return flight
+
+
+def rows_of_outputs(compiled: CompiledPlan) -> list[tuple[int, int, Pool, int, int]]:
+    """Return what the compiled reader needs to take memory for each result: buffer, base, pool, bytes, and the size of
+    the block."""
+    return [
+        (buffer, base, compiled.devices[number].memory, nbytes, rounded(nbytes))
+        for buffer, base, number, nbytes in compiled.outputs
+    ]
 
 
 def captured_flight(
@@ -228,7 +237,7 @@ def captured_flight(
 
     functions = (None, streams.give_back, None, streams.take_event, None, follow, refuse, lambda: gpu.needs_context)
     flight: Strategy = READER.Flight(
-        compiled.devices, [], [], None, functions, 0, [], [], False, False, executable, stream
+        compiled.devices, [], [], None, functions, 0, [], [], [], False, executable, stream
     )  # fmt: skip
     return flight
 
@@ -291,7 +300,8 @@ def _kept_arenas(compiled: CompiledPlan, graphs: GraphInstances, graph: GraphExe
         if error.code != OUT_OF_MEMORY:
             raise
         return []
-    bases[0] = kept[0].address  # there is one arena, since all memory is on one device
+    for (number, _), block in zip(compiled.arenas, kept, strict=True):
+        bases[number] = block.address
     return list(kept)
 
 
@@ -361,6 +371,11 @@ def wait_for_work(work: RawStream | RawEvent, seconds: float) -> None:
     """Wait until the work of a stream or an event is complete: poll it for this number of seconds, then block."""
     if not is_idle_within(work, seconds):
         work.synchronize()
+
+
+LONG_SPIN: Final = 2e-3
+"""Seconds for which work of several devices is polled at least, before Python waits for it in turns: a thread that
+blocks sees no device that is lost, and after so long a wait the turns cost little."""
 
 
 def is_idle_within(work: RawStream | RawEvent, seconds: float) -> bool:
@@ -641,6 +656,6 @@ def _take_ends(run: CudaRun) -> None:
 
 
 teach(
-    memory_block=MemoryBlock, cuda_stream=CudaStream, inside=EXIT_GUARD.inside, exit_guard=EXIT_GUARD,
-    recorder=recorder_variable, completed=COMPLETED,
+    cuda_stream=CudaStream, inside=EXIT_GUARD.inside, exit_guard=EXIT_GUARD,
+    recorder=recorder_variable, long_spin=LONG_SPIN, completed=COMPLETED,
 )  # fmt: skip

@@ -15,12 +15,15 @@ from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY, STICKY, Gp
 from dagpu.backends.cuda.resources.cuda_exchange import CudaExchange
 from dagpu.backends.cuda.resources.part_writes import PartWrites
 from dagpu.backends.cuda.resources.pools import (
+    GRAIN,
+    LARGE,
     ForeignOwner,
     MemoryBlock,
     Pool,
     Slabs,
     array_over,
     describe_memory_of_others,
+    rounded,
 )
 from dagpu.backends.cuda.resources.streams import OwnedStream, Streams
 from dagpu.backends.host.failures import no_room, out_of_memory
@@ -304,6 +307,12 @@ class CudaDevice:
         self.refuse_if_lost()
         with self.gpu.current():
             return self.gpu.memory_info()
+
+    def memory_for_runs(self, results: Sequence[int]) -> int:
+        """Return the bytes that a run with results of these sizes could allocate now, with them: of what the driver
+        says is free and of the pool's idle memory. Blocks of the pool are rounded."""
+        left = self.memory_info()[0] + self.memory.idle - sum(map(rounded, results))
+        return max(left - left % (LARGE if left >= LARGE else GRAIN), 0) + sum(results)
 
     def memory_used(self) -> int:
         """Return the number of bytes that handles and runs hold."""

@@ -250,6 +250,11 @@ class CudaExchange:
         else:
             self._imports_given_out.add(memory)
 
+    @property
+    def visited(self) -> set[int]:
+        """The addresses of the blocks in use that other libraries have been given."""
+        return self._pool.visited
+
     def is_parked(self, memory: object) -> bool:
         """Return True if other libraries have been given a block."""
         assert isinstance(memory, MemoryBlock)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dagpu.backends.cuda.driver.driver_protocol import OUT_OF_MEMORY
+from dagpu.common.compiled import teach
 from dagpu.common.critical import ReferenceQueue
 from dagpu.common.errors import DeviceError
 
@@ -143,6 +144,11 @@ class Pool:
         `_idle[size]` has the idle addresses of that size, the latest last; `_sizes` has the keys of `_idle` in order
     """
 
+    __slots__ = (
+        "_allocate", "_ends", "_free", "_held", "_idle", "_lock", "_parked", "_sizes", "_starts", "_used", "dropped",
+        "mapped", "parked_bytes", "visited",
+    )  # fmt: skip
+
     def __init__(self, allocate: Callable[[int], int], free: Callable[[int], None]) -> None:
         self._allocate = allocate
         self._free = free
@@ -241,6 +247,13 @@ class Pool:
             return self._used
 
     @property
+    def idle(self) -> int:
+        """The bytes of all idle blocks."""
+        with self._lock:
+            self._sort_in()
+            return sum([size * len(addresses) for size, addresses in self._idle.items()])
+
+    @property
     def held(self) -> int:
         """The bytes that the pool holds of the driver's memory, in use or idle."""
         with self._lock:
@@ -319,6 +332,9 @@ class Pool:
                 self._free(address)
                 self._held -= size
                 del self._starts[bisect_left(self._starts, address)], self._ends[address]
+
+
+teach(pool=Pool, memory_block=MemoryBlock)
 
 
 # ---- the memory that PyTorch and CuPy hold on a GPU beside dagpu. Their allocators keep what they have freed ----

@@ -10,6 +10,7 @@ from typing import Final
 from tests.behaviour.errors.cures import (
     copies,
     creating,
+    gradients,
     graphs,
     handles,
     interop,
@@ -20,6 +21,7 @@ from tests.behaviour.errors.cures import (
 from tests.behaviour.errors.cures.catalogue import KEPT, LEFT_OUT, LEFT_OUT_ROOMS, Case, Program
 from tests.behaviour.errors.cures.kernels import (
     array_functions,
+    array_places,
     expressions,
     foreign_checks,
     foreign_ops,
@@ -43,6 +45,7 @@ CASES: Final[list[Case]] = [
         module_variables,
         expressions,
         array_functions,
+        array_places,
         creating,
         ops_as_values,
         running,
@@ -57,6 +60,7 @@ CASES: Final[list[Case]] = [
         foreign_ops,
         python_kernels,
         foreign_checks,
+        gradients,
     )
     for case in module.CATALOGUE.cases
 ]

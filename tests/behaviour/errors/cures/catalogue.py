@@ -223,6 +223,7 @@ CLUSTER: Final = "it needs a cluster, or one that fails: tests/unit/cluster"
 LEFT_OUT_ROOMS: Final[dict[str, str]] = {
     "cluster": CLUSTER,
     "compile": COMPILER,
+    "cuda_text": "tests/behaviour/cuda_text has a program for each",
     "driver": NO_GPU,
     "placed_values": AT_FAULT,
     "verifier": AT_FAULT,
@@ -232,6 +233,9 @@ LEFT_OUT_ROOMS: Final[dict[str, str]] = {
 """Folders and modules of dagpu whose texts need no program here, and why."""
 
 LEFT_OUT: Final[dict[str, str]] = {
+    "and the central difference": "a test that fails shows where, with the frames of the check",
+    "writes to a part of a tensor, or not in the order": "no function that has a rule writes to a part yet",
+    "has no host body, so the host backend": "a kernel of Triton, Numba or cuTile, which are not installed everywhere",
     "is not public": "the mypy plugin asks for names that are public, and no program does",
     "backend names device": INTERNAL,
     "are not defined. Draw f16, bf16, f32 or f64, and convert.": INTERNAL,
@@ -261,6 +265,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "it calls a function of the host. Take the host_map": "an op's capture refuses these before a backend is asked",
     "it is on a stream of your own, and begins on another": "an op's capture refuses these before a backend is asked",
     "it launches a graph itself. Launch both, one after": "an op's capture refuses these before a backend is asked",
+    "it has clusters of": "which GPU runs it: test_launch_forms.py",
     "blocks along axis": "limits like that of shared memory: test_cuda_packing.py",
     "threads along axis": "limits like that of shared memory: test_cuda_packing.py",
     "a block of": "limits like that of shared memory: test_cuda_packing.py",

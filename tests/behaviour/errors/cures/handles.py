@@ -7,8 +7,6 @@ import numpy as np
 from dagpu import (
     dup,
     empty,
-    expr,
-    f32,
     ones,
     value,
     zeros,
@@ -259,14 +257,6 @@ case(
     lambda: np.asarray(new()),
     ("Get them with .to_host().sync()", lambda: np.asarray(new().to_host().sync())),
     ("or with await t.to_host() in a trio task", lambda: awaited(new().to_host())),
-)
-case(
-    lambda: anything(new()) == 1,
-    (
-        "compare on the device: expr(f32, f32)(lambda x, y: x == y)(a, b)",
-        lambda: expr(f32, f32)(lambda x, y: x == y)(new(), ones((1,))).sync(),
-    ),
-    ("Whether two names mean one handle says a is b", lambda: same is same),
 )
 case(
     lambda: zeros((1,)).map(lambda t: float(anything(t))).sync(),

@@ -194,7 +194,7 @@ case(
 
 
 def fields() -> Any:
-    return np.zeros(3, [("a", f32), ("b", f32)])
+    return np.zeros(3, [("a", f32), ("b", "S4")])
 
 
 case(

@@ -1,6 +1,7 @@
 """Ops taken for values, and mistakes in functions of the user's."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import setitem
 from random import Random
 from typing import Any
 
@@ -10,13 +11,19 @@ import trio
 from dagpu import (
     DeviceOp,
     array,
+    c64,
+    convert,
     dup,
-    expr,
     f32,
+    f64,
+    fill,
     from_host,
     full,
+    i32,
+    memcpy,
     ones,
     pipeline,
+    source,
     value,
     zeros,
     zip_ops,
@@ -38,11 +45,10 @@ CATALOGUE = Catalogue()
 case = CATALOGUE.add
 
 
-def added() -> object:
-    return expr(f32, f32)(lambda x, y: x + y)(ones((2,)), ones((2,))).sync()
+def lent_to_write(use: Callable[[Any], Any]) -> object:
+    t = new()
+    return use(t.borrow_mut()).sync()
 
-
-one_op = ones((2,))
 
 # ---- ops taken for values
 
@@ -56,39 +62,85 @@ case(
     lambda: anything(zip_ops(value(1), value(2)))[0],
     (".first()", lambda: zip_ops(value(1), value(2)).first().sync()),
     (".unzip()", lambda: zip_ops(value(1), value(2)).unzip()[0].sync()),
-    (
-        "a part of a tensor is op.map(lambda t: t.slice(slice(1, None)))",
-        lambda: ones((2,)).map(lambda t: t.slice(slice(1, None))).to_host().sync(),
-    ),
-    ("the contents of a tensor come with op.to_host().sync()", lambda: new().to_host().sync()[0]),
 )
 case(
-    lambda: anything(ones((2,))) + 1,
+    lambda: anything(ones((2,)).to_host())[1:],
+    ("Slice the tensor before .to_host()", lambda: ones((2,))[1:].to_host().sync()),
+    (".map(lambda array: array[1:])", lambda: ones((2,)).to_host().map(lambda array: array[1:]).sync()),
+)
+case(lambda: ones((2,))[anything("x")], ("Write a number, a slice such as 1:, ... or None", lambda: ones((2,))[1:]))
+case(lambda: ones((2,)).view(anything(3)), ("Say op.view(i32)", lambda: ones((2,)).view(i32).sync()))
+case(lambda: ones((2,)).view(anything((2, 1))), ("op.reshape(shape)", lambda: ones((2,)).reshape((2, 1)).sync()))
+case(
+    lambda: float(anything(ones((2,)))),
     ("Run it: op.sync()", lambda: ones((2,)).to_host().sync() + 1),
     ("await op in a trio task", lambda: awaited(ones((2,)).to_host())),
-    ("@kernel", lambda: add(out(), ones((N,))).sync()),
-    ("expr(f32, f32)(lambda x, y: x + y)(a, b)", added),
-)
-case(
-    lambda: anything(ones((2,))) == 1,
-    ("Run it: op.sync()", lambda: ones((2,)).to_host().sync() == 1),
-    ("Whether two names mean one op says a is b", lambda: one_op is one_op),
-    ("`in` of a set", lambda: one_op in {one_op, ones((2,))}),
     ("a tensor's contents come with op.to_host().sync()", lambda: ones((2,)).to_host().sync() == 1),
 )
+case(lambda: divmod(anything(new()), 2), ("x // y, and x % y", lambda: (new() // 2, new() % 2)))
+case(lambda: anything(source(2.0)) + 1, ("op.map(lambda x: x + 1)", lambda: source(2.0).map(lambda x: x + 1).sync()))
+case(lambda: new() + anything(np.ones(N)), ("from_host(array)", lambda: (new() + from_host(np.ones(N, f32))).sync()))
 case(
-    lambda: anything(new())[1:],
-    ("Get them with .to_host().sync()", lambda: new().to_host().sync()[1:]),
-    ("A part of it on the device is t.slice(slice(1, None))", lambda: dup(new().slice(slice(1, None))).sync()),
+    lambda: new() + anything(ones((N,), f64)),
+    ("say convert(t, f32)", lambda: (new() + convert(ones((N,), f64), f32)).sync()),
 )
 case(
-    lambda: anything(new().share())[1:],
-    ("dup(t).sync().slice(...)", lambda: dup(dup(new().share()).sync().slice(slice(1, None))).sync()),
+    lambda: zeros((N,), i32) * anything(0.5),
+    ("Convert that tensor first: convert(t, f32)", lambda: (convert(zeros((N,), i32), f32) * 0.5).sync()),
 )
 case(
-    lambda: new() + new(),
-    ("expr(f32, f32)(lambda x, y: x + y)(a, b)", added),
-    ("Get them with .to_host().sync()", lambda: new().to_host().sync() + 1),
+    lambda: zeros((N,), i32) & anything(0.5),
+    ("Give one that it holds", lambda: (zeros((N,), i32) & 1).sync()),
+)
+case(
+    lambda: new() * anything(1j),
+    ("Convert that tensor first: convert(t, c64)", lambda: (convert(new(), c64) * 1j).sync()),
+)
+case(lambda: new() * anything(True), ("Write it as a number: 1", lambda: (new() * 1).sync()))
+case(lambda: (new() > 0) & anything(1), ("Write it as a truth value: True", lambda: ((new() > 0) & True).sync()))
+case(
+    lambda: ((new() > (number := value(1).shared())) & (zeros((N,), i32) > number)).sync(),
+    (
+        "by .shared() of the result of one of them: (x > n).shared() & (y > n)",
+        lambda: ((new() > (number := value(1).shared())).shared() & (zeros((N,), i32) > number)).sync(),
+    ),
+)
+case(
+    lambda: (anything(new()).to_host() + 1).sync(),
+    ("from_host(array)", lambda: (from_host(np.ones(N, f32)) + 1).sync()),
+    ("take one tensor of several, op.unzip()", lambda: (zip_ops(ones((N,)), ones((N,))).unzip()[0] + 1).sync()),
+    ("op.map(lambda x: x + 1)", lambda: value(1).map(lambda x: x + 1).sync()),
+)
+case(lambda: pow(anything(zeros((N,), i32)), 2, 3), ("Say x ** y % n", lambda: (zeros((N,), i32) ** 2 % 3).sync()))
+case(
+    lambda: anything(zeros((N,), i32)) / 2,
+    ("convert(t, f32), or", lambda: (convert(zeros((N,), i32), f32) / 2).sync()),
+    ("divide whole numbers by //", lambda: (zeros((N,), i32) // 2).sync()),
+)
+case(
+    lambda: anything(new() > 0) + 1,
+    ("convert(t, i32)", lambda: (convert(new() > 0, i32) + 1).sync()),
+    ("for masks there are & | ^ ~", lambda: ((new() > 0) | (new() < 1)).sync()),
+)
+case(
+    lambda: anything(zeros((N,), i32)) ** zeros((N,), i32),
+    ("convert(t, f32)", lambda: (convert(zeros((N,), i32), f32) ** new()).sync()),
+)
+case(lambda: anything(new()) << 1, ("convert(t, i32)", lambda: (convert(new(), i32) << 1).sync()))
+case(
+    lambda: ~anything(new()),
+    ("Compare it first, t > 0", lambda: (~(new() > 0)).sync()),
+    ("or convert it: convert(t, i32)", lambda: (~convert(new(), i32)).sync()),
+)
+case(
+    lambda: new() + ones((3,)),
+    ("x.reshape((n, 1))", lambda: (new() + ones((3,)).reshape((3, 1))).sync()),
+    ("x[:, None]", lambda: (new() + ones((3,))[:, None]).sync()),
+)
+case(
+    lambda: setitem(anything(new()), slice(1, None), 0),
+    ("fill(t.borrow_mut()[1:], 0)", lambda: lent_to_write(lambda m: fill(m[1:], 0))),
+    ("memcpy(t.borrow_mut()[1:], x)", lambda: lent_to_write(lambda m: memcpy(m[1:], ones((N - 1,)).sync()))),
 )
 case(
     lambda: new().T,

@@ -10,11 +10,16 @@ import trio
 
 from dagpu import (
     DeviceOp,
+    array,
     dup,
     empty,
+    expr,
     f32,
+    f64,
     from_host,
+    i32,
     ones,
+    u8,
     value,
     zeros,
     zip_ops,
@@ -112,7 +117,30 @@ case(
     ("Give at most one for each axis", lambda: new().slice(slice(1))),
 )
 case(lambda: new().slice(slice(True, 3)), ("Use whole numbers", lambda: new().slice(slice(1, 3))))
-case(lambda: new().slice(1), ("Write slice(start, stop)", lambda: new().slice(slice(1, 3))))
+case(lambda: new()[N], ("Give -8 to 7", lambda: new()[-N]))
+case(lambda: new()[:0][0], ("A slice of it is empty: write : there", lambda: new()[:0][:]))
+case(lambda: new()[anything((..., ...))], ("Write one of them", lambda: new()[...]))
+case(
+    lambda: new()[anything([0, 2])],
+    ("array.take(t, from_host(np.array(places)))", lambda: array.take(new(), from_host(np.array([0, 2]))).sync()),
+)
+case(
+    lambda: new()[anything(new().share())],
+    ("array.take(t, places)", lambda: array.take(new(), from_host(np.array([0, 2]))).sync()),
+    ("array.where(mask, t, 0)", lambda: array.where(expr(f32)(lambda x: x > 0)(new()), new(), 0).sync()),
+)
+case(
+    lambda: new()[anything(np.ones(N, bool))],
+    (
+        "array.where(mask, t, 0), which keeps the shape",
+        lambda: array.where(from_host(np.ones(N, bool)), new(), 0).sync(),
+    ),
+)
+case(lambda: new().view(anything(str)), ("Say t.view(i32)", lambda: new().view(i32)))
+case(lambda: new()[0].view(u8), ("Give it one: t[None]", lambda: new()[0][None].view(u8)))
+case(lambda: new()[::2].view(u8), ("Make it so with dup(...) first", lambda: dup(new()[::2]).sync().view(u8)))
+case(lambda: new()[1:].view(f64), ("Slice it before, so that it is", lambda: new()[2:].view(f64)))
+case(lambda: new()[1:7].view(f64), ("Make it so with dup(...) first", lambda: dup(new()[1:7]).sync().view(f64)))
 case(
     lambda: new().slice(slice(0, 4, 0)),
     ("Use whole numbers and a step that is not 0", lambda: new().slice(slice(0, 4, 2))),

@@ -292,6 +292,7 @@ case(
 )
 case(lambda: plan_of(anything(3)), ("value(x)", lambda: plan_of(value(3))))
 case(lambda: RoundRobin(anything("4")), ("Write streams=4, say", lambda: RoundRobin(streams=4)))
+case(lambda: ListSchedule(runs=-1), ("Write runs=1000", lambda: ListSchedule(runs=1000)))
 case(
     lambda: RoundRobin(memory_limit=anything("8M")),
     ("Write memory_limit=8 << 20 for 8 MiB", lambda: RoundRobin(memory_limit=8 << 20)),

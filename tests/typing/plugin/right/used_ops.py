@@ -1,5 +1,8 @@
 """Ops that are run, passed on, returned, kept or thrown away on purpose; and statements that are no ops."""
 
+# What a statement drops is what is tested.
+# pyright: reportUnusedExpression=false
+
 from collections.abc import Iterator
 
 import trio
@@ -239,3 +242,20 @@ def walrus_and_run() -> None:
 def deleted_on_purpose() -> None:
     op = zeros((8,))
     del op
+
+
+def operators_of_ones_own() -> None:
+    class Queue:
+        """Keeps what is added to it."""
+
+        def __init__(self) -> None:
+            self.ops: list[DeviceOp[Tensor[f32]]] = []
+
+        def __lshift__(self, op: DeviceOp[Tensor[f32]]) -> DeviceOp[Tensor[f32]]:
+            self.ops.append(op)
+            return op
+
+    queue = Queue()
+    queue << zeros((8,))
+    for op in queue.ops:
+        op.sync()

@@ -105,3 +105,9 @@ def op_of_a_method() -> None:
 async def assigned_in_a_task() -> None:
     t = await async_vector()
     host = t.to_host()  # E: dagpu-unused-op
+
+
+def by_operators() -> None:
+    s = vector().share()
+    more = s + 1  # E: dagpu-unused-op
+    less = ~(s < 2)  # E: dagpu-unused-op

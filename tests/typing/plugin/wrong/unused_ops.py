@@ -1,5 +1,8 @@
 """An op is built and dropped: nothing runs, and nothing fails."""
 
+# What a statement drops is what is tested.
+# pyright: reportUnusedExpression=false
+
 from collections.abc import Callable
 
 import trio
@@ -328,3 +331,16 @@ def in_a_conditional_expression(late: bool = True) -> None:
 
 def by_a_walrus() -> None:
     (op := zeros((8,)))  # E: dagpu-unused-op  # noqa: F841, PLW0131
+
+
+def by_operators() -> None:
+    s, t = vector().share(), vector()
+    s + 1  # E: dagpu-unused-op
+    -s  # E: dagpu-unused-op
+    s * s < 2  # E: dagpu-unused-op  # noqa: B015
+    2 / t  # E: dagpu-unused-op
+
+
+def by_an_operator_of_ops() -> None:
+    x = ones((8,))
+    (x - 1) @ ones((8,))  # E: dagpu-unused-op

@@ -39,6 +39,28 @@ def test_devices_overlap(backend: HostBackend) -> None:
     build.run(backend)
 
 
+def test_all_threads_that_wait_for_a_run_see_its_end(backend: HostBackend) -> None:
+    """Those with a limit, those without, and the one that gave up before."""
+    go, found = threading.Event(), list[bool]()
+    build = Builder()
+
+    def body(y: Tile[Any]) -> None:
+        assert go.wait(PATIENCE)
+
+    build.launch(body, build.buffer())
+    run, _ = build.start(backend)
+    assert not run.wait(1e-6)
+    assert not run.poll(1e-6)
+    waits = [run.wait, lambda: run.wait(PATIENCE), lambda: run.poll(1e30), lambda: run.succeeds(PATIENCE)]
+    threads = [threading.Thread(target=lambda wait=wait: found.append(wait())) for wait in waits * 2]
+    for thread in threads:
+        thread.start()
+    go.set()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert found == [True] * len(threads)
+
+
 def test_a_wait_holds_until_the_record(backend: HostBackend) -> None:
     """Lane 1 does nothing until lane 0 has written, however long that takes."""
     log: list[str] = []

@@ -1,22 +1,31 @@
 """Random calls of the functions that move elements along axes, and their results by NumPy or by their own rule."""
 
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from dagpu import DeviceOp, array, bf16, bool_, f16, f32, f64, from_host, i8, i32, i64, u16
+from dagpu import DeviceOp, array, bf16, bool_, c64, c128, f16, f32, f64, from_host, i8, i32, i64, u16
+from dagpu.arrays.axis_maps import BORDERS
 from dagpu.testing import live_state
 from tests.behaviour.arrays.array_places import steps
-from tests.unit.kernels.expressions.element_trees import samples
+from tests.unit.kernels.expressions.element_trees import extremum, factor, samples
 
 Array = NDArray[Any]
 
-MOVING: Final = ("transpose", "concatenate", "stack", "take", "one_hot")
-ADDING: Final = ("cumsum", "scatter_add")
-NUMBERS: Final = (f16, bf16, f32, f64, i8, i32, i64, u16)
+MAPPING: Final = ("flip", "roll", "tile", "repeat", "broadcast_to", "pad", "tril", "triu")
+MOVING: Final = ("transpose", "concatenate", "stack", "take", "one_hot", *MAPPING)
+SCANS: Final = ("cumsum", "cumprod", "cummax", "cummin")
+EXTREMES: Final = ("cummax", "cummin", "scatter_max", "scatter_min")
+"""What needs an order."""
+SCATTERING: Final = ("scatter_add", "scatter_set", "scatter_max", "scatter_min")
+ADDING: Final = (*SCANS, *SCATTERING, "segment_sum", "take_along_axis", "csr_matmul")
+ORDERED: Final = (f16, bf16, f32, f64, i8, i32, i64, u16)
+NUMBERS: Final = (*ORDERED, c64, c128)
 
 
 class Case(NamedTuple):
@@ -121,53 +130,58 @@ def one_hots(draw: st.DrawFn) -> Case:
 
 
 @st.composite
-def running_sums(draw: st.DrawFn) -> Case:
+def running_sums(draw: st.DrawFn, name: str) -> Case:
     shape = list(draw(shapes(2)))
     shape.insert(draw(st.integers(0, len(shape))), draw(st.sampled_from((1, 15, 16, 17, 257, 300))))
     if np.prod(shape) > 3000 or draw(st.integers(0, 4)) == 0:
         shape = [draw(st.sampled_from((3, 4096, 4097, 9000)))]
-    x = contents(draw, draw(st.sampled_from(NUMBERS)), tuple(shape))
+    x = contents(draw, draw(st.sampled_from(ORDERED if name in EXTREMES else NUMBERS)), tuple(shape))
     ranges = part(draw, x)
     axis = draw(st.one_of(st.none(), st.integers(-x.ndim, x.ndim - 1)))
-    return Case("cumsum", [x], [ranges], lambda t: array.cumsum(t, axis), cumsum_by_the_rule(cut_out(x, ranges), axis))
+    expected = scan_by_the_rule(cut_out(x, ranges), axis, COMBINED[name])
+    return Case(name, [x], [ranges], lambda t: getattr(array, name)(t, axis), expected)
 
 
-def cumsum_by_the_rule(x: Array, axis: int | None) -> Array:
-    """Running sums by the text of `dagpu.arrays.running_sums`, one number after the other."""
+COMBINED: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "cumsum": lambda a, b: a + b,
+    "cumprod": lambda a, b: factor(a, b) if np.iscomplexobj(a) else a * b,
+    "cummax": lambda a, b: extremum("maximum", a, b),
+    "cummin": lambda a, b: extremum("minimum", a, b),
+}
+
+
+def scan_by_the_rule(x: Array, axis: int | None, combine: Callable[[Any, Any], Any]) -> Array:
+    """Running sums and the like by the text of `dagpu.arrays.running_sums`, one number after the other."""
     x, axis = (x.ravel(), 0) if axis is None else (x, axis)
     rows = np.moveaxis(x.astype(f32) if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x, axis, -1)
     found = np.empty_like(rows)
     with np.errstate(all="ignore"):
         for place in np.ndindex(rows.shape[:-1]):
-            found[place] = _scanned(list(rows[place]))[1]
+            found[place] = _scanned(list(rows[place]), combine)[1]
     return np.moveaxis(found, -1, axis).astype(x.dtype)
 
 
-def _scanned(row: list[Any]) -> tuple[list[Any], list[Any]]:
+def _scanned(row: list[Any], combine: Callable[[Any, Any], Any]) -> tuple[list[Any], list[Any]]:
     """The number before each item of a row, None where there are no items before it, and the running sums."""
     runs: list[list[Any]] = []
     for n, item in enumerate(row):
         if n % 16:
-            runs[-1].append(runs[-1][-1] + item)
+            runs[-1].append(combine(runs[-1][-1], item))
         else:
             runs.append([item])
-    before = _scanned([run[-1] for run in runs])[0] if len(runs) > 1 else [None]
+    before = _scanned([run[-1] for run in runs], combine)[0] if len(runs) > 1 else [None]
     earlier, sums = [], []
     for run, start in zip(runs, before, strict=False):
-        inside = [added(start, each) for each in run]
+        inside = [each if start is None else combine(start, each) for each in run]
         earlier += [start, *inside[:-1]]
         sums += inside
     return earlier, sums
 
 
-def added(a: Any, b: Any) -> Any:
-    return b if a is None else a + b
-
-
 @st.composite
-def additions(draw: st.DrawFn) -> Case:
+def additions(draw: st.DrawFn, name: str) -> Case:
     shape = draw(shapes(3, least=1))
-    into = contents(draw, draw(st.sampled_from(NUMBERS)), shape)
+    into = contents(draw, draw(st.sampled_from(ORDERED if name in EXTREMES else NUMBERS)), shape)
     count = draw(st.sampled_from((0, 1, 7, 100, 3000))) if into.size < 100 else 7
     listed = np.random.default_rng(draw(st.integers(0, 99))).integers(
         -shape[0], max(shape[0], 1), count if shape[0] else 0
@@ -179,22 +193,133 @@ def additions(draw: st.DrawFn) -> Case:
     rows = cut_out(values, ranges[1]).reshape(listed.size, *shape[1:])
     with np.errstate(all="ignore"):
         for k, place in enumerate(cut_out(listed, ranges[0]).ravel()):
-            sums[place] = sums[place] + rows[k].astype(sums.dtype)
+            sums[place] = ONE_BY_ONE[name](sums[place], rows[k].astype(sums.dtype))
         expected = sums.astype(into.dtype)
-    return Case("scatter_add", [into, listed, values], [(), *ranges], array.scatter_add, expected)
+    return Case(name, [into, listed, values], [(), *ranges], getattr(array, name), expected)
+
+
+ONE_BY_ONE: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "scatter_add": lambda a, b: a + b,
+    "scatter_set": lambda _, b: b,
+    "scatter_max": lambda a, b: extremum("maximum", a, b),
+    "scatter_min": lambda a, b: extremum("minimum", a, b),
+}
 
 
 @st.composite
-def normalisings(draw: st.DrawFn) -> Case:
+def segments(draw: st.DrawFn) -> Case:
+    n, count = draw(st.integers(1, 9)), draw(st.sampled_from((0, 1, 40, 300)))
+    values = contents(draw, draw(st.sampled_from(NUMBERS)), (count, *draw(shapes(1))))
+    listed = (
+        np.random.default_rng(draw(st.integers(0, 99))).integers(0, n, count).astype(draw(st.sampled_from((i32, i64))))
+    )
+    sums = np.zeros(
+        (n, *values.shape[1:]), f32 if values.dtype.itemsize == 2 and values.dtype.kind not in "iu" else values.dtype
+    )
+    with np.errstate(all="ignore"):
+        for row, place in zip(values, listed, strict=True):
+            sums[place] = sums[place] + row.astype(sums.dtype)
+        expected = sums.astype(values.dtype)
+    return Case("segment_sum", [values, listed], [(), ()], lambda v, s: array.segment_sum(v, s, n), expected)
+
+
+@st.composite
+def sparse_products(draw: st.DrawFn) -> Case:
+    """Rows of no, some or many elements, in any columns, some from the end, and some twice."""
+    random = np.random.default_rng(draw(st.integers(0, 99)))
+    rows, columns = draw(st.sampled_from((0, 1, 5, 40))), draw(st.sampled_from((1, 7, 60)))
+    lengths = random.integers(0, draw(st.sampled_from((1, 4, 40, 300))), rows)
+    lengths[random.random(rows) < draw(st.sampled_from((0, 0.5, 1)))] = 0
+    indptr = np.concatenate([[0], np.cumsum(lengths)]).astype(draw(st.sampled_from((i32, i64))))
+    dtype, count = draw(st.sampled_from((f16, bf16, f32, f64))), int(indptr[-1])
+    indices = random.integers(-columns, columns, count).astype(draw(st.sampled_from((i32, i64))))
+    data = random.standard_normal(count).astype(dtype)
+    dense = random.standard_normal((columns, *draw(st.sampled_from([(), (1,), (5,), (70,)])))).astype(dtype)
+    number = np.dtype(f32 if np.dtype(dtype).itemsize == 2 else dtype)
+    width = 1
+    while dense.ndim == 1 and rows and width < min(32, -(-count // (4 * rows))):
+        width *= 2
+    expected = np.zeros((rows, *dense.shape[1:]), dtype)
+    for row, (first, last) in enumerate(pairwise(indptr)):
+        lanes = np.zeros((width, *dense.shape[1:]), number)
+        for place in range(first, last):
+            lanes[(place - first) % width] += data[place].astype(number) * dense[indices[place]].astype(number)
+        while len(lanes) > 1:
+            lanes = lanes[: len(lanes) // 2] + lanes[len(lanes) // 2 :]
+        expected[row] = lanes[0].astype(dtype)
+    return Case("csr_matmul", [data, indices, indptr, dense], [(), (), (), ()], array.csr_matmul, expected)
+
+
+@st.composite
+def takings_along(draw: st.DrawFn) -> Case:
+    shape = draw(shapes(3, least=1).filter(all))
+    x = contents(draw, draw(st.sampled_from((*NUMBERS, bool_))), shape)
+    ranges = part(draw, x)
+    given = cut_out(x, ranges)
+    axis = draw(st.integers(-x.ndim, x.ndim - 1))
+    extent, wanted = given.shape[axis], list(given.shape)
+    wanted[axis] = draw(st.sampled_from((0, 1, 3, 40))) if extent else 0
+    listed = np.random.default_rng(draw(st.integers(0, 99))).integers(-extent, max(extent, 1), wanted)
+    listed = listed.astype(draw(st.sampled_from((i32, i64))))
+    expected = np.take_along_axis(given, listed.astype(i64), axis)
+    return Case("take_along_axis", [x, listed], [ranges, ()], lambda t, i: array.take_along_axis(t, i, axis), expected)
+
+
+@st.composite
+def normalisings(draw: st.DrawFn, name: str) -> Case:
     shape = draw(st.sampled_from(((3,), (2, 17), (5, 300, 2), (40, 3), (150, 40), (2, 4097), (17_000,), (1, 1))))
     dtype = draw(st.sampled_from((f16, bf16, f32, f64)))
     x = (np.random.default_rng(draw(st.integers(0, 99))).standard_normal(shape) * 4).astype(dtype)
     ranges = part(draw, x)
     axis = draw(st.integers(-x.ndim, x.ndim - 1))
     wide = cut_out(x, ranges).astype(f64)
-    powers = np.exp(wide - wide.max(axis, keepdims=True, initial=-np.inf))
-    expected = powers / powers.sum(axis, keepdims=True)
-    return Case("softmax", [x], [ranges], lambda t: array.softmax(t, axis), expected)
+    largest = wide.max(axis, keepdims=True, initial=-np.inf)
+    powers = np.exp(wide - largest)
+    summed = powers.sum(axis, keepdims=True)
+    expected = {
+        "softmax": powers / summed,
+        "log_softmax": wide - largest - np.log(summed),
+        "logsumexp": (largest + np.log(summed)).squeeze(axis),
+    }[name]
+    return Case(name, [x], [ranges], lambda t: getattr(array, name)(t, axis), expected)
+
+
+NORMALISING: Final = ("softmax", "log_softmax", "logsumexp")
+
+
+@st.composite
+def mappings(draw: st.DrawFn, name: str) -> Case:
+    """A function whose elements follow from their places, with the arguments that NumPy takes."""
+    x = contents(draw, draw(st.sampled_from((*NUMBERS, bool_))), draw(shapes(3, least=2 if name in TRIANGLES else 0)))
+    ranges = part(draw, x)
+    given = cut_out(x, ranges)
+    small, axis = st.integers(0, 3), st.integers(-x.ndim, x.ndim - 1) if x.ndim else st.none()
+    arguments: tuple[Any, ...] = ()
+    match name:
+        case "flip":
+            arguments = (draw(st.one_of(st.none(), axis)),)
+        case "roll":
+            arguments = (draw(st.integers(-50, 50)), draw(st.one_of(st.none(), axis)))
+        case "tile":
+            arguments = (draw(st.one_of(small, st.lists(small, max_size=4).map(tuple))),)
+        case "repeat":
+            arguments = (draw(st.sampled_from((0, 1, 2, 7))), draw(st.one_of(st.none(), axis)))
+        case "broadcast_to":
+            grown = [draw(small) if extent == 1 else extent for extent in given.shape]
+            arguments = ((*draw(st.lists(small, max_size=2)), *grown),)
+        case "pad":
+            modes = BORDERS if given.size and given.ndim else ("constant",)
+            pairs = tuple([draw(st.sampled_from(((0, 0), (1, 0), (2, 3), (9, 4)))) for _ in range(given.ndim)])
+            arguments = (pairs or 0, draw(st.sampled_from(modes)))
+        case _:
+            arguments = (draw(st.integers(-4, 4)),)
+    expected = np.pad(given, *arguments) if name == "pad" and given.ndim else given.copy()
+    if name != "pad":
+        expected = getattr(np, name)(given, *arguments)
+    return Case(name, [x], [ranges], lambda t: getattr(array, name)(t, *arguments), np.asarray(expected))
+
+
+TRIANGLES: Final = ("tril", "triu")
 
 
 _DRAWN: Final[dict[str, Callable[[], st.SearchStrategy[Case]]]] = {
@@ -203,7 +328,11 @@ _DRAWN: Final[dict[str, Callable[[], st.SearchStrategy[Case]]]] = {
     "stack": lambda: joins("stack"),
     "take": takings,
     "one_hot": one_hots,
-    "cumsum": running_sums,
-    "scatter_add": additions,
-    "softmax": normalisings,
+    **{name: partial(running_sums, name) for name in SCANS},
+    **{name: partial(additions, name) for name in SCATTERING},
+    "segment_sum": segments,
+    "take_along_axis": takings_along,
+    "csr_matmul": sparse_products,
+    **{name: partial(normalisings, name) for name in NORMALISING},
+    **{name: partial(mappings, name) for name in MAPPING},
 }

@@ -28,7 +28,7 @@ CASES: dict[str, tuple[Any, tuple[int, ...], tuple[int, ...], float]] = {
 @pytest.mark.parametrize("name", list(CASES))
 def test_a_cancelled_run_stops_between_two_parts(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """The part at work, a quarter of the whole, is finished, and no other one is begun."""
-    monkeypatch.setattr(numpy_twin, "PART", 100)
+    monkeypatch.setattr(numpy_twin, "PART_NBYTES", 400)
     monkeypatch.setattr(normalising, "PART", 100)
     monkeypatch.setattr(reduction_kernels, "SMALL", 0)
     monkeypatch.setattr(reduction_kernels, "NBYTES", 400)

@@ -1,6 +1,5 @@
 """`var` and `std`: the values of NumPy, the bits of their parts, and the bits of the CUDA text."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,11 @@ from dagpu import KernelArgumentError, ShapeError, array, bf16, expr, f16, f32, 
 from dagpu.ops.compose import Launch
 from dagpu.testing import live_state, nodes_of
 from tests.behaviour.arrays.array_places import steps
-from tests.emulation import shared_folder
-from tests.emulation.emulated_kernels import same_bits
-from tests.emulation.emulated_ops import EmulatedOps
+from tests.support.bits import same_bits
+from tests.support.text_runs import by_text
 
 NAMES = ("var", "std")
 NEAR = {f16: 2e-3, bf16: 2e-2, f32: 2e-5, f64: 1e-12}
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shared_folder(tmp_path_factory)
 
 
 @st.composite
@@ -81,12 +74,11 @@ def test_bits_are_those_of_the_parts(case: Any) -> None:
 
 @settings(max_examples=1, phases=(Phase.explicit, Phase.generate))
 @given(st.lists(cases(), min_size=5, max_size=5))
-def test_the_cuda_text_gives_the_bits_of_the_host_body(folder: Path, drawn: Any) -> None:
+def test_the_cuda_text_gives_the_bits_of_the_host_body(drawn: Any) -> None:
     """Every launch, with the threads of a block in two orders."""
     ops = [getattr(array, name)(from_host(x), axis, ddof=ddof) for name, x, axis, ddof, _ in drawn]
-    device = EmulatedOps(ops, folder)
     for op in ops:
-        found = device.result(op, {})
+        found = by_text(op)
         assert same_bits(found, op.to_host().sync())
 
 

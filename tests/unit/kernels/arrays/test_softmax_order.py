@@ -4,7 +4,6 @@ Exponentials differ by 2 ulp between the two. So in both another function takes 
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -15,8 +14,7 @@ from dagpu.arrays import normalising
 from dagpu.arrays.normalising import SoftmaxOrder, softmax_kernel, softmax_order
 from dagpu.kernels.row_elements import GroupPattern
 from dagpu.testing import KernelSpec
-from tests.emulation import shared_folder
-from tests.emulation.emulated_kernels import EmulatedKernels
+from tests.support.text_runs import launch_text
 
 PLAIN: Final = GroupPattern((0, 1, 2), 3)
 SHAPES: Final = ((5, 3, 1), (2, 16, 1), (3, 100, 1), (2, 513, 1), (9, 1024, 1), (2, 3000, 1), (1, 40, 3), (2, 700, 40))
@@ -28,11 +26,6 @@ FUNCTION: Final = "template <class T> T falling(T x) { return T(1) / (T(1) + x *
 def falling(x: Any, out: Any) -> Any:
     """Positive below the largest element, and 0 at negative infinity, as an exponential is."""
     return np.divide(x.dtype.type(1), x.dtype.type(1) + x * x, out=out)
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shared_folder(tmp_path_factory)
 
 
 def kernel_of(step: str, dtype: Any, order: SoftmaxOrder) -> KernelSpec:
@@ -56,14 +49,11 @@ def launches(dtype: Any, shape: tuple[int, int, int]) -> list[tuple[KernelSpec, 
 
 
 @pytest.mark.parametrize("dtype", [f32, f64, bf16])
-def test_the_cuda_text_adds_in_the_order_of_the_host_body(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, dtype: Any
-) -> None:
+def test_the_cuda_text_adds_in_the_order_of_the_host_body(monkeypatch: pytest.MonkeyPatch, dtype: Any) -> None:
     """Of short and long rows, along memory and across it, with neighbours that one instruction reads and others."""
     monkeypatch.setattr(normalising, "numpy_function", lambda *_: falling)
     shapes = (*SHAPES, *(LONG if dtype is f32 else ()))
     made = [(shape, launches(dtype, shape)) for shape in shapes]
-    device = EmulatedKernels([spec for _, steps in made for spec, *_ in steps], folder, blocks=True)
     for shape, steps in made:
         x = np.random.default_rng(shape[1]).standard_normal(shape).astype(dtype)
         known: list[Any] = []
@@ -71,14 +61,14 @@ def test_the_cuda_text_adds_in_the_order_of_the_host_body(
             found, expected = np.zeros((2, *written), spec.params[0].dtype)
             last = spec is steps[-1][0]
             tile = (order.outer, order.span if last else 1, order.inner)
-            device.launch(spec, [found, x, *known], [tile])
+            launch_text(spec, [found, x, *known], [tile])
             assert spec.host.function is not None
             spec.host.function(expected, x, *known)
             assert found.tobytes() == expected.tobytes(), (shape, order)
             known.append(found)
 
 
-def test_neighbours_are_read_and_written_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbours_are_read_and_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of rows whose length is a multiple of four: there a kernel is right without another way to read or to write."""
     monkeypatch.setattr(normalising, "numpy_function", lambda *_: falling)
     made = []
@@ -87,12 +77,11 @@ def test_neighbours_are_read_and_written_at_once(folder: Path, monkeypatch: pyte
         for apart in ("kept[k] = x(before, at, after);", "out(before, at, after) = kept[k] * share;"):
             assert apart in spec.cuda
             made.append((replace(spec, cuda=spec.cuda.replace(apart, ";")), length, at_once))
-    device = EmulatedKernels([spec for spec, *_ in made], folder, blocks=True)
     for spec, length, at_once in made:
         x = np.random.default_rng(2).standard_normal((3, length, 1)).astype(f32)
         found, expected = np.zeros((2, *x.shape), f32)
         order = softmax_order(length, 1)
-        device.launch(spec, [found, x], [(order.outer, order.span, order.inner)])
+        launch_text(spec, [found, x], [(order.outer, order.span, order.inner)])
         assert spec.host.function is not None
         spec.host.function(expected, x)
         assert (found.tobytes() == expected.tobytes()) is at_once

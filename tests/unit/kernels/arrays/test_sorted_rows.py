@@ -11,7 +11,7 @@ from dagpu.arrays.sorting import FEW, TILE
 from dagpu.ops.compose import Launch
 from dagpu.testing import nodes_of
 from tests.behaviour.arrays.array_places import steps
-from tests.emulation.emulated_kernels import same_bits
+from tests.support.bits import same_bits
 from tests.unit.kernels.arrays.sorts import expected, ran
 from tests.unit.kernels.expressions.element_trees import samples
 

@@ -1,6 +1,5 @@
 """The placement of memory: reused or not, in place, within a limit, and reported before a run begins."""
 
-from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -12,8 +11,10 @@ from hypothesis import strategies as st
 
 from dagpu import RoundRobin, StreamInterpreter, f32, from_host, plan_of, use_interpreter, zeros, zip_ops
 from dagpu.common.errors import OutOfMemoryError, PlanError
-from dagpu.plans.memory import alive_at_peak
-from dagpu.plans.scheduler import fit
+from dagpu.plans.fitting import fit
+from dagpu.plans.memory import alive_at_peak, place_in_spans, place_in_units
+from dagpu.plans.policies import Placement, reordered
+from dagpu.plans.scheduler import as_placed
 from dagpu.testing import (
     ALIGNMENT,
     HOST,
@@ -157,14 +158,27 @@ def _forks(limit: int | None) -> Program:
 # ---- a limit
 
 
-def test_a_memory_limit_gives_up_overlap() -> None:
-    """Streams are given up until it fits, no more than are needed."""
+def test_a_memory_limit_makes_lanes_wait() -> None:
+    """A lane waits for the bytes of another one before all lanes but one are given up; what fits is left as it is."""
     free = schedule(_forks(None))
     tight = schedule(_forks(free.peak_bytes - 1))
     verify(tight)
-    assert len(tight.lanes) < len(free.lanes)
+    assert len(tight.lanes) > 1
     assert tight.peak_bytes < free.peak_bytes
     assert schedule(_forks(free.peak_bytes)) == replace(free)
+
+
+@given(programs(max_instructions=30), st.integers(0, 1 << 16), st.integers(1, 5))
+@settings(max_examples=100)
+def test_lanes_that_wait_take_what_their_order_takes_on_one_lane(source: Program, seed: int, lanes: int) -> None:
+    """Whatever the lanes of the instructions are. The verifier accepts every such plan, so each wait is needed."""
+    draw = Random(seed)
+    placed = sized(source, seed)
+    keys = [draw.randrange(lanes) for _ in placed.instructions]
+    plan = as_placed(placed, Placement(keys).one_by_one())
+    verify(plan)
+    alone = as_placed(placed, Placement([0] * len(keys)))
+    assert plan.peak_bytes <= alone.peak_bytes
 
 
 def test_an_order_that_goes_depth_first_takes_less() -> None:
@@ -208,12 +222,12 @@ def test_whatever_order_a_limit_asks_for_keeps_what_depends_on_each_other(source
     plan = replace(schedule(source), peak_bytes=1)  # whatever is made takes too much, so everything is tried
     tried: list[Program] = []
 
-    def make(other: Program, keys: Sequence[Hashable]) -> Plan:
-        tried.append(other)
+    def make(other: Program, placement: Placement) -> Plan:
+        tried.append(other if placement.order is None else reordered(other, placement.order))
         return plan
 
     with pytest.raises(PlanError, match="memory_limit"):
-        fit(limited, RoundRobin(4).place(limited), plan, make)
+        fit(limited, Placement(RoundRobin(4).place(limited)), make)
     assert len(tried) >= 2
     for other in tried:
         assert sorted(map(id, source.instructions)) == sorted(map(id, other.instructions))
@@ -226,10 +240,14 @@ def test_a_plan_that_keeps_its_limit_is_left_as_it_is(spare: int) -> None:
     plan = schedule(_forks(None))
     source = _forks(plan.peak_bytes + spare)
 
-    def make(source: Program, keys: Sequence[Hashable]) -> Plan:
-        raise AssertionError("the plan fits")
+    made: list[Plan] = []
 
-    assert fit(source, RoundRobin(4).place(source), plan, make) is plan
+    def make(source: Program, placement: Placement) -> Plan:
+        made.append(plan)
+        return plan
+
+    assert fit(source, Placement(RoundRobin(4).place(source)), make).plan is plan
+    assert len(made) == 1
 
 
 def test_a_limit_that_cannot_be_kept_is_said_before_the_run() -> None:
@@ -315,6 +333,22 @@ def _in_place_programs(draw: st.DrawFn) -> Program:
         instructions.append(Launch(kernel, args, (1,), reads, (out,), 0, None))
     lanes = draw(st.tuples(*[st.integers(0, 3)] * len(instructions)))
     return program(instructions, [temporary(1024)] * len(instructions), Keys(lanes))
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 40), st.integers(1, 3), st.randoms(use_true_random=False))
+def test_a_map_of_units_places_as_spans_do(count: int, most: int, random: Random) -> None:
+    """The two ways to place by size find the same offsets, and both give up above the same top."""
+    upper = np.array([[random.random() < 0.4 for _ in range(count)] for _ in range(count)])
+    beside = upper | upper.T | np.eye(count, dtype=bool)
+    sizes = np.array([512 * random.randint(0, most) for _ in range(count)])
+    order = random.sample(range(count), count)
+    top = int(sizes.sum()) // random.choice((1, 1, 2, 4))
+    by_units, by_spans = place_in_units(order, beside, sizes, top, 512), place_in_spans(order, beside, sizes, top)
+    if by_units is None or by_spans is None:
+        assert by_units is by_spans
+    else:
+        assert by_units.tolist() == by_spans.tolist()
 
 
 @settings(max_examples=80)

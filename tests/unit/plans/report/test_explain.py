@@ -13,13 +13,17 @@ from benchmarks.support.makespan_bound import lower_bound
 from benchmarks.support.plan_times import simulate
 from dagpu import (
     CostModel,
+    DeviceOp,
     In,
     ListSchedule,
     Out,
+    SharedTensor,
     SingleStream,
     StreamInterpreter,
+    expr,
     f32,
     kernel,
+    ones,
     plan_of,
     zeros,
     zip_ops,
@@ -27,7 +31,8 @@ from dagpu import (
 from dagpu.common.places import place_of
 from dagpu.plans import report as missed_overlap
 from dagpu.plans.prediction import dependencies, forecast, least_bytes, overlap_of
-from dagpu.plans.report import Serialized, branches_apart, duration, explain
+from dagpu.plans.report import Serialized, branches_apart, explain
+from dagpu.plans.text import duration
 from dagpu.testing import (
     HOST,
     Buffer,
@@ -385,6 +390,40 @@ def test_reports_and_pictures_of_a_plan_agree_on_its_numbers(source: Program) ->
     assert [number for number, _ in told] == [str(number) for number in numbers_of(plan)]
     drawn = re.findall(r"<title>#(\d+) (\w+) .* on ", plan.to_svg())
     assert [list(pair) for pair in drawn] == told
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_outputs_that_are_not_in_the_result_are_named(keeps: bool) -> None:
+    """A closure that keeps handles turns temporaries into outputs. The report names them, their bytes and the cure, and
+    compares the peak with what the plan would hold without them."""
+    kept: list[object] = []
+    twice = expr(f32)(lambda x: 2 * x)
+    op: DeviceOp[SharedTensor[f32]] = ones((1 << 10,)).share()
+
+    def doubled(t: SharedTensor[f32]) -> DeviceOp[SharedTensor[f32]]:
+        if keeps:
+            kept.append(t)
+        return twice(t).share()
+
+    for _ in range(5):
+        op = op.then(doubled)
+    report = op.schedule(SingleStream()).explain()
+    memory = " ".join(report[report.index("Memory beyond") :].split())
+    if keeps:
+        assert memory.startswith("Memory beyond the inputs: 24,576 bytes, 3.00x the lower bound 8,192")
+        assert "Alive to the end, 20,480 bytes, and not in the result: #1 Fill at" in memory
+        assert memory.count("(4,096 bytes)") == 5
+        assert "drop it" in memory
+    else:
+        assert "not in the result" not in memory
+    assert len(kept) == 5 * keeps
+
+
+def test_what_other_runs_may_have_is_not_called_kept() -> None:
+    """The value of a `shared()` op is an output that other runs read."""
+    once = ones((1 << 10,)).share().shared()
+    assert "not in the result" not in zip_ops(once, once.to_host()).explain()
+    assert "not in the result" not in zip_ops(ones((4,)), ones((8,)).to_host()).explain()
 
 
 def test_the_first_lines_say_how_to_read_the_table() -> None:

@@ -211,7 +211,7 @@ def test_leaves_are_made_early_only_where_that_is_much_faster() -> None:
         gains = eager.makespan < held.makespan and held.makespan > 1.05 * lower
         much = gains and (held.makespan > graham or eager.makespan * 1.05 <= held.makespan)
         early, late = early + much, late + (gains and not much)
-        expected, policy = eager if much else held, ListSchedule(count, COSTS)
+        expected, policy = eager if much else held, ListSchedule(count, COSTS, runs=0)
         assert Placement(expected.keys, expected.order) == policy.place(by(source, policy))
     assert early > 10
     assert late > 0
@@ -415,13 +415,13 @@ def test_a_policy_of_ones_own_may_choose_the_order() -> None:
 
 
 def test_a_memory_limit_trades_overlap_for_memory() -> None:
-    """A plan that would take more gives up streams; one that cannot fit is refused."""
+    """A plan that would take more waits for memory, or gives up streams; one that cannot fit is refused."""
     source = fork_join(8, depth=3)
     free = planned(by(source, ListSchedule(8)))
     tight = planned(by(source, ListSchedule(8, memory_limit=free.peak_bytes - 1)))
     verify(tight)
     assert tight.peak_bytes < free.peak_bytes
-    assert len(tight.lanes) < len(free.lanes)
+    assert len(tight.lanes) <= len(free.lanes)
     with pytest.raises(PlanError, match="memory_limit is 64"):
         planned(by(source, ListSchedule(8, memory_limit=64)))
 

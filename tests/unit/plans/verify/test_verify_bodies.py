@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from dagpu.common.errors import PlanError
 from dagpu.plans.list_schedule import ListSchedule
-from dagpu.plans.policies import RoundRobin
+from dagpu.plans.policies import RoundRobin, with_bodies_together
 from dagpu.plans.program import bodies_of, show_program
-from dagpu.plans.scheduler import with_bodies_together
 from dagpu.testing import Execute, If, Instruction, Plan, Program, View, contiguous_layout, schedule, verify
 from tests.programs.plain_programs import launch, output, program
 

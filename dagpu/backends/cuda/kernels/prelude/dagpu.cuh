@@ -64,6 +64,35 @@ typedef int index_t;
 typedef unsigned int unsigned_t;
 #endif
 
+// ---- complex numbers ---------------------------------------------------------------------------------------------------
+// An element of c64 or c128. Its operators are NumPy's: the plain formula of a product, and Smith's division (Algorithm
+// 116, 1962).
+template <class T> struct alignas(2 * sizeof(T)) complex {
+    T real, imag;
+
+    complex() = default;
+    DAGPU_INLINE constexpr complex(T real_part, T imaginary_part = T(0)) : real(real_part), imag(imaginary_part) {}
+
+    friend DAGPU_INLINE complex operator+(complex a, complex b) { return complex(a.real + b.real, a.imag + b.imag); }
+    friend DAGPU_INLINE complex operator-(complex a, complex b) { return complex(a.real - b.real, a.imag - b.imag); }
+    friend DAGPU_INLINE complex operator-(complex a) { return complex(-a.real, -a.imag); }
+    friend DAGPU_INLINE complex operator*(complex a, complex b) {
+        return complex(a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real);
+    }
+    friend DAGPU_INLINE complex operator/(complex a, complex b) {
+        const T x = fabs(b.real), y = fabs(b.imag);
+        if (x == 0 && y == 0) return complex(a.real / x, a.imag / x);
+        if (x >= y) {
+            const T ratio = b.imag / b.real, scale = T(1) / (b.real + b.imag * ratio);
+            return complex((a.real + a.imag * ratio) * scale, (a.imag - a.real * ratio) * scale);
+        }
+        const T ratio = b.real / b.imag, scale = T(1) / (b.imag + b.real * ratio);
+        return complex((a.real * ratio + a.imag) * scale, (a.imag * ratio - a.real) * scale);
+    }
+    friend DAGPU_INLINE bool operator==(complex a, complex b) { return a.real == b.real && a.imag == b.imag; }
+    friend DAGPU_INLINE bool operator!=(complex a, complex b) { return !(a == b); }
+};
+
 // ---- the order of kernels ------------------------------------------------------------------------------------------
 // For a kernel that is declared with early_reads. In a CUDA graph its blocks may start while the kernel before still
 // runs. Until a thread has called this, it may read those inputs alone, and it may write no memory of the device.
@@ -107,8 +136,8 @@ struct Report {
 };
 
 // What a refused access reads, and what it writes to.
-static __device__ const unsigned long long nothing[2] = {};
-static __device__ unsigned long long wasted[2];
+alignas(16) static __device__ const unsigned long long nothing[2] = {};
+alignas(16) static __device__ unsigned long long wasted[2];
 
 template <class T> DAGPU_INLINE T& scratch(T*) { return *reinterpret_cast<T*>(wasted); }
 template <class T> DAGPU_INLINE const T& scratch(const T*) { return *reinterpret_cast<const T*>(nothing); }

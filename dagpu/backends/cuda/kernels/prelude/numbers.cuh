@@ -60,6 +60,12 @@ template <> struct To<bfloat16> {
     template <class X> static DAGPU_INLINE bfloat16 from(X x) { return bfloat16{brain_bits(static_cast<float>(x))}; }
 };
 
+// A complex number of a real one.
+template <class T> struct alignas(2 * sizeof(T)) Complex { T real, imag; };
+template <class T> struct To<Complex<T>> {
+    template <class X> static DAGPU_INLINE Complex<T> from(X x) { return Complex<T>{To<T>::from(x), T(0)}; }
+};
+
 // Landing an f64: the table in dagpu.ops.initializers. To integers it rounds down.
 template <class T> DAGPU_INLINE T land(double x, T*) { return To<T>::from(floor(x)); }
 DAGPU_INLINE bool land(double x, bool*) { return x != 0.0; }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dagpu
-from dagpu import array, c64, convert, device, expr, f32, f64, from_host, full, i32, ones, zeros
+from dagpu import array, bool_, c64, c128, convert, device, expr, f32, f64, full, i32, ones, zeros
 from dagpu.arrays.libraries import INSTALL
 from tests.behaviour.errors.cures.catalogue import Catalogue
 
@@ -16,11 +16,6 @@ CATALOGUE = Catalogue()
 case = CATALOGUE.add
 anyhow: Any = array
 package: Any = dagpu
-
-
-def bounded(x: Any, bound: Any) -> None:
-    array.maximum(x, bound).sync()
-    array.minimum(ones((4,)), 0.5).sync()
 
 
 # ---- products of matrices
@@ -72,7 +67,7 @@ case(
 )
 case(
     lambda: anyhow.matmul(2.0, zeros((3, 8))),
-    ("Multiply by it: t * x in an expr", lambda: expr(f32, f32)(lambda t, x: t * x)(zeros((3, 8)), 2.0).sync()),
+    ("Multiply by it: t * x", lambda: (zeros((3, 8)) * 2.0).sync()),
 )
 case(
     lambda: anyhow.matmul(zeros((3, 8)), zeros((8, 3), f64)),
@@ -102,7 +97,72 @@ case(
 )
 
 
+case(
+    lambda: array.einsum("ii", ones((3, 3))),
+    (
+        'Give each operand letters, each once, and the result some of them: "ij,jk->ik", say',
+        lambda: array.einsum("ij,jk->ik", ones((3, 3)), ones((3, 3))).sync(),
+    ),
+)
+case(
+    lambda: anyhow.einsum(2, ones((3, 3))),
+    ('Write "ij,jk->ik", say', lambda: array.einsum("ij,jk->ik", ones((3, 3)), ones((3, 3))).sync()),
+)
+case(
+    lambda: array.einsum("i", ones((3, 3))),
+    ("Name each axis once", lambda: array.einsum("ij->i", ones((3, 3))).sync()),
+)
+case(
+    lambda: array.dot(ones((3,)), ones((4,))),
+    ("Give both as many", lambda: array.dot(ones((4,)), ones((4,))).sync()),
+)
+case(
+    lambda: array.dot(ones(()), ones((4,))),
+    ("Reshape it: x.reshape((1,))", lambda: array.dot(ones(()).reshape((1,)), ones((1,))).sync()),
+)
+case(
+    lambda: array.tensordot(ones((3, 4)), ones((3, 4)), 3),
+    ("Give a count", lambda: array.tensordot(ones((3, 4)), ones((3, 4)), 0).sync()),
+    (
+        "or as many axes of each: ((0, 1), (1, 0)), say",
+        lambda: array.tensordot(ones((3, 4)), ones((4, 3)), ((0, 1), (1, 0))).sync(),
+    ),
+)
+
+
+# ---- random numbers
+case(
+    lambda: anyhow.uniform((3,), 0, 1, i32),
+    ("Pass a floating type: array.uniform((3,), dtype=f32), say", lambda: array.uniform((3,), dtype=f32).sync()),
+)
+case(
+    lambda: anyhow.randint((3,), 0, 9, f32),
+    ("Pass an integer type: array.randint((3,), 0, 9, i32), say", lambda: array.randint((3,), 0, 9, i32).sync()),
+)
+case(
+    lambda: array.randint((3,), 9, 0),
+    ("Give the smallest, and one more than the largest: 0, 9, say", lambda: array.randint((3,), 0, 9).sync()),
+)
+case(
+    lambda: array.choice(ones((3,)), 4, replace=False),
+    ("Give a count up to that", lambda: array.choice(ones((3,)), 3, replace=False).sync()),
+    ("or choose rows again: replace=True", lambda: array.choice(ones((3,)), 4, replace=True).sync()),
+)
+case(
+    lambda: array.choice(ones((3,)), -1),
+    ("Give a whole number of 0 or more", lambda: array.choice(ones((3,)), 0).sync()),
+)
+
+
 # ---- names
+case(
+    lambda: anyhow.bitwise_count,
+    ("an expression of integers, or a kernel, does it", lambda: expr(i32)(lambda x: (x & 1) + (x >> 1 & 1))),
+)
+case(
+    lambda: anyhow.apply_along_axis,
+    ("an expression, or a kernel, does the work of one", lambda: expr(f32)(lambda x: x * x).sum(1)),
+)
 case(
     lambda: anyhow.max(ones((4,))),
     ("Write array.amax", lambda: array.amax(ones((4,))).sync()),
@@ -121,29 +181,46 @@ case(
 )
 case(
     lambda: anyhow.multiply(ones((4,)), ones((4,))),
-    (
-        "Write it in an expression: expr(f32, f32)(lambda x, y: x * y)",
-        lambda: expr(f32, f32)(lambda x, y: x * y)(ones((4,)), ones((4,))).sync(),
-    ),
+    ("Write x * y", lambda: (ones((4,)) * ones((4,))).sync()),
 )
+LENT = ones((4,)).sync().share()
 case(
     lambda: anyhow.square(ones((4,))),
-    ("Write it in an expression: expr(f32)(lambda x: x * x)", lambda: expr(f32)(lambda x: x * x)(ones((4,))).sync()),
+    ("Write x * x", lambda: (LENT * LENT).sync()),
+)
+case(
+    lambda: zeros((4,), c64) < zeros((4,), c64),
+    (
+        "Compute with its parts, array.real(t) and array.imag(t)",
+        lambda: (array.real(zeros((4,), c64)) < array.imag(zeros((4,), c64))).sync(),
+    ),
 )
 
 
 # ---- bounds
 case(
-    lambda: anyhow.clip(ones((4,)), None, 0.5),
-    ("For one bound say minimum(x, high)", lambda: array.minimum(ones((4,)), 0.5).sync()),
+    lambda: array.clip(ones((4,))),
+    ("Give one bound: clip(x, 0)", lambda: array.clip(ones((4,)), 0).sync()),
+    ("or clip(x, None, 1)", lambda: array.clip(ones((4,)), None, 1).sync()),
+)
+
+
+# ---- reductions
+case(
+    lambda: anyhow.sum(ones((4,)), dtype=bool_),
+    (
+        "Pass the element type of a number: array.sum(x, dtype=f32), say",
+        lambda: array.sum(ones((4,)), dtype=f32).sync(),
+    ),
 )
 case(
-    lambda: anyhow.clip(ones((4,)), ones((4,)), None),
-    ("For one bound say minimum(x, high), or maximum(x, low)", lambda: bounded(ones((4,)), ones((4,)))),
+    lambda: array.quantile(ones((4,)), 2),
+    ("Write q=0.5, say", lambda: array.quantile(ones((4,)), q=0.5).sync()),
 )
 case(
-    lambda: expr(f32)(lambda x: anyhow.clip(x, 0.5, None)),
-    ("maximum(x, low)", lambda: expr(f32)(lambda x: array.maximum(x, 0.5))),
+    lambda: anyhow.median(ones((4, 2)), (0, 1)),
+    ("Give one axis", lambda: array.median(ones((4, 2)), 0).sync()),
+    ("or None for all elements", lambda: array.median(ones((4, 2)), None).sync()),
 )
 
 
@@ -210,10 +287,6 @@ case(
     ("Reshape it: x.reshape((1,)), say", lambda: array.rfft(zeros(()).reshape((1,))).sync()),
 )
 case(
-    lambda: anyhow.fft(zeros((4,))),
-    ("Use rfft for real numbers", lambda: array.rfft(zeros((4,))).sync()),
-)
-case(
     lambda: anyhow.rfft(zeros((4,), i32)),
     ("Convert the tensor before: convert(t, f32)", lambda: array.rfft(convert(zeros((4,), i32), f32)).sync()),
 )
@@ -223,26 +296,86 @@ case(
 )
 case(
     lambda: anyhow.fft(zeros((4,), i32)),
-    ("Use rfft for real numbers: rfft(convert(t, f32))", lambda: array.rfft(convert(zeros((4,), i32), f32)).sync()),
+    ("Convert the tensor before: convert(t, f32)", lambda: array.fft(convert(zeros((4,), i32), f32)).sync()),
 )
 case(
-    lambda: anyhow.ifft(zeros((4,))),
+    lambda: anyhow.irfftn(zeros((4,))),
+    ("Convert the tensor before: convert(t, f32)", lambda: array.irfftn(convert(zeros((4,)), c64)).sync()),
+)
+case(
+    lambda: anyhow.fft(zeros((4,)), norm="half"),
+    ('Write "backward", "ortho" or "forward"', lambda: array.fft(zeros((4,)), norm="ortho").sync()),
+)
+case(
+    lambda: array.convolve(zeros((4, 4)), zeros((3,))),
     (
-        "Make them complex on the host: from_host(array.astype(np.complex64))",
-        lambda: array.ifft(from_host(np.ones(4, f32).astype(np.complex64))).sync(),
+        "Reshape it, x.reshape((-1,)), or write array.stencil for neighbours along several axes",
+        lambda: [
+            array.convolve(zeros((4, 4)).reshape((-1,)), zeros((3,))).sync(),
+            array.stencil(f32)(lambda x: x[-1, 0] + x[0, 0])(zeros((4, 4))).sync(),
+        ],
     ),
 )
-for function in (anyhow.sum, anyhow.abs, anyhow.transpose, anyhow.softmax):
+case(
+    lambda: anyhow.convolve(zeros((4,)), zeros((3,), f64)),
+    ("Convert one: convert(t, f32), say", lambda: array.convolve(zeros((4,)), convert(zeros((3,), f64), f32)).sync()),
+)
+case(
+    lambda: array.fftn(zeros((4, 4)), (4,), (0, 1)),
+    ("Give one for each axis", lambda: array.fftn(zeros((4, 4)), (4, 4), (0, 1)).sync()),
+)
+case(
+    lambda: anyhow.fftn(zeros((4, 4)), axes="01"),
+    ("Write axes=(0, 1), say", lambda: array.fftn(zeros((4, 4)), axes=(0, 1)).sync()),
+)
+for function in (anyhow.amax, anyhow.argmin, anyhow.softmax, anyhow.cummax, anyhow.median):
     case(
         partial(function, zeros((4,), c64)),
         (
-            "compute with NumPy on the host: t.to_host()",
-            lambda: zeros((4,), c64).to_host().map(lambda z: np.abs(z).sum()).sync(),
+            "Pass real numbers: array.real(t), array.imag(t), or array.abs(t)",
+            lambda: [array.amax(f(zeros((4,), c64))).sync() for f in (array.real, array.imag, array.abs)],
         ),
     )
 case(
     lambda: anyhow.maximum(zeros((4,), c64), zeros((4,))),
-    ("compute with NumPy on the host: t.to_host()", lambda: zeros((4,), c64).to_host().map(np.abs).sync()),
+    (
+        "Convert one: convert(t, c64), say",
+        lambda: expr(c64, c64)(lambda a, b: a + b)(zeros((4,), c64), convert(zeros((4,)), c64)).sync(),
+    ),
+)
+case(
+    lambda: expr(c64)(lambda z: z < 0),
+    (
+        "Compute with its parts, array.real(x) and array.imag(x)",
+        lambda: expr(c64)(lambda z: array.real(z) < array.imag(z)),
+    ),
+)
+case(
+    lambda: expr(c64)(lambda z: z.to(f32)),
+    (
+        "Take one of them, array.real(x) or array.imag(x)",
+        lambda: expr(c64)(lambda z: array.imag(z) + array.real(z) + array.abs(z)),
+    ),
+)
+case(
+    lambda: expr(c64, f64)(lambda z, x: z * x),  # type: ignore[operator]  # reason: the mistake
+    ("say x.to(c128)", lambda: expr(c64, f64)(lambda z, x: z.to(c128) * x.to(c128))),
+)
+case(
+    lambda: expr(f32)(lambda x: x * 1j),  # type: ignore[operator]  # reason: the mistake
+    ("Convert that element first: x.to(c64)", lambda: expr(f32)(lambda x: x.to(c64) * 1j)),
+)
+case(
+    lambda: expr(f32)(lambda x: array.real(x > 0)),
+    ("Convert it first: x.to(c64)", lambda: expr(f32)(lambda x: array.real((x > 0).to(c64)))),
+)
+case(
+    lambda: expr(c64, c64)(lambda z, a: a * z)(zeros((4,), c64), 1e300),
+    ("Pass one in the range", lambda: expr(c64, c64)(lambda z, a: a * z)(zeros((4,), c64), 1e30j).sync()),
+)
+case(
+    lambda: expr(f32, f32)(lambda x, a: a * x)(zeros((4,)), 1j),
+    ("Take one part of it: x.real, or abs(x)", lambda: expr(f32, f32)(lambda x, a: a * x)(zeros((4,)), abs(1j)).sync()),
 )
 case(
     lambda: anyhow.ifft(2.0),
@@ -250,17 +383,22 @@ case(
 )
 case(
     lambda: anyhow.sort(zeros((4,), c64)),
-    ("Sort by one part of them", lambda: array.sort(from_host(np.zeros(4, np.complex64).real)).sync()),
+    (
+        "Sort what has one: array.real(t)",
+        lambda: [array.sort(f(zeros((4,), c64))) for f in (array.real, array.imag, array.abs)],
+    ),
 )
 case(
     lambda: convert(zeros((4,), c64).sync(), f32),
-    ("from_host(array.real)", lambda: from_host(np.zeros(4, np.complex64).real).sync()),
-    ("from_host(array.astype(np.complex64))", lambda: from_host(np.zeros(4).astype(np.complex64)).sync()),
+    (
+        "Say which is meant: array.real(t)",
+        lambda: [f(zeros((4,), c64)).sync() for f in (array.real, array.imag, array.abs)],
+    ),
 )
 case(
     lambda: anyhow.sum(zeros((4,), c64).then(lambda t: expr(f32)(lambda x: x + 1)(t))).sync(),  # type: ignore[arg-type]  # reason: the mistake
     (
-        "Kernels take real elements: pass one part of the numbers",
-        lambda: expr(f32)(lambda x: x + 1)(from_host(np.zeros(4, np.complex64).real)).sync(),
+        "Take a real part of it before: array.real(t)",
+        lambda: [expr(f32)(lambda x: x + 1)(f(zeros((4,), c64))) for f in (array.real, array.imag, array.abs)],
     ),
 )

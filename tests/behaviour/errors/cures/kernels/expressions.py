@@ -320,12 +320,12 @@ case(
 case(
     lambda: anyhow.take(fresh(), from_host(np.ones(4, bool))),
     (
-        "A mask chooses by array.where(mask, x, 0)",
-        lambda: array.where(from_host(np.ones(4, bool)), fresh(), 0).sync(),
+        "A mask chooses by array.compress(mask, x)",
+        lambda: array.compress(from_host(np.ones(4, bool)), fresh()).sync(),
     ),
     (
-        "its places are from_host(np.flatnonzero(mask))",
-        lambda: array.take(fresh(), from_host(np.flatnonzero(np.ones(4, bool)))).sync(),
+        "or in place by array.where(mask, x, 0)",
+        lambda: array.where(from_host(np.ones(4, bool)), fresh(), 0).sync(),
     ),
 )
 case(

@@ -6,7 +6,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dagpu import In, Out, cutile_kernel, dup, f32, from_host, numba_kernel, triton_kernel, use_device, zeros
+from dagpu import (
+    In,
+    Out,
+    array,
+    c64,
+    cutile_kernel,
+    dup,
+    f32,
+    from_host,
+    numba_kernel,
+    triton_kernel,
+    use_device,
+    zeros,
+)
 from tests.behaviour.errors.cures.catalogue import Catalogue
 from tests.behaviour.interop.python_kernels.stand_ins import AXPY, TRITON, InterpretedFunction, installed_triton
 from tests.behaviour.interop.python_kernels.stand_ins import Tile as TileKernel
@@ -31,6 +44,9 @@ def swapped(y: In[f32], x: Out[f32], a: float, n: int) -> None: ...
 
 
 def generic(y: Out[_D], x: In[_D], a: float, n: int) -> None: ...
+
+
+def of_complex(y: Out[c64], x: In[c64], a: float, n: int) -> None: ...
 
 
 def no_output(y: In[f32], x: In[f32], a: float, n: int) -> None: ...
@@ -71,6 +87,13 @@ case(
 case(
     lambda: triton(declaration=generic),
     ("Write the type: In[f32], Out[f32]", triton),
+)
+case(
+    lambda: triton(declaration=of_complex),
+    (
+        "Pass its parts by themselves: array.real(t), array.imag(t)",
+        lambda: triton(then=lambda k: [launched(k, x=f(zeros((16,), c64))) for f in (array.real, array.imag)]),
+    ),
 )
 case(
     lambda: triton(declaration=other_order),

@@ -28,6 +28,7 @@ from dagpu import (
     f32,
     from_host,
     kernel,
+    memcpy,
     ones,
     pipeline,
     use_device,
@@ -254,6 +255,19 @@ def strided(call: Any, *, copied: bool = False) -> object:
     return call(empty((N,)).partition(TILE), dup(part) if copied else part).sync()
 
 
+def strided_output(call: Any, *, copied: bool = False) -> None:
+    t = zeros((2 * N,)).sync()
+    part = t.borrow_mut()[::2]
+    if copied:
+        made = call(empty((N,)).partition(TILE), new(N)).first().unpartition().sync()
+        memcpy(part, made).sync()
+    else:
+        call(part.partition(TILE), new(N)).sync()
+    found = t.borrow().to_host().sync()
+    assert found[::2].any()
+    assert not found[1::2].any()
+
+
 @kernel(cuda="__global__ void cleared(float* y) {}", abi="pointers", block=1024)
 def cleared(y: Out[f32]) -> None:
     """y = 0, by pointers"""
@@ -295,6 +309,14 @@ on_gpus(
     lambda: strided(plain),
     ("Make it contiguous with dup(...)", lambda: strided(plain, copied=True)),
     ('use abi="views"', lambda: strided(viewed)),
+)
+case(
+    lambda: strided_output(plain),
+    (
+        "Write to a contiguous tensor of its own, and copy it into the part after that: memcpy(part, made)",
+        lambda: strided_output(plain, copied=True),
+    ),
+    ('use abi="views"', lambda: strided_output(viewed)),
 )
 on_gpus(
     lambda: ones((2,)).schedule(Gives(lambda n: ["a"] * n)).sync(),

@@ -1,13 +1,14 @@
 """Compilers that stand in for nvcc and NVRTC, and cubins made of names."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
-from dagpu.backends.cuda.compile.compiler import Compiler, Unit
+from dagpu.backends.cuda.compile.compiler import Compiler
 from dagpu.backends.cuda.compile.nvidia_compilers import Refusal
+from dagpu.backends.kernel_text.units import Unit
 from dagpu.common.errors import CompileError
 
 SAXPY = """\
@@ -24,12 +25,16 @@ def unit(text: str = SAXPY, **changes: object) -> Unit:
     return replace(plain, **changes)  # type: ignore[arg-type]  # the fields differ in type; Unit is what is tested
 
 
-def cubin(*symbols: str, helpers: Sequence[str] = ()) -> bytes:
-    """The smallest ELF file whose symbol table has these kernels, and functions that are none."""
+def cubin(*symbols: str, helpers: Sequence[str] = (), variables: Mapping[str, int] | None = None) -> bytes:
+    """The smallest ELF file whose symbol table has these kernels, functions that are none, and variables of so many
+    bytes."""
     names, table = b"\0", struct.pack("<IBBHQQ", 0, 0, 0, 0, 0, 0)
     for symbol in [*helpers, *symbols]:
         entry = 0x10 if symbol in symbols else 0
         table += struct.pack("<IBBHQQ", len(names), 0x12, entry, 1, 0, 8)
+        names += symbol.encode() + b"\0"
+    for symbol, nbytes in (variables or {}).items():
+        table += struct.pack("<IBBHQQ", len(names), 0x11, 0, 1, 0, nbytes)
         names += symbol.encode() + b"\0"
     head = b"\x7fELF\x02\x01".ljust(0x28, b"\0") + struct.pack("<Q", 64 + len(table) + len(names))
     head = head.ljust(0x3A, b"\0") + struct.pack("<HHH", 64, 3, 0)

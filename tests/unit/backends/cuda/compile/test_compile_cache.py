@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dagpu.backends.cuda.compile import compiler as compiler_module
-from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, Unit
-from dagpu.backends.cuda.compile.cubins import DiskCache, default_cache_dir, digest
+from dagpu.backends.cuda.compile.compiler import Compiled, Compiler
 from dagpu.backends.cuda.compile.nvidia_compilers import Refusal
+from dagpu.backends.kernel_text.disk_cache import DiskCache, default_cache_dir, digest
+from dagpu.backends.kernel_text.units import Unit
 from dagpu.common.errors import CompileError
 from dagpu.kernels.preprocessing import included_files
 from tests.unit.backends.cuda.compile.compiler_fakes import SAXPY, SYMBOL, FakeNvrtc, unit

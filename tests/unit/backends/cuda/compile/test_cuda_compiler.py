@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dagpu.backends.cuda.compile import compiler as compiler_module
-from dagpu.backends.cuda.compile.compiler import Compiled, Compiler, kernel_unit
+from dagpu.backends.cuda.compile.compiler import Compiled, Compiler
 from dagpu.backends.cuda.compile.cubins import kernel_symbols, plain_name
 from dagpu.backends.cuda.compile.nvidia_compilers import Refusal, find_nvcc, load_nvrtc
+from dagpu.backends.kernel_text.units import PRELUDE, kernel_unit
 from dagpu.common.errors import DeviceError
 from dagpu.handles.device_handles import INSTALL_NVRTC
 from tests.programs.arithmetic import scale
@@ -87,6 +87,24 @@ def test_a_kernel_that_is_missing_or_ambiguous_is_an_error(tmp_path: Path) -> No
     assert "2 kernels have that name: _Z5saxpyPf, _ZN1a5saxpyEPf. A kernel is launched by name" in double
 
 
+def test_constant_variables_are_found_by_their_names(tmp_path: Path) -> None:
+    """In a namespace and with internal linkage, too. One of another size, or none, or several, are an error."""
+    internal = "_ZN36_GLOBAL__N__00000000_4_u_py_7fd2504e4taps"
+    data = cubin(SYMBOL, variables={f"{internal}E": 20, "bias": 4, "_ZN2ns4openE": 12, "taps_2": 8})
+    asked = unit(constants=(("taps", 20), ("bias", 4), ("open", 0)))
+    made = Compiler(FakeNvrtc(data), "", tmp_path).compile(asked)
+    assert made.constants == (f"{internal}E", "bias", "_ZN2ns4openE")
+    for number, (constants, variables, says) in enumerate(
+        [
+            (("taps", 16), {"taps": 20}, "'taps' has 20 bytes, and by its declaration 16"),
+            (("taps", 20), {"bias": 4}, "its parameter 'taps' sets a __constant__ variable that the kernel does not"),
+            (("taps", 20), {"taps": 20, "_ZN1a4tapsE": 20}, "2 variables have the name 'taps'"),
+        ]
+    ):
+        nvrtc = FakeNvrtc(cubin(SYMBOL, variables=variables))
+        assert says in refusal(Compiler(nvrtc, "", tmp_path / str(number)), unit(constants=(constants,)))
+
+
 # ---- what the compiler is given
 
 
@@ -97,7 +115,7 @@ def test_the_text_is_placed_in_the_users_file(tmp_path: Path) -> None:
     Compiler(nvrtc, "", tmp_path).compile(wanted)
     (text, file, options) = nvrtc.asked[0]
     first, second, rest = text.split("\n", 2)
-    assert first == f'#include "{compiler_module.PRELUDE}"'
+    assert first == f'#include "{PRELUDE}"'
     assert second == '#line 12 "/home/\\"me\\"/a.py"'
     assert rest == TILES + "\n"
     assert file == wanted.file

@@ -11,7 +11,8 @@ import pytest
 import trio
 
 from dagpu import DeviceError, DeviceLostError, array, f32, from_host, pipeline, zip_ops
-from dagpu.arrays import fourier_transforms, matrix_products
+from dagpu.arrays import fourier_transforms
+from dagpu.arrays.products import matrix_products
 from dagpu.backends.cuda.resources.pools import MemoryBlock
 from dagpu.common.errors import NoDeviceError
 from dagpu.plans.policies import RoundRobin

@@ -58,7 +58,7 @@ def test_memory_of_another_library_is_mapped_anew(remapping: Machine) -> None:
 
     @pipeline(graph_from=2)
     def sent(x: SharedTensor[f32]) -> DeviceOp[Tensor[f32]]:
-        return dup(x).on("cuda:1")
+        return dup(dup(x).on("cuda:1")).on("cuda:1")  # a copy alone is no graph
 
     addresses = set()
     for number in range(5):

@@ -23,17 +23,27 @@ from dagpu.common.errors import ShapeError
 from dagpu.common.layout import COMPLEX, FLOATING, SUPPORTED, Layout, bf16
 from dagpu.ops.initializers import Eye, Linspace, Recipe
 from dagpu.testing import Arange, Constant, Normal, Uniform, contiguous_layout, slice_layout
-from tests.emulation import Emulation, emulation, shared_folder
+from tests.support.text_entries import TextEntries
 
 DType: TypeAlias = np.dtype[Any]
 Work: TypeAlias = BuiltinWork | Memset | Memcpy | Memcpy2D
-TYPES = sorted(SUPPORTED, key=str)
+TYPES = sorted(SUPPORTED - COMPLEX, key=str)
 COMPLEX_TYPES = sorted(COMPLEX, key=str)
 CONVERTED = [np.dtype(t) for t in ("?", "i1", "u2", "i4", "i8", "u8", "f2", bf16, "f4", "f8")]
 """One element type of each size and kind that conversions tell apart."""
 F32 = np.dtype(np.float32)
 ENTRIES = ("dense", "few", "many")
 GRIDS = st.sampled_from([((1,), (1,)), ((1,), (3,)), ((2,), (4,)), ((3,), (64,))])
+
+
+HALVES = """
+namespace dagpu {
+inline unsigned short half_bits(double x) { return __builtin_bit_cast(unsigned short, static_cast<_Float16>(x)); }
+inline unsigned short half_bits(float x) { return __builtin_bit_cast(unsigned short, static_cast<_Float16>(x)); }
+inline float half_value(unsigned short bits) { return __builtin_bit_cast(_Float16, bits); }
+}
+"""
+"""The three functions that `numbers.cuh` has in PTX."""
 
 
 # ---- running ------------------------------------------------------------------------------------
@@ -79,7 +89,7 @@ def renamed(source: str, number: int) -> str:
 class Device:
     """Runs a `Work` as the backend would, on NumPy arrays of bytes."""
 
-    kernels: Emulation
+    kernels: TextEntries
     numbers: dict[str, int]
 
     def run(
@@ -96,7 +106,7 @@ class Device:
                     assert memory is not None
                     packed[at : at + 8] = pack("<Q", memory.ctypes.data)
                 name = f"{work.name}_{self.numbers[work.source]}"
-                self.kernels.launch(f"run_{name}", *(shape or (work.grid, work.block)), bytes(packed))
+                self.kernels.launch(name, *(shape or (work.grid, work.block)), bytes(packed))
             case Memset(width, value, count, offset):
                 out[offset : offset + width * count] = np.frombuffer(value.to_bytes(width, "little") * count, np.uint8)
             case Memcpy(nbytes, to, start):
@@ -110,14 +120,15 @@ class Device:
 
 
 @pytest.fixture(scope="session")
-def device(tmp_path_factory: pytest.TempPathFactory) -> Device:
-    texts = [fill_and_copy._text("numbers", "walk", "fill", "philox", "copy")]  # noqa: SLF001  # the text of one part of it
+def device() -> Device:
+    texts = [HALVES, fill_and_copy._text("numbers", "walk", "fill", "philox", "copy")]  # noqa: SLF001  # the text of one part of it
     numbers = {source: number for number, source in enumerate(all_sources())}
+    names = []
     for source, number in numbers.items():
         kind = "fill" if "dagpu_fill_few" in source else "copy"
-        names = [f"dagpu_{kind}_{entry}_{number}" for entry in ENTRIES]
-        texts += [renamed(source, number), *(f"EMULATED(run_{name}, {name})\n" for name in names)]
-    return Device(emulation("\n".join(texts), shared_folder(tmp_path_factory)), numbers)
+        names += [f"dagpu_{kind}_{entry}_{number}" for entry in ENTRIES]
+        texts.append(renamed(source, number))
+    return Device(TextEntries("\n".join(texts), {name: name for name in names}), numbers)
 
 
 # ---- layouts --------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dagpu import KernelArgumentError, bf16
-from dagpu.backends.cuda.commands.buffers import LAYOUT, violations
+from dagpu import In, KernelArgumentError, Out, bf16, f32, kernel
+from dagpu.backends.cuda.commands.buffers import violations
 from dagpu.backends.cuda.commands.command_list import LaunchParameters, Relocations
-from dagpu.backends.cuda.driver.driver_protocol import GridExtents
-from dagpu.backends.cuda.kernels.launch_params import (
+from dagpu.backends.host.bounds_reports import LAYOUT
+from dagpu.backends.kernel_text.launch_params import (
     CHECKED,
     LINEAR_GRID,
     NARROW,
@@ -23,7 +23,9 @@ from dagpu.backends.cuda.kernels.launch_params import (
     check_limits,
     macros,
     pack,
+    parameter_sizes,
 )
+from dagpu.backends.kernel_text.loaded_function import GridExtents
 from dagpu.common.layout import Layout, Shape
 from dagpu.kernels.declaration import ScalarCheck
 from dagpu.testing import (
@@ -365,3 +367,65 @@ def test_a_report_becomes_an_error(kind: int, text: str) -> None:
     assert str(error).startswith("kernel 'k', launched at")
     with pytest.raises(type(error), match=rf"argument 'p' was accessed at \(5, -1\), .*{text}"):
         raise error
+
+
+# ---- structures, vectors and null pointers of existing CUDA
+class Vector(ctypes.Structure):
+    _fields_ = tuple((lane, ctypes.c_float) for lane in "xyz")
+
+
+class Mixed(ctypes.Structure):
+    _fields_ = (("small", ctypes.c_int8), ("vector", Vector), ("many", ctypes.c_int16 * 3), ("wide", ctypes.c_double))
+
+
+class Existing(ctypes.Structure):
+    _fields_ = (
+        ("flag", ctypes.c_bool), ("mixed", Mixed), ("c", ctypes.c_int8), ("vector", Vector), ("x", ctypes.c_uint64),
+        ("n", ctypes.c_int), ("y", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+def test_structures_lie_where_c_puts_them() -> None:
+    """Structures are aligned as their fields need it, and a null pointer is eight zero bytes."""
+    cuda = """struct Vector { float x, y, z; };
+    struct Mixed { signed char small; Vector vector; short many[3]; double wide; };
+    __global__ void k(bool flag, Mixed mixed, signed char c, Vector vector, const float* x, int n, float* y) {}"""
+
+    def k(flag: bool, mixed: np.void, c: int, vector: np.void, x: In[f32] | None, n: int, y: Out[f32]) -> None: ...
+
+    spec = kernel(cuda=cuda, abi="pointers", block=32)(k).spec
+    expected = Existing(True, Mixed(-3, Vector(1, 2, 3), (4, 5, 6), 7.5), 8, Vector(9, 10, 11), 0, 12, 0)
+    values = {"mixed": (-3, (1, 2, 3), (4, 5, 6), 7.5), "vector": (9, 10, 11)}
+    given: list[Any] = []
+    view = View(0, contiguous_layout((8,), F32))
+    for param in spec.params:
+        if param.form is Form.OUT:
+            given.append(Tiles(view, (8,), (1,)))
+        elif param.form is Form.IN:
+            given.append(None)
+        elif param.name in values:
+            given.append(param.check(values[param.name]) if param.check else None)
+        else:
+            given.append({"flag": True, "c": 8, "n": 12}[param.name])
+    launch = Launch(spec, tuple(given), (1,), (), (0,), 0, None)
+    packed = pack(launch, LIMITS)
+    assert packed is not None
+    assert bytes(packed.parameters) == bytes(expected)
+    assert packed.form.pointers == ((Existing.y.offset, 6, 0),)
+    assert parameter_sizes(spec) == (1, ctypes.sizeof(Mixed), 1, 12, 8, 4, 8)
+
+
+def test_an_array_and_null_have_forms_of_their_own() -> None:
+    """Of two optional inputs each may be the one that is null."""
+
+    def k(a: In[f32] | None, b: In[f32] | None, y: Out[f32]) -> None: ...
+
+    spec = kernel(cuda="__global__ void k(float* a, float* b, float* y) {}", abi="pointers", block=32)(k).spec
+    view = View(0, contiguous_layout((8,), F32))
+    places = []
+    for inputs in ((view, None), (None, view), (None, None), (view, view)):
+        launch = Launch(spec, (*inputs, Tiles(view, (8,), (1,))), (1,), (), (0,), 0, None)
+        packed = pack(launch, LIMITS)
+        assert packed is not None
+        places.append([at for at, _, _ in packed.form.pointers])
+    assert places == [[0, 16], [8, 16], [16], [0, 8, 16]]

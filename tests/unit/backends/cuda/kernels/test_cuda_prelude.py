@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from dagpu.backends.host.body_checks import TilePlace, places
 from dagpu.testing import Tiles, View, check_tiling, contiguous_layout
 from tests.conftest import only_deep
-from tests.emulation import Emulation, emulation, shared_folder
 from tests.support.paths import ROOT
-from tests.unit.backends.cuda.kernels.emulated_prelude import PRELUDE, VARIANTS, in_namespace, nvcc, packed
+from tests.support.text_entries import TextEntries
+from tests.unit.backends.cuda.kernels.prelude_texts import PRELUDE, VARIANTS, in_namespace, nvcc, packed
 
 I64 = np.dtype(np.int64)
 
@@ -52,13 +52,12 @@ RANKS = (1, 2, 3, 4)
 
 
 @pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Emulation:
-    texts = []
-    for variant in VARIANTS:
-        texts.append(in_namespace(variant, KERNELS))
-        names = [*(f"{name}<{rank}>" for name in ("visit", "tell") for rank in RANKS), "look", "probe", "tell_truth"]
-        texts += [f"EMULATED({variant}_{re.sub('[<>]', '', name)}, ({variant}::{name}))\n" for name in names]
-    return emulation("".join(texts), shared_folder(tmp_path_factory))
+def kernels() -> TextEntries:
+    names = [*(f"{name}<{rank}>" for name in ("visit", "tell") for rank in RANKS), "look", "probe", "tell_truth"]
+    return TextEntries(
+        "".join(in_namespace(variant, KERNELS) for variant in VARIANTS),
+        {f"{variant}_{re.sub('[<>]', '', name)}": f"{variant}::{name}" for variant in VARIANTS for name in names},
+    )
 
 
 def grid_of(variant: str, grid: Sequence[int]) -> tuple[int, ...]:
@@ -95,7 +94,11 @@ def tilings(draw: st.DrawFn, max_rank: int = 3) -> tuple[tuple[int, ...], tuple[
 @settings(max_examples=150)
 @given(case=tilings(), block=blocks, variant=variants, reverse=st.booleans())
 def test_each_element_is_visited_once_by_neighbouring_threads(
-    kernels: Emulation, case: tuple[tuple[int, ...], tuple[int, ...]], block: Sequence[int], variant: str, reverse: bool
+    kernels: TextEntries,
+    case: tuple[tuple[int, ...], tuple[int, ...]],
+    block: Sequence[int],
+    variant: str,
+    reverse: bool,
 ) -> None:
     """Counted in C order, element n of a tile is thread n's, or n minus a multiple of the number of threads."""
     shape, tile = case
@@ -115,7 +118,7 @@ def test_each_element_is_visited_once_by_neighbouring_threads(
 @settings(max_examples=100)
 @given(case=tilings(), beyond=st.lists(st.integers(0, 2), min_size=3, max_size=3), variant=variants)
 def test_a_tile_knows_its_place(
-    kernels: Emulation, case: tuple[tuple[int, ...], tuple[int, ...]], beyond: list[int], variant: str
+    kernels: TextEntries, case: tuple[tuple[int, ...], tuple[int, ...]], beyond: list[int], variant: str
 ) -> None:
     """Index, origin and extent are those of the host's tiles; a grid that reaches too far does no harm."""
     shape, tile = case
@@ -135,7 +138,7 @@ def test_a_tile_knows_its_place(
 
 
 @pytest.mark.parametrize("variant", [v for v in VARIANTS if "LINEAR_GRID" in VARIANTS[v]])
-def test_more_axes_than_a_grid_has(kernels: Emulation, variant: str) -> None:
+def test_more_axes_than_a_grid_has(kernels: TextEntries, variant: str) -> None:
     """Four axes of tiles, numbered along one axis of the launch."""
     y, tile = np.zeros((3, 4, 2, 5), np.int64), (2, 3, 1, 2)
     _, grid = check_tiling(y.shape, tile, True)
@@ -146,7 +149,7 @@ def test_more_axes_than_a_grid_has(kernels: Emulation, variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_extents_strides_and_access(kernels: Emulation, variant: str) -> None:
+def test_extents_strides_and_access(kernels: TextEntries, variant: str) -> None:
     """Coordinates of any integer type and an `Index` reach the same element; strides count elements."""
     x = contiguous_or_not(variant, (3, 4), True)
     x[...] = np.arange(100, 112).reshape(3, 4)
@@ -168,7 +171,7 @@ REPORT = np.dtype(
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("byte", [0, 1, 2, 128, 255])
-def test_an_input_of_bools_is_read_as_truth(kernels: Emulation, variant: str, byte: int) -> None:
+def test_an_input_of_bools_is_read_as_truth(kernels: TextEntries, variant: str, byte: int) -> None:
     """Any byte but 0 is true, however it is reached; as a number it is 1."""
     y, x = np.zeros(4, np.int64), np.array([0, 1, byte, 255], np.uint8).view(np.bool_)
     one = np.array(byte, np.uint8).view(np.bool_)
@@ -192,7 +195,7 @@ def test_an_input_of_bools_is_read_as_truth(kernels: Emulation, variant: str, by
     ],
 )
 def test_a_violation_is_reported_and_not_carried_out(
-    kernels: Emulation, variant: str, at: int, row: int, column: int, expected: tuple[Any, ...] | None
+    kernels: TextEntries, variant: str, at: int, row: int, column: int, expected: tuple[Any, ...] | None
 ) -> None:
     """Outside a view, a tensor or this block's tile: the first is told, and nothing else is touched."""
     report = np.zeros(REPORT.itemsize, np.uint8)
@@ -230,6 +233,11 @@ def kernel_texts() -> Iterator[str]:
     yield from re.findall(r'cuda="""(.*?)"""', (ROOT / "README.md").read_text(), re.DOTALL)
 
 
+def alone(text: str) -> str:
+    """A text that leaves none of its macros to the next one."""
+    return text + "".join([f"\n#undef {name}\n" for name in re.findall(r"#define (\w+)", text)])
+
+
 HALVES = """
 __global__ void halve(Tile<__half, 2> y, View<const __nv_bfloat16, 1> x) {
     for (auto i : y) y[i] = __float2half(0.5f * __half2float(y[i]) + __bfloat162float(x[i[1]]));
@@ -248,7 +256,7 @@ def test_every_kernel_in_the_project_compiles(tmp_path: Path) -> None:
     """nvcc compiles every kernel in the project, in four variants of the parameters."""
     texts = list(dict.fromkeys(kernel_texts()))
     assert len(texts) > 15
-    body = "".join(f"namespace k{number} {{{text}}}\n" for number, text in enumerate([*texts, HALVES]))
+    body = "".join(f"namespace k{number} {{{alone(text)}}}\n" for number, text in enumerate([*texts, HALVES]))
     parts = [in_namespace(variant, body) for variant in ("plain", "strided", "wide", "checked")]
     (tmp_path / "all.cu").write_text(
         "#include <cstdint>\n#include <cuda_fp16.h>\n#include <cuda_bf16.h>\n" + "".join(parts)

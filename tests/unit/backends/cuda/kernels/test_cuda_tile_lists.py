@@ -12,7 +12,8 @@ from numpy.testing import assert_array_equal
 from numpy.typing import NDArray
 
 from dagpu.backends.cuda.commands.buffers import violations
-from dagpu.backends.cuda.kernels.launch_params import (
+from dagpu.backends.host.body_checks import listed
+from dagpu.backends.kernel_text.launch_params import (
     CHECKED,
     FEW_TILES,
     FEW_TILES_THREADS,
@@ -27,7 +28,6 @@ from dagpu.backends.cuda.kernels.launch_params import (
     macros,
     pack,
 )
-from dagpu.backends.host.body_checks import listed
 from dagpu.common.layout import Layout
 from dagpu.ops.kernel_spec import Sight
 from dagpu.testing import (
@@ -42,8 +42,8 @@ from dagpu.testing import (
     check_tiling,
     contiguous_layout,
 )
-from tests.emulation import Emulation, emulation, shared_folder
-from tests.unit.backends.cuda.kernels.emulated_prelude import in_variant
+from tests.support.text_entries import TextEntries
+from tests.unit.backends.cuda.kernels.prelude_texts import in_variant
 
 F32 = np.dtype(np.float32)
 I32 = np.dtype(np.int32)
@@ -67,11 +67,9 @@ RIGHT = Sight(((1, 0, 0), (0, 0, 0)), "(Along(1), Along(0))")
 
 
 @pytest.fixture(scope="session")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Emulation:
-    texts = []
-    for variant in VARIANTS:
-        texts += [in_variant(f"v{variant}", macros(variant), TURNS), f"EMULATED(v{variant}_turn, (v{variant}::turn))\n"]
-    return emulation("".join(texts), shared_folder(tmp_path_factory))
+def kernels() -> TextEntries:
+    texts = [in_variant(f"v{variant}", macros(variant), TURNS) for variant in VARIANTS]
+    return TextEntries("".join(texts), {f"v{variant}_turn": f"v{variant}::turn" for variant in VARIANTS})
 
 
 def launch_of(
@@ -91,7 +89,7 @@ def launch_of(
     return Launch(spec, (tiles, View(1, source)), tiles.grid, (1,), (0,), 0, None, tile_list)
 
 
-def run(kernels: Emulation, launch: Launch, limits: Limits, numbers: list[int]) -> tuple[Any, Any, NDArray[np.uint8]]:
+def run(kernels: TextEntries, launch: Launch, limits: Limits, numbers: list[int]) -> tuple[Any, Any, NDArray[np.uint8]]:
     """Launch it on real memory; return output, input and the reports."""
     packed = pack(launch, limits)
     assert packed is not None
@@ -124,7 +122,7 @@ def cases(draw: st.DrawFn) -> tuple[int, int, tuple[int, int], list[int] | None]
 @settings(max_examples=150)
 @given(case=cases(), checked=st.booleans(), strided=st.booleans(), narrow=st.booleans())
 def test_the_tiles_of_a_list_are_made_and_no_others(
-    kernels: Emulation,
+    kernels: TextEntries,
     case: tuple[int, int, tuple[int, int], list[int] | None],
     checked: bool,
     strided: bool,
@@ -147,7 +145,7 @@ def test_the_tiles_of_a_list_are_made_and_no_others(
 
 @pytest.mark.parametrize("length", [None, 2])
 @pytest.mark.parametrize("limits", [WIDE_GRID, NARROW_GRID])
-def test_a_tile_that_looks_at_more_is_reported(kernels: Emulation, length: int | None, limits: Limits) -> None:
+def test_a_tile_that_looks_at_more_is_reported(kernels: TextEntries, length: int | None, limits: Limits) -> None:
     """The access is not made, and the error names the element, the tile and the declaration."""
     sight = Sight(((0, 0, 0), (1, 0, 0)), "Here()")
     launch = launch_of(4, 4, (2, 2), sight, checked=True, length=length, strided=False)
@@ -161,7 +159,7 @@ def test_a_tile_that_looks_at_more_is_reported(kernels: Emulation, length: int |
     assert y[0, 2] == 1  # what a refused access reads is 0
 
 
-def test_a_margin_may_be_wider_than_an_int(kernels: Emulation) -> None:
+def test_a_margin_may_be_wider_than_an_int(kernels: TextEntries) -> None:
     """It shows everything."""
     sight = Sight(((0, 2**40, 2**40), (1, 2**40, 2**40)), "Around(1099511627776, 1099511627776)")
     launch = launch_of(4, 6, (2, 2), sight, checked=True, length=2, strided=False)

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dagpu.backends.cuda.kernels.fill_and_copy import decide
-from tests.emulation import HERE, Emulation, emulation, shared_folder
+from dagpu.testing import Order
+from tests.support.text_entries import TextEntries
 
 MOST = 3
 """The most arrays of flags that are tried."""
@@ -27,13 +28,13 @@ inline void cudaGraphSetConditional(unsigned long long handle, unsigned int valu
 
 
 @pytest.fixture(scope="session", name="kernels")
-def decisions(tmp_path_factory: pytest.TempPathFactory) -> Emulation:
+def decisions() -> TextEntries:
     """Kernels for one array of flags, and for several. The handle is the address of a value and a count of calls."""
     parts = []
     for count in range(1, MOST + 1):
         text = decide([1] * count).source.partition(";")[2].replace("dagpu_decide", f"decide{count}")
-        parts.append(f"{text}EMULATED_BLOCKS(run{count}, decide{count})\n")
-    return emulation((HERE / "barriers.h").read_text() + COUNTED + "".join(parts), shared_folder(tmp_path_factory))
+        parts.append(text)
+    return TextEntries(COUNTED + "".join(parts), {f"{n}": f"decide{n}" for n in range(1, MOST + 1)})
 
 
 @settings(max_examples=40)
@@ -43,7 +44,7 @@ def decisions(tmp_path_factory: pytest.TempPathFactory) -> Emulation:
     value=st.sampled_from((1, 2, 1 << 31)),
 )
 def test_any_flag_sets_the_condition_once(
-    kernels: Emulation, counts: Sequence[int], place: tuple[int, int] | None, value: int
+    kernels: TextEntries, counts: Sequence[int], place: tuple[int, int] | None, value: int
 ) -> None:
     """One thread sets it, to 1 if any flag of any array is not 0, else to 0."""
     flags = [np.zeros(count, np.uint32) for count in counts]
@@ -51,12 +52,12 @@ def test_any_flag_sets_the_condition_once(
         chosen = flags[place[0] % len(flags)]
         chosen[place[1] % len(chosen)] = value
     work = decide(counts)
-    for order in ("forwards", "backwards"):
+    for order in (Order(0, 0), Order(1, 1)):
         told = np.array([7, 0], np.uint32)
         packed = bytearray(work.arguments)
         for at, array in zip((0, *work.pointers), (told, *flags), strict=True):
             pack_into("<Q", packed, at, array.ctypes.data)
-        kernels.launch(f"run{len(counts)}_{order}", work.grid, work.block, bytes(packed))
+        kernels.launch(f"{len(counts)}", work.grid, work.block, bytes(packed), order)
         assert told.tolist() == [int(place is not None), 1]
 
 

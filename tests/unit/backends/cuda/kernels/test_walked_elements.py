@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dagpu import array, expr, f32, i64, plan_of, zeros
-from dagpu.backends.cuda.kernels.launch_params import NARROW, WIDE, variant_for
+from dagpu.backends.kernel_text.launch_params import NARROW, WIDE, variant_for
 from dagpu.kernels.cuda_lexer import scan_declarations, split_at_commas, tokenize
 from dagpu.testing import Execute, KernelSpec, Launch, Tiles, View, nodes_of
 from tests.project.kernels.generated_kernels import generated_kernels

@@ -1,0 +1,1 @@
+"""Products of matrices: dense, contracted by subscripts, and sparse."""

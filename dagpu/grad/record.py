@@ -1,0 +1,247 @@
+"""What a trace has called since a gradient began to record it: `Recorder`, with a `Call` for each call of a function.
+
+A call's arguments are evaluated first, all of them, and then the instructions of the call follow each other without
+a gap. So each instruction belongs to one call or to none, and a value is followed by its memory: `then`, `map`,
+`unzip`, `shared` and `on` need no rule.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any, NamedTuple, final
+from weakref import ref
+
+from dagpu.common.layout import Layout
+from dagpu.common.places import Origin, here
+from dagpu.handles import HANDLES, Partition, SharedTensor, TensorRef, find_live_state
+from dagpu.handles.handle_state import HandleState, Holders, Storage
+from dagpu.handles.tensors import move_handles
+from dagpu.kernels.element import Elem
+from dagpu.kernels.expression import Expression, ReducedExpression, Written
+from dagpu.kernels.generated_launch import is_number
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import Inspect, Map, Value, Zip, components_of
+from dagpu.ops.recording import RECORDER
+
+
+class Place(NamedTuple):
+    """Stands for a tensor among the arguments of a call: its number."""
+
+    number: int
+
+
+class Seen(NamedTuple):
+    """A tensor that went into a call or came out of it."""
+
+    state: HandleState
+
+    @property
+    def storage(self) -> Storage:
+        """The memory."""
+        return self.state.storage
+
+    @property
+    def layout(self) -> Layout:
+        """The place and form in the memory."""
+        return self.state.layout
+
+
+class Position(NamedTuple):
+    """A position in the program: the builder of a stage, and how many instructions it had."""
+
+    builder: Any
+    at: int
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Call:
+    """A call of a function of tensors. `arguments` are those of the call by the names of its parameters, with a `Place`
+    for each tensor among them, also in lists."""
+
+    function: Any
+    arguments: dict[str, Any]
+    origin: Origin
+    args: list[Seen | None]
+    """The tensors among the arguments, in order; None for a value of the host."""
+    results: list[Seen] = field(default_factory=list)
+    begin: Position | None = None
+    end: Position | None = None
+
+    @property
+    def waits(self) -> bool:
+        """True for a call that waits for a number of the device, so that a later stage of the trace ends it."""
+        return self.begin is not None and self.end is not None and self.begin.builder is not self.end.builder
+
+    @property
+    def name(self) -> str:
+        """The function in messages."""
+        function: Any = self.function
+        function = function.expression if isinstance(function, Written) else function
+        if isinstance(function, Expression):
+            return "an expression" if function.traced.is_lambda else str(function.traced.title)
+        if isinstance(function, ReducedExpression):
+            return str(function.made_of.label)
+        name = getattr(function, "__name__", repr(function))
+        if hasattr(function, "spec"):
+            return f"kernel {name!r}"
+        return f"array.{name}" if getattr(function, "__module__", "").startswith("dagpu.arrays") else name
+
+
+def seen(x: object) -> Seen | None:
+    """Return what a handle refers to; None for other values and for handles that have moved."""
+    handle: Any = x
+    state = find_live_state(handle) if type(x) in HANDLES or type(x) is Partition else None
+    return None if state is None else Seen(state)
+
+
+@final
+class Recorder:
+    """The calls of one trace. Several gradients may record at once: that of a gradient does."""
+
+    def __init__(self, evaluation: Any) -> None:
+        self._evaluation = ref(evaluation)
+        """Weak, since the trace holds the ops of calls, which hold this: a refused run drops its tensors at once."""
+        self.calls: list[Call] = []
+        self.depth = 0
+        """The number of gradients that record."""
+        self._open: Call | None = None
+
+    def position(self) -> Position:
+        """Return the position that the trace has reached."""
+        evaluation = self._evaluation()
+        assert evaluation is not None, "the trace is under way"
+        builder = evaluation.builder
+        return Position(builder, len(builder.instructions))
+
+    def active(self) -> "Recorder | None":
+        """Return the recorder for what is called now: none within a call, whose rule covers all that it does."""
+        return None if self._open is not None else self
+
+    def enter(self) -> tuple[int, Position]:
+        """Begin a gradient. Return how many calls there are before it, and its position."""
+        self.depth += 1
+        return len(self.calls), self.position()
+
+    def leave(self) -> bool:
+        """End a gradient. Return true if no other one records."""
+        self.depth -= 1
+        return not self.depth
+
+    def forget(self) -> list[Call]:
+        """Return all calls, and forget them: whoever holds an op of one would keep its memory."""
+        found, self.calls = self.calls, []
+        return found
+
+    def calling(self, build: Callable[[], Any]) -> Any:
+        """Call a function whose calls are recorded."""
+        token = RECORDER.set(self)
+        try:
+            return build()
+        finally:
+            RECORDER.reset(token)
+
+    def call(self, function: Any, build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Build the op of a call. See `dagpu.ops.recording`."""
+        origin = here()
+        tensors: list[Any] = []
+        placed = _placed((args, kwargs), tensors)
+        token = RECORDER.set(None)
+        try:
+            if not tensors or any(isinstance(x, Elem) for x in (*args, *kwargs.values())):
+                return build(*args, **kwargs)
+            call = Call(function, _bound(function, build, *placed), origin, [None] * len(tensors))
+            sources = tuple([self._watched(x, call, n, origin) for n, x in enumerate(tensors)])
+            last: DeviceOp[Any, Any, Any] = Map(sources[-1], Inspect(lambda _: self._begin(call)), origin)
+            parts = components_of(Zip((*sources[:-1], last), origin), origin)
+            op = build(*_filled(placed[0], parts), **_filled(placed[1], parts))
+            return (
+                Map(op, Inspect(lambda result: self._finish(call, result)), origin) if isinstance(op, DeviceOp) else op
+            )
+        finally:
+            RECORDER.reset(token)
+
+    def _watched(self, x: Any, call: Call, number: int, origin: Origin) -> DeviceOp[Any, Any, Any]:
+        """Return an argument as an op whose value the call gets to see."""
+
+        def see(value: Any) -> None:
+            call.args[number] = seen(value)
+
+        op = x if isinstance(x, DeviceOp) else Value(move_handles(x, f"being passed to {call.name}", origin), origin)
+        return Map(op, Inspect(see), origin)
+
+    def _begin(self, call: Call) -> None:
+        call.begin, self._open = self.position(), call
+
+    def _finish(self, call: Call, result: Any) -> None:
+        if call.begin is None:  # a tensor without elements is made of nothing: the result depends on no argument
+            return
+        self._open, call.end = None, self.position()
+        values = result if isinstance(result, tuple | list) else (result,)
+        call.results = [each for each in map(seen, values) if each is not None]
+        if isinstance(call.function, Written):
+            del call.results[1:]
+        self.calls.append(call)
+
+
+def _placed(x: Any, tensors: list[Any]) -> Any:
+    """Return arguments with a `Place` for each tensor, which is added to `tensors`."""
+    if isinstance(x, tuple | list) and type(x) in (tuple, list):
+        items = [_placed(each, tensors) for each in x]
+        return tuple(items) if type(x) is tuple else items
+    if type(x) in HANDLES or type(x) is Partition or (isinstance(x, DeviceOp) and not is_number(x)):
+        tensors.append(x)
+        return Place(len(tensors) - 1)
+    if type(x) is dict:
+        return {name: _placed(each, tensors) for name, each in x.items()}
+    return x
+
+
+def _filled(x: Any, parts: Sequence[Any]) -> Any:
+    """Return arguments with values in place of each `Place`."""
+    if type(x) is Place:
+        return parts[x.number]
+    if type(x) in (tuple, list):
+        items = [_filled(each, parts) for each in x]
+        return tuple(items) if type(x) is tuple else items
+    if type(x) is dict:
+        return {name: _filled(each, parts) for name, each in x.items()}
+    return x
+
+
+def _bound(function: Any, build: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by the names of its parameters; of an expression by their numbers."""
+    if isinstance(function, Expression | ReducedExpression | Written):
+        return {str(number): each for number, each in enumerate(args)}
+    if hasattr(function, "spec"):  # a kernel with new outputs, which come first
+        names = [param.name for param in function.spec.params if not param.form.is_written]
+        return dict(zip(names, args, strict=False)) | kwargs
+    try:
+        bound = signature(build).bind(*args, **kwargs)
+    except TypeError:  # the call itself says what is wrong with them
+        return {}
+    bound.apply_defaults()
+    found = dict(bound.arguments)
+    return {name: each for name, each in found.items() if each or type(each) is not dict}
+
+
+# ---- values
+class Saved:
+    """Read handles of the trace's own. What is shared or lent is read as that, so that a later run of the plan finds
+    it among its arguments; of other memory there is one set of holders each."""
+
+    def __init__(self) -> None:
+        self._holders: dict[Storage, Holders] = {}
+
+    def handle(self, seen: Seen, origin: Origin) -> Any:
+        """Return a handle that reads a tensor. The trace lets go of it before it ends."""
+        state = seen.state
+        if state.kind is SharedTensor:
+            return SharedTensor(state)
+        if state.kind is TensorRef and state.storage.memory is not None and not state.void:
+            return TensorRef(state)
+        holders = self._holders.setdefault(state.storage, Holders())
+        # With the loan of what is lent for writing: this is that loan, not another one.
+        return SharedTensor(
+            HandleState(SharedTensor, state.storage, state.layout, origin, loan=state.loan, holders=holders)
+        )

@@ -1,0 +1,343 @@
+"""The pass back through a recorded trace, as an op: for each call its rule, the last call first."""
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+
+from dagpu import arrays as array
+from dagpu.common.errors import GradientError
+from dagpu.common.layout import Layout, Shape
+from dagpu.common.places import Origin, describe
+from dagpu.grad.cotangents import AnyOp, Cotangent, Steps, materialised, seen_as, total
+from dagpu.grad.dataflow import Flow, TracedCall, Version
+from dagpu.grad.record import Call, Place, Saved, Seen
+from dagpu.handles import HANDLES, SharedTensor
+from dagpu.handles.handle_state import take_state
+from dagpu.kernels.decorator import Kernel
+from dagpu.kernels.expression import Expression, ReducedExpression, Written
+from dagpu.ops.base import DeviceOp
+from dagpu.ops.compose import SHARE, ByTrace, Then, Value
+from dagpu.ops.creation import from_host, zeros
+
+Rule: TypeAlias = "Callable[[CallBack], Any]"
+"""Returns the gradients of a call's arguments by their names (of a list a list): cotangents, ops, or None for 0. It may
+do so in steps (`Steps`)."""
+
+RULES: dict[str, Rule] = {}
+"""The rules of functions by their names. Those of expressions are under "expression", "reduced" and "written"."""
+CONSTANT: set[str] = set()
+"""The functions whose results do not change, or change in steps alone: their derivative is 0 wherever there is one."""
+OF_COMPLEX: set[str] = set()
+"""Those of `RULES` that are right for complex numbers too."""
+OWN_RULES: Final[dict[Any, "Callable[..., Any]"]] = {}
+"""The rules of users, by what they are the derivative of."""
+
+
+def key_of_rule(function: Any) -> str:
+    """Return under which name `RULES` has the rule of a recorded function."""
+    if isinstance(function, Expression):
+        return "expression"
+    if isinstance(function, ReducedExpression):
+        return "reduced"
+    return "written" if isinstance(function, Written) else getattr(function, "__name__", "")
+
+
+def own_rule(function: Any) -> "Callable[..., Any] | None":
+    """Return the rule that a user has declared for a function; None if there is none."""
+    return OWN_RULES.get(owner_of_rule(function))
+
+
+def owner_of_rule(function: Any) -> Any:
+    """Return by what `OWN_RULES` has the rule of a function: of a kernel by what its copies have in common, which are
+    launched with another grid, block or shared memory, and compute the same."""
+    return function.spec.host if isinstance(function, Kernel) else function
+
+
+def has_rule(call: Call) -> bool:
+    """True if a call has a derivative."""
+    name = key_of_rule(call.function)
+    return own_rule(call.function) is not None or name in RULES or name in CONSTANT
+
+
+def is_rule_of_complex(call: Call) -> bool:
+    """True if the derivative of a call is right for complex numbers. Of a user's rule, its author says so."""
+    name = key_of_rule(call.function)
+    if own_rule(call.function) is not None or name in CONSTANT:
+        return True
+    return (call.function.made_of.name if name == "reduced" else name) in OF_COMPLEX
+
+
+@final
+class CallBack:
+    """A call, as its rule sees it: the gradient that comes in, and what the call has read and written."""
+
+    def __init__(self, traced: TracedCall, gs: "list[Cotangent | None]", flow: Flow, saved: Saved) -> None:
+        self.call, self.gs = traced.call, gs
+        self._traced, self._flow, self._saved = traced, flow, saved
+
+    @property
+    def g(self) -> Cotangent:
+        """The gradient of the only result."""
+        found = self.gs[0]
+        assert found is not None
+        return found
+
+    @property
+    def function(self) -> Any:
+        """What was called."""
+        return self.call.function
+
+    def __getitem__(self, name: str) -> Any:
+        """An argument as it was passed; `Place`s stand for tensors."""
+        return self.call.arguments[name]
+
+    def is_tensor(self, name: str) -> bool:
+        """True for an argument that is a tensor."""
+        return type(self.call.arguments.get(name)) is Place
+
+    def needs(self, place: Any) -> bool:
+        """True for a tensor that depends on what is differentiated."""
+        place = self.call.arguments.get(place) if isinstance(place, str) else place
+        return type(place) is Place and self._traced.args[place.number] is not None
+
+    def layout(self, place: Any) -> Layout:
+        """The layout of a tensor."""
+        place = self.call.arguments[place] if isinstance(place, str) else place
+        seen = self.call.args[place.number]
+        assert seen is not None
+        layout: Layout = seen.layout
+        return layout
+
+    def shape(self, place: Any) -> Shape:
+        """The shape of a tensor."""
+        return self.layout(place).shape
+
+    def read(self, place: Any) -> Any:
+        """Return a tensor for the rule to read; an argument that is none as it was passed.
+
+        Raises:
+            GradientError: something has been written to it since.
+        """
+        place = self.call.arguments[place] if isinstance(place, str) else place
+        if type(place) is not Place:
+            return place
+        seen, version = self.call.args[place.number], self._traced.read[place.number]
+        assert seen is not None
+        assert version is not None
+        return self._handle(seen, version)
+
+    def dual(self, place: Any) -> Steps:
+        """Return a tensor for the rule of a product to read: of complex numbers the conjugates, in memory of their own.
+
+        Raises:
+            GradientError: something has been written to it since.
+        """
+        found = self.read(place)
+        return (yield array.conj(found)) if found.dtype.kind == "c" else found
+
+    @property
+    def y(self) -> Any:
+        """The only result, for the rule to read."""
+        return self.result(0)
+
+    def result(self, number: int) -> Any:
+        """A result, for the rule to read."""
+        return self._handle(self.call.results[number], self._traced.results[number])
+
+    def _handle(self, seen: Seen, version: Version) -> Any:
+        if not self.can_read(seen, version):
+            writer = self._flow.writer(version.memory)
+            raise GradientError(
+                f"{self.call.name} at {describe(self.call.origin)} is differentiated by what it has read or written, "
+                f"but {writer} has written over that since. Give the one that writes a copy: dup(x)."
+            )
+        return self._saved.handle(seen, self.call.origin)
+
+    def void_if_written(self, place: Any) -> Any:
+        """Return an argument for a user's rule. If something has been written to it, its use says so."""
+        if type(place) is not Place:
+            return place
+        seen, version = self.call.args[place.number], self._traced.read[place.number]
+        return None if seen is None or version is None else self._void(seen, version)
+
+    def void_results(self) -> list[Any]:
+        """Return the results for a user's rule, likewise."""
+        return [self._void(*each) for each in zip(self.call.results, self._traced.results, strict=True)]
+
+    def _void(self, seen: Seen, version: Version) -> Any:
+        handle = self._saved.handle(seen, self.call.origin)
+        if not self.can_read(seen, version):
+            take_state(handle, f"being written over by {self._flow.writer(version.memory)}", self.call.origin)
+        return handle
+
+    def can_read(self, seen: Seen, version: Version) -> bool:
+        """True if a value is still in its memory."""
+        return self._flow.version(version.memory) == version
+
+    def kept_bytes(self, name: str) -> float:
+        """The bytes of an argument, or of the result "y", that are in memory for a rule alone; infinite for one that
+        has been written over."""
+        place = self.call.arguments.get(name)
+        if name != "y" and type(place) is not Place:
+            return 0
+        seen: Seen | None = self.call.results[0]
+        version: Version | None = self._traced.results[0]
+        if type(place) is Place and name != "y":
+            seen, version = self.call.args[place.number], self._traced.read[place.number]
+        assert seen is not None
+        assert version is not None
+        if not self.can_read(seen, version):
+            return float("inf")
+        return seen.layout.nbytes if seen.storage.memory is None else 0
+
+    def whole_g(self) -> Steps:
+        """Return a handle to the gradient of the only result, in its whole shape."""
+        return (yield from materialised(self.g))
+
+
+def backward(
+    flow: Flow, saved: Saved, leaves: Sequence[Seen], root: Seen, seed: "SharedTensor[Any] | float", origin: Origin
+) -> AnyOp:
+    """Return the op of the gradients of leaves: a tuple of shared tensors. `seed` is the gradient of the root."""
+    return in_steps(_steps(flow, saved, leaves, root, seed), origin)
+
+
+def in_steps(steps: "Generator[AnyOp, Any, Any]", origin: Origin) -> AnyOp:
+    """Return the op of a computation in steps, whose result is what the steps return."""
+
+    def go_on(value: Any) -> AnyOp:
+        try:
+            op = steps.send(value)
+        except StopIteration as end:
+            return Value(end.value, origin)
+        return Then(op, ByTrace(lambda found, _: go_on(_shared(found)), "gradient"), origin)
+
+    return go_on(None)
+
+
+def _shared(x: Any) -> Any:
+    """Return a result of a step as something that any number of rules may read."""
+    if type(x) in HANDLES and type(x) is not SharedTensor:
+        return SHARE.apply(x, None)
+    return tuple(map(_shared, x)) if isinstance(x, tuple) else x
+
+
+def _steps(flow: Flow, saved: Saved, leaves: Sequence[Seen], root: Seen, seed: "SharedTensor[Any] | float") -> Steps:
+    parts: dict[Version, list[Cotangent]] = {}
+    dtype = root.layout.dtype
+    at_root = flow.version(root.storage)
+    if flow.depends(root.storage):
+        g = Cotangent(seed, root.layout.shape, dtype)
+        parts[at_root] = [(yield from _of_whole(g, root.layout, flow.whole[at_root]))]
+    while flow.calls:
+        traced = flow.calls.pop()
+        gs: list[Cotangent | None] = []
+        for version in traced.results:
+            found = parts.pop(version, None)
+            gs.append(None if found is None else (yield from total(found)))
+        if all(g is None for g in gs):
+            continue
+        back = CallBack(traced, gs, flow, saved)
+        gradients = yield from _gradients(back)
+        for number, value in enumerate(traced.args):
+            gradient, seen = gradients.get(number), traced.call.args[number]
+            if value is None or gradient is None or seen is None:
+                continue
+            part = yield from _as_cotangent(gradient, seen.layout, traced.call)
+            part = yield from _of_whole(part, seen.layout, flow.whole[value])
+            parts.setdefault(value, []).append(part)
+    made = []
+    for leaf in leaves:
+        found = parts.pop(Version(leaf.storage, 0), None)
+        if found is None:
+            made.append((yield zeros(leaf.layout.shape, leaf.layout.dtype.type)))
+            continue
+        g = yield from total(found)
+        whole = yield from materialised(g)
+        if flow.whole[Version(leaf.storage, 0)] is not leaf.layout:  # the leaf is a part of it
+            places = _places(leaf.layout, flow.whole[Version(leaf.storage, 0)])
+            whole = (yield array.take(whole, from_host(places.reshape(-1)))).reshape(leaf.layout.shape)
+        made.append(whole)
+    return tuple(made)
+
+
+def _as_cotangent(found: Any, layout: Layout, call: Call) -> Steps:
+    if isinstance(found, Cotangent):
+        return found
+    if isinstance(found, DeviceOp):
+        found = yield found
+    if found.shape != layout.shape or found.dtype != layout.dtype:
+        raise GradientError(
+            f"the rule of {call.name} at {describe(call.origin)} gave a gradient of {found.dtype.name} with the shape "
+            f"{found.shape} for an argument of {layout.dtype.name} with the shape {layout.shape}. Return one like the "
+            "argument."
+        )
+    return Cotangent(found, layout.shape, layout.dtype)
+
+
+def _gradients(back: CallBack) -> Steps:
+    """Return the gradients of a call's tensors by their numbers."""
+    name = key_of_rule(back.function)
+    own = own_rule(back.function)
+    if own is None and name in CONSTANT:
+        return {}
+    if own is not None:
+        return (yield from _by_own_rule(own, back))
+    found = RULES[name](back)
+    if isinstance(found, Generator):
+        found = yield from found
+    by_number: dict[int, Any] = {}
+    for key, each in found.items():
+        places = back[key]
+        listed = places if type(places) in (tuple, list) else (places,)
+        given = each if type(each) in (tuple, list) else (each,)
+        for place, part in zip(listed, given, strict=True):
+            if type(place) is Place and part is not None and back.needs(place):
+                by_number[place.number] = part
+    return by_number
+
+
+def _by_own_rule(rule: "Callable[..., Any]", back: CallBack) -> Steps:
+    """Return the gradients that a user's rule gives, by the numbers of the tensors."""
+    gs = []
+    for g in back.gs:
+        gs.append(None if g is None else (yield from materialised(g)))  # noqa: PERF401  # reason: no list has steps
+    arguments: list[Any] = []
+    for each in back.call.arguments.values():
+        arguments += each if type(each) in (tuple, list) else each.values() if type(each) is dict else (each,)
+    results = back.void_results()
+    given = (gs[0], results[0]) if len(results) == 1 else (tuple(gs), tuple(results))
+    found: Any = rule(*given, *[back.void_if_written(each) for each in arguments])
+    found = (yield found) if isinstance(found, DeviceOp) else found
+    parts: tuple[Any, ...] = found if isinstance(found, tuple) else (found,)
+    if len(parts) != len(arguments):
+        raise GradientError(
+            f"the rule of {back.call.name} at {describe(back.call.origin)} gave {len(parts)} gradients for "
+            f"{len(arguments)} arguments. Return one for each, None for an argument without one."
+        )
+    pairs = zip(arguments, parts, strict=True)
+    return {place.number: part for place, part in pairs if type(place) is Place and part is not None}
+
+
+# ---- parts of a value
+def _of_whole(g: Cotangent, layout: Layout, whole: Layout) -> Steps:
+    """Return the cotangent of a whole value, from that of a view of it."""
+    if layout.nbytes == whole.nbytes and layout.contiguous:
+        return (yield from seen_as(g, whole.shape))
+    count = whole.nbytes // whole.dtype.itemsize
+    places = _places(layout, whole)
+    part = yield from materialised(g)
+    flat = part.reshape((-1,))
+    found = yield array.scatter_add(zeros((count,), g.dtype.type), from_host(places.reshape(-1)), flat)
+    return Cotangent(found.reshape(whole.shape), whole.shape, g.dtype)
+
+
+def _places(layout: Layout, whole: Layout) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Return the place of each element of a view among those of a whole value, which is contiguous."""
+    itemsize = whole.dtype.itemsize
+    places = np.full(layout.shape, (layout.offset - whole.offset) // itemsize, np.int64)
+    for axis, (extent, stride) in enumerate(zip(layout.shape, layout.strides, strict=True)):
+        steps = np.arange(extent, dtype=np.int64) * (stride // itemsize)
+        places += steps.reshape((-1, *[1] * (len(layout.shape) - axis - 1)))
+    return places

@@ -1,0 +1,197 @@
+"""`updated`: parameters that a gradient reads and that are written in place then, in one run; and steps for it."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from dagpu import arrays as array
+from dagpu.common.errors import GradientError
+from dagpu.common.layout import bf16, f16, f32, f64
+from dagpu.common.places import Origin, describe, here, leaves_run
+from dagpu.common.wrong_arguments import format_value
+from dagpu.grad.cotangents import elementwise
+from dagpu.grad.parameterized import Parameterized, flattened
+from dagpu.grad.record import Saved, Seen
+from dagpu.handles import SharedTensor, TensorMut
+from dagpu.handles.handle_state import HandleState, live_state, take_state
+from dagpu.kernels.annotations import In
+from dagpu.kernels.expression_text import tile_of
+from dagpu.ops.base import Borrowed, DeviceOp
+from dagpu.ops.compose import FIRST, UNCUT, ByTrace, Map, Then, Value, Zip
+
+_T = TypeVar("_T")
+_F = TypeVar("_F", f16, bf16, f32, f64)
+_L = TypeVar("_L", bound=Borrowed)
+
+_TILE = 1024
+
+
+@leaves_run
+def updated(
+    model: Parameterized[TensorMut[_F]] | tuple[TensorMut[_F], ...] | TensorMut[_F],
+    f: Callable[[Any], DeviceOp[tuple[_T, Any], _L]],
+    step: Callable[..., DeviceOp[Any, Any]],
+    /,
+    *states: Parameterized[TensorMut[_F]] | tuple[TensorMut[_F], ...] | TensorMut[_F],
+) -> DeviceOp[_T, Borrowed]:
+    """Return the op that reads a lent model by `f`, and then writes each of its tensors by a step. Its result is the
+    value that `f` gave.
+
+    It is one run, and one graph in a pipeline; the parameters stay where they are, and need no second memory::
+
+        lent = model.mapped(lambda t: t.borrow_mut())
+        updated(lent, lambda m: value_and_grad(loss)(m, x), lambda w, g: sgd(w, g, 0.1)).sync()
+
+    Args:
+        model: a tree of lent tensors.
+        f: called with the tree of what they hold, as shared tensors, which are void once they are written. Its op gives
+            a value and a tree of gradients of the same form: `value_and_grad(loss)` of it.
+        step: called with a lent tensor, its gradient, and its part of each state; its op writes them: `sgd`, say.
+        states: more trees of the same form, of lent tensors that only the steps read and write.
+
+    Raises:
+        GradientError: a step does not write its tensor of the model. It is raised in the trace, before anything runs.
+        TypeError: a leaf is not lent for writing, or the trees have different forms.
+    """
+    where = here()
+    trees = [flattened(each) for each in (model, *states)]
+    for leaves, _ in trees:
+        _check_lent(leaves, len(trees[0][0]), where)
+    rebuilt, count = trees[0][1], len(trees[0][0])
+
+    def start(held: Any, _evaluation: Any) -> DeviceOp[Any, Any, Any]:
+        saved = Saved()
+        readers = [saved.handle(Seen(live_state(lent)), where) for lent in held[:count]]
+
+        def write(found: Any, _evaluation: Any) -> DeviceOp[Any, Any, Any]:
+            value, gradients = found
+            for reader in readers:
+                take_state(reader, "the write of updated()", where)
+            parts = [held[number * count : (number + 1) * count] for number in range(len(trees))]
+            given = flattened(gradients)[0]
+            memory = [live_state(w) for w in parts[0]]
+            made = [step(w, g, *rest) for w, g, *rest in zip(parts[0], given, *parts[1:], strict=True)]
+            steps = [_writing(op, to, where) for op, to in zip(made, memory, strict=True)]
+            return Map(Zip(tuple(steps), where), lambda _: value, where)
+
+        return Then(f(rebuilt(readers)), ByTrace(write, "updated"), where)
+
+    return Then(Value(tuple([leaf for leaves, _ in trees for leaf in leaves]), where), ByTrace(start, "updated"), where)
+
+
+def _check_lent(leaves: list[Any], count: int, where: Origin) -> None:
+    for leaf in leaves:
+        if type(leaf) is not TensorMut:
+            raise TypeError(
+                f"updated at {describe(where)}: a leaf is {format_value(leaf)}, but tensors lent for writing are "
+                "wanted. Lend each: model.mapped(lambda t: t.borrow_mut())."
+            )
+    if len(leaves) != count:
+        raise TypeError(
+            f"updated at {describe(where)}: a state has {len(leaves)} leaves, and the model {count}. Pass trees of one "
+            "form."
+        )
+
+
+def _writing(op: DeviceOp[Any, Any, Any], to: HandleState, where: Origin) -> DeviceOp[Any, Any, Any]:
+    """Return the op of a step. It raises a `GradientError` in the trace if no instruction of it writes its tensor."""
+    begin: list[tuple[Any, int, int]] = []
+
+    def start(_: None, evaluation: Any) -> DeviceOp[Any, Any, Any]:
+        begin.append((evaluation.builder, len(evaluation.builder.instructions), evaluation.stage))
+        return op
+
+    def check(result: Any, evaluation: Any) -> DeviceOp[Any, Any, Any]:
+        first, at, stage = begin.pop()
+        # A step that waits for the host has several stages. Of three and more those between are gone.
+        unknown = not to.layout.size or evaluation.stage > stage + 1
+        later = evaluation.stage > stage and _writes(evaluation.builder, 0, to)
+        if not (unknown or later or _writes(first, at, to)):
+            raise GradientError(
+                f"updated at {describe(where)}: the step at {describe(op.origin)} does not write the tensor of "
+                f"{to.layout.dtype.name} with the shape {to.layout.shape} that it got, so the model would stay as it "
+                "is. Write it in place: sgd(w, g, rate), or f.update(w.partition(tile), g) of an expression f."
+            )
+        return Value(result, where)
+
+    began: DeviceOp[Any, Any, Any] = Then(Value(None, where), ByTrace(start, "updated"), where)
+    return Then(began, ByTrace(check, "updated"), where)
+
+
+def _writes(builder: Any, at: int, to: HandleState) -> bool:
+    """True if an instruction of a stage writes to the memory of a handle, from instruction number `at` on."""
+    memory = builder.storages()
+    return any(memory.get(buffer) is to.storage for each in builder.instructions[at:] for buffer in each.writes)
+
+
+# ---- steps
+def _changed(expression: Any, out: TensorMut[Any], *args: Any) -> DeviceOp[Any, Any, Any]:
+    """Return the op that changes a lent tensor in place, and gives it back."""
+    partition = out.partition(tile_of(out.shape, _TILE), partial=True)
+    return Map(Map(expression.update(partition, *args), FIRST, here()), UNCUT, here())
+
+
+@leaves_run
+def sgd(w: TensorMut[_F], g: In[_F], rate: float, /) -> DeviceOp[TensorMut[_F], Borrowed]:
+    """Return the op that writes `w - rate * g` over a lent tensor, by one launch."""
+    return _changed(elementwise(lambda w, g, rate: w - rate * g, "sgd", *[w.dtype] * 3), w, g, rate)
+
+
+@leaves_run
+def momentum(
+    w: TensorMut[_F], g: SharedTensor[_F], v: TensorMut[_F], /, rate: float, beta: float = 0.9
+) -> DeviceOp[tuple[TensorMut[_F], TensorMut[_F]], Borrowed]:
+    """Return the op of a step with momentum: `v = beta * v + g`, and then `w = w - rate * v`. Both are lent."""
+    where, dtype = here(), w.dtype
+    gathered = _changed(elementwise(lambda v, g, beta: beta * v + g, "momentum", *[dtype] * 3), v, g, beta)
+
+    def write(speed: Any, _evaluation: Any) -> DeviceOp[Any, Any, Any]:
+        return _read_then(_sgd_of(dtype), w, speed, (rate,), where)
+
+    return Then(gathered, ByTrace(write, "momentum"), where)
+
+
+def _sgd_of(dtype: Any) -> Any:
+    return elementwise(lambda w, v, rate: w - rate * v, "sgd", *[dtype] * 3)
+
+
+def _read_then(
+    expression: Any, w: TensorMut[Any], state: Any, numbers: tuple[float, ...], where: Origin
+) -> DeviceOp[Any, Any, Any]:
+    """Return the op that changes `w` by a lent tensor, which it gives back with it."""
+    reader = Saved().handle(Seen(live_state(state)), where)
+    return Map(_changed(expression, w, reader, *numbers), lambda changed: (changed, state), where)
+
+
+@leaves_run
+def adam(
+    w: TensorMut[_F],
+    g: SharedTensor[_F],
+    m: TensorMut[_F],
+    v: TensorMut[_F],
+    /,
+    count: float,
+    rate: float = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    epsilon: float = 1e-8,
+) -> DeviceOp[Any, Borrowed]:
+    """Return the op of a step of Adam (Kingma and Ba, 2015, algorithm 1), with the means of gradients and of their
+    squares in `m` and `v`, which are lent and begin as zeros. `count` is the number of the step, from 1; it may differ
+    from call to call of a pipeline."""
+    where, dtype = here(), w.dtype
+    first = _changed(elementwise(lambda m, g, b: b * m + (1 - b) * g, "adam_mean", *[dtype] * 3), m, g, beta1)
+    second = _changed(elementwise(lambda v, g, b: b * v + (1 - b) * g * g, "adam_square", *[dtype] * 3), v, g, beta2)
+    slope = elementwise(
+        lambda w, m, v, t, rate, b1, b2, e: (
+            w - rate * (m / (1 - array.pow(b1, t))) / (array.sqrt(v / (1 - array.pow(b2, t))) + e)
+        ),
+        "adam",
+        *[dtype] * 8,
+    )
+
+    def write(states: Any, _evaluation: Any) -> DeviceOp[Any, Any, Any]:
+        saved = Saved()
+        readers = [saved.handle(Seen(live_state(each)), where) for each in states]
+        return Map(_changed(slope, w, *readers, count, rate, beta1, beta2, epsilon), lambda x: (x, *states), where)
+
+    return Then(Zip((first, second), where), ByTrace(write, "adam"), where)

@@ -1,0 +1,1 @@
+"""Derivatives of ops: rules, laws, what is refused, and updates in place."""

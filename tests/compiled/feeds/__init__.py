@@ -1,0 +1,1 @@
+"""Updates of feeds, by both readers of a call."""
